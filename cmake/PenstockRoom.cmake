@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+# Rooms and their tests.
+#
+#   penstock_room(engine/uring DEPENDS engine os LIBS penstock_liburing)
+#
+# makes the object library penstock_engine_uring of src/engine/uring/*.cpp (not of folders below it). A room whose
+# folder does not exist or holds no source is no target of its own: headers alone need none. Whoever links objects
+# asks penstock_rooms_closure() for a room and everything under it.
+set(PENSTOCK_ROOMS "" CACHE INTERNAL "")
+
+function(penstock_room name)
+    cmake_parse_arguments(arg "" "" "DEPENDS;LIBS;EXCLUDE" ${ARGN})
+    string(REPLACE "/" "_" target "penstock_${name}")
+    file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cpp")
+    foreach(file ${arg_EXCLUDE})
+        list(REMOVE_ITEM sources "${PROJECT_SOURCE_DIR}/src/${name}/${file}")
+    endforeach()
+    set_property(GLOBAL PROPERTY PENSTOCK_ROOM_DEPENDS_${name} ${arg_DEPENDS})
+    if(NOT sources)
+        return()
+    endif()
+    add_library(${target} OBJECT ${sources})
+    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src"
+                                                 "${PROJECT_SOURCE_DIR}/include")
+    target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY=1)
+    target_link_libraries(${target} PRIVATE Threads::Threads tl::expected fmt::fmt-header-only
+                                            ${arg_LIBS})
+    set_property(GLOBAL APPEND PROPERTY PENSTOCK_ROOMS ${name})
+    set_property(GLOBAL PROPERTY PENSTOCK_ROOM_TARGET_${name} ${target})
+    set_property(GLOBAL PROPERTY PENSTOCK_ROOM_LIBS_${name} ${arg_LIBS})
+endfunction()
+
+# The rooms named and all below them, each once.
+function(penstock_rooms_closure out)
+    set(open ${ARGN})
+    set(seen "")
+    while(open)
+        list(POP_FRONT open room)
+        if(room IN_LIST seen)
+            continue()
+        endif()
+        list(APPEND seen ${room})
+        get_property(below GLOBAL PROPERTY PENSTOCK_ROOM_DEPENDS_${room})
+        list(APPEND open ${below})
+    endwhile()
+    set(${out} ${seen} PARENT_SCOPE)
+endfunction()
+
+# Puts the objects of the rooms (and of all below them) and their libraries into a target.
+function(penstock_link_rooms target)
+    penstock_rooms_closure(rooms ${ARGN})
+    foreach(room ${rooms})
+        get_property(objects GLOBAL PROPERTY PENSTOCK_ROOM_TARGET_${room})
+        get_property(libs GLOBAL PROPERTY PENSTOCK_ROOM_LIBS_${room})
+        if(objects)
+            target_sources(${target} PRIVATE $<TARGET_OBJECTS:${objects}>)
+        endif()
+        target_link_libraries(${target} PRIVATE ${libs})
+    endforeach()
+    target_link_libraries(${target} PRIVATE Threads::Threads)
+endfunction()
+
+# A program of ours that sees the inside: tests, fuzzers, benchmarks, the command line.
+function(penstock_program target)
+    cmake_parse_arguments(arg "" "" "SOURCES;ROOMS;LIBS" ${ARGN})
+    add_executable(${target} ${arg_SOURCES})
+    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src"
+                                                 "${PROJECT_SOURCE_DIR}/include")
+    target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY=1)
+    target_link_libraries(${target} PRIVATE tl::expected fmt::fmt-header-only ${arg_LIBS})
+    penstock_link_rooms(${target} ${arg_ROOMS})
+endfunction()
+
+# penstock_test(engine ROOMS engine/fake): tests/engine/*.cpp become engine_test, linked with the room, all below it and
+# the rooms named. Nothing happens while the folder is absent.
+function(penstock_test name)
+    cmake_parse_arguments(arg "" "" "ROOMS;LIBS" ${ARGN})
+    file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${name}/*.cpp")
+    if(NOT sources)
+        return()
+    endif()
+    string(REPLACE "/" "_" target "${name}_test")
+    penstock_program(${target} SOURCES ${sources} ROOMS ${name} ${arg_ROOMS}
+                     LIBS ${arg_LIBS} penstock_test_support GTest::gmock GTest::gtest_main)
+    target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+    set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY
+                                               "${PROJECT_BINARY_DIR}/tests")
+    add_test(NAME ${target} COMMAND ${target})
+endfunction()

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# The version is written once, in include/penstock/version.hpp.
+function(penstock_read_version out)
+    set(header "${CMAKE_CURRENT_SOURCE_DIR}/include/penstock/version.hpp")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${header}")
+    file(READ "${header}" text)
+    set(parts "")
+    foreach(part MAJOR MINOR PATCH)
+        if(NOT text MATCHES "#define PENSTOCK_VERSION_${part} ([0-9]+)")
+            message(FATAL_ERROR "${header} has no line '#define PENSTOCK_VERSION_${part} <number>'")
+        endif()
+        list(APPEND parts ${CMAKE_MATCH_1})
+    endforeach()
+    list(JOIN parts "." version)
+    set(${out} ${version} PARENT_SCOPE)
+endfunction()
