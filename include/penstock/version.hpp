@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//
-// The version of Penstock: the one place that says it. CMake, the Python package and `penstock
-// --version` read it here.
+// The version of the headers. CMake and the Python package read it from here.
 #pragma once
 
 #define PENSTOCK_VERSION_MAJOR 0
 #define PENSTOCK_VERSION_MINOR 1
 #define PENSTOCK_VERSION_PATCH 0
-
-#define PENSTOCK_STRINGIFY_(x) #x
-#define PENSTOCK_STRINGIFY(x) PENSTOCK_STRINGIFY_(x)
-#define PENSTOCK_VERSION                       \
-    PENSTOCK_STRINGIFY(PENSTOCK_VERSION_MAJOR) \
-    "." PENSTOCK_STRINGIFY(PENSTOCK_VERSION_MINOR) "." PENSTOCK_STRINGIFY(PENSTOCK_VERSION_PATCH)
+#define PENSTOCK_VERSION "0.1.0"

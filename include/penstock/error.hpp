@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the public API throws. Inside the library operating errors are values; they become an Error
+// at this border, with everything that is known about them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <system_error>
+
+#if defined(PENSTOCK_BUILDING) || !defined(PENSTOCK_SHARED)
+#define PENSTOCK_API __attribute__((visibility("default")))
+#else
+#define PENSTOCK_API
+#endif
+
+namespace penstock {
+
+/// Why an operation failed. Stable numbers: they are the values of `Error::code()`.
+enum class ErrorCode : int {
+    kInvalidArgument = 1,  ///< the call cannot mean anything; nothing was done
+    kSystem = 2,           ///< the system refused; `Error::system_errno()` says how
+    kEndOfFile = 3,        ///< a read met the end of the file and short reads were not allowed
+    kCancelled = 4,        ///< the transfer was cancelled; the extent of a write is undefined
+    kWouldBlock = 5,       ///< a limit on transfers in flight is reached; try again later
+    kUnsupported = 6,      ///< this machine, file system or file cannot do it; the message says why
+    kOutOfMemory = 7,      ///< memory could not be had or locked
+    kClosed = 8,           ///< the file or engine is closed
+};
+
+/// The category of `ErrorCode`; its name is "penstock".
+PENSTOCK_API const std::error_category& error_category() noexcept;
+
+/// The offset of an error that has none.
+inline constexpr std::uint64_t kNoOffset = ~std::uint64_t{0};
+
+/// Thrown by every public call that fails. `what()` says what was asked, what happened and what to
+/// do about it. Copyable, thread-safe to read.
+class PENSTOCK_API Error : public std::system_error {
+public:
+    Error(ErrorCode code, int system_errno, std::string operation, std::string path,
+          std::uint64_t offset, const std::string& message);
+
+    /// The operation that failed: "open", "read", "write", "sync", ...
+    [[nodiscard]] const std::string& operation() const noexcept { return operation_; }
+    /// The file concerned, or empty.
+    [[nodiscard]] const std::string& path() const noexcept { return path_; }
+    /// Byte offset in the file, or `kNoOffset`.
+    [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+    /// The errno of the system, or 0 when it was not the system that refused.
+    [[nodiscard]] int system_errno() const noexcept { return system_errno_; }
+    /// The same as `code()`, as our enumeration.
+    [[nodiscard]] ErrorCode reason() const noexcept { return reason_; }
+
+private:
+    ErrorCode reason_;
+    int system_errno_;
+    std::string operation_;
+    std::string path_;
+    std::uint64_t offset_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/result.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <system_error>
+
+namespace penstock::base {
+
+namespace {
+
+// What usually helps; an errno that needs no advice is left alone.
+std::string_view usual_cure(int system_errno) {
+    switch (system_errno) {
+        case ENOENT: return "check the path; writing creates the file but not its folder";
+        case EACCES:
+        case EPERM: return "check the permissions of the file and of its folders";
+        case EISDIR: return "give the path of a file, not of a folder";
+        case ENOTDIR: return "a part of the path is a file, not a folder";
+        case ENOSPC: return "free some space or write somewhere else";
+        case EDQUOT: return "the disk quota of this user is used up";
+        case EROFS: return "the file system is mounted read-only";
+        case EMFILE: return "raise the limit on open files (ulimit -n)";
+        case ENOMEM: return "free memory, or lower the engine's in_flight_bytes";
+        case EIO: return "the device failed; look at the kernel log (dmesg)";
+        case EBADF: return "open the file for this kind of access";
+        case EFBIG: return "the file system cannot hold a file that large";
+        case ETXTBSY: return "the file is a program that is running";
+        default: return {};
+    }
+}
+
+}  // namespace
+
+std::string Error::describe() const {
+    std::string text = operation.empty() ? std::string("penstock") : operation;
+    if (!path.empty()) {
+        text += fmt::format(" '{}'", path);
+    }
+    if (offset != kNoOffset) {
+        text += fmt::format(" at byte {}", offset);
+    }
+    text += ": ";
+    text += message;
+    return text;
+}
+
+Error system_error(int system_errno, std::string_view operation, std::string_view path,
+                   std::uint64_t offset, std::string_view cure) {
+    if (cure.empty()) {
+        cure = usual_cure(system_errno);
+    }
+    std::string message = std::generic_category().message(system_errno);
+    message += fmt::format(" (errno {})", system_errno);
+    if (!cure.empty()) {
+        message += fmt::format("; {}", cure);
+    }
+    return Error{ErrorCode::kSystem, system_errno, std::string(operation), std::string(path), offset,
+                 std::move(message)};
+}
+
+Error error(ErrorCode code, std::string_view operation, std::string_view message,
+            std::string_view path, std::uint64_t offset) {
+    return Error{code, 0, std::string(operation), std::string(path), offset, std::string(message)};
+}
+
+}  // namespace penstock::base

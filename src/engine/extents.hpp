@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The extents of a transfer, read by index: a list, or rows of a table (base + id * stride), so that a
+// million rows cost no object each. Immutable once made.
+#pragma once
+
+#include <penstock/types.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace penstock::engine {
+
+/// A place in the extents: byte `skip` of extent `index`.
+struct Position {
+    std::uint64_t index = 0;
+    std::uint64_t skip = 0;
+    auto operator<=>(const Position&) const = default;
+};
+
+/// Row `ids[i]` of a table that starts at `base` goes to (or comes from) memory + i * row_bytes.
+struct Rows {
+    std::uint64_t base = 0;
+    std::uint64_t stride_bytes = 0;
+    std::uint64_t row_bytes = 0;
+    std::byte* memory = nullptr;
+    std::vector<std::uint64_t> ids;
+};
+
+class Extents {
+public:
+    Extents() = default;
+    explicit Extents(std::vector<Extent> list) : list_(std::move(list)) {}
+    explicit Extents(Rows rows) : rows_(std::move(rows)), is_rows_(true) {}
+
+    [[nodiscard]] std::uint64_t count() const {
+        return is_rows_ ? rows_.ids.size() : list_.size();
+    }
+    [[nodiscard]] Extent operator[](std::uint64_t index) const {
+        if (!is_rows_) {
+            return list_[index];
+        }
+        return {rows_.base + rows_.ids[index] * rows_.stride_bytes, rows_.row_bytes,
+                rows_.memory + index * rows_.row_bytes, 0};
+    }
+
+private:
+    std::vector<Extent> list_;
+    Rows rows_;
+    bool is_rows_ = false;
+};
+
+}  // namespace penstock::engine

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request: one piece of a transfer as the backend sees it, at most a block. The channel owns a fixed
+// array of them; a backend keeps a pointer from push() until it gives it back from reap().
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/intrusive.hpp"
+#include "engine/extents.hpp"
+#include "os/file.hpp"
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace penstock::engine {
+
+class Part;
+
+enum class Op : std::uint8_t { kRead, kWrite };
+
+/// How many pieces of memory a request gathers from or scatters to at most.
+inline constexpr std::size_t kPiecesMax = 64;
+
+/// What the plan says of a request: which bytes, by which way.
+struct Draft {
+    std::uint64_t offset = 0;      ///< in the file, as the device sees it (aligned on the direct lane)
+    std::uint32_t bytes = 0;       ///< likewise; the wanted ones and what alignment adds
+    std::uint32_t skip_bytes = 0;  ///< read through a slot: unwanted bytes before the first wanted one
+    std::uint32_t wanted_bytes = 0;
+    os::Lane lane = os::Lane::kDirect;
+    bool edge = false;       ///< the buffered end of a written run: under the file's gate
+    bool slot = false;       ///< the bytes pass through a slot
+    std::uint32_t file = 0;  ///< index in the transfer's files
+    Position at;             ///< where in the extents the wanted bytes begin
+};
+
+/// A piece of slot memory.
+struct Slot {
+    base::Link<Slot> link;
+    std::byte* data = nullptr;
+    std::uint32_t bytes = 0;
+};
+
+struct Request {
+    base::Link<Request> link;  ///< of whichever list holds it
+
+    // What a backend needs to know. `pieces` is what is left to do.
+    Op op = Op::kRead;
+    os::Lane lane = os::Lane::kDirect;
+    os::File* file = nullptr;
+    std::uint64_t offset = 0;
+    std::span<iovec> pieces;
+    std::int64_t result = 0;  ///< of the last try: bytes, or -errno
+
+    // The channel's.
+    Draft draft;
+    Part* part = nullptr;
+    Slot* slot = nullptr;
+    std::uint32_t done_bytes = 0;     ///< of draft.bytes, from its start, are through
+    std::uint32_t tries = 0;          ///< in a row that brought nothing
+    base::Nanos submitted = 0;
+    std::array<iovec, kPiecesMax> memory{};
+};
+
+}  // namespace penstock::engine

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks that are handed out, come back by themselves, and are kept: memory that was touched and
+// locked once is too dear to throw away. Sizes are rounded up to classes (powers of two from 4 KiB);
+// what is kept is bounded in bytes.
+#pragma once
+
+#include "memory/block.hpp"
+
+#include <cstdint>
+#include <memory>
+
+namespace penstock::memory {
+
+class Pool;
+
+/// A block on loan; gives itself back. May outlive the pool.
+class PooledBlock {
+public:
+    PooledBlock() = default;
+    PooledBlock(PooledBlock&&) noexcept = default;
+    PooledBlock& operator=(PooledBlock&& other) noexcept;
+    ~PooledBlock();
+
+    [[nodiscard]] std::byte* data() const { return block_.data(); }
+    [[nodiscard]] std::uint64_t size() const { return bytes_; }  ///< as asked
+    [[nodiscard]] const Block& block() const { return block_; }
+
+private:
+    friend class Pool;
+    struct Shelf;
+    PooledBlock(Block block, std::uint64_t bytes, std::shared_ptr<Shelf> shelf);
+
+    Block block_;
+    std::uint64_t bytes_ = 0;
+    std::shared_ptr<Shelf> shelf_;
+};
+
+/// Thread-safe.
+class Pool {
+public:
+    struct Options {
+        std::uint64_t kept_bytes_max = std::uint64_t{1} << 30;
+        BlockOptions block;
+    };
+    Pool() : Pool(Options()) {}
+    explicit Pool(const Options& options);
+
+    /// Contents are undefined. `bytes` may be 0.
+    [[nodiscard]] base::Result<PooledBlock> take(std::uint64_t bytes);
+    [[nodiscard]] std::uint64_t kept_bytes() const;
+    /// Gives all that is kept back to the system.
+    void trim();
+
+private:
+    Options options_;
+    std::shared_ptr<PooledBlock::Shelf> shelf_;
+};
+
+}  // namespace penstock::memory
