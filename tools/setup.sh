@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Sets this checkout up: Debian packages, then a Python environment in .venv. Usage: tools/setup.sh [base|test|bench|long]
+#
+# It may be called as often as one likes: what is there is found in a moment. Outside the checkout it changes nothing but
+# the installed packages, and those only as root or where sudo asks no password; otherwise it says what to run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+want=${1:-base}
+case "$want" in base | test | bench | long) ;; *)
+    echo "setup: there is no package set '$want'; choose base, test, bench or long" >&2
+    exit 2
+    ;;
+esac
+logs=build/.setup
+mkdir -p "$logs"
+say() { printf '[setup %4ds] %s\n' "$SECONDS" "$*"; }
+
+# --- packages ---------------------------------------------------------------------------------------------------------
+
+sets() { # which sets a set includes
+    case "$want" in base) echo base ;; test) echo base test ;; bench) echo base bench ;; long) echo base test bench long ;; esac
+}
+
+missing_packages() {
+    local wanted installed
+    wanted=$(for s in $(sets); do awk -v s="$s" '$1 == s { print $2 }' tools/apt-packages.txt; done | sort -u)
+    # shellcheck disable=SC2086  # a list of names
+    installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' $wanted 2>/dev/null | awk '$1 == "installed" { print $2 }' | sort -u)
+    comm -23 <(echo "$wanted") <(echo "$installed")
+}
+
+apt_show_progress() { # one line a few seconds instead of apt's thousand
+    awk -v total="$1" '
+        /^Get:/ { fetched++ }
+        /^Unpacking / { unpacked++ }
+        /^Setting up / { set_up++ }
+        systime() >= next_s {
+            next_s = systime() + 5
+            printf "[setup]   fetched %d, unpacked %d, set up %d\n", fetched, unpacked, set_up; fflush()
+        }
+        END { printf "[setup]   fetched %d, unpacked %d, set up %d packages\n", fetched, unpacked, set_up }'
+}
+
+install_packages() {
+    local as_root=()
+    if [ "$(id -u)" != 0 ]; then
+        if command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+            as_root=(sudo -n env DEBIAN_FRONTEND=noninteractive)
+        else
+            echo "setup: these Debian packages are missing, and installing them needs root. Run this, then the same make again:" >&2
+            echo >&2
+            echo "    sudo apt-get update && sudo apt-get install -y --no-install-recommends $*" >&2
+            exit 1
+        fi
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    say "apt: installing $# packages and what they need: $*"
+    say "apt: update"
+    "${as_root[@]}" apt-get update -q >"$logs/apt.log" 2>&1 || apt_failed
+    "${as_root[@]}" apt-get install -q -y --no-install-recommends "$@" </dev/null 2>&1 |
+        tee -a "$logs/apt.log" | apt_show_progress $# || apt_failed
+}
+
+apt_failed() {
+    tail -n 25 "$logs/apt.log" >&2
+    echo "setup: apt-get failed (above; all of it in $logs/apt.log). Mend what it names and run the same make again." >&2
+    exit 1
+}
+
+if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
+    mapfile -t missing < <(missing_packages)
+    [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+else
+    say "this is no Debian; these are needed under whatever names they have here:" \
+        "$(for s in $(sets); do awk -v s="$s" '$1 == s { print $2 }' tools/apt-packages.txt; done | sort -u | tr '\n' ' ')"
+fi
+
+# --- Python -----------------------------------------------------------------------------------------------------------
+
+# The system's Python first: its headers come with python3-dev. $PYTHON overrides.
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:+"$PYTHON"} /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10; do
+        if command -v "$candidate" >/dev/null && "$candidate" -c '
+import os, sys, sysconfig, venv, ensurepip
+ok = sys.version_info >= (3, 10) and os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))
+sys.exit(not ok)' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    echo "setup: no Python of 3.10 or later with venv and Python.h was found; name one: make PYTHON=/path/to/python3 ..." >&2
+    return 1
+}
+
+stamp=.venv/.requirements-$(cksum <tools/requirements.txt | tr ' ' '-')
+if [ ! -e "$stamp" ] || [ ! -x .venv/bin/python ]; then
+    python=$(find_python)
+    say "python: making .venv with $("$python" --version) ($python)"
+    rm -rf .venv
+    "$python" -m venv .venv
+    say "python: installing tools/requirements.txt into .venv (torch is the large one)"
+    # pip shows its progress itself; its cache is off, so nothing is left outside the checkout.
+    if ! .venv/bin/python -m pip install --no-cache-dir --disable-pip-version-check \
+        -r tools/requirements.txt </dev/null > >(tee "$logs/pip.log" |
+            sed -u -n -E '/^ *(Collecting|Downloading|Installing|ERROR|Successfully)/ { s/^(.{110}).+/\1 .../; p }') 2>&1; then
+        tail -n 15 "$logs/pip.log" >&2
+        echo "setup: pip could not install tools/requirements.txt (above; all of it in $logs/pip.log)." >&2
+        echo "       Without a network, put the wheels in a folder and set PIP_FIND_LINKS to it." >&2
+        exit 1
+    fi
+    touch "$stamp"
+fi
+[ "$SECONDS" -lt 2 ] || say "done"

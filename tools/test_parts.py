@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the test suite, in their order, with their budgets: a table, no machinery (tools/run_tests.py has that)."""
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = sys.executable
+CPUS = len(os.sched_getaffinity(0))
+
+
+@dataclass
+class Step:
+    """One command (or several, when argv is a function). `count` says how its tests are counted: one for the command
+    (plain: 0 passed, 77 skipped, else failed), from GoogleTest's XML (gtest) or from pytest's (junit)."""
+
+    name: str
+    argv: object
+    count: str = "plain"
+    env: dict = field(default_factory=dict)
+    parallel: int = 1
+    gate: bool = False  # when it fails, the steps after it make no sense
+
+
+@dataclass
+class Part:
+    name: str
+    budget_s: float  # on 2 cores
+    steps: list
+    needs: list = field(default_factory=list)  # paths without which the part does not exist yet
+    env: dict = field(default_factory=dict)
+    long: bool = False
+
+    def missing(self):
+        return next((p for p in self.needs if not list(ROOT.glob(p))), None)
+
+    def present(self):
+        return self.missing() is None
+
+
+def tool(name, *args):
+    return [PYTHON, f"tools/{name}.py", *args]
+
+
+def pytest(*args):
+    return [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *args]
+
+
+def build(preset, *targets):
+    """Configure (once) and build a preset."""
+    argv = [PYTHON, "tools/build.py", preset]
+    return Step(f"build {preset}", argv + list(targets), gate=True)
+
+
+def programs(preset, *names):
+    """The test programs of a preset, as they are when the step begins."""
+    def find():
+        folder = ROOT / "build" / preset / "tests"
+        found = sorted(p for p in folder.glob("*_test") if os.access(p, os.X_OK))
+        if names:
+            found = [p for p in found if p.name in names]
+        return [(p.name, [p]) for p in found]
+
+    return find
+
+
+ASAN = {
+    "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_init_order=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+}
+TSAN = {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}
+ENGINE_TESTS = ["engine_test", "engine_uring_test", "engine_aio_test", "engine_posix_test", "engine_fake_test",
+                "suite_test"]
+
+
+def tests(preset, *names, seeds, env=None):
+    return Step(f"test {preset}", programs(preset, *names), count="gtest", parallel=min(2, CPUS),
+                env={**(env or {}), "PENSTOCK_TEST_SEEDS": str(seeds)})
+
+
+def parts(long=False):
+    all_parts = [
+        Part("checks", 60, [
+            Step("layers", tool("check_layers")),
+            Step("tidy", tool("check_tidy")),
+            Step("headers", tool("check_headers")),
+            Step("tools", pytest("tests/tools"), count="junit"),
+        ]),
+        Part("release", 240, [build("release"), tests("release", seeds=100_000)]),
+        Part("asan-ubsan", 240, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)]),
+        Part("tsan", 180, [build("tsan", "engine_tests"), tests("tsan", *ENGINE_TESTS, seeds=500, env=TSAN)],
+             needs=["tests/engine/*.cpp"]),
+        Part("python", 150, [
+            Step("wheel", tool("build_wheel"), gate=True),
+            Step("pytest", pytest("python/tests"), count="junit"),
+        ], needs=["pyproject.toml", "python/tests"]),
+        Part("benchmarks", 60, [Step("pytest", pytest("tests/benchmarks"), count="junit")],
+             needs=["tests/benchmarks/test_*.py"]),
+        Part("examples", 60, [Step("installed", tool("check_examples"))], needs=["examples/*.cpp"]),
+        Part("docs", 60, [Step("pytest", pytest("tests/docs"), count="junit")], needs=["tests/docs/test_*.py"]),
+    ]
+    if long:
+        all_parts += [
+            Part("clang-tidy", 1800, [build("dev"), Step("clang-tidy", tool("run_clang_tidy"))], long=True),
+            Part("fuzz", 1200, [build("fuzz"), Step("fuzz", tool("run_fuzzers", "--seconds", "300"))],
+                 needs=["fuzz/*.cpp"], long=True),
+            Part("seeds", 3600, [build("release"), tests("release", seeds=2_000_000)], long=True),
+            Part("handicaps", 3600, [Step("bars", [PYTHON, "-m", "benchmarks", "--check-handicaps"])],
+                 needs=["benchmarks/bars.toml"], long=True),
+            Part("fresh", 2400, [Step("debian 12", ["tools/fresh.sh"])], long=True),
+        ]
+    return all_parts
