@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Penstock's benchmark runner: `python -m benchmarks --help`."""

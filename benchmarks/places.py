@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a bar is measured.
+
+    throttled  ext4 on a loop device over a file in tmpfs, its rate set by the block-I/O control group: for bars near 1.
+               Never the raw loop device: there io_uring is charged twice.
+    loop       the same without the rate: CPU seconds, copies, bars from 1.3 on
+    disk       a folder on the machine's own disk, which may swing by 2x: bars far from 1
+    model, count, memory, gpu    no storage to set up
+
+`throttled` and `loop` need root. A place that cannot be had raises CannotRun, which says what to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Iterator, Mapping
+
+from benchmarks import cleanup
+
+GIB = 1 << 30
+FILE_BYTES = GIB
+_IMAGE_BYTES = 3 * GIB
+_TMPFS_MAGIC = "tmpfs"
+
+
+class CannotRun(Exception):
+    """The bar cannot be measured here; the text says why and what to do."""
+
+
+@dataclass
+class Place:
+    """A folder to work in, and the control group (if any) that a measured process must be in."""
+
+    name: str
+    folder: Path | None = None
+    cgroup: Path | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+    _made: int = 0
+
+    def fill(self, text: str) -> str:
+        """Replaces {file}, {new} and {dir} in a command line; {file} is laid out with 1 GiB on first use."""
+        if "{file}" in text:
+            text = text.replace("{file}", str(self.data_file()))
+        if "{new}" in text:
+            self._made += 1
+            text = text.replace("{new}", str(self._folder() / f"new-{self._made}"))
+        if "{dir}" in text:
+            text = text.replace("{dir}", str(self._folder()))
+        return text
+
+    def remove_new(self) -> None:
+        """Removes what a run made under {new}, so that the next one finds the same free space."""
+        if self.folder and self._made:
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / f"new-{self._made}").unlink()
+
+    def data_file(self) -> Path:
+        path = self._folder() / "data"
+        if not path.exists() or path.stat().st_size != FILE_BYTES:
+            _lay_out(path, FILE_BYTES)
+        return path
+
+    def _folder(self) -> Path:
+        if self.folder is None:
+            raise CannotRun(f"place {self.name} has no storage, yet the row asks for a file there")
+        return self.folder
+
+
+def _lay_out(path: Path, size: int) -> None:
+    """Random bytes by direct writes: no hole, no unwritten extent, nothing left in the page cache."""
+    chunk = mmap.mmap(-1, 4 << 20)
+    chunk.write(os.urandom(len(chunk)))
+    flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags | os.O_DIRECT, 0o600)
+    except OSError as error:
+        raise CannotRun(f"{path.parent} takes no direct I/O ({error.strerror}): give another folder by --dir") from error
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        for offset in range(0, size, len(chunk)):
+            os.pwrite(descriptor, chunk, offset)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CannotRun(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+
+
+def _need_root(place: str) -> None:
+    if os.geteuid() != 0:
+        raise CannotRun(f"place {place} mounts a loop device and needs root: run as root (sudo -E python -m benchmarks ...)")
+    for tool in ("mkfs.ext4", "mount", "umount"):
+        if not shutil.which(tool):
+            raise CannotRun(f"place {place} needs {tool}: apt-get install e2fsprogs mount")
+
+
+def _available_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _about_mount(folder: Path) -> dict[str, Any]:
+    mount = [mount for mount in cleanup.mounts() if str(folder).startswith(mount["at"].rstrip("/") + "/") or mount["at"] == str(folder)]
+    best = max(mount, key=lambda candidate: len(candidate["at"]), default=None)
+    if best is None:
+        return {}
+    return {"device": best["source"], "device_number": best["device"], "file_system": best["type"], "mount_options": best["options"]}
+
+
+@contextlib.contextmanager
+def loop_disk(parent: Path) -> Iterator[Path]:
+    """A folder on ext4 on a loop device over a file in tmpfs."""
+    _need_root("loop")
+    if _available_bytes() < _IMAGE_BYTES + GIB:
+        raise CannotRun(f"place loop wants {(_IMAGE_BYTES + GIB) >> 30} GiB of free memory for its tmpfs")
+    base = parent / cleanup.own_name()
+    try:
+        memory, root = base / "memory", base / "ext4"
+        for folder in (base, memory, root):
+            folder.mkdir(exist_ok=True)
+        base.chmod(0o700)
+        _run("mount", "-t", "tmpfs", "-o", f"size={_IMAGE_BYTES + (64 << 20)}", "penstock-bench", str(memory))
+        image = memory / "image"
+        with image.open("wb") as file:
+            file.truncate(_IMAGE_BYTES)
+        # Lazy initialisation would have the kernel write in the background for the first minutes.
+        _run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
+        _run("mount", "-t", "ext4", "-o", "loop,noatime", str(image), str(root))
+        yield root
+    finally:
+        cleanup.remove_folder(base)
+
+
+@contextlib.contextmanager
+def rate_group(folder: Path, rate: Mapping[str, int]) -> Iterator[Path]:
+    """A control group whose processes read and write the device under `folder` at `rate` = {bps, iops} and no faster."""
+    status = folder.stat()
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    roots = {mount["at"]: mount["type"] for mount in cleanup.mounts() if Path(mount["at"]) in cleanup.cgroup_roots()}
+    version1 = [at for at, kind in roots.items() if kind == "cgroup"]
+    version2 = [at for at, kind in roots.items() if kind == "cgroup2" and _has_io(Path(at))]
+    if not version1 and not version2:
+        raise CannotRun("no control group limits block I/O here: needs cgroup v1 'blkio' or v2 'io', writable by root")
+    group = Path((version1 or version2)[0]) / cleanup.own_name()
+    try:
+        group.mkdir(exist_ok=True)
+        if version1:
+            for key, figure in rate.items():
+                for way in ("read", "write"):
+                    (group / f"blkio.throttle.{way}_{key}_device").write_text(f"{device} {figure}", encoding="ascii")
+        else:
+            limits = " ".join(f"{way}{key}={figure}" for key, figure in rate.items() for way in "rw")
+            (group / "io.max").write_text(f"{device} {limits}", encoding="ascii")
+        yield group
+    except OSError as error:
+        raise CannotRun(f"control group {group}: {error}") from error
+    finally:
+        cleanup.remove_cgroup(group)
+
+
+def _has_io(root: Path) -> bool:
+    """Whether groups below `root` can have an `io` controller; hands it down where that is all it takes."""
+    with contextlib.suppress(OSError):
+        if "io" not in (root / "cgroup.controllers").read_text(encoding="ascii").split():
+            return False
+        if "io" not in (root / "cgroup.subtree_control").read_text(encoding="ascii").split():
+            (root / "cgroup.subtree_control").write_text("+io", encoding="ascii")
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def disk_folder(parent: Path) -> Iterator[Path]:
+    """A folder of our own on the machine's disk."""
+    if not parent.is_dir():
+        raise CannotRun(f"{parent} is not a folder: give one on the disk to be measured by --dir")
+    kind = _about_mount(parent.resolve()).get("file_system")
+    if kind in (_TMPFS_MAGIC, "ramfs", "overlay"):
+        raise CannotRun(f"{parent} is on {kind}, not on a disk: give a folder on one by --dir")
+    free = shutil.disk_usage(parent).free
+    if free < 4 * GIB:
+        raise CannotRun(f"{parent} has {free >> 20} MiB free; 4096 MiB are wanted: give another folder by --dir")
+    folder = parent / cleanup.own_name()
+    try:
+        folder.mkdir(exist_ok=True)
+        yield folder
+    finally:
+        cleanup.remove_folder(folder)
+
+
+class Places:
+    """Makes places when a bar asks for them; keeps the loop device from bar to bar, for laying it out costs seconds."""
+
+    def __init__(self, scratch: Path, disk: Path) -> None:
+        self._scratch = scratch
+        self._disk = disk
+        self._stack = contextlib.ExitStack()
+        self._folders: dict[str, Path] = {}
+
+    def __enter__(self) -> Places:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _folder(self, kind: str) -> Path:
+        if kind not in self._folders:
+            maker = loop_disk(self._scratch) if kind == "loop" else disk_folder(self._disk)
+            self._folders[kind] = self._stack.enter_context(maker)
+        return self._folders[kind]
+
+    @contextlib.contextmanager
+    def open(self, name: str, rate: Mapping[str, int]) -> Iterator[Place]:
+        if name in ("model", "count", "memory", "gpu"):
+            # These measure no device; what they put into a file needs only somewhere to be.
+            folder = self._folder("loop") if name == "count" and os.geteuid() == 0 else None
+            yield Place(name, folder, None, {})
+        elif name == "disk":
+            folder = self._folder("disk")
+            yield Place(name, folder, None, _about_mount(folder))
+        elif name == "loop":
+            folder = self._folder("loop")
+            yield Place(name, folder, None, {**_about_mount(folder), "backing": "a file in tmpfs"})
+        else:
+            folder = self._folder("loop")
+            place = Place(name, folder, None, {**_about_mount(folder), "backing": "a file in tmpfs", "rate": dict(rate)})
+            place.data_file()  # before the rate is set
+            with rate_group(folder, rate) as group:
+                place.cgroup = group
+                yield place

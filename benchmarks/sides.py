@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two sides of a bar, made from the words of `ours_run` and `peer_run`.
+
+    program ARG...               our benchmark program (built with PENSTOCK_BENCHMARKS=ON), over the public API
+    model ARG...                 our program over the engine's simulator
+    callgrind SMALL LARGE ARG... user instructions of the program, an operation: run with --count=SMALL and --count=LARGE under
+                                 callgrind, the difference divided, so that start-up cancels
+    python ARG...                `python -m benchmarks.python_side ARG...` in a fresh interpreter
+    fio KIND KEY=VALUE...        fio; see fio.py
+
+Each prints one JSON object with the fields of a Sample. A handicap is passed on as `--handicap=NAME` (as options to fio).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from benchmarks import processes, tracing
+from benchmarks.fio import Fio
+from benchmarks.places import CannotRun, Place
+from benchmarks.samples import Sample
+
+ROOT = Path(__file__).resolve().parent.parent
+_FIELDS = set(Sample.__dataclass_fields__) - {"command", "details"}
+
+
+class Side(Protocol):
+    variants: list[dict[str, str]]
+    variant: dict[str, str]
+
+    @property
+    def name(self) -> str: ...
+    def version(self) -> str: ...
+    def run(self, place: Place) -> Sample: ...
+
+
+def parse_sample(text: str, command: list[str], peak_memory_kib: int) -> Sample:
+    """The last line of `text` is a JSON object; fields a Sample has no name for go to its details."""
+    lines = text.strip().splitlines()
+    try:
+        figures = json.loads(lines[-1])
+    except (IndexError, json.JSONDecodeError) as error:
+        raise processes.RunFailed(f"{' '.join(command)}: no JSON in its last line: {text[-300:]!r}") from error
+    sample = Sample(command=command, **{key: value for key, value in figures.items() if key in _FIELDS})
+    sample.details = {key: value for key, value in figures.items() if key not in _FIELDS}
+    if sample.peak_memory_kib is None:
+        sample.peak_memory_kib = peak_memory_kib
+    return sample
+
+
+class Program:
+    """A program of ours. The last sample's `version` is its version."""
+
+    def __init__(self, command: list[str], words: list[str], handicap: str) -> None:
+        self._command = command
+        self._words = words + ([f"--handicap={handicap}"] if handicap else [])
+        self._version = "unknown"
+        self.variants = [{}]
+        self.variant = self.variants[0]
+
+    @property
+    def name(self) -> str:
+        return " ".join([Path(self._command[0]).name, *self._words])
+
+    def version(self) -> str:
+        return self._version
+
+    def run(self, place: Place) -> Sample:
+        command = self._command + [place.fill(word) for word in self._words]
+        if any("{syscalls}" in word for word in command):
+            number = str(tracing.syscall_tracepoint())
+            command = [word.replace("{syscalls}", number) for word in command]
+        try:
+            done = processes.run(command, cgroup=place.cgroup)
+        finally:
+            place.remove_new()
+        sample = parse_sample(done.stdout, command, done.peak_memory_kib)
+        self._version = str(sample.details.get("version", self._version))
+        return sample
+
+
+class Callgrind(Program):
+    """Counts user instructions: the same work twice, LARGE and SMALL, the difference an operation."""
+
+    def __init__(self, command: list[str], words: list[str], handicap: str) -> None:
+        super().__init__(command, words[2:], handicap)
+        self._small, self._large = int(words[0]), int(words[1])
+
+    def _count(self, place: Place, operations: int) -> int:
+        if not shutil.which("valgrind"):
+            raise CannotRun("instructions are counted by valgrind: apt-get install valgrind")
+        words = [place.fill(word) for word in self._words]
+        command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *self._command]
+        command += [*words, f"--count={operations}"]
+        done = processes.run(command, cgroup=place.cgroup)
+        self._version = str(parse_sample(done.stdout, command, 0).details.get("version", self._version))
+        match = re.search(r"Collected : (\d+)", done.stderr)
+        if not match:
+            raise processes.RunFailed(f"{' '.join(command)}: no count in {done.stderr[-500:]!r}")
+        return int(match[1])
+
+    def run(self, place: Place) -> Sample:
+        small, large = self._count(place, self._small), self._count(place, self._large)
+        value = (large - small) / (self._large - self._small)
+        details = {"small": small, "large": large}
+        return Sample(value=value, operations=self._large - self._small, command=self._words, details=details)
+
+
+def find_program(name: str, build: Path | None) -> list[str]:
+    """The program in `build`, else in the usual build folders."""
+    folders = [build] if build else [ROOT / "build" / "release", ROOT / "build" / "bench"]
+    for folder in folders:
+        for below in ("benchmarks", "bin", "."):
+            if (path := folder / below / name).is_file():
+                return [str(path)]
+    told = " or ".join(str(folder) for folder in folders)
+    raise CannotRun(
+        f"{name} is not built in {told}: run `make bench IDS=...`, or build it with -DPENSTOCK_BENCHMARKS=ON and name"
+        " the build folder by --build"
+    )
+
+
+def make_side(text: str, *, build: Path | None, handicap: str = "") -> Side:
+    kind, *words = shlex.split(text)
+    if kind == "fio":
+        return Fio(words + shlex.split(handicap))
+    if kind == "python":
+        return Program([sys.executable, "-m", "benchmarks.python_side"], words, handicap)
+    if kind in ("program", "model"):
+        name = "penstock_bench_ours" if kind == "program" else "penstock_bench_model"
+        return Program(find_program(name, build), words, handicap)
+    if kind == "callgrind":
+        return Callgrind(find_program("penstock_bench_ours", build), words, handicap)
+    raise ValueError(f"{text!r}: starts with none of program, model, callgrind, python, fio")
