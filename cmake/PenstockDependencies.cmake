@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What is not ours. Each has a target here, and a room names the ones it links (docs/dependencies.md says why each is in).
+# What is not ours. Each has a target here, and a room names the ones it links; reasons: docs/dependencies.md.
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(fmt 9 REQUIRED)          # used header-only: nothing of it is linked or exported

@@ -14,7 +14,10 @@ def main():
     preset, *rest = sys.argv[1:]
     defines = [a for a in rest if a.startswith("-D")]
     targets = [a for a in rest if not a.startswith("-D")]
-    env = {**os.environ, "CCACHE_DIR": str(ROOT / "build" / ".ccache")}  # nothing outside the checkout
+    env = {
+        **os.environ,
+        "CCACHE_DIR": str(ROOT / "build" / ".ccache"),
+    }  # nothing outside the checkout
     if defines or not (ROOT / "build" / preset / "build.ninja").exists():
         subprocess.run(["cmake", "--preset", preset, *defines], cwd=ROOT, env=env, check=True)
     argv = ["cmake", "--build", "--preset", preset]

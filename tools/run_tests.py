@@ -48,9 +48,15 @@ class Children:
                     return None
                 # Should this runner be killed outright, the kernel tells its children.
                 child = subprocess.Popen(
-                    [str(a) for a in argv], cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=out,
-                    stderr=subprocess.STDOUT, start_new_session=True,
-                    preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM))
+                    [str(a) for a in argv],
+                    cwd=ROOT,
+                    env=env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+                )
                 self.running.add(child)
             try:
                 return child.wait(timeout=timeout_s)
@@ -72,6 +78,7 @@ class Children:
 
 def stop_group(child, grace_s=GRACE_S):
     """Asks the group to end, waits for it, then insists."""
+
     def send(number):
         try:
             os.killpg(child.pid, number)
@@ -136,7 +143,12 @@ class Runner:
             counts.failed.append((f"{part.name}.{name}", f"stopped: it ran past the time of its part\n{tail(log)}"))
         elif status not in (0, 77) and not counts.failed:
             # pytest without a test (status 5) is no success either: the part promised some.
-            counts.failed.append((f"{part.name}.{name}", f"exit status {status} of {log.relative_to(ROOT)}\n{tail(log)}"))
+            counts.failed.append(
+                (
+                    f"{part.name}.{name}",
+                    f"exit status {status} of {log.relative_to(ROOT)}\n{tail(log)}",
+                )
+            )
         elif counts.failed and step.count == "plain":
             counts.failed[-1] = (counts.failed[-1][0], tail(log))
         return counts
@@ -162,7 +174,10 @@ class Runner:
         for name, text in counts.failed:
             print(f"  FAILED {name}\n{text}", flush=True)
         verdict = "FAILED" if counts.failed else "ok"
-        print(f"    {part.name:<24} {took_s:6.1f} s of {budget_s:4.0f} s   {counts}   {verdict}", flush=True)
+        print(
+            f"    {part.name:<24} {took_s:6.1f} s of {budget_s:4.0f} s   {counts}   {verdict}",
+            flush=True,
+        )
         self.total.add(counts)
 
 
@@ -184,7 +199,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--long", action="store_true", help="also the parts of `make test-long`")
     parser.add_argument("--only", nargs="+", metavar="PART", default=[], help="only these parts")
-    parser.add_argument("--budget-scale", type=float, default=1.0, help="budgets times this (a slow or shared machine)")
+    parser.add_argument(
+        "--budget-scale",
+        type=float,
+        default=1.0,
+        help="budgets times this (a slow or shared machine)",
+    )
     parser.add_argument("--list", action="store_true", help="show the parts and end")
     args = parser.parse_args()
 
@@ -214,7 +234,9 @@ def main():
     start = time.monotonic()
     for part in chosen:
         runner.run_part(part)
-    print(f"\nall parts: {time.monotonic() - start:.0f} s of {sum(p.budget_s for p in chosen) * args.budget_scale:.0f} s")
+    print(
+        f"\nall parts: {time.monotonic() - start:.0f} s of {sum(p.budget_s for p in chosen) * args.budget_scale:.0f} s"
+    )
     for part in absent:
         print(f"not run: {part.name} (there is no {part.missing()})")
     report(runner.total)

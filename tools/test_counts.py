@@ -59,10 +59,10 @@ def _count_gtest_log(text, program):
     counts = Counts()
     begun = None
     for line in text.splitlines():
-        match = re.match(r"\[ (RUN     |      OK|  FAILED | SKIPPED) \] (\S+)", line.replace("[  ", "[   ", 0))
+        match = re.match(r"\[ *(RUN|OK|FAILED|SKIPPED) *\] (\S+)", line)
         if not match:
             continue
-        what, name = match.group(1).strip(), match.group(2).rstrip(",")
+        what, name = match.group(1), match.group(2).rstrip(",")
         if what == "RUN":
             begun = name
         elif name == begun:

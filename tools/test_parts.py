@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the test suite, in their order, with their budgets: a table, no machinery (tools/run_tests.py has that)."""
+"""The parts of the test suite, in order, with their budgets: a table (tools/run_tests.py has the machinery)."""
 
 import os
 import sys
@@ -56,6 +56,7 @@ def build(preset, *targets):
 
 def programs(preset, *names):
     """The test programs of a preset, as they are when the step begins."""
+
     def find():
         folder = ROOT / "build" / preset / "tests"
         found = sorted(p for p in folder.glob("*_test") if os.access(p, os.X_OK))
@@ -71,44 +72,92 @@ ASAN = {
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
 }
 TSAN = {"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}
-ENGINE_TESTS = ["engine_test", "engine_uring_test", "engine_aio_test", "engine_posix_test", "engine_fake_test",
-                "suite_test"]
+ENGINE_TESTS = [
+    "engine_test",
+    "engine_uring_test",
+    "engine_aio_test",
+    "engine_posix_test",
+    "engine_fake_test",
+    "suite_test",
+]
 
 
 def tests(preset, *names, seeds, env=None):
-    return Step(f"test {preset}", programs(preset, *names), count="gtest", parallel=min(2, CPUS),
-                env={**(env or {}), "PENSTOCK_TEST_SEEDS": str(seeds)})
+    return Step(
+        f"test {preset}",
+        programs(preset, *names),
+        count="gtest",
+        parallel=min(2, CPUS),
+        env={**(env or {}), "PENSTOCK_TEST_SEEDS": str(seeds)},
+    )
 
 
 def parts(long=False):
     all_parts = [
-        Part("checks", 60, [
-            Step("layers", tool("check_layers")),
-            Step("tidy", tool("check_tidy")),
-            Step("headers", tool("check_headers")),
-            Step("tools", pytest("tests/tools"), count="junit"),
-        ]),
-        Part("release", 240, [build("release"), tests("release", seeds=100_000)]),
-        Part("asan-ubsan", 240, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)]),
-        Part("tsan", 180, [build("tsan", "engine_tests"), tests("tsan", *ENGINE_TESTS, seeds=500, env=TSAN)],
-             needs=["tests/engine/*.cpp"]),
-        Part("python", 150, [
-            Step("wheel", tool("build_wheel"), gate=True),
-            Step("pytest", pytest("python/tests"), count="junit"),
-        ], needs=["pyproject.toml", "python/tests"]),
-        Part("benchmarks", 60, [Step("pytest", pytest("tests/benchmarks"), count="junit")],
-             needs=["tests/benchmarks/test_*.py"]),
-        Part("examples", 60, [Step("installed", tool("check_examples"))], needs=["examples/*.cpp"]),
-        Part("docs", 60, [Step("pytest", pytest("tests/docs"), count="junit")], needs=["tests/docs/test_*.py"]),
+        Part(
+            "checks",
+            40,
+            [
+                Step("layers", tool("check_layers")),
+                Step("tidy", tool("check_tidy")),
+                Step("headers", tool("check_headers")),
+                Step("tools", pytest("tests/tools"), count="junit"),
+            ],
+        ),
+        Part("release", 200, [build("release"), tests("release", seeds=100_000)]),
+        Part("asan-ubsan", 200, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)]),
+        Part(
+            "tsan",
+            130,
+            [build("tsan", "engine_tests"), tests("tsan", *ENGINE_TESTS, seeds=500, env=TSAN)],
+            needs=["tests/engine/*.cpp"],
+        ),
+        Part(
+            "python",
+            110,
+            [
+                Step("wheel", tool("build_wheel"), gate=True),
+                Step("pytest", pytest("python/tests"), count="junit"),
+            ],
+            needs=["pyproject.toml", "python/tests"],
+        ),
+        Part(
+            "benchmarks",
+            40,
+            [Step("pytest", pytest("tests/benchmarks"), count="junit")],
+            needs=["tests/benchmarks/test_*.py"],
+        ),
+        Part("examples", 40, [Step("installed", tool("check_examples"))], needs=["examples/*.cpp"]),
+        Part(
+            "docs",
+            40,
+            [Step("pytest", pytest("tests/docs"), count="junit")],
+            needs=["tests/docs/test_*.py"],
+        ),
     ]
     if long:
         all_parts += [
-            Part("clang-tidy", 1800, [build("dev"), Step("clang-tidy", tool("run_clang_tidy"))], long=True),
-            Part("fuzz", 1200, [build("fuzz"), Step("fuzz", tool("run_fuzzers", "--seconds", "300"))],
-                 needs=["fuzz/*.cpp"], long=True),
+            Part(
+                "clang-tidy",
+                1800,
+                [build("dev"), Step("clang-tidy", tool("run_clang_tidy"))],
+                long=True,
+            ),
+            Part(
+                "fuzz",
+                1200,
+                [build("fuzz"), Step("fuzz", tool("run_fuzzers", "--seconds", "300"))],
+                needs=["fuzz/*.cpp"],
+                long=True,
+            ),
             Part("seeds", 3600, [build("release"), tests("release", seeds=2_000_000)], long=True),
-            Part("handicaps", 3600, [Step("bars", [PYTHON, "-m", "benchmarks", "--check-handicaps"])],
-                 needs=["benchmarks/bars.toml"], long=True),
+            Part(
+                "handicaps",
+                3600,
+                [Step("bars", [PYTHON, "-m", "benchmarks", "--check-handicaps"])],
+                needs=["benchmarks/bars.toml"],
+                long=True,
+            ),
             Part("fresh", 2400, [Step("debian 12", ["tools/fresh.sh"])], long=True),
         ]
     return all_parts

@@ -1,0 +1,71 @@
+# Penstock. `make` alone explains; `make demo` and `make test` are the two commands to know.
+# Everything made lies in build/ and .venv/ of this checkout.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+export CCACHE_DIR := $(CURDIR)/build/.ccache
+
+.PHONY: help setup build python demo test test-long bench fresh format lint tidy clean setup-base setup-test
+
+help: ## this page
+	@echo "Penstock moves tensors between storage and memory at the speed of the device."
+	@echo
+	@echo "  make demo    see it work here: what this disk can do, and what Penstock gets out of it"
+	@echo "  make test    everything that must hold, in one command"
+	@echo
+	@echo "Both set up what they need (Debian packages as root or with sudo, a Python environment in .venv)."
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "One preset by hand:   cmake --preset dev && cmake --build --preset dev && ctest --preset dev"
+	@echo "One part of the test: .venv/bin/python tools/run_tests.py --only asan-ubsan   (--list shows all)"
+
+setup: setup-test ## packages and .venv for everything but test-long
+
+setup-base:
+	@tools/setup.sh base
+setup-test:
+	@tools/setup.sh test
+
+build: setup-base ## the library and the `penstock` program, release, in build/release
+	@$(PY) tools/build.py program
+	@echo "built: build/program/src/libpenstock.so and build/program/bin/penstock"
+
+python: setup-base ## the Python package, built and installed into .venv
+	@$(PY) tools/build_wheel.py
+
+demo: python ## two minutes: this disk, Penstock beside fio and torch.save, GPT-2 small there and back
+	@$(PY) tools/demo.py
+
+test: setup-test ## all checks and tests; the last line counts them
+	@$(PY) tools/run_tests.py $(TEST_ARGS)
+
+test-long: ## test, then clang-tidy, fuzzers, many seeds, bars against their handicaps, a fresh Debian
+	@tools/setup.sh long
+	@$(PY) tools/run_tests.py --long $(TEST_ARGS)
+
+bench: ## benchmarks against their bars: make bench IDS="engine.read_1g engine.cpu" (none: the list)
+	@tools/setup.sh bench
+	@$(PY) tools/build.py release -DPENSTOCK_BENCHMARKS=ON
+	@$(PY) tools/build_wheel.py
+	@$(PY) -m benchmarks $(if $(IDS),$(IDS),--list)
+
+fresh: ## the two commands in a Debian 12 with nothing in it but git and make (root)
+	@tools/fresh.sh
+
+format: setup-test ## lay out all C++ and Python
+	@$(PY) tools/check_tidy.py --fix
+
+lint: setup-test ## the quick checks: layers, layout, words, headers
+	@$(PY) tools/check_layers.py
+	@$(PY) tools/check_tidy.py
+	@$(PY) tools/check_headers.py
+
+tidy: ## clang-tidy over everything (minutes)
+	@tools/setup.sh long
+	@$(PY) tools/build.py dev
+	@$(PY) tools/run_clang_tidy.py
+
+clean: ## remove build/; .venv/ stays (rm -r it to be rid of it)
+	rm -rf build

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layer check must fail for every rule it has: each row is a tree that breaks one."""
+
+import check_layers
+import pytest
+from sources import ROOT
+
+
+def tree(root, **contents):
+    """Writes files, given as path=text."""
+    for name, text in contents.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def reasons(root):
+    return [(path.as_posix(), line, reason) for path, line, reason in check_layers.violations(root)]
+
+
+BREAKS = [
+    ("src/base/a.hpp", "os/b.hpp", "dependencies go down"),
+    ("src/os/a.hpp", "memory/b.hpp", "on one floor"),
+    ("src/engine/a.cpp", "engine/uring/b.hpp", "on one floor"),
+    ("src/engine/uring/a.cpp", "engine/aio/b.hpp", "never another backend"),
+    ("src/engine/posix/a.cpp", "api/b.hpp", "dependencies go down"),
+    ("src/device/a.cpp", "ranks/b.hpp", "on one floor"),
+    ("src/format/a.cpp", "engine/b.hpp", "is pure"),
+    ("src/format/a.cpp", "os/b.hpp", "is pure"),
+    ("src/tensor/a.cpp", "memory/b.hpp", "is pure"),
+    ("src/checkpoint/a.cpp", "engine/b.hpp", "only through <penstock/...>"),
+    ("src/weights/a.cpp", "os/b.hpp", "only through <penstock/...>"),
+    ("src/cli/a.cpp", "engine/uring/b.hpp", "only through <penstock/...>"),
+    ("src/dataset/a.cpp", "weights/b.hpp", "on one floor"),
+    ("src/weights/a.cpp", "cli/b.hpp", "dependencies go down"),
+]
+
+
+@pytest.mark.parametrize("file, included, reason", BREAKS)
+def test_a_wrong_include_is_found_and_explained(tmp_path, file, included, reason):
+    tree(tmp_path, **{file: f'#pragma once\n#include "{included}"\n', f"src/{included}": "#pragma once\n"})
+    ((path, line, text),) = reasons(tmp_path)
+    assert (path, line) == (file, 2)
+    assert reason in text
+
+
+ALLOWED = [
+    ("src/os/a.hpp", "base/b.hpp"),
+    ("src/memory/a.hpp", "os/b.hpp"),
+    ("src/engine/uring/a.cpp", "engine/b.hpp"),
+    ("src/engine/uring/a.cpp", "engine/uring/b.hpp"),
+    ("src/api/a.cpp", "engine/uring/b.hpp"),
+    ("src/format/a.cpp", "tensor/b.hpp"),
+    ("src/cli/a.cpp", "plan/b.hpp"),
+    ("src/cli/a.cpp", "os/b.hpp"),
+    ("src/checkpoint/a.cpp", "format/b.hpp"),
+]
+
+
+@pytest.mark.parametrize("file, included", ALLOWED)
+def test_a_right_include_is_let_through(tmp_path, file, included):
+    tree(tmp_path, **{file: f'#include "{included}"\n#include <vector>\n', f"src/{included}": "#pragma once\n"})
+    assert reasons(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "line, reason",
+    [
+        ("#include <fmt/format.h>", "no third-party type"),
+        ("#include <tl/expected.hpp>", "no third-party type"),
+        ("#include <liburing.h>", "no third-party type"),
+        ('#include "base/result.hpp"', "nothing of src/"),
+        ("#include <penstock/absent.hpp>", "is not there"),
+        ("#include <boost/any.hpp>", "standard library"),
+    ],
+)
+def test_a_public_header_stays_clean(tmp_path, line, reason):
+    tree(tmp_path, **{"include/penstock/a.hpp": f"#pragma once\n{line}\n#include <string>\n"})
+    ((_, number, text),) = reasons(tmp_path)
+    assert number == 2
+    assert reason in text
+
+
+def test_third_parties_stay_in_their_rooms(tmp_path):
+    tree(
+        tmp_path,
+        **{
+            "src/engine/a.cpp": "#include <liburing.h>\n",
+            "src/engine/uring/a.cpp": "#include <liburing.h>\n",
+            "src/base/a.cpp": "#include <CLI/CLI.hpp>\n#include <fmt/format.h>\n",
+        },
+    )
+    assert [(path, line) for path, line, _ in reasons(tmp_path)] == [("src/base/a.cpp", 1), ("src/engine/a.cpp", 1)]
+
+
+def test_a_file_outside_every_room_and_a_path_that_is_not_from_src_are_found(tmp_path):
+    tree(tmp_path, **{"src/attic/a.cpp": "\n", "src/base/a.cpp": '#include "b.hpp"\n', "src/base/b.hpp": "\n"})
+    found = {path: text for path, _, text in reasons(tmp_path)}
+    assert "in no room" in found["src/attic/a.cpp"]
+    assert "not a path from src/" in found["src/base/a.cpp"]
+
+
+def test_below_the_public_api_only_its_plain_types_are_known(tmp_path):
+    tree(
+        tmp_path,
+        **{
+            "include/penstock/types.hpp": "#pragma once\n",
+            "include/penstock/engine.hpp": "#pragma once\n",
+            "src/engine/a.cpp": "#include <penstock/types.hpp>\n#include <penstock/engine.hpp>\n",
+        },
+    )
+    ((_, line, text),) = reasons(tmp_path)
+    assert line == 2
+    assert "below the public API" in text
+
+
+def test_this_project_holds_its_own_floors():
+    assert reasons(ROOT) == []

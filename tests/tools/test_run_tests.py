@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runner counts exactly, fails what is over budget or dies, and leaves no child behind when it is stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import run_tests
+import test_counts
+import test_parts
+from test_parts import Part, Step
+
+TOOLS = Path(run_tests.__file__).parent
+
+GTEST_XML = """<?xml version="1.0"?><testsuites><testsuite name="A">
+<testcase name="good" status="run" result="completed" classname="A"/>
+<testcase name="off" status="notrun" result="suppressed" classname="A"/>
+<testcase name="bad" status="run" result="completed" classname="A"><failure message="m">1 is not 2</failure></testcase>
+<testcase name="away" status="run" result="skipped" classname="A">
+<skipped message="a_test.cpp:7&#x0A;needs root&#x0A;"/></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.fixture(autouse=True)
+def logs_here(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_tests, "LOGS", tmp_path)
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+
+
+def run(*steps, budget_s=20):
+    runner = run_tests.Runner(budget_scale=1.0)
+    runner.run_part(Part("part", budget_s, list(steps)))
+    return runner.total
+
+
+def shell(text, **more):
+    return Step("step", ["bash", "-c", text], **more)
+
+
+def test_googletest_is_counted_from_its_xml(tmp_path):
+    xml = tmp_path / "x.xml"
+    xml.write_text(GTEST_XML)
+    counts = test_counts.count_gtest(xml, tmp_path / "x.log", "a_test")
+    assert str(counts) == "1 passed, 1 failed, 1 skipped"
+    assert counts.skipped == [("a_test: A.away", "needs root")]
+    assert "1 is not 2" in counts.failed[0][1]
+
+
+def test_a_program_that_dies_fails_the_test_it_was_in(tmp_path):
+    log = tmp_path / "x.log"
+    log.write_text("[ RUN      ] A.good\n[       OK ] A.good (0 ms)\n[ RUN      ] A.deadly\nSegmentation fault\n")
+    counts = test_counts.count_gtest(tmp_path / "none.xml", log, "a_test")
+    assert (counts.passed, [name for name, _ in counts.failed]) == (1, ["a_test: A.deadly"])
+
+
+def test_pytest_is_counted_from_its_xml(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\ndef test_a(): pass\ndef test_b(): assert 1 == 2\n"
+        "@pytest.mark.skip(reason='no gpu')\ndef test_c(): pass\n"
+    )
+    step = Step("step", test_parts.pytest(str(tmp_path / "test_it.py")), count="junit")
+    total = run(step)
+    assert str(total) == "1 passed, 1 failed, 1 skipped"
+    assert total.skipped[0][1] == "no gpu"
+
+
+def test_a_command_is_one_test_and_77_is_a_skip():
+    assert str(run(shell("exit 0"))) == "1 passed, 0 failed, 0 skipped"
+    assert str(run(shell("exit 3"))) == "0 passed, 1 failed, 0 skipped"
+    total = run(shell("echo no root; exit 77"))
+    assert total.skipped == [("part.step", "no root")]
+
+
+def test_a_pytest_that_collects_nothing_fails(tmp_path):
+    (tmp_path / "test_none.py").write_text("")
+    step = Step("step", test_parts.pytest(str(tmp_path / "test_none.py")), count="junit")
+    assert len(run(step).failed) == 1
+
+
+def test_a_failed_gate_ends_its_part(tmp_path):
+    run(shell("exit 1", gate=True), shell(f"touch {tmp_path}/ran"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_part_over_its_budget_fails():
+    total = run(shell("sleep 0.3"), budget_s=0.1)
+    assert [name for name, _ in total.failed] == ["part.budget"]
+
+
+def test_what_a_step_leaves_running_is_stopped(tmp_path):
+    run(shell(f"sleep 1000 & echo $! > {tmp_path}/pid"))
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def gone(pid):
+    for _ in range(100):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_the_runner_lets_its_children_clean_up(tmp_path, number):
+    program = tmp_path / "runner.py"
+    program.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(TOOLS)!r})\n"
+        "import pathlib, run_tests\n"
+        "from test_parts import Part, Step\n"
+        f"here = pathlib.Path({str(tmp_path)!r})\n"
+        "run_tests.LOGS = here\n"
+        "work = f\"trap 'touch {here}/cleaned; exit' TERM; sleep 1000 & echo $! > {here}/pid; wait\"\n"
+        "run_tests.parts = lambda long: [Part('p', 100, [Step('s', ['bash', '-c', work])])]\n"
+        "sys.argv = ['run_tests']\n"
+        "run_tests.main()\n"
+    )
+    child = subprocess.Popen([sys.executable, program], stdout=subprocess.DEVNULL)
+    for _ in range(200):
+        if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip():
+            break
+        time.sleep(0.05)
+    os.kill(child.pid, number)
+    assert child.wait(timeout=20) == 128 + number
+    assert (tmp_path / "cleaned").exists()
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_every_part_is_named_once_and_has_a_budget():
+    names = [part.name for part in test_parts.parts(long=True)]
+    assert len(names) == len(set(names))
+    setting_up_s = 100
+    assert setting_up_s + sum(part.budget_s for part in test_parts.parts()) <= 15 * 60

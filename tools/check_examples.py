@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Builds examples/ as a user would, against the installed package, and runs them.
+
+    tools/check_examples.py [--build DIR]
+
+Installs build/release into a folder of its own, builds every example with find_package(penstock) and with pkg-config,
+shared and static, and runs each program of the CMake build in an empty folder; it has to end with status 0.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(*argv, cwd=ROOT, **env):
+    print("$", *argv, flush=True)
+    subprocess.run([str(a) for a in argv], cwd=cwd, env={**os.environ, **env}, check=True, stdin=subprocess.DEVNULL)
+
+
+def output(*argv, **env):
+    return subprocess.run(argv, env={**os.environ, **env}, check=True, capture_output=True, text=True).stdout.split()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "release")
+    args = parser.parse_args()
+    work = ROOT / "build" / "examples"
+    shutil.rmtree(work, ignore_errors=True)
+    prefix = work / "installed"
+    run("cmake", "--install", args.build, "--prefix", prefix)
+
+    # 1. find_package, away from our own tree, so that nothing of it can be found by accident.
+    with tempfile.TemporaryDirectory(prefix="penstock-examples-") as away:
+        shutil.copytree(ROOT / "examples", Path(away) / "examples")
+        run(
+            "cmake", "-S", Path(away) / "examples", "-B", work / "cmake", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"
+        )
+        run("cmake", "--build", work / "cmake")
+        for source in sorted((ROOT / "examples").glob("*.cpp")):
+            folder = Path(away) / f"run-{source.stem}"
+            folder.mkdir()
+            run(work / "cmake" / source.stem, cwd=folder)
+
+    # 2. pkg-config
+    (pc,) = prefix.rglob("penstock.pc")
+    env = {"PKG_CONFIG_PATH": str(pc.parent)}
+    source = sorted((ROOT / "examples").glob("*.cpp"))[0]
+    libs = output("pkg-config", "--cflags", "--libs", "penstock", **env)
+    libdir = pc.parent.parent
+    compiler = [os.environ.get("CXX", "g++"), "-std=c++20", "-O1", source]
+    run(*compiler, "-o", work / "by_pkg_config", *libs, f"-Wl,-rpath,{libdir}")
+    if (libdir / "libpenstock.a").exists():
+        more = [flag for flag in output("pkg-config", "--cflags", "--libs", "--static", "penstock", **env)]
+        more = [str(libdir / "libpenstock.a") if flag == "-lpenstock" else flag for flag in more]
+        run(*compiler, "-o", work / "by_pkg_config_static", *more)
+    for program in sorted(work.glob("by_pkg_config*")):
+        with tempfile.TemporaryDirectory(prefix="penstock-examples-") as folder:
+            run(program, cwd=folder)
+    print(f"{len(list((ROOT / 'examples').glob('*.cpp')))} examples built and run against the installed package")
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except subprocess.CalledProcessError as error:
+        print(f"failed with {error.returncode}: {' '.join(map(str, error.cmd))}\n{error.stderr or ''}")
+        sys.exit(1)

@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Who may include whom: the floors of docs/architecture.md, section 2, held by a test.
+
+    tools/check_layers.py [--root DIR]
+
+A room is a folder of src/; its floor and its exceptions are in ROOMS below. The rules:
+  1. A room includes itself and rooms on lower floors, nothing else; a few rooms know less (ROOMS names what they may).
+  2. A backend (engine/uring ...) knows engine and lower floors, never another backend.
+  3. Floors 5 and 6 reach the engine only through <penstock/...>, as a user would.
+  4. A public header includes the standard library and other public headers: no third party, nothing of src/.
+  5. Third-party headers only where THIRD_PARTY allows them, so that each stays replaceable.
+Each violation is one line, with the reason. Exit status 1 when there is one.
+"""
+
+import argparse
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Room:
+    floor: int
+    may: tuple = ()  # same-floor rooms that it may know after all
+    only: tuple = None  # where set: these and nothing else
+
+
+ROOMS = {
+    "base": Room(1),
+    "os": Room(2),
+    "memory": Room(2, may=("os",)),
+    "engine": Room(3),
+    "engine/uring": Room(3, may=("engine",)),
+    "engine/aio": Room(3, may=("engine",)),
+    "engine/posix": Room(3, may=("engine",)),
+    "engine/fake": Room(3, may=("engine",)),
+    "api": Room(4),
+    "device": Room(4),
+    "tensor": Room(4, only=("base",)),
+    "format": Room(4, only=("base", "tensor")),
+    "ranks": Room(4),
+    "checkpoint": Room(5),
+    "weights": Room(5),
+    "features": Room(5),
+    "dataset": Room(5),
+    "plan": Room(6, only=("base", "tensor", "format")),
+    "workload": Room(6),
+    "cli": Room(6, may=("plan", "workload")),
+}
+# What floors 5 and 6 must take from <penstock/...>.
+BEHIND_THE_API = (
+    "engine",
+    "engine/uring",
+    "engine/aio",
+    "engine/posix",
+    "engine/fake",
+    "api",
+    "os",
+    "memory",
+)
+# The command line asks the machine itself (doctor).
+BEHIND_THE_API_EXCEPT = {"cli": ("os",)}
+
+THIRD_PARTY = {
+    "liburing": ("engine/uring", "os"),
+    "fmt": None,  # anywhere in src/
+    "tl": None,
+    "nlohmann": ("cli", "workload"),
+    "CLI": ("cli",),
+    "nanobind": (),
+}
+# What a C++20 compiler and the kernel bring, as far as it does not end in .h.
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
+
+
+def room_of(path):
+    """The room of a path relative to src/: its longest folder that is a room."""
+    parts = path.split("/")[:-1]
+    for length in range(len(parts), 0, -1):
+        name = "/".join(parts[:length])
+        if name in ROOMS:
+            return name
+    return None
+
+
+def includes(path):
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(1) or match.group(2), match.group(1) is None
+
+
+def third_party(name):
+    """The third party that an include belongs to, or None."""
+    head = name.split("/")[0]
+    if head in THIRD_PARTY:
+        return head
+    return "liburing" if head == "liburing.h" else None
+
+
+def why_not(room, other):
+    """Why `room` must not include from `other`; None when it may."""
+    if other == room:
+        return None
+    here, there = ROOMS[room], ROOMS[other]
+    if here.only is not None:
+        if other in here.only:
+            return None
+        return f"{room} is pure: it may know {' and '.join(here.only)}, testable and fuzzable alone"
+    if here.floor >= 5 and other in BEHIND_THE_API and other not in BEHIND_THE_API_EXCEPT.get(room, ()):
+        return (
+            f"floor {here.floor} reaches {other} only through <penstock/...>, as any user would; "
+            "what it cannot do with that, users cannot either, and then the API is what to change"
+        )
+    if there.floor < here.floor or other in here.may:
+        return None
+    if room.startswith("engine/") and other.startswith("engine/"):
+        return "a backend knows engine's backend interface, never another backend; share through engine or below"
+    if there.floor == here.floor:
+        return f"{room} and {other} are on one floor ({here.floor}) and; share through a lower floor"
+    return f"{room} is on floor {here.floor} and must not know {other} on floor {there.floor}: dependencies go down"
+
+
+def check_source(root, path):
+    relative = path.relative_to(root / "src").as_posix()
+    room = room_of(relative)
+    if room is None:
+        yield (
+            1,
+            "it is in no room; add the room to ROOMS in tools/check_layers.py and to docs/architecture.md",
+        )
+        return
+    for number, name, quoted in includes(path):
+        party = third_party(name)
+        if party:
+            allowed = THIRD_PARTY[party]
+            if allowed is not None and room not in allowed:
+                yield (
+                    number,
+                    f"<{name}>: {party} belongs in {' and '.join(allowed) or 'no room'}, so that it stays replaceable",
+                )
+        elif quoted:
+            other = room_of(name)
+            if not (root / "src" / name).is_file():
+                yield number, f'"{name}" is not a path from src/; write #include "room/file.hpp"'
+            elif other is None:
+                yield number, f'"{name}" is in no room'
+            else:
+                reason = why_not(room, other)
+                if reason:
+                    yield number, f'"{name}": {reason}'
+        elif name.startswith("penstock/") and ROOMS[room].floor < 4 and name not in SHARED_TYPES:
+            yield (
+                number,
+                (
+                    f"<{name}>: {room} is below the public API and must not know it "
+                    f"(only {', '.join(f'<{n}>' for n in sorted(SHARED_TYPES))})"
+                ),
+            )
+
+
+# Plain types of the public API that the floors below it use as they are, instead of a copy each.
+SHARED_TYPES = {"penstock/types.hpp", "penstock/error.hpp", "penstock/version.hpp"}
+
+
+def check_public(root, path):
+    for number, name, quoted in includes(path):
+        if quoted:
+            yield (
+                number,
+                f'"{name}": a public header includes public headers as <penstock/...> and nothing of src/',
+            )
+        elif third_party(name):
+            yield (
+                number,
+                f"<{name}>: a public header names no third-party type; users need not have it",
+            )
+        elif name.startswith("penstock/") and not (root / "include" / name).is_file():
+            yield number, f"<{name}> is not there"
+        elif "/" in name and not name.startswith("penstock/"):
+            yield (
+                number,
+                f"<{name}>: a public header includes the standard library and <penstock/...> only",
+            )
+
+
+def violations(root):
+    """(file, line, reason) of everything that is wrong below root."""
+    for folder, check in (("src", check_source), ("include", check_public)):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".hpp", ".cpp", ".h", ".cu", ".cuh"):
+                for line, reason in check(root, path):
+                    yield path.relative_to(root), line, reason
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
+    root = parser.parse_args().root
+    found = list(violations(root))
+    for path, line, reason in found:
+        print(f"{path}:{line}: {reason}")
+    if found:
+        print(f"{len(found)} includes go against the floors of docs/architecture.md, section 2")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Proves the two commands of the README, `make demo` and `make test`, in a Debian 12 with nothing in it but git and make.
+# Usage: tools/fresh.sh [--keep] [TARGET ...]     (default: demo test)
+#
+# debootstrap makes the system in build/fresh; the committed state of this checkout is cloned into it. Everything is
+# mounted in a mount namespace of its own, and all processes live in a process namespace of their own: however this ends,
+# the kernel takes mounts and processes away, and the folder is removed. Needs root: exits 77 without.
+set -euo pipefail
+top=$(cd "$(dirname "$0")/.." && pwd)
+root=$top/build/fresh
+suite=bookworm
+
+if [ "${1:-}" != --inside ]; then
+    [ "$(id -u)" = 0 ] || { echo "make fresh needs root: debootstrap and chroot"; exit 77; }
+    for tool in debootstrap unshare; do
+        command -v $tool >/dev/null || { echo "make fresh needs $tool: apt-get install debootstrap util-linux"; exit 77; }
+    done
+    unshare --mount true 2>/dev/null || { echo "make fresh needs mount namespaces, which are refused here"; exit 77; }
+    keep=no
+    [ "${1:-}" != --keep ] || { keep=yes; shift; }
+    rm -rf --one-file-system "$root"
+    mkdir -p "$root"
+    child=
+    clean_up() {
+        [ -z "$child" ] || { kill "$child" 2>/dev/null; wait "$child" 2>/dev/null; } || true
+        [ "$keep" = yes ] || rm -rf --one-file-system "$root"
+    }
+    trap clean_up EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM HUP
+    unshare --mount --pid --fork --kill-child=KILL --propagation private "$0" --inside "$@" </dev/null &
+    child=$!
+    status=0
+    wait "$child" || status=$?
+    child=
+    exit $status
+fi
+shift
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || targets=(demo test)
+
+# --- in namespaces of our own from here on ------------------------------------------------------------------------------
+
+# The mirror is the one this machine uses: one-line sources ("deb URL suite ...") or deb822 ("URIs: URL").
+mirror() {
+    local files=()
+    for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
+        [ ! -e "$f" ] || files+=("$f")
+    done
+    awk -v suite=$suite '
+        /^#/ { next }
+        FILENAME ~ /\.sources$/ && /^[[:space:]]*$/ { uri = ""; next }
+        /^URIs:/ { uri = $2 }
+        /^Suites:/ { for (i = 2; i <= NF; i++) if ($i == suite && uri != "") { print uri; exit } }
+        /^deb / { for (i = 2; i < NF; i++) if ($i ~ /:\/\// && $(i + 1) == suite) { print $i; exit } }
+    ' "${files[@]}"
+}
+
+bring() { # a file or folder of the host, at the same place inside, without its mounts
+    [ -e "$1" ] || return 0
+    mkdir -p "$root$(dirname "$1")"
+    cp -aL "$1" "$root$(dirname "$1")/"
+}
+
+url=$(mirror)
+[ -n "$url" ] || { echo "no source for $suite in /etc/apt; is this machine's mirror elsewhere?"; exit 1; }
+echo "[fresh] debootstrap $suite (minbase, git, make)"
+debootstrap --variant=minbase --include=git,make,ca-certificates $suite "$root" "$url" >"$top/build/fresh.log" 2>&1 ||
+    { tail -n 20 "$top/build/fresh.log"; echo "debootstrap failed; all of it in build/fresh.log"; exit 1; }
+
+# The same sources, certificates and pip settings as this machine: a mirror is a fact of the network, not of the system.
+rm -f "$root/etc/apt/sources.list"
+for f in /etc/apt/sources.list /etc/apt/apt.conf.d/*proxy* /etc/apt/apt.conf; do bring "$f"; done
+for f in /etc/apt/sources.list.d/*; do # only those that serve this suite: others need keys of their own
+    [ -e "$f" ] && grep -q "\b$suite\b" "$f" && grep -qF "$url" "$f" && bring "$f"
+done || true
+bring /etc/ssl/certs
+bring /usr/local/share/ca-certificates
+for f in /etc/pip.conf /etc/resolv.conf /etc/hosts; do bring "$f"; done
+user_pip="${XDG_CONFIG_HOME:-$HOME/.config}/pip/pip.conf"
+pip_files=()
+for f in /etc/pip.conf "$user_pip" "$HOME/.pip/pip.conf"; do [ ! -e "$f" ] || pip_files+=("$f"); done
+if [ -e "$user_pip" ]; then mkdir -p "$root/etc/xdg/pip" && cp -L "$user_pip" "$root/etc/xdg/pip/pip.conf"; fi
+
+# Folders of packages that pip is told of, read-only at the same place.
+package_folders() {
+    { cat "${pip_files[@]}" /dev/null; env | grep '^PIP_' || true; } | grep -oE '(file://[^/ ]*)?/[^ =,]+' |
+        sed -E 's#^file://[^/]*##; s#/simple/?$##' | sort -u
+}
+for folder in $(package_folders); do
+    [ -d "$folder" ] || continue
+    case "$folder" in / | /etc* | /usr* | /proc* | /sys* | /dev*) continue ;; esac
+    mkdir -p "$root$folder"
+    mount --rbind "$folder" "$root$folder"
+    mount -o remount,bind,ro "$root$folder" 2>/dev/null || true
+done
+
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/run"
+mkdir -p "$root/tmp" "$root/src"
+
+echo "[fresh] cloning the committed state of this checkout"
+git -c safe.directory='*' clone -q --no-hardlinks "$top" "$root/src/penstock"
+
+pass_on=()
+while IFS= read -r line; do pass_on+=("$line"); done < <(env | grep -iE '^(PIP_[A-Z_]+|https?_proxy|no_proxy|all_proxy|SSL_CERT_FILE|REQUESTS_CA_BUNDLE)=')
+for target in "${targets[@]}"; do
+    echo "[fresh] make $target"
+    chroot "$root" /usr/bin/env -i HOME=/root TERM=dumb LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+        "${pass_on[@]}" make --no-print-directory -C /src/penstock "$target" </dev/null
+    echo "[fresh] make $target: ok after $SECONDS s"
+done
