@@ -107,10 +107,11 @@ echo "[fresh] cloning the committed state of this checkout"
 git -c safe.directory='*' clone -q --no-hardlinks "$top" "$root/src/penstock"
 
 pass_on=()
-while IFS= read -r line; do pass_on+=("$line"); done < <(env | grep -iE '^(PIP_[A-Z_]+|https?_proxy|no_proxy|all_proxy|SSL_CERT_FILE|REQUESTS_CA_BUNDLE)=')
+passed='^(PIP_[A-Z_]+|https?_proxy|no_proxy|all_proxy|SSL_CERT_FILE|REQUESTS_CA_BUNDLE)='
+while IFS= read -r line; do pass_on+=("$line"); done < <(env | grep -iE "$passed")
 for target in "${targets[@]}"; do
     echo "[fresh] make $target"
-    chroot "$root" /usr/bin/env -i HOME=/root TERM=dumb LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-        "${pass_on[@]}" make --no-print-directory -C /src/penstock "$target" </dev/null
+    chroot "$root" /usr/bin/env -i HOME=/root TERM=dumb LANG=C.UTF-8 \
+        PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${pass_on[@]}" make --no-print-directory -C /src/penstock "$target" </dev/null
     echo "[fresh] make $target: ok after $SECONDS s"
 done
