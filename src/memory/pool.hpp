@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks that are handed out, come back by themselves, and are kept: memory that was touched and
-// locked once is too dear to throw away. Sizes are rounded up to classes (powers of two from 4 KiB);
-// what is kept is bounded in bytes.
+// locked once is too dear to throw away. Sizes are rounded up to classes (powers of two from 4
+// KiB); what is kept is bounded in bytes.
 #pragma once
 
 #include "memory/block.hpp"
@@ -13,11 +13,11 @@ namespace penstock::memory {
 
 class Pool;
 
-/// A block on loan; gives itself back. May outlive the pool.
+/// A block on loan; gives itself back. May outlive the pool. Of 0 bytes: no memory, null.
 class PooledBlock {
 public:
     PooledBlock() = default;
-    PooledBlock(PooledBlock&&) noexcept = default;
+    PooledBlock(PooledBlock&& other) noexcept;
     PooledBlock& operator=(PooledBlock&& other) noexcept;
     ~PooledBlock();
 
@@ -44,6 +44,9 @@ public:
     };
     Pool() : Pool(Options()) {}
     explicit Pool(const Options& options);
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
+    ~Pool();
 
     /// Contents are undefined. `bytes` may be 0.
     [[nodiscard]] base::Result<PooledBlock> take(std::uint64_t bytes);

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shelf holds what came back, newest last in each class: the newest is the warmest, so it goes
+// out first. When the bound is reached the oldest of all classes gives way, so that a size that
+// nobody asks for any more does not fill the shelf for ever.
+#include "memory/pool.hpp"
+
+#include "base/align.hpp"
+#include "base/units.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <list>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace penstock::memory {
+
+using base::fail;
+using base::Result;
+
+namespace {
+
+constexpr std::size_t kClasses = 64;  // by the exponent of the size
+
+std::size_t class_of(std::uint64_t bytes) {
+    return static_cast<std::size_t>(std::bit_width(bytes - 1));
+}
+
+}  // namespace
+
+struct PooledBlock::Shelf {
+    struct Kept {
+        Block block;
+        std::uint64_t age = 0;  ///< counts up: the smallest is the oldest
+    };
+
+    explicit Shelf(std::uint64_t max) : kept_bytes_max(max) {}
+
+    // A block of the class, if there is one.
+    Block take(std::size_t index) {
+        const std::lock_guard<std::mutex> guard(mutex);
+        auto& kept = classes[index];
+        if (kept.empty()) {
+            return {};
+        }
+        Block block = std::move(kept.back().block);
+        kept.pop_back();
+        kept_bytes -= block.size();
+        return block;
+    }
+
+    // What falls off is unmapped after the lock is gone.
+    void put(Block block) noexcept {
+        const std::uint64_t bytes = block.size();
+        if (bytes == 0) {
+            return;
+        }
+        std::vector<Block> fallen;
+        try {
+            const std::lock_guard<std::mutex> guard(mutex);
+            if (closed || bytes > kept_bytes_max) {
+                return;
+            }
+            while (kept_bytes > kept_bytes_max - bytes) {
+                auto& kept = oldest();
+                kept_bytes -= kept.front().block.size();
+                fallen.push_back(std::move(kept.front().block));
+                kept.pop_front();
+            }
+            classes[class_of(bytes)].push_back(Kept{std::move(block), ++ages});
+            kept_bytes += bytes;
+        } catch (const std::bad_alloc&) {
+            // No memory to remember it by: it goes back to the system.
+        }
+    }
+
+    void clear(bool for_good) {
+        std::array<std::list<Kept>, kClasses> fallen;
+        const std::lock_guard<std::mutex> guard(mutex);
+        std::swap(fallen, classes);
+        kept_bytes = 0;
+        closed = closed || for_good;
+    }
+
+    std::list<Kept>& oldest() {
+        std::list<Kept>* found = nullptr;
+        for (auto& kept : classes) {
+            if (!kept.empty() && (found == nullptr || kept.front().age < found->front().age)) {
+                found = &kept;
+            }
+        }
+        return *found;
+    }
+
+    std::mutex mutex;
+    std::array<std::list<Kept>, kClasses> classes;
+    const std::uint64_t kept_bytes_max;
+    std::uint64_t kept_bytes = 0;
+    std::uint64_t ages = 0;
+    bool closed = false;  ///< the pool is gone: nobody would take from here again
+};
+
+PooledBlock::PooledBlock(Block block, std::uint64_t bytes, std::shared_ptr<Shelf> shelf)
+    : block_(std::move(block)), bytes_(bytes), shelf_(std::move(shelf)) {}
+
+PooledBlock::PooledBlock(PooledBlock&& other) noexcept
+    : block_(std::move(other.block_)),
+      bytes_(std::exchange(other.bytes_, 0)),
+      shelf_(std::move(other.shelf_)) {}
+
+PooledBlock& PooledBlock::operator=(PooledBlock&& other) noexcept {
+    if (this != &other) {
+        if (shelf_) {
+            shelf_->put(std::move(block_));
+        }
+        block_ = std::move(other.block_);
+        bytes_ = std::exchange(other.bytes_, 0);
+        shelf_ = std::move(other.shelf_);
+    }
+    return *this;
+}
+
+PooledBlock::~PooledBlock() {
+    if (shelf_) {
+        shelf_->put(std::move(block_));
+    }
+}
+
+Pool::Pool(const Options& options)
+    : options_(options), shelf_(std::make_shared<PooledBlock::Shelf>(options.kept_bytes_max)) {}
+
+Pool::~Pool() {
+    shelf_->clear(true);
+}
+
+Result<PooledBlock> Pool::take(std::uint64_t bytes) {
+    if (bytes == 0) {
+        return PooledBlock();
+    }
+    constexpr std::uint64_t kLargest = std::uint64_t{1} << 62;
+    if (bytes > kLargest) {
+        return fail(base::error(
+            ErrorCode::kOutOfMemory, "allocate",
+            fmt::format("{} bytes are more than any machine has; ask for less", bytes)));
+    }
+    const std::uint64_t class_bytes = std::bit_ceil(std::max(bytes, base::kPageBytes));
+    Block block = shelf_->take(class_of(class_bytes));
+    if (block.size() == 0) {
+        PENSTOCK_TRY(made, Block::make(class_bytes, options_.block));
+        block = std::move(made);
+    }
+    return PooledBlock(std::move(block), bytes, shelf_);
+}
+
+std::uint64_t Pool::kept_bytes() const {
+    const std::lock_guard<std::mutex> guard(shelf_->mutex);
+    return shelf_->kept_bytes;
+}
+
+void Pool::trim() {
+    shelf_->clear(false);
+}
+
+}  // namespace penstock::memory

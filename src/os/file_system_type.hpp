@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// File systems told apart by the magic number that statfs gives.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace penstock::os {
+
+struct FileSystemType {
+    std::string name;  ///< "ext4", "xfs", "tmpfs", ..., "unknown (0x1234)"
+    /// Why there is no direct I/O on it, or empty. Opening with O_DIRECT succeeds on some of these.
+    std::string_view no_direct;
+};
+
+[[nodiscard]] FileSystemType file_system_type(std::uint64_t magic);
+
+inline constexpr std::uint64_t kXfsMagic = 0x58465342;
+inline constexpr std::uint64_t kBtrfsMagic = 0x9123683e;
+inline constexpr std::uint64_t kTmpfsMagic = 0x01021994;
+inline constexpr std::uint64_t kFuseMagic = 0x65735546;
+
+}  // namespace penstock::os

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What direct I/O on an open file demands. The kernel is asked, never tried: an open with O_DIRECT
+// that works, or one transfer that does, proves nothing (tmpfs takes both and caches all the same).
+// The rungs, from the best informed down:
+//
+//   statx        STATX_DIOALIGN and STATX_DIO_READ_ALIGN; per file, exact (Linux 6.1, 6.14)
+//   XFS ioctl    XFS_IOC_DIOINFO, on XFS only
+//   block size   the logical block size of the device, for memory as well
+//   assumed      4096
+#pragma once
+
+#include "os/file.hpp"
+
+#include <cstdint>
+
+namespace penstock::os {
+
+enum class GeometryRung : std::uint8_t { kStatx, kXfsIoctl, kLogicalBlock, kAssumed };
+
+/// The geometry of an open descriptor (with or without O_DIRECT). `direct` says that direct I/O is
+/// to be had; whether a descriptor is open for it is the caller's business. Rungs before `first`
+/// are left out, as on a kernel without them.
+[[nodiscard]] Geometry probe_geometry(int fd, GeometryRung first = GeometryRung::kStatx);
+
+/// "ext4", "tmpfs", ..., or "block device".
+[[nodiscard]] std::string file_system_of(int fd);
+
+}  // namespace penstock::os

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file of the kernel's: one descriptor past the page cache where the file system can, and one
+// through it, both of the same inode.
+#pragma once
+
+#include "base/unique_fd.hpp"
+#include "os/file.hpp"
+#include "os/file_system.hpp"
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+namespace penstock::os {
+
+class LocalFile final : public File {
+public:
+    /// `direct` may be empty.
+    LocalFile(FileInfo info, base::UniqueFd buffered, base::UniqueFd direct);
+    ~LocalFile() override;
+
+    [[nodiscard]] int descriptor(Lane lane) const override;
+    [[nodiscard]] std::int64_t read_at(Lane lane, std::uint64_t offset,
+                                       std::span<const iovec> pieces) override;
+    [[nodiscard]] std::int64_t write_at(Lane lane, std::uint64_t offset,
+                                        std::span<const iovec> pieces) override;
+    [[nodiscard]] base::Result<std::uint64_t> size() const override;
+    [[nodiscard]] base::Result<void> truncate(std::uint64_t bytes) override;
+    [[nodiscard]] base::Result<void> preallocate(std::uint64_t offset,
+                                                 std::uint64_t bytes) override;
+    [[nodiscard]] base::Result<void> sync() override;
+    [[nodiscard]] base::Result<void> close() override;
+
+private:
+    /// The buffered descriptor, or the error of a closed file; `writes` also asks for write access.
+    [[nodiscard]] base::Result<int> usable(const char* operation, bool writes) const;
+    [[nodiscard]] base::Result<void> sync_once(int fd) const;
+    [[nodiscard]] base::Result<void> sync_parent(int fd) const;
+
+    std::atomic<int> buffered_;
+    std::atomic<int> direct_;
+    /// The errno of a sync that failed. The kernel tells such a loss once and drops the pages, so
+    /// that a second sync would succeed; here it stays failed.
+    std::atomic<int> lost_errno_{0};
+};
+
+/// Opens by the options; says in the geometry what came of them.
+[[nodiscard]] base::Result<std::shared_ptr<File>> open_local_file(const std::string& path,
+                                                                  const OpenOptions& options);
+
+/// Makes the names in a folder survive a power cut.
+[[nodiscard]] base::Result<void> sync_local_folder(const std::string& path);
+
+/// kInvalidArgument for a path that is empty or holds a zero byte (the system would cut it there).
+[[nodiscard]] base::Result<void> check_path(const char* operation, const std::string& path);
+
+}  // namespace penstock::os

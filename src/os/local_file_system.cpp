@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "os/local_file_system.hpp"
+
+#include "base/unique_fd.hpp"
+#include "os/local_file.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+
+namespace penstock::os {
+
+using base::Error;
+using base::fail;
+using base::Result;
+using base::system_error;
+using base::UniqueFd;
+
+namespace {
+
+// An error of two paths names both.
+Error error_of_two(int system_errno, const char* operation, const std::string& from,
+                   const std::string& to) {
+    Error e = system_error(system_errno, operation, from);
+    e.message = fmt::format("to '{}': {}", to, e.message);
+    return e;
+}
+
+class LocalLock final : public FileLock {
+public:
+    explicit LocalLock(UniqueFd fd) : fd_(std::move(fd)) {}
+
+private:
+    UniqueFd fd_;  // closing it lets go
+};
+
+Result<std::unique_ptr<FileLock>> lock_file(const std::string& path) {
+    while (true) {
+        UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666));
+        if (!fd) {
+            if (errno == EINTR) {
+                continue;
+            }
+            return fail(system_error(errno, "lock", path));
+        }
+        // flock and not fcntl: it is held by the descriptor, so that another one of the same file
+        // in this process, closed, does not let go of it.
+        if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+            if (errno == EINTR) {
+                continue;
+            }
+            return fail(system_error(
+                errno, "lock", path, kNoOffset,
+                errno == EWOULDBLOCK ? "somebody else holds the lock; wait until they are done, "
+                                       "or find them with 'fuser' on this file"
+                                     : ""));
+        }
+        // Whoever held it may have removed the file; a lock on a file without a name locks out
+        // nobody.
+        struct stat locked {};
+        struct stat named {};
+        if (::fstat(fd.get(), &locked) == 0 && ::stat(path.c_str(), &named) == 0 &&
+            locked.st_dev == named.st_dev && locked.st_ino == named.st_ino) {
+            return std::make_unique<LocalLock>(std::move(fd));
+        }
+    }
+}
+
+class LocalFileSystem final : public FileSystem {
+public:
+    Result<std::shared_ptr<File>> open(const std::string& path,
+                                       const OpenOptions& options) override {
+        return open_local_file(path, options);
+    }
+
+    Result<void> rename(const std::string& from, const std::string& to) override {
+        PENSTOCK_CHECK(check_path("rename", from));
+        PENSTOCK_CHECK(check_path("rename", to));
+        if (::rename(from.c_str(), to.c_str()) != 0) {
+            return fail(error_of_two(errno, "rename", from, to));
+        }
+        return {};
+    }
+
+    Result<void> link(const std::string& from, const std::string& to) override {
+        PENSTOCK_CHECK(check_path("link", from));
+        PENSTOCK_CHECK(check_path("link", to));
+        if (::link(from.c_str(), to.c_str()) != 0) {
+            return fail(error_of_two(errno, "link", from, to));
+        }
+        return {};
+    }
+
+    Result<void> remove(const std::string& path) override {
+        PENSTOCK_CHECK(check_path("remove", path));
+        if (std::remove(path.c_str()) != 0) {
+            return fail(
+                system_error(errno, "remove", path, kNoOffset,
+                             errno == ENOTEMPTY ? "remove what is in the folder first" : ""));
+        }
+        return {};
+    }
+
+    Result<void> make_folder(const std::string& path) override {
+        PENSTOCK_CHECK(check_path("make_folder", path));
+        if (::mkdir(path.c_str(), 0777) != 0) {
+            return fail(system_error(errno, "make_folder", path, kNoOffset,
+                                     errno == ENOENT ? "make the folder above it first" : ""));
+        }
+        return {};
+    }
+
+    Result<std::vector<std::string>> list(const std::string& path) override {
+        PENSTOCK_CHECK(check_path("list", path));
+        const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), &::closedir);
+        if (!folder) {
+            return fail(system_error(errno, "list", path));
+        }
+        std::vector<std::string> names;
+        while (true) {
+            errno = 0;
+            const dirent* entry = ::readdir(folder.get());
+            if (entry == nullptr) {
+                break;
+            }
+            const std::string_view name = entry->d_name;
+            if (name != "." && name != "..") {
+                names.emplace_back(name);
+            }
+        }
+        if (errno != 0) {
+            return fail(system_error(errno, "list", path));
+        }
+        std::sort(names.begin(), names.end());
+        return names;
+    }
+
+    Result<Space> space(const std::string& path) override {
+        PENSTOCK_CHECK(check_path("space", path));
+        struct statvfs status {};
+        while (::statvfs(path.c_str(), &status) != 0) {
+            if (errno != EINTR) {
+                return fail(
+                    system_error(errno, "space", path, kNoOffset,
+                                 errno == ENOENT ? "give a file or folder that is there" : ""));
+            }
+        }
+        return Space{std::uint64_t{status.f_blocks} * status.f_frsize,
+                     std::uint64_t{status.f_bavail} * status.f_frsize};
+    }
+
+    Result<std::unique_ptr<FileLock>> lock(const std::string& path) override {
+        PENSTOCK_CHECK(check_path("lock", path));
+        return lock_file(path);
+    }
+
+    Result<void> sync_folder(const std::string& path) override { return sync_local_folder(path); }
+};
+
+}  // namespace
+
+std::shared_ptr<FileSystem> local_file_system() {
+    return std::make_shared<LocalFileSystem>();
+}
+
+}  // namespace penstock::os

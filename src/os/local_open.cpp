@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening a local file. Protocol:
+//   1. open through the page cache; know whether this call made the file
+//   2. refuse what is neither a file nor a block device
+//   3. ask for the geometry; under kRequired refuse what has no direct I/O, and take back a new
+//   file
+//   4. open the same inode once more with O_DIRECT
+//   5. truncate, where asked: only now, when nothing can fail any more but the truncation
+#include "os/block_device.hpp"
+#include "os/geometry.hpp"
+#include "os/local_file.hpp"
+#include "os/sysfs.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace penstock::os {
+
+using base::Error;
+using base::fail;
+using base::Result;
+using base::system_error;
+using base::UniqueFd;
+
+namespace {
+
+int access_flags(Access access) {
+    switch (access) {
+        case Access::kRead:
+            return O_RDONLY;
+        case Access::kWrite:
+            return O_WRONLY;
+        case Access::kReadWrite:
+            return O_RDWR;
+    }
+    return O_RDONLY;
+}
+
+struct Opened {
+    UniqueFd fd;
+    bool created = false;  ///< by this call, so that it may be taken back
+};
+
+UniqueFd open_retrying(const char* path, int flags) {
+    while (true) {
+        const int fd = ::open(path, flags, 0666);
+        if (fd >= 0 || errno != EINTR) {
+            return UniqueFd(fd);
+        }
+    }
+}
+
+Result<Opened> open_buffered(const std::string& path, const OpenOptions& options) {
+    // A pipe would make open() wait for somebody at its other end.
+    struct stat status {};
+    if (::stat(path.c_str(), &status) == 0) {
+        if (S_ISDIR(status.st_mode)) {
+            return fail(system_error(EISDIR, "open", path));
+        }
+        if (!S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode)) {
+            return fail(base::error(ErrorCode::kUnsupported, "open",
+                                    "this is neither a file nor a block device (a pipe, socket or "
+                                    "terminal?); give the path of a file",
+                                    path));
+        }
+    }
+    const int flags = access_flags(options.access) | O_CLOEXEC | O_NOCTTY;
+    if (options.create && options.exclusive) {
+        Opened opened{open_retrying(path.c_str(), flags | O_CREAT | O_EXCL), true};
+        if (!opened.fd) {
+            return fail(system_error(errno, "open", path));
+        }
+        return opened;
+    }
+    // Somebody else may make or remove the file between two tries.
+    constexpr int kTries = 8;
+    for (int i = 0; i < kTries; ++i) {
+        Opened opened{open_retrying(path.c_str(), flags), false};
+        if (!opened.fd && errno == ENOENT && options.create) {
+            opened = Opened{open_retrying(path.c_str(), flags | O_CREAT | O_EXCL), true};
+            if (!opened.fd && errno == EEXIST) {
+                continue;
+            }
+        }
+        if (!opened.fd) {
+            return fail(system_error(errno, "open", path));
+        }
+        return opened;
+    }
+    // A symbolic link to nothing: its target is made, which O_EXCL refuses.
+    Opened opened{open_retrying(path.c_str(), flags | O_CREAT), false};
+    if (!opened.fd) {
+        return fail(system_error(errno, "open", path));
+    }
+    return opened;
+}
+
+// The inode of `fd` with O_DIRECT: through /proc, so that it is the same one whatever happened to
+// the path meanwhile, else through the path, with a comparison.
+UniqueFd open_direct(const UniqueFd& fd, const std::string& path, Access access, int& error) {
+    const int flags = access_flags(access) | O_DIRECT | O_CLOEXEC | O_NOCTTY;
+    UniqueFd direct = open_retrying(fmt::format("/proc/self/fd/{}", fd.get()).c_str(), flags);
+    error = direct ? 0 : errno;
+    if (direct || error == EINVAL || error == EMFILE || error == ENFILE) {
+        return direct;
+    }
+    direct = open_retrying(path.c_str(), flags);
+    error = direct ? 0 : errno;
+    struct stat here {};
+    struct stat there {};
+    if (direct && (::fstat(fd.get(), &here) != 0 || ::fstat(direct.get(), &there) != 0 ||
+                   here.st_dev != there.st_dev || here.st_ino != there.st_ino)) {
+        error = ESTALE;
+        direct.reset();
+    }
+    return direct;
+}
+
+Result<UniqueFd> open_direct_lane(const UniqueFd& fd, FileInfo& info, DirectIo policy) {
+    Geometry& geometry = info.geometry;
+    UniqueFd direct;
+    if (geometry.direct) {
+        int error = 0;
+        direct = open_direct(fd, info.path, info.access, error);
+        if (error == EMFILE || error == ENFILE) {
+            return fail(system_error(error, "open", info.path));
+        }
+        if (!direct) {
+            const std::string why =
+                error == EINVAL ? fmt::format("{} refuses O_DIRECT for this file", info.file_system)
+                                : fmt::format("opening it with O_DIRECT failed: {}",
+                                              std::generic_category().message(error));
+            const std::uint32_t block_bytes = geometry.block_bytes;
+            geometry = Geometry{};
+            geometry.block_bytes = block_bytes;
+            geometry.reason = why;
+        }
+    }
+    if (policy == DirectIo::kRequired && !direct) {
+        return fail(base::error(
+            ErrorCode::kUnsupported, "open",
+            fmt::format(
+                "direct I/O was required, and there is none here: {}; use DirectIo::kAuto, or "
+                "a file on ext4, XFS or a block device",
+                geometry.reason),
+            info.path));
+    }
+    return direct;
+}
+
+FileInfo describe(const std::string& path, const OpenOptions& options, int fd,
+                  const struct stat& status) {
+    FileInfo info;
+    info.path = path;
+    info.access = options.access;
+    info.is_block_device = S_ISBLK(status.st_mode);
+    const dev_t device = info.is_block_device ? status.st_rdev : status.st_dev;
+    info.device = whole_disk(
+        {static_cast<std::uint32_t>(major(device)), static_cast<std::uint32_t>(minor(device))});
+    info.file_system = file_system_of(fd);
+    info.geometry = probe_geometry(fd);
+    if (options.direct == DirectIo::kOff) {
+        Geometry buffered;
+        buffered.block_bytes = info.geometry.block_bytes;
+        buffered.reason = "direct I/O is off by request";
+        info.geometry = buffered;
+    }
+    return info;
+}
+
+// Everything after the first open; an error makes the caller take back a file that it made.
+Result<std::shared_ptr<File>> finish(const std::string& path, const OpenOptions& options,
+                                     UniqueFd fd) {
+    struct stat status {};
+    if (::fstat(fd.get(), &status) != 0) {
+        return fail(system_error(errno, "open", path));
+    }
+    if (S_ISDIR(status.st_mode)) {
+        return fail(system_error(EISDIR, "open", path));
+    }
+    FileInfo info = describe(path, options, fd.get(), status);
+    PENSTOCK_TRY(direct, open_direct_lane(fd, info, options.direct));
+    if (options.truncate && !info.is_block_device && status.st_size != 0) {
+        while (::ftruncate(fd.get(), 0) != 0) {
+            if (errno != EINTR) {
+                return fail(system_error(errno, "open", path, kNoOffset,
+                                         "the file could not be cut to zero bytes"));
+            }
+        }
+    }
+    return std::make_shared<LocalFile>(std::move(info), std::move(fd), std::move(direct));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<File>> open_local_file(const std::string& path, const OpenOptions& options) {
+    PENSTOCK_CHECK(check_path("open", path));
+    if (options.access == Access::kRead && (options.truncate || options.create)) {
+        return fail(base::error(ErrorCode::kInvalidArgument, "open",
+                                "create and truncate need write access; open for writing", path));
+    }
+    PENSTOCK_TRY(opened, open_buffered(path, options));
+    auto file = finish(path, options, std::move(opened.fd));
+    if (!file && opened.created) {
+        ::unlink(path.c_str());
+    }
+    return file;
+}
+
+}  // namespace penstock::os

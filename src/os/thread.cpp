@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "os/thread.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+
+namespace penstock::os {
+
+void set_thread_name(const char* name) {
+    char kept[16];  // the kernel's limit, with its zero; a longer name is refused
+    std::snprintf(kept, sizeof kept, "%s", name);
+    ::pthread_setname_np(::pthread_self(), kept);
+}
+
+unsigned usable_cpus() {
+    // The set must be as large as the kernel's, which is not told: EINVAL means larger.
+    for (unsigned cpus = 1024; cpus <= 1U << 20; cpus *= 2) {
+        const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(
+            CPU_ALLOC(cpus), [](cpu_set_t* s) { CPU_FREE(s); });
+        if (!set) {
+            break;
+        }
+        const std::size_t bytes = CPU_ALLOC_SIZE(cpus);
+        CPU_ZERO_S(bytes, set.get());
+        if (::sched_getaffinity(0, bytes, set.get()) == 0) {
+            const int count = CPU_COUNT_S(bytes, set.get());
+            return count > 0 ? static_cast<unsigned>(count) : 1;
+        }
+        if (errno != EINVAL) {
+            break;
+        }
+    }
+    return 1;
+}
+
+}  // namespace penstock::os
