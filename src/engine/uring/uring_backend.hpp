@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// io_uring: a turn of the channel costs one system call, which hands over what was pushed and
+// sleeps.
+//
+// Waking: a read of an eventfd waits on the ring, so that wake() ends the one sleep there is. Its
+// completion is counted in `woken_` and consumed by the enter() that returns because of it; one
+// that shows up in reap() ends the next enter(), so none is lost. The read is armed only before a
+// sleep and stays armed: a block costs nothing for it. It counts as one completion, so an enter()
+// that waits for several requests may sleep on until they are there or its time is over.
+#pragma once
+
+#include "base/intrusive.hpp"
+#include "base/unique_fd.hpp"
+#include "engine/backend.hpp"
+#include "engine/uring/ring.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace penstock::engine {
+
+class UringBackend final : public Backend {
+public:
+    UringBackend() = default;
+    ~UringBackend() override;
+    UringBackend(const UringBackend&) = delete;
+    UringBackend& operator=(const UringBackend&) = delete;
+
+    [[nodiscard]] base::Result<void> open(const BackendOptions& options, UringRungs rungs);
+
+    [[nodiscard]] const char* name() const override { return "io_uring"; }
+    [[nodiscard]] std::string detail() const override { return ring_.detail(); }
+    [[nodiscard]] bool takes_buffered() const override { return true; }
+    void push(Request& request) override;
+    void enter(std::uint32_t want, base::Nanos timeout) override;
+    std::size_t reap(std::span<Request*> done) override;
+    void wake() override;
+    [[nodiscard]] std::uint64_t system_calls() const override {
+        return system_calls_.load(std::memory_order_relaxed);
+    }
+    void abandon_after_fork() override;
+
+private:
+    void submit_and_wait(std::uint32_t min_complete, base::Nanos timeout);
+    void arm_wake();
+    void harvest();
+    void finish(Request& request, std::int64_t result);
+    void refuse_unsubmitted(int error);
+
+    Ring ring_;
+    base::UniqueFd wake_event_;
+    std::uint64_t wake_value_ = 0;             // where the armed read puts the eventfd's counter
+    std::atomic<bool> wake_requested_{false};  // the eventfd was written since its last read
+    bool wake_armed_ = false;
+    bool woken_ = false;
+
+    base::Fifo<Request> finished_;
+    std::uint32_t finished_count_ = 0;
+    std::uint32_t in_kernel_ = 0;  // pushed and not finished
+    std::atomic<std::uint64_t> system_calls_{0};
+};
+
+/// On the thread that will use it.
+[[nodiscard]] base::Result<std::unique_ptr<Backend>> make_uring_backend(
+    const BackendOptions& options, UringRungs rungs = UringRungs::best());
+
+}  // namespace penstock::engine
