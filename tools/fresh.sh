@@ -58,8 +58,9 @@ mirror() {
     ' "${files[@]}"
 }
 
-bring() { # a file or folder of the host, at the same place inside, without its mounts
+bring() { # a file or folder of the host, at the same place inside; links there would point back to the host
     [ -e "$1" ] || return 0
+    rm -rf "${root:?}$1"
     mkdir -p "$root$(dirname "$1")"
     cp -aL "$1" "$root$(dirname "$1")/"
 }
