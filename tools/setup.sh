@@ -26,8 +26,9 @@ sets() { # which sets a set includes
 missing_packages() {
     local wanted installed
     wanted=$(for s in $(sets); do awk -v s="$s" '$1 == s { print $2 }' tools/apt-packages.txt; done | sort -u)
-    # shellcheck disable=SC2086  # a list of names
-    installed=$(dpkg-query -W -f '${db:Status-Status} ${Package}\n' $wanted 2>/dev/null | awk '$1 == "installed" { print $2 }' | sort -u)
+    # shellcheck disable=SC2086  # a list of names; dpkg-query fails when it does not know one
+    installed=$({ dpkg-query -W -f '${db:Status-Status} ${Package}\n' $wanted 2>/dev/null || true; } |
+        awk '$1 == "installed" { print $2 }' | sort -u)
     comm -23 <(echo "$wanted") <(echo "$installed")
 }
 
@@ -70,8 +71,9 @@ apt_failed() {
 }
 
 if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
-    mapfile -t missing < <(missing_packages)
-    [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+    missing=$(missing_packages)
+    # shellcheck disable=SC2086  # a list of names
+    [ -z "$missing" ] || install_packages $missing
 else
     say "this is no Debian; these are needed under whatever names they have here:" \
         "$(for s in $(sets); do awk -v s="$s" '$1 == s { print $2 }' tools/apt-packages.txt; done | sort -u | tr '\n' ' ')"
