@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <atomic>
 #include <compare>
 #include <cstdint>
 #include <mutex>
@@ -87,6 +88,12 @@ public:
     /// Closes the descriptors; says what close() said. Later calls give EBADF.
     [[nodiscard]] virtual base::Result<void> close() = 0;
 
+    /// The largest size that was seen: a hint that a write does not extend the file, never a truth.
+    [[nodiscard]] std::uint64_t size_seen() const {
+        return size_seen_.load(std::memory_order_relaxed);
+    }
+    void note_size(std::uint64_t bytes) { size_seen_.store(bytes, std::memory_order_relaxed); }
+
     /// Held by whoever writes the buffered ends of a run, so that those of one file come one by one.
     [[nodiscard]] std::mutex& edge_gate() { return edge_gate_; }
 
@@ -96,6 +103,7 @@ protected:
     FileInfo info_;
 
 private:
+    std::atomic<std::uint64_t> size_seen_{0};
     std::mutex edge_gate_;
 };
 

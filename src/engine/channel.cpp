@@ -1,0 +1,466 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/channel.hpp"
+
+#include "base/align.hpp"
+#include "base/assert.hpp"
+#include "base/futex.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+namespace penstock::engine {
+
+namespace {
+
+// EAGAIN and EINTR are tried again; a device that says nothing else is broken.
+constexpr std::uint32_t kTriesMax = 1000;
+
+// With many small requests out, waiting for a few at once saves system calls; the time limit keeps a
+// newcomer from waiting long.
+constexpr std::uint32_t kOutPerBatch = 8;
+constexpr std::uint32_t kBatchMax = 16;
+constexpr base::Nanos kBatchWait = 50'000;
+
+ChannelRequest& of(Request& request) {
+    return static_cast<ChannelRequest&>(request);
+}
+
+bool tries_again(std::int64_t result) {
+    return result == -EAGAIN || result == -EINTR;
+}
+
+}  // namespace
+
+Channel::Channel(const ChannelOptions& options, std::unique_ptr<Backend> backend,
+                 const MakeMover& make_mover, Executor& blocking, const base::Clock& clock)
+    : options_(options),
+      clock_(clock),
+      backend_(std::move(backend)),
+      mover_(make_mover([this] { wake(); })),
+      blocking_(blocking),
+      slots_(options.slots),
+      requests_(options.depth) {
+    for (ChannelRequest& request : requests_) {
+        request.channel = this;
+        free_.push_back(request);
+    }
+}
+
+Channel::~Channel() {
+    PENSTOCK_ASSERT(out_ == 0);
+}
+
+void Channel::link(Part& part) {
+    linked_parts_.fetch_add(1, std::memory_order_relaxed);
+    inbox_.put(part);
+    wake();
+}
+
+void Channel::poke() {
+    poked_.store(true);
+    wake();
+}
+
+void Channel::pause() {
+    quiet_.store(0);
+    paused_.store(true);
+    wake();
+}
+
+void Channel::resume() {
+    paused_.store(false);
+    quiet_.store(0);
+    wake();
+}
+
+void Channel::wait_device_quiet(base::Nanos timeout) const {
+    base::futex_wait(quiet_, 0, timeout);
+}
+
+// Pairs with sleep_or_enter(): whoever puts something in first and looks at `asleep_` afterwards
+// either sees it set and wakes, or the channel sees what was put in.
+void Channel::wake() {
+    if (asleep_.exchange(false)) {
+        backend_->wake();
+    }
+}
+
+bool Channel::arrived() const {
+    return !inbox_.empty() || !returned_.empty() || poked_.load() || mover_->ready();
+}
+
+bool Channel::turn(bool may_sleep) {
+    counters_.turns.add(1);
+    bool moved_on = take_inbox();
+    moved_on |= reap();
+    moved_on |= draw();
+    if (paused_.load() && out_ == 0 && quiet_.exchange(1) == 0) {
+        base::futex_wake_all(quiet_);
+    }
+    sleep_or_enter(may_sleep && !mover_->ready());
+    return moved_on;
+}
+
+void Channel::sleep_or_enter(bool may_sleep) {
+    if (!may_sleep) {
+        backend_->enter(0, 0);
+        return;
+    }
+    asleep_.store(true);
+    if (arrived()) {
+        asleep_.store(false);
+        backend_->enter(0, 0);
+        return;
+    }
+    const std::uint32_t want = std::clamp(at_backend_ / kOutPerBatch, 1U, batch_);
+    const base::Nanos limit = want > 1 ? kBatchWait : base::kForever;
+    const bool moving = out_ > at_backend_;
+    backend_->enter(want, moving ? std::min(limit, mover_->look_again()) : limit);
+    asleep_.store(false);
+}
+
+bool Channel::take_inbox() {
+    bool any = false;
+    base::Fifo<Part> parts = inbox_.take_all();
+    while (Part* part = parts.pop_front()) {
+        any = true;
+        part->queued = true;
+        classes_.push_back(*part, part->transfer->priority());
+    }
+    if (poked_.exchange(false)) {
+        any = true;
+        look_again_at_parts();
+    }
+    return any;
+}
+
+void Channel::look_again_at_parts() {
+    base::Fifo<Part> parts = classes_.take_all();
+    while (Part* part = parts.pop_front()) {
+        if (part->transfer->stopped()) {
+            part->queued = false;
+            part_quiet(*part);
+        } else {
+            classes_.push_back(*part, part->transfer->priority());
+        }
+    }
+}
+
+bool Channel::reap() {
+    std::uint32_t reaped = 0;
+    std::array<Request*, 64> done{};
+    while (const std::size_t count = backend_->reap(done)) {
+        reaped += static_cast<std::uint32_t>(count);
+        at_backend_ -= static_cast<std::uint32_t>(count);
+        const base::Nanos now = clock_.now();
+        for (std::size_t i = 0; i < count; ++i) {
+            counters_.latency.add(now - done[i]->submitted);
+            came_back(of(*done[i]));
+        }
+    }
+    // A device that brings fewer than we waited for is not waited on for that many again.
+    batch_ = std::clamp(reaped < batch_ ? reaped : batch_ * 2, 1U, kBatchMax);
+    bool any = reaped != 0;
+    base::Fifo<Request> returned = returned_.take_all();
+    while (Request* request = returned.pop_front()) {
+        any = true;
+        counters_.latency.add(clock_.now() - request->submitted);
+        came_back(of(*request));
+    }
+    base::Fifo<Move> moves = mover_->reap();
+    while (Move* move = moves.pop_front()) {
+        any = true;
+        moved(*static_cast<ChannelRequest*>(move->owner));
+    }
+    return any;
+}
+
+bool Channel::draw() {
+    bool any = false;
+    while (!free_.empty() && !paused_.load(std::memory_order_relaxed)) {
+        const bool background_too = background_out_bytes_ < options_.background_bytes;
+        Part* part = classes_.pick(background_too, options_.block_bytes);
+        if (part == nullptr) {
+            break;
+        }
+        const bool background = part->queue == Priority::kBackground;
+        const Draft* draft =
+            part->transfer->stopped()
+                ? nullptr
+                : part->plan.peek(background ? options_.background_block_bytes
+                                             : options_.block_bytes);
+        if (draft == nullptr) {
+            retire(*part);
+            any = true;
+            continue;
+        }
+        const bool room = out_bytes_ == 0 || out_bytes_ + draft->bytes <= options_.in_flight_bytes;
+        if (!room || !start(*part, *draft)) {
+            break;
+        }
+        any = true;
+    }
+    return any;
+}
+
+// Takes entry and slot and sends the request on its way; false when there is no slot.
+bool Channel::start(Part& part, const Draft& draft) {
+    Slot* slot = nullptr;
+    if (draft.slot) {
+        auto taken = slots_.take(draft.bytes, *mover_);
+        if (!taken) {
+            part.transfer->fail(std::move(taken.error()));
+            return true;
+        }
+        slot = *taken;
+        if (slot == nullptr) {
+            return false;
+        }
+    }
+    Transfer& transfer = *part.transfer;
+    ChannelRequest& request = of(*free_.pop_front());
+    request.op = transfer.op;
+    request.draft = draft;
+    request.part = &part;
+    request.slot = slot;
+    request.file = transfer.files[draft.file].get();
+    request.lane = draft.lane;
+    request.done_bytes = 0;
+    request.tries = 0;
+    part.plan.pop();
+    ++part.in_flight;
+    ++out_;
+    out_bytes_ += draft.bytes;
+    classes_.charge(part, draft.bytes);
+    if (part.queue == Priority::kBackground) {
+        background_out_bytes_ += draft.bytes;
+    }
+    request.charged = part.queue;
+    counters_.requests.add(1);
+    counters_.slot_requests.add(slot != nullptr ? 1 : 0);
+    counters_.edge_requests.add(draft.edge ? 1 : 0);
+    if (slot != nullptr && request.op == Op::kWrite) {
+        start_move(request, MoveTo::kSlot, draft.wanted_bytes);
+    } else {
+        go_on(request, 1);
+    }
+    return true;
+}
+
+// Sends what is left of a request, from the aligned place at or before `done_bytes`.
+void Channel::go_on(ChannelRequest& request, std::uint32_t align) {
+    const Draft& draft = request.draft;
+    const auto from = static_cast<std::uint32_t>(base::align_down(request.done_bytes, align));
+    request.resumed_bytes = from;
+    request.offset = draft.offset + from;
+    if (request.slot != nullptr) {
+        request.memory[0] = {request.slot->data + from, draft.bytes - from};
+        request.pieces = {request.memory.data(), 1};
+    } else {
+        const Extents& extents = request.part->transfer->extents;
+        const std::size_t used = gather_pieces(extents, draft.at, draft.bytes, request.memory);
+        std::span<iovec> pieces(request.memory.data(), used);
+        std::size_t skip = from;
+        while (skip >= pieces.front().iov_len) {
+            skip -= pieces.front().iov_len;
+            pieces = pieces.subspan(1);
+        }
+        pieces.front().iov_base = static_cast<std::byte*>(pieces.front().iov_base) + skip;
+        pieces.front().iov_len -= skip;
+        request.pieces = pieces;
+    }
+    push(request);
+}
+
+void Channel::push(ChannelRequest& request) {
+    request.submitted = clock_.now();
+    const bool here = !request.draft.edge &&
+                      (request.lane == os::Lane::kDirect || backend_->takes_buffered());
+    if (here) {
+        ++at_backend_;
+        backend_->push(request);
+        return;
+    }
+    request.run = [](Job& job) {
+        auto& self = static_cast<ChannelRequest&>(job);
+        Channel& channel = *self.channel;
+        std::unique_lock<std::mutex> gate;
+        if (self.draft.edge) {
+            gate = std::unique_lock(self.file->edge_gate());
+        }
+        self.result = self.op == Op::kRead ? self.file->read_at(self.lane, self.offset, self.pieces)
+                                           : self.file->write_at(self.lane, self.offset, self.pieces);
+        gate = {};
+        channel.returned_.put(self);
+        channel.wake();
+    };
+    blocking_.post(request);
+}
+
+void Channel::came_back(ChannelRequest& request) {
+    Transfer& transfer = *request.part->transfer;
+    const bool read = request.op == Op::kRead;
+    if (request.result < 0) {
+        if (!tries_again(request.result) || transfer.stopped() || !again(request)) {
+            transfer.fail(base::system_error(static_cast<int>(-request.result),
+                                             read ? "read" : "write", request.file->info().path,
+                                             request.offset));
+            free_request(request);
+        }
+        return;
+    }
+    (read ? counters_.bytes_read : counters_.bytes_written)
+        .add(static_cast<std::uint64_t>(request.result));
+    if (read) {
+        read_came_back(request);
+    } else {
+        write_came_back(request);
+    }
+}
+
+bool Channel::again(ChannelRequest& request) {
+    if (++request.tries > kTriesMax) {
+        return false;
+    }
+    counters_.retries.add(1);
+    push(request);
+    return true;
+}
+
+void Channel::read_came_back(ChannelRequest& request) {
+    const Draft& draft = request.draft;
+    const std::uint32_t through =
+        request.resumed_bytes + static_cast<std::uint32_t>(request.result);
+    const bool progress = through > request.done_bytes;
+    request.done_bytes = std::max(through, request.done_bytes);
+    const std::uint32_t needed = draft.skip_bytes + draft.wanted_bytes;
+    if (request.done_bytes >= needed) {
+        if (request.slot != nullptr && !request.part->transfer->stopped()) {
+            start_move(request, MoveTo::kExtents, draft.wanted_bytes);
+        } else {
+            free_request(request);
+        }
+        return;
+    }
+    if (request.part->transfer->stopped()) {
+        free_request(request);
+    } else if (progress && request.result != 0) {
+        // Short: a device may do that anywhere, and the end of a file does. The next try tells.
+        request.tries = 0;
+        counters_.retries.add(1);
+        go_on(request, draft.lane == os::Lane::kDirect ? request.file->geometry().read_align : 1);
+    } else {
+        end_of_file(request);
+    }
+}
+
+void Channel::write_came_back(ChannelRequest& request) {
+    const Draft& draft = request.draft;
+    const std::uint32_t through =
+        request.resumed_bytes + static_cast<std::uint32_t>(request.result);
+    const bool progress = through > request.done_bytes;
+    request.done_bytes = std::max(through, request.done_bytes);
+    Transfer& transfer = *request.part->transfer;
+    if (request.done_bytes >= draft.bytes || transfer.stopped()) {
+        free_request(request);
+    } else if (progress) {
+        request.tries = 0;
+        counters_.retries.add(1);
+        go_on(request, draft.lane == os::Lane::kDirect ? request.file->geometry().write_align : 1);
+    } else if (!again(request)) {
+        transfer.fail(base::system_error(
+            EIO, "write", request.file->info().path, request.offset,
+            "the device accepted nothing, many times over; look at the kernel log (dmesg)"));
+        free_request(request);
+    }
+}
+
+void Channel::end_of_file(ChannelRequest& request) {
+    const Draft& draft = request.draft;
+    Transfer& transfer = *request.part->transfer;
+    const std::uint64_t end = draft.offset + request.done_bytes;
+    if (!transfer.allow_short) {
+        const std::uint64_t wanted_end = draft.offset + draft.skip_bytes + draft.wanted_bytes;
+        transfer.fail(base::error(
+            ErrorCode::kEndOfFile, "read",
+            fmt::format("the file ends at byte {}, and bytes up to {} were asked for; ask for fewer, "
+                        "or allow a short read",
+                        end, wanted_end),
+            request.file->info().path, draft.offset + draft.skip_bytes));
+        free_request(request);
+        return;
+    }
+    transfer.note_end_of_file(draft, end);
+    if (request.slot != nullptr && request.done_bytes > draft.skip_bytes) {
+        start_move(request, MoveTo::kExtents, request.done_bytes - draft.skip_bytes);
+    } else {
+        free_request(request);
+    }
+}
+
+void Channel::start_move(ChannelRequest& request, MoveTo to, std::uint64_t bytes) {
+    Move& move = request.move;
+    move.to = to;
+    move.owner = &request;
+    move.extents = &request.part->transfer->extents;
+    move.at = request.draft.at;
+    move.slot = request.slot->data + request.draft.skip_bytes;
+    move.bytes = bytes;
+    counters_.copied_bytes.add(bytes);
+    mover_->start(move);
+}
+
+void Channel::moved(ChannelRequest& request) {
+    if (request.op == Op::kWrite && !request.part->transfer->stopped()) {
+        go_on(request, 1);
+    } else {
+        free_request(request);
+    }
+}
+
+void Channel::free_request(ChannelRequest& request) {
+    Part& part = *request.part;
+    if (request.slot != nullptr) {
+        slots_.give_back(*request.slot);
+        request.slot = nullptr;
+    }
+    --out_;
+    out_bytes_ -= request.draft.bytes;
+    if (request.charged == Priority::kBackground) {
+        background_out_bytes_ -= request.draft.bytes;
+    }
+    request.part = nullptr;
+    free_.push_front(request);
+    if (--part.in_flight == 0 && !part.queued) {
+        part_quiet(part);
+    }
+}
+
+// The part has nothing more to draw (in this phase).
+void Channel::retire(Part& part) {
+    classes_.remove_front(part);
+    part.queued = false;
+    part_quiet(part);
+}
+
+// A part that is not queued: when it has nothing out either, it goes on with its buffered ends, or is
+// done. The transfer may be gone after part_done().
+void Channel::part_quiet(Part& part) {
+    if (part.in_flight != 0) {
+        return;
+    }
+    if (!part.transfer->stopped() && part.plan.has_edges()) {
+        part.plan.start_edges();
+        part.queued = true;
+        classes_.push_front(part, part.transfer->priority());
+        return;
+    }
+    linked_parts_.fetch_sub(1, std::memory_order_relaxed);
+    part.transfer->part_done();
+}
+
+}  // namespace penstock::engine

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// A channel: a ring of requests with a loop that turns it.
+//
+//              link(), any thread
+//                     |
+//   inbox -> classes -+-> draw -> [move in] -> push -> device -> reap -> [move out] -> free
+//                                                         ^        |
+//                                                         +--------+  short, EAGAIN, EINTR
+//
+// Everything but link(), poke(), pause() and resume() happens in turn(), on one thread. A turn takes
+// what arrived, reaps what is through, draws as much as there is room for, hands it over, and sleeps
+// if asked to until something can go on. A request takes its entry and its slot together, so that no
+// request ever holds one and waits for the other. Nothing here allocates or locks per request.
+#pragma once
+
+#include "base/clock.hpp"
+#include "engine/backend.hpp"
+#include "engine/classes.hpp"
+#include "engine/counters.hpp"
+#include "engine/mover.hpp"
+#include "engine/slots.hpp"
+#include "engine/transfer.hpp"
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace penstock::engine {
+
+struct ChannelOptions {
+    std::uint32_t depth = 128;             ///< requests at the device
+    std::uint32_t block_bytes = 1 << 20;   ///< of a request at most
+    std::uint64_t in_flight_bytes = 16 << 20;
+    /// The background class is kept short at the device, for whatever it has there an urgent request
+    /// waits behind.
+    std::uint32_t background_block_bytes = 256 << 10;
+    std::uint64_t background_bytes = 1280 << 10;
+    SlotOptions slots;
+};
+
+class Channel;
+
+/// A request of a channel, with what it needs while it is moved or done by an executor.
+struct ChannelRequest : Request, Job {
+    Channel* channel = nullptr;
+    Move move;
+    std::uint32_t resumed_bytes = 0;  ///< where in draft.bytes the last try began
+    Priority charged = Priority::kNormal;
+};
+
+class Channel {
+public:
+    using MakeMover = std::function<std::unique_ptr<Mover>(std::function<void()> wake)>;
+
+    /// `blocking` does what would block this thread: buffered ends, and all buffered I/O where the
+    /// backend cannot take it.
+    Channel(const ChannelOptions& options, std::unique_ptr<Backend> backend,
+            const MakeMover& make_mover, Executor& blocking, const base::Clock& clock);
+    Channel(const Channel&) = delete;
+    Channel& operator=(const Channel&) = delete;
+    ~Channel();
+
+    // ---- any thread
+    void link(Part& part);
+    /// A transfer was stopped or changed its class: look at all parts again.
+    void poke();
+    /// Draw nothing more until resume(); device_quiet() then says when nothing is out.
+    void pause();
+    void resume();
+    [[nodiscard]] bool device_quiet() const { return quiet_.load(std::memory_order_acquire) != 0; }
+    void wait_device_quiet(base::Nanos timeout) const;
+    void wake();
+    /// Parts that are linked and not done.
+    [[nodiscard]] std::uint32_t linked_parts() const {
+        return linked_parts_.load(std::memory_order_relaxed);
+    }
+    [[nodiscard]] const Counters& counters() const { return counters_; }
+    [[nodiscard]] const Backend& backend() const { return *backend_; }
+
+    // ---- the channel's thread
+    /// Advances by one pass; true when anything moved. `may_sleep`: wait when there is nothing to do.
+    bool turn(bool may_sleep);
+    [[nodiscard]] bool idle() const { return out_ == 0 && classes_.empty() && inbox_.empty(); }
+    void abandon_after_fork() { backend_->abandon_after_fork(); }
+
+private:
+    bool take_inbox();
+    bool reap();
+    bool draw();
+    void sleep_or_enter(bool may_sleep);
+    [[nodiscard]] bool arrived() const;
+    void look_again_at_parts();
+
+    bool start(Part& part, const Draft& draft);
+    void push(ChannelRequest& request);
+    void came_back(ChannelRequest& request);
+    void read_came_back(ChannelRequest& request);
+    void write_came_back(ChannelRequest& request);
+    bool again(ChannelRequest& request);
+    void go_on(ChannelRequest& request, std::uint32_t align);
+    void end_of_file(ChannelRequest& request);
+    void start_move(ChannelRequest& request, MoveTo to, std::uint64_t bytes);
+    void moved(ChannelRequest& request);
+    void free_request(ChannelRequest& request);
+    void retire(Part& part);
+    void part_quiet(Part& part);
+
+    const ChannelOptions options_;
+    const base::Clock& clock_;
+    std::unique_ptr<Backend> backend_;
+    std::unique_ptr<Mover> mover_;
+    Executor& blocking_;
+    Slots slots_;
+    Classes classes_;
+    Counters counters_;
+
+    std::vector<ChannelRequest> requests_;
+    base::Fifo<Request> free_;
+    std::uint32_t out_ = 0;         ///< requests that are not free
+    std::uint32_t at_backend_ = 0;
+    std::uint64_t out_bytes_ = 0;
+    std::uint64_t background_out_bytes_ = 0;
+    std::uint32_t batch_ = 1;       ///< completions worth waiting for at once, learnt from the device
+
+    base::Inbox<Part> inbox_;
+    base::Inbox<Request> returned_;  ///< from the executor
+    std::atomic<std::uint32_t> linked_parts_{0};
+    std::atomic<bool> poked_{false};
+    std::atomic<bool> asleep_{false};
+    std::atomic<bool> paused_{false};
+    std::atomic<std::uint32_t> quiet_{0};
+};
+
+}  // namespace penstock::engine

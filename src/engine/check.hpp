@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a caller asks for, and whether it can mean anything. Wrong arguments are found here, at the
+// call, before anything is done.
+#pragma once
+
+#include "base/result.hpp"
+#include "engine/extents.hpp"
+#include "engine/request.hpp"
+#include "os/file.hpp"
+
+#include <penstock/types.hpp>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace penstock::engine {
+
+/// What a caller asks for, before it is checked.
+struct TransferSpec {
+    Op op = Op::kRead;
+    std::vector<std::shared_ptr<os::File>> files;
+    std::vector<std::string> paths;  ///< instead of files: opened for this transfer, then closed
+    DirectIo direct = DirectIo::kAuto;  ///< for paths
+    Extents extents;
+    bool allow_short = false;
+    bool sync = false;
+    Priority priority = Priority::kNormal;
+    bool caller_waits = false;  ///< a blocking call: the caller's thread may be used
+};
+
+/// kInvalidArgument that names the argument, what came, and what is allowed.
+[[nodiscard]] base::Result<void> check_transfer(const TransferSpec& spec);
+
+}  // namespace penstock::engine

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine behind the public one: it checks what callers ask, routes files to domains, makes
+// transfers, and knows which of them run.
+//
+// Route: a file's device names its domain; a domain is made at the first transfer to it, with the first
+// backend of the platform's list that this machine allows. Which was chosen, and why the ones before it
+// were not, is kept for describe().
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/result.hpp"
+#include "engine/check.hpp"
+#include "engine/domain.hpp"
+#include "engine/transfer.hpp"
+#include "os/file_system.hpp"
+
+#include <penstock/types.hpp>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::engine {
+
+struct CoreOptions {
+    DomainOptions domain;
+    std::uint64_t inline_bytes_max = 64 << 10;  ///< 0: never on the caller's thread
+    std::uint32_t transfers_max = 0;            ///< in flight; 0: no limit
+    std::uint64_t preallocate_bytes_min = 1 << 20;  ///< of an extending run; see preallocate()
+};
+
+/// What an engine stands on; tests and simulations bring their own.
+struct Platform {
+    std::shared_ptr<os::FileSystem> file_system;
+    std::vector<BackendEntry> backends;  ///< in the order in which they are tried
+    std::shared_ptr<const base::Clock> clock;
+    Channel::MakeMover make_mover;  ///< empty: memcpy
+};
+
+class Core final : public TransferOwner {
+public:
+    [[nodiscard]] static base::Result<std::shared_ptr<Core>> make(const CoreOptions& options,
+                                                                  Platform platform);
+    Core(const Core&) = delete;
+    Core& operator=(const Core&) = delete;
+    /// Waits for every transfer.
+    ~Core() override;
+
+    /// Any thread. The caller owns one reference of what it gets and has to abandon() and release() it.
+    [[nodiscard]] base::Result<Transfer*> start(TransferSpec spec);
+    /// No more requests of it; it finishes when what is at the device has come back.
+    void cancel(Transfer& transfer);
+    void set_priority(Transfer& transfer, Priority priority);
+    /// Until no transfer runs, or the time is over (false).
+    [[nodiscard]] bool wait_idle(base::Nanos timeout);
+    /// The first error of a transfer that was dropped before anybody looked, once.
+    [[nodiscard]] std::optional<base::Error> take_unobserved();
+
+    [[nodiscard]] os::FileSystem& file_system() { return *platform_.file_system; }
+    [[nodiscard]] const CoreOptions& options() const { return options_; }
+    [[nodiscard]] const std::string& backend_name() const { return backend_name_; }
+    [[nodiscard]] const std::string& backend_detail() const { return backend_detail_; }
+    /// Why the backends before the chosen one were not taken.
+    [[nodiscard]] const std::vector<std::string>& refusals() const { return refusals_; }
+    [[nodiscard]] std::uint32_t running() const { return running_.load(); }
+
+    template <typename Visit>
+    void for_each_domain(Visit visit) {
+        const std::lock_guard lock(domains_mutex_);
+        for (const auto& [device, domain] : domains_) {
+            visit(*domain);
+        }
+    }
+
+    /// In the child of a fork this core is dead: its threads are not there.
+    [[nodiscard]] bool dead() const { return dead_.load(std::memory_order_acquire); }
+
+    // fork(): see fork.cpp
+    void before_fork();
+    void after_fork_in_parent();
+    void after_fork_in_child();
+
+    // TransferOwner
+    void parts_done(Transfer& transfer) override;
+    void finished(Transfer& transfer) override;
+    void unobserved(const base::Error& error) override;
+
+private:
+    Core(const CoreOptions& options, Platform platform);
+    base::Result<void> choose_backend();
+    base::Result<Domain*> domain_of(const os::File& file);
+
+    bool run_inline(Transfer& transfer);
+    void prologue(Transfer& transfer);
+    base::Result<void> open_files(Transfer& transfer);
+    base::Result<void> preallocate(Transfer& transfer);
+    base::Result<void> lay_out_and_link(Transfer& transfer);
+    void epilogue(Transfer& transfer);
+    void add_live(Transfer& transfer);
+
+    const CoreOptions options_;
+    Platform platform_;
+    std::size_t chosen_ = 0;
+    std::string backend_name_;
+    std::string backend_detail_;
+    std::vector<std::string> refusals_;
+
+    std::mutex domains_mutex_;
+    std::map<os::DeviceId, std::unique_ptr<Domain>> domains_;
+    std::unique_ptr<Executor> opener_;
+
+    std::atomic<std::uint32_t> running_{0};
+    std::mutex live_mutex_;
+    Transfer* live_ = nullptr;
+    std::optional<base::Error> unobserved_;
+    std::atomic<bool> dead_{false};
+};
+
+}  // namespace penstock::engine

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/domain.hpp"
+
+#include "engine/sync_backend.hpp"
+
+#include <pthread.h>
+
+#include <future>
+#include <system_error>
+
+namespace penstock::engine {
+
+namespace {
+
+// An inline transfer is at most a few requests of at most 64 KiB and what alignment adds.
+constexpr ChannelOptions inline_options(const ChannelOptions& options) {
+    ChannelOptions small = options;
+    small.depth = 8;
+    small.slots = {.large_bytes = options.block_bytes, .large_count = 1, .small_bytes = 16 << 10,
+                   .small_count = 8};
+    return small;
+}
+
+}  // namespace
+
+Domain::Domain(os::DeviceId device, const DomainOptions& options, const DomainParts& parts)
+    : device_(device), options_(options), parts_(parts) {
+    if (options.threads) {
+        copy_ = std::make_unique<Workers>("penstock-copy", options.copy_threads);
+        blocking_ = std::make_unique<Workers>("penstock-block", options.blocking_threads);
+    } else {
+        copy_ = std::make_unique<InlineExecutor>();
+        blocking_ = std::make_unique<InlineExecutor>();
+    }
+}
+
+base::Result<std::unique_ptr<Domain>> Domain::make(os::DeviceId device,
+                                                   const DomainOptions& options,
+                                                   const DomainParts& parts) {
+    std::unique_ptr<Domain> domain(new Domain(device, options, parts));
+    for (std::uint32_t i = 0; i < options.channels; ++i) {
+        PENSTOCK_CHECK(domain->start_channel());
+    }
+    return domain;
+}
+
+base::Result<std::unique_ptr<Channel>> Domain::make_channel() {
+    PENSTOCK_TRY(backend, parts_.make_backend({.depth = options_.channel.depth}));
+    Channel::MakeMover make_mover = parts_.make_mover;
+    if (!make_mover) {
+        make_mover = [this](std::function<void()> wake) {
+            return std::make_unique<HostMover>(copy_.get(), std::move(wake));
+        };
+    }
+    return std::make_unique<Channel>(options_.channel, std::move(backend), make_mover, *blocking_,
+                                     *parts_.clock);
+}
+
+// The backend is made on the thread that will use it: io_uring's single-issuer mode wants that.
+base::Result<void> Domain::start_channel() {
+    auto member = std::make_unique<Member>();
+    if (!options_.threads) {
+        PENSTOCK_TRY(channel, make_channel());
+        member->channel = std::move(channel);
+        channels_.push_back(std::move(member));
+        return {};
+    }
+    std::promise<base::Result<void>> made;
+    auto ready = made.get_future();
+    try {
+        member->thread = std::thread([this, self = member.get(), &made] {
+            ::pthread_setname_np(::pthread_self(), "penstock-io");
+            auto channel = make_channel();
+            if (!channel) {
+                made.set_value(base::fail(std::move(channel.error())));
+                return;
+            }
+            self->channel = std::move(*channel);
+            Channel& loop = *self->channel;
+            made.set_value({});
+            while (!self->stopping.load() || !loop.idle()) {
+                loop.turn(true);
+            }
+        });
+    } catch (const std::system_error& e) {
+        return base::fail(base::system_error(e.code().value(), "start a channel's thread", "",
+                                             kNoOffset, "raise the limit on threads (ulimit -u)"));
+    }
+    auto result = ready.get();
+    if (!result) {
+        member->thread.join();
+        return result;
+    }
+    channels_.push_back(std::move(member));
+    return {};
+}
+
+Domain::~Domain() {
+    for (const auto& member : channels_) {
+        if (member->thread.joinable()) {
+            member->stopping.store(true);
+            member->channel->poke();
+            member->thread.join();
+        }
+    }
+}
+
+std::optional<Domain::InlineLane> Domain::take_inline_lane() {
+    for (const auto& member : channels_) {
+        if (member->channel->linked_parts() != 0) {
+            return std::nullopt;
+        }
+    }
+    for (Lane& lane : lanes_) {
+        std::unique_lock lock(lane.mutex, std::try_to_lock);
+        if (!lock) {
+            continue;
+        }
+        if (!lane.channel) {
+            lane.channel = std::make_unique<Channel>(
+                inline_options(options_.channel), std::make_unique<SyncBackend>(),
+                [](std::function<void()> wake) {
+                    return std::make_unique<HostMover>(nullptr, std::move(wake));
+                },
+                inline_executor_, *parts_.clock);
+            lane.published.store(lane.channel.get(), std::memory_order_release);
+        }
+        return std::optional<InlineLane>(std::in_place, std::move(lock), *lane.channel);
+    }
+    return std::nullopt;
+}
+
+void Domain::pause() {
+    for (Lane& lane : lanes_) {
+        lane.mutex.lock();
+    }
+    for (const auto& member : channels_) {
+        member->channel->pause();
+    }
+    for (const auto& member : channels_) {
+        while (!member->channel->device_quiet()) {
+            member->channel->wait_device_quiet(100'000'000);
+        }
+    }
+    // Buffered ends and copies are through with their requests; what may still run is a sync.
+    static_cast<Workers&>(*copy_).pause();
+    static_cast<Workers&>(*blocking_).pause();
+}
+
+void Domain::resume() {
+    static_cast<Workers&>(*blocking_).resume();
+    static_cast<Workers&>(*copy_).resume();
+    for (const auto& member : channels_) {
+        member->channel->resume();
+    }
+    for (Lane& lane : lanes_) {
+        lane.mutex.unlock();
+    }
+}
+
+void Domain::abandon_after_fork() {
+    static_cast<Workers&>(*blocking_).abandon_after_fork();
+    static_cast<Workers&>(*copy_).abandon_after_fork();
+    for (const auto& member : channels_) {
+        member->channel->abandon_after_fork();
+        member->thread.detach();
+    }
+}
+
+}  // namespace penstock::engine

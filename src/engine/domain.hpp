@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// A domain: what shares one device. Its channels (one unless told otherwise), the threads that copy and
+// that do what blocks, and the lanes of the inline path.
+#pragma once
+
+#include "base/clock.hpp"
+#include "base/result.hpp"
+#include "engine/channel.hpp"
+#include "engine/job.hpp"
+#include "os/file.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace penstock::engine {
+
+struct DomainOptions {
+    ChannelOptions channel;
+    std::uint32_t channels = 1;
+    std::uint32_t copy_threads = 2;
+    std::uint32_t blocking_threads = 4;
+    bool threads = true;  ///< false: somebody else turns the channels (a simulation)
+};
+
+/// What a domain is made of.
+struct DomainParts {
+    BackendFactory make_backend;
+    const base::Clock* clock = nullptr;
+    /// Empty: memcpy on the domain's copy threads.
+    Channel::MakeMover make_mover;
+};
+
+class Domain {
+public:
+    [[nodiscard]] static base::Result<std::unique_ptr<Domain>> make(os::DeviceId device,
+                                                                    const DomainOptions& options,
+                                                                    const DomainParts& parts);
+    Domain(const Domain&) = delete;
+    Domain& operator=(const Domain&) = delete;
+    /// All transfers have finished.
+    ~Domain();
+
+    [[nodiscard]] os::DeviceId device() const { return device_; }
+    [[nodiscard]] std::uint32_t channel_count() const {
+        return static_cast<std::uint32_t>(channels_.size());
+    }
+    [[nodiscard]] Channel& channel(std::uint32_t index) { return *channels_[index]->channel; }
+    [[nodiscard]] const Channel& channel(std::uint32_t index) const {
+        return *channels_[index]->channel;
+    }
+    [[nodiscard]] Executor& blocking() { return *blocking_; }
+
+    /// A channel for the caller's own thread, when nothing is before it here; else nothing.
+    class InlineLane {
+    public:
+        InlineLane(std::unique_lock<std::mutex> lock, Channel& channel)
+            : lock_(std::move(lock)), channel_(&channel) {}
+        [[nodiscard]] Channel& channel() { return *channel_; }
+
+    private:
+        std::unique_lock<std::mutex> lock_;
+        Channel* channel_;
+    };
+    [[nodiscard]] std::optional<InlineLane> take_inline_lane();
+    template <typename Visit>
+    void for_each_inline_channel(Visit visit) const {
+        for (const Lane& lane : lanes_) {
+            if (const Channel* channel = lane.published.load(std::memory_order_acquire)) {
+                visit(*channel);
+            }
+        }
+    }
+
+    // fork(), see fork.hpp
+    void pause();
+    void resume();
+    void abandon_after_fork();
+
+private:
+    struct Member {
+        std::unique_ptr<Channel> channel;
+        std::thread thread;
+        std::atomic<bool> stopping{false};
+    };
+    struct Lane {
+        std::mutex mutex;
+        std::unique_ptr<Channel> channel;
+        std::atomic<const Channel*> published{nullptr};
+    };
+
+    Domain(os::DeviceId device, const DomainOptions& options, const DomainParts& parts);
+    base::Result<void> start_channel();
+    base::Result<std::unique_ptr<Channel>> make_channel();
+
+    const os::DeviceId device_;
+    const DomainOptions options_;
+    const DomainParts parts_;
+    std::unique_ptr<Executor> copy_;
+    std::unique_ptr<Executor> blocking_;
+    std::vector<std::unique_ptr<Member>> channels_;
+    std::array<Lane, 4> lanes_;
+    InlineExecutor inline_executor_;
+};
+
+}  // namespace penstock::engine

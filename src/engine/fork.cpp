@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/fork.hpp"
+
+#include "engine/core.hpp"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+namespace penstock::engine {
+
+namespace {
+
+// The engines of this process. Never destroyed: a fork may come while statics are torn down.
+struct Registry {
+    std::mutex mutex;
+    std::vector<Core*> cores;
+};
+
+Registry& registry() {
+    static auto* const instance = new Registry;
+    return *instance;
+}
+
+void before_fork() {
+    registry().mutex.lock();
+    for (Core* core : registry().cores) {
+        core->before_fork();
+    }
+}
+
+void after_fork_in_parent() {
+    for (Core* core : registry().cores) {
+        core->after_fork_in_parent();
+    }
+    registry().mutex.unlock();
+}
+
+void after_fork_in_child() {
+    for (Core* core : registry().cores) {
+        core->after_fork_in_child();
+    }
+    registry().cores.clear();
+    registry().mutex.unlock();
+}
+
+}  // namespace
+
+void register_for_fork(Core& core) {
+    static const int installed =
+        ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    static_cast<void>(installed);
+    const std::lock_guard lock(registry().mutex);
+    registry().cores.push_back(&core);
+}
+
+void unregister_for_fork(Core& core) {
+    const std::lock_guard lock(registry().mutex);
+    auto& cores = registry().cores;
+    cores.erase(std::remove(cores.begin(), cores.end(), &core), cores.end());
+}
+
+}  // namespace penstock::engine

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/job.hpp"
+
+#include <pthread.h>
+
+#include <system_error>
+
+namespace penstock::engine {
+
+Workers::~Workers() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_ = true;
+    }
+    work_.notify_all();
+    for (std::thread& thread : threads_) {
+        thread.join();
+    }
+}
+
+void Workers::post(Job& job) {
+    bool alone = false;
+    {
+        const std::lock_guard lock(mutex_);
+        jobs_.push_back(job);
+        ++queued_;
+        if (queued_ > idle_ && threads_.size() < threads_max_) {
+            try {
+                threads_.emplace_back([this] { loop(); });
+            } catch (const std::system_error&) {
+                // No more threads to be had: those that are there do it; with none, the caller does.
+                alone = threads_.empty();
+            }
+        }
+        if (alone) {
+            jobs_.pop_front();
+            --queued_;
+        }
+    }
+    if (alone) {
+        job.run(job);
+    } else {
+        work_.notify_one();
+    }
+}
+
+void Workers::loop() {
+    ::pthread_setname_np(::pthread_self(), name_);
+    std::unique_lock lock(mutex_);
+    while (true) {
+        ++idle_;
+        work_.wait(lock, [this] { return stopping_ || (!paused_ && !jobs_.empty()); });
+        --idle_;
+        if (jobs_.empty() || paused_) {
+            return;  // stopping
+        }
+        Job& job = *jobs_.pop_front();
+        --queued_;
+        ++running_;
+        lock.unlock();
+        job.run(job);
+        lock.lock();
+        if (--running_ == 0) {
+            quiet_.notify_all();
+        }
+    }
+}
+
+void Workers::pause() {
+    std::unique_lock lock(mutex_);
+    paused_ = true;
+    quiet_.wait(lock, [this] { return running_ == 0; });
+}
+
+void Workers::resume() {
+    {
+        const std::lock_guard lock(mutex_);
+        paused_ = false;
+    }
+    work_.notify_all();
+}
+
+void Workers::abandon_after_fork() {
+    for (std::thread& thread : threads_) {
+        thread.detach();
+    }
+    threads_.clear();
+}
+
+}  // namespace penstock::engine

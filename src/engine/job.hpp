@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work that may block, and who does it. A job lives in whatever asked for it; posting links it.
+#pragma once
+
+#include "base/intrusive.hpp"
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace penstock::engine {
+
+/// Run once by an executor. It may be gone as soon as `run` has said that it is done.
+struct Job {
+    base::Link<Job> job_link;
+    void (*run)(Job&) = nullptr;
+};
+
+class Executor {
+public:
+    virtual ~Executor() = default;
+    /// Any thread; does not wait for the job.
+    virtual void post(Job& job) = 0;
+};
+
+/// Runs a job where it is posted: for simulations and for the caller's own thread.
+class InlineExecutor final : public Executor {
+public:
+    void post(Job& job) override { job.run(job); }
+};
+
+/// Threads that are made as work comes and sleep for nothing. First in, first out.
+class Workers final : public Executor {
+public:
+    Workers(const char* name, std::uint32_t threads_max) : name_(name), threads_max_(threads_max) {}
+    Workers(const Workers&) = delete;
+    Workers& operator=(const Workers&) = delete;
+    ~Workers() override;
+
+    void post(Job& job) override;
+
+    /// Waits until no job runs and starts none until resume(). For fork().
+    void pause();
+    void resume();
+    /// In the child of a fork: the threads are not there any more.
+    void abandon_after_fork();
+
+private:
+    void loop();
+
+    const char* name_;
+    const std::uint32_t threads_max_;
+    std::mutex mutex_;
+    std::condition_variable work_;
+    std::condition_variable quiet_;
+    base::Fifo<Job, &Job::job_link> jobs_;
+    std::vector<std::thread> threads_;
+    std::uint32_t idle_ = 0;
+    std::uint32_t running_ = 0;
+    std::uint32_t queued_ = 0;
+    bool paused_ = false;
+    bool stopping_ = false;
+};
+
+}  // namespace penstock::engine

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a transfer is divided among channels, and where it extends its files. No I/O.
+#pragma once
+
+#include "engine/domain.hpp"
+#include "engine/transfer.hpp"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace penstock::engine {
+
+/// Makes the parts: one a channel of each domain (`transfer.groups` has the domain of each file). A
+/// domain with several channels has its bytes cut into as many stretches of about one length, at
+/// places where written runs may be cut. No parts when there are no bytes.
+void lay_out(Transfer& transfer, std::span<Domain* const> domains);
+
+/// A stretch of a file.
+struct FileRange {
+    std::uint32_t file = 0;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+};
+
+/// Could this write extend a file? By the sizes that were seen; wrong answers cost time, not bytes.
+[[nodiscard]] bool may_extend(const Transfer& transfer, std::uint64_t bytes_min);
+
+/// The runs of a write, of at least `bytes_min`, that may end behind their file's size.
+[[nodiscard]] std::vector<FileRange> extending_runs(const Transfer& transfer,
+                                                    std::uint64_t bytes_min);
+
+}  // namespace penstock::engine

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/plan.hpp"
+
+#include "base/align.hpp"
+#include "base/assert.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace penstock::engine {
+
+namespace {
+
+using base::align_down;
+using base::align_up;
+
+// Below this a straight request is not worth splitting a block for: the second request costs the
+// device more than the copy of these bytes costs a core.
+constexpr std::uint64_t kStraightBytesMin = 64 * base::kKiB;
+
+// A piece of the caller's memory, with the run's rule for what may follow it.
+struct Piece {
+    std::byte* memory = nullptr;
+    std::uint64_t bytes = 0;
+};
+
+// Walks the pieces of one run from a position on, as far as the extents adjoin.
+class RunWalk {
+public:
+    RunWalk(const Extents& extents, Position at, Position end, std::uint32_t file,
+            std::uint64_t offset)
+        : extents_(extents), at_(at), end_(end), file_(file), offset_(offset) {}
+
+    bool next(Piece& piece) {
+        for (; at_ < end_ && at_.index < extents_.count(); at_ = {at_.index + 1, 0}) {
+            const Extent extent = extents_[at_.index];
+            const std::uint64_t stop = at_.index == end_.index ? end_.skip : extent.bytes;
+            if (at_.skip >= stop) {
+                continue;
+            }
+            if (extent.file != file_ || extent.offset + at_.skip != offset_) {
+                return false;
+            }
+            piece = {static_cast<std::byte*>(extent.memory) + at_.skip, stop - at_.skip};
+            offset_ += piece.bytes;
+            at_ = {at_.index + 1, 0};
+            return true;
+        }
+        return false;
+    }
+
+private:
+    const Extents& extents_;
+    Position at_;
+    Position end_;
+    std::uint32_t file_;
+    std::uint64_t offset_;
+};
+
+}  // namespace
+
+Plan::Plan(const Extents& extents, Files files, Op op, Position begin, Position end,
+           std::span<const std::uint32_t> groups, std::uint32_t group)
+    : extents_(&extents),
+      files_(files),
+      groups_(groups),
+      group_(group),
+      op_(op),
+      begin_(begin),
+      end_(end),
+      cursor_(begin) {}
+
+const Draft* Plan::peek(std::uint32_t block_bytes) {
+    while (!drafted_) {
+        if (!settle()) {
+            return nullptr;
+        }
+        const os::Geometry& geometry = files_[file_]->geometry();
+        draft_ = Draft{};
+        draft_.file = file_;
+        draft_.at = cursor_;
+        draft_.offset = offset_;
+        if (phase_ == Phase::kEdges) {
+            drafted_ = draft_edge(geometry);
+        } else if (!geometry.direct) {
+            draft_straight(os::Lane::kBuffered, straight(0, block_bytes, 1, 1));
+            drafted_ = true;
+        } else if (op_ == Op::kRead) {
+            drafted_ = draft_read(geometry, block_bytes);
+        } else {
+            drafted_ = draft_write(geometry, block_bytes);
+        }
+    }
+    return &draft_;
+}
+
+void Plan::pop() {
+    PENSTOCK_ASSERT(drafted_);
+    drafted_ = false;
+    advance(draft_.wanted_bytes);
+}
+
+void Plan::start_edges() {
+    PENSTOCK_ASSERT(has_edges() && !drafted_);
+    phase_ = Phase::kEdges;
+    cursor_ = begin_;
+    in_run_ = false;
+}
+
+// Moves the cursor over what is empty or another group's and learns where it stands. False at the end.
+bool Plan::settle() {
+    while (cursor_ < end_ && cursor_.index < extents_->count()) {
+        const Extent extent = (*extents_)[cursor_.index];
+        const std::uint64_t stop = cursor_.index == end_.index ? end_.skip : extent.bytes;
+        if (cursor_.skip < stop && (groups_.empty() || groups_[extent.file] == group_)) {
+            file_ = extent.file;
+            offset_ = extent.offset + cursor_.skip;
+            in_run_ = in_run_ && file_ == run_file_ && offset_ == run_next_;
+            if (!in_run_) {
+                edge_bytes_ = 0;
+            }
+            return true;
+        }
+        cursor_ = {cursor_.index + 1, 0};
+    }
+    return false;
+}
+
+bool Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
+    const std::uint64_t align = geometry.read_align;
+    const std::uint64_t skip = offset_ - align_down(offset_, align);
+    if (skip != 0) {
+        const std::uint64_t head = align - skip;
+        const bool long_straight =
+            straight(head, kStraightBytesMin, align, geometry.memory_align) >= kStraightBytesMin;
+        draft_slot(skip, long_straight ? head : covered(block_bytes - skip), align);
+        return true;
+    }
+    const std::uint64_t ahead = covered(block_bytes);
+    const std::uint64_t bytes = straight(0, block_bytes, align, geometry.memory_align);
+    if (bytes >= kStraightBytesMin || bytes == ahead) {
+        draft_straight(os::Lane::kDirect, bytes);
+    } else {
+        draft_slot(0, ahead, align);
+    }
+    return true;
+}
+
+// False when the cursor was only moved on.
+bool Plan::draft_write(const os::Geometry& geometry, std::uint32_t block_bytes) {
+    if (!in_run_ && !enter_middle(geometry)) {
+        return false;
+    }
+    const std::uint64_t edge = geometry.edge_align();
+    const std::uint64_t ahead = covered(block_bytes + edge);
+    const std::uint64_t middle_end = align_down(offset_ + ahead, edge);
+    const std::uint64_t limit =
+        middle_end <= offset_ ? 0 : std::min<std::uint64_t>(block_bytes, middle_end - offset_);
+    if (limit == 0) {  // what is left of the run is its end
+        has_edges_ = true;
+        advance(ahead);
+        in_run_ = false;
+        return false;
+    }
+    const std::uint64_t bytes = straight(0, limit, geometry.write_align, geometry.memory_align);
+    if (bytes == limit || bytes >= kStraightBytesMin) {
+        draft_straight(os::Lane::kDirect, bytes);
+    } else {
+        draft_slot(0, limit, geometry.write_align);
+    }
+    return true;
+}
+
+// At the start of a written run: steps over its unaligned head. False when the cursor moved, so that
+// the caller settles again.
+bool Plan::enter_middle(const os::Geometry& geometry) {
+    const std::uint64_t head = align_up(offset_, geometry.edge_align()) - offset_;
+    run_file_ = file_;
+    run_next_ = offset_;
+    in_run_ = true;
+    if (head == 0) {
+        return true;
+    }
+    has_edges_ = true;
+    advance(covered(head));
+    return false;
+}
+
+// The second phase: first the head of a run, then, from the head's end, its tail.
+bool Plan::draft_edge(const os::Geometry& geometry) {
+    const std::uint64_t edge = geometry.edge_align();
+    if (!geometry.direct) {
+        advance(covered(UINT64_MAX));
+        return false;
+    }
+    if (!in_run_) {
+        run_file_ = file_;
+        run_next_ = offset_;
+        in_run_ = true;
+        edge_bytes_ = covered(align_up(offset_, edge) - offset_);
+    }
+    if (edge_bytes_ == 0) {
+        const std::uint64_t ahead = covered(UINT64_MAX);
+        const std::uint64_t tail_begin = align_down(offset_ + ahead, edge);
+        if (tail_begin > offset_) {
+            advance(tail_begin - offset_);
+            return false;
+        }
+        edge_bytes_ = ahead;
+    }
+    const std::uint64_t bytes = straight(0, edge_bytes_, 1, 1);
+    edge_bytes_ -= bytes;
+    draft_straight(os::Lane::kBuffered, bytes);
+    draft_.edge = true;
+    return true;
+}
+
+void Plan::draft_straight(os::Lane lane, std::uint64_t bytes) {
+    PENSTOCK_ASSERT(bytes != 0);
+    draft_.lane = lane;
+    draft_.bytes = static_cast<std::uint32_t>(bytes);
+    draft_.wanted_bytes = draft_.bytes;
+}
+
+void Plan::draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std::uint64_t align) {
+    PENSTOCK_ASSERT(wanted_bytes != 0);
+    draft_.slot = true;
+    draft_.offset = offset_ - skip_bytes;
+    draft_.skip_bytes = static_cast<std::uint32_t>(skip_bytes);
+    draft_.wanted_bytes = static_cast<std::uint32_t>(wanted_bytes);
+    draft_.bytes = static_cast<std::uint32_t>(align_up(skip_bytes + wanted_bytes, align));
+}
+
+// How many bytes, from `after_bytes` behind the cursor, can go straight in one request.
+std::uint64_t Plan::straight(std::uint64_t after_bytes, std::uint64_t limit_bytes,
+                             std::uint64_t align, std::uint64_t memory_align) const {
+    RunWalk walk(*extents_, cursor_, end_, file_, offset_);
+    std::uint64_t total = 0;
+    std::size_t pieces = 0;
+    const std::byte* adjoining = nullptr;
+    for (Piece piece; total < limit_bytes && walk.next(piece);) {
+        const std::uint64_t before = std::min(after_bytes, piece.bytes);
+        after_bytes -= before;
+        piece.memory += before;
+        piece.bytes -= before;
+        if (piece.bytes == 0) {
+            continue;
+        }
+        if (piece.memory != adjoining) {
+            // A new address: it must be aligned, and so must what came before it.
+            if (!base::is_aligned(piece.memory, memory_align) ||
+                !base::is_aligned(total, memory_align) || pieces == kPiecesMax) {
+                break;
+            }
+            ++pieces;
+        }
+        total += std::min(piece.bytes, limit_bytes - total);
+        adjoining = piece.memory + piece.bytes;
+    }
+    return align_down(total, std::max(align, memory_align));
+}
+
+// How far the run reaches from the cursor on, at most `limit_bytes`.
+std::uint64_t Plan::covered(std::uint64_t limit_bytes) const {
+    RunWalk walk(*extents_, cursor_, end_, file_, offset_);
+    std::uint64_t total = 0;
+    for (Piece piece; total < limit_bytes && walk.next(piece);) {
+        total += piece.bytes;
+    }
+    return std::min(total, limit_bytes);
+}
+
+// Moves the cursor `bytes` on; the extents under it were walked before.
+void Plan::advance(std::uint64_t bytes) {
+    run_next_ += bytes;
+    while (bytes != 0) {
+        const Extent extent = (*extents_)[cursor_.index];
+        const std::uint64_t step = std::min(bytes, extent.bytes - cursor_.skip);
+        bytes -= step;
+        cursor_.skip += step;
+        if (cursor_.skip == extent.bytes) {
+            cursor_ = {cursor_.index + 1, 0};
+        }
+    }
+}
+
+namespace {
+
+// Calls visit(memory, bytes) for the pieces of `bytes` bytes from `at` on.
+template <typename Visit>
+void for_each_piece(const Extents& extents, Position at, std::uint64_t bytes, Visit visit) {
+    while (bytes != 0) {
+        const Extent extent = extents[at.index];
+        const std::uint64_t step = std::min(bytes, extent.bytes - at.skip);
+        if (step != 0) {
+            visit(static_cast<std::byte*>(extent.memory) + at.skip, step);
+        }
+        bytes -= step;
+        at = {at.index + 1, 0};
+    }
+}
+
+}  // namespace
+
+std::size_t gather_pieces(const Extents& extents, Position at, std::uint64_t bytes,
+                          std::span<iovec> pieces) {
+    std::size_t used = 0;
+    for_each_piece(extents, at, bytes, [&](std::byte* memory, std::uint64_t step) {
+        if (used != 0) {
+            iovec& last = pieces[used - 1];
+            if (static_cast<std::byte*>(last.iov_base) + last.iov_len == memory) {
+                last.iov_len += step;
+                return;
+            }
+        }
+        PENSTOCK_ASSERT(used < pieces.size());
+        pieces[used++] = {memory, step};
+    });
+    return used;
+}
+
+void copy_to_extents(const Extents& extents, Position at, const std::byte* memory,
+                     std::uint64_t bytes) {
+    for_each_piece(extents, at, bytes, [&](std::byte* piece, std::uint64_t step) {
+        std::memcpy(piece, memory, step);
+        memory += step;
+    });
+}
+
+void copy_from_extents(const Extents& extents, Position at, std::byte* memory,
+                       std::uint64_t bytes) {
+    for_each_piece(extents, at, bytes, [&](std::byte* piece, std::uint64_t step) {
+        std::memcpy(memory, piece, step);
+        memory += step;
+    });
+}
+
+}  // namespace penstock::engine

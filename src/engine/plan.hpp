@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan of one part of a transfer: a generator of fixed size that yields its next request and
+// allocates nothing. Pure: no kernel, no clock, no lock.
+//
+// Extents that follow one another in the list and in the file are a run; alignment is asked of the
+// run, not of its extents.
+//
+//   read, direct    the run is widened to the read alignment. Where address, offset and length allow
+//                   it a request goes straight to the caller's memory, gathering several extents;
+//                   elsewhere it passes through a slot. An unaligned start in front of a long
+//                   straight stretch gets a small slot request of its own, so that the stretch stays
+//                   straight.
+//   write, direct   the run is cut at Geometry::edge_align() into a middle, written directly, and two
+//                   ends, written through the buffered descriptor in a second phase, when the middle
+//                   is through.
+//   buffered        no alignment, straight.
+#pragma once
+
+#include "engine/extents.hpp"
+#include "engine/request.hpp"
+#include "os/file.hpp"
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace penstock::engine {
+
+using Files = std::span<const std::shared_ptr<os::File>>;
+
+class Plan {
+public:
+    Plan() = default;
+    /// The bytes of `extents` in [begin, end) whose file is of `group`, where `groups` has the group of
+    /// each file (empty: all files). What is referred to must outlive the plan.
+    Plan(const Extents& extents, Files files, Op op, Position begin, Position end,
+         std::span<const std::uint32_t> groups = {}, std::uint32_t group = 0);
+
+    /// The next request of this phase, of at most `block_bytes` (a multiple of every alignment);
+    /// nullptr when the phase is exhausted. The same until pop(), whatever `block_bytes` says then.
+    [[nodiscard]] const Draft* peek(std::uint32_t block_bytes);
+    void pop();
+
+    /// After the first phase is exhausted: are there buffered ends to write?
+    [[nodiscard]] bool has_edges() const { return has_edges_ && phase_ == Phase::kMain; }
+    void start_edges();
+
+private:
+    enum class Phase : std::uint8_t { kMain, kEdges };
+
+    bool draft_read(const os::Geometry& geometry, std::uint32_t block_bytes);
+    bool draft_write(const os::Geometry& geometry, std::uint32_t block_bytes);
+    bool draft_edge(const os::Geometry& geometry);
+    bool enter_middle(const os::Geometry& geometry);
+    void draft_straight(os::Lane lane, std::uint64_t bytes);
+    void draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std::uint64_t align);
+    [[nodiscard]] bool settle();
+    [[nodiscard]] std::uint64_t straight(std::uint64_t after_bytes, std::uint64_t limit_bytes,
+                                         std::uint64_t align, std::uint64_t memory_align) const;
+    [[nodiscard]] std::uint64_t covered(std::uint64_t limit_bytes) const;
+    void advance(std::uint64_t bytes);
+
+    const Extents* extents_ = nullptr;
+    Files files_;
+    std::span<const std::uint32_t> groups_;
+    std::uint32_t group_ = 0;
+    Op op_ = Op::kRead;
+    Phase phase_ = Phase::kMain;
+    bool has_edges_ = false;
+    bool drafted_ = false;
+    bool in_run_ = false;  ///< writes: the cursor is inside a run that began before
+    Position begin_;
+    Position end_;
+    Position cursor_;
+    std::uint32_t file_ = 0;       ///< of the cursor
+    std::uint64_t offset_ = 0;     ///< of the cursor
+    std::uint64_t run_next_ = 0;   ///< where the run in hand goes on
+    std::uint32_t run_file_ = 0;
+    std::uint64_t edge_bytes_ = 0;  ///< what is left of the end in hand
+    Draft draft_;
+};
+
+/// Fills `pieces` with the caller's memory for `bytes` bytes from `at`; neighbours in memory become
+/// one piece. Returns how many were used.
+[[nodiscard]] std::size_t gather_pieces(const Extents& extents, Position at, std::uint64_t bytes,
+                                        std::span<iovec> pieces);
+
+/// Copies between `memory` (a slot) and the extents from `at` on.
+void copy_to_extents(const Extents& extents, Position at, const std::byte* memory,
+                     std::uint64_t bytes);
+void copy_from_extents(const Extents& extents, Position at, std::byte* memory, std::uint64_t bytes);
+
+}  // namespace penstock::engine

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/transfer.hpp"
+
+#include "base/assert.hpp"
+#include "base/futex.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock::engine {
+
+Transfer::Transfer(TransferOwner& owner, Op operation,
+                   std::vector<std::shared_ptr<os::File>> its_files, Extents its_extents,
+                   bool may_be_short)
+    : op(operation),
+      allow_short(may_be_short),
+      files(std::move(its_files)),
+      extents(std::move(its_extents)),
+      owner_(owner) {
+    const std::uint64_t count = extents.count();
+    for (std::uint64_t i = 0; i < count; ++i) {
+        total_bytes += extents[i].bytes;
+    }
+    if (allow_short) {
+        ends_ = std::make_unique<std::atomic<std::uint64_t>[]>(count);
+        for (std::uint64_t i = 0; i < count; ++i) {
+            ends_[i].store(extents[i].bytes, std::memory_order_relaxed);
+        }
+    }
+}
+
+void Transfer::fail(base::Error error) {
+    if ((state_.fetch_or(kFailing, std::memory_order_acq_rel) & kFailing) == 0) {
+        error_ = std::move(error);
+        state_.fetch_or(kStopped);
+    }
+}
+
+void Transfer::cancel() {
+    if (!finished()) {
+        fail(base::error(ErrorCode::kCancelled, op == Op::kRead ? "read" : "write",
+                         "cancelled before it was through; the memory of a read and the extent of a "
+                         "write are undefined",
+                         files.empty() ? "" : files.front()->info().path));
+    }
+}
+
+TransferStatus Transfer::status() const {
+    if (!finished()) {
+        return TransferStatus::kRunning;
+    }
+    if (!error_) {
+        return TransferStatus::kDone;
+    }
+    return error_->code == ErrorCode::kCancelled ? TransferStatus::kCancelled
+                                                 : TransferStatus::kFailed;
+}
+
+bool Transfer::wait(base::Nanos timeout) const {
+    const std::uint32_t seen = state();
+    if ((seen & kFinished) != 0) {
+        return true;
+    }
+    base::futex_wait(state_, seen, timeout);
+    return finished();
+}
+
+void Transfer::notify(int eventfd) {
+    {
+        const std::lock_guard lock(notify_mutex_);
+        if (!finished()) {
+            notify_.push_back(eventfd);
+            return;
+        }
+    }
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(eventfd, &one, sizeof one);
+}
+
+void Transfer::note_end_of_file(const Draft& draft, std::uint64_t end_offset) {
+    PENSTOCK_ASSERT(allow_short);
+    std::uint64_t left = draft.wanted_bytes;
+    for (Position at = draft.at; left != 0; at = {at.index + 1, 0}) {
+        const Extent extent = extents[at.index];
+        left -= std::min(left, extent.bytes - at.skip);
+        const std::uint64_t bytes =
+            end_offset <= extent.offset ? 0 : std::min(extent.bytes, end_offset - extent.offset);
+        std::uint64_t known = ends_[at.index].load(std::memory_order_relaxed);
+        while (bytes < known && !ends_[at.index].compare_exchange_weak(known, bytes)) {
+        }
+    }
+}
+
+void Transfer::expect_parts(std::uint32_t count) {
+    parts_left_.store(count, std::memory_order_relaxed);
+    // In one order with kStopped: either cancel() sees the parts and pokes their channels, or their
+    // channels see that it is stopped.
+    linked_.store(true);
+}
+
+void Transfer::part_done() {
+    if (parts_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        owner_.parts_done(*this);
+    }
+}
+
+void Transfer::finish() {
+    {
+        const std::lock_guard lock(notify_mutex_);
+        state_.fetch_or(kStopped, std::memory_order_relaxed);
+        const std::uint32_t before = state_.fetch_or(kFinished, std::memory_order_acq_rel);
+        PENSTOCK_ASSERT((before & kFinished) == 0);
+        for (const int eventfd : notify_) {
+            const std::uint64_t one = 1;
+            [[maybe_unused]] const auto written = ::write(eventfd, &one, sizeof one);
+        }
+    }
+    base::futex_wake_all(state_);
+    if ((state() & kAbandoned) != 0) {
+        tell_unobserved();
+    }
+    owner_.finished(*this);
+    release();
+}
+
+std::uint64_t Transfer::bytes_moved() const {
+    if (!allow_short) {
+        return total_bytes;
+    }
+    std::uint64_t bytes = 0;
+    for (std::uint64_t i = 0; i < extents.count(); ++i) {
+        bytes += extent_bytes(i);
+    }
+    return bytes;
+}
+
+std::uint64_t Transfer::extent_bytes(std::uint64_t index) const {
+    return allow_short ? ends_[index].load(std::memory_order_relaxed) : extents[index].bytes;
+}
+
+void Transfer::release() {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        delete this;
+    }
+}
+
+void Transfer::abandon() {
+    const std::uint32_t before = state_.fetch_or(kAbandoned, std::memory_order_acq_rel);
+    if ((before & kFinished) != 0) {
+        tell_unobserved();
+    }
+}
+
+// Whoever comes second of finish() and abandon() tells; a cancel that somebody asked for is no news.
+void Transfer::tell_unobserved() {
+    if (error_ && error_->code != ErrorCode::kCancelled &&
+        !observed_.exchange(true, std::memory_order_acq_rel)) {
+        owner_.unobserved(*error_);
+    }
+}
+
+void Transfer::end_after_fork() {
+    if (!finished()) {
+        error_ = base::error(ErrorCode::kCancelled, op == Op::kRead ? "read" : "write",
+                             "this transfer belongs to the parent process; a fork does not inherit it",
+                             files.empty() ? "" : files.front()->info().path);
+        observed_.store(true, std::memory_order_relaxed);
+        state_.fetch_or(kStopped | kFinished | kFailing, std::memory_order_release);
+    }
+}
+
+}  // namespace penstock::engine
