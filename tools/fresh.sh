@@ -113,6 +113,7 @@ while IFS= read -r line; do pass_on+=("$line"); done < <(env | grep -iE "$passed
 for target in "${targets[@]}"; do
     echo "[fresh] make $target"
     chroot "$root" /usr/bin/env -i HOME=/root TERM=dumb LANG=C.UTF-8 \
-        PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "${pass_on[@]}" make --no-print-directory -C /src/penstock "$target" </dev/null
+        PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+        "${pass_on[@]}" make --no-print-directory -C /src/penstock "$target" </dev/null
     echo "[fresh] make $target: ok after $SECONDS s"
 done
