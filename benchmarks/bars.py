@@ -8,9 +8,10 @@ A limit is written as `>= 0.98`, `<= 1.3` (of a ratio or a plain figure), `<= +5
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any
 
 try:
     import tomllib
@@ -72,8 +73,8 @@ class Limit:
         """How far from 1 (from 0 for a difference) the peer against itself may stray before nothing can be told."""
         if self.difference:
             return self.figure / 2
-        if self.sign == "within":
-            return self.figure
+        if self.sign == "within":  # both sides are the peer; the control of a pair is two runs, the ratio three
+            return 2 * self.figure
         distance = abs(1 - self.figure)
         return _FAR_ALLOWANCE if distance >= _FAR else distance / 2
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the runner makes outside its own memory, under one name, and how it goes away again.
 
-Everything (folders, mounts, control groups) is called `penstock-bench-<pid>-<start time of that pid>`. So a run that was
-killed can be told from one that is alive, and whatever bears the name of a dead one is removed by the next run. Loop devices
-need no care of their own: `mount -o loop` frees them with the mount.
+Everything (folders, mounts, control groups) is called `penstock-bench-<pid>-<start time of that pid>`. So a run that
+was killed can be told from one that is alive, and whatever bears the name of a dead one is removed by the next run.
+Loop devices need no care of their own: `mount -o loop` frees them with the mount.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Iterator
 
 PREFIX = "penstock-bench-"
 _NAME = re.compile(re.escape(PREFIX) + r"(\d+)-(\d+)")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """fio as the peer: direct I/O, its own job figures.
 
-CPU seconds are those of fio's job (`usr_cpu`, `sys_cpu` of `job_runtime`), not of its process, which burns four times as
-much around a short job. Which of its engines (and, for new files, of its ways to allocate) is the peer is settled by warm-up
-runs: the best one by the bar's own metric.
+CPU seconds are those of fio's job (`usr_cpu`, `sys_cpu` of `job_runtime`), not of its process, which burns four times
+as much around a short job. Which of its engines (and, for new files, of its ways to allocate) is the peer is settled by
+warm-up runs: the best one by the bar's own metric.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import functools
 import itertools
 import json
 import shutil
-from pathlib import Path
 
 from benchmarks import processes
 from benchmarks.places import CannotRun, Place
@@ -37,8 +36,7 @@ class Fio:
         options.setdefault("ioengine", "|".join(ENGINES))
         keys = list(options)
         self.variants = [
-            dict(zip(keys, values))
-            for values in itertools.product(*(options[key].split("|") for key in keys))
+            dict(zip(keys, values)) for values in itertools.product(*(options[key].split("|") for key in keys))
         ]
         self.variant = self.variants[0]
 
@@ -85,5 +83,3 @@ def sample(text: str, way: str, command: list[str], peak_memory_kib: int) -> Sam
         )
     except (ValueError, KeyError, IndexError) as error:
         raise processes.RunFailed(f"{' '.join(command)}: not fio's JSON ({error!r}): {text[:300]!r}") from error
-
-

@@ -17,9 +17,10 @@ import mmap
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Iterator, Mapping
+from typing import Any
 
 from benchmarks import cleanup
 
@@ -80,7 +81,9 @@ def _lay_out(path: Path, size: int) -> None:
     try:
         descriptor = os.open(path, flags | os.O_DIRECT, 0o600)
     except OSError as error:
-        raise CannotRun(f"{path.parent} takes no direct I/O ({error.strerror}): give another folder by --dir") from error
+        raise CannotRun(
+            f"{path.parent} takes no direct I/O ({error.strerror}): give another folder by --dir"
+        ) from error
     try:
         os.posix_fallocate(descriptor, 0, size)
         for offset in range(0, size, len(chunk)):
@@ -98,7 +101,9 @@ def _run(*command: str) -> None:
 
 def _need_root(place: str) -> None:
     if os.geteuid() != 0:
-        raise CannotRun(f"place {place} mounts a loop device and needs root: run as root (sudo -E python -m benchmarks ...)")
+        raise CannotRun(
+            f"place {place} mounts a loop device and needs root: run as root (sudo -E python -m benchmarks ...)"
+        )
     for tool in ("mkfs.ext4", "mount", "umount"):
         if not shutil.which(tool):
             raise CannotRun(f"place {place} needs {tool}: apt-get install e2fsprogs mount")
@@ -112,11 +117,20 @@ def _available_bytes() -> int:
 
 
 def _about_mount(folder: Path) -> dict[str, Any]:
-    mount = [mount for mount in cleanup.mounts() if str(folder).startswith(mount["at"].rstrip("/") + "/") or mount["at"] == str(folder)]
+    mount = [
+        mount
+        for mount in cleanup.mounts()
+        if str(folder).startswith(mount["at"].rstrip("/") + "/") or mount["at"] == str(folder)
+    ]
     best = max(mount, key=lambda candidate: len(candidate["at"]), default=None)
     if best is None:
         return {}
-    return {"device": best["source"], "device_number": best["device"], "file_system": best["type"], "mount_options": best["options"]}
+    return {
+        "device": best["source"],
+        "device_number": best["device"],
+        "file_system": best["type"],
+        "mount_options": best["options"],
+    }
 
 
 @contextlib.contextmanager
@@ -145,7 +159,7 @@ def loop_disk(parent: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def rate_group(folder: Path, rate: Mapping[str, int]) -> Iterator[Path]:
-    """A control group whose processes read and write the device under `folder` at `rate` = {bps, iops} and no faster."""
+    """A control group whose processes reach the device under `folder` at `rate` = {bps, iops} and no faster."""
     status = folder.stat()
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     roots = {mount["at"]: mount["type"] for mount in cleanup.mounts() if Path(mount["at"]) in cleanup.cgroup_roots()}
@@ -235,7 +249,9 @@ class Places:
             yield Place(name, folder, None, {**_about_mount(folder), "backing": "a file in tmpfs"})
         else:
             folder = self._folder("loop")
-            place = Place(name, folder, None, {**_about_mount(folder), "backing": "a file in tmpfs", "rate": dict(rate)})
+            place = Place(
+                name, folder, None, {**_about_mount(folder), "backing": "a file in tmpfs", "rate": dict(rate)}
+            )
             place.data_file()  # before the rate is set
             with rate_group(folder, rate) as group:
                 place.cgroup = group

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -44,14 +45,12 @@ def _wait(pid: int, pidfd: int, patience_s: float) -> tuple[int, int] | None:
 
 def _end(pid: int, pidfd: int) -> None:
     """Ends the program and whatever it forked: it leads a process group of its own."""
-    with signals_held():
-        for number, patience_s in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 10.0)):
-            try:
-                os.killpg(pid, number)
-            except ProcessLookupError:
-                return
-            if _wait(pid, pidfd, patience_s):
-                return
+    with signals_held(), contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.killpg(pid, signal.SIGTERM)
+        ended = _wait(pid, pidfd, 2.0)
+        os.killpg(pid, signal.SIGKILL)  # also when the leader has ended: those that it forked may not have
+        if ended is None:
+            _wait(pid, pidfd, 10.0)
 
 
 def _text(file: IO[bytes]) -> str:
@@ -84,7 +83,6 @@ def run(command: list[str], *, cgroup: Path | None = None, timeout_s: float = 60
         try:
             ended = _wait(process.pid, pidfd, timeout_s)
             if ended is None:
-                _end(process.pid, pidfd)
                 raise RunFailed(f"{' '.join(command)}: no end after {timeout_s:g} s")
         except BaseException:
             _end(process.pid, pidfd)

@@ -29,7 +29,7 @@ def _range(interval: Interval | None, unit: str) -> str:
 
 
 def line(outcome: Outcome) -> str:
-    """`BAR engine.read_1g ratio=1.003 ci95=[0.996,1.011] aa=[0.990,1.010] bar>=0.98 pairs=9 place=throttled verdict=met`
+    """`BAR engine.read_1g ratio=1.003 ci95=[0.996,1.011] aa=[0.99,1.01] bar>=0.98 pairs=9 place=throttled verdict=met`
 
     The figure is `ratio=` (of ours to the peer, or a number without a unit), `diff=` (ours less the peer) or `value=`.
     """

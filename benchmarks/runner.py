@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures one bar: ours and the peer in turns, and the peer against itself in the same run.
 
-A pair is three runs, (ours, peer, peer) and the next time (peer, peer, ours): each of ours stands beside a peer's, the sides
-change ends, and the two of the peer are the control. Bars without a peer are figures of ours alone; one that comes out the
-same twice is exact and needs no more runs.
+A pair is three runs, (ours, peer, peer) and the next time (peer, peer, ours): the sides change ends, ours is held
+against the mean of the two peers, and the two against each other are the control. Bars without a peer are figures of
+ours alone; one that comes out the same twice is exact and needs no more runs.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
@@ -157,10 +158,10 @@ def _judge_pairs(bar: Bar, outcome: Outcome) -> None:
     peers = [sample.metric(bar.metric) for sample in outcome.peers]
     near, far = peers[0::2], peers[1::2]
     if bar.kind == "diff":
-        outcome.interval = mean_interval([mine - other for mine, other in zip(ours, near)])
+        outcome.interval = mean_interval([a - (b + c) / 2 for a, b, c in zip(ours, near, far)])
         outcome.control = mean_interval([one - other for one, other in zip(near, far)])
     else:
-        outcome.interval = ratio_interval([mine / other for mine, other in zip(ours, near)])
+        outcome.interval = ratio_interval([a / math.sqrt(b * c) for a, b, c in zip(ours, near, far)])
         outcome.control = ratio_interval([one / other for one, other in zip(near, far)])
     outcome.verdict = bar.limit.verdict(outcome.interval)
     if not bar.limit.control_holds(outcome.control):

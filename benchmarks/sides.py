@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two sides of a bar, made from the words of `ours_run` and `peer_run`.
 
-    program ARG...               our benchmark program (built with PENSTOCK_BENCHMARKS=ON), over the public API
-    model ARG...                 our program over the engine's simulator
-    callgrind SMALL LARGE ARG... user instructions of the program, an operation: run with --count=SMALL and --count=LARGE under
-                                 callgrind, the difference divided, so that start-up cancels
-    python ARG...                `python -m benchmarks.python_side ARG...` in a fresh interpreter
-    fio KIND KEY=VALUE...        fio; see fio.py
+    program ARG...    our benchmark program (built with PENSTOCK_BENCHMARKS=ON), over the public API
+    model ARG...      our program over the engine's simulator
+    callgrind SMALL LARGE ARG...
+                      user instructions of the program, an operation: run with --count=SMALL and --count=LARGE under
+                      callgrind, the difference divided, so that start-up cancels
+    python ARG...     `python -m benchmarks.python_side ARG...` in a fresh interpreter
+    fio KIND KEY=VALUE...    fio; see fio.py
 
-Each prints one JSON object with the fields of a Sample. A handicap is passed on as `--handicap=NAME` (as options to fio).
+Each prints one JSON object with the fields of a Sample. A handicap is passed on as `--handicap=NAME` (to fio as options
+of its own).
 """
 
 from __future__ import annotations

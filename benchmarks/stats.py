@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arithmetic of a verdict: t intervals, and what they say about a limit.
 
-A ratio is judged by the t interval of the mean of its logarithm (so that 0.5 and 2 lie equally far from 1), a difference
-or a plain figure by the t interval of its mean. Nothing here knows what was measured.
+A ratio is judged by the t interval of the mean of its logarithm (so that 0.5 and 2 lie equally far from 1), a
+difference or a plain figure by the t interval of its mean. Nothing here knows what was measured.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 # Two-sided 95 % quantiles of Student's t, by degrees of freedom 1..30.
 _T95 = (
@@ -41,7 +41,7 @@ class Interval:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """The t interval of the mean. Equal values give an interval of no width, a single one has nothing to say: infinite."""
+    """The t interval of the mean. Equal values give one of no width; a single one says nothing: an infinite one."""
     if not values:
         raise ValueError("no values")
     mean = statistics.fmean(values)

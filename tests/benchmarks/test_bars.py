@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from benchmarks.bars import BarError, load_bars, parse_bars, parse_limit, select
+from benchmarks.stats import Interval
+
+ROW = """
+[[bar]]
+id = "engine.x"
+what = "x"
+peer = "fio"
+metric = "bandwidth"
+bar = ">= 0.98"
+place = "loop"
+handicap = "depth1"
+ours_run = "program read"
+peer_run = "fio read"
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "low", "high", "verdict"),
+    [
+        (">= 0.98", 0.99, 1.01, "met"),
+        (">= 0.98", 0.98, 1.01, "met"),
+        (">= 0.98", 0.97, 1.01, "undecided"),
+        (">= 0.98", 0.90, 0.97, "missed"),
+        ("<= 1.3", 1.0, 1.2, "met"),
+        ("<= 1.3", 1.2, 1.4, "undecided"),
+        ("<= 1.3", 1.31, 1.4, "missed"),
+        ("<= 0", 0, 0, "met"),
+        ("within 0.5%", 0.996, 1.004, "met"),
+        ("within 0.5%", 0.994, 1.004, "undecided"),
+        ("within 0.5%", 0.98, 0.994, "missed"),
+        ("within 0.5%", 1.006, 1.1, "missed"),
+    ],
+)
+def test_verdict(limit, low, high, verdict):
+    assert parse_limit(limit).verdict(Interval((low + high) / 2, low, high)) == verdict
+
+
+@pytest.mark.parametrize(
+    ("limit", "low", "high", "holds"),
+    [
+        (">= 0.98", 0.991, 1.009, True),
+        (">= 0.98", 0.991, 1.011, False),
+        (">= 0.98", 0.985, 1.0, False),
+        ("<= 1.3", 0.86, 1.14, True),
+        ("<= 1.3", 0.84, 1.0, False),
+        (">= 3", 0.86, 1.14, True),
+        (">= 3", 0.8, 1.0, False),
+        ("<= +5us", -2.4, 2.4, True),
+        ("<= +5us", -2.6, 0, False),
+    ],
+)
+def test_control(limit, low, high, holds):
+    assert parse_limit(limit).control_holds(Interval(1, low, high)) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "sign", "figure", "unit", "difference", "told"),
+    [
+        (">= 0.98", ">=", 0.98, "", False, ">=0.98"),
+        ("<=+5us", "<=", 5, "us", True, "<=+5us"),
+        ("<= 64MiB", "<=", 64, "MiB", False, "<=64MiB"),
+        ("<= 12_000", "<=", 12000, "", False, "<=12_000"),
+        ("within 0.5%", "within", 0.005, "", False, "=1+-0.5%"),
+    ],
+)
+def test_limits_are_read(text, sign, figure, unit, difference, told):
+    limit = parse_limit(text)
+    assert (limit.sign, limit.unit, limit.difference, limit.text) == (sign, unit, difference, told)
+    assert limit.figure == pytest.approx(figure)
+
+
+@pytest.mark.parametrize("text", ["", "0.98", "> 1", "== 3", ">= x", "within 5"])
+def test_limits_that_mean_nothing_are_refused(text):
+    with pytest.raises(BarError, match="expected"):
+        parse_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("change", "to", "says"),
+    [
+        ('bar = ">= 0.98"', 'bar = ">= 1.0"', "exactly 1"),
+        ('place = "loop"', 'place = "moon"', "moon"),
+        ('place = "loop"', 'place = "throttled"', "needs a rate"),
+        ('place = "loop"', 'place = "loop"\nrate = { bps = 5 }', "rate belongs"),
+        ('metric = "bandwidth"', 'metric = "beauty"', "beauty"),
+        ('handicap = "depth1"', "", "missing .*handicap"),
+        ('what = "x"', 'what = "x"\nwat = "y"', "unknown .*wat"),
+        ('id = "engine.x"', 'id = "Engine"', "lower case"),
+        ("[[bar]]", "[[bar]", "not TOML"),
+    ],
+)
+def test_rows_that_are_wrong_say_how(change, to, says):
+    assert change in ROW
+    with pytest.raises(BarError, match=says):
+        parse_bars(ROW.replace(change, to))
+
+
+def test_an_id_is_there_once():
+    assert len(parse_bars(ROW)) == 1
+    with pytest.raises(BarError, match="two rows"):
+        parse_bars(ROW + ROW)
+
+
+def test_kinds():
+    assert parse_bars(ROW)[0].kind == "ratio"
+    assert parse_bars(ROW.replace(">= 0.98", "<= +5us"))[0].kind == "diff"
+    assert parse_bars(ROW.replace('peer_run = "fio read"', ""))[0].kind == "value"
+
+
+def test_selection_by_prefix_keeps_the_order_of_the_table():
+    bars = load_bars()
+    assert select(bars, []) == bars
+    assert {bar.id for bar in select(bars, ["yardstick"])} == {b.id for b in bars if b.id.startswith("yardstick")}
+    with pytest.raises(BarError, match="nothing.at.all"):
+        select(bars, ["nothing.at.all"])
+
+
+def test_every_row_of_the_table_names_a_handicap_and_a_side():
+    for bar in load_bars():
+        assert bar.handicap, bar.id
+        kinds = ("program", "model", "callgrind", "python", "fio")
+        assert bar.ours_run.split()[0] in kinds, bar.id
+        assert not bar.peer_run or bar.peer_run.split()[0] in kinds, bar.id
+
+
+CELLS = """
+depth_straight depth_slots depth_random depth_devices classes read_1g write_1g read_torch write_torch random_4k
+cpu_1g_read cpu_1g_write cpu_4k instructions_1m instructions_4k instructions_blocking copies_aligned_4
+copies_aligned_512 new_file latency_4k_cpp latency_4k_python many_small_write many_small_read
+syscalls_1m syscalls_4k idle_cpu idle_memory import_time import_first_read
+""".split()
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_promise_has_its_row(cell):
+    assert any(bar.id == f"engine.{cell}" for bar in load_bars())

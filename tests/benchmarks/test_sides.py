@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+
+from benchmarks import fio, processes, sides
+from benchmarks.places import CannotRun, Place
+from benchmarks.samples import Sample
+
+FIO = """fio: a warning before the JSON
+{"jobs": [{"error": 0, "job_runtime": 2000, "usr_cpu": 1.5, "sys_cpu": 8.5,
+  "read": {"io_bytes": 1073741824, "total_ios": 1024, "runtime": 1000,
+           "clat_ns": {"percentile": {"50.000000": 15000}}}}]}
+"""
+
+
+def test_fio_figures():
+    sample = fio.sample(FIO, "read", ["fio"], 10)
+    assert sample.metric("bandwidth") == 1 << 30
+    assert sample.metric("iops") == 1024
+    assert sample.metric("cpu") == pytest.approx(0.2)
+    assert sample.metric("p50_us") == 15
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"jobs": []}', FIO.replace('"error": 0', '"error": 5')])
+def test_fio_that_failed_is_no_sample(text):
+    with pytest.raises(processes.RunFailed):
+        fio.sample(text, "read", ["fio"], 0)
+
+
+def test_fio_variants():
+    side = fio.Fio("write bs=1m fallocate=none|native".split())
+    assert len(side.variants) == 4
+    side.variant = side.variants[-1]
+    assert side.name == "fio write fallocate=native ioengine=libaio"
+    assert len(fio.Fio("read bs=1m ioengine=libaio".split()).variants) == 1
+
+
+def test_a_program_prints_a_sample_in_its_last_line():
+    text = "hello\n" + json.dumps({"seconds": 2, "bytes": 4, "version": "0.1", "backend": "io_uring"})
+    sample = sides.parse_sample(text, ["x"], 77)
+    assert (sample.seconds, sample.peak_memory_kib) == (2, 77)
+    assert sample.details == {"version": "0.1", "backend": "io_uring"}
+    with pytest.raises(ValueError, match="gave no cpu"):
+        sample.metric("cpu")
+    for wrong in ("", "no json"):
+        with pytest.raises(processes.RunFailed):
+            sides.parse_sample(wrong, ["x"], 0)
+
+
+def test_a_program_that_is_not_built_says_what_to_do(tmp_path):
+    with pytest.raises(CannotRun, match="PENSTOCK_BENCHMARKS"):
+        sides.make_side("program read", build=tmp_path)
+
+
+def test_processes(tmp_path):
+    assert processes.run(["echo", "x"]).stdout == "x\n"
+    assert processes.run(["true"]).peak_memory_kib > 0
+    with pytest.raises(processes.RunFailed, match="exit 3: oh"):
+        processes.run(["sh", "-c", "echo oh >&2; exit 3"])
+    with pytest.raises(CannotRun, match="no ring"):
+        processes.run(["sh", "-c", "echo no ring >&2; exit 77"])
+    with pytest.raises(CannotRun, match="not there"):
+        processes.run([str(tmp_path / "nothing")])
+
+
+def test_a_process_past_its_time_ends_with_what_it_forked(tmp_path):
+    mark = tmp_path / "alive"
+    with pytest.raises(processes.RunFailed, match="no end"):
+        processes.run(["sh", "-c", f"(sleep 1.5; touch {mark}) & sleep 60"], timeout_s=0.2)
+    import time
+
+    time.sleep(2)
+    assert not mark.exists()
+
+
+def test_a_place_without_storage_has_no_file():
+    assert Place("memory").fill("x {count}") == "x {count}"
+    with pytest.raises(CannotRun, match="no storage"):
+        Place("memory").fill("{file}")
+
+
+def test_metrics_of_a_sample_without_figures():
+    for metric in ("bandwidth", "iops", "cpu", "seconds", "p50_us", "value"):
+        with pytest.raises(ValueError, match="gave no"):
+            Sample(command=["x"]).metric(metric)
