@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine: reads and writes of memory at offsets of files, at the speed of the device.
+//
+//     penstock::Engine engine;
+//     penstock::File file("weights.bin");
+//     engine.read(file, bytes, offset);                    // blocks
+//     auto transfer = engine.read_async(file, bytes, 0);   // does not
+//     transfer.wait();
+#pragma once
+
+#include <penstock/error.hpp>
+#include <penstock/file.hpp>
+#include <penstock/types.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock {
+
+namespace engine {
+class Core;
+class Transfer;
+}  // namespace engine
+
+/// All of an engine's settings. An environment variable PENSTOCK_<NAME> (for example
+/// PENSTOCK_BACKEND=posix, PENSTOCK_BLOCK_BYTES=512KiB) overrides the default of the option it is
+/// named after, and nothing that a program sets itself.
+struct EngineOptions {
+    /// kAuto: io_uring, else libaio, else POSIX threads; `describe()` says which and why. Another
+    /// value forces it, or is an error where it cannot be had; small reads are then not done inline.
+    BackendKind backend = BackendKind::kAuto;
+    std::uint32_t block_bytes = 1 << 20;  ///< of a request at most; a multiple of 64 KiB
+    std::uint32_t queue_depth = 128;      ///< requests at the device, a channel
+    std::uint64_t in_flight_bytes = std::uint64_t{16} << 20;  ///< at the device, a channel
+    std::uint32_t channels = 1;      ///< a device; more only where one thread does not fill it
+    std::uint32_t copy_threads = 2;  ///< for memory that the device cannot reach itself
+    /// Blocking transfers up to so many bytes run on the caller's thread when nothing is before them.
+    std::uint64_t inline_bytes_max = 64 << 10;
+    std::uint32_t transfers_max = 0;  ///< in flight; beyond it kWouldBlock. 0: no limit
+    /// At the device for the background class, so that what is urgent waits behind little.
+    std::uint64_t background_bytes = 1280 << 10;
+};
+
+/// Options of one transfer.
+struct TransferOptions {
+    Priority priority = Priority::kNormal;
+    /// Reads: meeting the end of the file is fine; `extent_bytes()` says how much came.
+    bool allow_short = false;
+    /// Writes: durable (data, size, name) when done.
+    bool sync = false;
+    /// For paths, which are opened for this transfer.
+    DirectIo direct = DirectIo::kAuto;
+};
+
+/// Row `ids[i]` of a table in one file, to memory + i * row_bytes.
+struct Rows {
+    std::uint64_t base = 0;          ///< offset of row 0, bytes
+    std::uint64_t stride_bytes = 0;  ///< from row to row
+    std::uint64_t row_bytes = 0;
+    std::byte* memory = nullptr;     ///< ids.size() * row_bytes bytes
+    std::vector<std::uint64_t> ids;
+};
+
+/// A transfer in full generality; the verbs of Engine are short forms of it.
+struct TransferRequest {
+    bool write = false;
+    std::vector<File> files;         ///< that the extents number; or
+    std::vector<std::string> paths;  ///< opened for this transfer; writes create, nothing truncates
+    std::vector<Extent> extents;
+    std::optional<Rows> rows;  ///< instead of extents: rows of file 0
+    TransferOptions options;
+};
+
+/// One read or write that is under way, or over. Movable. The memory it was given must stay valid until it is
+/// done, also when this handle is dropped: the transfer goes on, and an error of it is raised by the
+/// next Engine::drain(). Thread-safe, but for moving.
+class PENSTOCK_API Transfer {
+public:
+    Transfer() = default;
+    Transfer(Transfer&& other) noexcept;
+    Transfer& operator=(Transfer&& other) noexcept;
+    Transfer(const Transfer&) = delete;
+    Transfer& operator=(const Transfer&) = delete;
+    ~Transfer();
+
+    /// Bytes moved. Throws the transfer's Error.
+    std::uint64_t wait();
+    /// The same, or nothing when the time is over; the transfer goes on.
+    std::optional<std::uint64_t> wait_for(std::chrono::nanoseconds timeout);
+    /// Never throws, never blocks.
+    [[nodiscard]] bool done() const noexcept;
+    [[nodiscard]] TransferStatus status() const noexcept;
+    /// Submits no more and lets what is at the device come back; wait() then throws kCancelled. The
+    /// memory of a read and the extent of a write are undefined. Nothing when it is over.
+    void cancel();
+    /// Also while it runs.
+    void set_priority(Priority priority);
+    /// Bytes of one extent: less than asked only with allow_short. Once done.
+    [[nodiscard]] std::uint64_t extent_bytes(std::size_t index) const;
+    /// Bytes asked for in all.
+    [[nodiscard]] std::uint64_t total_bytes() const noexcept;
+    /// Adds 1 to an eventfd when it is done (at once when it is): for event loops.
+    void notify(int eventfd);
+    [[nodiscard]] bool valid() const noexcept { return transfer_ != nullptr; }
+
+private:
+    friend class Engine;
+    Transfer(std::shared_ptr<engine::Core> core, engine::Transfer* transfer) noexcept;
+    void reset() noexcept;
+    std::uint64_t result();
+
+    std::shared_ptr<engine::Core> core_;
+    engine::Transfer* transfer_ = nullptr;
+};
+
+/// Percentiles of the requests' time at the device, in nanoseconds (to within 12 %).
+struct LatencyStats {
+    std::int64_t p50 = 0;
+    std::int64_t p90 = 0;
+    std::int64_t p99 = 0;
+    std::int64_t p999 = 0;
+    std::int64_t max = 0;
+};
+
+/// Since the engine was made; take differences for an interval.
+struct EngineStats {
+    std::uint64_t bytes_read = 0;  ///< as the devices saw them
+    std::uint64_t bytes_written = 0;
+    std::uint64_t requests = 0;
+    std::uint64_t inline_requests = 0;  ///< of them, on callers' threads
+    std::uint64_t retries = 0;
+    std::uint64_t slot_requests = 0;  ///< through aligned memory of ours
+    std::uint64_t edge_requests = 0;  ///< unaligned ends of writes, through the page cache
+    std::uint64_t copied_bytes = 0;   ///< by us, between that memory and callers'
+    std::uint64_t system_calls = 0;   ///< of the backends' submission and completion
+    std::uint32_t running = 0;        ///< transfers
+    LatencyStats latency;
+};
+
+/// What runs, and why.
+struct EngineDescription {
+    std::string backend;                ///< "io_uring", "libaio", "posix"
+    std::string detail;                 ///< flags and rungs in use
+    std::vector<std::string> refusals;  ///< why those before it were not taken
+    struct Device {
+        std::uint32_t major = 0;
+        std::uint32_t minor = 0;
+        std::uint32_t channels = 0;
+        std::string backend;
+    };
+    std::vector<Device> devices;
+    EngineOptions options;
+    /// A few lines for people.
+    [[nodiscard]] PENSTOCK_API std::string text() const;
+};
+
+/// Moves bytes between files and memory. Thread-safe. Costs nothing while it waits; threads and rings come with
+/// the first transfer to a device. Works on in a child after fork(), anew.
+class PENSTOCK_API Engine {
+public:
+    explicit Engine(const EngineOptions& options = default_options());
+    /// On another file system than this machine's.
+    Engine(const EngineOptions& options, const FileSystem& file_system);
+    Engine(const Engine&) = delete;
+    Engine& operator=(const Engine&) = delete;
+    /// Waits for what runs.
+    ~Engine();
+
+    /// The defaults with what the environment overrides. Throws kInvalidArgument on a value that
+    /// means nothing.
+    [[nodiscard]] static EngineOptions default_options();
+
+    // Blocking. Bytes moved.
+    std::uint64_t read(const File& file, std::span<std::byte> into, std::uint64_t offset = 0,
+                       const TransferOptions& options = {});
+    std::uint64_t read(const std::string& path, std::span<std::byte> into, std::uint64_t offset = 0,
+                       const TransferOptions& options = {});
+    std::uint64_t write(const File& file, std::span<const std::byte> data, std::uint64_t offset = 0,
+                        const TransferOptions& options = {});
+    std::uint64_t write(const std::string& path, std::span<const std::byte> data,
+                        std::uint64_t offset = 0, const TransferOptions& options = {});
+
+    // Not blocking. Wrong arguments throw here; what the system refuses arrives in the transfer.
+    [[nodiscard]] Transfer read_async(const File& file, std::span<std::byte> into,
+                                      std::uint64_t offset = 0, const TransferOptions& options = {});
+    [[nodiscard]] Transfer read_async(const std::string& path, std::span<std::byte> into,
+                                      std::uint64_t offset = 0, const TransferOptions& options = {});
+    [[nodiscard]] Transfer write_async(const File& file, std::span<const std::byte> data,
+                                       std::uint64_t offset = 0,
+                                       const TransferOptions& options = {});
+    [[nodiscard]] Transfer write_async(const std::string& path, std::span<const std::byte> data,
+                                       std::uint64_t offset = 0,
+                                       const TransferOptions& options = {});
+
+    /// Many extents over many files on several devices: one transfer.
+    [[nodiscard]] Transfer submit(TransferRequest request);
+    /// The same, for somebody who will wait at once: small ones are then done when this returns.
+    [[nodiscard]] Transfer run(TransferRequest request);
+
+    /// Waits until nothing runs, or the time is over (false); then throws the first error of a
+    /// transfer that was dropped before anybody asked.
+    bool drain(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
+    [[nodiscard]] EngineStats stats() const;
+    [[nodiscard]] EngineDescription describe() const;
+    [[nodiscard]] const EngineOptions& options() const noexcept;
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files, and the file systems they are on.
+#pragma once
+
+#include <penstock/error.hpp>
+#include <penstock/types.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace penstock {
+
+namespace os {
+class File;
+class FileLock;
+class FileSystem;
+}  // namespace os
+
+struct FileOptions {
+    Access access = Access::kRead;
+    bool create = false;     ///< make it (0666 less umask) when it is not there
+    bool exclusive = false;  ///< with create: an error when it is there
+    bool truncate = false;   ///< cut it to zero bytes; nothing else ever truncates
+    DirectIo direct = DirectIo::kAuto;
+};
+
+/// What is known of an open file. Alignments are in bytes, 1 = no demand; Penstock keeps to them by
+/// itself, they are for whoever wants to lay bytes out well.
+struct FileInfo {
+    std::string path;
+    Access access = Access::kRead;
+    std::string file_system;  ///< "ext4", "xfs", "tmpfs", "block device", ...
+    std::uint32_t device_major = 0;
+    std::uint32_t device_minor = 0;
+    bool is_block_device = false;
+    bool direct = false;  ///< I/O bypasses the page cache
+    std::uint32_t memory_align = 1;
+    std::uint32_t read_align = 1;
+    std::uint32_t write_align = 1;
+    std::uint32_t block_bytes = 4096;  ///< block of the file system
+    std::string reason;                ///< how the alignments were learnt, or why it is not direct
+};
+
+/// An open file, also a block device. Copies share one opening; it is closed by close() or with the last copy, but
+/// not before the transfers on it are through. Thread-safe but for close(). All calls block and throw
+/// Error.
+class PENSTOCK_API File {
+public:
+    /// Not open.
+    File() = default;
+    /// On this machine's file system.
+    explicit File(const std::string& path, const FileOptions& options = {});
+
+    [[nodiscard]] bool is_open() const noexcept { return file_ != nullptr; }
+    [[nodiscard]] FileInfo info() const;
+    [[nodiscard]] const std::string& path() const;
+    /// Bytes.
+    [[nodiscard]] std::uint64_t size() const;
+    /// Cuts or extends (with zeros) to `bytes`.
+    void truncate(std::uint64_t bytes);
+    /// Gives [offset, offset + bytes) room on the device, and the file that size. False where the
+    /// file system cannot, which is normal.
+    bool preallocate(std::uint64_t offset, std::uint64_t bytes);
+    /// Data, size and name survive a power cut from here on.
+    void sync();
+    /// Says what closing said. Calling it again is fine.
+    void close();
+
+    /// For Engine and FileSystem.
+    [[nodiscard]] const std::shared_ptr<os::File>& handle() const noexcept { return file_; }
+    explicit File(std::shared_ptr<os::File> file) : file_(std::move(file)) {}
+
+private:
+    std::shared_ptr<os::File> file_;
+};
+
+/// Bytes of a file system.
+struct Space {
+    std::uint64_t total_bytes = 0;
+    std::uint64_t free_bytes = 0;  ///< what this user may still take
+};
+
+/// An advisory lock, held until the last copy is gone.
+class PENSTOCK_API FileLock {
+public:
+    FileLock() = default;
+    explicit FileLock(std::shared_ptr<os::FileLock> lock) : lock_(std::move(lock)) {}
+    [[nodiscard]] bool held() const noexcept { return lock_ != nullptr; }
+
+private:
+    std::shared_ptr<os::FileLock> lock_;
+};
+
+/// Everything that is done with storage and is not a transfer. Thread-safe. All calls block and throw
+/// Error with the operation and path.
+class PENSTOCK_API FileSystem {
+public:
+    /// This machine's.
+    [[nodiscard]] static FileSystem local();
+
+    [[nodiscard]] File open(const std::string& path, const FileOptions& options = {}) const;
+    /// Replaces `to` atomically when it is there.
+    void rename(const std::string& from, const std::string& to) const;
+    /// A second name for the same file.
+    void link(const std::string& from, const std::string& to) const;
+    /// A file or an empty folder.
+    void remove(const std::string& path) const;
+    /// One level.
+    void make_folder(const std::string& path) const;
+    /// Names, sorted, without "." and "..".
+    [[nodiscard]] std::vector<std::string> list(const std::string& path) const;
+    [[nodiscard]] Space space(const std::string& path) const;
+    /// Exclusive; the file is made when it is not there. An Error with EWOULDBLOCK when it is held.
+    [[nodiscard]] FileLock lock(const std::string& path) const;
+    /// Makes the names in a folder survive a power cut.
+    void sync_folder(const std::string& path) const;
+
+    /// For Engine, and for file systems that come with the library.
+    [[nodiscard]] const std::shared_ptr<os::FileSystem>& handle() const noexcept { return impl_; }
+    explicit FileSystem(std::shared_ptr<os::FileSystem> impl) : impl_(std::move(impl)) {}
+
+private:
+    std::shared_ptr<os::FileSystem> impl_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that I/O likes: aligned to pages (2 MiB with huge pages), touched once and kept.
+#pragma once
+
+#include <penstock/error.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace penstock {
+
+struct MemoryOptions {
+    bool lock = false;        ///< mlock; where the limit forbids it, not locked and `shortfall()` says why
+    bool huge_pages = true;   ///< transparent huge pages from 2 MiB up, where the system gives them
+    std::uint64_t kept_bytes_max = std::uint64_t{1} << 30;  ///< what a pool keeps of what came back
+};
+
+/// A block of memory on loan from a pool; goes back with its last owner. Movable. Contents undefined.
+class PENSTOCK_API Buffer {
+public:
+    Buffer() = default;
+    [[nodiscard]] std::byte* data() const noexcept { return data_; }
+    /// Bytes, as asked.
+    [[nodiscard]] std::uint64_t size() const noexcept { return bytes_; }
+    [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, bytes_}; }
+    [[nodiscard]] bool locked() const;
+    /// What was asked for and could not be had, why, and the cure; or empty.
+    [[nodiscard]] std::string shortfall() const;
+
+private:
+    friend class MemoryPool;
+    std::shared_ptr<void> owner_;
+    std::byte* data_ = nullptr;
+    std::uint64_t bytes_ = 0;
+};
+
+/// Hands out buffers and keeps those that come back. Thread-safe. Buffers may outlive it.
+class PENSTOCK_API MemoryPool {
+public:
+    explicit MemoryPool(const MemoryOptions& options = {});
+    /// Throws Error (kOutOfMemory), naming the size.
+    [[nodiscard]] Buffer take(std::uint64_t bytes);
+    /// Bytes that wait for somebody to take them.
+    [[nodiscard]] std::uint64_t kept_bytes() const;
+    /// Gives these back to the system.
+    void trim();
+
+private:
+    struct Impl;
+    std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace penstock

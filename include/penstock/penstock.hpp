@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// All of the public API.
+#pragma once
+
+#include <penstock/engine.hpp>
+#include <penstock/error.hpp>
+#include <penstock/file.hpp>
+#include <penstock/memory.hpp>
+#include <penstock/types.hpp>
+#include <penstock/version.hpp>
