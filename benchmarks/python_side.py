@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of the Python face, each in a fresh interpreter: `python -m benchmarks.python_side JOB --key=value ...`.
+
+Prints one JSON object. Ends with 77 and the reason where something it needs is not installed. Nothing but the standard
+library is imported before a clock runs.
+"""
+
+import json
+import random
+import resource
+import sys
+import time
+from pathlib import Path
+
+_SKIP = 77
+_BLOCK = 4096
+
+
+def _need(module):
+    try:
+        return __import__(module)
+    except ImportError as error:
+        print(f"{module} cannot be imported: {error}; `make bench` sets up what is needed", file=sys.stderr)
+        sys.exit(_SKIP)
+
+
+def _cpu_s():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _aligned_memory(size):
+    import mmap
+
+    return mmap.mmap(-1, size)
+
+
+def import_module(arguments):
+    """Seconds of `import MODULE`. Handicap `eager`: what the module leaves for later is imported at once."""
+    start = time.perf_counter()
+    module = _need(arguments["module"])
+    if arguments.get("handicap") == "eager":
+        for eager in (
+            "torch",
+            "numpy",
+            "asyncio",
+            "unittest.mock",
+            "xml.dom.minidom",
+            "http.server",
+            "multiprocessing.pool",
+        ):
+            try:
+                __import__(eager)
+            except ImportError:
+                continue
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "version": getattr(module, "__version__", "unknown")}
+
+
+def first_read(arguments):
+    """Milliseconds of the first read after the import: rings, threads and memory come with it."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "data")
+        path.write_bytes(bytes(1 << 20))
+        memory = bytearray(1 << 20)
+        penstock = _need("penstock")
+        start = time.perf_counter()
+        if arguments.get("handicap") == "delay_60ms":
+            time.sleep(0.060)
+        moved = penstock.read(str(path), memory)
+        seconds = time.perf_counter() - start
+        assert moved == 1 << 20
+    return {"value": seconds * 1000, "seconds": seconds, "version": penstock.__version__}
+
+
+def latency(arguments):
+    """Median microseconds of one blocking 4 KiB read. Handicap `hop`: through another thread."""
+    penstock = _need("penstock")
+    count = int(arguments["count"])
+    memory = _aligned_memory(_BLOCK)
+    blocks = Path(arguments["path"]).stat().st_size // _BLOCK
+    choose = random.Random(1)
+    offsets = [choose.randrange(blocks) * _BLOCK for _ in range(count + 500)]
+    times = []
+    hop = arguments.get("handicap") == "hop"
+    clock = time.perf_counter_ns
+    with penstock.Engine() as engine, penstock.File(arguments["path"], "r") as file:
+        read, read_async = engine.read, engine.read_async
+        for offset in offsets:
+            start = clock()
+            if hop:
+                read_async(file, memory, offset).wait()
+            else:
+                read(file, memory, offset)
+            times.append(clock() - start)
+    times = sorted(times[500:])
+    return {"p50_us": times[len(times) // 2] / 1000, "operations": count, "version": penstock.__version__}
+
+
+def torch_tensor(arguments):
+    """One tensor as torch allocates it, read or written whole. Handicap `delay_1ms`: in blocks, a pause after each."""
+    penstock, torch = _need("penstock"), _need("torch")
+    size = int(arguments["bytes"])
+    tensor = torch.ones(size, dtype=torch.uint8)
+    pieces = [(tensor, 0)]
+    pause = arguments.get("handicap") == "delay_1ms"
+    if pause:
+        pieces = [(tensor[at : at + (1 << 20)], at) for at in range(0, size, 1 << 20)]
+    write = arguments["op"] == "write"
+    with penstock.Engine() as engine, penstock.File(arguments["path"], "rw" if write else "r") as file:
+        # The ring comes with the first transfer; fio makes its own before its clock starts.
+        engine.read_async(file, torch.empty(_BLOCK, dtype=torch.uint8), 0).wait()
+        verb = engine.write if write else engine.read
+        start, start_cpu = time.perf_counter(), _cpu_s()
+        for piece, offset in pieces:
+            verb(file, piece, offset)
+            if pause:
+                time.sleep(0.001)
+        seconds, cpu_s = time.perf_counter() - start, _cpu_s() - start_cpu
+    return {
+        "seconds": seconds,
+        "bytes": size,
+        "cpu_s": cpu_s,
+        "operations": len(pieces),
+        "version": penstock.__version__,
+        "torch": torch.__version__,
+        "address_alignment": tensor.data_ptr() & -tensor.data_ptr(),
+    }
+
+
+_JOBS = {"import": import_module, "first_read": first_read, "latency": latency, "torch": torch_tensor}
+
+
+def main():
+    job, *words = sys.argv[1:] or [""]
+    if job not in _JOBS:
+        print(f"python -m benchmarks.python_side JOB --key=value ...; jobs: {' '.join(_JOBS)}", file=sys.stderr)
+        return 64
+    arguments = dict(word.removeprefix("--").partition("=")[::2] for word in words)
+    print(json.dumps(_JOBS[job](arguments)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

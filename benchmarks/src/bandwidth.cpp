@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs that move many bytes: one long transfer, many random reads, many small tensors.
+#include "jobs.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+namespace penstock::benchmarks {
+
+namespace {
+
+constexpr std::uint64_t kWindowBlocks = 4096;
+
+/// The ring and the thread come with the first transfer; fio makes its own before its clock starts.
+void warm_up(Engine& engine, const std::string& path) {
+    Memory memory(4096);
+    engine.read_async(path, {memory.data(), 4096}).wait();
+}
+
+void in_turns_with_delay(Engine& engine, const File& file, bool write, std::byte* data,
+                         std::uint64_t bytes, std::uint64_t block) {
+    for (std::uint64_t offset = 0; offset < bytes; offset += block) {
+        if (write) {
+            engine.write(file, {data + offset, block}, offset);
+        } else {
+            engine.read(file, {data + offset, block}, offset);
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+}
+
+void each_by_system_call(const std::string& path, bool write, const std::vector<Extent>& extents) {
+    const int fd = open(path.c_str(), (write ? O_WRONLY : O_RDONLY) | O_DIRECT | O_CLOEXEC);
+    if (fd < 0) {
+        throw CannotRun(path + ": " + std::strerror(errno));
+    }
+    for (const Extent& extent : extents) {
+        const auto offset = static_cast<off_t>(extent.offset);
+        const ssize_t moved = write ? pwrite(fd, extent.memory, extent.bytes, offset)
+                                    : pread(fd, extent.memory, extent.bytes, offset);
+        if (moved != static_cast<ssize_t>(extent.bytes)) {
+            throw std::runtime_error(path + ": a plain system call moved " + std::to_string(moved));
+        }
+    }
+    close(fd);
+}
+
+}  // namespace
+
+EngineOptions engine_options(const Arguments& arguments) {
+    EngineOptions options = Engine::default_options();
+    options.queue_depth =
+        static_cast<std::uint32_t>(arguments.number("depth", options.queue_depth));
+    options.block_bytes =
+        static_cast<std::uint32_t>(arguments.number("engine_block", options.block_bytes));
+    if (arguments.text("backend", "") == "uring") {
+        options.backend = BackendKind::kUring;
+    }
+    if (arguments.handicap("depth1")) {
+        options.queue_depth = 1;
+    }
+    return options;
+}
+
+TransferRequest random_request(const File& file, std::uint64_t count, std::uint64_t block,
+                               const Memory& memory, std::uint64_t window) {
+    TransferRequest request;
+    request.files = {file};
+    request.extents.reserve(count);
+    const std::uint64_t blocks = file.size() / block;
+    Random random;
+    for (std::uint64_t i = 0; i < count; ++i) {
+        request.extents.push_back(
+            {random.below(blocks) * block, block, memory.data() + i % window * block, 0});
+    }
+    return request;
+}
+
+void one_by_one(Engine& engine, const TransferRequest& request) {
+    for (const Extent& extent : request.extents) {
+        engine
+            .read_async(request.files[0], {static_cast<std::byte*>(extent.memory), extent.bytes},
+                        extent.offset)
+            .wait();
+    }
+}
+
+void note_engine(const Engine& engine, Figures& figures) {
+    const EngineDescription description = engine.describe();
+    const EngineStats stats = engine.stats();
+    figures.set("version", std::string(PENSTOCK_VERSION));
+    figures.set("backend", description.backend);
+    figures.set("backend_detail", description.detail);
+    figures.set("requests", stats.requests);
+    figures.set("retries", stats.retries);
+    figures.set("copied_bytes", stats.copied_bytes);
+    figures.set("engine_system_calls", stats.system_calls);
+}
+
+void sequential(const Arguments& arguments, Figures& figures) {
+    const bool write = arguments.text("op") == "write";
+    const std::string path = arguments.text("path");
+    const std::uint64_t bytes = arguments.number("bytes");
+    const std::uint64_t block = arguments.number("block");
+    const bool copy = arguments.handicap("copy");
+    Memory memory(bytes, arguments.number("shift", 0));
+    Memory second(copy ? bytes : 4096);
+    EngineOptions options = engine_options(arguments);
+    options.block_bytes = static_cast<std::uint32_t>(block);
+    options.in_flight_bytes = block * options.queue_depth;
+    Engine engine(options);
+    File file;
+    if (write) {
+        // A new file counts from before it is there, what exists from when it is open, as with fio.
+        const bool is_new = access(path.c_str(), F_OK) != 0;
+        file = File(path, {.access = Access::kReadWrite, .create = true});
+        if (!is_new) {
+            warm_up(engine, path);
+        }
+    } else {
+        file = File(path);
+        warm_up(engine, path);
+    }
+    Meter meter;
+    meter.start();
+    if (copy && write) {
+        std::memcpy(memory.data(), second.data(), bytes);
+    }
+    if (arguments.handicap("delay_1ms")) {
+        in_turns_with_delay(engine, file, write, memory.data(), bytes, block);
+    } else if (write) {
+        engine.write(file, {memory.data(), bytes});
+    } else {
+        engine.read(file, {memory.data(), bytes});
+    }
+    if (copy && !write) {
+        std::memcpy(second.data(), memory.data(), bytes);
+    }
+    meter.stop();
+    meter.report(figures, bytes, bytes / block);
+    note_engine(engine, figures);
+}
+
+void random_reads(const Arguments& arguments, Figures& figures) {
+    const std::string path = arguments.text("path");
+    const std::uint64_t count = arguments.number("count");
+    const std::uint64_t block = arguments.number("block");
+    Memory memory(kWindowBlocks * block);
+    Engine engine(engine_options(arguments));
+    const File file(path);
+    TransferRequest request = random_request(file, count, block, memory, kWindowBlocks);
+    warm_up(engine, path);
+    Meter meter;
+    meter.start();
+    if (arguments.handicap("each")) {
+        one_by_one(engine, request);
+    } else {
+        engine.submit(std::move(request)).wait();
+    }
+    meter.stop();
+    meter.report(figures, count * block, count);
+    note_engine(engine, figures);
+}
+
+void many_small(const Arguments& arguments, Figures& figures) {
+    const bool write = arguments.text("op") == "write";
+    const std::string path = arguments.text("path");
+    const std::uint64_t count = arguments.number("count");
+    const std::uint64_t block = arguments.number("block");
+    const std::uint64_t apart = block + 4096;  // so that tensors adjoin in the file, not in memory
+    Memory memory(count * apart);
+    TransferRequest request;
+    request.write = write;
+    for (std::uint64_t i = 0; i < count; ++i) {
+        request.extents.push_back({i * block, block, memory.data() + i * apart, 0});
+    }
+    Engine engine;
+    File file(path, {.access = Access::kReadWrite, .create = true});
+    if (file.size() < count * block) {  // the first run of either side; the others find it laid out
+        engine.write(file, {memory.data(), count * block});
+        file.sync();
+    }
+    request.files = {file};
+    Meter meter;
+    warm_up(engine, path);
+    meter.start();
+    if (arguments.text("api", "engine") == "pread") {
+        each_by_system_call(path, write, request.extents);
+    } else if (arguments.handicap("each")) {
+        for (const Extent& extent : request.extents) {
+            TransferRequest one;
+            one.write = write;
+            one.files = {file};
+            one.extents = {extent};
+            engine.run(std::move(one)).wait();
+        }
+    } else {
+        engine.run(std::move(request)).wait();
+    }
+    meter.stop();
+    meter.report(figures, count * block, count);
+    note_engine(engine, figures);
+}
+
+}  // namespace penstock::benchmarks

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The jobs of penstock_bench_ours, over the public API alone. Each fills in the figures of one run.
+#pragma once
+
+#include "common.hpp"
+
+#include <penstock/penstock.hpp>
+
+#include <memory>
+
+namespace penstock::benchmarks {
+
+void sequential(const Arguments& arguments, Figures& figures);
+void random_reads(const Arguments& arguments, Figures& figures);
+void latency(const Arguments& arguments, Figures& figures);
+void many_small(const Arguments& arguments, Figures& figures);
+void syscalls(const Arguments& arguments, Figures& figures);
+void instructions(const Arguments& arguments, Figures& figures);
+void idle(const Arguments& arguments, Figures& figures);
+
+/// The defaults, with --block, --depth and --backend.
+[[nodiscard]] EngineOptions engine_options(const Arguments& arguments);
+/// `count` reads of `block` bytes at random offsets that are multiples of it, into a window of
+/// memory.
+[[nodiscard]] TransferRequest random_request(const File& file, std::uint64_t count,
+                                             std::uint64_t block, const Memory& memory,
+                                             std::uint64_t window);
+/// Blocks of the file as transfers of their own, each waited for.
+void one_by_one(Engine& engine, const TransferRequest& request);
+void note_engine(const Engine& engine, Figures& figures);
+
+}  // namespace penstock::benchmarks
