@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "os/local_file_system.hpp"
+
+#include "os/faults.hpp"
+#include "support/temp_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace penstock::os {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class LocalFileSystemTest : public ::testing::Test {
+protected:
+    void SetUp() override { testing::reset_faults(); }
+
+    void put(const std::string& name, const std::string& text) {
+        std::ofstream(folder_ / name) << text;
+    }
+    std::string get(const std::string& name) {
+        std::ostringstream text;
+        text << std::ifstream(folder_ / name).rdbuf();
+        return text.str();
+    }
+
+    std::shared_ptr<FileSystem> files_ = local_file_system();
+    support::TempFolder folder_;
+};
+
+TEST_F(LocalFileSystemTest, RenameReplaces) {
+    put("a", "new");
+    put("b", "old");
+    ASSERT_TRUE(files_->rename(folder_ / "a", folder_ / "b"));
+    EXPECT_EQ(get("b"), "new");
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "a"));
+    const auto gone = files_->rename(folder_ / "a", folder_ / "c");
+    ASSERT_FALSE(gone);
+    EXPECT_EQ(gone.error().system_errno, ENOENT);
+    EXPECT_THAT(gone.error().describe(),
+                AllOf(HasSubstr("rename"), HasSubstr(folder_ / "a"), HasSubstr(folder_ / "c")));
+}
+
+TEST_F(LocalFileSystemTest, LinkNeverReplaces) {
+    put("a", "one");
+    ASSERT_TRUE(files_->link(folder_ / "a", folder_ / "b"));
+    EXPECT_EQ(get("b"), "one");
+    EXPECT_EQ(files_->link(folder_ / "a", folder_ / "b").error().system_errno, EEXIST);
+    EXPECT_EQ(files_->link(folder_ / "none", folder_ / "c").error().system_errno, ENOENT);
+}
+
+TEST_F(LocalFileSystemTest, RemoveTakesFilesAndEmptyFolders) {
+    put("a", "x");
+    ASSERT_TRUE(files_->make_folder(folder_ / "d"));
+    put("d/inside", "x");
+    ASSERT_TRUE(files_->remove(folder_ / "a"));
+    const auto full = files_->remove(folder_ / "d");
+    ASSERT_FALSE(full);
+    EXPECT_EQ(full.error().system_errno, ENOTEMPTY);
+    EXPECT_THAT(full.error().describe(), HasSubstr("remove what is in the folder"));
+    ASSERT_TRUE(files_->remove(folder_ / "d/inside"));
+    ASSERT_TRUE(files_->remove(folder_ / "d"));
+    EXPECT_EQ(files_->remove(folder_ / "d").error().system_errno, ENOENT);
+}
+
+TEST_F(LocalFileSystemTest, MakeFolderIsOneLevel) {
+    ASSERT_TRUE(files_->make_folder(folder_ / "d"));
+    EXPECT_EQ(files_->make_folder(folder_ / "d").error().system_errno, EEXIST);
+    const auto deep = files_->make_folder(folder_ / "x/y");
+    ASSERT_FALSE(deep);
+    EXPECT_THAT(deep.error().describe(), HasSubstr("make the folder above it first"));
+}
+
+TEST_F(LocalFileSystemTest, ListIsSorted) {
+    for (const char* name : {"b", "a", ".hidden", "c"}) {
+        put(name, "");
+    }
+    const auto names = files_->list(folder_.path());
+    ASSERT_TRUE(names);
+    EXPECT_THAT(*names, ElementsAre(".hidden", "a", "b", "c"));
+    EXPECT_EQ(files_->list(folder_ / "a").error().system_errno, ENOTDIR);
+    EXPECT_EQ(files_->list(folder_ / "none").error().system_errno, ENOENT);
+}
+
+TEST_F(LocalFileSystemTest, SpaceIsThatOfTheFileSystem) {
+    struct statvfs status {};
+    ASSERT_EQ(::statvfs("/dev/shm", &status), 0);
+    const auto space = files_->space("/dev/shm");
+    ASSERT_TRUE(space);
+    EXPECT_EQ(space->total_bytes, std::uint64_t{status.f_blocks} * status.f_frsize);
+    EXPECT_LE(space->free_bytes, space->total_bytes);
+    EXPECT_EQ(files_->space(folder_ / "none").error().system_errno, ENOENT);
+}
+
+TEST_F(LocalFileSystemTest, LockIsHeldUntilDropped) {
+    auto first = files_->lock(folder_ / "lock");
+    ASSERT_TRUE(first);
+    const auto second = files_->lock(folder_ / "lock");
+    ASSERT_FALSE(second);
+    EXPECT_EQ(second.error().system_errno, EWOULDBLOCK);
+    EXPECT_THAT(second.error().describe(),
+                AllOf(HasSubstr("lock '" + folder_ / "lock'"), HasSubstr("somebody else holds")));
+    // Opening and closing the same file elsewhere in the process does not let go of it.
+    std::ifstream(folder_ / "lock").close();
+    EXPECT_FALSE(files_->lock(folder_ / "lock"));
+    first->reset();
+    EXPECT_TRUE(files_->lock(folder_ / "lock"));
+    EXPECT_EQ(files_->lock(folder_.path()).error().system_errno, EISDIR);
+}
+
+TEST_F(LocalFileSystemTest, LockOfAnotherProcess) {
+    int ready[2];
+    ASSERT_EQ(::pipe(ready), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        auto held = files_->lock(folder_ / "lock");
+        const char said = held ? 'y' : 'n';
+        if (::write(ready[1], &said, 1) == 1) {
+            ::pause();
+        }
+        ::_exit(0);
+    }
+    char said = 0;
+    ASSERT_EQ(::read(ready[0], &said, 1), 1);
+    EXPECT_EQ(said, 'y');
+    EXPECT_EQ(files_->lock(folder_ / "lock").error().system_errno, EWOULDBLOCK);
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    EXPECT_TRUE(files_->lock(folder_ / "lock"));  // a dead process holds nothing
+    ::close(ready[0]);
+    ::close(ready[1]);
+}
+
+TEST_F(LocalFileSystemTest, SyncFolder) {
+    ASSERT_TRUE(files_->sync_folder(folder_.path()));
+    ASSERT_EQ(testing::sync_calls.size(), 1U);
+    EXPECT_EQ(testing::sync_calls[0].call, "fsync");
+    put("a", "");
+    EXPECT_EQ(files_->sync_folder(folder_ / "a").error().system_errno, ENOTDIR);
+    EXPECT_EQ(files_->sync_folder(folder_ / "none").error().system_errno, ENOENT);
+}
+
+TEST_F(LocalFileSystemTest, PathsThatCannotMeanAnything) {
+    const std::string zero("a\0b", 3);
+    EXPECT_EQ(files_->rename("", "b").error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->rename("a", zero).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->link(zero, "b").error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->remove(zero).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->make_folder("").error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->list("").error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->space("").error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->lock("").error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->sync_folder("").error().code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace penstock::os
