@@ -2,8 +2,23 @@
 # What is not ours. Each has a target here, and a room names the ones it links; reasons: docs/dependencies.md.
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
-find_package(fmt 9 REQUIRED)          # used header-only: nothing of it is linked or exported
 find_package(tl-expected 1.0 REQUIRED)
+
+# Of fmt only the headers are used, and its out-of-line half is compiled once (cmake/fmt_once.cpp says why). That half is
+# known for fmt 9; with another version everything is header-only, which is slow to compile and otherwise the same.
+find_package(fmt 9 REQUIRED)
+add_library(penstock_fmt INTERFACE)
+get_target_property(fmt_include fmt::fmt-header-only INTERFACE_INCLUDE_DIRECTORIES)
+target_include_directories(penstock_fmt SYSTEM INTERFACE ${fmt_include})
+if(fmt_VERSION VERSION_LESS 10)
+    add_library(penstock_fmt_once OBJECT "${PROJECT_SOURCE_DIR}/cmake/fmt_once.cpp")
+    target_link_libraries(penstock_fmt_once PRIVATE penstock_fmt)
+    set(PENSTOCK_FMT_OBJECTS $<TARGET_OBJECTS:penstock_fmt_once>)
+else()
+    message(STATUS "fmt ${fmt_VERSION}: header-only, so that compiling takes longer than with fmt 9")
+    target_compile_definitions(penstock_fmt INTERFACE FMT_HEADER_ONLY=1)
+    set(PENSTOCK_FMT_OBJECTS "")
+endif()
 
 # liburing goes in statically, under its MIT option, so that the library asks nothing of the machine it runs on.
 find_path(PENSTOCK_LIBURING_INCLUDE liburing.h)

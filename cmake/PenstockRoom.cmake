@@ -22,8 +22,7 @@ function(penstock_room name)
     add_library(${target} OBJECT ${sources})
     target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src"
                                                  "${PROJECT_SOURCE_DIR}/include")
-    target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY=1)
-    target_link_libraries(${target} PRIVATE Threads::Threads tl::expected fmt::fmt-header-only
+    target_link_libraries(${target} PRIVATE Threads::Threads tl::expected penstock_fmt
                                             ${arg_LIBS})
     set_property(GLOBAL APPEND PROPERTY PENSTOCK_ROOMS ${name})
     set_property(GLOBAL PROPERTY PENSTOCK_ROOM_TARGET_${name} ${target})
@@ -57,6 +56,7 @@ function(penstock_link_rooms target)
         endif()
         target_link_libraries(${target} PRIVATE ${libs})
     endforeach()
+    target_sources(${target} PRIVATE ${PENSTOCK_FMT_OBJECTS})
     target_link_libraries(${target} PRIVATE Threads::Threads)
 endfunction()
 
@@ -66,8 +66,7 @@ function(penstock_program target)
     add_executable(${target} ${arg_SOURCES})
     target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src"
                                                  "${PROJECT_SOURCE_DIR}/include")
-    target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY=1)
-    target_link_libraries(${target} PRIVATE tl::expected fmt::fmt-header-only ${arg_LIBS})
+    target_link_libraries(${target} PRIVATE tl::expected penstock_fmt ${arg_LIBS})
     penstock_link_rooms(${target} ${arg_ROOMS})
 endfunction()
 

@@ -46,7 +46,6 @@ def compile_alone(root, header, include_dirs):
     argv = [
         os.environ.get("CXX", "g++"),
         *FLAGS,
-        "-DFMT_HEADER_ONLY=1",
         *(f"-I{d}" for d in include_dirs),
         "-",
     ]
