@@ -40,6 +40,7 @@ public:
     Error(ErrorCode code, int system_errno, std::string operation, std::string path,
           std::uint64_t offset, const std::string& message);
 
+    [[nodiscard]] const char* what() const noexcept override { return text_.c_str(); }
     /// The operation that failed: "open", "read", "write", "sync", ...
     [[nodiscard]] const std::string& operation() const noexcept { return operation_; }
     /// The file concerned, or empty.
@@ -57,6 +58,7 @@ private:
     std::string operation_;
     std::string path_;
     std::uint64_t offset_;
+    std::string text_;
 };
 
 }  // namespace penstock

@@ -384,13 +384,16 @@ void Channel::end_of_file(ChannelRequest& request) {
     Transfer& transfer = *request.part->transfer;
     const std::uint64_t end = draft.offset + request.done_bytes;
     if (!transfer.allow_short) {
-        const std::uint64_t wanted_end = draft.offset + draft.skip_bytes + draft.wanted_bytes;
+        Extent extent = transfer.extents[draft.at.index];
+        for (std::uint64_t i = draft.at.index; extent.offset + extent.bytes <= end;) {
+            extent = transfer.extents[++i];  // the first that reaches behind the end
+        }
         transfer.fail(base::error(
             ErrorCode::kEndOfFile, "read",
-            fmt::format("the file ends at byte {}, and bytes up to {} were asked for; ask for fewer, "
-                        "or allow a short read",
-                        end, wanted_end),
-            request.file->info().path, draft.offset + draft.skip_bytes));
+            fmt::format("the file has {} bytes, and {} bytes from byte {} on were asked for, up to {}; "
+                        "ask for fewer, or allow a short read",
+                        end, extent.bytes, extent.offset, extent.offset + extent.bytes),
+            request.file->info().path, extent.offset));
         free_request(request);
         return;
     }

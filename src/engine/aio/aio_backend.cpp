@@ -143,7 +143,9 @@ bool AioBackend::submit_some() {
 }
 
 void AioBackend::sleep(std::uint32_t want, base::Nanos timeout) {
-    if (!pending_.empty()) {
+    if (timeout == base::kForever) {
+        want = 1;  // or a wake-up, which is one event, would have to wait for others
+    } else if (!pending_.empty()) {
         want = std::min(want, in_kernel_);  // the others are not there to be waited for
     }
     count_system_call();

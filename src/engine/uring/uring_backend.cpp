@@ -87,7 +87,7 @@ void UringBackend::enter(std::uint32_t want, base::Nanos timeout) {
         if (sleep && !wake_armed_) {
             arm_wake();
         }
-        submit_and_wait(sleep ? want - finished_count_ : 0, timeout);
+        submit_and_wait(sleep ? completions_to_wait_for(want, timeout) : 0, timeout);
         harvest();
         // A signal may end a sleep early. One that has a limit simply ends; one that has none goes
         // on.
@@ -98,6 +98,11 @@ void UringBackend::enter(std::uint32_t want, base::Nanos timeout) {
     if (want > 0) {
         woken_ = false;
     }
+}
+
+// A wake-up is one completion, and must not have to wait for others where no limit ends the sleep.
+std::uint32_t UringBackend::completions_to_wait_for(std::uint32_t want, base::Nanos timeout) const {
+    return timeout == base::kForever ? 1 : want - finished_count_;
 }
 
 // One system call, unless the kernel took only part of what there was.

@@ -6,7 +6,8 @@
 // completion is counted in `woken_` and consumed by the enter() that returns because of it; one
 // that shows up in reap() ends the next enter(), so none is lost. The read is armed only before a
 // sleep and stays armed: a block costs nothing for it. It counts as one completion, so an enter()
-// that waits for several requests may sleep on until they are there or its time is over.
+// that waits for several requests with a time limit may sleep on until they are there or it is
+// over.
 #pragma once
 
 #include "base/intrusive.hpp"
@@ -43,6 +44,8 @@ public:
     void abandon_after_fork() override;
 
 private:
+    [[nodiscard]] std::uint32_t completions_to_wait_for(std::uint32_t want,
+                                                        base::Nanos timeout) const;
     void submit_and_wait(std::uint32_t min_complete, base::Nanos timeout);
     void arm_wake();
     void harvest();

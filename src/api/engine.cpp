@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <penstock/engine.hpp>
+
+#include "api/options.hpp"
+#include "api/raise.hpp"
+#include "api/statistics.hpp"
+#include "base/clock.hpp"
+#include "engine/core.hpp"
+#include "os/local_file_system.hpp"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+namespace penstock {
+
+using api::raise;
+using api::unwrap;
+
+struct Engine::Impl {
+    EngineOptions options;
+    std::shared_ptr<os::FileSystem> file_system;
+    std::mutex mutex;
+    std::shared_ptr<engine::Core> core;
+
+    std::shared_ptr<engine::Core> make_core() const {
+        return unwrap(engine::Core::make(unwrap(api::core_options(options)),
+                                         {.file_system = file_system,
+                                          .backends = api::backends_for(options.backend),
+                                          .clock = std::make_shared<base::SteadyClock>(),
+                                          .make_mover = {}}));
+    }
+
+    // In the child of a fork the inherited core is dead, and so may be whoever held the mutex: the
+    // core is looked at first, and the child starts with one thread.
+    std::shared_ptr<engine::Core> get() {
+        if (core->dead()) {
+            new (&mutex) std::mutex;
+            // Never destroyed: its threads are the parent's.
+            new std::shared_ptr<engine::Core>(std::exchange(core, make_core()));
+        }
+        return core;
+    }
+};
+
+Engine::Engine(const EngineOptions& options) : Engine(options, FileSystem::local()) {}
+
+Engine::Engine(const EngineOptions& options, const FileSystem& file_system)
+    : impl_(std::make_unique<Impl>()) {
+    impl_->options = options;
+    impl_->file_system = file_system.handle();
+    impl_->core = impl_->make_core();
+}
+
+Engine::~Engine() {
+    if (impl_->core->dead()) {
+        new std::shared_ptr<engine::Core>(std::move(impl_->core));
+        return;
+    }
+    while (!impl_->core->wait_idle(base::kForever)) {
+    }
+}
+
+EngineOptions Engine::default_options() {
+    return unwrap(api::options_from_environment());
+}
+
+const EngineOptions& Engine::options() const noexcept {
+    return impl_->options;
+}
+
+namespace {
+
+engine::TransferSpec specify(TransferRequest&& request, bool caller_waits) {
+    engine::TransferSpec spec;
+    spec.op = request.write ? engine::Op::kWrite : engine::Op::kRead;
+    spec.files.reserve(request.files.size());
+    for (const File& file : request.files) {
+        spec.files.push_back(file.handle());
+    }
+    spec.paths = std::move(request.paths);
+    if (request.rows) {
+        Rows& rows = *request.rows;
+        spec.extents = engine::Extents(engine::Rows{rows.base, rows.stride_bytes, rows.row_bytes,
+                                                    rows.memory, std::move(rows.ids)});
+    } else {
+        spec.extents = engine::Extents(std::move(request.extents));
+    }
+    spec.direct = request.options.direct;
+    spec.allow_short = request.options.allow_short;
+    spec.sync = request.options.sync;
+    spec.priority = request.options.priority;
+    spec.caller_waits = caller_waits;
+    return spec;
+}
+
+TransferRequest one(bool write, const File& file, const void* memory, std::uint64_t bytes,
+                    std::uint64_t offset, const TransferOptions& options) {
+    TransferRequest request;
+    request.write = write;
+    request.files.push_back(file);
+    request.extents.push_back({offset, bytes, const_cast<void*>(memory), 0});
+    request.options = options;
+    return request;
+}
+
+TransferRequest one(bool write, const std::string& path, const void* memory, std::uint64_t bytes,
+                    std::uint64_t offset, const TransferOptions& options) {
+    TransferRequest request;
+    request.write = write;
+    request.paths.push_back(path);
+    request.extents.push_back({offset, bytes, const_cast<void*>(memory), 0});
+    request.options = options;
+    return request;
+}
+
+}  // namespace
+
+Transfer Engine::submit(TransferRequest request) {
+    auto core = impl_->get();
+    engine::Transfer* transfer = unwrap(core->start(specify(std::move(request), false)));
+    return Transfer(std::move(core), transfer);
+}
+
+Transfer Engine::run(TransferRequest request) {
+    auto core = impl_->get();
+    engine::Transfer* transfer = unwrap(core->start(specify(std::move(request), true)));
+    return Transfer(std::move(core), transfer);
+}
+
+std::uint64_t Engine::read(const File& file, std::span<std::byte> into, std::uint64_t offset,
+                           const TransferOptions& options) {
+    return run(one(false, file, into.data(), into.size(), offset, options)).wait();
+}
+
+std::uint64_t Engine::read(const std::string& path, std::span<std::byte> into,
+                           std::uint64_t offset, const TransferOptions& options) {
+    return run(one(false, path, into.data(), into.size(), offset, options)).wait();
+}
+
+std::uint64_t Engine::write(const File& file, std::span<const std::byte> data,
+                            std::uint64_t offset, const TransferOptions& options) {
+    return run(one(true, file, data.data(), data.size(), offset, options)).wait();
+}
+
+std::uint64_t Engine::write(const std::string& path, std::span<const std::byte> data,
+                            std::uint64_t offset, const TransferOptions& options) {
+    return run(one(true, path, data.data(), data.size(), offset, options)).wait();
+}
+
+Transfer Engine::read_async(const File& file, std::span<std::byte> into, std::uint64_t offset,
+                            const TransferOptions& options) {
+    return submit(one(false, file, into.data(), into.size(), offset, options));
+}
+
+Transfer Engine::read_async(const std::string& path, std::span<std::byte> into,
+                            std::uint64_t offset, const TransferOptions& options) {
+    return submit(one(false, path, into.data(), into.size(), offset, options));
+}
+
+Transfer Engine::write_async(const File& file, std::span<const std::byte> data,
+                             std::uint64_t offset, const TransferOptions& options) {
+    return submit(one(true, file, data.data(), data.size(), offset, options));
+}
+
+Transfer Engine::write_async(const std::string& path, std::span<const std::byte> data,
+                             std::uint64_t offset, const TransferOptions& options) {
+    return submit(one(true, path, data.data(), data.size(), offset, options));
+}
+
+bool Engine::drain(std::chrono::nanoseconds timeout) {
+    const auto core = impl_->get();
+    const base::SteadyClock clock;
+    const base::Nanos start = clock.now();
+    while (core->running() != 0) {
+        const base::Nanos left = timeout == std::chrono::nanoseconds::max()
+                                     ? base::kForever
+                                     : timeout.count() - (clock.now() - start);
+        if (left <= 0) {
+            return false;
+        }
+        static_cast<void>(core->wait_idle(std::min<base::Nanos>(left, 200'000'000)));
+    }
+    if (const auto error = core->take_unobserved()) {
+        raise(*error);
+    }
+    return true;
+}
+
+EngineStats Engine::stats() const {
+    return api::statistics(*impl_->get());
+}
+
+EngineDescription Engine::describe() const {
+    return api::description(*impl_->get(), impl_->options);
+}
+
+}  // namespace penstock

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <penstock/file.hpp>
+
+#include "api/raise.hpp"
+#include "os/local_file_system.hpp"
+
+namespace penstock {
+
+namespace {
+
+using api::unwrap;
+
+os::File& opened(const std::shared_ptr<os::File>& file) {
+    if (!file) {
+        api::raise(base::error(ErrorCode::kClosed, "file", "it is not open; open it first"));
+    }
+    return *file;
+}
+
+os::OpenOptions inner(const FileOptions& options) {
+    return {.access = options.access,
+            .create = options.create,
+            .exclusive = options.exclusive,
+            .truncate = options.truncate,
+            .direct = options.direct};
+}
+
+}  // namespace
+
+File::File(const std::string& path, const FileOptions& options)
+    : file_(unwrap(os::local_file_system()->open(path, inner(options)))) {}
+
+FileInfo File::info() const {
+    const os::FileInfo& info = opened(file_).info();
+    return {.path = info.path,
+            .access = info.access,
+            .file_system = info.file_system,
+            .device_major = info.device.major,
+            .device_minor = info.device.minor,
+            .is_block_device = info.is_block_device,
+            .direct = info.geometry.direct,
+            .memory_align = info.geometry.memory_align,
+            .read_align = info.geometry.read_align,
+            .write_align = info.geometry.write_align,
+            .block_bytes = info.geometry.block_bytes,
+            .reason = info.geometry.reason};
+}
+
+const std::string& File::path() const {
+    return opened(file_).info().path;
+}
+
+std::uint64_t File::size() const {
+    return unwrap(opened(file_).size());
+}
+
+void File::truncate(std::uint64_t bytes) {
+    unwrap(opened(file_).truncate(bytes));
+}
+
+bool File::preallocate(std::uint64_t offset, std::uint64_t bytes) {
+    auto made = opened(file_).preallocate(offset, bytes);
+    if (!made && made.error().code == ErrorCode::kUnsupported) {
+        return false;
+    }
+    unwrap(std::move(made));
+    return true;
+}
+
+void File::sync() {
+    unwrap(opened(file_).sync());
+}
+
+void File::close() {
+    // A transfer on it keeps its own share: the descriptors go with the last one.
+    if (const auto last = std::move(file_); last && last.use_count() == 1) {
+        unwrap(last->close());
+    }
+}
+
+FileSystem FileSystem::local() {
+    return FileSystem(os::local_file_system());
+}
+
+File FileSystem::open(const std::string& path, const FileOptions& options) const {
+    return File(unwrap(impl_->open(path, inner(options))));
+}
+
+void FileSystem::rename(const std::string& from, const std::string& to) const {
+    unwrap(impl_->rename(from, to));
+}
+
+void FileSystem::link(const std::string& from, const std::string& to) const {
+    unwrap(impl_->link(from, to));
+}
+
+void FileSystem::remove(const std::string& path) const {
+    unwrap(impl_->remove(path));
+}
+
+void FileSystem::make_folder(const std::string& path) const {
+    unwrap(impl_->make_folder(path));
+}
+
+std::vector<std::string> FileSystem::list(const std::string& path) const {
+    return unwrap(impl_->list(path));
+}
+
+Space FileSystem::space(const std::string& path) const {
+    const os::Space space = unwrap(impl_->space(path));
+    return {space.total_bytes, space.free_bytes};
+}
+
+FileLock FileSystem::lock(const std::string& path) const {
+    return FileLock(std::shared_ptr<os::FileLock>(unwrap(impl_->lock(path))));
+}
+
+void FileSystem::sync_folder(const std::string& path) const {
+    unwrap(impl_->sync_folder(path));
+}
+
+}  // namespace penstock

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <penstock/memory.hpp>
+
+#include "api/raise.hpp"
+#include "memory/pool.hpp"
+
+namespace penstock {
+
+struct MemoryPool::Impl {
+    explicit Impl(const memory::Pool::Options& options) : pool(options) {}
+    memory::Pool pool;
+};
+
+MemoryPool::MemoryPool(const MemoryOptions& options)
+    : impl_(std::make_shared<Impl>(memory::Pool::Options{
+          .kept_bytes_max = options.kept_bytes_max,
+          .block = {.huge_pages = options.huge_pages, .touch = true, .lock = options.lock}})) {}
+
+Buffer MemoryPool::take(std::uint64_t bytes) {
+    auto block = std::make_shared<memory::PooledBlock>(api::unwrap(impl_->pool.take(bytes)));
+    Buffer buffer;
+    buffer.data_ = block->data();
+    buffer.bytes_ = bytes;
+    buffer.owner_ = std::move(block);
+    return buffer;
+}
+
+std::uint64_t MemoryPool::kept_bytes() const {
+    return impl_->pool.kept_bytes();
+}
+
+void MemoryPool::trim() {
+    impl_->pool.trim();
+}
+
+bool Buffer::locked() const {
+    return owner_ && static_cast<memory::PooledBlock*>(owner_.get())->block().locked();
+}
+
+std::string Buffer::shortfall() const {
+    return owner_ ? static_cast<memory::PooledBlock*>(owner_.get())->block().shortfall()
+                  : std::string();
+}
+
+}  // namespace penstock

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/statistics.hpp"
+
+#include "base/histogram.hpp"
+#include "base/units.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace penstock {
+
+namespace api {
+
+namespace {
+
+using Latencies = std::array<std::uint64_t, base::Histogram::kBuckets>;
+
+// The largest latency of the bucket in which `share` of all requests is reached.
+std::int64_t percentile(const Latencies& counts, std::uint64_t total, double share) {
+    const auto wanted = static_cast<std::uint64_t>(static_cast<double>(total) * share);
+    std::uint64_t seen = 0;
+    std::int64_t last = 0;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+        if (counts[i] == 0) {
+            continue;
+        }
+        seen += counts[i];
+        last = base::Histogram::upper_bound(i);
+        if (seen > wanted) {
+            return last;
+        }
+    }
+    return last;
+}
+
+void add_counters(EngineStats& stats, Latencies& latencies, const engine::Counters& counters) {
+    stats.bytes_read += counters.bytes_read.get();
+    stats.bytes_written += counters.bytes_written.get();
+    stats.requests += counters.requests.get();
+    stats.retries += counters.retries.get();
+    stats.slot_requests += counters.slot_requests.get();
+    stats.edge_requests += counters.edge_requests.get();
+    stats.copied_bytes += counters.copied_bytes.get();
+    for (std::size_t i = 0; i < latencies.size(); ++i) {
+        latencies[i] += counters.latency.count(i);
+    }
+}
+
+}  // namespace
+
+EngineStats statistics(engine::Core& core) {
+    EngineStats stats;
+    Latencies latencies{};
+    core.for_each_domain([&](engine::Domain& domain) {
+        for (std::uint32_t i = 0; i < domain.channel_count(); ++i) {
+            add_counters(stats, latencies, domain.channel(i).counters());
+            stats.system_calls += domain.channel(i).backend().system_calls();
+        }
+        domain.for_each_inline_channel([&](const engine::Channel& channel) {
+            add_counters(stats, latencies, channel.counters());
+            stats.inline_requests += channel.counters().requests.get();
+        });
+    });
+    stats.running = core.running();
+    std::uint64_t total = 0;
+    for (const std::uint64_t count : latencies) {
+        total += count;
+    }
+    stats.latency = {.p50 = percentile(latencies, total, 0.5),
+                     .p90 = percentile(latencies, total, 0.9),
+                     .p99 = percentile(latencies, total, 0.99),
+                     .p999 = percentile(latencies, total, 0.999),
+                     .max = percentile(latencies, total, 1.0)};
+    return stats;
+}
+
+EngineDescription description(engine::Core& core, const EngineOptions& options) {
+    EngineDescription out;
+    out.backend = core.backend_name();
+    out.detail = core.backend_detail();
+    out.refusals = core.refusals();
+    out.options = options;
+    core.for_each_domain([&](engine::Domain& domain) {
+        out.devices.push_back({domain.device().major, domain.device().minor,
+                               domain.channel_count(), domain.channel(0).backend().name()});
+    });
+    return out;
+}
+
+}  // namespace api
+
+std::string EngineDescription::text() const {
+    std::string out = fmt::format("backend     {} ({})\n", backend, detail);
+    for (const std::string& refusal : refusals) {
+        out += fmt::format("not used    {}\n", refusal);
+    }
+    out += fmt::format("block       {}, depth {}, in flight {}, a channel\n",
+                       base::format_bytes(options.block_bytes), options.queue_depth,
+                       base::format_bytes(options.in_flight_bytes));
+    for (const Device& device : devices) {
+        out += fmt::format("device      {}:{}, {} channel{}, {}\n", device.major, device.minor,
+                           device.channels, device.channels == 1 ? "" : "s", device.backend);
+    }
+    return out;
+}
+
+}  // namespace penstock
