@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `penstock bench` is asked to do.
+#pragma once
+
+#include <penstock/types.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace penstock::cli {
+
+enum class Rw : std::uint8_t { kRead, kWrite, kRandRead, kRandWrite };
+
+[[nodiscard]] std::string to_string(Rw rw);
+[[nodiscard]] constexpr bool is_write(Rw rw) {
+    return rw == Rw::kWrite || rw == Rw::kRandWrite;
+}
+[[nodiscard]] constexpr bool is_random(Rw rw) {
+    return rw == Rw::kRandRead || rw == Rw::kRandWrite;
+}
+
+/// One row of the table.
+struct JobSpec {
+    Rw rw = Rw::kRead;
+    std::uint64_t block_bytes = 1 << 20;
+    std::uint32_t depth = 16;
+};
+
+/// The command line as it came; `finish()` checks it and fills the parsed fields.
+struct BenchOptions {
+    std::string path;
+    std::vector<std::string> rw_words;
+    std::vector<std::string> block_size_words;
+    std::vector<std::uint32_t> depths;
+    std::string size_word;
+    double seconds = 1.5;
+    std::uint32_t repeats = 3;
+    std::uint32_t channels = 1;
+    std::string backend_word = "auto";
+    std::string direct_word = "auto";
+    std::string against;
+    std::string json;
+
+    // Parsed.
+    std::vector<Rw> rws;  ///< empty: what suits the path
+    std::vector<std::uint64_t> block_bytes;
+    std::uint64_t size_bytes = 0;  ///< 0: 1 GiB, or what is written in five seconds
+    BackendKind backend = BackendKind::kAuto;
+    DirectIo direct = DirectIo::kAuto;
+
+    /// Throws CLI::ValidationError that names the option, what came and what is allowed.
+    void finish();
+    /// All rows: kinds x block sizes x depths. `readable_only` leaves the writes out.
+    [[nodiscard]] std::vector<JobSpec> jobs(bool readable_only) const;
+};
+
+/// Declares the options and the help of `bench` on its subcommand.
+void add_bench_options(CLI::App& app, BenchOptions& options);
+
+}  // namespace penstock::cli

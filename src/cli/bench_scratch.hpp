@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file that bench works on: one of its own, made in a folder and removed at the end (also by a
+// signal), or somebody's file or block device, which is opened for reading and nothing else.
+#pragma once
+
+#include "cli/bench_options.hpp"
+#include "cli/interrupt.hpp"
+#include "cli/progress.hpp"
+
+#include <penstock/penstock.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace penstock::cli {
+
+struct Target {
+    std::string path;
+    bool ours = false;        ///< made here, so it may be written
+    std::uint64_t bytes = 0;  ///< that the runs use
+    File file;
+    /// Last, so that it goes first when the target does.
+    std::unique_ptr<RemovedBySignal> removal;
+};
+
+/// Opens PATH, or makes the scratch file in it and fills it. Throws Error, also where the space
+/// does not suffice or a write test was asked for on a path that is not ours.
+[[nodiscard]] Target make_target(const BenchOptions& options, Progress& progress);
+
+/// Bytes that no drive and no file system can compress or share.
+void fill_random(std::span<std::byte> bytes, std::uint64_t seed);
+
+}  // namespace penstock::cli

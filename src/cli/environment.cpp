@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/environment.hpp"
+
+#include "base/units.hpp"
+#include "os/block_device.hpp"
+#include "os/limits.hpp"
+#include "os/sysfs.hpp"
+#include "os/thread.hpp"
+
+#include <fmt/format.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <array>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace penstock::cli {
+
+std::string cpu_model() {
+    std::istringstream lines(os::read_text("/proc/cpuinfo").value_or(""));
+    std::string line;
+    while (std::getline(lines, line)) {
+        const std::size_t colon = line.find(": ");
+        if (line.starts_with("model name") && colon != std::string::npos) {
+            return line.substr(colon + 2);
+        }
+    }
+    return {};
+}
+
+std::string utc_now() {
+    const std::time_t now = std::time(nullptr);
+    std::tm parts{};
+    ::gmtime_r(&now, &parts);
+    std::array<char, 32> text{};
+    std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+    return text.data();
+}
+
+nlohmann::json machine_json() {
+    utsname name{};
+    ::uname(&name);
+    const long pages = ::sysconf(_SC_PHYS_PAGES);
+    return {{"penstock", PENSTOCK_VERSION},
+            {"kernel", os::kernel_release()},
+            {"machine", name.machine},
+            {"cpu", cpu_model()},
+            {"cpus_usable", os::usable_cpus()},
+            {"memory_bytes", static_cast<std::uint64_t>(pages) * 4096},
+            {"huge_pages", os::huge_page_mode()},
+            {"container", os::container()},
+            {"time_utc", utc_now()}};
+}
+
+nlohmann::json target_json(const Target& target) {
+    const FileInfo info = target.file.info();
+    nlohmann::json json{{"path", target.path},
+                        {"scratch", target.ours},
+                        {"bytes_used", target.bytes},
+                        {"file_system", info.file_system},
+                        {"device", fmt::format("{}:{}", info.device_major, info.device_minor)},
+                        {"is_block_device", info.is_block_device},
+                        {"direct", info.direct},
+                        {"memory_align", info.memory_align},
+                        {"read_align", info.read_align},
+                        {"write_align", info.write_align},
+                        {"reason", info.reason}};
+    if (const auto disk = os::block_device({info.device_major, info.device_minor})) {
+        json["disk"] = {{"name", disk->name},
+                        {"model", disk->model},
+                        {"rotational", disk->rotational},
+                        {"scheduler", disk->scheduler},
+                        {"queue_requests", disk->queue_requests},
+                        {"max_request_kib", disk->max_request_kib},
+                        {"numa_node", disk->numa_node}};
+    }
+    return json;
+}
+
+std::string target_text(const Target& target) {
+    const FileInfo info = target.file.info();
+    std::string where = info.file_system;
+    if (const auto disk = os::block_device({info.device_major, info.device_minor})) {
+        where += info.is_block_device ? " " : " on ";
+        where += disk->name;
+        if (!disk->model.empty()) {
+            where += " (" + disk->model + ")";
+        }
+    }
+    if (!info.direct) {
+        return where + ", through the page cache";
+    }
+    return fmt::format("{}, direct I/O aligned to {} B in memory, {} B in the file", where,
+                       info.memory_align, info.read_align);
+}
+
+nlohmann::json engine_json(const EngineDescription& description) {
+    return {{"backend", description.backend},
+            {"detail", description.detail},
+            {"refusals", description.refusals}};
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/fio_peer.hpp"
+
+#include "cli/interrupt.hpp"
+#include "cli/subprocess.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+namespace penstock::cli {
+
+namespace {
+
+constexpr double kChoiceSeconds = 0.4;
+
+Error fio_error(const std::string& message) {
+    return {ErrorCode::kSystem, 0, "fio", {}, kNoOffset, message};
+}
+
+// In a filename, fio takes a colon for the start of the next.
+std::string escaped(const std::string& path) {
+    std::string out;
+    for (const char c : path) {
+        if (c == ':' || c == '\\') {
+            out += '\\';
+        }
+        out += c;
+    }
+    return out;
+}
+
+std::vector<std::string> command(const std::string& engine, const JobSpec& job,
+                                 const Target& target, double seconds) {
+    std::vector<std::string> argv{
+        "fio",
+        "--name=job",
+        "--thread",
+        fmt::format("--filename={}", escaped(target.path)),
+        fmt::format("--rw={}", to_string(job.rw)),
+        fmt::format("--bs={}", job.block_bytes),
+        fmt::format("--iodepth={}", job.depth),
+        fmt::format("--direct={}", target.file.info().direct ? 1 : 0),
+        fmt::format("--ioengine={}", engine),
+        fmt::format("--size={}", target.bytes / job.block_bytes * job.block_bytes),
+        "--time_based",
+        fmt::format("--runtime={:.0f}ms", seconds * 1000),
+        "--norandommap",
+        "--randrepeat=0",
+        "--invalidate=0",
+        "--allow_file_create=0",
+        "--output-format=json",
+        "--eta=never",
+    };
+    if (!target.ours) {
+        argv.emplace_back("--readonly");
+    }
+    return argv;
+}
+
+Sample parse(const std::string& output, Rw rw) {
+    const std::size_t brace = output.find('{');  // fio may put warnings before it
+    const auto json = nlohmann::json::parse(brace == std::string::npos ? "" : output.substr(brace));
+    const auto& job = json.at("jobs").at(0);
+    const auto& figures = job.at(is_write(rw) ? "write" : "read");
+    const auto& clat = figures.at("clat_ns");
+    const double job_s = job.at("job_runtime").get<double>() / 1000;
+    Sample sample;
+    sample.side = "fio";
+    sample.seconds = figures.at("runtime").get<double>() / 1000;
+    sample.bytes = figures.at("io_bytes").get<std::uint64_t>();
+    sample.operations = figures.at("total_ios").get<std::uint64_t>();
+    sample.cpu_s =
+        (job.at("usr_cpu").get<double>() + job.at("sys_cpu").get<double>()) / 100 * job_s;
+    if (clat.contains("percentile")) {
+        const auto& percentiles = clat.at("percentile");
+        sample.p50_ns = percentiles.at("50.000000").get<std::int64_t>();
+        sample.p99_ns = percentiles.at("99.000000").get<std::int64_t>();
+        sample.p999_ns = percentiles.at("99.900000").get<std::int64_t>();
+    }
+    return sample;
+}
+
+std::string tail(const std::string& text) {
+    constexpr std::size_t kMost = 400;
+    return text.size() > kMost ? "..." + text.substr(text.size() - kMost) : text;
+}
+
+}  // namespace
+
+FioPeer::FioPeer(Progress& progress) : progress_(progress) {
+    const Finished found = run_program({"fio", "--version"}, check_interrupt);
+    if (found.status != 0) {
+        throw fio_error(
+            "--against fio was asked for, and fio is not installed (or does not start); install "
+            "it: "
+            "sudo apt-get install fio   (Fedora, RHEL: sudo dnf install fio)");
+    }
+    version_ = found.output.substr(0, found.output.find('\n'));
+}
+
+void FioPeer::choose(const JobSpec& job, const Target& target) {
+    constexpr std::array<const char*, 2> kEngines{"io_uring", "libaio"};
+    double best = 0;
+    std::string refusal;
+    engine_.clear();
+    for (const char* engine : kEngines) {
+        try {
+            const double rate = run_with(engine, job, target, kChoiceSeconds).bytes_per_s();
+            if (rate > best) {
+                best = rate;
+                engine_ = engine;
+            }
+        } catch (const Error& e) {
+            refusal = e.what();  // io_uring may be forbidden here; libaio then is the peer
+        }
+    }
+    if (engine_.empty()) {
+        throw fio_error(refusal);
+    }
+}
+
+Sample FioPeer::run(const JobSpec& job, const Target& target, double seconds) {
+    return run_with(engine_, job, target, seconds);
+}
+
+Sample FioPeer::run_with(const std::string& engine, const JobSpec& job, const Target& target,
+                         double seconds) {
+    const std::vector<std::string> argv = command(engine, job, target, seconds);
+    const Finished finished = run_program(argv, [&] {
+        check_interrupt();
+        progress_.show("fio, " + engine);
+    });
+    check_interrupt();
+    const std::string told = fmt::format("{}{}", tail(finished.output), tail(finished.errors));
+    if (finished.status != 0) {
+        throw fio_error(
+            fmt::format("fio ({}) ended with status {}: {}", engine, finished.status, told));
+    }
+    try {
+        Sample sample = parse(finished.output, job.rw);
+        if (sample.bytes == 0 || sample.seconds <= 0) {
+            throw fio_error(fmt::format("fio ({}) moved nothing: {}", engine, told));
+        }
+        return sample;
+    } catch (const nlohmann::json::exception& e) {
+        throw fio_error(fmt::format("fio ({}) gave no JSON that is understood ({}): {}", engine,
+                                    e.what(), told));
+    }
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/message.hpp"
+
+namespace penstock::cli {
+
+std::string message_of(const Error& error) {
+    std::string text = error.what();
+    const std::string suffix = ": " + error.code().message();
+    if (text.ends_with(suffix)) {
+        text.resize(text.size() - suffix.size());
+    }
+    return text;
+}
+
+}  // namespace penstock::cli

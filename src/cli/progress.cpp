@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/progress.hpp"
+
+#include "base/clock.hpp"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock::cli {
+
+namespace {
+
+constexpr base::Nanos kTerminalNs = 100'000'000;
+constexpr base::Nanos kLogNs = 3'000'000'000;
+
+base::Nanos now() {
+    return base::SteadyClock().now();
+}
+
+// A longer line would wrap, and the next could not be written over it.
+std::size_t columns(std::FILE* out) {
+    winsize size{};
+    const bool known = ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 20;
+    return known ? size.ws_col - 1U : 79U;
+}
+
+}  // namespace
+
+Progress::Progress(std::FILE* out) : out_(out), terminal_(::isatty(::fileno(out)) == 1) {
+    next_ns_ = now() + (terminal_ ? 0 : kLogNs);
+}
+
+Progress::~Progress() {
+    clear();
+}
+
+void Progress::step(std::string prefix) {
+    prefix_ = std::move(prefix);
+}
+
+bool Progress::due() const {
+    return now() >= next_ns_;
+}
+
+void Progress::show(const std::string& text) {
+    if (!due()) {
+        return;
+    }
+    std::string line = prefix_ + text;
+    if (terminal_) {
+        line.resize(std::min(line.size(), columns(out_)));
+        fmt::print(out_, "\r\033[K{}", line);
+        dirty_ = true;
+    } else {
+        fmt::print(out_, "{}\n", line);
+    }
+    std::fflush(out_);
+    next_ns_ = now() + (terminal_ ? kTerminalNs : kLogNs);
+}
+
+void Progress::clear() {
+    if (dirty_) {
+        fmt::print(out_, "\r\033[K");
+        std::fflush(out_);
+        dirty_ = false;
+    }
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is going on, on stderr: one line rewritten on a terminal, a line every few seconds
+// elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace penstock::cli {
+
+class Progress {
+public:
+    explicit Progress(std::FILE* out = stderr);
+    ~Progress();
+    Progress(const Progress&) = delete;
+    Progress& operator=(const Progress&) = delete;
+
+    /// What every line starts with: the step, for example "[3/12] ". Shown with the next show().
+    void step(std::string prefix);
+    /// Rate-limited: call as often as you like, but better ask due() before making a long text.
+    void show(const std::string& text);
+    [[nodiscard]] bool due() const;
+    /// Wipes the line off a terminal, for whoever prints next.
+    void clear();
+
+private:
+    std::FILE* out_;
+    bool terminal_;
+    bool dirty_ = false;
+    std::string prefix_;
+    std::int64_t next_ns_ = 0;
+};
+
+}  // namespace penstock::cli

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run.hpp"
+
+#include "cli/bench.hpp"
+#include "cli/bench_options.hpp"
+#include "cli/doctor.hpp"
+#include "cli/interrupt.hpp"
+#include "cli/message.hpp"
+
+#include <penstock/error.hpp>
+#include <penstock/version.hpp>
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <new>
+#include <vector>
+
+namespace penstock::cli {
+
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kWrongUsage = 2;
+
+constexpr const char* kFooter = R"(Examples:
+  penstock doctor /data                what is in the way of speed here, and the command that mends it
+  penstock bench /data                 what this disk gives, in half a minute
+  penstock bench /data --against fio   the same beside fio, in turns
+
+`penstock bench --help` and `penstock doctor --help` say more.)";
+
+struct CommandLine {
+    CLI::App app{"Penstock moves tensors between storage and memory at the speed of the device.",
+                 "penstock"};
+    CLI::App* bench = nullptr;
+    CLI::App* doctor = nullptr;
+    BenchOptions bench_options;
+    DoctorOptions doctor_options;
+
+    CommandLine() {
+        app.get_formatter()->column_width(28);
+        app.footer(kFooter);
+        app.set_version_flag("--version", "penstock " PENSTOCK_VERSION,
+                             "Print the version and exit");
+        app.set_help_flag("-h,--help", "Print this help and exit");
+        app.require_subcommand(1);
+        bench = app.add_subcommand("bench", "Measure what a disk gives through Penstock");
+        doctor = app.add_subcommand("doctor", "Find what is in the way of speed on this machine");
+        add_bench_options(*bench, bench_options);
+        add_doctor_options(*doctor, doctor_options);
+    }
+    CommandLine(const CommandLine&) = delete;
+    CommandLine& operator=(const CommandLine&) = delete;
+};
+
+int wrong_usage(const CommandLine& line, const CLI::ParseError& error) {
+    const CLI::App* command = line.bench->parsed()    ? line.bench
+                              : line.doctor->parsed() ? line.doctor
+                                                      : nullptr;
+    const std::string name = command != nullptr ? " " + command->get_name() : "";
+    fmt::print(stderr, "penstock{}: {}\nTry: penstock{} --help\n", name, error.what(), name);
+    return kWrongUsage;
+}
+
+int run_command(CommandLine& line, std::span<const std::string> args) {
+    const InterruptGuard guard;
+    try {
+        if (line.doctor->parsed()) {
+            return doctor(line.doctor_options, args);
+        }
+        bench(line.bench_options, args);
+        return 0;
+    } catch (const Interrupted& interrupted) {
+        fmt::print(stderr, "\npenstock: ended by {}; nothing of it is left on the disk\n",
+                   signal_name(interrupted.signal));
+        return 128 + interrupted.signal;
+    } catch (const Error& error) {
+        fmt::print(stderr, "penstock: {}\n", message_of(error));
+        return error.reason() == ErrorCode::kInvalidArgument ? kWrongUsage : kFailed;
+    } catch (const std::bad_alloc&) {
+        fmt::print(stderr, "penstock: out of memory; smaller --block-size or --depth need less\n");
+        return kFailed;
+    }
+}
+
+}  // namespace
+
+int run(std::span<const std::string> args) {
+    CommandLine line;
+    try {
+        if (args.empty()) {
+            fmt::print("{}", line.app.help());
+            return kWrongUsage;
+        }
+        line.app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
+        if (line.bench->parsed()) {
+            line.bench_options.finish();
+        }
+    } catch (const CLI::Success& success) {  // --help, --version
+        return line.app.exit(success, std::cout, std::cerr);
+    } catch (const CLI::ParseError& error) {
+        return wrong_usage(line, error);
+    }
+    return run_command(line, args);
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The little arithmetic that reports need.
+#pragma once
+
+#include <vector>
+
+namespace penstock::cli {
+
+/// Of at least one value.
+[[nodiscard]] double median(std::vector<double> values);
+
+/// Half the distance from the smallest to the largest, as a share of the median.
+[[nodiscard]] double half_range(const std::vector<double>& values);
+
+/// A mean of ratios with its 95 % interval and the smallest and largest.
+struct RatioInterval {
+    double mean = 0;
+    double low = 0;  ///< low and high are 0 and infinity for fewer than two ratios
+    double high = 0;
+    double min = 0;
+    double max = 0;
+};
+
+/// The t interval of the mean logarithm, so that 1/2 and 2 lie equally far from 1.
+[[nodiscard]] RatioInterval ratio_interval(const std::vector<double>& ratios);
+
+}  // namespace penstock::cli

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Another program, run to its end with its output caught.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace penstock::cli {
+
+struct Finished {
+    int status = 0;  ///< exit status; 128 + n when signal n ended it; 127 when it is not there
+    std::string output;
+    std::string errors;
+};
+
+/// Looks for argv[0] in PATH. `tick` is called ten times a second; when it throws, the program is
+/// ended first. Throws Error when it cannot be started at all.
+[[nodiscard]] Finished run_program(const std::vector<std::string>& argv,
+                                   const std::function<void()>& tick);
+
+}  // namespace penstock::cli
