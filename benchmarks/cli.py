@@ -13,10 +13,9 @@ from pathlib import Path
 from benchmarks import cleanup, report
 from benchmarks.bars import Bar, BarError, load_bars, select
 from benchmarks.places import Places
-from benchmarks.processes import RunFailed
 from benchmarks.runner import Options, Outcome, Progress, measure
 
-MET, MISSED, UNDECIDED, CANNOT_RUN = 0, 1, 2, 77
+MET, MISSED, UNDECIDED, FAILED, CANNOT_RUN = 0, 1, 2, 70, 77
 
 _TEACHES = """
 examples:
@@ -32,7 +31,8 @@ The line of a bar:
   ci95   its 95 % interval over the pairs: `met` when all of it clears the bar, `missed` when none does
   aa     the peer against itself in the same run; where that strays too far, the verdict is `undecided`
 
-exit status: 0 all met, 1 one missed, 2 one undecided, 77 one cannot run here (it says why), 64 wrong arguments.
+exit status: 0 all met, 1 one missed, 2 one undecided, 77 one cannot run here (it says why), 70 a program failed,
+64 wrong arguments.
 Places `throttled` and `loop` need root. See benchmarks/README.md.
 """
 
@@ -66,6 +66,8 @@ def _list(bars: list[Bar]) -> None:
 def exit_status(outcomes: list[Outcome], check_handicaps: bool = False) -> int:
     """The worst of the outcomes; with `check_handicaps` every one of them has to be missed."""
     verdicts = {outcome.verdict for outcome in outcomes}
+    if "failed" in verdicts:
+        return FAILED
     if check_handicaps:
         if verdicts & {"met", "undecided"}:
             return MISSED
@@ -112,9 +114,6 @@ def _measure_all(bars: list[Bar], arguments: argparse.Namespace, disk: Path) -> 
     except cleanup.Interrupted as error:
         print(f"{error}; {len(outcomes)} of {len(bars)} bars were measured", file=sys.stderr)
         return 128 + error.number
-    except RunFailed as error:
-        print(f"a run failed, so no verdict: {error}", file=sys.stderr)
-        return 70
     finally:
         with cleanup.signals_held():
             cleanup.remove_own(folders)

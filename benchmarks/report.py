@@ -35,9 +35,10 @@ def line(outcome: Outcome) -> str:
     """
     bar = outcome.bar
     tail = f" handicap={outcome.handicap.replace(' ', ',')}" if outcome.handicap else ""
-    reason = f' reason="{outcome.reason}"' if outcome.reason else ""
-    if outcome.interval is None or outcome.verdict == "cannot-run":
-        return f"BAR {bar.id} bar{bar.limit.text} place={bar.place} verdict=cannot-run{tail}{reason}"
+    one_line = " ".join(outcome.reason.split()).replace('"', "'")
+    reason = f' reason="{one_line}"' if outcome.reason else ""
+    if outcome.interval is None or outcome.verdict in ("cannot-run", "failed"):
+        return f"BAR {bar.id} bar{bar.limit.text} place={bar.place} verdict={outcome.verdict}{tail}{reason}"
     unit = bar.limit.unit
     name = "diff" if bar.kind == "diff" else "value" if bar.kind == "value" and unit else "ratio"
     control_unit = unit if bar.kind == "diff" else ""

@@ -19,6 +19,7 @@ from typing import TextIO
 from benchmarks import bars, sides
 from benchmarks.bars import Bar
 from benchmarks.places import CannotRun, Place, Places
+from benchmarks.processes import RunFailed
 from benchmarks.samples import Sample
 from benchmarks.stats import Interval, mean_interval, ratio_interval
 
@@ -40,7 +41,7 @@ class Options:
 @dataclass
 class Outcome:
     bar: Bar
-    verdict: str  # met, missed, undecided, cannot-run
+    verdict: str  # met, missed, undecided; cannot-run: not here; failed: a program of a side did
     interval: Interval | None = None
     control: Interval | None = None
     pairs: int = 0
@@ -211,6 +212,8 @@ def measure(bar: Bar, places: Places, options: Options, progress: Progress) -> O
                 _measure_pairs(bar, place, options, outcome, progress)
     except CannotRun as error:
         outcome.verdict, outcome.reason = "cannot-run", str(error)
+    except (RunFailed, ValueError) as error:
+        outcome.verdict, outcome.reason = "failed", str(error)
     finally:
         progress.clear()
         outcome.seconds = time.monotonic() - start

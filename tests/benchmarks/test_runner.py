@@ -117,6 +117,16 @@ def test_the_line(monkeypatch):
     assert report.as_json(outcome)["ours"][0]["bytes"] == 1 << 30
 
 
+def test_a_side_that_fails_gives_no_verdict(monkeypatch):
+    class Failing(Made):
+        def run(self, place):
+            raise runner.RunFailed('exit 1: "oh"\nno')
+
+    outcome = measure(monkeypatch, Failing([1.0]), Made([1.0]))
+    assert report.line(outcome).endswith("""verdict=failed reason="exit 1: 'oh' no\"""")
+    assert exit_status([outcome]) == exit_status([outcome], check_handicaps=True) == 70
+
+
 def test_exit_status(monkeypatch):
     met = measure(monkeypatch, Made([1.0]), Made([1.0]))
     missed = measure(monkeypatch, Made([1.5]), Made([1.0]))
