@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files and names on fake disks. With several disks, the first component of a path names the disk:
+// "/0/file", "/1/file"; with one, paths are its own.
+#pragma once
+
+#include "base/clock.hpp"
+#include "engine/fake/fake_disk.hpp"
+#include "os/file_system.hpp"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace penstock::engine {
+
+class FakeFile final : public os::File {
+public:
+    FakeFile(os::FileInfo info, std::shared_ptr<FakeDisk> disk, std::uint64_t inode,
+             std::string path_on_disk, std::shared_ptr<const base::Clock> clock);
+
+    [[nodiscard]] FakeDisk& disk() { return *disk_; }
+    [[nodiscard]] std::int64_t access(Op op, os::Lane lane, std::uint64_t offset,
+                                      std::span<const iovec> pieces);
+
+    [[nodiscard]] int descriptor(os::Lane /*lane*/) const override { return -1; }
+    [[nodiscard]] std::int64_t read_at(os::Lane lane, std::uint64_t offset,
+                                       std::span<const iovec> pieces) override;
+    [[nodiscard]] std::int64_t write_at(os::Lane lane, std::uint64_t offset,
+                                        std::span<const iovec> pieces) override;
+    [[nodiscard]] base::Result<std::uint64_t> size() const override;
+    [[nodiscard]] base::Result<void> truncate(std::uint64_t bytes) override;
+    [[nodiscard]] base::Result<void> preallocate(std::uint64_t offset,
+                                                 std::uint64_t bytes) override;
+    [[nodiscard]] base::Result<void> sync() override;
+    [[nodiscard]] base::Result<void> close() override { return {}; }
+
+private:
+    std::shared_ptr<FakeDisk> disk_;
+    std::uint64_t inode_;
+    std::string path_on_disk_;
+    std::shared_ptr<const base::Clock> clock_;
+};
+
+class FakeFileSystem final : public os::FileSystem {
+public:
+    FakeFileSystem(std::vector<std::shared_ptr<FakeDisk>> disks,
+                   std::shared_ptr<const base::Clock> clock)
+        : disks_(std::move(disks)), clock_(std::move(clock)) {}
+
+    [[nodiscard]] base::Result<std::shared_ptr<os::File>> open(
+        const std::string& path, const os::OpenOptions& options) override;
+    [[nodiscard]] base::Result<void> rename(const std::string& from,
+                                            const std::string& to) override;
+    [[nodiscard]] base::Result<void> link(const std::string& from, const std::string& to) override;
+    [[nodiscard]] base::Result<void> remove(const std::string& path) override;
+    [[nodiscard]] base::Result<void> make_folder(const std::string& path) override;
+    [[nodiscard]] base::Result<std::vector<std::string>> list(const std::string& path) override;
+    [[nodiscard]] base::Result<os::Space> space(const std::string& path) override;
+    [[nodiscard]] base::Result<std::unique_ptr<os::FileLock>> lock(
+        const std::string& path) override;
+    [[nodiscard]] base::Result<void> sync_folder(const std::string& path) override;
+
+private:
+    struct Place {
+        std::shared_ptr<FakeDisk> disk;
+        std::string path;
+    };
+    [[nodiscard]] Place place(const std::string& path) const;
+
+    std::vector<std::shared_ptr<FakeDisk>> disks_;
+    std::shared_ptr<const base::Clock> clock_;
+};
+
+}  // namespace penstock::engine
