@@ -81,6 +81,10 @@ base::Result<void> Domain::start_channel() {
             while (!self->stopping.load() || !loop.idle()) {
                 loop.turn(true);
             }
+            // The ring is this thread's alone, also at its end: what it still has out comes back to
+            // nobody else. Not before ~Domain is through with poking it.
+            self->poked.wait(false);
+            self->channel.reset();
         });
     } catch (const std::system_error& e) {
         return base::fail(base::system_error(e.code().value(), "start a channel's thread", "",
@@ -100,6 +104,8 @@ Domain::~Domain() {
         if (member->thread.joinable()) {
             member->stopping.store(true);
             member->channel->poke();
+            member->poked.store(true);
+            member->poked.notify_one();
             member->thread.join();
         }
     }

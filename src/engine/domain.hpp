@@ -89,6 +89,7 @@ private:
         std::unique_ptr<Channel> channel;
         std::thread thread;
         std::atomic<bool> stopping{false};
+        std::atomic<bool> poked{false};  ///< ~Domain will not touch the channel again
     };
     struct Lane {
         std::mutex mutex;
