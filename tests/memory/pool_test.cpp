@@ -68,6 +68,16 @@ TEST(Pool, WhatIsKeptIsBoundedAndTheOldestGivesWay) {
     EXPECT_EQ(pool.kept_bytes(), 4U << 10);
 }
 
+TEST(Pool, TheOldestGivesWayNotTheYoungest) {
+    Pool pool({.kept_bytes_max = 64 << 10, .block = {}});
+    std::optional<PooledBlock> second = take(pool, 32 << 10);
+    std::optional<PooledBlock> third = take(pool, 32 << 10);
+    { const PooledBlock first = take(pool, 16 << 10); }
+    second.reset();
+    third.reset();
+    EXPECT_EQ(pool.kept_bytes(), 64U << 10);  // the 16 KiB are gone; a 32 KiB would have left 48
+}
+
 TEST(Pool, KeepsNothingWhenToldSo) {
     Pool pool({.kept_bytes_max = 0, .block = {}});
     { const PooledBlock block = take(pool, 4096); }

@@ -50,6 +50,11 @@ int fsync(int fd) {
     return fault != 0 ? fault : static_cast<int>(::syscall(SYS_fsync, fd));
 }
 
+int syncfs(int fd) {
+    const int fault = penstock::os::testing::record("syncfs", fd, 0);
+    return fault != 0 ? fault : static_cast<int>(::syscall(SYS_syncfs, fd));
+}
+
 int fallocate(int fd, int mode, off_t offset, off_t bytes) {
     if (faults.eintr_first > 0) {
         --faults.eintr_first;

@@ -396,6 +396,8 @@ TEST_F(LocalFileTest, SyncWhereTheFolderMayNotBeListed) {
     ::setfsuid(0);
     ::chmod(folder_.path().c_str(), 0700);
     EXPECT_TRUE(done) << done.error().describe();
+    ASSERT_EQ(testing::sync_calls.size(), 2U);
+    EXPECT_EQ(testing::sync_calls[1].call, "syncfs");  // the names with everything else
 }
 
 TEST_F(LocalFileTest, CloseTellsItsErrorAndLaterCallsAreBadDescriptors) {
