@@ -25,19 +25,22 @@ constexpr std::uint32_t kRandomDepth = 128;
 constexpr std::uint32_t kDepthMax = 4096;
 
 constexpr const char* kFooter =
-    R"(Sizes: 4KiB, 1MiB, 1GiB are binary (1 KiB = 1024 bytes), 4kB, 1GB decimal (1 GB = 10^9 bytes);
-a bare letter is binary: 64k = 64KiB. The table shows GB/s (as drives are sold) and GiB/s side by side.
+    R"(Sizes: 4KiB, 1MiB and 1GiB are binary (1 KiB = 1024 bytes), 4kB and 1GB decimal
+(1 GB = 10^9 bytes); a bare letter is binary: 64k = 64KiB. The table shows GB/s (as
+drives are sold) and GiB/s side by side.
 
 Examples:
-  penstock bench /data                        quick set, about 25 s: sequential 1 MiB, random 4 KiB
-  penstock bench /data --against fio          the same beside fio, in turns on the same file
+  penstock bench /data                  quick set, half a minute
+  penstock bench /data --against fio    the same beside fio, in turns on the same file
   penstock bench /data --rw randread --block-size 4KiB,64KiB --depth 1,32,128
-  penstock bench model.safetensors            only reads; your file is never written
-  sudo penstock bench /dev/nvme0n1            only reads; the device is never written
-  penstock bench /data --json - | jq .jobs    every sample, for machines
+  penstock bench model.safetensors      only reads: your file is never written
+  sudo penstock bench /dev/nvme0n1      only reads: the device is never written
+  penstock bench /data --json - | jq .jobs     every sample, for machines
 
-What it writes: one file penstock-bench-<pid>.tmp in the folder that you name, removed at the end, also after
-Ctrl-C. Anything that was there before is only read.)";
+What it writes: one file, penstock-bench-<pid>.tmp, in the folder that you name. It is
+removed at the end, also after Ctrl-C. Whatever was there before is only read.
+
+See also: penstock doctor PATH, for what is in the way of speed.)";
 
 CLI::ValidationError wrong(const std::string& option, const std::string& message) {
     return CLI::ValidationError(option, message);

@@ -56,8 +56,7 @@ std::string spread(const std::vector<double>& rates) {
     return rates.size() < 2 ? "-" : fmt::format("±{:.1f} %", 100 * half_range(rates));
 }
 
-constexpr const char* kLine =
-    "{:<10} {:>8} {:>5}  {:<9}{:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9}\n";
+constexpr const char* kLine = "{:<9} {:>7} {:>5}  {:<8}{:>7}{:>7}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}\n";
 
 std::string sample_line(const std::string& kind, const std::string& block, const std::string& depth,
                         const std::vector<Sample>& samples) {

@@ -18,16 +18,20 @@ namespace penstock::cli {
 namespace {
 
 constexpr const char* kFooter =
-    R"(Each line is one thing that was looked at: ok, better (it works, and could be better) or PROBLEM (it does not
-work). Below "better" and "PROBLEM" stand the evidence and the command that mends it; --all shows the evidence of
-what is fine, too. Nothing is changed, no rights are needed; in a folder, 1 MiB is written to a file without a name.
+    R"(Each line is one thing that was looked at:
+  ok       nothing to do
+  better   it works, and could be better
+  PROBLEM  it does not work
+with the evidence (--all shows that of what is fine, too) and the command that mends it.
+Nothing is changed and no rights are needed. In a folder, 1 MiB is written to a file
+without a name and read back.
 
 Exit code: 0 nothing is broken, 1 something is a problem, 2 wrong usage.
 
 Examples:
   penstock doctor                 this machine, and the current folder
   penstock doctor /data           this machine, and where your data lies
-  penstock doctor /dev/nvme0n1    a block device (opened for reading)
+  penstock doctor /dev/nvme0n1    a block device, opened for reading
   penstock doctor /data --json -  for machines)";
 
 constexpr std::array<const char*, 3> kShort{"ok", "better", "PROBLEM"};

@@ -25,7 +25,7 @@ constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 
 constexpr const char* kFooter = R"(Examples:
-  penstock doctor /data                what is in the way of speed here, and the command that mends it
+  penstock doctor /data                what is in the way of speed, and what mends it
   penstock bench /data                 what this disk gives, in half a minute
   penstock bench /data --against fio   the same beside fio, in turns
 

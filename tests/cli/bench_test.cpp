@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench.hpp"
+
+#include "cli/program.hpp"
+#include "support/temp_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+namespace penstock::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+class BenchTest : public testing::Test {
+protected:
+    // A run that is over in a moment.
+    [[nodiscard]] std::vector<std::string> quick(const std::string& path,
+                                                 std::vector<std::string> more = {}) const {
+        std::vector<std::string> args{"bench",  path,   "--seconds", "0.1",
+                                      "--size", "8MiB", "--repeats", "2"};
+        args.insert(args.end(), more.begin(), more.end());
+        return args;
+    }
+    [[nodiscard]] std::string make_file(std::size_t bytes) const {
+        const std::string path = folder() + "/precious.bin";
+        std::ofstream(path) << std::string(bytes, 'p');
+        return path;
+    }
+    [[nodiscard]] std::string folder() const { return folder_.path(); }
+
+private:
+    support::TempFolder folder_;
+};
+
+std::string contents(const std::string& path) {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+}
+
+bool have_fio() {
+    return std::system("fio --version >/dev/null 2>&1") == 0;
+}
+
+TEST_F(BenchTest, AFolderGivesAllFourKindsAndIsLeftEmpty) {
+    const Outcome outcome = run_cli(quick(folder()));
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    for (const char* word : {"read ", "write ", "randread ", "randwrite ", "GB/s", "GiB/s", "IOPS",
+                             "p99.9", "CPUs/GiB", "removed at the end"}) {
+        EXPECT_THAT(outcome.out, HasSubstr(word));
+    }
+    EXPECT_THAT(names_in(folder()), IsEmpty());
+}
+
+TEST_F(BenchTest, JsonHasEverySampleAndWhereItWasMeasured) {
+    const std::string file = folder() + "/out.json";
+    const Outcome outcome =
+        run_cli(quick(folder(), {"--rw", "randread,write", "--block-size", "4KiB,64KiB", "--depth",
+                                 "1,8", "--json", file}));
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const auto json = nlohmann::json::parse(contents(file));
+    EXPECT_EQ(json.at("command").at(1), "bench");
+    EXPECT_EQ(json.at("jobs").size(), 8U);
+    for (const auto& job : json.at("jobs")) {
+        ASSERT_EQ(job.at("samples").size(), 2U);
+        for (const auto& sample : job.at("samples")) {
+            EXPECT_GT(sample.at("bytes").get<std::uint64_t>(), 0U);
+            EXPECT_EQ(sample.at("bytes").get<std::uint64_t>() %
+                          job.at("block_bytes").get<std::uint64_t>(),
+                      0U);
+            EXPECT_GE(sample.at("seconds").get<double>(), 0.09);
+            EXPECT_GT(sample.at("latency_ns").at("p50").get<std::int64_t>(), 0);
+            EXPECT_LE(sample.at("latency_ns").at("p50").get<std::int64_t>(),
+                      sample.at("latency_ns").at("p99").get<std::int64_t>());
+        }
+    }
+    EXPECT_FALSE(json.at("environment").at("kernel").get<std::string>().empty());
+    EXPECT_FALSE(json.at("target").at("file_system").get<std::string>().empty());
+    EXPECT_FALSE(json.at("engine").at("backend").get<std::string>().empty());
+}
+
+TEST_F(BenchTest, JsonOnStdoutIsNothingButJson) {
+    const Outcome outcome = run_cli(quick(folder(), {"--rw", "read", "--json", "-"}));
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_TRUE(nlohmann::json::accept(outcome.out)) << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr("GiB/s"));
+}
+
+TEST_F(BenchTest, SequentialBlocksThatTheEngineDoesNotCutAreTheRowsOwn) {
+    const Outcome outcome = run_cli(quick(folder(), {"--rw", "read,write", "--block-size",
+                                                     "4KiB,96KiB", "--depth", "4", "--json", "-"}));
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    for (const auto& job : nlohmann::json::parse(outcome.out).at("jobs")) {
+        const auto& sample = job.at("samples").at(0);
+        EXPECT_EQ(sample.at("operations").get<std::uint64_t>() *
+                      job.at("block_bytes").get<std::uint64_t>(),
+                  sample.at("bytes").get<std::uint64_t>());
+    }
+}
+
+TEST_F(BenchTest, EveryBackendCanBeAskedFor) {
+    for (const char* backend : {"aio", "posix"}) {
+        const Outcome outcome =
+            run_cli(quick(folder(), {"--rw", "randread", "--depth", "4", "--backend", backend}));
+        EXPECT_EQ(outcome.status, 0) << outcome.err;
+        EXPECT_THAT(outcome.out, HasSubstr(backend));
+    }
+}
+
+TEST_F(BenchTest, AFileIsOnlyRead) {
+    const std::string path = make_file(1 << 20);
+    struct stat before {};
+    ASSERT_EQ(::stat(path.c_str(), &before), 0);
+    const Outcome outcome = run_cli({"bench", path, "--seconds", "0.1", "--repeats", "1"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("only read"));
+    EXPECT_THAT(outcome.out, Not(HasSubstr("write ")));
+    struct stat after {};
+    ASSERT_EQ(::stat(path.c_str(), &after), 0);
+    EXPECT_EQ(before.st_mtim.tv_sec, after.st_mtim.tv_sec);
+    EXPECT_EQ(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
+    EXPECT_EQ(contents(path), std::string(1 << 20, 'p'));
+    EXPECT_THAT(names_in(folder()), testing::ElementsAre("precious.bin"));
+}
+
+TEST_F(BenchTest, WritingAFileThatItDidNotMakeIsRefused) {
+    const std::string path = make_file(1 << 20);
+    for (const char* kind : {"write", "randwrite", "read,randwrite"}) {
+        const Outcome outcome = run_cli({"bench", path, "--rw", kind, "--seconds", "0.1"});
+        EXPECT_EQ(outcome.status, 2);
+        EXPECT_THAT(outcome.err, HasSubstr(path));
+        EXPECT_THAT(outcome.err, HasSubstr("did not make"));
+    }
+    EXPECT_EQ(contents(path), std::string(1 << 20, 'p'));
+}
+
+TEST_F(BenchTest, AScratchNameThatIsTakenIsNotTouched) {
+    // The name holds the process number of the child, so all that it may be are taken.
+    for (int i = 1; i < 500; ++i) {
+        std::ofstream(folder() + "/penstock-bench-" + std::to_string(::getpid() + i) + ".tmp")
+            << "p";
+    }
+    const Outcome outcome = run_cli(quick(folder(), {"--rw", "read"}));
+    EXPECT_EQ(outcome.status, 1) << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr("penstock-bench-"));
+    const auto names = names_in(folder());
+    EXPECT_EQ(names.size(), 499U);
+    for (const std::string& name : names) {
+        EXPECT_EQ(contents(folder() + "/" + name), "p");
+    }
+}
+
+TEST_F(BenchTest, BadPathsAreToldWithTheReason) {
+    const Outcome absent = run_cli(quick(folder() + "/absent"));
+    EXPECT_EQ(absent.status, 1);
+    EXPECT_THAT(absent.err, HasSubstr(folder() + "/absent"));
+    EXPECT_THAT(absent.err, HasSubstr("No such file or directory"));
+
+    const Outcome device = run_cli(quick("/dev/null"));
+    EXPECT_EQ(device.status, 2);
+    EXPECT_THAT(device.err, HasSubstr("no folder, file or block device"));
+
+    const Outcome empty = run_cli({"bench", make_file(0), "--seconds", "0.1"});
+    EXPECT_EQ(empty.status, 2);
+    EXPECT_THAT(empty.err, HasSubstr("0 bytes"));
+
+    const Outcome json = run_cli(quick(folder(), {"--json", folder() + "/absent/out.json"}));
+    EXPECT_EQ(json.status, 1);
+    EXPECT_THAT(json.err, HasSubstr("--json"));
+}
+
+TEST_F(BenchTest, AFullDiskIsToldBeforeAnythingIsWritten) {
+    const Outcome outcome = run_cli({"bench", folder(), "--size", "8000TiB"});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("8000 TiB"));
+    EXPECT_THAT(outcome.err, HasSubstr("are free"));
+    EXPECT_THAT(names_in(folder()), IsEmpty());
+}
+
+class BenchSignalTest : public BenchTest, public testing::WithParamInterface<int> {};
+
+TEST_P(BenchSignalTest, TheScratchFileGoesAndTheCodeSaysWhy) {
+    Program program({"bench", folder(), "--size", "8MiB", "--seconds", "60", "--rw", "randread"});
+    for (int i = 0; i < 1000 && names_in(folder()).empty(); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ASSERT_EQ(names_in(folder()).size(), 1U);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    program.signal(GetParam());
+    const Outcome outcome = program.wait();
+    EXPECT_EQ(outcome.status, 128 + GetParam()) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("ended by"));
+    EXPECT_THAT(names_in(folder()), IsEmpty());
+}
+INSTANTIATE_TEST_SUITE_P(Signals, BenchSignalTest, testing::Values(SIGINT, SIGTERM, SIGHUP));
+
+TEST_F(BenchTest, BesideFioItPrintsTheRatioOfEachPair) {
+    if (!have_fio()) {
+        GTEST_SKIP() << "fio is not installed";
+    }
+    const Outcome outcome =
+        run_cli({"bench", folder(), "--size", "8MiB", "--seconds", "0.3", "--repeats", "3", "--rw",
+                 "randread,write", "--against", "fio", "--json", "-"});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("Penstock / fio ("));
+    EXPECT_THAT(outcome.err, HasSubstr("95 % interval"));
+    for (const auto& job : nlohmann::json::parse(outcome.out).at("jobs")) {
+        const auto& samples = job.at("samples");
+        ASSERT_EQ(samples.size(), 6U);
+        EXPECT_EQ(std::count_if(samples.begin(), samples.end(),
+                                [](const auto& sample) { return sample.at("side") == "fio"; }),
+                  3);
+        EXPECT_GT(job.at("ratio").at("mean").get<double>(), 0.0);
+    }
+    EXPECT_THAT(names_in(folder()), IsEmpty());
+}
+
+TEST_F(BenchTest, WithoutFioItTellsWhatToInstall) {
+    const std::string path = std::getenv("PATH");
+    ASSERT_EQ(::setenv("PATH", folder().c_str(), 1), 0);
+    const Outcome outcome = run_cli(quick(folder(), {"--against", "fio"}));
+    ASSERT_EQ(::setenv("PATH", path.c_str(), 1), 0);
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("apt-get install fio"));
+    EXPECT_THAT(names_in(folder()), IsEmpty());
+}
+
+}  // namespace
+}  // namespace penstock::cli

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/doctor.hpp"
+
+#include "cli/program.hpp"
+#include "support/temp_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace penstock::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+nlohmann::json findings_of(const Outcome& outcome) {
+    return nlohmann::json::parse(outcome.out).at("findings");
+}
+
+nlohmann::json finding(const nlohmann::json& findings, const std::string& topic) {
+    const auto found = std::find_if(findings.begin(), findings.end(),
+                                    [&](const auto& f) { return f.at("topic") == topic; });
+    return found == findings.end() ? nlohmann::json{} : *found;
+}
+
+TEST(DoctorTest, EveryFindingHasItsEvidence) {
+    const support::TempFolder folder;
+    const Outcome outcome = run_cli({"doctor", folder.path(), "--json", "-"});
+    EXPECT_EQ(outcome.status, 0) << outcome.out;
+    const auto findings = findings_of(outcome);
+    for (const char* topic : {"kernel", "io_uring", "backend", "locked memory", "huge pages",
+                              "direct I/O", "disk", "I/O limit", "free space", "round trip"}) {
+        EXPECT_FALSE(finding(findings, topic).is_null()) << topic;
+    }
+    for (const auto& one : findings) {
+        EXPECT_FALSE(one.at("what").get<std::string>().empty()) << one;
+        EXPECT_FALSE(one.at("evidence").get<std::string>().empty()) << one;
+    }
+    EXPECT_THAT(outcome.err, HasSubstr("0 problems"));
+    EXPECT_THAT(names_in(folder.path()), IsEmpty());
+}
+
+TEST(DoctorTest, WhatIsBrokenIsAProblemAndTheExitCode) {
+    const support::TempFolder folder;
+    const Outcome outcome = run_cli({"doctor", folder.path() + "/absent"});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.out, HasSubstr("PROBLEM"));
+    EXPECT_THAT(outcome.out, HasSubstr("No such file or directory"));
+    EXPECT_THAT(outcome.out, HasSubstr("1 problem."));
+    EXPECT_THAT(outcome.out, HasSubstr("kernel"));  // the rest is still told
+}
+
+TEST(DoctorTest, AFileIsAskedAndNotWritten) {
+    const support::TempFolder folder;
+    const std::string path = folder.path() + "/precious.bin";
+    std::ofstream(path) << "precious";
+    const Outcome outcome = run_cli({"doctor", path, "--json", "-"});
+    EXPECT_EQ(outcome.status, 0) << outcome.out;
+    EXPECT_TRUE(finding(findings_of(outcome), "round trip").is_null());
+    std::string kept;
+    std::ifstream(path) >> kept;
+    EXPECT_EQ(kept, "precious");
+}
+
+TEST(DoctorTest, MemoryIsNoDisk) {
+    constexpr long kTmpfs = 0x01021994;
+    struct statfs status {};
+    if (::statfs("/dev/shm", &status) != 0 || status.f_type != kTmpfs) {
+        GTEST_SKIP() << "/dev/shm is no tmpfs here";
+    }
+    const auto findings = findings_of(run_cli({"doctor", "/dev/shm", "--json", "-"}));
+    EXPECT_EQ(finding(findings, "direct I/O").at("verdict"), "could be better");
+    EXPECT_THAT(finding(findings, "direct I/O").at("what").get<std::string>(), HasSubstr("tmpfs"));
+}
+
+TEST(DoctorTest, ALowLimitIsFoundWithTheCommandThatMendsIt) {
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_MEMLOCK, &before), 0);
+    rlimit low = before;
+    low.rlim_cur = 64 << 10;
+    ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &low), 0);
+    const Outcome outcome = run_cli({"doctor", "/", "--json", "-"});
+    ASSERT_EQ(::setrlimit(RLIMIT_MEMLOCK, &before), 0);
+    const auto memlock = finding(findings_of(outcome), "locked memory");
+    EXPECT_EQ(memlock.at("verdict"), "could be better");
+    EXPECT_THAT(memlock.at("evidence").get<std::string>(), HasSubstr("64 KiB"));
+    EXPECT_THAT(memlock.at("cure").get<std::string>(), HasSubstr("ulimit -l"));
+}
+
+}  // namespace
+}  // namespace penstock::cli

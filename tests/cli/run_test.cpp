@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/run.hpp"
+
+#include "cli/program.hpp"
+
+#include <penstock/version.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace penstock::cli {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(RunTest, HelpTeachesWithExamples) {
+    for (const std::vector<std::string>& args :
+         {std::vector<std::string>{"--help"}, {"bench", "--help"}, {"doctor", "--help"}}) {
+        const Outcome outcome = run_cli(args);
+        EXPECT_EQ(outcome.status, 0) << outcome.err;
+        EXPECT_THAT(outcome.out, HasSubstr("Examples:"));
+        EXPECT_THAT(outcome.out, HasSubstr("penstock doctor"));
+    }
+}
+
+TEST(RunTest, BenchHelpTellsBinaryAndDecimalApart) {
+    const Outcome outcome = run_cli({"bench", "--help"});
+    EXPECT_THAT(outcome.out, HasSubstr("1 KiB = 1024 bytes"));
+    EXPECT_THAT(outcome.out, HasSubstr("1 GB = 10^9 bytes"));
+}
+
+TEST(RunTest, VersionIsThatOfTheHeaders) {
+    const Outcome outcome = run_cli({"--version"});
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_EQ(outcome.out, "penstock " PENSTOCK_VERSION "\n");
+}
+
+TEST(RunTest, NothingAskedShowsTheHelpAndFails) {
+    const Outcome outcome = run_cli({});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.out, HasSubstr("bench"));
+}
+
+struct Wrong {
+    std::vector<std::string> args;
+    std::vector<std::string> told;
+};
+
+TEST(RunTest, WrongUsageNamesTheOptionAndWhatIsAllowed) {
+    const std::vector<Wrong> cases{
+        {{"frobnicate"}, {"frobnicate"}},
+        {{"bench"}, {"path", "penstock bench --help"}},
+        {{"bench", ".", "--rw", "rewrite"}, {"--rw", "'rewrite'", "randread"}},
+        {{"bench", ".", "--block-size", "4QiB"}, {"--block-size", "'4QiB'", "64KiB"}},
+        {{"bench", ".", "--block-size", "1"}, {"--block-size", "512"}},
+        {{"bench", ".", "--depth", "0"}, {"--depth", "4096"}},
+        {{"bench", ".", "--size", "12"}, {"--size", "1MiB"}},
+        {{"bench", ".", "--backend", "spdk"}, {"--backend", "'spdk'", "uring"}},
+        {{"bench", ".", "--direct", "maybe"}, {"--direct", "required"}},
+        {{"bench", ".", "--against", "dd"}, {"--against", "fio"}},
+        {{"bench", ".", "--seconds", "-1"}, {"--seconds"}},
+        {{"bench", ".", "--repeats", "many"}, {"--repeats"}},
+        {{"doctor", ".", "--no-such"}, {"--no-such", "penstock doctor --help"}},
+    };
+    for (const Wrong& wrong : cases) {
+        const Outcome outcome = run_cli(wrong.args);
+        EXPECT_EQ(outcome.status, 2) << wrong.args.back();
+        for (const std::string& word : wrong.told) {
+            EXPECT_THAT(outcome.err, HasSubstr(word));
+        }
+    }
+}
+
+}  // namespace
+}  // namespace penstock::cli
