@@ -202,4 +202,30 @@ std::uint64_t Random::below(std::uint64_t limit) {
     return state_ % limit;
 }
 
+int run_job(const char* program, const std::map<std::string, Job>& known, int count, char** words) {
+    try {
+        const Arguments arguments(count, words);
+        const auto job = known.find(arguments.what());
+        if (job == known.end()) {
+            std::string names;
+            for (const auto& [name, function] : known) {
+                names += " " + name;
+            }
+            std::fprintf(stderr, "%s JOB --key=value ...; jobs:%s\n", program, names.c_str());
+            return 64;
+        }
+        Figures figures;
+        job->second(arguments, figures);
+        arguments.check_handicap_was_asked();
+        figures.print();
+        return 0;
+    } catch (const CannotRun& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        return 77;
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        return 1;
+    }
+}
+
 }  // namespace penstock::benchmarks

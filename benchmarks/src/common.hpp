@@ -101,4 +101,10 @@ private:
     std::uint64_t state_ = 0x9e3779b97f4a7c15;
 };
 
+using Job = void (*)(const Arguments&, Figures&);
+
+/// The main() of a benchmark program: runs the job that the first word names and prints its
+/// figures. 64 for wrong words, 77 when it cannot run here, 1 when it failed.
+int run_job(const char* program, const std::map<std::string, Job>& known, int count, char** words);
+
 }  // namespace penstock::benchmarks

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// penstock_bench_model JOB --key=value ...: the engine with its default options on the simulator's
+// disks (100 us a request, 32 at once, 7 GB/s; copies 10 GB/s on each of two cores) under a virtual
+// clock. What it prints as `value` is exact: time is counted, not measured.
+#include "api/options.hpp"
+#include "common.hpp"
+#include "engine/fake/simulation.hpp"
+
+#include <penstock/version.hpp>
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace {
+
+using penstock::Extent;
+using penstock::Priority;
+using penstock::benchmarks::Arguments;
+using penstock::benchmarks::CannotRun;
+using penstock::benchmarks::Figures;
+using penstock::engine::Op;
+using penstock::engine::Simulation;
+using penstock::engine::SimulationOptions;
+using penstock::engine::Transfer;
+using penstock::engine::TransferSpec;
+using Files = std::vector<std::shared_ptr<penstock::os::File>>;
+
+constexpr std::uint64_t kMiB = 1 << 20;
+constexpr std::uint64_t kGiB = 1 << 30;
+constexpr std::uint64_t kBlock = 4096;
+constexpr penstock::base::Nanos kRequestNs = 100'000;
+constexpr std::uint32_t kLanes = 32;
+constexpr double kBytesPerSecond = 7e9;
+
+/// Addresses without memory behind them: a hollow disk touches none.
+class Addresses {
+public:
+    explicit Addresses(std::uint64_t bytes) : bytes_(bytes) {
+        start_ =
+            mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (start_ == MAP_FAILED) {
+            throw CannotRun("no room for " + std::to_string(bytes) + " bytes of addresses");
+        }
+    }
+    Addresses(const Addresses&) = delete;
+    Addresses& operator=(const Addresses&) = delete;
+    ~Addresses() { munmap(start_, bytes_); }
+    [[nodiscard]] std::byte* at(std::uint64_t offset = 0) const {
+        return static_cast<std::byte*>(start_) + offset;
+    }
+
+private:
+    std::uint64_t bytes_;
+    void* start_;
+};
+
+template <typename T>
+T value_of(penstock::base::Result<T> result) {
+    if (!result) {
+        throw std::runtime_error(result.error().message);
+    }
+    return std::move(*result);
+}
+
+SimulationOptions simulation_options(const Arguments& arguments) {
+    penstock::EngineOptions options;  // not of the environment: the figure is the same everywhere
+    if (arguments.handicap("depth1")) {
+        options.queue_depth = 1;
+    }
+    SimulationOptions simulation;
+    simulation.core = value_of(penstock::api::core_options(options));
+    simulation.shape.hollow = true;
+    simulation.model = {
+        .request_ns = kRequestNs, .lanes = kLanes, .bytes_per_second = kBytesPerSecond};
+    return simulation;
+}
+
+/// A file of `bytes` bytes (hollow: without any) on each disk.
+Files make_files(Simulation& simulation, std::uint32_t disks, std::uint64_t bytes) {
+    Files files;
+    for (std::uint32_t i = 0; i < disks; ++i) {
+        const std::string path = disks == 1 ? "/data" : "/" + std::to_string(i) + "/data";
+        files.push_back(value_of(simulation.file_system().open(
+            path, {.access = penstock::Access::kReadWrite, .create = true})));
+        if (const auto result = files.back()->truncate(bytes); !result) {
+            throw std::runtime_error(result.error().message);
+        }
+    }
+    return files;
+}
+
+TransferSpec spec_of(Op op, Files files, std::vector<Extent> extents,
+                     Priority priority = Priority::kNormal) {
+    TransferSpec spec;
+    spec.op = op;
+    spec.files = std::move(files);
+    spec.extents = penstock::engine::Extents(std::move(extents));
+    spec.priority = priority;
+    return spec;
+}
+
+/// Runs a transfer to its end; virtual nanoseconds.
+double run(Simulation& simulation, TransferSpec spec) {
+    const auto start = simulation.now();
+    Transfer* transfer = value_of(simulation.core().start(std::move(spec)));
+    if (!simulation.run(*transfer)) {
+        throw std::runtime_error("the transfer hangs: nothing will ever happen again");
+    }
+    const auto* error = transfer->error();
+    const std::string message = error != nullptr ? error->message : "";
+    transfer->mark_observed();
+    transfer->abandon();
+    transfer->release();
+    if (error != nullptr) {
+        throw std::runtime_error(message);
+    }
+    return static_cast<double>(simulation.now() - start);
+}
+
+/// What one disk needs for so much: its pipe, or its lanes.
+double bound_ns(std::uint64_t bytes, std::uint64_t requests) {
+    return std::max(static_cast<double>(bytes) / kBytesPerSecond * 1e9,
+                    static_cast<double>(requests) * kRequestNs / kLanes);
+}
+
+void one_gib(const Arguments& arguments, Figures& figures, std::uint64_t shift) {
+    Simulation simulation(simulation_options(arguments));
+    const Files files = make_files(simulation, 1, kGiB);
+    const Addresses memory(kGiB + kBlock);
+    const double taken =
+        run(simulation, spec_of(Op::kRead, files, {{0, kGiB, memory.at(shift), 0}}));
+    figures.set("value", bound_ns(kGiB, 1) / taken);
+    figures.set("seconds", taken * 1e-9);
+    figures.set("bytes", kGiB);
+}
+
+void straight(const Arguments& arguments, Figures& figures) {
+    one_gib(arguments, figures, 0);
+}
+void slots(const Arguments& arguments, Figures& figures) {
+    one_gib(arguments, figures, 64);
+}
+
+void random_reads(const Arguments& arguments, Figures& figures) {
+    constexpr std::uint64_t kReads = 1'000'000;
+    constexpr std::uint64_t kFileBytes = 256 * kGiB;
+    Simulation simulation(simulation_options(arguments));
+    const Files files = make_files(simulation, 1, kFileBytes);
+    const Addresses memory(kReads * kBlock);
+    std::vector<Extent> extents;
+    penstock::benchmarks::Random random;
+    for (std::uint64_t i = 0; i < kReads; ++i) {
+        extents.push_back(
+            {random.below(kFileBytes / kBlock) * kBlock, kBlock, memory.at(i * kBlock), 0});
+    }
+    const double taken = run(simulation, spec_of(Op::kRead, files, std::move(extents)));
+    figures.set("value", bound_ns(kReads * kBlock, kReads) / taken);
+    figures.set("seconds", taken * 1e-9);
+    figures.set("operations", kReads);
+}
+
+void devices(const Arguments& arguments, Figures& figures) {
+    constexpr std::uint32_t kDisks = 8;
+    SimulationOptions options = simulation_options(arguments);
+    options.disks = kDisks;
+    Simulation simulation(options);
+    const Files files = make_files(simulation, kDisks, kGiB);
+    const Addresses memory(kDisks * kGiB);
+    std::vector<Extent> extents;
+    for (std::uint32_t i = 0; i < kDisks; ++i) {
+        extents.push_back({0, kGiB, memory.at(i * kGiB), i});
+    }
+    double taken = 0;
+    if (arguments.handicap("in_turn")) {
+        for (const Extent& extent : extents) {
+            taken += run(simulation, spec_of(Op::kRead, files, {extent}));
+        }
+    } else {
+        taken = run(simulation, spec_of(Op::kRead, files, extents));
+    }
+    figures.set("value", bound_ns(kGiB, 1) / taken);
+    figures.set("seconds", taken * 1e-9);
+    figures.set("bytes", kDisks * kGiB);
+}
+
+/// Time of an urgent read of 4 MiB, with `background_bytes` of writes under way before it.
+double urgent_read_ns(const Arguments& arguments, std::uint64_t background_bytes) {
+    const bool no_classes = arguments.handicap("no_classes");
+    constexpr std::uint64_t kReadBytes = 4 * kMiB;
+    Simulation simulation(simulation_options(arguments));
+    const std::uint64_t file_bytes = std::max(background_bytes, kReadBytes);
+    const Files files = make_files(simulation, 1, file_bytes);
+    const Addresses memory(file_bytes + kReadBytes);
+    Transfer* background = nullptr;
+    if (background_bytes > 0) {
+        background = value_of(simulation.core().start(
+            spec_of(Op::kWrite, files, {{0, background_bytes, memory.at(), 0}},
+                    no_classes ? Priority::kNormal : Priority::kBackground)));
+        const auto full = simulation.now() + 50'000'000;  // the disk is as full as it gets
+        const auto under_way = [&] { return simulation.now() >= full; };
+        if (!simulation.run_until(under_way)) {
+            throw std::runtime_error("the background writes hang");
+        }
+    }
+    const double taken =
+        run(simulation, spec_of(Op::kRead, files, {{0, kReadBytes, memory.at(file_bytes), 0}},
+                                no_classes ? Priority::kNormal : Priority::kUrgent));
+    if (background != nullptr) {
+        if (background->finished()) {
+            throw std::runtime_error("the background writes were over before the urgent read");
+        }
+        simulation.core().cancel(*background);
+        (void)simulation.run(*background);
+        background->mark_observed();
+        background->abandon();
+        background->release();
+    }
+    return taken;
+}
+
+void classes(const Arguments& arguments, Figures& figures) {
+    const double idle_ns = urgent_read_ns(arguments, 0);
+    const double busy_ns = urgent_read_ns(arguments, 100'000'000'000);
+    figures.set("value", busy_ns / idle_ns);
+    figures.set("idle_ns", idle_ns);
+    figures.set("busy_ns", busy_ns);
+}
+
+/// Bytes copied a byte read, into memory as torch gives it (aligned to 64 bytes).
+void copies(const Arguments& arguments, Figures& figures) {
+    constexpr std::uint64_t kBytes = 64 * kMiB;
+    SimulationOptions options = simulation_options(arguments);
+    options.shape.memory_align = static_cast<std::uint32_t>(arguments.number("alignment"));
+    Simulation simulation(options);
+    const Files files = make_files(simulation, 1, kBytes);
+    const Addresses memory(kBytes + kBlock);
+    const std::uint64_t shift = arguments.handicap("misaligned") ? 2 : 64;
+    const int times = arguments.handicap("twice") ? 2 : 1;  // the second copy of a careless reader
+    for (int i = 0; i < times; ++i) {
+        run(simulation, spec_of(Op::kRead, files, {{0, kBytes, memory.at(shift), 0}}));
+    }
+    std::uint64_t copied = 0;
+    simulation.core().for_each_domain([&](penstock::engine::Domain& domain) {
+        for (std::uint32_t i = 0; i < domain.channel_count(); ++i) {
+            copied += domain.channel(i).counters().copied_bytes.get();
+        }
+    });
+    figures.set("value", static_cast<double>(copied) / static_cast<double>(kBytes));
+    figures.set("bytes", kBytes);
+    figures.set("copied_bytes", copied);
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+    return penstock::benchmarks::run_job("penstock_bench_model",
+                                         {{"straight", straight},
+                                          {"slots", slots},
+                                          {"random", random_reads},
+                                          {"devices", devices},
+                                          {"classes", classes},
+                                          {"copies", copies}},
+                                         count, words);
+}
