@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A piece of anonymous memory with one owner: page-aligned (2 MiB-aligned with huge pages from 2 MiB
-// up), zero, given back to the system when destroyed.
+// A piece of anonymous memory with one owner: page-aligned (2 MiB-aligned with huge pages from 2
+// MiB up), zero, given back to the system when destroyed.
 #pragma once
 
 #include "base/result.hpp"
@@ -15,7 +15,7 @@ namespace penstock::memory {
 struct BlockOptions {
     bool huge_pages = true;  ///< ask for transparent huge pages from 2 MiB up
     bool touch = false;      ///< fault every page in now
-    bool lock = false;       ///< mlock; where the limit forbids it the block is not locked and says why
+    bool lock = false;  ///< mlock; where the limit forbids it the block is not locked and says why
     bool keep_on_fork = true;  ///< false: MADV_DONTFORK
 };
 

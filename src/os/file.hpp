@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An open file as everything above sees it: what can be done with it (its geometry) and the blocking
-// calls on it. `local_file_system` has the kernel's files, `engine/fake` the simulated ones; asynchronous
-// backends of the kernel take the descriptors.
+// An open file as everything above sees it: what can be done with it (its geometry) and the
+// blocking calls on it. `local_file_system` has the kernel's files, `engine/fake` the simulated
+// ones; asynchronous backends of the kernel take the descriptors.
 #pragma once
 
 #include "base/align.hpp"
@@ -33,15 +33,15 @@ enum class Lane : std::uint8_t { kDirect, kBuffered };
 
 /// What an aligned request is. All are powers of two; 1 means no demand.
 struct Geometry {
-    bool direct = false;             ///< a direct descriptor is open and is to be used
-    std::uint32_t memory_align = 1;  ///< of each address, and of each piece's length
-    std::uint32_t read_align = 1;    ///< of offset and length of direct reads
-    std::uint32_t write_align = 1;   ///< of offset and length of direct writes
+    bool direct = false;               ///< a direct descriptor is open and is to be used
+    std::uint32_t memory_align = 1;    ///< of each address, and of each piece's length
+    std::uint32_t read_align = 1;      ///< of offset and length of direct reads
+    std::uint32_t write_align = 1;     ///< of offset and length of direct writes
     std::uint32_t block_bytes = 4096;  ///< block of the file system
-    std::string reason;  ///< how this was learnt, or why it is not direct; for people
+    std::string reason;                ///< how this was learnt, or why it is not direct; for people
 
-    /// Written runs are cut here into a direct middle and buffered ends, so that buffered and direct
-    /// I/O never meet in one page, file-system block or device block.
+    /// Written runs are cut here into a direct middle and buffered ends, so that buffered and
+    /// direct I/O never meet in one page, file-system block or device block.
     [[nodiscard]] std::uint64_t edge_align() const {
         return std::max({base::kPageBytes, std::uint64_t{block_bytes}, std::uint64_t{write_align}});
     }
@@ -69,8 +69,8 @@ public:
     /// direct I/O has only a buffered one.
     [[nodiscard]] virtual int descriptor(Lane lane) const = 0;
 
-    // Blocking; any thread. The kernel's convention: bytes moved (0 = end of file), or -errno. Retries
-    // nothing: EINTR, EAGAIN and short counts are the caller's to handle.
+    // Blocking; any thread. The kernel's convention: bytes moved (0 = end of file), or -errno.
+    // Retries nothing: EINTR, EAGAIN and short counts are the caller's to handle.
     [[nodiscard]] virtual std::int64_t read_at(Lane lane, std::uint64_t offset,
                                                std::span<const iovec> pieces) = 0;
     [[nodiscard]] virtual std::int64_t write_at(Lane lane, std::uint64_t offset,
@@ -94,7 +94,8 @@ public:
     }
     void note_size(std::uint64_t bytes) { size_seen_.store(bytes, std::memory_order_relaxed); }
 
-    /// Held by whoever writes the buffered ends of a run, so that those of one file come one by one.
+    /// Held by whoever writes the buffered ends of a run, so that those of one file come one by
+    /// one.
     [[nodiscard]] std::mutex& edge_gate() { return edge_gate_; }
 
 protected:
