@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Penstock moves tensors between storage and memory at the speed of the device.
+
+    import penstock, torch
+
+    tensor = torch.empty(1 << 20, dtype=torch.bfloat16)
+    penstock.write("weights.bin", tensor)          # any tensor, any offset; blocks
+    transfer = penstock.read_async("weights.bin", tensor)
+    transfer.wait()                                # or: await transfer
+
+docs/python.md has all of it.
+"""
+
+import atexit as _atexit
+import os as _os
+
+from penstock import _core
+from penstock._core import (
+    Buffer,
+    DeviceDescription,
+    Engine,
+    EngineDescription,
+    EngineOptions,
+    EngineStats,
+    File,
+    FileInfo,
+    LatencyStats,
+    Transfer,
+    __version__,
+    as_bytes,
+    default_engine,
+    empty,
+    read,
+    read_async,
+    write,
+    write_async,
+)
+from penstock._errors import Cancelled, EndOfFile, Error, Unsupported, WouldBlock
+
+__all__ = [
+    "Buffer",
+    "Cancelled",
+    "DeviceDescription",
+    "EndOfFile",
+    "Engine",
+    "EngineDescription",
+    "EngineOptions",
+    "EngineStats",
+    "Error",
+    "File",
+    "FileInfo",
+    "LatencyStats",
+    "Transfer",
+    "Unsupported",
+    "WouldBlock",
+    "__version__",
+    "as_bytes",
+    "default_engine",
+    "empty",
+    "read",
+    "read_async",
+    "write",
+    "write_async",
+]
+
+# What runs when the interpreter ends is done first: it works on memory of Python's.
+_atexit.register(_core._at_exit)
+_os.register_at_fork(after_in_child=_core._after_fork_in_child)

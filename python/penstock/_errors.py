@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exceptions of Penstock. Wrong arguments are ValueError or TypeError, memory that cannot be had is MemoryError, and
+what the system or a transfer refuses is an Error."""
+
+from __future__ import annotations
+
+import errno as _errno
+import os as _os
+
+
+class Error(OSError):
+    """An operation failed. What the system refused is also the built-in class of its errno, so that
+    `except FileNotFoundError` works.
+
+    operation: what was done: "open", "read", "write", "sync", ...
+    filename, path: the file concerned, or None.
+    offset: byte offset in the file, or None.
+    errno: the system's, or None when it was not the system that refused.
+    """
+
+    operation: str | None
+    offset: int | None
+
+    def __init__(
+        self,
+        message: str = "",
+        errno: int | None = None,
+        operation: str | None = None,
+        path: str | None = None,
+        offset: int | None = None,
+    ) -> None:
+        # OSError with two or more arguments takes errno, text and filename from them.
+        if errno is None:
+            super().__init__(message)
+            self.filename = path
+        else:
+            super().__init__(errno, _os.strerror(errno), path)
+        self.message = message
+        self.operation = operation
+        self.offset = offset
+
+    @property
+    def path(self) -> str | None:
+        return self.filename
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self):
+        return _remake, (type(self).__name__, self.message, self.errno, self.operation, self.filename, self.offset)
+
+
+class EndOfFile(Error, EOFError):
+    """A read met the end of the file, and allow_short was not given."""
+
+
+class Cancelled(Error):
+    """The transfer was cancelled: the memory of a read and the extent of a write are undefined."""
+
+
+class WouldBlock(Error, BlockingIOError):
+    """The limit on transfers in flight is reached (transfers_max); wait for one and try again."""
+
+
+class Unsupported(Error):
+    """This machine, file system or file cannot do it; the message says why."""
+
+
+def _of_system(builtin: type[OSError]) -> type[Error]:
+    """Both: an Error, and the built-in class that Python has for the errno."""
+    return type(builtin.__name__, (Error, builtin), {"__module__": __name__, "__doc__": builtin.__doc__})
+
+
+_BY_ERRNO = {
+    number: _of_system(builtin)
+    for number, builtin in (
+        (_errno.ENOENT, FileNotFoundError),
+        (_errno.EEXIST, FileExistsError),
+        (_errno.EISDIR, IsADirectoryError),
+        (_errno.ENOTDIR, NotADirectoryError),
+        (_errno.EACCES, PermissionError),
+    )
+}
+_BY_ERRNO[_errno.EPERM] = _BY_ERRNO[_errno.EACCES]
+_BY_NAME = {made.__name__: made for made in (Error, EndOfFile, Cancelled, WouldBlock, Unsupported, *_BY_ERRNO.values())}
+
+# penstock::ErrorCode
+_INVALID_ARGUMENT, _SYSTEM, _END_OF_FILE, _CANCELLED, _WOULD_BLOCK, _UNSUPPORTED, _OUT_OF_MEMORY, _CLOSED = range(1, 9)
+
+
+def _remake(name: str, *arguments) -> Error:
+    return _BY_NAME.get(name, Error)(*arguments)
+
+
+def from_core(
+    code: int, message: str, number: int, operation: str, path: str | None, offset: int | None
+) -> BaseException:
+    """What the compiled part raises."""
+    if code in (_INVALID_ARGUMENT, _CLOSED):
+        return ValueError(message)
+    if code == _OUT_OF_MEMORY:
+        return MemoryError(message)
+    if code == _SYSTEM:
+        made = _BY_ERRNO.get(number, Error)
+    else:
+        made = {
+            _END_OF_FILE: EndOfFile,
+            _CANCELLED: Cancelled,
+            _WOULD_BLOCK: WouldBlock,
+            _UNSUPPORTED: Unsupported,
+        }.get(code, Error)
+    return made(message, number or None, operation or None, path, offset)
+
+
+def unraisable(message: str) -> None:
+    """A transfer that was dropped had failed, and nobody will ask any more: the interpreter ends."""
+    import sys
+
+    error = Error(message)
+    try:
+        raise error
+    except Error:
+        sys.unraisablehook(_Unraisable(Error, error, error.__traceback__, "a dropped transfer failed", None))
+
+
+class _Unraisable:
+    """What sys.unraisablehook takes; its own type cannot be made."""
+
+    def __init__(self, exc_type, exc_value, exc_traceback, err_msg, object):
+        self.exc_type, self.exc_value, self.exc_traceback = exc_type, exc_value, exc_traceback
+        self.err_msg, self.object = err_msg, object

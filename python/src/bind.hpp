@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The topics of the module, one file each.
+#pragma once
+
+#include "nanobind.hpp"
+
+namespace penstock::python {
+
+void bind_cli(nb::module_& m);
+void bind_engine(nb::module_& m);
+void bind_errors(nb::module_& m);
+void bind_file(nb::module_& m);
+void bind_memory(nb::module_& m);
+void bind_transfer(nb::module_& m);
+
+}  // namespace penstock::python

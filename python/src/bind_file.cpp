@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bind.hpp"
+#include "file_object.hpp"
+#include "names.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <string_view>
+#include <utility>
+
+namespace penstock::python {
+
+std::string path_bytes(nb::handle path, const char* argument) {
+    PyObject* encoded = nullptr;
+    if (PyUnicode_FSConverter(path.ptr(), &encoded) == 0) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) {
+            throw nb::python_error();  // a null byte inside
+        }
+        PyErr_Clear();
+        raise_type(std::string(argument) + ": this is a " + type_text(path) +
+                   "; give a path (str, bytes, os.PathLike) or a penstock.File");
+    }
+    const nb::object owner = nb::steal(encoded);
+    char* data = nullptr;
+    Py_ssize_t length = 0;
+    if (PyBytes_AsStringAndSize(encoded, &data, &length) != 0) {
+        throw nb::python_error();
+    }
+    return {data, static_cast<std::size_t>(length)};
+}
+
+nb::object path_object(const std::string& path) {
+    return checked(
+        PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
+}
+
+namespace {
+
+Access access_of(const std::string& mode) {
+    if (mode == "r") {
+        return Access::kRead;
+    }
+    if (mode == "w") {
+        return Access::kWrite;
+    }
+    if (mode == "rw") {
+        return Access::kReadWrite;
+    }
+    raise_value("mode: '" + mode + "' is none; allowed are 'r', 'w' and 'rw'");
+}
+
+DirectIo direct_of(const std::string& direct) {
+    if (direct == "auto") {
+        return DirectIo::kAuto;
+    }
+    if (direct == "required") {
+        return DirectIo::kRequired;
+    }
+    if (direct == "off") {
+        return DirectIo::kOff;
+    }
+    raise_value("direct: '" + direct + "' is none; allowed are 'auto', 'required' and 'off'");
+}
+
+const char* mode_of(Access access) {
+    switch (access) {
+        case Access::kRead: return "r";
+        case Access::kWrite: return "w";
+        case Access::kReadWrite: return "rw";
+    }
+    return "";
+}
+
+void open_file(FileObject* self, nb::handle path, const std::string& mode, bool truncate,
+               const std::string& direct) {
+    FileObject opened;
+    opened.path = path_bytes(path, "path");
+    opened.access = access_of(mode);
+    if (truncate && opened.access == Access::kRead) {
+        raise_value("truncate: a file that is opened for reading cannot be cut; use mode 'w' or 'rw'");
+    }
+    const FileOptions options{.access = opened.access,
+                              .create = opened.access != Access::kRead,
+                              .exclusive = false,
+                              .truncate = truncate,
+                              .direct = direct_of(direct)};
+    {
+        const nb::gil_scoped_release nogil;
+        opened.file = File(opened.path, options);
+    }
+    new (self) FileObject(std::move(opened));
+}
+
+const File& opened(const FileObject& self) {
+    if (!self.file.is_open()) {
+        raise_value("file: '" + self.path + "' is closed; open it again");
+    }
+    return self.file;
+}
+
+// A call that may block, on a share of its own.
+template <typename Call>
+auto outside(const FileObject& self, Call call) {
+    File file = opened(self);
+    const nb::gil_scoped_release nogil;
+    return call(file);
+}
+
+void close_file(FileObject& self) {
+    File file = std::exchange(self.file, File());
+    const nb::gil_scoped_release nogil;
+    file.close();
+}
+
+std::string represent_file(const FileObject& self) {
+    return "<penstock.File '" + self.path + "' " + mode_of(self.access) +
+           (self.file.is_open() ? ">" : ", closed>");
+}
+
+void bind_info(nb::module_& m) {
+    nb::class_<FileInfo>(m, "FileInfo",
+                         "What is known of an open file. Alignments are in bytes, 1 = no demand; Penstock keeps to\n"
+                         "them by itself.")
+        .def_ro("path", &FileInfo::path)
+        .def_prop_ro("mode", [](const FileInfo& i) { return mode_of(i.access); })
+        .def_ro("file_system", &FileInfo::file_system, "'ext4', 'xfs', 'tmpfs', 'block device', ...")
+        .def_ro("device_major", &FileInfo::device_major)
+        .def_ro("device_minor", &FileInfo::device_minor)
+        .def_ro("is_block_device", &FileInfo::is_block_device)
+        .def_ro("direct", &FileInfo::direct, "Whether I/O bypasses the page cache.")
+        .def_ro("memory_align", &FileInfo::memory_align)
+        .def_ro("read_align", &FileInfo::read_align)
+        .def_ro("write_align", &FileInfo::write_align)
+        .def_ro("block_bytes", &FileInfo::block_bytes, "Block of the file system.")
+        .def_ro("reason", &FileInfo::reason,
+                "How the alignments were learnt, or why I/O is not direct.")
+        .def("__repr__", [](const FileInfo& i) {
+            return "FileInfo(path='" + i.path + "', file_system='" + i.file_system +
+                   "', direct=" + (i.direct ? "True" : "False") + ", reason='" + i.reason + "')";
+        });
+}
+
+}  // namespace
+
+void bind_file(nb::module_& m) {
+    bind_info(m);
+    nb::class_<FileObject>(
+        m, "File",
+        "An open file or block device, for as many transfers as one likes.\n\n"
+        "mode: 'r', 'w' or 'rw'; 'w' and 'rw' make the file (0666 less umask) when it is not there. Nothing is cut\n"
+        "unless truncate=True. direct: 'auto' goes past the page cache where the file system can, 'required' is an\n"
+        "error where it cannot, 'off' stays in the page cache. Thread-safe.")
+        .def("__init__", open_file, nb::arg("path"), nb::arg("mode") = "r",
+             nb::arg("truncate") = false, nb::kw_only(), nb::arg("direct") = "auto",
+             nb::sig("def __init__(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], "
+                     "mode: str = 'r', truncate: bool = False, *, direct: str = 'auto') -> None"))
+        .def_prop_ro("path", [](const FileObject& f) { return path_object(f.path); },
+                     nb::sig("def path(self) -> str"))
+        .def_prop_ro("mode", [](const FileObject& f) { return mode_of(f.access); })
+        .def_prop_ro("closed", [](const FileObject& f) { return !f.file.is_open(); })
+        .def_prop_ro("size",
+                     [](const FileObject& f) { return outside(f, [](File& file) { return file.size(); }); },
+                     "Bytes, now.")
+        .def_prop_ro("info", [](const FileObject& f) { return opened(f).info(); })
+        .def("truncate",
+             [](const FileObject& f, std::uint64_t size) {
+                 outside(f, [size](File& file) { file.truncate(size); });
+             },
+             nb::arg("size"), "Cuts the file to so many bytes, or extends it with zeros.")
+        .def("preallocate",
+             [](const FileObject& f, std::uint64_t offset, std::uint64_t size) {
+                 return outside(f, [=](File& file) { return file.preallocate(offset, size); });
+             },
+             nb::arg("offset"), nb::arg("size"),
+             "Gives [offset, offset + size) room on the device, and the file that size. False where the file\n"
+             "system cannot, which is normal.")
+        .def("sync", [](const FileObject& f) { outside(f, [](File& file) { file.sync(); }); },
+             "Data, size and name survive a power cut from here on.")
+        .def("close", close_file,
+             "Says what closing said. Transfers under way on the file go on. Calling it again is fine.")
+        .def("__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> File"))
+        .def("__exit__", [](FileObject& f, nb::args) { close_file(f); },
+             nb::sig("def __exit__(self, *exc: object) -> None"))
+        .def("__repr__", represent_file);
+}
+
+}  // namespace penstock::python

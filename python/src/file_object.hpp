@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// penstock.File as Python holds it.
+#pragma once
+
+#include <penstock/file.hpp>
+
+#include "nanobind.hpp"
+
+#include <string>
+
+namespace penstock::python {
+
+/// Touched with the GIL held; calls that block work on a copy of `file` without it, so that close() on
+/// another thread is safe.
+struct FileObject {
+    File file;
+    std::string path;
+    Access access = Access::kRead;
+};
+
+/// The bytes of a path: str, bytes or os.PathLike.
+[[nodiscard]] std::string path_bytes(nb::handle path, const char* argument);
+[[nodiscard]] nb::object path_object(const std::string& path);
+
+}  // namespace penstock::python

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// penstock._core: the table of contents.
+#include <penstock/version.hpp>
+
+#include "bind.hpp"
+
+NB_MODULE(_core, m) {
+    namespace python = penstock::python;
+    // Whoever ends the interpreter by force leaves objects behind, and that is no news.
+    nanobind::set_leak_warnings(false);
+    m.doc() = "The compiled part of penstock; use the package.";
+    m.attr("__version__") = PENSTOCK_VERSION;
+    python::bind_errors(m);
+    python::bind_memory(m);
+    python::bind_file(m);
+    python::bind_transfer(m);
+    python::bind_engine(m);
+    python::bind_cli(m);
+}

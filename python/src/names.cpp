@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "names.hpp"
+
+#include <nanobind/stl/string.h>
+
+namespace penstock::python {
+
+namespace {
+
+constexpr std::size_t kShownMax = 80;
+
+}  // namespace
+
+std::string type_text(nb::handle object) {
+    try {
+        const nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
+        const auto module = nb::cast<std::string>(nb::str(type.attr("__module__")));
+        const auto name = nb::cast<std::string>(nb::str(type.attr("__qualname__")));
+        return module == "builtins" ? name : module + "." + name;
+    } catch (const nb::python_error&) {
+        return "object";
+    }
+}
+
+std::string shown(nb::handle object) {
+    std::string text;
+    try {
+        text = nb::cast<std::string>(nb::repr(object));
+    } catch (const nb::python_error&) {
+        return type_text(object);
+    }
+    if (text.size() > kShownMax) {
+        text.resize(kShownMax);
+        text += "...";
+    }
+    return text;
+}
+
+void raise_value(const std::string& message) {
+    throw nb::value_error(message.c_str());
+}
+
+void raise_type(const std::string& message) {
+    throw nb::type_error(message.c_str());
+}
+
+}  // namespace penstock::python

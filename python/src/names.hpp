@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Python objects that are asked for again and again: names, interned once, and short calls with them.
+#pragma once
+
+#include "nanobind.hpp"
+
+#include <string>
+
+namespace penstock::python {
+
+/// The name of a method or attribute, interned. Lives as long as the process: no destructor runs
+/// after the interpreter's end.
+class Name {
+public:
+    explicit Name(const char* text) : name_(PyUnicode_InternFromString(text)) {}
+    [[nodiscard]] PyObject* get() const { return name_; }
+
+private:
+    PyObject* name_;
+};
+
+[[nodiscard]] inline nb::object checked(PyObject* object) {
+    if (object == nullptr) {
+        throw nb::python_error();
+    }
+    return nb::steal(object);
+}
+
+[[nodiscard]] inline nb::object get(nb::handle object, const Name& name) {
+    return checked(PyObject_GetAttr(object.ptr(), name.get()));
+}
+
+[[nodiscard]] inline nb::object call(nb::handle object, const Name& name) {
+    return checked(PyObject_CallNoArgs(get(object, name).ptr()));
+}
+
+[[nodiscard]] inline bool truth(nb::handle object) {
+    const int value = PyObject_IsTrue(object.ptr());
+    if (value < 0) {
+        throw nb::python_error();
+    }
+    return value == 1;
+}
+
+/// "numpy.ndarray", "int", ...
+[[nodiscard]] std::string type_text(nb::handle object);
+/// str(object), cut to a length that fits into a message; never throws.
+[[nodiscard]] std::string shown(nb::handle object);
+
+[[noreturn]] void raise_value(const std::string& message);
+[[noreturn]] void raise_type(const std::string& message);
+
+}  // namespace penstock::python

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "request.hpp"
+
+#include "file_object.hpp"
+#include "names.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace penstock::python {
+
+namespace {
+
+bool is_sequence(nb::handle object) {
+    return PyList_Check(object.ptr()) || PyTuple_Check(object.ptr());
+}
+
+const char* memory_argument(const Arguments& arguments) {
+    return arguments.write ? "data" : "into";
+}
+
+std::uint64_t offset_value(nb::handle index, const std::string& argument) {
+    const unsigned long long value = PyLong_AsUnsignedLongLong(index.ptr());
+    if (PyErr_Occurred() != nullptr) {
+        PyErr_Clear();
+        raise_value(argument + ": " + shown(index) +
+                    " is not a place in a file; give bytes from its start, 0 or more");
+    }
+    return value;
+}
+
+std::uint64_t offset_of(nb::handle object, const std::string& argument) {
+    if (PyLong_CheckExact(object.ptr())) {
+        return offset_value(object, argument);
+    }
+    PyObject* index = PyNumber_Index(object.ptr());
+    if (index == nullptr) {
+        PyErr_Clear();
+        raise_type(argument + ": this is a " + type_text(object) +
+                   "; give bytes from the start of the file (int)");
+    }
+    return offset_value(nb::steal(index), argument);
+}
+
+std::string element(const char* argument, std::size_t index) {
+    return std::string(argument) + "[" + std::to_string(index) + "]";
+}
+
+const File& open_file(const FileObject& file, const std::string& argument) {
+    if (!file.file.is_open()) {
+        raise_value(argument + ": '" + file.path + "' is closed; open it again");
+    }
+    return file.file;
+}
+
+// Puts the files of a call into a request, each once, and says which number each got.
+class Files {
+public:
+    explicit Files(TransferRequest& request) : request_(request) {}
+
+    std::uint32_t add(nb::handle object, const std::string& argument) {
+        if (nb::isinstance<FileObject>(object)) {
+            const File& file = open_file(*nb::inst_ptr<FileObject>(object), argument);
+            return add(opened_, file.handle().get(), request_.files, file, argument);
+        }
+        const std::string path = path_bytes(object, argument.c_str());
+        return add(named_, path, request_.paths, path, argument);
+    }
+
+private:
+    template <typename Key, typename Value>
+    std::uint32_t add(std::map<Key, std::uint32_t>& known, const Key& key,
+                      std::vector<Value>& values, const Value& value,
+                      const std::string& argument) {
+        const auto [found, is_new] = known.emplace(key, static_cast<std::uint32_t>(values.size()));
+        if (is_new) {
+            values.push_back(value);
+        }
+        if (!request_.files.empty() && !request_.paths.empty()) {
+            raise_value(argument + ": paths and File objects do not mix in one transfer; open all, or none");
+        }
+        return found->second;
+    }
+
+    TransferRequest& request_;
+    std::map<os::File*, std::uint32_t> opened_;
+    std::map<std::string, std::uint32_t> named_;
+};
+
+void add_extent(Request& out, const Arguments& arguments, nb::handle memory,
+                const std::string& argument, std::uint64_t offset, std::uint32_t file) {
+    HostMemory host = borrow(memory, argument, !arguments.write);
+    out.request.extents.push_back({offset, host.bytes, host.data, file});
+    out.keeps.push_back(std::move(host.keep));
+}
+
+// Elements of a list or tuple, or of anything else that has them (an array of offsets).
+nb::object items_of(nb::handle object, const char* argument, std::size_t count) {
+    PyObject* items = PySequence_List(object.ptr());
+    if (items == nullptr) {
+        PyErr_Clear();
+        raise_type(std::string(argument) + ": this is a " + type_text(object) +
+                   "; give a sequence of " + std::to_string(count));
+    }
+    nb::object owned = nb::steal(items);
+    const auto length = static_cast<std::size_t>(PyList_Size(items));
+    if (length != count) {
+        raise_value(std::string(argument) + ": " + std::to_string(length) +
+                    " elements came, and there are " + std::to_string(count) +
+                    " tensors; sequences have one length");
+    }
+    return owned;
+}
+
+bool is_one_offset(nb::handle object) {
+    if (PyLong_CheckExact(object.ptr())) {
+        return true;
+    }
+    if (is_sequence(object) || PyIndex_Check(object.ptr()) == 0) {
+        return false;
+    }
+    PyObject* index = PyNumber_Index(object.ptr());  // arrays have the slot, and one value at most
+    PyErr_Clear();
+    Py_XDECREF(index);
+    return index != nullptr;
+}
+
+// One offset for several tensors means one thing only: each at the start of a file of its own.
+nb::object offsets_of(const Arguments& arguments, std::size_t count) {
+    if (!is_one_offset(arguments.offset)) {
+        return items_of(arguments.offset, "offset", count);
+    }
+    if (is_sequence(arguments.file) && offset_of(arguments.offset, "offset") == 0) {
+        return {};
+    }
+    raise_value("offset: one came for " + std::to_string(count) + " tensors; give a sequence of " +
+                std::to_string(count) + " offsets (in bytes, one for each)");
+}
+
+void parse_many(const Arguments& arguments, Request& out) {
+    const char* const name = memory_argument(arguments);
+    const nb::object tensors = checked(PySequence_List(arguments.memory.ptr()));
+    const auto count = static_cast<std::size_t>(PyList_Size(tensors.ptr()));
+    const nb::object offsets = offsets_of(arguments, count);
+    const bool one_file = !is_sequence(arguments.file);
+    const nb::object paths = one_file ? nb::object() : items_of(arguments.file, "file", count);
+    out.request.extents.reserve(count);
+    out.keeps.reserve(count);
+    Files files(out.request);
+    const std::uint32_t only = one_file ? files.add(arguments.file, "file") : 0;
+    for (std::size_t i = 0; i < count; ++i) {
+        const auto at = static_cast<Py_ssize_t>(i);
+        const std::uint32_t file =
+            one_file ? only : files.add(PyList_GetItem(paths.ptr(), at), element("file", i));
+        const std::uint64_t offset =
+            offsets.is_valid()
+                ? offset_of(PyList_GetItem(offsets.ptr(), at), element("offset", i))
+                : 0;
+        add_extent(out, arguments, PyList_GetItem(tensors.ptr(), at), element(name, i), offset, file);
+    }
+}
+
+void parse_one(const Arguments& arguments, Request& out) {
+    if (is_sequence(arguments.file)) {
+        raise_value(std::string("file: several came for one tensor; give a sequence of tensors as `") +
+                    memory_argument(arguments) + "` too");
+    }
+    const std::uint64_t offset = offset_of(arguments.offset, "offset");
+    if (nb::isinstance<FileObject>(arguments.file)) {
+        out.request.files.push_back(open_file(*nb::inst_ptr<FileObject>(arguments.file), "file"));
+    } else {
+        out.request.paths.push_back(path_bytes(arguments.file, "file"));
+    }
+    add_extent(out, arguments, arguments.memory, memory_argument(arguments), offset, 0);
+}
+
+}  // namespace
+
+Priority priority_of(nb::handle priority) {
+    static const Name normal("normal");
+    static const Name urgent("urgent");
+    static const Name background("background");
+    if (priority.ptr() == normal.get()) {
+        return Priority::kNormal;
+    }
+    if (PyUnicode_Check(priority.ptr())) {
+        if (PyUnicode_Compare(priority.ptr(), normal.get()) == 0) {
+            return Priority::kNormal;
+        }
+        if (PyUnicode_Compare(priority.ptr(), urgent.get()) == 0) {
+            return Priority::kUrgent;
+        }
+        if (PyUnicode_Compare(priority.ptr(), background.get()) == 0) {
+            return Priority::kBackground;
+        }
+    }
+    raise_value("priority: " + shown(priority) +
+                " is none; allowed are 'urgent', 'normal' and 'background'");
+}
+
+Request parse(const Arguments& arguments) {
+    if (!arguments.stream.is_none()) {
+        raise_value("stream: this version of Penstock moves host memory only and knows no streams; leave it None");
+    }
+    Request out;
+    out.request.write = arguments.write;
+    out.request.options.priority = priority_of(arguments.priority);
+    out.request.options.allow_short = !arguments.write && arguments.flag;
+    out.request.options.sync = arguments.write && arguments.flag;
+    if (is_sequence(arguments.memory)) {
+        parse_many(arguments, out);
+        out.list_result = out.request.options.allow_short;
+    } else {
+        parse_one(arguments, out);
+    }
+    out.extent_count = out.request.extents.size();
+    return out;
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the system refuses: once, with operation, path, offset and errno, and the engine goes on working for others."""
+
+import errno
+import os
+import pickle
+
+import pytest
+
+import penstock
+
+
+def test_a_file_that_is_not_there(engine, tmp_path):
+    path = str(tmp_path / "absent")
+    with pytest.raises(FileNotFoundError) as caught:
+        engine.read(path, bytearray(1))
+    error = caught.value
+    assert isinstance(error, penstock.Error)
+    assert (error.errno, error.filename, error.path, error.operation) == (errno.ENOENT, path, path, "open")
+    assert path in str(error) and "No such file" in str(error)
+    transfer = engine.read_async(path, bytearray(1))
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            transfer.wait()
+    assert transfer.status == "failed" and transfer.done
+
+
+@pytest.mark.parametrize("verb", ["read", "write"])
+def test_a_folder(engine, tmp_path, verb):
+    with pytest.raises(IsADirectoryError) as caught:
+        getattr(engine, verb)(tmp_path, bytearray(1))
+    assert caught.value.errno == errno.EISDIR
+
+
+def test_a_missing_folder(engine, tmp_path):
+    with pytest.raises(FileNotFoundError, match="not its folder"):
+        engine.write(tmp_path / "no" / "file", b"x")
+
+
+def test_a_permission(engine, tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("root may do everything")
+    path = tmp_path / "secret"
+    path.write_bytes(b"x")
+    path.chmod(0)
+    with pytest.raises(PermissionError):
+        engine.read(path, bytearray(1))
+
+
+def test_a_pipe(engine, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(penstock.Unsupported, match="pipe"):
+        engine.read(tmp_path / "pipe", bytearray(1))
+
+
+def test_a_full_disk(engine):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    with pytest.raises(penstock.Error):
+        engine.write("/dev/full", b"x")
+
+
+def test_a_file_that_shrinks(engine, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1 << 20))
+    with penstock.File(path) as file:
+        os.truncate(path, 1000)
+        into = bytearray(b"\xaa" * 4096)
+        with pytest.raises(penstock.EndOfFile) as caught:
+            engine.read(file, into)
+        assert "1000" in str(caught.value) and caught.value.path == str(path)
+        assert into[1000:] == b"\xaa" * 3096
+        assert engine.read(file, bytearray(1000)) == 1000
+
+
+def test_the_engine_goes_on(engine, tmp_path, pattern):
+    data = pattern(1 << 20)
+    (tmp_path / "good").write_bytes(data.tobytes())
+    bad = [engine.read_async(tmp_path / "absent", bytearray(10)) for _ in range(20)]
+    good = [engine.read_async(tmp_path / "good", bytearray(1 << 20)) for _ in range(5)]
+    assert [t.wait() for t in good] == [1 << 20] * 5
+    for transfer in bad:
+        with pytest.raises(FileNotFoundError):
+            transfer.wait()
+
+
+def test_a_dropped_error_is_raised_by_drain(tmp_path):
+    with penstock.Engine() as engine:
+        engine.read_async(tmp_path / "absent", bytearray(1))
+        with pytest.raises(FileNotFoundError):
+            engine.drain()
+        assert engine.drain() is True
+    other = penstock.Engine()
+    other.read_async(tmp_path / "absent", bytearray(1))
+    with pytest.raises(FileNotFoundError):
+        other.close()
+    assert other.drain() if not other.closed else True
+
+
+def test_descriptors_do_not_leak(engine, tmp_path):
+    (tmp_path / "f").write_bytes(b"abc")
+    engine.read(tmp_path / "f", bytearray(3))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        engine.read(tmp_path / "f", bytearray(3))
+        engine.read_async(tmp_path / "f", bytearray(3)).wait()
+        with pytest.raises(penstock.EndOfFile):
+            engine.read(tmp_path / "f", bytearray(4))
+        with pytest.raises(FileNotFoundError):
+            engine.read_async(tmp_path / "absent", bytearray(3)).wait()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("verb", ["absent", "short"])
+def test_errors_travel_between_processes(engine, tmp_path, verb):
+    (tmp_path / "short").write_bytes(b"x")
+    with pytest.raises(penstock.Error) as caught:
+        engine.read(tmp_path / verb, bytearray(10))
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert type(error) is type(caught.value)
+    for name in ("errno", "filename", "operation", "offset"):
+        assert getattr(error, name) == getattr(caught.value, name)
+    assert str(error) == str(caught.value)
+    # torch's DataLoader makes the error anew from its text alone.
+    assert "text" in str(type(error)("text"))

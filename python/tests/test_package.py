@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is installed: version, stubs, the program, and what the compiled part asks of the machine."""
+
+import ast
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import _core
+
+PACKAGE = Path(penstock.__file__).parent
+MODULE = Path(_core.__file__)
+# The newest glibc that the extension may ask for: Ubuntu 22.04 and RHEL 9.x have 2.34 or later, beside Linux 5.14 or later.
+GLIBC_MAX = (2, 34)
+
+
+def test_version():
+    header = Path(__file__).parents[2] / "include" / "penstock" / "version.hpp"
+    assert f'"{penstock.__version__}"' in header.read_text()
+    assert importlib.metadata.version("penstock") == penstock.__version__
+
+
+def test_typed_and_stubs():
+    assert (PACKAGE / "py.typed").exists()
+    tree = ast.parse((PACKAGE / "_core.pyi").read_text())
+    defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    assert set(penstock.__all__) - {"Error", "EndOfFile", "Cancelled", "WouldBlock", "Unsupported"} - defined == {
+        "__version__"
+    }
+    (engine,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Engine")
+    (read,) = (n for n in engine.body if isinstance(n, ast.FunctionDef) and n.name == "read")
+    assert [a.arg for a in read.args.args] == ["self", "file", "into", "offset"]
+    assert [a.arg for a in read.args.kwonlyargs] == ["allow_short", "stream", "priority"]
+
+
+def test_stub_is_of_this_module():
+    """Everything public in the module is in the stub, and the other way round."""
+    tree = ast.parse((PACKAGE / "_core.pyi").read_text())
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            for member in node.body:
+                if isinstance(member, ast.FunctionDef):
+                    assert hasattr(getattr(_core, node.name), member.name), (node.name, member.name)
+        elif isinstance(node, ast.FunctionDef):
+            assert hasattr(_core, node.name)
+
+
+def test_everything_public_is_documented():
+    for name in penstock.__all__:
+        if name != "__version__":
+            assert getattr(penstock, name).__doc__, name
+
+
+def test_program():
+    def run(*arguments):
+        return subprocess.run([sys.executable, "-m", "penstock", *arguments], capture_output=True, text=True)
+
+    said = run("--version")
+    assert said.returncode == 0 and penstock.__version__ in said.stdout
+    assert run("--no-such-option").returncode == 2
+    script = shutil.which("penstock", path=str(Path(sys.executable).parent))
+    assert script, "the console script is not installed"
+    again = subprocess.run([script, "--version"], capture_output=True, text=True)
+    assert (again.returncode, again.stdout) == (0, said.stdout)
+
+
+def glibc_versions():
+    if shutil.which("objdump") is None:
+        pytest.skip("objdump is not installed")
+    table = subprocess.run(["objdump", "-T", MODULE], capture_output=True, text=True, check=True).stdout
+    return {tuple(map(int, v.split("."))): line for line in table.splitlines() for v in re.findall(r"GLIBC_([\d.]+)", line)}
+
+
+def test_glibc():
+    versions = glibc_versions()
+    assert versions and max(versions) <= GLIBC_MAX, versions[max(versions)]
+
+
+def test_libraries():
+    if shutil.which("readelf") is None:
+        pytest.skip("readelf is not installed")
+    dynamic = subprocess.run(["readelf", "-d", MODULE], capture_output=True, text=True, check=True).stdout
+    needed = set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
+    allowed = {"libc.so.6", "libm.so.6", "libgcc_s.so.1", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+    assert {n for n in needed if not n.startswith("ld-linux")} <= allowed
+    table = subprocess.run(["objdump", "-T", MODULE], capture_output=True, text=True, check=True).stdout
+    exported = [line.split()[-1] for line in table.splitlines() if " g " in line and ".text" in line]
+    assert exported == ["PyInit__core"]

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals, forks and the end of the interpreter, each in a process of its own."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import penstock
+
+SLOW = """
+    import os, signal, sys, time
+    import penstock
+    SIZE, COUNT = 16 << 20, 20_000
+    with open("hole", "wb") as file:
+        file.truncate(SIZE * COUNT)
+    memory = penstock.empty(SIZE, pinned=False)
+    slow = ("hole", [memory] * COUNT, [i * SIZE for i in range(COUNT)])
+"""
+
+
+@pytest.mark.parametrize("backend", ["auto", "posix"])
+@pytest.mark.parametrize("how", ["wait", "wait_limit", "read", "drain", "thread"])
+def test_ctrl_c(script, how, backend):
+    child = script(
+        SLOW
+        + """
+    engine = penstock.Engine(backend=sys.argv[2])
+    transfer = None if sys.argv[1] == "read" else engine.read_async(*slow)
+    print("ready", flush=True)
+    start = time.monotonic()
+    try:
+        if sys.argv[1] == "wait":
+            transfer.wait()
+        elif sys.argv[1] == "wait_limit":
+            transfer.wait(500)
+        elif sys.argv[1] == "read":
+            engine.read(*slow)
+        elif sys.argv[1] == "drain":
+            engine.drain()
+        else:  # the main thread does something else
+            import threading
+            threading.Thread(target=lambda: transfer.wait(500), daemon=True).start()
+            time.sleep(500)
+    except KeyboardInterrupt:
+        print("interrupted after", time.monotonic() - start, flush=True)
+    if transfer is not None:
+        assert transfer.status == "running"
+        transfer.cancel()
+        try:
+            transfer.wait(30)
+        except penstock.Cancelled:
+            pass
+    assert engine.stats().running == 0
+    assert engine.read("hole", bytearray(10)) == 10
+    print("works on", flush=True)
+    """,
+        how,
+        backend,
+    )
+    try:
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 0, err
+    lines = out.splitlines()
+    assert lines[0].startswith("interrupted after") and float(lines[0].split()[-1]) < 20, (out, err)
+    assert lines[1] == "works on"
+
+
+def test_exit_with_writes_in_flight(run_script, tmp_path):
+    run_script("""
+        import penstock
+        data = [bytes([i]) * (8 << 20) for i in range(8)]
+        keep = [penstock.write_async(f"f{i}", d) for i, d in enumerate(data)]
+        other = penstock.Engine()
+        other.write_async("dropped", b"x" * (8 << 20))
+        del other
+    """)
+    for i in range(8):
+        assert (tmp_path / f"f{i}").read_bytes() == bytes([i]) * (8 << 20)
+    assert (tmp_path / "dropped").read_bytes() == b"x" * (8 << 20)
+
+
+def test_exit_tells_of_a_lost_write(script):
+    child = script("""
+        import penstock
+        penstock.write_async("no/such/folder", b"x")
+    """)
+    _, err = child.communicate(timeout=60)
+    assert "no/such/folder" in err
+
+
+def test_exit_by_exception_and_with_daemon_threads(script):
+    child = script(
+        SLOW
+        + """
+    import threading
+    def traffic():
+        while True:
+            penstock.read("hole", bytearray(1 << 20))
+    for _ in range(3):
+        threading.Thread(target=traffic, daemon=True).start()
+    transfer = penstock.read_async(slow[0], slow[1][:20], slow[2][:20])
+    time.sleep(0.2)
+    raise SystemExit(7)
+    """
+    )
+    _, err = child.communicate(timeout=120)
+    assert child.returncode == 7, err
+
+
+def test_exit_without_any_use(run_script):
+    assert run_script("import penstock; e = penstock.Engine(); print('ok')") == "ok\n"
+
+
+FORK = """
+    import os, sys, threading
+    import penstock
+    BLOCK, COUNT = 1 << 20, 48
+    pattern = bytes(range(256)) * (BLOCK // 256)
+    with open("data", "wb") as file:
+        for i in range(COUNT):
+            file.write(bytes([i]) + pattern[1:])
+
+    def whole(engine, verb):
+        into = [bytearray(BLOCK) for _ in range(COUNT)]
+        offsets = [i * BLOCK for i in range(COUNT)]
+        if verb == "read":
+            moved = engine.read("data", into, offsets)
+        else:
+            moved = engine.read_async("data", into, offsets).wait(60)
+        assert moved == BLOCK * COUNT
+        for i, memory in enumerate(into):
+            assert memory == bytes([i]) + pattern[1:], i
+
+    engine = penstock.Engine(backend=sys.argv[1])
+    def child_work(mine, memory):
+        # What the parent had under way is not the child's; the child starts anew.
+        try:
+            mine.wait(30)
+            assert mine.status == "done"
+        except penstock.Cancelled:
+            assert mine.status == "cancelled"
+        whole(engine, "read")
+        whole(engine, "async")
+        engine.write(f"child{os.getpid()}", pattern)
+        del mine
+        engine.drain()
+
+    stop = False
+    failures = []
+    def traffic():
+        try:
+            while not stop:
+                whole(engine, "async")
+                penstock.read("data", bytearray(4096))
+        except BaseException as error:
+            failures.append(error)
+    threads = [threading.Thread(target=traffic) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    children = []
+    for _ in range(6):
+        memory = [bytearray(BLOCK) for _ in range(COUNT)]
+        mine = engine.read_async("data", memory, [i * BLOCK for i in range(COUNT)])
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                child_work(mine, memory)
+                status = 0
+            except BaseException:
+                import traceback
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        children.append(pid)
+        assert mine.wait(60) == BLOCK * COUNT
+        for i, got in enumerate(memory):
+            assert got == bytes([i]) + pattern[1:], i
+    statuses = [os.waitpid(pid, 0)[1] for pid in children]
+    stop = True
+    for thread in threads:
+        thread.join()
+    assert statuses == [0] * 6, statuses
+    assert not failures, failures
+    whole(engine, "read")
+    print("both work")
+"""
+
+
+@pytest.mark.parametrize("backend", ["io_uring", "libaio", "posix"])
+def test_fork_under_traffic(run_script, backend):
+    try:
+        penstock.Engine(backend=backend).close()
+    except penstock.Error as error:
+        pytest.skip(f"{backend} cannot be had here: {error}")
+    assert run_script(FORK, backend, timeout_s=120).endswith("both work\n")
+
+
+def test_a_forked_child_may_end_like_any_program(run_script):
+    out = run_script("""
+        import os, sys
+        import penstock
+        penstock.write("f", bytes(1 << 20))
+        transfer = penstock.read_async("f", bytearray(1 << 20))
+        pid = os.fork()
+        if pid == 0:
+            if len(sys.argv) > 5:
+                pass
+            sys.exit(3)  # runs what was registered for the end
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+        print(transfer.wait())
+    """)
+    assert out == f"{1 << 20}\n"
+
+
+def _square(path):
+    into = bytearray(8)
+    penstock.read(path, into)
+    return bytes(into)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_multiprocessing(tmp_path, method):
+    path = str(tmp_path / "f")
+    penstock.write(path, b"12345678")
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        assert pool.map(_square, [path] * 8) == [b"12345678"] * 8
+
+
+def test_dataloader_workers(run_script):
+    pytest.importorskip("torch")
+    out = run_script(
+        """
+        import torch, penstock
+        ROWS, WIDTH = 512, 1024
+        table = torch.arange(ROWS * WIDTH, dtype=torch.float32).reshape(ROWS, WIDTH)
+        penstock.write("table", table)
+        background = penstock.read_async("table", torch.empty_like(table))  # in flight while workers start
+
+        class Rows(torch.utils.data.Dataset):
+            def __init__(self):
+                self.file = penstock.File("table")
+            def __len__(self):
+                return ROWS
+            def __getitem__(self, i):
+                if i == 13 and fail:
+                    penstock.read(self.file, bytearray(10), 1 << 30)
+                row = torch.empty(WIDTH)
+                penstock.read(self.file, row, i * WIDTH * 4)
+                return row
+
+        fail = False
+        for epoch in range(2):
+            loader = torch.utils.data.DataLoader(Rows(), batch_size=32, num_workers=2)
+            assert torch.equal(torch.cat(list(loader)), table)
+            penstock.read("table", torch.empty_like(table))
+        background.wait()
+        fail = True
+        try:
+            list(torch.utils.data.DataLoader(Rows(), batch_size=32, num_workers=1))
+        except penstock.EndOfFile as error:
+            print("told:", "1073741824" in str(error))
+        """,
+        timeout_s=120,
+    )
+    assert out == "told: True\n"
+
+
+def test_import_is_light():
+    """No tensor library comes in with it."""
+    seen = subprocess.run(
+        [sys.executable, "-c", "import sys, penstock; print({'torch', 'numpy', 'asyncio'} & set(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=os.path.dirname(__file__),
+    )
+    assert seen.stdout == "set()\n"
