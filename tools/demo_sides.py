@@ -27,6 +27,16 @@ def machine():
     return f"{cpus} x {model or platform.machine()}, kernel {platform.release()}, torch {torch.__version__}"
 
 
+def free_memory():
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + cached()
+
+
+def cached():
+    """Bytes of the page cache, which the kernel gives back."""
+    with open("/proc/meminfo") as lines:
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Cached:")), 0)
+
+
 def tensor_of(size):
     """Values that no disk can compress."""
     return torch.randint(-(2**62), 2**62, (size // 8,), generator=torch.Generator().manual_seed(size))
