@@ -174,17 +174,19 @@ Result<void> LocalFile::sync() {
                                  "write the data again to a new file"));
     }
     auto done = sync_once(fd);
-    if (!done) {
-        lost_errno_.store(done.error().system_errno);
+    // Other errors (no descriptor left for the folder) lost nothing and may be mended.
+    if (!done && done.error().system_errno == EIO) {
+        lost_errno_.store(EIO);
     }
     return done;
 }
 
-Result<void> LocalFile::sync_once(int fd) const {
+Result<void> LocalFile::sync_once(int fd) {
     // fdatasync covers the size and where the data lie; times alone are left out.
     while (::fdatasync(fd) != 0) {
         if (errno != EINTR) {
-            return fail(system_error(errno, "sync", info_.path, kNoOffset,
+            lost_errno_.store(errno);
+            return fail(system_error(lost_errno_.load(), "sync", info_.path, kNoOffset,
                                      "what was written since the last sync may be lost; write it "
                                      "again to a new file, and look at the kernel log (dmesg)"));
         }

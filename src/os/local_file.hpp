@@ -34,7 +34,7 @@ public:
 private:
     /// The buffered descriptor, or the error of a closed file; `writes` also asks for write access.
     [[nodiscard]] base::Result<int> usable(const char* operation, bool writes) const;
-    [[nodiscard]] base::Result<void> sync_once(int fd) const;
+    [[nodiscard]] base::Result<void> sync_once(int fd);
     [[nodiscard]] base::Result<void> sync_parent(int fd) const;
 
     std::atomic<int> buffered_;

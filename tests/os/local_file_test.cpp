@@ -375,6 +375,21 @@ TEST_F(LocalFileTest, SyncThatFailedStaysFailed) {
     EXPECT_THAT(again.error().describe(), HasSubstr("earlier sync"));
 }
 
+TEST_F(LocalFileTest, SyncThatLostNothingMayBeTriedAgain) {
+    auto file = open(folder_ / "f", kNew);
+    rlimit old{};
+    ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &old), 0);
+    rlimit none_left = old;
+    none_left.rlim_cur = 0;
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none_left), 0);
+    const auto refused = file->sync();
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &old), 0);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().system_errno, EMFILE);
+    const auto done = file->sync();
+    EXPECT_TRUE(done) << done.error().describe();
+}
+
 TEST_F(LocalFileTest, FolderThatKnowsNoFsyncIsFineAnyOtherErrorIsNot) {
     auto file = open(folder_ / "f", kNew);
     testing::faults.fsync_errno = EINVAL;
