@@ -64,7 +64,6 @@ lint: setup-test ## the quick checks: layers, layout, words, headers
 
 tidy: ## clang-tidy over everything (minutes)
 	@tools/setup.sh long
-	@$(PY) tools/build.py dev
 	@$(PY) tools/run_clang_tidy.py
 
 clean: ## remove build/; .venv/ stays (rm -r it to be rid of it)

@@ -9,7 +9,10 @@
 set(PENSTOCK_ROOMS "" CACHE INTERNAL "")
 
 function(penstock_room name)
-    cmake_parse_arguments(arg "" "" "DEPENDS;LIBS;EXCLUDE" ${ARGN})
+    cmake_parse_arguments(arg "" "PCH" "DEPENDS;LIBS;EXCLUDE" ${ARGN})
+    if(NOT arg_PCH)
+        set(arg_PCH ROOMS)
+    endif()
     string(REPLACE "/" "_" target "penstock_${name}")
     file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cpp")
     foreach(file ${arg_EXCLUDE})
@@ -24,6 +27,7 @@ function(penstock_room name)
                                                  "${PROJECT_SOURCE_DIR}/include")
     target_link_libraries(${target} PRIVATE Threads::Threads tl::expected penstock_fmt
                                             ${arg_LIBS})
+    penstock_precompiled(${target} ${arg_PCH})
     set_property(GLOBAL APPEND PROPERTY PENSTOCK_ROOMS ${name})
     set_property(GLOBAL PROPERTY PENSTOCK_ROOM_TARGET_${name} ${target})
     set_property(GLOBAL PROPERTY PENSTOCK_ROOM_LIBS_${name} ${arg_LIBS})
@@ -62,11 +66,15 @@ endfunction()
 
 # A program of ours that sees the inside: tests, fuzzers, benchmarks, the command line.
 function(penstock_program target)
-    cmake_parse_arguments(arg "" "" "SOURCES;ROOMS;LIBS" ${ARGN})
+    cmake_parse_arguments(arg "" "PCH" "SOURCES;ROOMS;LIBS" ${ARGN})
+    if(NOT arg_PCH)
+        set(arg_PCH ROOMS)
+    endif()
     add_executable(${target} ${arg_SOURCES})
     target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/src"
                                                  "${PROJECT_SOURCE_DIR}/include")
     target_link_libraries(${target} PRIVATE tl::expected penstock_fmt ${arg_LIBS})
+    penstock_precompiled(${target} ${arg_PCH})
     penstock_link_rooms(${target} ${arg_ROOMS})
 endfunction()
 
@@ -79,7 +87,7 @@ function(penstock_test name)
         return()
     endif()
     string(REPLACE "/" "_" target "${name}_test")
-    penstock_program(${target} SOURCES ${sources} ROOMS ${name} ${arg_ROOMS}
+    penstock_program(${target} PCH TESTS SOURCES ${sources} ROOMS ${name} ${arg_ROOMS}
                      LIBS ${arg_LIBS} penstock_test_support GTest::gmock GTest::gtest_main)
     target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY

@@ -3,7 +3,8 @@
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+# Everything alike, programs too, so that all of it can share precompiled headers.
+add_compile_options(-fPIC)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
@@ -45,6 +46,32 @@ endif()
 
 find_program(PENSTOCK_CCACHE ccache)
 if(PENSTOCK_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    set(CMAKE_CXX_COMPILER_LAUNCHER "${PENSTOCK_CCACHE}")
-    set(CMAKE_C_COMPILER_LAUNCHER "${PENSTOCK_CCACHE}")
+    # What ccache asks for where precompiled headers are used.
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros "${PENSTOCK_CCACHE}")
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+        add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+    endif()
 endif()
+
+# Parsing the standard library and the third parties is most of what compiling costs here. One precompiled header a kind of
+# target saves two thirds of it. It hides a missing #include; clang-tidy and the header check run without it.
+option(PENSTOCK_PCH "Use precompiled headers" ON)
+set(PENSTOCK_PCH_ROOMS <algorithm> <array> <atomic> <chrono> <condition_variable> <cstdint> <functional> <map>
+    <memory> <mutex> <optional> <span> <string> <string_view> <thread> <utility> <vector>
+    <fmt/format.h> <tl/expected.hpp>)
+set(PENSTOCK_PCH_CLI ${PENSTOCK_PCH_ROOMS} <nlohmann/json.hpp> <CLI/CLI.hpp>)
+set(PENSTOCK_PCH_TESTS ${PENSTOCK_PCH_ROOMS} <filesystem> <fstream> <gmock/gmock.h> <gtest/gtest.h>)
+
+# The first target of a kind makes the precompiled header, the others use it.
+function(penstock_precompiled target kind)
+    if(NOT PENSTOCK_PCH)
+        return()
+    endif()
+    get_property(owner GLOBAL PROPERTY PENSTOCK_PCH_OWNER_${kind})
+    if(owner)
+        target_precompile_headers(${target} REUSE_FROM ${owner})
+    else()
+        target_precompile_headers(${target} PRIVATE ${PENSTOCK_PCH_${kind}})
+        set_property(GLOBAL PROPERTY PENSTOCK_PCH_OWNER_${kind} ${target})
+    endif()
+endfunction()

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""clang-tidy 14 over every source file in build/dev's compile commands, as many at once as there are cores.
+"""clang-tidy 14 over every source file of the preset `tidy`, as many at once as there are cores.
 
 tools/run_clang_tidy.py [--build DIR] [FILE ...]
 """
@@ -28,7 +28,7 @@ def run(tool, build, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, default=ROOT / "build" / "dev")
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "tidy")
     parser.add_argument("files", nargs="*", type=Path)
     args = parser.parse_args()
     tool = shutil.which("clang-tidy-14")
@@ -37,8 +37,10 @@ def main():
         return 1
     commands = args.build / "compile_commands.json"
     if not commands.exists():
-        print(f"{commands} is not there: cmake --preset dev")
-        return 1
+        configured = subprocess.run(["cmake", "--preset", "tidy", "-B", str(args.build)], cwd=ROOT, capture_output=True)
+        if configured.returncode:
+            print((configured.stdout + configured.stderr).decode(errors="replace"))
+            return 1
     paths = sorted({Path(entry["file"]) for entry in json.loads(commands.read_text())})
     paths = [p for p in paths if p.is_relative_to(ROOT) and p.relative_to(ROOT).parts[0] in OURS]
     if args.files:

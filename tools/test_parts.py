@@ -140,7 +140,7 @@ def parts(long=False):
             Part(
                 "clang-tidy",
                 1800,
-                [build("dev"), Step("clang-tidy", tool("run_clang_tidy"))],
+                [Step("clang-tidy", tool("run_clang_tidy"))],
                 long=True,
             ),
             Part(
