@@ -52,9 +52,9 @@ void let_go(Transfer* transfer) {
 
 // One random life: a few transfers over a small disk that misbehaves, checked against a model.
 struct Life {
-    static constexpr std::uint64_t kFileBytes = 256 << 10;
-
-    explicit Life(std::uint64_t seed) : random(seed) {
+    // Most lives are small, so that there can be many; what needs room comes in every sixteenth.
+    explicit Life(std::uint64_t seed)
+        : scale(seed % 16 == 0 ? 8 : 1), file_bytes(scale << 15), random(seed) {
         SimulationOptions options;
         options.seed = seed;
         options.shape.memory_align = below(2) == 0 ? 4 : 512;
@@ -65,33 +65,34 @@ struct Life {
         options.model.jitter_ns = 300'000;
         ChannelOptions& channel = options.core.domain.channel;
         channel.depth = 1 + static_cast<std::uint32_t>(below(8));
-        channel.block_bytes = 64 << 10;
-        channel.background_block_bytes = 16 << 10;
-        channel.in_flight_bytes = 64 << (10 + below(3));
-        channel.slots = {.large_bytes = 64 << 10,
+        channel.block_bytes = static_cast<std::uint32_t>(scale << 13);
+        channel.background_block_bytes = static_cast<std::uint32_t>(scale << 12);
+        channel.background_bytes = scale << 14;
+        channel.in_flight_bytes = scale << (13 + below(3));
+        channel.slots = {.large_bytes = channel.block_bytes,
                          .large_count = 1 + static_cast<std::uint32_t>(below(3)),
-                         .small_bytes = 8 << 10,
+                         .small_bytes = 4096,
                          .small_count = static_cast<std::uint32_t>(below(4))};
         options.core.domain.channels = 1 + static_cast<std::uint32_t>(below(2));
-        options.core.preallocate_bytes_min = 32 << 10;
+        options.core.preallocate_bytes_min = scale << 12;
         simulation = std::make_unique<Simulation>(options);
         file = open(*simulation, "/file");
-        truth.resize(kFileBytes);
-        memory.resize(kFileBytes + 8192);
+        truth.resize(file_bytes);
+        memory.resize(file_bytes + 8192);
     }
 
     std::uint64_t below(std::uint64_t n) { return random() % n; }
 
     std::vector<Extent> random_extents() {
         std::vector<Extent> list;
-        std::uint64_t offset = below(kFileBytes / 2);
+        std::uint64_t offset = below(file_bytes / 2);
         std::uint64_t place = below(512);
         for (std::uint64_t i = 1 + below(6); i-- > 0;) {
-            const std::uint64_t room = std::min(kFileBytes - offset, memory.size() - place);
-            const std::uint64_t bytes = below(std::min<std::uint64_t>(room, 40'000) + 1);
+            const std::uint64_t room = std::min(file_bytes - offset, memory.size() - place);
+            const std::uint64_t bytes = below(std::min<std::uint64_t>(room, scale * 5000) + 1);
             list.push_back({offset, bytes, memory.data() + place, 0});
             offset += bytes + (below(2) == 0 ? 0 : below(std::min<std::uint64_t>(
-                                                       kFileBytes - offset - bytes + 1, 9000)));
+                                                       file_bytes - offset - bytes + 1, 9000)));
             place += bytes;
         }
         return list;
@@ -101,7 +102,7 @@ struct Life {
     void live() {
         fill(truth);
         std::copy(truth.begin(), truth.end(), memory.begin());
-        run(spec_of(Op::kWrite, {file}, {{0, kFileBytes, memory.data(), 0}}), nullptr);
+        run(spec_of(Op::kWrite, {file}, {{0, file_bytes, memory.data(), 0}}), false);
         plan_faults();
         for (int round = 0; round < 3; ++round) {
             if (below(2) == 0) {
@@ -115,7 +116,7 @@ struct Life {
     void write_some() {
         const auto list = random_extents();
         fill(memory);
-        const bool sure = run(spec_of(Op::kWrite, {file}, list), nullptr);
+        const bool sure = run(spec_of(Op::kWrite, {file}, list), true);
         for (const Extent& extent : list) {
             for (std::uint64_t i = 0; i < extent.bytes; ++i) {
                 truth[extent.offset + i] = static_cast<std::byte*>(extent.memory)[i];
@@ -123,7 +124,7 @@ struct Life {
         }
         if (!sure) {  // the extents are undefined now; make them known again
             simulation->disk().set_faults({});
-            run(spec_of(Op::kWrite, {file}, list), nullptr);
+            run(spec_of(Op::kWrite, {file}, list), false);
             plan_faults();
         }
     }
@@ -136,7 +137,7 @@ struct Life {
             std::memcpy(expected.data() + (static_cast<std::byte*>(extent.memory) - memory.data()),
                         truth.data() + extent.offset, extent.bytes);
         }
-        if (run(spec_of(Op::kRead, {file}, list), nullptr)) {
+        if (run(spec_of(Op::kRead, {file}, list), true)) {
             ASSERT_EQ(memory, expected);
         } else {  // outside the extents nothing was touched
             for (const Extent& extent : list) {
@@ -149,10 +150,9 @@ struct Life {
     }
 
     void fill(std::vector<std::byte>& bytes) {
-        std::uint64_t word = random() | 1;
-        for (std::byte& b : bytes) {
-            word = word * 6364136223846793005U + 1442695040888963407U;
-            b = static_cast<std::byte>(word >> 56);
+        for (std::size_t i = 0; i + 8 <= bytes.size(); i += 8) {
+            const std::uint64_t word = random();
+            std::memcpy(bytes.data() + i, &word, 8);
         }
     }
 
@@ -177,10 +177,10 @@ struct Life {
     }
 
     // True when it succeeded. A failure must be one that was planned, or our cancel.
-    bool run(TransferSpec spec, int* /*unused*/) {
+    bool run(TransferSpec spec, bool may_cancel) {
         spec.priority = static_cast<Priority>(below(3));
         Transfer* transfer = start(*simulation, std::move(spec));
-        const bool cancel = below(12) == 0;
+        const bool cancel = may_cancel && below(12) == 0;
         std::uint64_t steps = below(60);
         const bool ended = simulation->run_until([&] {
             if (cancel && steps-- == 0) {
@@ -200,6 +200,8 @@ struct Life {
         return fine;
     }
 
+    std::uint64_t scale;
+    std::uint64_t file_bytes;
     std::mt19937_64 random;
     std::unique_ptr<Simulation> simulation;
     std::shared_ptr<os::File> file;

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes docs/status.md, and the table of ratios in README.md, from what was run.
+
+    tools/make_status.py                      after `make test`
+    tools/make_status.py --bars run.json ...  takes the verdicts of `python -m benchmarks ... --json run.json` over into
+                                              docs/bars.json first
+
+The promises and the tests that prove them are in docs/promises.toml. Nothing is written by hand in status.md.
+"""
+
+import argparse
+import fnmatch
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+LOGS = ROOT / "build" / "test-logs"
+BARS = ROOT / "docs" / "bars.json"
+STATUS = ROOT / "docs" / "status.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- measured:begin -->", "<!-- measured:end -->"
+
+NOT_RUN = [
+    ("Python 3.10, 3.12, 3.13, 3.14", "the machine that ran this has 3.11"),
+    ("PyTorch other than 2.13.0", "one version is installed"),
+    ("Kernels before 6.18", "older ones are simulated by switching rungs off"),
+    ("NVMe drives, NUMA machines, a GPU", "the machine that ran this has none"),
+]
+
+
+def test_results(folder):
+    """{test name: {part: passed | failed | skipped}} of all result files."""
+    results = {}
+    for path in sorted(folder.glob("*.xml")):
+        part = path.name.split(".")[0]
+        for case in ElementTree.parse(path).getroot().iter("testcase"):
+            name = f"{case.get('classname', '')}.{case.get('name', '')}"
+            if case.find("failure") is not None or case.find("error") is not None:
+                outcome = "failed"
+            elif case.find("skipped") is not None or case.get("status") == "notrun":
+                outcome = "skipped"
+            else:
+                outcome = "passed"
+            known = results.setdefault(name, {})
+            known[part] = "failed" if "failed" in (known.get(part), outcome) else outcome
+    return results
+
+
+def verdict(proofs, results):
+    """How the tests that the patterns name ended, and how many they were."""
+    outcomes = [
+        outcome
+        for name, parts in results.items()
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in proofs)
+        for outcome in parts.values()
+    ]
+    failed, skipped = outcomes.count("failed"), outcomes.count("skipped")
+    if not outcomes:
+        return "not run"
+    if failed:
+        return f"**failed** ({failed} of {len(outcomes)})"
+    passed = len(outcomes) - skipped
+    if not passed:
+        return f"skipped ({skipped})"
+    return f"passed ({passed}" + (f", {skipped} skipped)" if skipped else ")")
+
+
+def take_bars(paths):
+    known = json.loads(BARS.read_text()) if BARS.exists() else {}
+    for path in paths:
+        run = json.loads(Path(path).read_text())
+        for bar in run["bars"]:
+            if bar["handicap"]:
+                continue
+            known[bar["id"]] = {
+                "what": bar["what"],
+                "peer": bar["peer"],
+                "bar": bar["bar"],
+                "place": bar["place"]["name"],
+                "verdict": bar["verdict"],
+                "reason": bar["reason"],
+                "line": bar["line"],
+                "time": run["environment"]["time"],
+                "kernel": run["environment"]["kernel"],
+                "cpus": run["environment"]["cpus"],
+            }
+    BARS.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+    return known
+
+
+def figure(line):
+    found = re.search(r"(?:ratio|diff|value)=(\S+) ci95=(\S+) aa=(\S+)", line)
+    return found.groups() if found else ("", "", "")
+
+
+def bar_rows(bars):
+    for name, bar in bars.items():
+        value, interval, control = figure(bar["line"])
+        yield (
+            f"| `{name}` | {bar['what']} | {bar['peer']} | {bar['place']} | {bar['bar']} "
+            f"| {value} {interval if interval not in ('', 'none') else ''} | {control if control != 'none' else ''} "
+            f"| {bar['verdict']}{': ' + bar['reason'] if bar['reason'] else ''} |"
+        )
+
+
+def status_text(promises, results, bars, notes):
+    total = [outcome for parts in results.values() for outcome in parts.values()]
+    lines = [
+        "# Status",
+        "",
+        "Made by `tools/make_status.py` from the last `make test` and the last run of each bar; nothing here is written by "
+        "hand. How to read a verdict: [benchmarks/README.md](../benchmarks/README.md).",
+        "",
+        f"Last run: {total.count('passed')} tests passed, {total.count('failed')} failed, {total.count('skipped')} skipped, "
+        "over release, sanitizers and Python.",
+        "",
+        "## Promises",
+        "",
+        "| promise | proof | last verdict |",
+        "|---|---|---|",
+    ]
+    for promise in promises:
+        proofs = ", ".join(f"`{proof}`" for proof in promise["proof"])
+        lines.append(f"| {promise['what']} | {proofs} | {verdict(promise['proof'], results)} |")
+    lines += [
+        "",
+        "## Bars",
+        "",
+        "The figure is ours to the peer (or a count), with its 95 % interval; beside it the peer against itself.",
+        "",
+        "| id | what | against | place | bar | figure | peer against itself | verdict |",
+        "|---|---|---|---|---|---|---|---|",
+        *bar_rows(bars),
+        "",
+    ]
+    machines = sorted({f"kernel {bar['kernel']}, {bar['cpus']} cores" for bar in bars.values()})
+    if machines:
+        lines += [f"Run on: {'; '.join(machines)}, a virtual machine.", ""]
+    lines += [*notes, "## Not run", "", "| what | why |", "|---|---|"]
+    lines += [f"| {what} | {why} |" for what, why in NOT_RUN]
+    return "\n".join(lines) + "\n"
+
+
+def readme_table(bars):
+    rows = ["| what | beside | ratio | bar | verdict |", "|---|---|---|---|---|"]
+    for name, bar in bars.items():
+        value, interval, _ = figure(bar["line"])
+        if "ratio=" in bar["line"] and bar["place"] in ("throttled", "loop", "disk", "model"):
+            rows.append(f"| {bar['what']} (`{name}`) | {bar['peer']} | {value} {interval} | {bar['bar']} | {bar['verdict']} |")
+    return "\n".join(rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bars", nargs="+", default=[], metavar="FILE", help="JSON of the benchmark runner to take over")
+    parser.add_argument("--logs", type=Path, default=LOGS, help="where the results of `make test` are")
+    arguments = parser.parse_args()
+
+    table = tomllib.loads((ROOT / "docs" / "promises.toml").read_text())
+    results = test_results(arguments.logs)
+    if not results:
+        sys.exit(f"no test results in {arguments.logs}; run `make test` first")
+    bars = take_bars(arguments.bars)
+    notes = []
+    if table.get("note"):
+        notes = ["## Notes on the bars", "", *(f"- {note}" for note in table["note"]), ""]
+    STATUS.write_text(status_text(table["promise"], results, bars, notes))
+    readme = README.read_text()
+    begin, end = readme.index(BEGIN) + len(BEGIN), readme.index(END)
+    README.write_text(f"{readme[:begin]}\n{readme_table(bars)}\n{readme[end:]}")
+    print(f"{STATUS.relative_to(ROOT)}: {len(table['promise'])} promises, {len(bars)} bars")
+
+
+if __name__ == "__main__":
+    main()
