@@ -34,14 +34,16 @@ class Transfer;
 /// named after, and nothing that a program sets itself.
 struct EngineOptions {
     /// kAuto: io_uring, else libaio, else POSIX threads; `describe()` says which and why. Another
-    /// value forces it, or is an error where it cannot be had; small reads are then not done inline.
+    /// value forces it, or is an error where it cannot be had; small reads are then not done
+    /// inline.
     BackendKind backend = BackendKind::kAuto;
     std::uint32_t block_bytes = 1 << 20;  ///< of a request at most; a multiple of 64 KiB
     std::uint32_t queue_depth = 128;      ///< requests at the device, a channel
     std::uint64_t in_flight_bytes = std::uint64_t{16} << 20;  ///< at the device, a channel
     std::uint32_t channels = 1;      ///< a device; more only where one thread does not fill it
     std::uint32_t copy_threads = 2;  ///< for memory that the device cannot reach itself
-    /// Blocking transfers up to so many bytes run on the caller's thread when nothing is before them.
+    /// Blocking transfers up to so many bytes run on the caller's thread when nothing is before
+    /// them.
     std::uint64_t inline_bytes_max = 64 << 10;
     std::uint32_t transfers_max = 0;  ///< in flight; beyond it kWouldBlock. 0: no limit
     /// At the device for the background class, so that what is urgent waits behind little.
@@ -64,7 +66,7 @@ struct Rows {
     std::uint64_t base = 0;          ///< offset of row 0, bytes
     std::uint64_t stride_bytes = 0;  ///< from row to row
     std::uint64_t row_bytes = 0;
-    std::byte* memory = nullptr;     ///< ids.size() * row_bytes bytes
+    std::byte* memory = nullptr;  ///< ids.size() * row_bytes bytes
     std::vector<std::uint64_t> ids;
 };
 
@@ -78,9 +80,9 @@ struct TransferRequest {
     TransferOptions options;
 };
 
-/// One read or write that is under way, or over. Movable. The memory it was given must stay valid until it is
-/// done, also when this handle is dropped: the transfer goes on, and an error of it is raised by the
-/// next Engine::drain(). Thread-safe, but for moving.
+/// One read or write that is under way, or over. Movable. The memory it was given must stay valid
+/// until it is done, also when this handle is dropped: the transfer goes on, and an error of it is
+/// raised by the next Engine::drain(). Thread-safe, but for moving.
 class PENSTOCK_API Transfer {
 public:
     Transfer() = default;
@@ -161,8 +163,8 @@ struct EngineDescription {
     [[nodiscard]] PENSTOCK_API std::string text() const;
 };
 
-/// Moves bytes between files and memory. Thread-safe. Costs nothing while it waits; threads and rings come with
-/// the first transfer to a device. Works on in a child after fork(), anew.
+/// Moves bytes between files and memory. Thread-safe. Costs nothing while it waits; threads and
+/// rings come with the first transfer to a device. Works on in a child after fork(), anew.
 class PENSTOCK_API Engine {
 public:
     explicit Engine(const EngineOptions& options = default_options());
@@ -189,9 +191,11 @@ public:
 
     // Not blocking. Wrong arguments throw here; what the system refuses arrives in the transfer.
     [[nodiscard]] Transfer read_async(const File& file, std::span<std::byte> into,
-                                      std::uint64_t offset = 0, const TransferOptions& options = {});
+                                      std::uint64_t offset = 0,
+                                      const TransferOptions& options = {});
     [[nodiscard]] Transfer read_async(const std::string& path, std::span<std::byte> into,
-                                      std::uint64_t offset = 0, const TransferOptions& options = {});
+                                      std::uint64_t offset = 0,
+                                      const TransferOptions& options = {});
     [[nodiscard]] Transfer write_async(const File& file, std::span<const std::byte> data,
                                        std::uint64_t offset = 0,
                                        const TransferOptions& options = {});

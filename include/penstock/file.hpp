@@ -43,9 +43,9 @@ struct FileInfo {
     std::string reason;                ///< how the alignments were learnt, or why it is not direct
 };
 
-/// An open file, also a block device. Copies share one opening; it is closed by close() or with the last copy, but
-/// not before the transfers on it are through. Thread-safe but for close(). All calls block and throw
-/// Error.
+/// An open file, also a block device. Copies share one opening; it is closed by close() or with the
+/// last copy, but not before the transfers on it are through. Thread-safe but for close(). All
+/// calls block and throw Error.
 class PENSTOCK_API File {
 public:
     /// Not open.
@@ -93,8 +93,8 @@ private:
     std::shared_ptr<os::FileLock> lock_;
 };
 
-/// Everything that is done with storage and is not a transfer. Thread-safe. All calls block and throw
-/// Error with the operation and path.
+/// Everything that is done with storage and is not a transfer. Thread-safe. All calls block and
+/// throw Error with the operation and path.
 class PENSTOCK_API FileSystem {
 public:
     /// This machine's.

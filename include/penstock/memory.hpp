@@ -13,12 +13,14 @@
 namespace penstock {
 
 struct MemoryOptions {
-    bool lock = false;        ///< mlock; where the limit forbids it, not locked and `shortfall()` says why
-    bool huge_pages = true;   ///< transparent huge pages from 2 MiB up, where the system gives them
+    bool lock =
+        false;  ///< mlock; where the limit forbids it, not locked and `shortfall()` says why
+    bool huge_pages = true;  ///< transparent huge pages from 2 MiB up, where the system gives them
     std::uint64_t kept_bytes_max = std::uint64_t{1} << 30;  ///< what a pool keeps of what came back
 };
 
-/// A block of memory on loan from a pool; goes back with its last owner. Movable. Contents undefined.
+/// A block of memory on loan from a pool; goes back with its last owner. Movable. Contents
+/// undefined.
 class PENSTOCK_API Buffer {
 public:
     Buffer() = default;

@@ -26,8 +26,8 @@ enum class BackendKind : std::uint8_t { kAuto, kUring, kAio, kPosix };
 /// Where a transfer is in its life.
 enum class TransferStatus : std::uint8_t { kRunning, kDone, kFailed, kCancelled };
 
-/// One piece of a transfer: `bytes` bytes of memory at `memory`, at `offset` of file number `file` of
-/// the transfer's files. Any offset, length (also 0) and address.
+/// One piece of a transfer: `bytes` bytes of memory at `memory`, at `offset` of file number `file`
+/// of the transfer's files. Any offset, length (also 0) and address.
 struct Extent {
     std::uint64_t offset = 0;
     std::uint64_t bytes = 0;

@@ -38,9 +38,9 @@ int get_view(PyObject* self, Py_buffer* view, int flags) {
     if ((flags & PyBUF_ND) == PyBUF_ND) {
         static_assert(sizeof(Py_ssize_t) == sizeof(std::int64_t));
         // Without a format the flat view's shape is its length, which is right there in the view.
-        view->shape = typed ? reinterpret_cast<Py_ssize_t*>(
-                                  const_cast<std::int64_t*>(buffer.shape.data()))
-                            : &view->len;
+        view->shape =
+            typed ? reinterpret_cast<Py_ssize_t*>(const_cast<std::int64_t*>(buffer.shape.data()))
+                  : &view->len;
     }
     if ((flags & PyBUF_STRIDES) == PyBUF_STRIDES) {
         view->strides = typed ? const_cast<Py_ssize_t*>(buffer.strides_bytes.data()) : &one;
@@ -117,8 +117,9 @@ PyType_Slot* buffer_slots() {
 nb::object export_capsule(const BufferObject& buffer, bool versioned) {
     if (!versioned) {
         if (buffer.readonly) {
-            PyErr_SetString(PyExc_BufferError,
-                            "this penstock.Buffer is read-only, which DLPack before 1.0 cannot say");
+            PyErr_SetString(
+                PyExc_BufferError,
+                "this penstock.Buffer is read-only, which DLPack before 1.0 cannot say");
             throw nb::python_error();
         }
         return capsule_of(make_exported<dlpack::ManagedTensor>(buffer), dlpack::kName,

@@ -2,16 +2,16 @@
 // penstock.File as Python holds it.
 #pragma once
 
-#include <penstock/file.hpp>
-
 #include "nanobind.hpp"
+
+#include <penstock/file.hpp>
 
 #include <string>
 
 namespace penstock::python {
 
-/// Touched with the GIL held; calls that block work on a copy of `file` without it, so that close() on
-/// another thread is safe.
+/// Touched with the GIL held; calls that block work on a copy of `file` without it, so that close()
+/// on another thread is safe.
 struct FileObject {
     File file;
     std::string path;

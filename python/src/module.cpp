@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // penstock._core: the table of contents.
-#include <penstock/version.hpp>
-
 #include "bind.hpp"
+
+#include <penstock/version.hpp>
 
 NB_MODULE(_core, m) {
     namespace python = penstock::python;

@@ -74,14 +74,14 @@ public:
 private:
     template <typename Key, typename Value>
     std::uint32_t add(std::map<Key, std::uint32_t>& known, const Key& key,
-                      std::vector<Value>& values, const Value& value,
-                      const std::string& argument) {
+                      std::vector<Value>& values, const Value& value, const std::string& argument) {
         const auto [found, is_new] = known.emplace(key, static_cast<std::uint32_t>(values.size()));
         if (is_new) {
             values.push_back(value);
         }
         if (!request_.files.empty() && !request_.paths.empty()) {
-            raise_value(argument + ": paths and File objects do not mix in one transfer; open all, or none");
+            raise_value(argument +
+                        ": paths and File objects do not mix in one transfer; open all, or none");
         }
         return found->second;
     }
@@ -157,17 +157,18 @@ void parse_many(const Arguments& arguments, Request& out) {
         const std::uint32_t file =
             one_file ? only : files.add(PyList_GetItem(paths.ptr(), at), element("file", i));
         const std::uint64_t offset =
-            offsets.is_valid()
-                ? offset_of(PyList_GetItem(offsets.ptr(), at), element("offset", i))
-                : 0;
-        add_extent(out, arguments, PyList_GetItem(tensors.ptr(), at), element(name, i), offset, file);
+            offsets.is_valid() ? offset_of(PyList_GetItem(offsets.ptr(), at), element("offset", i))
+                               : 0;
+        add_extent(out, arguments, PyList_GetItem(tensors.ptr(), at), element(name, i), offset,
+                   file);
     }
 }
 
 void parse_one(const Arguments& arguments, Request& out) {
     if (is_sequence(arguments.file)) {
-        raise_value(std::string("file: several came for one tensor; give a sequence of tensors as `") +
-                    memory_argument(arguments) + "` too");
+        raise_value(
+            std::string("file: several came for one tensor; give a sequence of tensors as `") +
+            memory_argument(arguments) + "` too");
     }
     const std::uint64_t offset = offset_of(arguments.offset, "offset");
     if (nb::isinstance<FileObject>(arguments.file)) {
@@ -204,7 +205,9 @@ Priority priority_of(nb::handle priority) {
 
 Request parse(const Arguments& arguments) {
     if (!arguments.stream.is_none()) {
-        raise_value("stream: this version of Penstock moves host memory only and knows no streams; leave it None");
+        raise_value(
+            "stream: this version of Penstock moves host memory only and knows no streams; leave "
+            "it None");
     }
     Request out;
     out.request.write = arguments.write;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the arguments of a verb to a TransferRequest. What cannot be meant raises here, before any I/O,
-// and names the argument, what came and what is allowed.
+// From the arguments of a verb to a TransferRequest. What cannot be meant raises here, before any
+// I/O, and names the argument, what came and what is allowed.
 #pragma once
-
-#include <penstock/engine.hpp>
 
 #include "host_memory.hpp"
 #include "nanobind.hpp"
+
+#include <penstock/engine.hpp>
 
 #include <vector>
 

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // penstock.Transfer as Python holds it.
 //
-// The engine's threads never touch a Python object. So the memory of a transfer is let go by whoever finds it done on a
-// thread of Python's: wait(), `done`, `status`, or, when the Transfer was dropped while it ran, a sweep of the orphans,
-// which every later verb, wait, drain and the end of the interpreter does. Should the interpreter end before
-// a transfer does, its memory is never let go.
+// The engine's threads never touch a Python object. So the memory of a transfer is let go by
+// whoever finds it done on a thread of Python's: wait(), `done`, `status`, or, when the Transfer
+// was dropped while it ran, a sweep of the orphans, which every later verb, wait, drain and the end
+// of the interpreter does. Should the interpreter end before a transfer does, its memory is never
+// let go.
 #pragma once
-
-#include <penstock/engine.hpp>
 
 #include "host_memory.hpp"
 #include "nanobind.hpp"
+
+#include <penstock/engine.hpp>
 
 #include <optional>
 #include <vector>
@@ -39,12 +40,14 @@ struct TransferObject {
     std::size_t extent_count;
 };
 
-/// Waits without the GIL, in slices; a signal handler's exception leaves the transfer running. Nothing when the
-/// time is over. `timeout_s` < 0: no limit. Once done, lets the memory go and throws the transfer's Error.
+/// Waits without the GIL, in slices; a signal handler's exception leaves the transfer running.
+/// Nothing when the time is over. `timeout_s` < 0: no limit. Once done, lets the memory go and
+/// throws the transfer's Error.
 std::optional<std::uint64_t> wait(Held& held, double timeout_s);
 
 /// Bytes of a done transfer: an int, or a list of them.
-[[nodiscard]] nb::object result(const Held& held, std::uint64_t bytes, bool list, std::size_t extents);
+[[nodiscard]] nb::object result(const Held& held, std::uint64_t bytes, bool list,
+                                std::size_t extents);
 
 /// Lets go of dropped transfers that are done by now. Cheap when there is none.
 void sweep_orphans();

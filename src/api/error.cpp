@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <penstock/error.hpp>
-
 #include "api/raise.hpp"
+
+#include <penstock/error.hpp>
 
 namespace penstock {
 
@@ -12,14 +12,22 @@ public:
     [[nodiscard]] const char* name() const noexcept override { return "penstock"; }
     [[nodiscard]] std::string message(int code) const override {
         switch (static_cast<ErrorCode>(code)) {
-            case ErrorCode::kInvalidArgument: return "invalid argument";
-            case ErrorCode::kSystem: return "the system refused";
-            case ErrorCode::kEndOfFile: return "end of file";
-            case ErrorCode::kCancelled: return "cancelled";
-            case ErrorCode::kWouldBlock: return "too many transfers in flight";
-            case ErrorCode::kUnsupported: return "not supported here";
-            case ErrorCode::kOutOfMemory: return "out of memory";
-            case ErrorCode::kClosed: return "closed";
+            case ErrorCode::kInvalidArgument:
+                return "invalid argument";
+            case ErrorCode::kSystem:
+                return "the system refused";
+            case ErrorCode::kEndOfFile:
+                return "end of file";
+            case ErrorCode::kCancelled:
+                return "cancelled";
+            case ErrorCode::kWouldBlock:
+                return "too many transfers in flight";
+            case ErrorCode::kUnsupported:
+                return "not supported here";
+            case ErrorCode::kOutOfMemory:
+                return "out of memory";
+            case ErrorCode::kClosed:
+                return "closed";
         }
         return "unknown";
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <penstock/file.hpp>
-
 #include "api/raise.hpp"
 #include "os/local_file_system.hpp"
+
+#include <penstock/file.hpp>
 
 namespace penstock {
 

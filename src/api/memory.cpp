@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <penstock/memory.hpp>
-
 #include "api/raise.hpp"
 #include "memory/pool.hpp"
+
+#include <penstock/memory.hpp>
 
 namespace penstock {
 

@@ -82,8 +82,8 @@ EngineDescription description(engine::Core& core, const EngineOptions& options) 
     out.refusals = core.refusals();
     out.options = options;
     core.for_each_domain([&](engine::Domain& domain) {
-        out.devices.push_back({domain.device().major, domain.device().minor,
-                               domain.channel_count(), domain.channel(0).backend().name()});
+        out.devices.push_back({domain.device().major, domain.device().minor, domain.channel_count(),
+                               domain.channel(0).backend().name()});
     });
     return out;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Assertions are for our own mistakes, never for input, and stay on in release builds: going on with
-// a broken invariant in an I/O engine means somebody's bytes.
+// Assertions are for our own mistakes, never for input, and stay on in release builds: going on
+// with a broken invariant in an I/O engine means somebody's bytes.
 #pragma once
 
 namespace penstock::base {
@@ -9,7 +9,7 @@ namespace penstock::base {
 
 }  // namespace penstock::base
 
-#define PENSTOCK_ASSERT(expression)                                                    \
-    (static_cast<bool>(expression)                                                     \
-         ? static_cast<void>(0)                                                        \
+#define PENSTOCK_ASSERT(expression) \
+    (static_cast<bool>(expression)  \
+         ? static_cast<void>(0)     \
          : ::penstock::base::assertion_failed(#expression, __FILE__, __LINE__))

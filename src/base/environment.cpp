@@ -26,10 +26,11 @@ Result<std::uint64_t> environment_bytes(const char* name, std::uint64_t otherwis
     }
     const auto value = parse_bytes(*text);
     if (!value || *value < min || *value > max) {
-        return fail(error(ErrorCode::kInvalidArgument, "options",
-                          fmt::format("the environment variable PENSTOCK_{} is '{}'; it takes a number "
-                                      "from {} to {}",
-                                      name, *text, min, max)));
+        return fail(
+            error(ErrorCode::kInvalidArgument, "options",
+                  fmt::format("the environment variable PENSTOCK_{} is '{}'; it takes a number "
+                              "from {} to {}",
+                              name, *text, min, max)));
     }
     return *value;
 }

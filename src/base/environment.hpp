@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place that reads the environment. PENSTOCK_<NAME> overrides the default of an option; what a
-// program sets itself stays.
+// The one place that reads the environment. PENSTOCK_<NAME> overrides the default of an option;
+// what a program sets itself stays.
 #pragma once
 
 #include "base/result.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lists whose links live in the elements, so that linking neither allocates nor fails.
 //
-// Fifo: one thread. Inbox: many producers, one consumer, lock-free; the consumer takes everything at
-// once, in the order in which it was put.
+// Fifo: one thread. Inbox: many producers, one consumer, lock-free; the consumer takes everything
+// at once, in the order in which it was put.
 #pragma once
 
 #include <atomic>

@@ -13,21 +13,35 @@ namespace {
 // What usually helps; an errno that needs no advice is left alone.
 std::string_view usual_cure(int system_errno) {
     switch (system_errno) {
-        case ENOENT: return "check the path; writing creates the file but not its folder";
+        case ENOENT:
+            return "check the path; writing creates the file but not its folder";
         case EACCES:
-        case EPERM: return "check the permissions of the file and of its folders";
-        case EISDIR: return "give the path of a file, not of a folder";
-        case ENOTDIR: return "a part of the path is a file, not a folder";
-        case ENOSPC: return "free some space or write somewhere else";
-        case EDQUOT: return "the disk quota of this user is used up";
-        case EROFS: return "the file system is mounted read-only";
-        case EMFILE: return "raise the limit on open files (ulimit -n)";
-        case ENOMEM: return "free memory, or lower the engine's in_flight_bytes";
-        case EIO: return "the device failed; look at the kernel log (dmesg)";
-        case EBADF: return "open the file for this kind of access";
-        case EFBIG: return "the file system cannot hold a file that large";
-        case ETXTBSY: return "the file is a program that is running";
-        default: return {};
+        case EPERM:
+            return "check the permissions of the file and of its folders";
+        case EISDIR:
+            return "give the path of a file, not of a folder";
+        case ENOTDIR:
+            return "a part of the path is a file, not a folder";
+        case ENOSPC:
+            return "free some space or write somewhere else";
+        case EDQUOT:
+            return "the disk quota of this user is used up";
+        case EROFS:
+            return "the file system is mounted read-only";
+        case EMFILE:
+            return "raise the limit on open files (ulimit -n)";
+        case ENOMEM:
+            return "free memory, or lower the engine's in_flight_bytes";
+        case EIO:
+            return "the device failed; look at the kernel log (dmesg)";
+        case EBADF:
+            return "open the file for this kind of access";
+        case EFBIG:
+            return "the file system cannot hold a file that large";
+        case ETXTBSY:
+            return "the file is a program that is running";
+        default:
+            return {};
     }
 }
 
@@ -56,8 +70,8 @@ Error system_error(int system_errno, std::string_view operation, std::string_vie
     if (!cure.empty()) {
         message += fmt::format("; {}", cure);
     }
-    return Error{ErrorCode::kSystem, system_errno, std::string(operation), std::string(path), offset,
-                 std::move(message)};
+    return Error{ErrorCode::kSystem, system_errno, std::string(operation),
+                 std::string(path),  offset,       std::move(message)};
 }
 
 Error error(ErrorCode code, std::string_view operation, std::string_view message,

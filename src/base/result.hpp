@@ -45,15 +45,15 @@ using Failure = tl::unexpected<Error>;
 }  // namespace penstock::base
 
 /// Unwraps a Result into `variable`, or returns its error from the enclosing function.
-#define PENSTOCK_TRY(variable, expression)                                 \
-    auto variable##_result = (expression);                                 \
-    if (!variable##_result) {                                              \
+#define PENSTOCK_TRY(variable, expression)                                  \
+    auto variable##_result = (expression);                                  \
+    if (!variable##_result) {                                               \
         return ::tl::make_unexpected(std::move(variable##_result.error())); \
-    }                                                                      \
+    }                                                                       \
     auto variable = std::move(*variable##_result)
 
 /// The same for Result<void>.
-#define PENSTOCK_CHECK(expression)                                        \
-    if (auto check_result = (expression); !check_result) {                \
-        return ::tl::make_unexpected(std::move(check_result.error()));    \
+#define PENSTOCK_CHECK(expression)                                     \
+    if (auto check_result = (expression); !check_result) {             \
+        return ::tl::make_unexpected(std::move(check_result.error())); \
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes as people write and read them. 1 KiB = 1024 bytes, 1 kB = 1000 bytes; the two are never mixed.
+// Sizes as people write and read them. 1 KiB = 1024 bytes, 1 kB = 1000 bytes; the two are never
+// mixed.
 #pragma once
 
 #include "base/result.hpp"
@@ -10,8 +11,8 @@
 
 namespace penstock::base {
 
-/// "4096", "64K", "64KiB" (both 65536), "64kB" (64000), "1M", "1.5GiB", "2GB", "1TiB". A bare letter
-/// is binary, as in fio. Error: kInvalidArgument, naming what came and what is allowed.
+/// "4096", "64K", "64KiB" (both 65536), "64kB" (64000), "1M", "1.5GiB", "2GB", "1TiB". A bare
+/// letter is binary, as in fio. Error: kInvalidArgument, naming what came and what is allowed.
 [[nodiscard]] Result<std::uint64_t> parse_bytes(std::string_view text);
 
 /// "1.50 GiB", "4 KiB", "17 B": binary units, three digits.

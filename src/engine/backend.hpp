@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What carries requests to storage. A channel has one; all but wake() is called on the channel's thread.
+// What carries requests to storage. A channel has one; all but wake() is called on the channel's
+// thread.
 //
 //   push ... push, enter (hands them over; may sleep), reap ... reap, push ...
 //
 // A pushed request is the backend's until reap() gives it back with `result` set to the bytes moved
-// (fewer than asked is allowed, 0 = end of file) or -errno. A backend retries nothing and never fails
-// as a whole: what the kernel refuses at submission becomes the result of the requests concerned.
+// (fewer than asked is allowed, 0 = end of file) or -errno. A backend retries nothing and never
+// fails as a whole: what the kernel refuses at submission becomes the result of the requests
+// concerned.
 #pragma once
 
 #include "base/clock.hpp"
@@ -33,7 +35,8 @@ public:
     [[nodiscard]] virtual const char* name() const = 0;
     /// Flags and rungs in use, for describe().
     [[nodiscard]] virtual std::string detail() const = 0;
-    /// May a buffered request be pushed, or would that block the channel's thread? (Direct ones always.)
+    /// May a buffered request be pushed, or would that block the channel's thread? (Direct ones
+    /// always.)
     [[nodiscard]] virtual bool takes_buffered() const = 0;
 
     /// Never blocks; room is the caller's care (`depth`).
@@ -53,7 +56,8 @@ public:
     /// System calls made so far (0 where it makes none). Any thread.
     [[nodiscard]] virtual std::uint64_t system_calls() const { return 0; }
 
-    /// After fork(), in the child: forget descriptors and mappings without touching the parent's I/O.
+    /// After fork(), in the child: forget descriptors and mappings without touching the parent's
+    /// I/O.
     virtual void abandon_after_fork() {}
 };
 

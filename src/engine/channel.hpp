@@ -7,10 +7,11 @@
 //                                                         ^        |
 //                                                         +--------+  short, EAGAIN, EINTR
 //
-// Everything but link(), poke(), pause() and resume() happens in turn(), on one thread. A turn takes
-// what arrived, reaps what is through, draws as much as there is room for, hands it over, and sleeps
-// if asked to until something can go on. A request takes its entry and its slot together, so that no
-// request ever holds one and waits for the other. Nothing here allocates or locks per request.
+// Everything but link(), poke(), pause() and resume() happens in turn(), on one thread. A turn
+// takes what arrived, reaps what is through, draws as much as there is room for, hands it over, and
+// sleeps if asked to until something can go on. A request takes its entry and its slot together, so
+// that no request ever holds one and waits for the other. Nothing here allocates or locks per
+// request.
 #pragma once
 
 #include "base/clock.hpp"
@@ -30,11 +31,11 @@
 namespace penstock::engine {
 
 struct ChannelOptions {
-    std::uint32_t depth = 128;             ///< requests at the device
-    std::uint32_t block_bytes = 1 << 20;   ///< of a request at most
+    std::uint32_t depth = 128;            ///< requests at the device
+    std::uint32_t block_bytes = 1 << 20;  ///< of a request at most
     std::uint64_t in_flight_bytes = 16 << 20;
-    /// The background class is kept short at the device, for whatever it has there an urgent request
-    /// waits behind.
+    /// The background class is kept short at the device, for whatever it has there an urgent
+    /// request waits behind.
     std::uint32_t background_block_bytes = 256 << 10;
     std::uint64_t background_bytes = 1280 << 10;
     SlotOptions slots;
@@ -80,7 +81,8 @@ public:
     [[nodiscard]] const Backend& backend() const { return *backend_; }
 
     // ---- the channel's thread
-    /// Advances by one pass; true when anything moved. `may_sleep`: wait when there is nothing to do.
+    /// Advances by one pass; true when anything moved. `may_sleep`: wait when there is nothing to
+    /// do.
     bool turn(bool may_sleep);
     [[nodiscard]] bool idle() const { return out_ == 0 && classes_.empty() && inbox_.empty(); }
     void abandon_after_fork() { backend_->abandon_after_fork(); }
@@ -118,11 +120,11 @@ private:
 
     std::vector<ChannelRequest> requests_;
     base::Fifo<Request> free_;
-    std::uint32_t out_ = 0;         ///< requests that are not free
+    std::uint32_t out_ = 0;  ///< requests that are not free
     std::uint32_t at_backend_ = 0;
     std::uint64_t out_bytes_ = 0;
     std::uint64_t background_out_bytes_ = 0;
-    std::uint32_t batch_ = 1;       ///< completions worth waiting for at once, learnt from the device
+    std::uint32_t batch_ = 1;  ///< completions worth waiting for at once, learnt from the device
 
     base::Inbox<Part> inbox_;
     base::Inbox<Request> returned_;  ///< from the executor

@@ -20,7 +20,7 @@ namespace penstock::engine {
 struct TransferSpec {
     Op op = Op::kRead;
     std::vector<std::shared_ptr<os::File>> files;
-    std::vector<std::string> paths;  ///< instead of files: opened for this transfer, then closed
+    std::vector<std::string> paths;     ///< instead of files: opened for this transfer, then closed
     DirectIo direct = DirectIo::kAuto;  ///< for paths
     Extents extents;
     bool allow_short = false;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which part a channel draws from next. Three classes, each first in first out. The highest class that
-// has work goes first, but for each 15 bytes that it takes, each lower class with work earns one, and
-// goes first itself when it has earned what it wants: so none falls below 1/16 of the bytes.
+// Which part a channel draws from next. Three classes, each first in first out. The highest class
+// that has work goes first, but for each 15 bytes that it takes, each lower class with work earns
+// one, and goes first itself when it has earned what it wants: so none falls below 1/16 of the
+// bytes.
 #pragma once
 
 #include "base/intrusive.hpp"
@@ -27,8 +28,8 @@ public:
         return queues_[0].empty() && queues_[1].empty() && queues_[2].empty();
     }
 
-    /// The part to draw from, or nullptr; background only when `background_too`. `block_bytes` is what
-    /// a lower class has to have earned.
+    /// The part to draw from, or nullptr; background only when `background_too`. `block_bytes` is
+    /// what a lower class has to have earned.
     [[nodiscard]] Part* pick(bool background_too, std::uint64_t block_bytes) const {
         const std::size_t classes = background_too ? kPriorityCount : kPriorityCount - 1;
         std::size_t highest = classes;

@@ -2,9 +2,9 @@
 // The engine behind the public one: it checks what callers ask, routes files to domains, makes
 // transfers, and knows which of them run.
 //
-// Route: a file's device names its domain; a domain is made at the first transfer to it, with the first
-// backend of the platform's list that this machine allows. Which was chosen, and why the ones before it
-// were not, is kept for describe().
+// Route: a file's device names its domain; a domain is made at the first transfer to it, with the
+// first backend of the platform's list that this machine allows. Which was chosen, and why the ones
+// before it were not, is kept for describe().
 #pragma once
 
 #include "base/clock.hpp"
@@ -29,8 +29,8 @@ namespace penstock::engine {
 
 struct CoreOptions {
     DomainOptions domain;
-    std::uint64_t inline_bytes_max = 64 << 10;  ///< 0: never on the caller's thread
-    std::uint32_t transfers_max = 0;            ///< in flight; 0: no limit
+    std::uint64_t inline_bytes_max = 64 << 10;      ///< 0: never on the caller's thread
+    std::uint32_t transfers_max = 0;                ///< in flight; 0: no limit
     std::uint64_t preallocate_bytes_min = 1 << 20;  ///< of an extending run; see preallocate()
 };
 
@@ -51,7 +51,8 @@ public:
     /// Waits for every transfer.
     ~Core() override;
 
-    /// Any thread. The caller owns one reference of what it gets and has to abandon() and release() it.
+    /// Any thread. The caller owns one reference of what it gets and has to abandon() and release()
+    /// it.
     [[nodiscard]] base::Result<Transfer*> start(TransferSpec spec);
     /// No more requests of it; it finishes when what is at the device has come back.
     void cancel(Transfer& transfer);

@@ -21,13 +21,13 @@ private:
 };
 
 struct Counters {
-    Counter bytes_read;       ///< as the device saw them
+    Counter bytes_read;  ///< as the device saw them
     Counter bytes_written;
     Counter requests;
-    Counter retries;          ///< EAGAIN, EINTR and what came short
-    Counter slot_requests;    ///< requests that passed through a slot
-    Counter edge_requests;    ///< buffered ends of written runs
-    Counter copied_bytes;     ///< between slots and callers
+    Counter retries;        ///< EAGAIN, EINTR and what came short
+    Counter slot_requests;  ///< requests that passed through a slot
+    Counter edge_requests;  ///< buffered ends of written runs
+    Counter copied_bytes;   ///< between slots and callers
     Counter turns;
     base::Histogram latency;  ///< of requests, from push to completion
 };

@@ -16,7 +16,9 @@ namespace {
 constexpr ChannelOptions inline_options(const ChannelOptions& options) {
     ChannelOptions small = options;
     small.depth = 8;
-    small.slots = {.large_bytes = options.block_bytes, .large_count = 1, .small_bytes = 16 << 10,
+    small.slots = {.large_bytes = options.block_bytes,
+                   .large_count = 1,
+                   .small_bytes = 16 << 10,
                    .small_count = 8};
     return small;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The extents of a transfer, read by index: a list, or rows of a table (base + id * stride), so that a
-// million rows cost no object each. Immutable once made.
+// The extents of a transfer, read by index: a list, or rows of a table (base + id * stride), so
+// that a million rows cost no object each. Immutable once made.
 #pragma once
 
 #include <penstock/types.hpp>
@@ -34,9 +34,7 @@ public:
     explicit Extents(std::vector<Extent> list) : list_(std::move(list)) {}
     explicit Extents(Rows rows) : rows_(std::move(rows)), is_rows_(true) {}
 
-    [[nodiscard]] std::uint64_t count() const {
-        return is_rows_ ? rows_.ids.size() : list_.size();
-    }
+    [[nodiscard]] std::uint64_t count() const { return is_rows_ ? rows_.ids.size() : list_.size(); }
     [[nodiscard]] Extent operator[](std::uint64_t index) const {
         if (!is_rows_) {
             return list_[index];

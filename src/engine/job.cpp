@@ -28,7 +28,8 @@ void Workers::post(Job& job) {
             try {
                 threads_.emplace_back([this] { loop(); });
             } catch (const std::system_error&) {
-                // No more threads to be had: those that are there do it; with none, the caller does.
+                // No more threads to be had: those that are there do it; with none, the caller
+                // does.
                 alone = threads_.empty();
             }
         }

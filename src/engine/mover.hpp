@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mover brings bytes between a slot and the caller's memory: memcpy for the host; a copy engine for a
-// GPU. It also says where slots live, for a copy engine wants them pinned.
+// A mover brings bytes between a slot and the caller's memory: memcpy for the host; a copy engine
+// for a GPU. It also says where slots live, for a copy engine wants them pinned.
 #pragma once
 
 #include "base/clock.hpp"
@@ -42,12 +42,13 @@ public:
     [[nodiscard]] virtual base::Fifo<Move> reap() = 0;
     /// Has reap() something to give?
     [[nodiscard]] virtual bool ready() const = 0;
-    /// While moves are out: look again after so many nanoseconds; kForever when it wakes the channel.
+    /// While moves are out: look again after so many nanoseconds; kForever when it wakes the
+    /// channel.
     [[nodiscard]] virtual base::Nanos look_again() const = 0;
 };
 
-/// memcpy: small moves on the channel's thread (a hop to another costs more than they do), larger ones
-/// on an executor, so that one core's copy does not cap a drive.
+/// memcpy: small moves on the channel's thread (a hop to another costs more than they do), larger
+/// ones on an executor, so that one core's copy does not cap a drive.
 class HostMover final : public Mover {
 public:
     using Wake = std::function<void()>;

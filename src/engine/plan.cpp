@@ -107,7 +107,8 @@ void Plan::start_edges() {
     in_run_ = false;
 }
 
-// Moves the cursor over what is empty or another group's and learns where it stands. False at the end.
+// Moves the cursor over what is empty or another group's and learns where it stands. False at the
+// end.
 bool Plan::settle() {
     while (cursor_ < end_ && cursor_.index < extents_->count()) {
         const Extent extent = (*extents_)[cursor_.index];
@@ -171,8 +172,8 @@ bool Plan::draft_write(const os::Geometry& geometry, std::uint32_t block_bytes) 
     return true;
 }
 
-// At the start of a written run: steps over its unaligned head. False when the cursor moved, so that
-// the caller settles again.
+// At the start of a written run: steps over its unaligned head. False when the cursor moved, so
+// that the caller settles again.
 bool Plan::enter_middle(const os::Geometry& geometry) {
     const std::uint64_t head = align_up(offset_, geometry.edge_align()) - offset_;
     run_file_ = file_;

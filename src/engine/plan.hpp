@@ -5,14 +5,16 @@
 // Extents that follow one another in the list and in the file are a run; alignment is asked of the
 // run, not of its extents.
 //
-//   read, direct    the run is widened to the read alignment. Where address, offset and length allow
+//   read, direct    the run is widened to the read alignment. Where address, offset and length
+//   allow
 //                   it a request goes straight to the caller's memory, gathering several extents;
 //                   elsewhere it passes through a slot. An unaligned start in front of a long
-//                   straight stretch gets a small slot request of its own, so that the stretch stays
-//                   straight.
-//   write, direct   the run is cut at Geometry::edge_align() into a middle, written directly, and two
-//                   ends, written through the buffered descriptor in a second phase, when the middle
-//                   is through.
+//                   straight stretch gets a small slot request of its own, so that the stretch
+//                   stays straight.
+//   write, direct   the run is cut at Geometry::edge_align() into a middle, written directly, and
+//   two
+//                   ends, written through the buffered descriptor in a second phase, when the
+//                   middle is through.
 //   buffered        no alignment, straight.
 #pragma once
 
@@ -33,8 +35,8 @@ using Files = std::span<const std::shared_ptr<os::File>>;
 class Plan {
 public:
     Plan() = default;
-    /// The bytes of `extents` in [begin, end) whose file is of `group`, where `groups` has the group of
-    /// each file (empty: all files). What is referred to must outlive the plan.
+    /// The bytes of `extents` in [begin, end) whose file is of `group`, where `groups` has the
+    /// group of each file (empty: all files). What is referred to must outlive the plan.
     Plan(const Extents& extents, Files files, Op op, Position begin, Position end,
          std::span<const std::uint32_t> groups = {}, std::uint32_t group = 0);
 
@@ -74,9 +76,9 @@ private:
     Position begin_;
     Position end_;
     Position cursor_;
-    std::uint32_t file_ = 0;       ///< of the cursor
-    std::uint64_t offset_ = 0;     ///< of the cursor
-    std::uint64_t run_next_ = 0;   ///< where the run in hand goes on
+    std::uint32_t file_ = 0;      ///< of the cursor
+    std::uint64_t offset_ = 0;    ///< of the cursor
+    std::uint64_t run_next_ = 0;  ///< where the run in hand goes on
     std::uint32_t run_file_ = 0;
     std::uint64_t edge_bytes_ = 0;  ///< what is left of the end in hand
     Draft draft_;

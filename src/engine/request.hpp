@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request: one piece of a transfer as the backend sees it, at most a block. The channel owns a fixed
-// array of them; a backend keeps a pointer from push() until it gives it back from reap().
+// A request: one piece of a transfer as the backend sees it, at most a block. The channel owns a
+// fixed array of them; a backend keeps a pointer from push() until it gives it back from reap().
 #pragma once
 
 #include "base/clock.hpp"
@@ -25,9 +25,10 @@ inline constexpr std::size_t kPiecesMax = 64;
 
 /// What the plan says of a request: which bytes, by which way.
 struct Draft {
-    std::uint64_t offset = 0;      ///< in the file, as the device sees it (aligned on the direct lane)
-    std::uint32_t bytes = 0;       ///< likewise; the wanted ones and what alignment adds
-    std::uint32_t skip_bytes = 0;  ///< read through a slot: unwanted bytes before the first wanted one
+    std::uint64_t offset = 0;  ///< in the file, as the device sees it (aligned on the direct lane)
+    std::uint32_t bytes = 0;   ///< likewise; the wanted ones and what alignment adds
+    std::uint32_t skip_bytes =
+        0;  ///< read through a slot: unwanted bytes before the first wanted one
     std::uint32_t wanted_bytes = 0;
     os::Lane lane = os::Lane::kDirect;
     bool edge = false;       ///< the buffered end of a written run: under the file's gate
@@ -58,8 +59,8 @@ struct Request {
     Draft draft;
     Part* part = nullptr;
     Slot* slot = nullptr;
-    std::uint32_t done_bytes = 0;     ///< of draft.bytes, from its start, are through
-    std::uint32_t tries = 0;          ///< in a row that brought nothing
+    std::uint32_t done_bytes = 0;  ///< of draft.bytes, from its start, are through
+    std::uint32_t tries = 0;       ///< in a row that brought nothing
     base::Nanos submitted = 0;
     std::array<iovec, kPiecesMax> memory{};
 };

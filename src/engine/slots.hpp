@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slots of a channel: large ones of a block and small ones, so that many small unaligned reads are
-// not held up by a few large slots. The memory comes with the first use and stays.
+// The slots of a channel: large ones of a block and small ones, so that many small unaligned reads
+// are not held up by a few large slots. The memory comes with the first use and stays.
 #pragma once
 
 #include "base/result.hpp"

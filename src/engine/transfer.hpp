@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A transfer: one read or write that a caller asked for, of one extent or a million.
 //
-//   made -> prologue (open, preallocate) -> parts linked to channels -> parts quiet -> epilogue (sync)
+//   made -> prologue (open, preallocate) -> parts linked to channels -> parts quiet -> epilogue
+//   (sync)
 //        -> finished
 //
 // It finishes exactly once, when every byte of it is quiet, also after an error and a cancel: from
-// then on nobody touches the caller's memory. It lives until the handle and the engine have both let
-// go. `state` is the futex that waiters sleep on.
+// then on nobody touches the caller's memory. It lives until the handle and the engine have both
+// let go. `state` is the futex that waiters sleep on.
 #pragma once
 
 #include "base/clock.hpp"
@@ -49,7 +50,8 @@ public:
 class TransferOwner {
 public:
     virtual ~TransferOwner() = default;
-    /// Every part is quiet; on the thread that found it so. May do the epilogue; must end in finish().
+    /// Every part is quiet; on the thread that found it so. May do the epilogue; must end in
+    /// finish().
     virtual void parts_done(Transfer& transfer) = 0;
     /// It has finished; on the thread that finished it.
     virtual void finished(Transfer& transfer) = 0;
@@ -129,8 +131,8 @@ public:
     DirectIo direct = DirectIo::kAuto;
     Transfer* live_next = nullptr;  ///< the engine's list of what runs
     Transfer* live_previous = nullptr;
-    bool sync = false;         ///< make it durable before it finishes
-    bool on_caller = false;    ///< its parts are turned on the caller's thread (inline)
+    bool sync = false;       ///< make it durable before it finishes
+    bool on_caller = false;  ///< its parts are turned on the caller's thread (inline)
 
 private:
     static constexpr std::uint32_t kStopped = 1;

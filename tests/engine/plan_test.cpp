@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan by its properties: requests tile the extents exactly, are what the file's geometry demands,
-// and direct and buffered writes never meet in a block.
+// The plan by its properties: requests tile the extents exactly, are what the file's geometry
+// demands, and direct and buffered writes never meet in a block.
 #include "engine/plan.hpp"
 
 #include "base/align.hpp"
@@ -111,8 +111,8 @@ struct Case {
     }
 };
 
-void check_request(const Draft& draft, Op op, const os::Geometry& geometry,
-                   const Extents& extents, std::uint32_t block_bytes) {
+void check_request(const Draft& draft, Op op, const os::Geometry& geometry, const Extents& extents,
+                   std::uint32_t block_bytes) {
     ASSERT_GT(draft.wanted_bytes, 0U);
     ASSERT_LE(draft.bytes, block_bytes);
     ASSERT_LE(draft.skip_bytes + draft.wanted_bytes, draft.bytes);
@@ -191,7 +191,8 @@ void check_lanes_apart(const std::vector<Draft>& drafts, const OpenFiles& files,
         }
         const std::uint64_t edge = geometry.edge_align();
         for (std::uint64_t b = draft.offset / edge; b * edge < draft.offset + draft.bytes; ++b) {
-            const auto [it, fresh] = lanes.emplace(std::pair(run_of[draft.at.index], b), draft.lane);
+            const auto [it, fresh] =
+                lanes.emplace(std::pair(run_of[draft.at.index], b), draft.lane);
             ASSERT_TRUE(fresh || it->second == draft.lane) << "block " << b;
         }
     }
@@ -237,8 +238,8 @@ TEST(Plan, SlicesAndGroupsTileTogether) {
         }
         std::vector<Draft> drafts;
         for (std::uint32_t group = 0; group < groups.size(); ++group) {
-            for (const auto& [begin, end] : {std::pair(Position{}, cut),
-                                             std::pair(cut, Position{extents.count(), 0})}) {
+            for (const auto& [begin, end] :
+                 {std::pair(Position{}, cut), std::pair(cut, Position{extents.count(), 0})}) {
                 Plan plan(extents, random.files, Op::kRead, begin, end, groups, group);
                 for (const Draft& draft : all_drafts(plan, random.block_bytes)) {
                     drafts.push_back(draft);
@@ -272,8 +273,8 @@ TEST(Plan, AnOrdinaryTensorGoesStraightWhereMemoryMay) {
 
 TEST(Plan, AnUnalignedStartDoesNotDragTheRestThroughSlots) {
     // Offset 520 to an address that is aligned where the offset is: only the first block is copied.
-    const auto drafts = plan_one(direct_geometry(4, 512, 512, 4096), Op::kRead, 520, 8 << 20,
-                                 (1ULL << 40) + 8);
+    const auto drafts =
+        plan_one(direct_geometry(4, 512, 512, 4096), Op::kRead, 520, 8 << 20, (1ULL << 40) + 8);
     std::uint64_t slot_bytes = 0;
     for (const Draft& draft : drafts) {
         slot_bytes += draft.slot ? draft.wanted_bytes : 0;

@@ -42,8 +42,8 @@ void FakeBackend::enter(std::uint32_t want, base::Nanos timeout) {
         if (until == base::kForever) {
             woken_.wait(lock);
         } else {
-            woken_.wait_for(lock, std::chrono::nanoseconds(
-                                      std::max<base::Nanos>(until - clock_->now(), 1)));
+            woken_.wait_for(
+                lock, std::chrono::nanoseconds(std::max<base::Nanos>(until - clock_->now(), 1)));
         }
     }
     wake_ = false;

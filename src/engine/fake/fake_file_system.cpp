@@ -49,8 +49,7 @@ std::int64_t FakeFile::access(Op op, os::Lane lane, std::uint64_t offset,
     return disk_->access(op, lane, inode_, offset, pieces, clock_->now());
 }
 
-std::int64_t FakeFile::read_at(os::Lane lane, std::uint64_t offset,
-                               std::span<const iovec> pieces) {
+std::int64_t FakeFile::read_at(os::Lane lane, std::uint64_t offset, std::span<const iovec> pieces) {
     return access(Op::kRead, lane, offset, pieces);
 }
 
@@ -113,7 +112,8 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& 
     }
     info.geometry.block_bytes = shape.block_bytes;
     info.geometry.reason = "a disk in memory";
-    return std::make_shared<FakeFile>(std::move(info), where.disk, opened.inode, where.path, clock_);
+    return std::make_shared<FakeFile>(std::move(info), where.disk, opened.inode, where.path,
+                                      clock_);
 }
 
 base::Result<void> FakeFileSystem::rename(const std::string& from, const std::string& to) {

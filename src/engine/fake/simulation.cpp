@@ -59,16 +59,19 @@ Simulation::Simulation(const SimulationOptions& options)
     Platform platform;
     platform.file_system = std::make_shared<FakeFileSystem>(disks_, clock_);
     platform.clock = clock_;
-    // The first backend is made to see whether it can be had, and goes again: it is not listened to.
+    // The first backend is made to see whether it can be had, and goes again: it is not listened
+    // to.
     auto probing = std::make_shared<bool>(true);
-    platform.backends = {{"fake", [this, probing](const BackendOptions& backend_options)
-                              -> base::Result<std::unique_ptr<Backend>> {
-        auto backend = std::make_unique<FakeBackend>(backend_options, clock_, true);
-        if (!std::exchange(*probing, false)) {
-            events_.push_back(backend.get());
-        }
-        return backend;
-    }}};
+    platform.backends = {
+        {"fake",
+         [this, probing](
+             const BackendOptions& backend_options) -> base::Result<std::unique_ptr<Backend>> {
+             auto backend = std::make_unique<FakeBackend>(backend_options, clock_, true);
+             if (!std::exchange(*probing, false)) {
+                 events_.push_back(backend.get());
+             }
+             return backend;
+         }}};
     platform.make_mover = [this, options](std::function<void()> /*wake*/) {
         auto mover = std::make_unique<SimulatedMover>(*clock_, options.copy, options.shape.hollow);
         events_.push_back(mover.get());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine on fake disks under a virtual clock, in one thread: the same plan, channels and transfers,
-// turned by hand. A seed replays to the same trace; time is counted, not measured.
+// An engine on fake disks under a virtual clock, in one thread: the same plan, channels and
+// transfers, turned by hand. A seed replays to the same trace; time is counted, not measured.
 #pragma once
 
 #include "base/clock.hpp"
@@ -67,8 +67,8 @@ public:
     [[nodiscard]] os::FileSystem& file_system() { return core_->file_system(); }
     [[nodiscard]] base::Nanos now() const { return clock_->now(); }
 
-    /// Turns every channel once; when none moved, moves the clock to the next event. False when there
-    /// is none: nothing will ever happen again.
+    /// Turns every channel once; when none moved, moves the clock to the next event. False when
+    /// there is none: nothing will ever happen again.
     bool step();
     /// Steps until `done`; false when nothing happens any more before that (a hang).
     [[nodiscard]] bool run_until(const std::function<bool()>& done);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engines under a virtual clock: random work with random faults by the seed, each seed twice to the same
-// trace; and how close the engine comes to what the model allows.
+// Engines under a virtual clock: random work with random faults by the seed, each seed twice to the
+// same trace; and how close the engine comes to what the model allows.
 #include "engine/fake/simulation.hpp"
 
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 namespace penstock::engine {
 namespace {
 
-constexpr DiskModel kModel{.request_ns = 100'000, .lanes = 32, .bytes_per_second = 7e9,
-                           .jitter_ns = 0};
+constexpr DiskModel kModel{
+    .request_ns = 100'000, .lanes = 32, .bytes_per_second = 7e9, .jitter_ns = 0};
 
 std::uint64_t seeds_wanted() {
     const char* text = std::getenv("PENSTOCK_TEST_SEEDS");
@@ -24,8 +24,7 @@ std::uint64_t seeds_wanted() {
 }
 
 std::shared_ptr<os::File> open(Simulation& simulation, const std::string& path) {
-    auto file = simulation.file_system().open(
-        path, {.access = Access::kReadWrite, .create = true});
+    auto file = simulation.file_system().open(path, {.access = Access::kReadWrite, .create = true});
     EXPECT_TRUE(file);
     return *file;
 }
@@ -91,8 +90,10 @@ struct Life {
             const std::uint64_t room = std::min(file_bytes - offset, memory.size() - place);
             const std::uint64_t bytes = below(std::min<std::uint64_t>(room, scale * 5000) + 1);
             list.push_back({offset, bytes, memory.data() + place, 0});
-            offset += bytes + (below(2) == 0 ? 0 : below(std::min<std::uint64_t>(
-                                                       file_bytes - offset - bytes + 1, 9000)));
+            offset += bytes +
+                      (below(2) == 0
+                           ? 0
+                           : below(std::min<std::uint64_t>(file_bytes - offset - bytes + 1, 9000)));
             place += bytes;
         }
         return list;
@@ -340,19 +341,17 @@ TEST(SimulationBound, UrgentReadBehindBackgroundWrites) {
 
     // Background alone still has the whole disk.
     const base::Nanos begin = busy.now();
-    const std::uint64_t written =
-        [&] {
-            std::uint64_t bytes = 0;
-            busy.core().for_each_domain([&](Domain& domain) {
-                bytes = domain.channel(0).counters().bytes_written.get();
-            });
-            return bytes;
-        }();
+    const std::uint64_t written = [&] {
+        std::uint64_t bytes = 0;
+        busy.core().for_each_domain(
+            [&](Domain& domain) { bytes = domain.channel(0).counters().bytes_written.get(); });
+        return bytes;
+    }();
     ASSERT_TRUE(busy.run_until([&] { return busy.now() > begin + 50'000'000; }));
     busy.core().for_each_domain([&](Domain& domain) {
-        const double rate = static_cast<double>(domain.channel(0).counters().bytes_written.get() -
-                                                written) /
-                            (static_cast<double>(busy.now() - begin) * 1e-9);
+        const double rate =
+            static_cast<double>(domain.channel(0).counters().bytes_written.get() - written) /
+            (static_cast<double>(busy.now() - begin) * 1e-9);
         EXPECT_GE(rate, 0.95 * 7e9);
     });
     busy.core().cancel(*behind);
