@@ -6,8 +6,8 @@ find_package(tl-expected 1.0 REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED) # the command line's, like CLI11
 find_package(CLI11 2.1 REQUIRED)
 
-# Of fmt only the headers are used, and its out-of-line half is compiled once (cmake/fmt_once.cpp says why). That half is
-# known for fmt 9; with another version everything is header-only, which is slow to compile and otherwise the same.
+# Of fmt only the headers are used, and its out-of-line half is compiled once (cmake/fmt_once.cpp says why). That half
+# is known for fmt 9; with another version all is header-only, which is slow to compile and otherwise the same.
 find_package(fmt 9 REQUIRED)
 add_library(penstock_fmt INTERFACE)
 get_target_property(fmt_include fmt::fmt-header-only INTERFACE_INCLUDE_DIRECTORIES)

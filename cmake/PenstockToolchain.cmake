@@ -47,14 +47,15 @@ endif()
 find_program(PENSTOCK_CCACHE ccache)
 if(PENSTOCK_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
     # What ccache asks for where precompiled headers are used.
-    set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros "${PENSTOCK_CCACHE}")
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros
+                                    "${PENSTOCK_CCACHE}")
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
         add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
     endif()
 endif()
 
-# Parsing the standard library and the third parties is most of what compiling costs here. One precompiled header a kind of
-# target saves two thirds of it. It hides a missing #include; clang-tidy and the header check run without it.
+# Parsing the standard library and the third parties is most of what compiling costs here. One precompiled header a
+# kind of target saves two thirds of it. It hides a missing #include; clang-tidy and the header check run without it.
 option(PENSTOCK_PCH "Use precompiled headers" ON)
 set(PENSTOCK_PCH_ROOMS <algorithm> <array> <atomic> <chrono> <condition_variable> <cstdint> <functional> <map>
     <memory> <mutex> <optional> <span> <string> <string_view> <thread> <utility> <vector>

@@ -34,7 +34,9 @@ def is_header(path):
 
 
 def is_text(path):
-    return path.name != "LICENSE" and path.suffix not in (".png", ".svg", ".bin")
+    return (
+        path.name != "LICENSE" and path.parts[:2] != ("fuzz", "corpus") and path.suffix not in (".png", ".svg", ".bin")
+    )
 
 
 # (which files, pattern, what to say); the letters in brackets keep this file from matching itself.

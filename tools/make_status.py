@@ -154,13 +154,17 @@ def readme_table(bars):
     for name, bar in bars.items():
         value, interval, _ = figure(bar["line"])
         if "ratio=" in bar["line"] and bar["place"] in ("throttled", "loop", "disk", "model"):
-            rows.append(f"| {bar['what']} (`{name}`) | {bar['peer']} | {value} {interval} | {bar['bar']} | {bar['verdict']} |")
+            rows.append(
+                f"| {bar['what']} (`{name}`) | {bar['peer']} | {value} {interval} | {bar['bar']} | {bar['verdict']} |"
+            )
     return "\n".join(rows)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bars", nargs="+", default=[], metavar="FILE", help="JSON of the benchmark runner to take over")
+    parser.add_argument(
+        "--bars", nargs="+", default=[], metavar="FILE", help="JSON of the benchmark runner to take over"
+    )
     parser.add_argument("--logs", type=Path, default=LOGS, help="where the results of `make test` are")
     arguments = parser.parse_args()
 
