@@ -4,9 +4,8 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
-
 import penstock
+import pytest
 
 SLOW_PIECE = 16 << 20
 SLOW_COUNT = 20_000  # of them: 312 GiB, minutes on any machine

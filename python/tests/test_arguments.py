@@ -4,9 +4,8 @@
 import mmap
 
 import numpy
-import pytest
-
 import penstock
+import pytest
 
 
 @pytest.fixture

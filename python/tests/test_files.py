@@ -2,9 +2,8 @@
 import os
 import threading
 
-import pytest
-
 import penstock
+import pytest
 
 
 def test_modes(tmp_path):

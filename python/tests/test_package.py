@@ -9,9 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import penstock
+import pytest
 from penstock import _core
 
 PACKAGE = Path(penstock.__file__).parent
@@ -74,7 +73,9 @@ def glibc_versions():
     if shutil.which("objdump") is None:
         pytest.skip("objdump is not installed")
     table = subprocess.run(["objdump", "-T", MODULE], capture_output=True, text=True, check=True).stdout
-    return {tuple(map(int, v.split("."))): line for line in table.splitlines() for v in re.findall(r"GLIBC_([\d.]+)", line)}
+    return {
+        tuple(map(int, v.split("."))): line for line in table.splitlines() for v in re.findall(r"GLIBC_([\d.]+)", line)
+    }
 
 
 def test_glibc():

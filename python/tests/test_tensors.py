@@ -6,9 +6,8 @@ import ctypes
 import mmap
 
 import numpy
-import pytest
-
 import penstock
+import pytest
 
 torch = pytest.importorskip("torch")
 
