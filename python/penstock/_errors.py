@@ -110,22 +110,3 @@ def from_core(
             _UNSUPPORTED: Unsupported,
         }.get(code, Error)
     return made(message, number or None, operation or None, path, offset)
-
-
-def unraisable(message: str) -> None:
-    """A transfer that was dropped had failed, and nobody will ask any more: the interpreter ends."""
-    import sys
-
-    error = Error(message)
-    try:
-        raise error
-    except Error:
-        sys.unraisablehook(_Unraisable(Error, error, error.__traceback__, "a dropped transfer failed", None))
-
-
-class _Unraisable:
-    """What sys.unraisablehook takes; its own type cannot be made."""
-
-    def __init__(self, exc_type, exc_value, exc_traceback, err_msg, object):
-        self.exc_type, self.exc_value, self.exc_traceback = exc_type, exc_value, exc_traceback
-        self.err_msg, self.object = err_msg, object

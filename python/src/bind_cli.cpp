@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bind.hpp"
+#include "without_gil.hpp"
 
 #if PENSTOCK_HAS_CLI
 #include "cli/run.hpp"
@@ -17,7 +18,7 @@ namespace {
 
 int cli_main(const std::vector<std::string>& arguments) {
 #if PENSTOCK_HAS_CLI
-    const nb::gil_scoped_release nogil;
+    const WithoutGil nogil;
     return cli::run(arguments);
 #else
     static_cast<void>(arguments);

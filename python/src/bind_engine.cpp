@@ -2,9 +2,11 @@
 // Engine and the four verbs, as methods and, on the default engine, as functions of the module.
 #include "bind.hpp"
 #include "engine_object.hpp"
+#include "errors.hpp"
 #include "names.hpp"
 #include "request.hpp"
 #include "transfer_object.hpp"
+#include "without_gil.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -44,7 +46,7 @@ EngineObject::EngineObject(std::shared_ptr<Engine> made) : engine(std::move(made
 
 EngineObject::~EngineObject() {
     engines().live.erase(this);
-    const nb::gil_scoped_release nogil;
+    const WithoutGil nogil;
     engine.reset();
 }
 
@@ -59,7 +61,8 @@ EngineObject& default_engine() {
     Engines& all = engines();
     if (all.default_engine == nullptr) {
         auto made = std::make_unique<EngineObject>(std::make_shared<Engine>());
-        all.default_engine = nb::cast(made.release(), nb::rv_policy::take_ownership).release().ptr();
+        all.default_engine =
+            nb::cast(made.release(), nb::rv_policy::take_ownership).release().ptr();
     }
     return *nb::inst_ptr<EngineObject>(all.default_engine);
 }
@@ -72,7 +75,7 @@ bool drain(const std::shared_ptr<Engine>& engine, double timeout_s) {
     while (true) {
         bool idle = false;
         {
-            const nb::gil_scoped_release nogil;
+            const WithoutGil nogil;
             auto slice = std::chrono::duration_cast<std::chrono::nanoseconds>(kSignalSlice);
             if (limited) {
                 slice = std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(),
@@ -83,7 +86,7 @@ bool drain(const std::shared_ptr<Engine>& engine, double timeout_s) {
         if (idle) {
             // The handles of dropped transfers go only now, and tell of errors when they do.
             sweep_orphans();
-            const nb::gil_scoped_release nogil;
+            const WithoutGil nogil;
             static_cast<void>(engine->drain(std::chrono::nanoseconds(0)));
             return true;
         }
@@ -106,9 +109,10 @@ Held hold(EngineObject& self, Request& parsed) {
     return held;
 }
 
-// Ctrl-C during a blocking verb: nobody has a handle to wait on later, so it ends before the exception goes on.
+// Ctrl-C during a blocking verb: nobody has a handle to wait on later, so it ends before the
+// exception goes on.
 void cancel_and_wait(Held& held) {
-    const nb::gil_scoped_release nogil;
+    const WithoutGil nogil;
     held.transfer.cancel();
     try {
         static_cast<void>(held.transfer.wait());
@@ -122,7 +126,7 @@ nb::object move_now(EngineObject& self, const Arguments& arguments) {
     Request parsed = parse(arguments);
     Held held = hold(self, parsed);
     {
-        const nb::gil_scoped_release nogil;
+        const WithoutGil nogil;
         held.transfer = held.engine->run(std::move(parsed.request));
     }
     std::optional<std::uint64_t> bytes;
@@ -135,15 +139,15 @@ nb::object move_now(EngineObject& self, const Arguments& arguments) {
     return result(held, *bytes, parsed.list_result, parsed.extent_count);
 }
 
-// With the GIL: submitting neither waits nor blocks, and giving the GIL away may cost a turn of another thread.
+// With the GIL: submitting neither waits nor blocks, and giving the GIL away may cost a turn of
+// another thread.
 nb::object start(EngineObject& self, const Arguments& arguments) {
     sweep_orphans();
     Request parsed = parse(arguments);
     Held held = hold(self, parsed);
     held.transfer = held.engine->submit(std::move(parsed.request));
-    return nb::cast(
-        new TransferObject(std::move(held), parsed.list_result, parsed.extent_count),
-        nb::rv_policy::take_ownership);
+    return nb::cast(new TransferObject(std::move(held), parsed.list_result, parsed.extent_count),
+                    nb::rv_policy::take_ownership);
 }
 
 template <nb::object (*kMove)(EngineObject&, const Arguments&), bool kWrite>
@@ -171,7 +175,8 @@ BackendKind backend_of(const std::string& name) {
     if (name == "posix") {
         return BackendKind::kPosix;
     }
-    raise_value("backend: '" + name + "' is none; allowed are 'auto', 'io_uring', 'libaio' and 'posix'");
+    raise_value("backend: '" + name +
+                "' is none; allowed are 'auto', 'io_uring', 'libaio' and 'posix'");
 }
 
 template <typename T>
@@ -208,11 +213,12 @@ void close_engine(EngineObject& self) {
     const std::shared_ptr<Engine> engine = self.engine;
     drain(engine, -1);
     self.engine.reset();
-    const nb::gil_scoped_release nogil;
+    const WithoutGil nogil;
     const_cast<std::shared_ptr<Engine>&>(engine).reset();
 }
 
-// The interpreter ends: what was asked for is done, and what went wrong with it is told as Python tells such things.
+// The interpreter ends: what was asked for is done, and what went wrong with it is told as Python
+// tells such things.
 void at_exit() {
     Engines& all = engines();
     for (EngineObject* self : std::set<EngineObject*>(all.live)) {
@@ -224,7 +230,10 @@ void at_exit() {
         try {
             drain(engine, -1);
         } catch (const Error& error) {
-            nb::module_::import_("penstock._errors").attr("unraisable")(error.what());
+            set_python_error(error);
+            const nb::object who =
+                checked(PyUnicode_FromString("a penstock transfer that was dropped"));
+            PyErr_WriteUnraisable(who.ptr());
         }
     }
     sweep_orphans();
@@ -239,7 +248,8 @@ void after_fork_in_child() {
 }
 
 void bind_options(nb::module_& m) {
-    nb::class_<EngineOptions>(m, "EngineOptions", "The settings of an engine, as they are in force.")
+    nb::class_<EngineOptions>(m, "EngineOptions",
+                              "The settings of an engine, as they are in force.")
         .def_ro("block_bytes", &EngineOptions::block_bytes)
         .def_ro("queue_depth", &EngineOptions::queue_depth)
         .def_ro("in_flight_bytes", &EngineOptions::in_flight_bytes)
@@ -251,19 +261,22 @@ void bind_options(nb::module_& m) {
 }
 
 void bind_stats(nb::module_& m) {
-    nb::class_<LatencyStats>(m, "LatencyStats", "Nanoseconds of a request at the device, to within 12 %.")
+    nb::class_<LatencyStats>(m, "LatencyStats",
+                             "Nanoseconds of a request at the device, to within 12 %.")
         .def_ro("p50", &LatencyStats::p50)
         .def_ro("p90", &LatencyStats::p90)
         .def_ro("p99", &LatencyStats::p99)
         .def_ro("p999", &LatencyStats::p999)
         .def_ro("max", &LatencyStats::max);
-    nb::class_<EngineStats>(m, "EngineStats", "Since the engine was made; take differences for an interval.")
+    nb::class_<EngineStats>(m, "EngineStats",
+                            "Since the engine was made; take differences for an interval.")
         .def_ro("bytes_read", &EngineStats::bytes_read)
         .def_ro("bytes_written", &EngineStats::bytes_written)
         .def_ro("requests", &EngineStats::requests)
         .def_ro("inline_requests", &EngineStats::inline_requests, "Of them, on callers' threads.")
         .def_ro("retries", &EngineStats::retries)
-        .def_ro("slot_requests", &EngineStats::slot_requests, "Through aligned memory of the engine's.")
+        .def_ro("slot_requests", &EngineStats::slot_requests,
+                "Through aligned memory of the engine's.")
         .def_ro("edge_requests", &EngineStats::edge_requests,
                 "Unaligned ends of writes, through the page cache.")
         .def_ro("copied_bytes", &EngineStats::copied_bytes)
@@ -280,12 +293,14 @@ void bind_stats(nb::module_& m) {
 
 void bind_description(nb::module_& m) {
     using Device = EngineDescription::Device;
-    nb::class_<Device>(m, "DeviceDescription", "A device that the engine has moved something from or to.")
+    nb::class_<Device>(m, "DeviceDescription",
+                       "A device that the engine has moved something from or to.")
         .def_ro("major", &Device::major)
         .def_ro("minor", &Device::minor)
         .def_ro("channels", &Device::channels)
         .def_ro("backend", &Device::backend);
-    nb::class_<EngineDescription>(m, "EngineDescription", "What runs, and why; str() gives a few lines for people.")
+    nb::class_<EngineDescription>(m, "EngineDescription",
+                                  "What runs, and why; str() gives a few lines for people.")
         .def_ro("backend", &EngineDescription::backend, "'io_uring', 'libaio' or 'posix'.")
         .def_ro("detail", &EngineDescription::detail)
         .def_ro("refusals", &EngineDescription::refusals, "Why those before it were not taken.")
@@ -294,23 +309,29 @@ void bind_description(nb::module_& m) {
         .def("__str__", &EngineDescription::text);
 }
 
-// The signatures as people read them; the text of Python's argument parser would name none of the types.
-#define PENSTOCK_SIGNATURE(name, self, memory, flag, returns)                                         \
-    "def " name "(" self                                                                              \
-    "file: str | bytes | os.PathLike[str] | os.PathLike[bytes] | File | "                             \
-    "collections.abc.Sequence[typing.Any], " memory ": typing.Any, "                                  \
-    "offset: int | collections.abc.Sequence[int] = 0, *, " flag                                       \
+// The signatures as people read them; the text of Python's argument parser would name none of the
+// types.
+#define PENSTOCK_SIGNATURE(name, self, memory, flag, returns)             \
+    "def " name "(" self                                                  \
+    "file: str | bytes | os.PathLike[str] | os.PathLike[bytes] | File | " \
+    "collections.abc.Sequence[typing.Any], " memory                       \
+    ": typing.Any, "                                                      \
+    "offset: int | collections.abc.Sequence[int] = 0, *, " flag           \
     ": bool = False, stream: None = None, priority: str = 'normal') -> " returns
 
 constexpr const char* kReadDoc =
     "Fills `into` with the file's bytes from `offset` on; blocks. Bytes moved.\n\n"
-    "file: a path, opened for this call, or a File. into: any contiguous writable tensor, array or buffer in host\n"
-    "memory. offset: bytes. With `into` a list, `offset` is a list too, `file` one or a list, and all is one transfer.\n"
-    "allow_short: meeting the end of the file is no error; the result says how much came (of a list: a list).\n"
+    "file: a path, opened for this call, or a File. into: any contiguous writable tensor, array or "
+    "buffer in host\n"
+    "memory. offset: bytes. With `into` a list, `offset` is a list too, `file` one or a list, and "
+    "all is one transfer.\n"
+    "allow_short: meeting the end of the file is no error; the result says how much came (of a "
+    "list: a list).\n"
     "priority: 'urgent', 'normal' or 'background'. Ctrl-C cancels.";
 constexpr const char* kWriteDoc =
     "Puts the bytes of `data` into the file at `offset`; blocks. Bytes moved.\n\n"
-    "Makes the file when it is not there (0666 less umask) and never truncates it. sync: data, size and name survive\n"
+    "Makes the file when it is not there (0666 less umask) and never truncates it. sync: data, "
+    "size and name survive\n"
     "a power cut when it returns. Everything else as in read().";
 constexpr const char* kReadAsyncDoc = "Like read(), but does not block: gives a Transfer.";
 constexpr const char* kWriteAsyncDoc = "Like write(), but does not block: gives a Transfer.";
@@ -318,9 +339,10 @@ constexpr const char* kWriteAsyncDoc = "Like write(), but does not block: gives 
 template <typename Scope, typename Signatures>
 void def_verb(Scope& scope, const char* name, auto verb, const char* memory, const char* flag,
               const Signatures& signature, const char* doc) {
-    scope.def(name, verb, nb::arg("file"), nb::arg(memory), nb::arg("offset") = 0, nb::kw_only(),
-              nb::arg(flag) = false, nb::arg("stream") = nb::none(),
-              nb::arg("priority") = "normal", signature, doc);
+    scope.def(name, verb, nb::arg("file").none(), nb::arg(memory).none(),
+              nb::arg("offset").none() = 0, nb::kw_only(), nb::arg(flag) = false,
+              nb::arg("stream") = nb::none(), nb::arg("priority").none() = "normal", signature,
+              doc);
 }
 
 void bind_methods(nb::class_<EngineObject>& c) {
@@ -339,7 +361,8 @@ void bind_methods(nb::class_<EngineObject>& c) {
 
 void bind_functions(nb::module_& m) {
     def_verb(m, "read", function<move_now, false>, "into", "allow_short",
-             nb::sig(PENSTOCK_SIGNATURE("read", "", "into", "allow_short", "typing.Any")), kReadDoc);
+             nb::sig(PENSTOCK_SIGNATURE("read", "", "into", "allow_short", "typing.Any")),
+             kReadDoc);
     def_verb(m, "write", function<move_now, true>, "data", "sync",
              nb::sig(PENSTOCK_SIGNATURE("write", "", "data", "sync", "int")), kWriteDoc);
     def_verb(m, "read_async", function<start, false>, "into", "allow_short",
@@ -348,9 +371,11 @@ void bind_functions(nb::module_& m) {
     def_verb(m, "write_async", function<start, true>, "data", "sync",
              nb::sig(PENSTOCK_SIGNATURE("write_async", "", "data", "sync", "Transfer")),
              kWriteAsyncDoc);
-    m.def("default_engine", [] { return nb::find(default_engine()); },
-          nb::sig("def default_engine() -> Engine"),
-          "The engine of read(), write() and so on; made at its first use, with the options of the environment then.");
+    m.def(
+        "default_engine", [] { return nb::find(default_engine()); },
+        nb::sig("def default_engine() -> Engine"),
+        "The engine of read(), write() and so on; made at its first use, with the options of the "
+        "environment then.");
     m.def("_at_exit", at_exit);
     m.def("_after_fork_in_child", after_fork_in_child);
 }
@@ -361,35 +386,47 @@ void bind_engine(nb::module_& m) {
     bind_options(m);
     bind_stats(m);
     bind_description(m);
-    nb::class_<EngineObject> engine(
-        m, "Engine", nb::is_weak_referenceable(),
-        "Moves bytes between files and memory at the speed of the device. Thread-safe; works on after a fork.\n\n"
-        "backend: 'auto' ('io_uring', else 'libaio', else 'posix'), or one of these. block_bytes: of a request at\n"
-        "most. queue_depth, in_flight_bytes: at the device, a channel. channels: a device. copy_threads: for memory\n"
-        "that the device cannot reach itself. inline_bytes_max: blocking transfers up to this run on the caller's\n"
-        "thread. transfers_max: beyond it WouldBlock; 0: no limit. What is not given has the value of its\n"
-        "environment variable (PENSTOCK_BLOCK_BYTES, ...) or its default. As a context manager it is closed at the end.");
+    nb::class_<EngineObject> engine(m, "Engine", nb::is_weak_referenceable(),
+                                    "Moves bytes between files and memory at the speed of the "
+                                    "device. Thread-safe; works on after a fork.\n\n"
+                                    "backend: 'auto' ('io_uring', else 'libaio', else 'posix'), or "
+                                    "one of these. block_bytes: of a request at\n"
+                                    "most. queue_depth, in_flight_bytes: at the device, a channel. "
+                                    "channels: a device. copy_threads: for memory\n"
+                                    "that the device cannot reach itself. inline_bytes_max: "
+                                    "blocking transfers up to this run on the caller's\n"
+                                    "thread. transfers_max: beyond it WouldBlock; 0: no limit. "
+                                    "What is not given has the value of its\n"
+                                    "environment variable (PENSTOCK_BLOCK_BYTES, ...) or its "
+                                    "default. As a context manager it is closed at the end.");
     engine
         .def("__init__", make_engine, nb::kw_only(), nb::arg("backend") = nb::none(),
              nb::arg("block_bytes") = nb::none(), nb::arg("queue_depth") = nb::none(),
              nb::arg("in_flight_bytes") = nb::none(), nb::arg("channels") = nb::none(),
              nb::arg("copy_threads") = nb::none(), nb::arg("inline_bytes_max") = nb::none(),
              nb::arg("transfers_max") = nb::none(), nb::arg("background_bytes") = nb::none())
-        .def("drain",
-             [](EngineObject& e, nb::handle timeout) {
-                 return drain(opened(e), timeout_seconds(timeout));
-             },
-             nb::arg("timeout") = nb::none(), nb::sig("def drain(self, timeout: float | None = None) -> bool"),
-             "Waits until nothing runs, or the time (seconds) is over: False. Then raises the first error of a\n"
-             "transfer that was dropped before anybody asked.")
+        .def(
+            "drain",
+            [](EngineObject& e, nb::handle timeout) {
+                return drain(opened(e), timeout_seconds(timeout));
+            },
+            nb::arg("timeout") = nb::none(),
+            nb::sig("def drain(self, timeout: float | None = None) -> bool"),
+            "Waits until nothing runs, or the time (seconds) is over: False. Then raises the first "
+            "error of a\n"
+            "transfer that was dropped before anybody asked.")
         .def("stats", [](EngineObject& e) { return opened(e)->stats(); })
         .def("describe", [](EngineObject& e) { return opened(e)->describe(); })
         .def_prop_ro("options", [](EngineObject& e) { return opened(e)->options(); })
         .def_prop_ro("closed", [](EngineObject& e) { return e.engine == nullptr; })
-        .def("close", close_engine, "drain(), then gives threads and rings back. Calling it again is fine.")
-        .def("__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> Engine"))
-        .def("__exit__", [](EngineObject& e, nb::args) { close_engine(e); },
-             nb::sig("def __exit__(self, *exc: object) -> None"));
+        .def("close", close_engine,
+             "drain(), then gives threads and rings back. Calling it again is fine.")
+        .def(
+            "__enter__", [](nb::handle self) { return nb::borrow(self); },
+            nb::sig("def __enter__(self) -> Engine"))
+        .def(
+            "__exit__", [](EngineObject& e, nb::args) { close_engine(e); },
+            nb::sig("def __exit__(self, *exc: object) -> None"));
     bind_methods(engine);
     bind_functions(m);
 }

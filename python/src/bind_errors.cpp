@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// penstock::Error becomes what penstock/_errors.py makes of it: ValueError, MemoryError, or a penstock.Error.
-#include <penstock/error.hpp>
-
+// penstock::Error becomes what penstock/_errors.py makes of it: ValueError, MemoryError, or a
+// penstock.Error.
 #include "bind.hpp"
+#include "errors.hpp"
 #include "names.hpp"
+
+#include <penstock/error.hpp>
 
 #include <nanobind/stl/string.h>
 
@@ -37,17 +39,25 @@ nb::object message_object(const Error& error) {
         PyUnicode_DecodeFSDefaultAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
 }
 
+}  // namespace
+
+void set_python_error(const Error& error) {
+    const nb::object offset =
+        error.offset() == kNoOffset ? nb::none() : nb::object(nb::int_(error.offset()));
+    const nb::object made =
+        nb::module_::import_("penstock._errors")
+            .attr("from_core")(static_cast<int>(error.reason()), message_object(error),
+                               error.system_errno(), error.operation(), path_of(error), offset);
+    PyErr_SetObject(made.type().ptr(), made.ptr());
+}
+
+namespace {
+
 void translate(const std::exception_ptr& thrown, void* /*payload*/) {
     try {
         std::rethrow_exception(thrown);
     } catch (const Error& error) {
-        const nb::object offset =
-            error.offset() == kNoOffset ? nb::none() : nb::object(nb::int_(error.offset()));
-        const nb::object made = nb::module_::import_("penstock._errors")
-                                    .attr("from_core")(static_cast<int>(error.reason()),
-                                                       message_object(error), error.system_errno(),
-                                                       error.operation(), path_of(error), offset);
-        PyErr_SetObject(made.type().ptr(), made.ptr());
+        set_python_error(error);
     }
 }
 

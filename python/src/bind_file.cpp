@@ -2,6 +2,7 @@
 #include "bind.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
+#include "without_gil.hpp"
 
 #include <nanobind/stl/string.h>
 
@@ -64,9 +65,12 @@ DirectIo direct_of(const std::string& direct) {
 
 const char* mode_of(Access access) {
     switch (access) {
-        case Access::kRead: return "r";
-        case Access::kWrite: return "w";
-        case Access::kReadWrite: return "rw";
+        case Access::kRead:
+            return "r";
+        case Access::kWrite:
+            return "w";
+        case Access::kReadWrite:
+            return "rw";
     }
     return "";
 }
@@ -77,7 +81,8 @@ void open_file(FileObject* self, nb::handle path, const std::string& mode, bool 
     opened.path = path_bytes(path, "path");
     opened.access = access_of(mode);
     if (truncate && opened.access == Access::kRead) {
-        raise_value("truncate: a file that is opened for reading cannot be cut; use mode 'w' or 'rw'");
+        raise_value(
+            "truncate: a file that is opened for reading cannot be cut; use mode 'w' or 'rw'");
     }
     const FileOptions options{.access = opened.access,
                               .create = opened.access != Access::kRead,
@@ -85,7 +90,7 @@ void open_file(FileObject* self, nb::handle path, const std::string& mode, bool 
                               .truncate = truncate,
                               .direct = direct_of(direct)};
     {
-        const nb::gil_scoped_release nogil;
+        const WithoutGil nogil;
         opened.file = File(opened.path, options);
     }
     new (self) FileObject(std::move(opened));
@@ -102,13 +107,13 @@ const File& opened(const FileObject& self) {
 template <typename Call>
 auto outside(const FileObject& self, Call call) {
     File file = opened(self);
-    const nb::gil_scoped_release nogil;
+    const WithoutGil nogil;
     return call(file);
 }
 
 void close_file(FileObject& self) {
     File file = std::exchange(self.file, File());
-    const nb::gil_scoped_release nogil;
+    const WithoutGil nogil;
     file.close();
 }
 
@@ -118,12 +123,14 @@ std::string represent_file(const FileObject& self) {
 }
 
 void bind_info(nb::module_& m) {
-    nb::class_<FileInfo>(m, "FileInfo",
-                         "What is known of an open file. Alignments are in bytes, 1 = no demand; Penstock keeps to\n"
-                         "them by itself.")
+    nb::class_<FileInfo>(
+        m, "FileInfo",
+        "What is known of an open file. Alignments are in bytes, 1 = no demand; Penstock keeps to\n"
+        "them by itself.")
         .def_ro("path", &FileInfo::path)
         .def_prop_ro("mode", [](const FileInfo& i) { return mode_of(i.access); })
-        .def_ro("file_system", &FileInfo::file_system, "'ext4', 'xfs', 'tmpfs', 'block device', ...")
+        .def_ro("file_system", &FileInfo::file_system,
+                "'ext4', 'xfs', 'tmpfs', 'block device', ...")
         .def_ro("device_major", &FileInfo::device_major)
         .def_ro("device_minor", &FileInfo::device_minor)
         .def_ro("is_block_device", &FileInfo::is_block_device)
@@ -144,43 +151,55 @@ void bind_info(nb::module_& m) {
 
 void bind_file(nb::module_& m) {
     bind_info(m);
-    nb::class_<FileObject>(
-        m, "File",
-        "An open file or block device, for as many transfers as one likes.\n\n"
-        "mode: 'r', 'w' or 'rw'; 'w' and 'rw' make the file (0666 less umask) when it is not there. Nothing is cut\n"
-        "unless truncate=True. direct: 'auto' goes past the page cache where the file system can, 'required' is an\n"
-        "error where it cannot, 'off' stays in the page cache. Thread-safe.")
-        .def("__init__", open_file, nb::arg("path"), nb::arg("mode") = "r",
-             nb::arg("truncate") = false, nb::kw_only(), nb::arg("direct") = "auto",
-             nb::sig("def __init__(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], "
-                     "mode: str = 'r', truncate: bool = False, *, direct: str = 'auto') -> None"))
-        .def_prop_ro("path", [](const FileObject& f) { return path_object(f.path); },
-                     nb::sig("def path(self) -> str"))
+    nb::class_<FileObject>(m, "File",
+                           "An open file or block device, for as many transfers as one likes.\n\n"
+                           "mode: 'r', 'w' or 'rw'; 'w' and 'rw' make the file (0666 less umask) "
+                           "when it is not there. Nothing is cut\n"
+                           "unless truncate=True. direct: 'auto' goes past the page cache where "
+                           "the file system can, 'required' is an\n"
+                           "error where it cannot, 'off' stays in the page cache. Thread-safe.")
+        .def(
+            "__init__", open_file, nb::arg("path").none(), nb::arg("mode") = "r",
+            nb::arg("truncate") = false, nb::kw_only(), nb::arg("direct") = "auto",
+            nb::sig("def __init__(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], "
+                    "mode: str = 'r', truncate: bool = False, *, direct: str = 'auto') -> None"))
+        .def_prop_ro(
+            "path", [](const FileObject& f) { return path_object(f.path); },
+            nb::sig("def path(self) -> str"))
         .def_prop_ro("mode", [](const FileObject& f) { return mode_of(f.access); })
         .def_prop_ro("closed", [](const FileObject& f) { return !f.file.is_open(); })
-        .def_prop_ro("size",
-                     [](const FileObject& f) { return outside(f, [](File& file) { return file.size(); }); },
-                     "Bytes, now.")
+        .def_prop_ro(
+            "size",
+            [](const FileObject& f) { return outside(f, [](File& file) { return file.size(); }); },
+            "Bytes, now.")
         .def_prop_ro("info", [](const FileObject& f) { return opened(f).info(); })
-        .def("truncate",
-             [](const FileObject& f, std::uint64_t size) {
-                 outside(f, [size](File& file) { file.truncate(size); });
-             },
-             nb::arg("size"), "Cuts the file to so many bytes, or extends it with zeros.")
-        .def("preallocate",
-             [](const FileObject& f, std::uint64_t offset, std::uint64_t size) {
-                 return outside(f, [=](File& file) { return file.preallocate(offset, size); });
-             },
-             nb::arg("offset"), nb::arg("size"),
-             "Gives [offset, offset + size) room on the device, and the file that size. False where the file\n"
-             "system cannot, which is normal.")
-        .def("sync", [](const FileObject& f) { outside(f, [](File& file) { file.sync(); }); },
-             "Data, size and name survive a power cut from here on.")
+        .def(
+            "truncate",
+            [](const FileObject& f, std::uint64_t size) {
+                outside(f, [size](File& file) { file.truncate(size); });
+            },
+            nb::arg("size"), "Cuts the file to so many bytes, or extends it with zeros.")
+        .def(
+            "preallocate",
+            [](const FileObject& f, std::uint64_t offset, std::uint64_t size) {
+                return outside(f, [=](File& file) { return file.preallocate(offset, size); });
+            },
+            nb::arg("offset"), nb::arg("size"),
+            "Gives [offset, offset + size) room on the device, and the file that size. False where "
+            "the file\n"
+            "system cannot, which is normal.")
+        .def(
+            "sync", [](const FileObject& f) { outside(f, [](File& file) { file.sync(); }); },
+            "Data, size and name survive a power cut from here on.")
         .def("close", close_file,
-             "Says what closing said. Transfers under way on the file go on. Calling it again is fine.")
-        .def("__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> File"))
-        .def("__exit__", [](FileObject& f, nb::args) { close_file(f); },
-             nb::sig("def __exit__(self, *exc: object) -> None"))
+             "Says what closing said. Transfers under way on the file go on. Calling it again is "
+             "fine.")
+        .def(
+            "__enter__", [](nb::handle self) { return nb::borrow(self); },
+            nb::sig("def __enter__(self) -> File"))
+        .def(
+            "__exit__", [](FileObject& f, nb::args) { close_file(f); },
+            nb::sig("def __exit__(self, *exc: object) -> None"))
         .def("__repr__", represent_file);
 }
 

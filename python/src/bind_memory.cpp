@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <penstock/memory.hpp>
-
 #include "bind.hpp"
 #include "buffer_object.hpp"
 #include "dlpack_abi.hpp"
 #include "host_memory.hpp"
 #include "names.hpp"
+#include "without_gil.hpp"
+
+#include <penstock/memory.hpp>
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -75,12 +76,16 @@ BufferObject empty(nb::handle shape, nb::handle dtype, bool pinned) {
     set_strides(out);
     auto memory = std::make_shared<Buffer>();
     {
-        const nb::gil_scoped_release nogil;
+        const WithoutGil nogil;
         *memory = pool(pinned).take(out.bytes);
     }
     out.data = memory->data();
     out.pinned = pinned && memory->locked();
-    out.pinned_reason = pinned ? memory->shortfall() : "it was not asked for (pinned=False)";
+    if (!out.pinned) {
+        out.pinned_reason = !pinned          ? "it was not asked for (pinned=False)"
+                            : out.bytes == 0 ? "there is nothing to pin"
+                                             : memory->shortfall();
+    }
     out.owner = std::move(memory);
     return out;
 }
@@ -128,8 +133,7 @@ nb::object dlpack_of(const BufferObject& buffer, nb::handle stream, nb::handle m
             raise_value("dl_device: this is host memory, and there it stays");
         }
     }
-    const bool versioned =
-        !max_version.is_none() && nb::cast<int>(nb::object(max_version[0])) >= 1;
+    const bool versioned = !max_version.is_none() && nb::cast<int>(nb::object(max_version[0])) >= 1;
     return export_capsule(buffer, versioned);
 }
 
@@ -153,7 +157,8 @@ void bind_memory(nb::module_& m) {
     nb::class_<BufferObject>(
         m, "Buffer", nb::type_slots(buffer_slots()),
         "A shaped piece of host memory: DLPack, buffer protocol, numpy() and torch().\n\n"
-        "Made by empty() and as_bytes(). It gives its memory away without copying and keeps it for as long as\n"
+        "Made by empty() and as_bytes(). It gives its memory away without copying and keeps it for "
+        "as long as\n"
         "anybody has a share.")
         .def_prop_ro(
             "shape",
@@ -165,44 +170,56 @@ void bind_memory(nb::module_& m) {
                 return nb::tuple(list);
             },
             nb::sig("def shape(self) -> tuple[int, ...]"))
-        .def_prop_ro("dtype", [](const BufferObject& b) { return b.type->name; }, "Its name: 'float32'.")
+        .def_prop_ro(
+            "dtype", [](const BufferObject& b) { return b.type->name; }, "Its name: 'float32'.")
         .def_ro("nbytes", &BufferObject::bytes)
         .def_ro("readonly", &BufferObject::readonly)
         .def_ro("pinned", &BufferObject::pinned, "Whether the memory is locked (mlock).")
         .def_ro("pinned_reason", &BufferObject::pinned_reason,
                 "Why it is not pinned, and what to do about it; empty when it is.")
-        .def("numpy", [](nb::handle self) { return adapter("to_numpy", self); },
-             nb::sig("def numpy(self) -> typing.Any"),
-             "A numpy.ndarray on the same memory. Types that NumPy lacks (bfloat16, float8) need ml_dtypes.")
-        .def("torch", [](nb::handle self) { return adapter("to_torch", self); },
-             nb::sig("def torch(self) -> typing.Any"), "A torch.Tensor on the same memory.")
+        .def(
+            "numpy", [](nb::handle self) { return adapter("to_numpy", self); },
+            nb::sig("def numpy(self) -> typing.Any"),
+            "A numpy.ndarray on the same memory. Types that NumPy lacks (bfloat16, float8) need "
+            "ml_dtypes.")
+        .def(
+            "torch", [](nb::handle self) { return adapter("to_torch", self); },
+            nb::sig("def torch(self) -> typing.Any"), "A torch.Tensor on the same memory.")
         .def("__dlpack__", dlpack_of, nb::kw_only(), nb::arg("stream") = nb::none(),
              nb::arg("max_version") = nb::none(), nb::arg("dl_device") = nb::none(),
              nb::arg("copy") = nb::none(),
-             nb::sig("def __dlpack__(self, *, stream: None = None, max_version: tuple[int, int] | None = None, "
-                     "dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> typing.Any"))
-        .def("__dlpack_device__",
-             [](const BufferObject&) { return nb::make_tuple(dlpack::kCpu, 0); },
-             nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
+             nb::sig("def __dlpack__(self, *, stream: None = None, max_version: tuple[int, int] | "
+                     "None = None, "
+                     "dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> "
+                     "typing.Any"))
+        .def(
+            "__dlpack_device__",
+            [](const BufferObject&) { return nb::make_tuple(dlpack::kCpu, 0); },
+            nb::sig("def __dlpack_device__(self) -> tuple[int, int]"))
         .def("__len__",
              [](const BufferObject& b) {
                  if (b.shape.empty()) {
-                     raise_type("a Buffer without dimensions has no length; nbytes says how large it is");
+                     raise_type(
+                         "a Buffer without dimensions has no length; nbytes says how large it is");
                  }
                  return b.shape.front();
              })
         .def("__repr__", represent_buffer);
-    m.def("empty", empty, nb::arg("shape"), nb::arg("dtype") = nb::str("uint8"),
+    m.def("empty", empty, nb::arg("shape").none(), nb::arg("dtype").none() = nb::str("uint8"),
           nb::arg("pinned") = true,
-          nb::sig("def empty(shape: int | collections.abc.Iterable[int], dtype: typing.Any = 'uint8', "
-                  "pinned: bool = True) -> Buffer"),
-          "Memory for I/O: aligned to pages, on huge pages from 2 MiB up, touched, contents undefined.\n\n"
-          "pinned: locked into RAM. Where the limit forbids it the buffer works all the same, `pinned` is False\n"
+          nb::sig(
+              "def empty(shape: int | collections.abc.Iterable[int], dtype: typing.Any = 'uint8', "
+              "pinned: bool = True) -> Buffer"),
+          "Memory for I/O: aligned to pages, on huge pages from 2 MiB up, touched, contents "
+          "undefined.\n\n"
+          "pinned: locked into RAM. Where the limit forbids it the buffer works all the same, "
+          "`pinned` is False\n"
           "and `pinned_reason` says why. Raises MemoryError when there is not so much.");
-    m.def("as_bytes", as_bytes, nb::arg("tensor"),
-          nb::sig("def as_bytes(tensor: typing.Any) -> Buffer"),
-          "The bytes of a contiguous tensor, array or buffer of any element type, without a copy.\n\n"
-          "The view keeps the tensor alive.");
+    m.def(
+        "as_bytes", as_bytes, nb::arg("tensor").none(),
+        nb::sig("def as_bytes(tensor: typing.Any) -> Buffer"),
+        "The bytes of a contiguous tensor, array or buffer of any element type, without a copy.\n\n"
+        "The view keeps the tensor alive.");
 }
 
 }  // namespace penstock::python

@@ -4,6 +4,7 @@
 #include "names.hpp"
 #include "request.hpp"
 #include "transfer_object.hpp"
+#include "without_gil.hpp"
 
 #include <nanobind/stl/string.h>
 
@@ -22,8 +23,8 @@ using Clock = std::chrono::steady_clock;
 // Longer waits than this (30 years) are no limit; the clock's arithmetic stays in range.
 constexpr double kTimeoutMax = 1e9;
 
-// Transfers that were dropped while they ran. Never destroyed. All access is with the GIL, and nothing
-// in a critical section gives it up, so that a fork never finds it locked.
+// Transfers that were dropped while they ran. Never destroyed. All access is with the GIL, and
+// nothing in a critical section gives it up, so that a fork never finds it locked.
 struct Orphans {
     std::mutex mutex;
     std::vector<Held> list;
@@ -76,8 +77,9 @@ std::optional<std::uint64_t> wait(Held& held, double timeout_s) {
     while (!held.transfer.done()) {
         bool over = false;
         {
-            const nb::gil_scoped_release nogil;
-            const auto slice = limited ? slice_until(deadline) : std::chrono::nanoseconds(kSignalSlice);
+            const WithoutGil nogil;
+            const auto slice =
+                limited ? slice_until(deadline) : std::chrono::nanoseconds(kSignalSlice);
             try {
                 static_cast<void>(held.transfer.wait_for(slice));
             } catch (const Error&) {
@@ -115,7 +117,8 @@ double timeout_seconds(nb::handle timeout) {
     const double seconds = PyFloat_AsDouble(timeout.ptr());
     if (seconds == -1 && PyErr_Occurred() != nullptr) {
         PyErr_Clear();
-        raise_type("timeout: this is a " + type_text(timeout) + "; give seconds, or None to wait on");
+        raise_type("timeout: this is a " + type_text(timeout) +
+                   "; give seconds, or None to wait on");
     }
     if (std::isnan(seconds)) {
         raise_value("timeout: nan is no number of seconds");
@@ -129,8 +132,7 @@ nb::object wait_method(TransferObject& self, nb::handle timeout) {
     const double seconds = timeout_seconds(timeout);
     const auto bytes = wait(self.held, seconds);
     if (!bytes) {
-        const std::string message = "the transfer still runs after " +
-                                    nb::cast<std::string>(nb::str(timeout)) +
+        const std::string message = "the transfer still runs after " + text(timeout) +
                                     " s and goes on; wait again, or cancel() it";
         PyErr_SetString(PyExc_TimeoutError, message.c_str());
         throw nb::python_error();
@@ -149,10 +151,14 @@ bool done(TransferObject& self) {
 const char* status(TransferObject& self) {
     static_cast<void>(done(self));
     switch (self.held.transfer.status()) {
-        case TransferStatus::kRunning: return "running";
-        case TransferStatus::kDone: return "done";
-        case TransferStatus::kFailed: return "failed";
-        case TransferStatus::kCancelled: return "cancelled";
+        case TransferStatus::kRunning:
+            return "running";
+        case TransferStatus::kDone:
+            return "done";
+        case TransferStatus::kFailed:
+            return "failed";
+        case TransferStatus::kCancelled:
+            return "cancelled";
     }
     return "";
 }
@@ -162,38 +168,50 @@ const char* status(TransferObject& self) {
 void bind_transfer(nb::module_& m) {
     nb::class_<TransferObject>(
         m, "Transfer",
-        "A read or write that is under way, or over. Made by read_async() and write_async(); thread-safe.\n\n"
-        "It keeps its tensors alive until it is done. Dropped, it goes on, and an error of it is raised by the next\n"
+        "A read or write that is under way, or over. Made by read_async() and write_async(); "
+        "thread-safe.\n\n"
+        "It keeps its tensors alive until it is done. Dropped, it goes on, and an error of it is "
+        "raised by the next\n"
         "Engine.drain(). In asyncio, `await transfer` gives what wait() does.")
         .def("wait", wait_method, nb::arg("timeout") = nb::none(),
              nb::sig("def wait(self, timeout: float | None = None) -> typing.Any"),
              "Bytes moved; for sequences with allow_short a list of them. Raises its error.\n\n"
-             "timeout: seconds, then TimeoutError; the transfer goes on. Ctrl-C interrupts, the transfer goes on.")
+             "timeout: seconds, then TimeoutError; the transfer goes on. Ctrl-C interrupts, the "
+             "transfer goes on.")
         .def_prop_ro("done", done, "Whether it is over. Never blocks.")
-        .def_prop_ro("status", status, "'running', 'done', 'failed' or 'cancelled'. Never blocks or raises.")
-        .def_prop_ro("nbytes", [](const TransferObject& t) { return t.held.transfer.total_bytes(); },
-                     "Bytes asked for.")
-        .def("cancel",
-             [](TransferObject& t) {
-                 const nb::gil_scoped_release nogil;
-                 t.held.transfer.cancel();
-             },
-             "Submits no more and lets what is at the device come back; wait() then raises Cancelled, unless it was\n"
-             "over already. The memory of a read and the extent of a write are undefined.")
-        .def("set_priority",
-             [](TransferObject& t, nb::handle priority) {
-                 t.held.transfer.set_priority(priority_of(priority));
-             },
-             nb::arg("priority"), nb::sig("def set_priority(self, priority: str) -> None"),
-             "'urgent', 'normal' or 'background', also while it runs.")
-        .def("notify", [](TransferObject& t, int eventfd) { t.held.transfer.notify(eventfd); },
-             nb::arg("eventfd"),
-             "Adds 1 to an eventfd when it is done (at once when it is). The descriptor has to stay open until then.")
-        .def("__await__",
-             [](nb::handle self) {
-                 return nb::module_::import_("penstock._aio").attr("wait")(self).attr("__await__")();
-             },
-             nb::sig("def __await__(self) -> collections.abc.Generator[typing.Any, None, typing.Any]"))
+        .def_prop_ro("status", status,
+                     "'running', 'done', 'failed' or 'cancelled'. Never blocks or raises.")
+        .def_prop_ro(
+            "nbytes", [](const TransferObject& t) { return t.held.transfer.total_bytes(); },
+            "Bytes asked for.")
+        .def(
+            "cancel",
+            [](TransferObject& t) {
+                const WithoutGil nogil;
+                t.held.transfer.cancel();
+            },
+            "Submits no more and lets what is at the device come back; wait() then raises "
+            "Cancelled, unless it was\n"
+            "over already. The memory of a read and the extent of a write are undefined.")
+        .def(
+            "set_priority",
+            [](TransferObject& t, nb::handle priority) {
+                t.held.transfer.set_priority(priority_of(priority));
+            },
+            nb::arg("priority").none(), nb::sig("def set_priority(self, priority: str) -> None"),
+            "'urgent', 'normal' or 'background', also while it runs.")
+        .def(
+            "notify", [](TransferObject& t, int eventfd) { t.held.transfer.notify(eventfd); },
+            nb::arg("eventfd"),
+            "Adds 1 to an eventfd when it is done (at once when it is). The descriptor has to stay "
+            "open until then.")
+        .def(
+            "__await__",
+            [](nb::handle self) {
+                return nb::module_::import_("penstock._aio").attr("wait")(self).attr("__await__")();
+            },
+            nb::sig(
+                "def __await__(self) -> collections.abc.Generator[typing.Any, None, typing.Any]"))
         .def("__repr__", [](TransferObject& t) {
             return "<penstock.Transfer of " + std::to_string(t.held.transfer.total_bytes()) +
                    " bytes, " + status(t) + ">";

@@ -43,7 +43,7 @@ std::string name_of(nb::handle dtype) {
     } else if (!nb::isinstance<nb::str>(dtype) && nb::hasattr(dtype, "name")) {
         source = dtype.attr("name");  // numpy.dtype
     }
-    auto name = nb::cast<std::string>(nb::str(source));
+    std::string name = text(source);
     if (name.starts_with("torch.")) {
         name.erase(0, std::string_view("torch.").size());
     }

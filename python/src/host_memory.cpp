@@ -71,8 +71,8 @@ bool is_torch(nb::handle object) {
 }
 
 std::string torch_layout(nb::handle tensor) {
-    const auto shape = nb::cast<std::string>(nb::str(nb::handle(tensor.attr("shape"))));
-    const auto strides = nb::cast<std::string>(nb::str(nb::handle(tensor.attr("stride")())));
+    const std::string shape = text(nb::object(tensor.attr("shape")));
+    const std::string strides = text(nb::object(tensor.attr("stride")()));
     return "shape " + shape + ", strides " + strides + " in elements";
 }
 
@@ -83,11 +83,10 @@ void check_torch(nb::handle tensor, const std::string& argument) {
     static const Name is_neg("is_neg");
     static const Name layout("layout");
     if (!truth(get(tensor, is_cpu))) {
-        raise_device(argument, tensor, nb::cast<std::string>(nb::str(tensor.attr("device"))));
+        raise_device(argument, tensor, text(nb::object(tensor.attr("device"))));
     }
     if (const nb::object its_layout = get(tensor, layout); its_layout.ptr() != torch().strided) {
-        raise_value(argument + ": a tensor of layout " +
-                    nb::cast<std::string>(nb::str(its_layout)) +
+        raise_value(argument + ": a tensor of layout " + text(its_layout) +
                     " has no single piece of memory; move its parts (indices, values), or a dense "
                     "copy (tensor.to_dense())");
     }
@@ -101,8 +100,8 @@ void check_torch(nb::handle tensor, const std::string& argument) {
     }
 }
 
-// The alias (detach) has the storage of now, whatever becomes of tensor.data meanwhile, and no gradient that would
-// forbid to change it.
+// The alias (detach) has the storage of now, whatever becomes of tensor.data meanwhile, and no
+// gradient that would forbid to change it.
 HostMemory borrow_torch(nb::handle tensor, const std::string& argument) {
     static const Name detach("detach");
     static const Name data_ptr("data_ptr");
@@ -166,13 +165,20 @@ bool borrow_view(nb::handle object, const std::string& argument, HostMemory& mem
 
 std::string device_name(std::int32_t type, std::int32_t id) {
     switch (type) {
-        case 2: return "a CUDA device (cuda:" + std::to_string(id) + ")";
-        case 7: return "a Vulkan device";
-        case 8: return "a Metal device";
-        case 10: return "a ROCm device (rocm:" + std::to_string(id) + ")";
-        case 13: return "CUDA managed memory";
-        case 14: return "a oneAPI device";
-        default: return "a device of DLPack type " + std::to_string(type);
+        case 2:
+            return "a CUDA device (cuda:" + std::to_string(id) + ")";
+        case 7:
+            return "a Vulkan device";
+        case 8:
+            return "a Metal device";
+        case 10:
+            return "a ROCm device (rocm:" + std::to_string(id) + ")";
+        case 13:
+            return "CUDA managed memory";
+        case 14:
+            return "a oneAPI device";
+        default:
+            return "a device of DLPack type " + std::to_string(type);
     }
 }
 
@@ -197,7 +203,8 @@ nb::object export_dlpack(nb::handle object, const std::string& argument) {
         return object.attr("__dlpack__")();  // from before 1.0
     } catch (nb::python_error& error) {
         const std::string reason = error.what();
-        raise_value(argument + ": this " + type_text(object) + " does not give its memory: " + reason);
+        raise_value(argument + ": this " + type_text(object) +
+                    " does not give its memory: " + reason);
     }
 }
 
@@ -248,15 +255,16 @@ HostMemory borrow_dlpack(nb::handle object, const std::string& argument) {
             PyCapsule_GetPointer(capsule, dlpack::kNameVersioned));
         if (managed->version.major != 1) {
             raise_value(argument + ": this " + type_text(object) + " speaks DLPack " +
-                        std::to_string(managed->version.major) + ", and Penstock 1 and what was "
+                        std::to_string(managed->version.major) +
+                        ", and Penstock 1 and what was "
                         "before it");
         }
         tensor = &managed->dl_tensor;
         memory.readonly = (managed->flags & dlpack::kFlagReadOnly) != 0;
     } else if (PyCapsule_IsValid(capsule, dlpack::kName) != 0) {
-        tensor = &static_cast<const dlpack::ManagedTensor*>(
-                      PyCapsule_GetPointer(capsule, dlpack::kName))
-                      ->dl_tensor;
+        tensor =
+            &static_cast<const dlpack::ManagedTensor*>(PyCapsule_GetPointer(capsule, dlpack::kName))
+                 ->dl_tensor;
     } else {
         raise_type(argument + ": __dlpack__ of this " + type_text(object) +
                    " gave no DLPack capsule");

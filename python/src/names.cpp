@@ -11,11 +11,15 @@ constexpr std::size_t kShownMax = 80;
 
 }  // namespace
 
+std::string text(nb::handle object) {
+    return nb::cast<std::string>(checked(PyObject_Str(object.ptr())));
+}
+
 std::string type_text(nb::handle object) {
     try {
         const nb::handle type(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
-        const auto module = nb::cast<std::string>(nb::str(type.attr("__module__")));
-        const auto name = nb::cast<std::string>(nb::str(type.attr("__qualname__")));
+        const std::string module = text(nb::object(type.attr("__module__")));
+        const std::string name = text(nb::object(type.attr("__qualname__")));
         return module == "builtins" ? name : module + "." + name;
     } catch (const nb::python_error&) {
         return "object";

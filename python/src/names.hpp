@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Python objects that are asked for again and again: names, interned once, and short calls with them.
+// Python objects that are asked for again and again: names, interned once, and short calls with
+// them.
 #pragma once
 
 #include "nanobind.hpp"
@@ -42,6 +43,8 @@ private:
     return value == 1;
 }
 
+/// str(object).
+[[nodiscard]] std::string text(nb::handle object);
 /// "numpy.ndarray", "int", ...
 [[nodiscard]] std::string type_text(nb::handle object);
 /// str(object), cut to a length that fits into a message; never throws.

@@ -5,9 +5,8 @@ import errno
 import os
 import pickle
 
-import pytest
-
 import penstock
+import pytest
 
 
 def test_a_file_that_is_not_there(engine, tmp_path):

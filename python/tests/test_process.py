@@ -8,9 +8,8 @@ import subprocess
 import sys
 import time
 
-import pytest
-
 import penstock
+import pytest
 
 SLOW = """
     import os, signal, sys, time
@@ -55,7 +54,7 @@ def test_ctrl_c(script, how, backend):
             transfer.wait(30)
         except penstock.Cancelled:
             pass
-    assert engine.stats().running == 0
+    assert engine.drain(60)
     assert engine.read("hole", bytearray(10)) == 10
     print("works on", flush=True)
     """,
@@ -124,7 +123,7 @@ def test_exit_without_any_use(run_script):
 FORK = """
     import os, sys, threading
     import penstock
-    BLOCK, COUNT = 1 << 20, 48
+    BLOCK, COUNT = 1 << 18, 48
     pattern = bytes(range(256)) * (BLOCK // 256)
     with open("data", "wb") as file:
         for i in range(COUNT):
@@ -168,7 +167,7 @@ FORK = """
     for thread in threads:
         thread.start()
     children = []
-    for _ in range(6):
+    for _ in range(4):
         memory = [bytearray(BLOCK) for _ in range(COUNT)]
         mine = engine.read_async("data", memory, [i * BLOCK for i in range(COUNT)])
         pid = os.fork()
@@ -190,7 +189,7 @@ FORK = """
     stop = True
     for thread in threads:
         thread.join()
-    assert statuses == [0] * 6, statuses
+    assert statuses == [0] * 4, statuses
     assert not failures, failures
     whole(engine, "read")
     print("both work")
@@ -214,8 +213,6 @@ def test_a_forked_child_may_end_like_any_program(run_script):
         transfer = penstock.read_async("f", bytearray(1 << 20))
         pid = os.fork()
         if pid == 0:
-            if len(sys.argv) > 5:
-                pass
             sys.exit(3)  # runs what was registered for the end
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
         print(transfer.wait())
@@ -242,7 +239,7 @@ def test_dataloader_workers(run_script):
     out = run_script(
         """
         import torch, penstock
-        ROWS, WIDTH = 512, 1024
+        ROWS, WIDTH = 128, 1024
         table = torch.arange(ROWS * WIDTH, dtype=torch.float32).reshape(ROWS, WIDTH)
         penstock.write("table", table)
         background = penstock.read_async("table", torch.empty_like(table))  # in flight while workers start
@@ -260,10 +257,9 @@ def test_dataloader_workers(run_script):
                 return row
 
         fail = False
-        for epoch in range(2):
-            loader = torch.utils.data.DataLoader(Rows(), batch_size=32, num_workers=2)
-            assert torch.equal(torch.cat(list(loader)), table)
-            penstock.read("table", torch.empty_like(table))
+        loader = torch.utils.data.DataLoader(Rows(), batch_size=32, num_workers=2)
+        assert torch.equal(torch.cat(list(loader)), table)
+        penstock.read("table", torch.empty_like(table))
         background.wait()
         fail = True
         try:

@@ -10,9 +10,8 @@ import time
 import weakref
 
 import numpy
-import pytest
-
 import penstock
+import pytest
 
 SIZE = 4 << 20
 
@@ -112,6 +111,9 @@ def test_failed_and_done_transfers_let_go(engine, path, tmp_path):
         else:
             until(lambda transfer=transfer: transfer.done)
         assert seen() is None
+        if name == "absent" and ask != "wait":
+            with pytest.raises(FileNotFoundError):
+                transfer.wait()  # or drain() would raise it
 
 
 @pytest.mark.parametrize("sweep", ["verb", "async", "wait", "drain"])
