@@ -222,6 +222,9 @@ def main():
         return 0
 
     LOGS.mkdir(parents=True, exist_ok=True)
+    if not args.only:
+        for old in [*LOGS.glob("*.log"), *LOGS.glob("*.xml")]:
+            old.unlink()  # of tests that may not exist any more
     runner = Runner(args.budget_scale)
 
     def on_signal(number, _frame):
