@@ -55,7 +55,9 @@ def main():
         old.unlink()
     stamp.unlink(missing_ok=True)
     print("building the Python package (the first time takes a minute or two)", flush=True)
-    pip("wheel", "-q", "--no-build-isolation", "--no-deps", "--wheel-dir", str(WHEELS), ".")
+    # With the flags of the preset `release`, so that ccache has most of it already.
+    options = ("--no-build-isolation", "--no-deps", "--config-settings=cmake.define.PENSTOCK_WERROR=ON")
+    pip("wheel", "-q", *options, "--wheel-dir", str(WHEELS), ".")
     (wheel,) = WHEELS.glob("*.whl")
     pip("install", "-q", "--no-deps", "--force-reinstall", str(wheel))
     stamp.write_text(inputs)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`await transfer` in asyncio: one eventfd a loop, which transfers add to when they are done.
 
-A transfer writes to the descriptor that it was given, so the descriptor stays open until all of them have, even when the
-loop is closed before. Cancelling the task that awaits leaves the transfer running, as the time limit of wait() does.
+A transfer writes to the descriptor that it was given, so the descriptor stays open until all of them have, even when
+the loop is closed before. Cancelling the task that awaits leaves the transfer running, as the time limit of wait()
+does.
 """
 
 from __future__ import annotations

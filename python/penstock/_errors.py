@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions of Penstock. Wrong arguments are ValueError or TypeError, memory that cannot be had is MemoryError, and
-what the system or a transfer refuses is an Error."""
+"""The exceptions of Penstock. Wrong arguments are ValueError or TypeError, memory that cannot be had is MemoryError,
+and what the system or a transfer refuses is an Error."""
 
 from __future__ import annotations
 

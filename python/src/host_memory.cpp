@@ -100,18 +100,17 @@ void check_torch(nb::handle tensor, const std::string& argument) {
     }
 }
 
-// The alias (detach) has the storage of now, whatever becomes of tensor.data meanwhile, and no
-// gradient that would forbid to change it.
+// Kept with the tensor is its storage of now: `tensor.data = other` would let it go while it is in
+// use.
 HostMemory borrow_torch(nb::handle tensor, const std::string& argument) {
-    static const Name detach("detach");
+    static const Name storage("untyped_storage");
     static const Name data_ptr("data_ptr");
     static const Name nbytes("nbytes");
     check_torch(tensor, argument);
     HostMemory memory;
-    memory.keep.share = call(tensor, detach);
-    const nb::object address = call(memory.keep.share, data_ptr);
+    const nb::object address = call(tensor, data_ptr);
     memory.data = static_cast<std::byte*>(PyLong_AsVoidPtr(address.ptr()));
-    memory.bytes = PyLong_AsUnsignedLongLong(get(memory.keep.share, nbytes).ptr());
+    memory.bytes = PyLong_AsUnsignedLongLong(get(tensor, nbytes).ptr());
     if (PyErr_Occurred() != nullptr) {
         throw nb::python_error();
     }
@@ -119,6 +118,7 @@ HostMemory borrow_torch(nb::handle tensor, const std::string& argument) {
         raise_value(argument + ": this " + type_text(tensor) +
                     " has no memory of its own; give the tensor that it wraps");
     }
+    memory.keep.share = call(tensor, storage);
     memory.keep.object = nb::borrow(tensor);
     return memory;
 }

@@ -23,7 +23,7 @@ struct Keep {
         }
     };
     nb::object object;
-    nb::object share;  ///< a DLPack capsule, or torch's alias of the same storage
+    nb::object share;  ///< a DLPack capsule, or torch's storage
     std::unique_ptr<Py_buffer, ReleaseView> view;
 };
 

@@ -15,7 +15,7 @@ from penstock import _core
 
 PACKAGE = Path(penstock.__file__).parent
 MODULE = Path(_core.__file__)
-# The newest glibc that the extension may ask for: Ubuntu 22.04 and RHEL 9.x have 2.34 or later, beside Linux 5.14 or later.
+# The newest glibc that the extension may ask for: what runs Linux 5.15 (Ubuntu 22.04) has this one or a later.
 GLIBC_MAX = (2, 34)
 
 
