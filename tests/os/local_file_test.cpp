@@ -69,11 +69,21 @@ protected:
         return file.error();
     }
 
+    /// Why $TMPDIR is of no use to a test that wants direct I/O there, or empty.
+    std::string no_direct_here() {
+        auto file = files_->open(folder_ / "probe", kNew);
+        return file && (*file)->geometry().direct ? ""
+                                                  : "$TMPDIR lies where there is no direct I/O";
+    }
+
     std::shared_ptr<FileSystem> files_ = local_file_system();
     support::TempFolder folder_;
 };
 
 TEST_F(LocalFileTest, BothLanesAreOneInodeAndCloseOnExec) {
+    if (const std::string why = no_direct_here(); !why.empty()) {
+        GTEST_SKIP() << why;
+    }
     auto file = open(folder_ / "f", kNew);
     ASSERT_TRUE(file->geometry().direct) << file->geometry().reason;
     struct stat direct {};
@@ -89,6 +99,9 @@ TEST_F(LocalFileTest, BothLanesAreOneInodeAndCloseOnExec) {
 }
 
 TEST_F(LocalFileTest, WhatOneLaneWritesTheOtherReads) {
+    if (const std::string why = no_direct_here(); !why.empty()) {
+        GTEST_SKIP() << why;
+    }
     auto file = open(folder_ / "f", kNew);
     const AlignedMemory out(8192);
     const AlignedMemory in(8192);
@@ -155,6 +168,9 @@ TEST_F(LocalFileTest, RequiredWhereThereIsNoneTouchesNothing) {
 }
 
 TEST_F(LocalFileTest, RequiredWorksWhereThereIsDirectIo) {
+    if (const std::string why = no_direct_here(); !why.empty()) {
+        GTEST_SKIP() << why;
+    }
     OpenOptions options = kNew;
     options.direct = DirectIo::kRequired;
     EXPECT_TRUE(open(folder_ / "f", options)->geometry().direct);
@@ -188,6 +204,9 @@ TEST_F(LocalFileTest, CreatesByUmaskAndTruncatesOnlyWhenAsked) {
 
 // The mode of a new file may forbid to its owner what the descriptor that made it can do.
 TEST_F(LocalFileTest, NewFileThatCannotBeOpenedAgainIsBuffered) {
+    if (const std::string why = no_direct_here(); !why.empty()) {
+        GTEST_SKIP() << why;
+    }
     if (::geteuid() != 0) {
         GTEST_SKIP() << "needs root";
     }
@@ -253,6 +272,9 @@ TEST_F(LocalFileTest, PipeIsRefusedWithoutWaitingForItsOtherEnd) {
 }
 
 TEST_F(LocalFileTest, NoDescriptorLeft) {
+    if (const std::string why = no_direct_here(); !why.empty()) {
+        GTEST_SKIP() << why;
+    }
     rlimit old{};
     ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &old), 0);
     const int probe = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
