@@ -28,7 +28,7 @@ setup-base:
 setup-test:
 	@tools/setup.sh test
 
-build: setup-base ## the library and the `penstock` program, release, in build/release
+build: setup-base ## the library and the `penstock` program, in build/program
 	@$(PY) tools/build.py program
 	@echo "built: build/program/src/libpenstock.so and build/program/bin/penstock"
 
