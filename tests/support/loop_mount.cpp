@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <iterator>
@@ -117,7 +118,10 @@ struct Loop {
 };
 
 Result<Loop> attach(const LoopOptions& options) {
-    const UniqueFd memory(::memfd_create("penstock-loop", MFD_CLOEXEC));
+    // A name of its own: mkfs.btrfs takes loop devices over files of one name for the same.
+    static std::atomic<unsigned> made{0};
+    const std::string name = fmt::format("penstock-loop-{}-{}", ::getpid(), made++);
+    const UniqueFd memory(::memfd_create(name.c_str(), MFD_CLOEXEC));
     if (!memory || ::ftruncate(memory.get(), static_cast<off_t>(options.bytes)) != 0) {
         return fail(system_error(errno, "memfd_create", ""));
     }
