@@ -29,6 +29,13 @@ ChannelRequest& of(Request& request) {
     return static_cast<ChannelRequest&>(request);
 }
 
+// Where a direct request may go on: aligned in the file and in memory.
+std::uint32_t resume_align(const Request& request, std::uint32_t align) {
+    return request.lane == os::Lane::kDirect
+               ? std::max(align, request.file->geometry().memory_align)
+               : 1;
+}
+
 bool tries_again(std::int64_t result) {
     return result == -EAGAIN || result == -EINTR;
 }
@@ -352,7 +359,7 @@ void Channel::read_came_back(ChannelRequest& request) {
         // Short: a device may do that anywhere, and the end of a file does. The next try tells.
         request.tries = 0;
         counters_.retries.add(1);
-        go_on(request, draft.lane == os::Lane::kDirect ? request.file->geometry().read_align : 1);
+        go_on(request, resume_align(request, request.file->geometry().read_align));
     } else {
         end_of_file(request);
     }
@@ -370,7 +377,7 @@ void Channel::write_came_back(ChannelRequest& request) {
     } else if (progress) {
         request.tries = 0;
         counters_.retries.add(1);
-        go_on(request, draft.lane == os::Lane::kDirect ? request.file->geometry().write_align : 1);
+        go_on(request, resume_align(request, request.file->geometry().write_align));
     } else if (!again(request)) {
         transfer.fail(base::system_error(
             EIO, "write", request.file->info().path, request.offset,
@@ -382,10 +389,14 @@ void Channel::write_came_back(ChannelRequest& request) {
 void Channel::end_of_file(ChannelRequest& request) {
     const Draft& draft = request.draft;
     Transfer& transfer = *request.part->transfer;
-    const std::uint64_t end = draft.offset + request.done_bytes;
+    std::uint64_t end = draft.offset + request.done_bytes;
     if (!transfer.allow_short) {
+        // Another request may have met the end before this one: the size is what people look for.
+        const auto size = request.file->size();
+        end = size && !request.file->info().is_block_device ? std::min(end, *size) : end;
         Extent extent = transfer.extents[draft.at.index];
-        for (std::uint64_t i = draft.at.index; extent.offset + extent.bytes <= end;) {
+        for (std::uint64_t i = draft.at.index;
+             extent.bytes == 0 || extent.offset + extent.bytes <= end;) {
             extent = transfer.extents[++i];  // the first that reaches behind the end
         }
         transfer.fail(base::error(

@@ -33,10 +33,16 @@ public:
             if (before_ + extent.bytes > target) {
                 const std::uint64_t edge =
                     transfer_.files[extent.file]->geometry().edge_align();
-                const std::uint64_t offset = extent.offset + (target - before_);
+                // Behind the target (the extents before had no such place) any place will do.
+                const std::uint64_t offset =
+                    extent.offset + (target > before_ ? target - before_ : 0);
                 const std::uint64_t skip = base::align_up(offset, edge) - extent.offset;
                 if (skip < extent.bytes) {
                     return {index_, skip};
+                }
+                if (transfer_.op == Op::kRead) {  // those may be cut anywhere
+                    before_ += extent.bytes;
+                    return {++index_, 0};
                 }
             }
             before_ += extent.bytes;

@@ -122,13 +122,17 @@ bool Plan::settle() {
             }
             return true;
         }
+        // What follows another group's bytes is a run of its own, also where it adjoins in the file:
+        // so does RunWalk see it.
+        in_run_ = in_run_ && cursor_.skip >= stop;
         cursor_ = {cursor_.index + 1, 0};
     }
     return false;
 }
 
 bool Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
-    const std::uint64_t align = geometry.read_align;
+    // What goes through a slot is a piece of memory too.
+    const std::uint64_t align = std::max(geometry.read_align, geometry.memory_align);
     const std::uint64_t skip = offset_ - align_down(offset_, align);
     if (skip != 0) {
         const std::uint64_t head = align - skip;

@@ -96,7 +96,8 @@ std::int64_t FakeDisk::access(Op op, os::Lane lane, std::uint64_t inode, std::ui
                           }))) {
         result = -EINVAL;
     } else {
-        bytes = std::min(bytes, std::max(base::align_down(fault.bytes_max, align), align));
+        const std::uint64_t most = std::max(base::align_down(fault.bytes_max, align), align);
+        bytes = fault.bytes_max == 0 ? 0 : std::min(bytes, most);
         Inode& target = inodes_[inode];
         if (op == Op::kRead) {
             bytes = offset >= target.bytes ? 0 : std::min(bytes, target.bytes - offset);

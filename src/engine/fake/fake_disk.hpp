@@ -52,7 +52,8 @@ struct DiskAccess {
 
 struct Fault {
     int system_errno = 0;                    ///< fails with this
-    std::uint64_t bytes_max = UINT64_MAX;    ///< moves so many at most (cut to the alignment)
+    /// Moves so many at most, cut to the alignment but no fewer than that; 0 moves nothing.
+    std::uint64_t bytes_max = UINT64_MAX;
 };
 
 class FakeDisk {
