@@ -8,6 +8,8 @@
 #include "engine/core.hpp"
 #include "os/local_file_system.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <mutex>
 #include <utility>
@@ -71,6 +73,22 @@ const EngineOptions& Engine::options() const noexcept {
 
 namespace {
 
+// Rows whose place does not fit in 64 bits: their extents would lie somewhere else.
+void check_rows(const TransferRequest& request) {
+    const Rows& rows = *request.rows;
+    for (const std::uint64_t id : rows.ids) {
+        std::uint64_t offset = 0;
+        if (__builtin_mul_overflow(id, rows.stride_bytes, &offset) ||
+            __builtin_add_overflow(offset, rows.base, &offset)) {
+            raise(base::error(
+                ErrorCode::kInvalidArgument, request.write ? "write" : "read",
+                fmt::format("row {} of a table from byte {} on, with {} bytes from row to row, lies "
+                            "past the largest offset there is",
+                            id, rows.base, rows.stride_bytes)));
+        }
+    }
+}
+
 engine::TransferSpec specify(TransferRequest&& request, bool caller_waits) {
     engine::TransferSpec spec;
     spec.op = request.write ? engine::Op::kWrite : engine::Op::kRead;
@@ -80,6 +98,7 @@ engine::TransferSpec specify(TransferRequest&& request, bool caller_waits) {
     }
     spec.paths = std::move(request.paths);
     if (request.rows) {
+        check_rows(request);
         Rows& rows = *request.rows;
         spec.extents = engine::Extents(engine::Rows{rows.base, rows.stride_bytes, rows.row_bytes,
                                                     rows.memory, std::move(rows.ids)});

@@ -81,6 +81,7 @@ base::Result<engine::CoreOptions> core_options(const EngineOptions& options) {
     PENSTOCK_CHECK(in_range("channels", options.channels, 1, 64));
     PENSTOCK_CHECK(in_range("copy_threads", options.copy_threads, 1, 64));
     PENSTOCK_CHECK(in_range("in_flight_bytes", options.in_flight_bytes, 4096, UINT64_MAX));
+    PENSTOCK_CHECK(in_range("background_bytes", options.background_bytes, 4096, UINT64_MAX));
 
     engine::CoreOptions core;
     core.domain.channels = options.channels;

@@ -62,7 +62,7 @@ EngineStats statistics(engine::Core& core) {
             stats.inline_requests += channel.counters().requests.get();
         });
     });
-    stats.running = core.running();
+    stats.running = core.in_flight();
     std::uint64_t total = 0;
     for (const std::uint64_t count : latencies) {
         total += count;

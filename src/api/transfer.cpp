@@ -52,6 +52,10 @@ void Transfer::reset() noexcept {
         transfer_->release();
         transfer_ = nullptr;
     }
+    if (core_ != nullptr && core_->dead()) {
+        // In the child of a fork: its threads are the parent's, and nobody may wait for them.
+        new std::shared_ptr<engine::Core>(std::move(core_));
+    }
     core_.reset();
 }
 
@@ -93,11 +97,13 @@ TransferStatus Transfer::status() const noexcept {
 }
 
 void Transfer::cancel() {
-    core_->cancel(require(transfer_));
+    engine::Transfer& transfer = require(transfer_);
+    core_->cancel(transfer);
 }
 
 void Transfer::set_priority(Priority priority) {
-    core_->set_priority(require(transfer_), priority);
+    engine::Transfer& transfer = require(transfer_);
+    core_->set_priority(transfer, priority);
 }
 
 std::uint64_t Transfer::extent_bytes(std::size_t index) const {

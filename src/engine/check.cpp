@@ -65,6 +65,12 @@ base::Result<void> check_transfer(const TransferSpec& spec) {
     if (spec.op == Op::kWrite && spec.allow_short) {
         return wrong(spec, "allow_short is for reads");
     }
+    if (!spec.files.empty() && !spec.paths.empty()) {
+        return wrong(spec, "it has open files and paths as well; give it files or paths");
+    }
+    if (spec.priority > Priority::kBackground) {
+        return wrong(spec, "there is no such priority; it takes urgent, normal or background");
+    }
     const std::size_t file_count = spec.files.size() + spec.paths.size();
     std::uint64_t total = 0;
     for (std::uint64_t i = 0; i < spec.extents.count(); ++i) {

@@ -84,7 +84,10 @@ base::Result<Domain*> Core::domain_of(const os::File& file) {
 
 base::Result<Transfer*> Core::start(TransferSpec spec) {
     PENSTOCK_CHECK(check_transfer(spec));
-    if (options_.transfers_max != 0 && running_.load() >= options_.transfers_max) {
+    // Counted first and looked at then, so that many threads at once do not pass the limit.
+    const std::uint32_t before = in_flight_.fetch_add(1);
+    if (options_.transfers_max != 0 && before >= options_.transfers_max) {
+        in_flight_.fetch_sub(1);
         return base::fail(base::error(
             ErrorCode::kWouldBlock, spec.op == Op::kRead ? "read" : "write",
             fmt::format("{} transfers are in flight, which is the limit (transfers_max); wait for one",
@@ -294,6 +297,11 @@ void Core::add_live(Transfer& transfer) {
     live_ = &transfer;
 }
 
+// Before its waiters know: whoever has waited may start the next, also at the limit.
+void Core::finishing(Transfer& /*transfer*/) {
+    in_flight_.fetch_sub(1);
+}
+
 void Core::finished(Transfer& transfer) {
     {
         const std::lock_guard lock(live_mutex_);
@@ -368,6 +376,9 @@ void Core::after_fork_in_child() {
     }
     static_cast<Workers&>(*opener_).abandon_after_fork();
     dead_.store(true, std::memory_order_release);
+    // For handles that the child lets go of.
+    live_mutex_.unlock();
+    domains_mutex_.unlock();
 }
 
 }  // namespace penstock::engine

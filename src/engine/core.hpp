@@ -68,7 +68,10 @@ public:
     [[nodiscard]] const std::string& backend_detail() const { return backend_detail_; }
     /// Why the backends before the chosen one were not taken.
     [[nodiscard]] const std::vector<std::string>& refusals() const { return refusals_; }
+    /// Transfers that are the engine's still: those in flight, and those that are just being let go.
     [[nodiscard]] std::uint32_t running() const { return running_.load(); }
+    /// Transfers that have not finished.
+    [[nodiscard]] std::uint32_t in_flight() const { return in_flight_.load(); }
 
     template <typename Visit>
     void for_each_domain(Visit visit) {
@@ -88,6 +91,7 @@ public:
 
     // TransferOwner
     void parts_done(Transfer& transfer) override;
+    void finishing(Transfer& transfer) override;
     void finished(Transfer& transfer) override;
     void unobserved(const base::Error& error) override;
 
@@ -116,6 +120,7 @@ private:
     std::unique_ptr<Executor> opener_;
 
     std::atomic<std::uint32_t> running_{0};
+    std::atomic<std::uint32_t> in_flight_{0};
     std::mutex live_mutex_;
     Transfer* live_ = nullptr;
     std::optional<base::Error> unobserved_;

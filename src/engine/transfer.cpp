@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace penstock::engine {
@@ -40,10 +41,14 @@ void Transfer::fail(base::Error error) {
 
 void Transfer::cancel() {
     if (!finished()) {
+        // `files` may be growing just now: the prologue opens what has paths.
+        const std::string path = !paths.empty() ? paths.front()
+                                 : files.empty() ? ""
+                                                 : files.front()->info().path;
         fail(base::error(ErrorCode::kCancelled, op == Op::kRead ? "read" : "write",
                          "cancelled before it was through; the memory of a read and the extent of a "
                          "write are undefined",
-                         files.empty() ? "" : files.front()->info().path));
+                         path));
     }
 }
 
@@ -107,6 +112,13 @@ void Transfer::part_done() {
 }
 
 void Transfer::finish() {
+    // From here on it is too late to fail; who is writing an error just now gets to the end of that.
+    if ((state_.fetch_or(kFailing, std::memory_order_acq_rel) & kFailing) != 0) {
+        while (!stopped()) {
+            std::this_thread::yield();
+        }
+    }
+    owner_.finishing(*this);
     {
         const std::lock_guard lock(notify_mutex_);
         state_.fetch_or(kStopped, std::memory_order_relaxed);

@@ -53,6 +53,8 @@ public:
     /// Every part is quiet; on the thread that found it so. May do the epilogue; must end in
     /// finish().
     virtual void parts_done(Transfer& transfer) = 0;
+    /// It is about to finish: its waiters have not been told yet.
+    virtual void finishing(Transfer& transfer) = 0;
     /// It has finished; on the thread that finished it.
     virtual void finished(Transfer& transfer) = 0;
     /// An error that nobody will ever ask for: its handle was dropped.
@@ -137,7 +139,7 @@ public:
 private:
     static constexpr std::uint32_t kStopped = 1;
     static constexpr std::uint32_t kFinished = 2;
-    static constexpr std::uint32_t kFailing = 4;  ///< somebody is writing error_
+    static constexpr std::uint32_t kFailing = 4;  ///< somebody writes error_, or it is too late to
     static constexpr std::uint32_t kAbandoned = 8;
 
     ~Transfer() = default;
