@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nothing on the path of a request allocates: a transfer of twenty times the requests allocates no
+// more than a short one. A program of its own, for it counts every allocation of the process:
+// operator new, and the C library's where no sanitizer has taken that already.
+#include "support/loop_mount.hpp"
+#include "support/temp_folder.hpp"
+#include "support/test_engine.hpp"
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define PENSTOCK_COUNTS_MALLOC 0
+#else
+#define PENSTOCK_COUNTS_MALLOC 1
+#endif
+
+namespace {
+
+std::atomic<std::uint64_t> allocations{0};
+
+}  // namespace
+
+#if PENSTOCK_COUNTS_MALLOC
+
+extern "C" {
+
+void* __libc_malloc(std::size_t bytes);
+void* __libc_calloc(std::size_t count, std::size_t bytes);
+void* __libc_realloc(void* memory, std::size_t bytes);
+void* __libc_memalign(std::size_t align, std::size_t bytes);
+
+void* malloc(std::size_t bytes) {
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    return __libc_malloc(bytes);
+}
+void* calloc(std::size_t count, std::size_t bytes) {
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    return __libc_calloc(count, bytes);
+}
+void* realloc(void* memory, std::size_t bytes) {
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    return __libc_realloc(memory, bytes);
+}
+void* aligned_alloc(std::size_t align, std::size_t bytes) {
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    return __libc_memalign(align, bytes);
+}
+int posix_memalign(void** out, std::size_t align, std::size_t bytes) {
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    *out = __libc_memalign(align, bytes);
+    return *out == nullptr ? ENOMEM : 0;
+}
+
+}  // extern "C"
+
+#else
+
+void* operator new(std::size_t bytes) {
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    if (void* memory = std::malloc(bytes)) {
+        return memory;
+    }
+    throw std::bad_alloc();
+}
+void* operator new[](std::size_t bytes) {
+    return operator new(bytes);
+}
+void operator delete(void* memory) noexcept {
+    std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+    std::free(memory);
+}
+void operator delete(void* memory, std::size_t /*bytes*/) noexcept {
+    std::free(memory);
+}
+void operator delete[](void* memory, std::size_t /*bytes*/) noexcept {
+    std::free(memory);
+}
+
+#endif
+
+namespace penstock {
+namespace {
+
+using support::EngineKind;
+using support::TestEngine;
+
+constexpr std::uint64_t kBlock = 64 << 10;
+constexpr std::uint64_t kFew = 8;
+constexpr std::uint64_t kMany = 160;
+
+class Allocations : public ::testing::TestWithParam<EngineKind> {
+protected:
+    void SetUp() override {
+        EngineOptions options;
+        options.block_bytes = kBlock;
+        options.queue_depth = 8;
+        try {
+            engine_ = TestEngine::make(GetParam(), options);
+        } catch (const Error& refused) {
+            GTEST_SKIP() << refused.what();
+        }
+        if (GetParam() != EngineKind::kFake) {
+            folder_.emplace();
+        }
+        const std::string path = folder_ ? *folder_ / "file" : std::string("/file");
+        file_ = engine_->files().open(path, {.access = Access::kReadWrite, .create = true});
+        memory_.resize(kMany * kBlock + 4096);
+        support::put_bytes(file_, 0, memory_);
+    }
+
+    // Allocations from submit() to the end of a transfer of so many blocks.
+    std::uint64_t count(bool write, std::uint64_t blocks, std::uint64_t offset) {
+        TransferRequest request =
+            support::request_of(write, file_, memory_.data(), blocks * kBlock, offset);
+        const std::uint64_t before = allocations.load();
+        const support::TransferPtr transfer = engine_->submit(std::move(request));
+        static_cast<void>(transfer->wait());
+        return allocations.load() - before;
+    }
+
+    std::optional<support::TempFolder> folder_;
+    std::unique_ptr<TestEngine> engine_;
+    File file_;
+    std::vector<std::byte> memory_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Backends, Allocations,
+                         ::testing::Values(EngineKind::kUring, EngineKind::kAio, EngineKind::kPosix,
+                                           EngineKind::kFake),
+                         [](const auto& one) { return support::name_of(one.param); });
+
+TEST_P(Allocations, OfATransferDoNotGrowWithItsRequests) {
+    // The fake disk remembers what was written since the last sync, in a set: reads alone.
+    for (const bool write : {false, true}) {
+        if (write && GetParam() == EngineKind::kFake) {
+            continue;
+        }
+        for (const std::uint64_t offset : {0, 1}) {  // straight; through slots, with edges
+            // Threads, rings and slots come with the first.
+            for (int i = 0; i < 3; ++i) {
+                static_cast<void>(count(write, kMany, offset));
+            }
+            const std::uint64_t requests = engine_->stats().requests;
+            const std::uint64_t few = count(write, kFew, offset);
+            const std::uint64_t many = count(write, kMany, offset);
+            EXPECT_GE(engine_->stats().requests - requests, kFew + kMany);
+            EXPECT_GT(few, 0U);  // else nothing is counted
+            EXPECT_LE(many, few) << (write ? "write" : "read") << " at " << offset;
+        }
+    }
+}
+
+TEST_P(Allocations, OfRowsAreOneListOfNumbers) {
+    const auto rows = [&](std::uint64_t number) {
+        TransferRequest request;
+        request.files = {file_};
+        Rows table{1, 4096, 100, memory_.data(), std::vector<std::uint64_t>(number)};
+        for (std::uint64_t i = 0; i < number; ++i) {
+            table.ids[i] = i * 7919 % 2000;
+        }
+        request.rows = std::move(table);
+        const std::uint64_t before = allocations.load();
+        const support::TransferPtr transfer = engine_->submit(std::move(request));
+        EXPECT_EQ(transfer->wait(), number * 100);
+        return allocations.load() - before;
+    };
+    static_cast<void>(rows(2000));
+    static_cast<void>(rows(2000));
+    const std::uint64_t few = rows(20);
+    EXPECT_LE(rows(2000), few);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine at the public border: options, the environment, verbs, the handle of a transfer. How
+// transfers behave on each backend is tests/suite.
+#include "engine/fake/fake_file_system.hpp"
+#include "support/temp_folder.hpp"
+
+#include <penstock/penstock.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+namespace penstock {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+template <typename Call>
+std::optional<Error> error_of(Call&& call) {
+    try {
+        static_cast<void>(call());
+    } catch (const Error& error) {
+        return error;
+    }
+    return std::nullopt;
+}
+
+std::vector<std::byte> numbers(std::size_t bytes) {
+    std::vector<std::byte> out(bytes);
+    for (std::size_t i = 0; i < bytes; ++i) {
+        out[i] = static_cast<std::byte>(i * 131 >> 3);
+    }
+    return out;
+}
+
+// An environment variable for the length of a test.
+class Variable {
+public:
+    Variable(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
+    Variable(const Variable&) = delete;
+    Variable& operator=(const Variable&) = delete;
+    ~Variable() { ::unsetenv(name_); }
+
+private:
+    const char* name_;
+};
+
+TEST(Options, WrongOnesNameTheOptionAndWhatItTakes) {
+    const std::vector<std::pair<std::string, std::function<void(EngineOptions&)>>> cases{
+        {"block_bytes", [](EngineOptions& o) { o.block_bytes = 0; }},
+        {"block_bytes", [](EngineOptions& o) { o.block_bytes = 65536 + 512; }},
+        {"block_bytes", [](EngineOptions& o) { o.block_bytes = 0xffff0000; }},
+        {"queue_depth", [](EngineOptions& o) { o.queue_depth = 0; }},
+        {"queue_depth", [](EngineOptions& o) { o.queue_depth = 1 << 20; }},
+        {"channels", [](EngineOptions& o) { o.channels = 0; }},
+        {"copy_threads", [](EngineOptions& o) { o.copy_threads = 0; }},
+        {"in_flight_bytes", [](EngineOptions& o) { o.in_flight_bytes = 0; }},
+        // With none, what is in the background would wait for ever.
+        {"background_bytes", [](EngineOptions& o) { o.background_bytes = 0; }},
+    };
+    for (const auto& [name, change] : cases) {
+        EngineOptions options;
+        change(options);
+        const auto error = error_of([&] { return Engine(options).stats(); });
+        ASSERT_TRUE(error) << name;
+        EXPECT_EQ(error->reason(), ErrorCode::kInvalidArgument);
+        EXPECT_THAT(error->what(), HasSubstr(name));
+        EXPECT_THAT(error->what(), HasSubstr("it takes"));
+    }
+}
+
+TEST(Options, EnvironmentOverridesDefaultsAndNothingElse) {
+    const Variable backend("PENSTOCK_BACKEND", "posix");
+    const Variable block("PENSTOCK_BLOCK_BYTES", "512KiB");
+    const Variable depth("PENSTOCK_QUEUE_DEPTH", "7");
+    const Variable flight("PENSTOCK_IN_FLIGHT_BYTES", "3MiB");
+    const Variable channels("PENSTOCK_CHANNELS", "2");
+    const Variable copy("PENSTOCK_COPY_THREADS", "3");
+    const Variable small("PENSTOCK_INLINE_BYTES_MAX", "0");
+    const Variable limit("PENSTOCK_TRANSFERS_MAX", "9");
+    const Variable background("PENSTOCK_BACKGROUND_BYTES", "1MiB");
+    const EngineOptions found = Engine::default_options();
+    EXPECT_EQ(found.backend, BackendKind::kPosix);
+    EXPECT_EQ(found.block_bytes, 512U << 10);
+    EXPECT_EQ(found.queue_depth, 7U);
+    EXPECT_EQ(found.in_flight_bytes, 3U << 20);
+    EXPECT_EQ(found.channels, 2U);
+    EXPECT_EQ(found.copy_threads, 3U);
+    EXPECT_EQ(found.inline_bytes_max, 0U);
+    EXPECT_EQ(found.transfers_max, 9U);
+    EXPECT_EQ(found.background_bytes, 1U << 20);
+    EXPECT_EQ(Engine().options().queue_depth, 7U);
+    EXPECT_EQ(Engine().describe().backend, "posix");
+    // What a program sets itself stays.
+    EXPECT_EQ(Engine(EngineOptions{}).options().queue_depth, 128U);
+    EXPECT_EQ(EngineOptions{}.backend, BackendKind::kAuto);
+}
+
+TEST(Options, EnvironmentThatMeansNothingIsAnError) {
+    for (const auto& [name, value] : {std::pair{"PENSTOCK_BACKEND", "quick"},
+                                      {"PENSTOCK_QUEUE_DEPTH", "many"},
+                                      {"PENSTOCK_QUEUE_DEPTH", "0"},
+                                      {"PENSTOCK_BLOCK_BYTES", "1"},
+                                      {"PENSTOCK_TRANSFERS_MAX", "-1"}}) {
+        const Variable variable(name, value);
+        const auto error = error_of([] { return Engine::default_options(); });
+        ASSERT_TRUE(error) << name;
+        EXPECT_EQ(error->reason(), ErrorCode::kInvalidArgument);
+        EXPECT_THAT(error->what(), HasSubstr(name));
+        EXPECT_THAT(error->what(), HasSubstr(value));
+    }
+    const Variable empty("PENSTOCK_BACKEND", "");
+    EXPECT_EQ(Engine::default_options().backend, BackendKind::kAuto);
+}
+
+class PublicEngine : public ::testing::Test {
+protected:
+    support::TempFolder folder_;
+    Engine engine_;
+    const std::vector<std::byte> data_ = numbers(300'001);
+    std::vector<std::byte> back_ = std::vector<std::byte>(data_.size());
+};
+
+TEST_F(PublicEngine, VerbsByPathAndByFile) {
+    const std::string path = folder_ / "file";
+    EXPECT_EQ(engine_.write(path, data_, 3, {.sync = true}), data_.size());
+    EXPECT_EQ(engine_.read(path, back_, 3), data_.size());
+    EXPECT_TRUE(back_ == data_);
+    const File file(path, {.access = Access::kReadWrite});
+    EXPECT_EQ(file.size(), data_.size() + 3);
+    std::fill(back_.begin(), back_.end(), std::byte{0});
+    EXPECT_EQ(engine_.write_async(file, data_, 10).wait(), data_.size());
+    EXPECT_EQ(engine_.read_async(file, back_, 10).wait(), data_.size());
+    EXPECT_TRUE(back_ == data_);
+    EXPECT_EQ(engine_.write_async(path, data_).wait(), data_.size());
+    EXPECT_EQ(engine_.read_async(path, back_).wait(), data_.size());
+    EXPECT_TRUE(back_ == data_);
+    EXPECT_EQ(engine_.read(file, back_, 10, {.allow_short = true}), data_.size());
+    const EngineDescription what = engine_.describe();
+    EXPECT_THAT(what.text(), HasSubstr(what.backend));
+    ASSERT_EQ(what.devices.size(), 1U);
+    EXPECT_EQ(what.devices[0].major, file.info().device_major);
+    EXPECT_EQ(what.devices[0].minor, file.info().device_minor);
+}
+
+// What it writes is 0666 less the umask, made when it is not there.
+TEST_F(PublicEngine, WriteCreates) {
+    const mode_t before = ::umask(027);
+    engine_.write(folder_ / "new", std::span(data_).first(1));
+    ::umask(before);
+    EXPECT_EQ(std::filesystem::status(folder_ / "new").permissions(), std::filesystem::perms(0640));
+    EXPECT_EQ(error_of([&] { return engine_.read(folder_ / "none", back_); })->system_errno(),
+              ENOENT);
+}
+
+TEST_F(PublicEngine, RequiredDirectIoIsKept) {
+    support::TempFolder memory("/dev/shm");
+    const auto error = error_of(
+        [&] { return engine_.write(memory / "file", data_, 0, {.direct = DirectIo::kRequired}); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->reason(), ErrorCode::kUnsupported) << error->what();
+    EXPECT_EQ(error->path(), memory / "file");
+    EXPECT_EQ(engine_.write(memory / "file", data_), data_.size());  // kAuto: buffered
+}
+
+TEST_F(PublicEngine, FileMayBeClosedUnderATransfer) {
+    engine_.write(folder_ / "file", data_);
+    File file(folder_ / "file");
+    Transfer transfer = engine_.read_async(file, back_);
+    file.close();
+    EXPECT_EQ(transfer.wait(), data_.size());
+    EXPECT_TRUE(back_ == data_);
+    const auto closed = error_of([&] { return engine_.read(file, back_); });
+    ASSERT_TRUE(closed);
+    EXPECT_EQ(closed->reason(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(closed->what(), HasSubstr("not open"));
+}
+
+TEST_F(PublicEngine, HandlesMove) {
+    engine_.write(folder_ / "file", data_);
+    const File file(folder_ / "file");
+    Transfer first = engine_.read_async(file, back_);
+    EXPECT_TRUE(first.valid());
+    EXPECT_EQ(first.total_bytes(), data_.size());
+    Transfer second = std::move(first);
+    EXPECT_FALSE(first.valid());  // NOLINT(bugprone-use-after-move): that is what is tested
+    EXPECT_TRUE(first.done());
+    EXPECT_EQ(first.status(), TransferStatus::kDone);
+    EXPECT_EQ(first.total_bytes(), 0U);
+    for (const auto& call : std::vector<std::function<void()>>{
+             [&] { first.wait(); }, [&] { first.wait_for(1s); }, [&] { first.cancel(); },
+             [&] { first.set_priority(Priority::kUrgent); },
+             [&] { static_cast<void>(first.extent_bytes(0)); }, [&] { first.notify(1); }}) {
+        const auto error = error_of([&] {
+            call();
+            return 0;
+        });
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->reason(), ErrorCode::kInvalidArgument);
+    }
+    // Assigning lets go of what was there, which goes on: its error comes with drain().
+    std::vector<std::byte> more(data_.size() + 1);
+    Transfer third = engine_.read_async(file, more);
+    third = std::move(second);
+    EXPECT_EQ(third.wait(), data_.size());
+    EXPECT_EQ(third.extent_bytes(0), data_.size());
+    EXPECT_TRUE(error_of([&] { return third.extent_bytes(1); }));
+    EXPECT_EQ(error_of([&] { return engine_.drain(); })->reason(), ErrorCode::kEndOfFile);
+    Transfer& self = third;
+    third = std::move(self);
+    EXPECT_EQ(third.wait(), data_.size());
+}
+
+TEST_F(PublicEngine, HandleOutlivesItsEngine) {
+    engine_.write(folder_ / "file", data_);
+    Transfer transfer;
+    {
+        Engine other;
+        transfer = other.read_async(folder_ / "file", back_);
+    }
+    EXPECT_TRUE(transfer.done());
+    EXPECT_EQ(transfer.wait(), data_.size());
+    transfer.cancel();
+    transfer.set_priority(Priority::kUrgent);
+    EXPECT_EQ(transfer.status(), TransferStatus::kDone);
+    EXPECT_TRUE(back_ == data_);
+}
+
+TEST_F(PublicEngine, SmallBlockingOnesAreInlineUnlessABackendIsForced) {
+    const File file(folder_ / "file", {.access = Access::kReadWrite, .create = true});
+    engine_.write(file, std::span(data_).first(5'000), 1);
+    EXPECT_GT(engine_.stats().inline_requests, 0U);
+    EngineOptions options;
+    options.backend = BackendKind::kPosix;
+    Engine forced(options);
+    forced.read(file, std::span(back_).first(5'000), 1);
+    EXPECT_EQ(forced.stats().inline_requests, 0U);
+    EXPECT_GT(forced.stats().requests, 0U);
+    EXPECT_TRUE(std::equal(back_.begin(), back_.begin() + 5'000, data_.begin()));
+}
+
+// Another file system than the machine's: the engine's posix backend asks the files themselves.
+TEST(OtherFileSystem, IsUsedForPaths) {
+    const auto clock = std::make_shared<base::SteadyClock>();
+    const auto disk = std::make_shared<engine::FakeDisk>(os::DeviceId{240, 0}, engine::DiskShape{},
+                                                         engine::DiskModel{}, 1);
+    const FileSystem files(std::make_shared<engine::FakeFileSystem>(std::vector{disk}, clock));
+    EngineOptions options;
+    options.backend = BackendKind::kPosix;
+    Engine engine(options, files);
+    const auto data = numbers(100'001);
+    engine.write("/file", data, 1);
+    std::vector<std::byte> back(data.size());
+    engine.read("/file", back, 1);
+    EXPECT_TRUE(back == data);
+    EXPECT_EQ(files.open("/file").size(), data.size() + 1);
+}
+
+}  // namespace
+}  // namespace penstock

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "suite/suite.hpp"
+
+#include "support/loop_mount.hpp"
+#include "support/temp_folder.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+namespace penstock::suite {
+
+namespace {
+
+struct Scratch {
+    std::optional<support::LoopMount> mount;
+    std::optional<support::TempFolder> folder;
+    std::string path;
+};
+std::optional<Scratch> scratch;
+
+// Mounted on the main thread before any test, taken down after the last.
+class ScratchEnvironment final : public ::testing::Environment {
+public:
+    void SetUp() override {
+        scratch.emplace();
+        auto mount = support::LoopMount::make({.bytes = std::uint64_t{768} << 20});
+        if (mount) {
+            scratch->mount.emplace(std::move(*mount));
+            scratch->path = scratch->mount->path();
+        } else {
+            scratch->folder.emplace();
+            scratch->path = scratch->folder->path();
+        }
+    }
+    void TearDown() override { scratch.reset(); }
+};
+
+[[maybe_unused]] ::testing::Environment* const environment =
+    ::testing::AddGlobalTestEnvironment(new ScratchEnvironment);
+
+}  // namespace
+
+const std::string& scratch_folder() {
+    return scratch->path;
+}
+
+std::span<std::byte> Arena::take(std::size_t bytes, std::size_t align, std::size_t gap) {
+    used_ += gap;
+    const auto address = reinterpret_cast<std::uintptr_t>(memory_.data() + used_);
+    used_ += (align - address % align) % align;
+    if (used_ + bytes > memory_.size()) {
+        throw std::length_error("the arena is too small for this test");
+    }
+    const std::span<std::byte> piece(memory_.data() + used_, bytes);
+    used_ += bytes;
+    return piece;
+}
+
+void Arena::expect(const std::byte* at, std::span<const std::byte> data) {
+    if (!data.empty()) {
+        std::memcpy(expected_.data() + (at - memory_.data()), data.data(), data.size());
+    }
+}
+
+void Arena::forget(std::span<const std::byte> piece) {
+    expect(piece.data(), piece);
+}
+
+std::string Arena::check() const {
+    const auto differ = std::mismatch(memory_.begin(), memory_.end(), expected_.begin());
+    if (differ.first == memory_.end()) {
+        return "";
+    }
+    return fmt::format("byte {} of the arena is {:#04x} and should be {:#04x}",
+                       differ.first - memory_.begin(), std::to_integer<int>(*differ.first),
+                       std::to_integer<int>(*differ.second));
+}
+
+void EveryBackend::SetUp() {
+    const auto refused = error_of([this] {
+        engine_ = make();
+        return 0;
+    });
+    if (refused && refused->reason() == ErrorCode::kUnsupported) {
+        GTEST_SKIP() << refused->what();
+    }
+    ASSERT_FALSE(refused) << refused->what();
+    static int number = 0;
+    folder_ = scratch_folder() + "/" + std::to_string(number++);
+    std::filesystem::create_directory(folder_);
+}
+
+void EveryBackend::TearDown() {
+    engine_.reset();
+    if (!folder_.empty()) {
+        std::filesystem::remove_all(folder_);
+    }
+}
+
+}  // namespace penstock::suite
