@@ -145,29 +145,27 @@ std::vector<JobSpec> BenchOptions::jobs(bool readable_only) const {
 
 void add_bench_options(CLI::App& app, BenchOptions& options) {
     app.footer(kFooter);
-    app.add_option(
-           "path", options.path,
-           "A folder (a scratch file is made in it and removed), or a file or block device, "
-           "which is only read")
+    app.add_option("path", options.path,
+                   "A folder: a scratch file is made in it and removed\n"
+                   "A file or block device: it is only read")
         ->required()
         ->type_name("PATH");
     app.add_option("--rw", options.rw_words,
-                   "What to do: read,write,randread,randwrite (default: all four in a folder, the "
-                   "reads on a file)")
+                   "read,write,randread,randwrite (default: all; on a file the reads)")
         ->delimiter(',')
-        ->type_name("KIND,...");
+        ->type_name("KIND");
     app.add_option("--block-size", options.block_size_words,
                    "Bytes of one block (default: 1MiB sequential, 4KiB random)")
         ->delimiter(',')
-        ->type_name("SIZE,...");
+        ->type_name("SIZE");
     app.add_option("--depth", options.depths,
-                   "Blocks at the device at once (default: 16 sequential, 128 and 1 random); 1 = "
-                   "blocking, one after another")
+                   "Blocks at the device at once (default: 16 sequential,\n"
+                   "128 and 1 random); 1: blocking, one after another")
         ->delimiter(',')
-        ->type_name("N,...");
+        ->type_name("N");
     app.add_option("--size", options.size_word,
-                   "Bytes of the scratch file, or of the part of PATH that is read (default: 1GiB, "
-                   "less when writing that takes longer than 5 s)")
+                   "Bytes of the scratch file, or of PATH that are read\n"
+                   "(default: 1GiB, less where writing that takes over 5 s)")
         ->type_name("SIZE");
     app.add_option("--seconds", options.seconds, "Seconds of each run")
         ->check(CLI::Range(0.1, 3600.0))
@@ -185,17 +183,16 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
         ->capture_default_str()
         ->type_name("NAME");
     app.add_option("--direct", options.direct_word,
-                   "auto: past the page cache where the file system can; required; off")
+                   "auto: past the page cache where that can be; required; off")
         ->capture_default_str()
         ->type_name("HOW");
     app.add_option("--against", options.against,
-                   "fio: run it in turns with Penstock (same file, block size and depth) and print "
-                   "the ratio")
+                   "fio: run it in turns with Penstock on the same file, with the\n"
+                   "same block size and depth, and print the ratio")
         ->type_name("PEER");
-    app.add_option(
-           "--json", options.json,
-           "Write every sample, the environment and the command line to FILE (-: stdout, and "
-           "the table to stderr)")
+    app.add_option("--json", options.json,
+                   "Write every sample, environment and command line to FILE\n"
+                   "(-: stdout, and the table to stderr)")
         ->type_name("FILE");
 }
 

@@ -45,10 +45,10 @@ std::string count(double value) {
     return value >= 9999.5 ? fmt::format("{:.1f} k", value / 1e3) : fmt::format("{:.0f}", value);
 }
 
-// Three digits whatever the size: 0.00812, 0.731, 7.02, 14.1
+// Three digits from 0.01 up: 0.0081, 0.731, 7.02, 14.1
 std::string rate(double value) {
     const int digits =
-        value > 0 ? std::clamp(2 - static_cast<int>(std::floor(std::log10(value))), 0, 5) : 2;
+        value > 0 ? std::clamp(2 - static_cast<int>(std::floor(std::log10(value))), 0, 4) : 2;
     return fmt::format("{:.{}f}", value, digits);
 }
 
@@ -56,7 +56,8 @@ std::string spread(const std::vector<double>& rates) {
     return rates.size() < 2 ? "-" : fmt::format("±{:.1f} %", 100 * half_range(rates));
 }
 
-constexpr const char* kLine = "{:<9} {:>7} {:>5}  {:<8}{:>7}{:>7}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}\n";
+constexpr const char* kLine =
+    "{:<9} {:>7} {:>5}  {:<8} {:>7} {:>7}{:>9}{:>9}{:>9}{:>9}{:>10}{:>9}\n";
 
 std::string sample_line(const std::string& kind, const std::string& block, const std::string& depth,
                         const std::vector<Sample>& samples) {
@@ -88,7 +89,7 @@ std::string ratio_line(const JobResult& result) {
         const bool told = interval.low > 1 || interval.high < 1;
         text += fmt::format("   pairs {:.3f} to {:.3f}, 95 % interval {:.3f} to {:.3f}{}",
                             interval.min, interval.max, interval.low, interval.high,
-                            told ? "" : ": no difference shown");
+                            told ? "" : "; no difference shown");
     }
     return text + "\n";
 }
@@ -157,7 +158,7 @@ void BenchReport::head(const BenchOptions& options, const Target& target,
     }
     fmt::print(out_, "\n");
     fmt::print(out_, fmt::runtime(kLine), "test", "block", "depth", "by", "GB/s", "GiB/s", "IOPS",
-               "p50", "p99", "p99.9", "CPUs/GiB", "runs");
+               "p50", "p99", "p99.9", "CPU s/GiB", "runs");
     std::fflush(out_);
     runs_ = options.repeats;
     peers_ = !fio_version.empty();
@@ -184,7 +185,7 @@ void BenchReport::foot(const Target& target) {
     fmt::print(
         out_,
         "\nGB/s: 10^9 bytes a second, GiB/s: 2^30. p50, p99, p99.9: time of one block at the "
-        "device\n(depth 1 up to 64 KiB: of the whole call). CPUs/GiB: processor seconds a GiB, "
+        "device\n(depth 1 up to 64 KiB: of the whole call). CPU s/GiB: processor seconds a GiB, "
         "user and system.\nEach figure is the median of {} runs; \"runs\" is half their range.\n",
         runs_);
     if (peers_) {

@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -65,7 +66,9 @@ std::optional<Probe> open_folder(const std::string& path, Findings& findings) {
             findings.push_back({"path", Verdict::kBetter,
                                 path + " may not be written by this user, so direct I/O cannot be "
                                        "tried in it",
-                                evidence, fmt::format("penstock doctor {}/<a file in it>", path)});
+                                evidence,
+                                fmt::format("penstock doctor {}{}<a file in it>", path,
+                                            path.ends_with('/') ? "" : "/")});
         } else {
             findings.push_back(unusable(path, "no file can be made in it", evidence, ""));
         }
@@ -284,11 +287,19 @@ Finding round_trip(const Probe& probe) {
 
 void check_path(const std::string& path, Findings& findings) {
     const auto probe = open_probe(path, findings);
-    if (!probe) {
+    struct stat status {};
+    if (!probe && ::stat(path.c_str(), &status) != 0) {
         return;
     }
-    const FileInfo info = probe->file.info();
-    direct_io(info, probe->how, findings);
+    FileInfo info;
+    if (probe) {
+        info = probe->file.info();
+        direct_io(info, probe->how, findings);
+    } else {  // what a folder says that may not be written
+        info.file_system = "this folder";
+        info.device_major = gnu_dev_major(status.st_dev);
+        info.device_minor = gnu_dev_minor(status.st_dev);
+    }
     disk_checks(info, findings);
     io_limits(info, findings);
     if (!info.is_block_device) {
@@ -298,7 +309,7 @@ void check_path(const std::string& path, Findings& findings) {
             findings.push_back({"free space", Verdict::kBetter, message_of(error), "statfs()", ""});
         }
     }
-    if (probe->writable) {
+    if (probe && probe->writable) {
         findings.push_back(round_trip(*probe));
     }
 }

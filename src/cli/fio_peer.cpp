@@ -51,6 +51,7 @@ std::vector<std::string> command(const std::string& engine, const JobSpec& job,
         "--norandommap",
         "--randrepeat=0",
         "--invalidate=0",
+        "--lat_percentiles=1",  // from submission on, as ours
         "--allow_file_create=0",
         "--output-format=json",
         "--eta=never",
@@ -66,7 +67,7 @@ Sample parse(const std::string& output, Rw rw) {
     const auto json = nlohmann::json::parse(brace == std::string::npos ? "" : output.substr(brace));
     const auto& job = json.at("jobs").at(0);
     const auto& figures = job.at(is_write(rw) ? "write" : "read");
-    const auto& clat = figures.at("clat_ns");
+    const auto& latency = figures.at("lat_ns");
     const double job_s = job.at("job_runtime").get<double>() / 1000;
     Sample sample;
     sample.side = "fio";
@@ -75,8 +76,8 @@ Sample parse(const std::string& output, Rw rw) {
     sample.operations = figures.at("total_ios").get<std::uint64_t>();
     sample.cpu_s =
         (job.at("usr_cpu").get<double>() + job.at("sys_cpu").get<double>()) / 100 * job_s;
-    if (clat.contains("percentile")) {
-        const auto& percentiles = clat.at("percentile");
+    if (latency.contains("percentile")) {
+        const auto& percentiles = latency.at("percentile");
         sample.p50_ns = percentiles.at("50.000000").get<std::int64_t>();
         sample.p99_ns = percentiles.at("99.000000").get<std::int64_t>();
         sample.p999_ns = percentiles.at("99.900000").get<std::int64_t>();

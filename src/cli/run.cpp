@@ -73,7 +73,7 @@ int run_command(CommandLine& line, std::span<const std::string> args) {
         bench(line.bench_options, args);
         return 0;
     } catch (const Interrupted& interrupted) {
-        fmt::print(stderr, "\npenstock: ended by {}; nothing of it is left on the disk\n",
+        fmt::print(stderr, "\npenstock: ended by {}; no scratch file is left\n",
                    signal_name(interrupted.signal));
         return 128 + interrupted.signal;
     } catch (const Error& error) {
