@@ -294,7 +294,8 @@ def summary(screen, large, random, model):
     load, cpus = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > 1.5 * cpus:
         screen.say(
-            f"  This machine was busy with other things (load {load:.0f} on {cpus} processors): run it again when it is not."
+            f"  This machine was busy with other things (load {load:.0f} on {cpus} processors): "
+            "run it again when it is not."
         )
     screen.say(f"  It took {time.monotonic() - screen.start:.0f} s. More: .venv/bin/python -m penstock bench --help")
 
