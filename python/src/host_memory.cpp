@@ -21,9 +21,9 @@ namespace {
 }
 
 [[noreturn]] void raise_read_only(const std::string& argument, nb::handle object) {
-    raise_value(argument + ": this " + type_text(object) +
-                " is read-only memory and cannot be read into; give writable memory, for example "
-                "penstock.empty(), a bytearray or a copy");
+    raise_value(argument + ": read-only memory (" + type_text(object) +
+                ") cannot be read into; give writable memory, for example penstock.empty(), a "
+                "bytearray or a copy");
 }
 
 [[noreturn]] void raise_device(const std::string& argument, nb::handle object,
