@@ -116,11 +116,11 @@ def status_text(promises, results, bars, notes):
     lines = [
         "# Status",
         "",
-        "Made by `tools/make_status.py` from the last `make test` and the last run of each bar; nothing here is written by "
-        "hand. How to read a verdict: [benchmarks/README.md](../benchmarks/README.md).",
+        "Made by `tools/make_status.py` from the last `make test` and the last run of each bar; nothing here is "
+        "written by hand. How to read a verdict: [benchmarks/README.md](../benchmarks/README.md).",
         "",
-        f"Last run: {total.count('passed')} tests passed, {total.count('failed')} failed, {total.count('skipped')} skipped, "
-        "over release, sanitizers and Python.",
+        f"Last run: {total.count('passed')} tests passed, {total.count('failed')} failed, {total.count('skipped')} "
+        "skipped, over release, sanitizers and Python.",
         "",
         "## Promises",
         "",

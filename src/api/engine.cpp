@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <penstock/engine.hpp>
-
 #include "api/options.hpp"
 #include "api/raise.hpp"
 #include "api/statistics.hpp"
 #include "base/clock.hpp"
 #include "engine/core.hpp"
 #include "os/local_file_system.hpp"
+
+#include <penstock/engine.hpp>
 
 #include <fmt/format.h>
 
@@ -82,9 +82,10 @@ void check_rows(const TransferRequest& request) {
             __builtin_add_overflow(offset, rows.base, &offset)) {
             raise(base::error(
                 ErrorCode::kInvalidArgument, request.write ? "write" : "read",
-                fmt::format("row {} of a table from byte {} on, with {} bytes from row to row, lies "
-                            "past the largest offset there is",
-                            id, rows.base, rows.stride_bytes)));
+                fmt::format(
+                    "row {} of a table from byte {} on, with {} bytes from row to row, lies "
+                    "past the largest offset there is",
+                    id, rows.base, rows.stride_bytes)));
         }
     }
 }
@@ -152,13 +153,13 @@ std::uint64_t Engine::read(const File& file, std::span<std::byte> into, std::uin
     return run(one(false, file, into.data(), into.size(), offset, options)).wait();
 }
 
-std::uint64_t Engine::read(const std::string& path, std::span<std::byte> into,
-                           std::uint64_t offset, const TransferOptions& options) {
+std::uint64_t Engine::read(const std::string& path, std::span<std::byte> into, std::uint64_t offset,
+                           const TransferOptions& options) {
     return run(one(false, path, into.data(), into.size(), offset, options)).wait();
 }
 
-std::uint64_t Engine::write(const File& file, std::span<const std::byte> data,
-                            std::uint64_t offset, const TransferOptions& options) {
+std::uint64_t Engine::write(const File& file, std::span<const std::byte> data, std::uint64_t offset,
+                            const TransferOptions& options) {
     return run(one(true, file, data.data(), data.size(), offset, options)).wait();
 }
 

@@ -47,19 +47,22 @@ base::Result<BackendKind> backend_named(const std::string& name) {
     }
     return base::fail(base::error(
         ErrorCode::kInvalidArgument, "options",
-        fmt::format("the environment variable PENSTOCK_BACKEND is '{}'; it takes auto, uring, aio or "
-                    "posix",
-                    name)));
+        fmt::format(
+            "the environment variable PENSTOCK_BACKEND is '{}'; it takes auto, uring, aio or "
+            "posix",
+            name)));
 }
 
 engine::BackendEntry uring_entry() {
-    return {"io_uring",
-            [](const engine::BackendOptions& options) { return engine::make_uring_backend(options); }};
+    return {"io_uring", [](const engine::BackendOptions& options) {
+                return engine::make_uring_backend(options);
+            }};
 }
 
 engine::BackendEntry aio_entry() {
-    return {"libaio",
-            [](const engine::BackendOptions& options) { return engine::make_aio_backend(options); }};
+    return {"libaio", [](const engine::BackendOptions& options) {
+                return engine::make_aio_backend(options);
+            }};
 }
 
 engine::BackendEntry posix_entry() {
@@ -91,11 +94,10 @@ base::Result<engine::CoreOptions> core_options(const EngineOptions& options) {
     channel.block_bytes = options.block_bytes;
     channel.in_flight_bytes = options.in_flight_bytes;
     channel.background_bytes = options.background_bytes;
-    channel.background_block_bytes =
-        std::min(channel.background_block_bytes, options.block_bytes);
+    channel.background_block_bytes = std::min(channel.background_block_bytes, options.block_bytes);
     channel.slots.large_bytes = options.block_bytes;
-    channel.slots.large_count = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(
-        options.in_flight_bytes / options.block_bytes, 2, kSlotsMax));
+    channel.slots.large_count = static_cast<std::uint32_t>(
+        std::clamp<std::uint64_t>(options.in_flight_bytes / options.block_bytes, 2, kSlotsMax));
     channel.slots.small_count = options.queue_depth;
     core.inline_bytes_max =
         options.backend == BackendKind::kAuto
@@ -130,10 +132,14 @@ base::Result<EngineOptions> options_from_environment() {
 
 std::vector<engine::BackendEntry> backends_for(BackendKind kind) {
     switch (kind) {
-        case BackendKind::kUring: return {uring_entry()};
-        case BackendKind::kAio: return {aio_entry()};
-        case BackendKind::kPosix: return {posix_entry()};
-        case BackendKind::kAuto: break;
+        case BackendKind::kUring:
+            return {uring_entry()};
+        case BackendKind::kAio:
+            return {aio_entry()};
+        case BackendKind::kPosix:
+            return {posix_entry()};
+        case BackendKind::kAuto:
+            break;
     }
     return {uring_entry(), aio_entry(), posix_entry()};
 }

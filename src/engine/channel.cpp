@@ -19,8 +19,8 @@ namespace {
 // EAGAIN and EINTR are tried again; a device that says nothing else is broken.
 constexpr std::uint32_t kTriesMax = 1000;
 
-// With many small requests out, waiting for a few at once saves system calls; the time limit keeps a
-// newcomer from waiting long.
+// With many small requests out, waiting for a few at once saves system calls; the time limit keeps
+// a newcomer from waiting long.
 constexpr std::uint32_t kOutPerBatch = 8;
 constexpr std::uint32_t kBatchMax = 16;
 constexpr base::Nanos kBatchWait = 50'000;
@@ -195,11 +195,10 @@ bool Channel::draw() {
             break;
         }
         const bool background = part->queue == Priority::kBackground;
-        const Draft* draft =
-            part->transfer->stopped()
-                ? nullptr
-                : part->plan.peek(background ? options_.background_block_bytes
-                                             : options_.block_bytes);
+        const Draft* draft = part->transfer->stopped()
+                                 ? nullptr
+                                 : part->plan.peek(background ? options_.background_block_bytes
+                                                              : options_.block_bytes);
         if (draft == nullptr) {
             retire(*part);
             any = true;
@@ -285,8 +284,8 @@ void Channel::go_on(ChannelRequest& request, std::uint32_t align) {
 
 void Channel::push(ChannelRequest& request) {
     request.submitted = clock_.now();
-    const bool here = !request.draft.edge &&
-                      (request.lane == os::Lane::kDirect || backend_->takes_buffered());
+    const bool here =
+        !request.draft.edge && (request.lane == os::Lane::kDirect || backend_->takes_buffered());
     if (here) {
         ++at_backend_;
         backend_->push(request);
@@ -299,8 +298,9 @@ void Channel::push(ChannelRequest& request) {
         if (self.draft.edge) {
             gate = std::unique_lock(self.file->edge_gate());
         }
-        self.result = self.op == Op::kRead ? self.file->read_at(self.lane, self.offset, self.pieces)
-                                           : self.file->write_at(self.lane, self.offset, self.pieces);
+        self.result = self.op == Op::kRead
+                          ? self.file->read_at(self.lane, self.offset, self.pieces)
+                          : self.file->write_at(self.lane, self.offset, self.pieces);
         gate = {};
         channel.returned_.put(self);
         channel.wake();
@@ -401,9 +401,10 @@ void Channel::end_of_file(ChannelRequest& request) {
         }
         transfer.fail(base::error(
             ErrorCode::kEndOfFile, "read",
-            fmt::format("the file has {} bytes, and {} bytes from byte {} on were asked for, up to {}; "
-                        "ask for fewer, or allow a short read",
-                        end, extent.bytes, extent.offset, extent.offset + extent.bytes),
+            fmt::format(
+                "the file has {} bytes, and {} bytes from byte {} on were asked for, up to {}; "
+                "ask for fewer, or allow a short read",
+                end, extent.bytes, extent.offset, extent.offset + extent.bytes),
             request.file->info().path, extent.offset));
         free_request(request);
         return;
@@ -461,8 +462,8 @@ void Channel::retire(Part& part) {
     part_quiet(part);
 }
 
-// A part that is not queued: when it has nothing out either, it goes on with its buffered ends, or is
-// done. The transfer may be gone after part_done().
+// A part that is not queued: when it has nothing out either, it goes on with its buffered ends, or
+// is done. The transfer may be gone after part_done().
 void Channel::part_quiet(Part& part) {
     if (part.in_flight != 0) {
         return;

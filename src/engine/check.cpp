@@ -36,8 +36,8 @@ base::Result<void> check_access(const TransferSpec& spec) {
     return {};
 }
 
-base::Result<void> check_extent(const TransferSpec& spec, const Extent& extent,
-                                std::uint64_t index, std::size_t file_count) {
+base::Result<void> check_extent(const TransferSpec& spec, const Extent& extent, std::uint64_t index,
+                                std::size_t file_count) {
     if (extent.file >= file_count) {
         return wrong(spec, fmt::format("extent {} names file {}, and there are {} files", index,
                                        extent.file, file_count));

@@ -54,9 +54,9 @@ base::Result<void> Core::choose_backend() {
         refusals_.push_back(platform_.backends[i].name + ": " + tried.error().message);
         last = std::move(tried.error());
     }
-    return base::fail(last ? std::move(*last)
-                           : base::error(ErrorCode::kInvalidArgument, "engine",
-                                         "no backend was given"));
+    return base::fail(
+        last ? std::move(*last)
+             : base::error(ErrorCode::kInvalidArgument, "engine", "no backend was given"));
 }
 
 Core::~Core() {
@@ -90,8 +90,9 @@ base::Result<Transfer*> Core::start(TransferSpec spec) {
         in_flight_.fetch_sub(1);
         return base::fail(base::error(
             ErrorCode::kWouldBlock, spec.op == Op::kRead ? "read" : "write",
-            fmt::format("{} transfers are in flight, which is the limit (transfers_max); wait for one",
-                        options_.transfers_max)));
+            fmt::format(
+                "{} transfers are in flight, which is the limit (transfers_max); wait for one",
+                options_.transfers_max)));
     }
     auto* transfer = new Transfer(*this, spec.op, std::move(spec.files), std::move(spec.extents),
                                   spec.allow_short);
@@ -102,7 +103,8 @@ base::Result<Transfer*> Core::start(TransferSpec spec) {
     transfer->acquire();  // one reference is the caller's, one is ours until finish()
     add_live(*transfer);
     transfer->on_caller = spec.caller_waits;
-    if (spec.caller_waits || (transfer->paths.empty() && !may_extend(*transfer, options_.preallocate_bytes_min))) {
+    if (spec.caller_waits ||
+        (transfer->paths.empty() && !may_extend(*transfer, options_.preallocate_bytes_min))) {
         prologue(*transfer);
         return transfer;
     }
@@ -171,8 +173,8 @@ base::Result<void> Core::preallocate(Transfer& transfer) {
     return {};
 }
 
-// A small blocking transfer with nothing before it is done here and now: a hop to another thread and
-// back costs more than the read.
+// A small blocking transfer with nothing before it is done here and now: a hop to another thread
+// and back costs more than the read.
 bool Core::run_inline(Transfer& transfer) {
     if (!transfer.on_caller || !options_.domain.threads ||
         transfer.total_bytes > options_.inline_bytes_max ||
@@ -191,8 +193,8 @@ bool Core::run_inline(Transfer& transfer) {
     Part& part = transfer.parts.front();
     part.transfer = &transfer;
     part.channel = &lane->channel();
-    part.plan = Plan(transfer.extents, transfer.files, transfer.op, {},
-                     {transfer.extents.count(), 0});
+    part.plan =
+        Plan(transfer.extents, transfer.files, transfer.op, {}, {transfer.extents.count(), 0});
     // The extra reference keeps it alive to the end of this loop.
     transfer.acquire();
     transfer.expect_parts(1);
@@ -216,7 +218,8 @@ base::Result<void> Core::lay_out_and_link(Transfer& transfer) {
     }
     lay_out(transfer, domains);
     transfer.on_caller = false;
-    // The last part that is done may end the transfer, so nothing of it is read after the last link.
+    // The last part that is done may end the transfer, so nothing of it is read after the last
+    // link.
     const std::size_t count = transfer.parts.size();
     Part* const parts = transfer.parts.data();
     transfer.expect_parts(static_cast<std::uint32_t>(count));

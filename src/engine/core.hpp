@@ -68,7 +68,8 @@ public:
     [[nodiscard]] const std::string& backend_detail() const { return backend_detail_; }
     /// Why the backends before the chosen one were not taken.
     [[nodiscard]] const std::vector<std::string>& refusals() const { return refusals_; }
-    /// Transfers that are the engine's still: those in flight, and those that are just being let go.
+    /// Transfers that are the engine's still: those in flight, and those that are just being let
+    /// go.
     [[nodiscard]] std::uint32_t running() const { return running_.load(); }
     /// Transfers that have not finished.
     [[nodiscard]] std::uint32_t in_flight() const { return in_flight_.load(); }

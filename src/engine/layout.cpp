@@ -31,8 +31,7 @@ public:
                 continue;
             }
             if (before_ + extent.bytes > target) {
-                const std::uint64_t edge =
-                    transfer_.files[extent.file]->geometry().edge_align();
+                const std::uint64_t edge = transfer_.files[extent.file]->geometry().edge_align();
                 // Behind the target (the extents before had no such place) any place will do.
                 const std::uint64_t offset =
                     extent.offset + (target > before_ ? target - before_ : 0);
@@ -83,8 +82,8 @@ void lay_out(Transfer& transfer, std::span<Domain* const> domains) {
             Part& part = transfer.parts[next++];
             part.transfer = &transfer;
             part.channel = &domains[group]->channel(c);
-            part.plan = Plan(transfer.extents, transfer.files, transfer.op, begin, stop, groups,
-                             group);
+            part.plan =
+                Plan(transfer.extents, transfer.files, transfer.op, begin, stop, groups, group);
             begin = stop;
         }
     }

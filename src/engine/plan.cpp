@@ -122,8 +122,8 @@ bool Plan::settle() {
             }
             return true;
         }
-        // What follows another group's bytes is a run of its own, also where it adjoins in the file:
-        // so does RunWalk see it.
+        // What follows another group's bytes is a run of its own, also where it adjoins in the
+        // file: so does RunWalk see it.
         in_run_ = in_run_ && cursor_.skip >= stop;
         cursor_ = {cursor_.index + 1, 0};
     }

@@ -42,13 +42,14 @@ void Transfer::fail(base::Error error) {
 void Transfer::cancel() {
     if (!finished()) {
         // `files` may be growing just now: the prologue opens what has paths.
-        const std::string path = !paths.empty() ? paths.front()
+        const std::string path = !paths.empty()  ? paths.front()
                                  : files.empty() ? ""
                                                  : files.front()->info().path;
-        fail(base::error(ErrorCode::kCancelled, op == Op::kRead ? "read" : "write",
-                         "cancelled before it was through; the memory of a read and the extent of a "
-                         "write are undefined",
-                         path));
+        fail(
+            base::error(ErrorCode::kCancelled, op == Op::kRead ? "read" : "write",
+                        "cancelled before it was through; the memory of a read and the extent of a "
+                        "write are undefined",
+                        path));
     }
 }
 
@@ -112,7 +113,8 @@ void Transfer::part_done() {
 }
 
 void Transfer::finish() {
-    // From here on it is too late to fail; who is writing an error just now gets to the end of that.
+    // From here on it is too late to fail; who is writing an error just now gets to the end of
+    // that.
     if ((state_.fetch_or(kFailing, std::memory_order_acq_rel) & kFailing) != 0) {
         while (!stopped()) {
             std::this_thread::yield();
@@ -165,7 +167,8 @@ void Transfer::abandon() {
     }
 }
 
-// Whoever comes second of finish() and abandon() tells; a cancel that somebody asked for is no news.
+// Whoever comes second of finish() and abandon() tells; a cancel that somebody asked for is no
+// news.
 void Transfer::tell_unobserved() {
     if (error_ && error_->code != ErrorCode::kCancelled &&
         !observed_.exchange(true, std::memory_order_acq_rel)) {
@@ -175,9 +178,10 @@ void Transfer::tell_unobserved() {
 
 void Transfer::end_after_fork() {
     if (!finished()) {
-        error_ = base::error(ErrorCode::kCancelled, op == Op::kRead ? "read" : "write",
-                             "this transfer belongs to the parent process; a fork does not inherit it",
-                             files.empty() ? "" : files.front()->info().path);
+        error_ =
+            base::error(ErrorCode::kCancelled, op == Op::kRead ? "read" : "write",
+                        "this transfer belongs to the parent process; a fork does not inherit it",
+                        files.empty() ? "" : files.front()->info().path);
         observed_.store(true, std::memory_order_relaxed);
         state_.fetch_or(kStopped | kFinished | kFailing, std::memory_order_release);
     }

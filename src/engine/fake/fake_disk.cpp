@@ -171,8 +171,8 @@ void FakeDisk::crash() {
         after.resize(heads() ? inode.bytes : inode.durable_bytes);
         for (const std::uint64_t sector : inode.dirty) {
             const std::uint64_t begin = sector * kSectorBytes;
-            const std::uint64_t end = std::min<std::uint64_t>(
-                {begin + kSectorBytes, after.size(), inode.data.size()});
+            const std::uint64_t end =
+                std::min<std::uint64_t>({begin + kSectorBytes, after.size(), inode.data.size()});
             if (heads() && begin < end) {
                 std::memcpy(after.data() + begin, inode.data.data() + begin, end - begin);
             }

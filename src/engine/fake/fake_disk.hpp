@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A disk in memory, with a file system on it that forgets: names and data are volatile until they are
-// synced, and a crash keeps of the rest what a seed says. It can be slow by a model, refuse by a plan,
-// be cut off at any operation, and be hollow (sizes without bytes) where only time and counts matter.
+// A disk in memory, with a file system on it that forgets: names and data are volatile until they
+// are synced, and a crash keeps of the rest what a seed says. It can be slow by a model, refuse by
+// a plan, be cut off at any operation, and be hollow (sizes without bytes) where only time and
+// counts matter.
 #pragma once
 
 #include "base/clock.hpp"
@@ -51,7 +52,7 @@ struct DiskAccess {
 };
 
 struct Fault {
-    int system_errno = 0;                    ///< fails with this
+    int system_errno = 0;  ///< fails with this
     /// Moves so many at most, cut to the alignment but no fewer than that; 0 moves nothing.
     std::uint64_t bytes_max = UINT64_MAX;
 };
