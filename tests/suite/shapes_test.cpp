@@ -21,7 +21,7 @@ constexpr std::size_t kFileBytesMax = 600'000;
 
 class RandomTransfers {
 public:
-    RandomTransfers(std::uint64_t seed, bool fake) : random_(seed), fake_(fake) {}
+    explicit RandomTransfers(std::uint64_t seed) : random_(seed) {}
 
     [[nodiscard]] EngineOptions options() {
         EngineOptions options;
@@ -158,7 +158,6 @@ private:
     }
 
     std::mt19937_64 random_;
-    [[maybe_unused]] const bool fake_;
     std::vector<File> files_;
     std::vector<std::vector<std::byte>> models_;
 };
@@ -166,7 +165,7 @@ private:
 TEST_P(Shapes, RandomExtentsEqualAModel) {
     for (std::uint64_t seed = 1; seed <= support::engine_seeds(6); ++seed) {
         SCOPED_TRACE(seed);
-        RandomTransfers random(seed, fake());
+        RandomTransfers random(seed);
         use(random.options(), random.setup());
         for (int i = 0; i < 3; ++i) {
             random.add_file(open("file" + std::to_string(i), true));
