@@ -31,7 +31,7 @@ def logs_here(tmp_path, monkeypatch):
     monkeypatch.setattr(run_tests, "ROOT", tmp_path)
 
 
-def run(*steps, budget_s=20):
+def run(*steps, budget_s=1000):
     runner = run_tests.Runner(budget_scale=1.0)
     runner.run_part(Part("part", budget_s, list(steps)))
     return runner.total
