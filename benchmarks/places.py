@@ -26,6 +26,7 @@ from benchmarks import cleanup
 
 GIB = 1 << 30
 FILE_BYTES = GIB
+_COUNTED_FILE_BYTES = GIB // 4
 _IMAGE_BYTES = 3 * GIB
 _TMPFS_MAGIC = "tmpfs"
 
@@ -42,10 +43,11 @@ class Place:
     folder: Path | None = None
     cgroup: Path | None = None
     about: dict[str, Any] = field(default_factory=dict)
+    file_bytes: int = FILE_BYTES
     _made: int = 0
 
     def fill(self, text: str) -> str:
-        """Replaces {file}, {new} and {dir} in a command line; {file} is laid out with 1 GiB on first use."""
+        """Replaces {file}, {new} and {dir} in a command line; {file} is laid out on first use (1 GiB)."""
         if "{file}" in text:
             text = text.replace("{file}", str(self.data_file()))
         if "{new}" in text:
@@ -63,8 +65,8 @@ class Place:
 
     def data_file(self) -> Path:
         path = self._folder() / "data"
-        if not path.exists() or path.stat().st_size != FILE_BYTES:
-            _lay_out(path, FILE_BYTES)
+        if not path.exists() or path.stat().st_size < self.file_bytes:
+            _lay_out(path, self.file_bytes)
         return path
 
     def _folder(self) -> Path:
@@ -237,10 +239,11 @@ class Places:
 
     @contextlib.contextmanager
     def open(self, name: str, rate: Mapping[str, int]) -> Iterator[Place]:
-        if name in ("model", "count", "memory", "gpu"):
-            # These measure no device; what they put into a file needs only somewhere to be.
-            folder = self._folder("loop") if name == "count" and os.geteuid() == 0 else None
-            yield Place(name, folder, None, {})
+        if name in ("model", "memory", "gpu"):
+            yield Place(name)
+        elif name == "count":  # no device is measured; the file needs only somewhere to be
+            folder = self._folder("disk")
+            yield Place(name, folder, None, _about_mount(folder), _COUNTED_FILE_BYTES)
         elif name == "disk":
             folder = self._folder("disk")
             yield Place(name, folder, None, _about_mount(folder))

@@ -2,9 +2,9 @@
 """The two sides of a bar, made from the words of `ours_run` and `peer_run`.
 
     program ARG...    our benchmark program (built with PENSTOCK_BENCHMARKS=ON), over the public API
-    model ARG...      our program over the engine's simulator
+    model ARG...      our program over the inside of the engine: the simulator
     callgrind SMALL LARGE ARG...
-                      user instructions of the program, an operation: run with --count=SMALL and --count=LARGE under
+                      user instructions of that program, an operation: run with --count=SMALL and --count=LARGE under
                       callgrind, the difference divided, so that start-up cancels
     python ARG...     `python -m benchmarks.python_side ARG...` in a fresh interpreter
     fio KIND KEY=VALUE...    fio; see fio.py
@@ -138,5 +138,5 @@ def make_side(text: str, *, build: Path | None, handicap: str = "") -> Side:
         name = "penstock_bench_ours" if kind == "program" else "penstock_bench_model"
         return Program(find_program(name, build), words, handicap)
     if kind == "callgrind":
-        return Callgrind(find_program("penstock_bench_ours", build), words, handicap)
+        return Callgrind(find_program("penstock_bench_model", build), words, handicap)
     raise ValueError(f"{text!r}: starts with none of program, model, callgrind, python, fio")

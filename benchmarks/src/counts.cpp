@@ -132,27 +132,6 @@ void syscalls(const Arguments& arguments, Figures& figures) {
     note_engine(engine, figures);
 }
 
-void instructions(const Arguments& arguments, Figures& figures) {
-    const std::string what = arguments.text("what");
-    const std::uint64_t count = arguments.number("count");
-    Memory memory(kWindowBlocks * kBlock);
-    Engine engine(counted_options(arguments));
-    const File file(arguments.text("path"));
-    TransferRequest request = counted_request(arguments, file, memory);
-    if (what == "blocking" && !arguments.handicap("hop")) {
-        for (const Extent& extent : request.extents) {
-            engine.read(file, {static_cast<std::byte*>(extent.memory), extent.bytes},
-                        extent.offset);
-        }
-    } else if (what == "blocking" || arguments.handicap("each")) {
-        one_by_one(engine, request);
-    } else {
-        engine.submit(std::move(request)).wait();
-    }
-    figures.set("operations", count);
-    note_engine(engine, figures);
-}
-
 namespace {
 
 void idle_cpu(const Arguments& arguments, Figures& figures, const std::string& path) {

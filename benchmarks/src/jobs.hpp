@@ -15,7 +15,6 @@ void random_reads(const Arguments& arguments, Figures& figures);
 void latency(const Arguments& arguments, Figures& figures);
 void many_small(const Arguments& arguments, Figures& figures);
 void syscalls(const Arguments& arguments, Figures& figures);
-void instructions(const Arguments& arguments, Figures& figures);
 void idle(const Arguments& arguments, Figures& figures);
 
 /// The defaults, with --block, --depth and --backend.

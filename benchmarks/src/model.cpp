@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // penstock_bench_model JOB --key=value ...: the engine with its default options on the simulator's
 // disks (100 us a request, 32 at once, 7 GB/s; copies 10 GB/s on each of two cores) under a virtual
-// clock. What it prints as `value` is exact: time is counted, not measured.
+// clock. What it prints as `value` is exact: time is counted, not measured. (`instructions`, beside
+// them, is the engine on real files, for callgrind.)
 #include "api/options.hpp"
 #include "common.hpp"
 #include "engine/fake/simulation.hpp"
+#include "instructions.hpp"
 
 #include <penstock/version.hpp>
 
@@ -261,6 +263,7 @@ int main(int count, char** words) {
                                           {"random", random_reads},
                                           {"devices", devices},
                                           {"classes", classes},
-                                          {"copies", copies}},
+                                          {"copies", copies},
+                                          {"instructions", penstock::benchmarks::instructions}},
                                          count, words);
 }

@@ -8,7 +8,6 @@ int main(int count, char** words) {
     namespace jobs = penstock::benchmarks;
     return jobs::run_job("penstock_bench_ours",
                          {{"idle", jobs::idle},
-                          {"instructions", jobs::instructions},
                           {"latency", jobs::latency},
                           {"many_small", jobs::many_small},
                           {"random", jobs::random_reads},

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work to be counted by callgrind: the real engine on real files, its channel turned by this
+// thread. One thread, because valgrind runs one at a time and lets no other in while one of them
+// sleeps in io_uring_enter. User instructions are the same wherever the channel is turned.
+#include "instructions.hpp"
+
+#include "api/options.hpp"
+#include "base/clock.hpp"
+#include "engine/core.hpp"
+#include "os/local_file_system.hpp"
+
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace penstock::benchmarks {
+
+namespace {
+
+constexpr std::uint64_t kBlock = 4096;
+constexpr std::uint64_t kMiB = 1 << 20;
+constexpr std::uint64_t kWindow = 16 * kMiB;
+
+class Turned {
+public:
+    explicit Turned(std::uint32_t depth) {
+        EngineOptions options;
+        options.queue_depth = depth;
+        auto core_options = api::core_options(options);
+        core_options->domain.threads = false;
+        auto core =
+            engine::Core::make(*core_options, {.file_system = os::local_file_system(),
+                                               .backends = api::backends_for(BackendKind::kUring),
+                                               .clock = std::make_shared<base::SteadyClock>(),
+                                               .make_mover = {}});
+        if (!core) {
+            throw CannotRun("io_uring is what is counted: " + core.error().message);
+        }
+        core_ = std::move(*core);
+    }
+
+    std::shared_ptr<os::File> open(const std::string& path) {
+        auto file = core_->file_system().open(path, {});
+        if (!file) {
+            throw CannotRun(file.error().message);
+        }
+        return *file;
+    }
+
+    void read(const std::shared_ptr<os::File>& file, std::vector<Extent> extents, bool blocking) {
+        engine::TransferSpec spec;
+        spec.files = {file};
+        spec.extents = engine::Extents(std::move(extents));
+        spec.caller_waits = blocking;
+        auto started = core_->start(std::move(spec));
+        if (!started) {
+            throw std::runtime_error(started.error().message);
+        }
+        engine::Transfer* transfer = *started;
+        while (!transfer->finished()) {
+            // Not turn(true): it would sleep on after the transfer has finished in it.
+            bool moved = false;
+            core_->for_each_domain(
+                [&](engine::Domain& domain) { moved = domain.channel(0).turn(false) || moved; });
+            if (!moved) {
+                std::this_thread::sleep_for(std::chrono::microseconds(20));
+            }
+        }
+        transfer->mark_observed();
+        const std::string message = transfer->error() != nullptr ? transfer->error()->message : "";
+        transfer->abandon();
+        transfer->release();
+        if (!message.empty()) {
+            throw std::runtime_error(message);
+        }
+    }
+
+    [[nodiscard]] std::string backend() const { return core_->backend_name(); }
+
+private:
+    std::shared_ptr<engine::Core> core_;
+};
+
+}  // namespace
+
+void instructions(const Arguments& arguments, Figures& figures) {
+    const std::string what = arguments.text("what");
+    const std::uint64_t count = arguments.number("count");
+    const std::uint64_t bytes = what == "1m" ? kMiB : kBlock;
+    Turned engine(what == "1m" ? 16 : 128);
+    const auto file = engine.open(arguments.text("path"));
+    const Memory memory(kWindow);
+    const std::uint64_t blocks = 64 * kMiB / bytes;  // of the file: all that is asked of it
+    std::vector<Extent> extents;
+    Random random;
+    for (std::uint64_t i = 0; i < count; ++i) {
+        const std::uint64_t block = what == "1m" ? i % blocks : random.below(blocks);
+        extents.push_back({block * bytes, bytes, memory.data() + i * bytes % kWindow, 0});
+    }
+    const bool hop = arguments.handicap("hop");
+    if (what == "blocking" || arguments.handicap("each")) {
+        for (const Extent& extent : extents) {
+            engine.read(file, {extent}, what == "blocking" && !hop);
+        }
+    } else {
+        engine.read(file, std::move(extents), false);
+    }
+    figures.set("operations", count);
+    figures.set("backend", engine.backend());
+}
+
+}  // namespace penstock::benchmarks
