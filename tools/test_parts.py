@@ -96,7 +96,7 @@ def parts(long=False):
     all_parts = [
         Part(
             "checks",
-            40,
+            120,
             [
                 Step("layers", tool("check_layers")),
                 Step("tidy", tool("check_tidy")),
@@ -104,17 +104,17 @@ def parts(long=False):
                 Step("tools", pytest("tests/tools"), count="junit"),
             ],
         ),
-        Part("release", 200, [build("release"), tests("release", seeds=100_000)]),
-        Part("asan-ubsan", 200, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)]),
+        Part("release", 480, [build("release"), tests("release", seeds=100_000)]),
+        Part("asan-ubsan", 480, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)]),
         Part(
             "tsan",
-            130,
+            360,
             [build("tsan", "engine_tests"), tests("tsan", *ENGINE_TESTS, seeds=500, env=TSAN)],
             needs=["tests/engine/*.cpp"],
         ),
         Part(
             "python",
-            110,
+            300,
             [
                 Step("wheel", tool("build_wheel"), gate=True),
                 Step("pytest", pytest("python/tests"), count="junit"),
@@ -123,14 +123,14 @@ def parts(long=False):
         ),
         Part(
             "benchmarks",
-            40,
+            120,
             [Step("pytest", pytest("tests/benchmarks"), count="junit")],
             needs=["tests/benchmarks/test_*.py"],
         ),
-        Part("examples", 40, [Step("installed", tool("check_examples"))], needs=["examples/*.cpp"]),
+        Part("examples", 120, [Step("installed", tool("check_examples"))], needs=["examples/*.cpp"]),
         Part(
             "docs",
-            40,
+            120,
             [Step("pytest", pytest("tests/docs"), count="junit")],
             needs=["tests/docs/test_*.py"],
         ),
