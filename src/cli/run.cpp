@@ -64,6 +64,12 @@ int wrong_usage(const CommandLine& line, const CLI::ParseError& error) {
     return kWrongUsage;
 }
 
+// CLI11 would only miss a subcommand.
+bool is_unknown_command(const CommandLine& line, const std::string& word) {
+    return !word.starts_with('-') && word != line.bench->get_name() &&
+           word != line.doctor->get_name();
+}
+
 int run_command(CommandLine& line, std::span<const std::string> args) {
     const InterruptGuard guard;
     try {
@@ -92,6 +98,13 @@ int run(std::span<const std::string> args) {
     try {
         if (args.empty()) {
             fmt::print("{}", line.app.help());
+            return kWrongUsage;
+        }
+        if (is_unknown_command(line, args[0])) {
+            fmt::print(stderr,
+                       "penstock: there is no command '{}'; there are bench and doctor\n"
+                       "Try: penstock --help\n",
+                       args[0]);
             return kWrongUsage;
         }
         line.app.parse(std::vector<std::string>(args.rbegin(), args.rend()));

@@ -31,13 +31,16 @@ std::string all_of(int fd) {
 
 }  // namespace
 
-Program::Program(const std::vector<std::string>& args)
+Program::Program(const std::vector<std::string>& args, const std::function<void()>& first)
     : out_(::memfd_create("out", MFD_CLOEXEC)), err_(::memfd_create("err", MFD_CLOEXEC)) {
     std::fflush(nullptr);
     pid_ = ::fork();
     if (pid_ == 0) {
         ::dup2(out_, STDOUT_FILENO);
         ::dup2(err_, STDERR_FILENO);
+        if (first) {
+            first();
+        }
         const int status = run(args);
         std::cout.flush();
         std::fflush(nullptr);
@@ -66,8 +69,8 @@ Outcome Program::wait() {
             all_of(err_)};
 }
 
-Outcome run_cli(const std::vector<std::string>& args) {
-    return Program(args).wait();
+Outcome run_cli(const std::vector<std::string>& args, const std::function<void()>& first) {
+    return Program(args, first).wait();
 }
 
 std::vector<std::string> names_in(const std::string& folder) {

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,8 @@ struct Outcome {
 
 class Program {
 public:
-    explicit Program(const std::vector<std::string>& args);
+    /// `first` is called in the new process before the command line runs.
+    explicit Program(const std::vector<std::string>& args, const std::function<void()>& first = {});
     ~Program();
     Program(const Program&) = delete;
     Program& operator=(const Program&) = delete;
@@ -32,7 +34,8 @@ private:
 };
 
 /// From start to end.
-[[nodiscard]] Outcome run_cli(const std::vector<std::string>& args);
+[[nodiscard]] Outcome run_cli(const std::vector<std::string>& args,
+                              const std::function<void()>& first = {});
 
 /// Names in a folder.
 [[nodiscard]] std::vector<std::string> names_in(const std::string& folder);
