@@ -26,7 +26,6 @@ from penstock._core import (
     FileInfo,
     LatencyStats,
     Transfer,
-    __version__,
     as_bytes,
     default_engine,
     empty,
@@ -36,6 +35,8 @@ from penstock._core import (
     write_async,
 )
 from penstock._errors import Cancelled, EndOfFile, Error, Unsupported, WouldBlock
+
+__version__: str = _core.version
 
 __all__ = [
     "Buffer",
@@ -64,5 +65,5 @@ __all__ = [
 ]
 
 # What runs when the interpreter ends is done first: it works on memory of Python's.
-_atexit.register(_core._at_exit)
-_os.register_at_fork(after_in_child=_core._after_fork_in_child)
+_atexit.register(_core.at_exit)
+_os.register_at_fork(after_in_child=_core.after_fork_in_child)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno as _errno
 import os as _os
+from typing import Any
 
 
 class Error(OSError):
@@ -41,12 +42,13 @@ class Error(OSError):
 
     @property
     def path(self) -> str | None:
-        return self.filename
+        name: str | None = self.filename
+        return name
 
     def __str__(self) -> str:
         return self.message
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[object, ...]:
         return _remake, (type(self).__name__, self.message, self.errno, self.operation, self.filename, self.offset)
 
 
@@ -68,10 +70,11 @@ class Unsupported(Error):
 
 def _of_system(builtin: type[OSError]) -> type[Error]:
     """Both: an Error, and the built-in class that Python has for the errno."""
-    return type(builtin.__name__, (Error, builtin), {"__module__": __name__, "__doc__": builtin.__doc__})
+    made: type[Error] = type(builtin.__name__, (Error, builtin), {"__module__": __name__, "__doc__": builtin.__doc__})
+    return made
 
 
-_BY_ERRNO = {
+_BY_ERRNO: dict[int, type[Error]] = {
     number: _of_system(builtin)
     for number, builtin in (
         (_errno.ENOENT, FileNotFoundError),
@@ -82,13 +85,14 @@ _BY_ERRNO = {
     )
 }
 _BY_ERRNO[_errno.EPERM] = _BY_ERRNO[_errno.EACCES]
-_BY_NAME = {made.__name__: made for made in (Error, EndOfFile, Cancelled, WouldBlock, Unsupported, *_BY_ERRNO.values())}
+_ALL: tuple[type[Error], ...] = (Error, EndOfFile, Cancelled, WouldBlock, Unsupported, *_BY_ERRNO.values())
+_BY_NAME = {made.__name__: made for made in _ALL}
 
 # penstock::ErrorCode
 _INVALID_ARGUMENT, _SYSTEM, _END_OF_FILE, _CANCELLED, _WOULD_BLOCK, _UNSUPPORTED, _OUT_OF_MEMORY, _CLOSED = range(1, 9)
 
 
-def _remake(name: str, *arguments) -> Error:
+def _remake(name: str, *arguments: Any) -> Error:
     return _BY_NAME.get(name, Error)(*arguments)
 
 
@@ -103,10 +107,11 @@ def from_core(
     if code == _SYSTEM:
         made = _BY_ERRNO.get(number, Error)
     else:
-        made = {
+        by_code: dict[int, type[Error]] = {
             _END_OF_FILE: EndOfFile,
             _CANCELLED: Cancelled,
             _WOULD_BLOCK: WouldBlock,
             _UNSUPPORTED: Unsupported,
-        }.get(code, Error)
+        }
+        made = by_code.get(code, Error)
     return made(message, number or None, operation or None, path, offset)

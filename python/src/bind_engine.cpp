@@ -376,8 +376,8 @@ void bind_functions(nb::module_& m) {
         nb::sig("def default_engine() -> Engine"),
         "The engine of read(), write() and so on; made at its first use, with the options of the "
         "environment then.");
-    m.def("_at_exit", at_exit);
-    m.def("_after_fork_in_child", after_fork_in_child);
+    m.def("at_exit", at_exit);
+    m.def("after_fork_in_child", after_fork_in_child);
 }
 
 }  // namespace

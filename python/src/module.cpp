@@ -9,7 +9,7 @@ NB_MODULE(_core, m) {
     // Whoever ends the interpreter by force leaves objects behind, and that is no news.
     nanobind::set_leak_warnings(false);
     m.doc() = "The compiled part of penstock; use the package.";
-    m.attr("__version__") = PENSTOCK_VERSION;
+    m.attr("version") = PENSTOCK_VERSION;
     python::bind_errors(m);
     python::bind_memory(m);
     python::bind_file(m);

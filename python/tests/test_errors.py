@@ -4,6 +4,10 @@
 import errno
 import os
 import pickle
+import shutil
+import subprocess
+import sys
+import textwrap
 
 import penstock
 import pytest
@@ -52,11 +56,37 @@ def test_a_pipe(engine, tmp_path):
         engine.read(tmp_path / "pipe", bytearray(1))
 
 
-def test_a_full_disk(engine):
-    if not os.path.exists("/dev/full"):
-        pytest.skip("no /dev/full")
-    with pytest.raises(penstock.Error):
-        engine.write("/dev/full", b"x")
+def test_a_device_without_blocks(engine):
+    with pytest.raises(penstock.Unsupported, match="block device"):
+        engine.write("/dev/null", b"x")
+
+
+def test_a_full_disk(tmp_path):
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("mounting a small file system needs root")
+    program = """
+        import errno, penstock
+        engine = penstock.Engine()
+        for big in (engine.write, lambda *a: engine.write_async(*a).wait()):
+            try:
+                big("small/file", bytes(4 << 20))
+            except penstock.Error as error:
+                assert error.errno == errno.ENOSPC and "small/file" in error.path, error
+                assert "free some space" in str(error), error
+            else:
+                raise SystemExit("4 MiB fit into 1 MiB")
+        open("small/file", "w").close()
+        assert engine.write("small/other", b"x", sync=True) == 1
+    """
+    (tmp_path / "small").mkdir()
+    (tmp_path / "program.py").write_text(textwrap.dedent(program))
+    # In a mount namespace of its own, which takes the mount along when it ends.
+    mount = 'mount -t tmpfs -o size=1m none small || exit 77; exec "$0" program.py'
+    command = ["unshare", "-m", "sh", "-c", mount, sys.executable]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    if run.returncode == 77 or run.stderr.startswith("unshare"):
+        pytest.skip(f"no mount here: {run.stderr.strip()}")
+    assert run.returncode == 0, run.stderr
 
 
 def test_a_file_that_shrinks(engine, tmp_path):

@@ -83,6 +83,17 @@ def test_glibc():
     assert versions and max(versions) <= GLIBC_MAX, versions[max(versions)]
 
 
+def test_auditwheel():
+    """The same by auditwheel, of the wheel that this was installed from."""
+    wheels = sorted((Path(__file__).parents[2] / "build" / "wheels").glob("penstock-*.whl"))
+    if not wheels or shutil.which("auditwheel", path=str(Path(sys.executable).parent)) is None:
+        pytest.skip("no wheel in build/wheels, or no auditwheel")
+    command = [sys.executable, "-m", "auditwheel", "show", wheels[-1]]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    tags = re.findall(r'platform tag:\s*"manylinux_(\d+)_(\d+)_', said)
+    assert tags and max(tuple(map(int, tag)) for tag in tags) <= GLIBC_MAX, said
+
+
 def test_libraries():
     if shutil.which("readelf") is None:
         pytest.skip("readelf is not installed")
