@@ -36,12 +36,13 @@ void Workers::post(Job& job) {
         if (alone) {
             jobs_.pop_front();
             --queued_;
+        } else {
+            // Under the lock: the job may be the last, and whoever waits for it destroy this object.
+            work_.notify_one();
         }
     }
     if (alone) {
         job.run(job);
-    } else {
-        work_.notify_one();
     }
 }
 
