@@ -102,8 +102,8 @@ base::Result<void> Domain::start_channel() {
 }
 
 Domain::~Domain() {
-    // A worker tells its channel of the last move or write, and only then wakes it: it may be at that
-    // still when the transfer has long finished. So the workers end before the channels.
+    // A worker tells its channel of the last move or write, and only then wakes it: it may be at
+    // that still when the transfer has long finished. So the workers end before the channels.
     copy_.reset();
     blocking_.reset();
     for (const auto& member : channels_) {

@@ -37,7 +37,8 @@ void Workers::post(Job& job) {
             jobs_.pop_front();
             --queued_;
         } else {
-            // Under the lock: the job may be the last, and whoever waits for it destroy this object.
+            // Under the lock: the job may be the last, and whoever waits for it destroy this
+            // object.
             work_.notify_one();
         }
     }
