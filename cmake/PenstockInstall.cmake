@@ -23,6 +23,9 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/penstockConfigVersion.cm
 install(FILES "${PROJECT_BINARY_DIR}/penstockConfig.cmake"
               "${PROJECT_BINARY_DIR}/penstockConfigVersion.cmake"
         DESTINATION "${package_dir}" COMPONENT development)
+# Relative to where it lies, so that `cmake --install --prefix` and moving the folder are both right.
+file(RELATIVE_PATH PENSTOCK_PC_TO_PREFIX "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+string(REGEX REPLACE "/$" "" PENSTOCK_PC_TO_PREFIX "${PENSTOCK_PC_TO_PREFIX}")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/penstock.pc.in" "${PROJECT_BINARY_DIR}/penstock.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/penstock.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig"
         COMPONENT development)
