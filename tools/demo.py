@@ -24,6 +24,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # while importing there is nothing to clean up
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
@@ -311,7 +313,11 @@ def check_space(parent):
         )
 
 
+signals = []  # that came
+
+
 def on_signal(number, frame):
+    signals.append(number)
     raise KeyboardInterrupt
 
 
@@ -320,7 +326,7 @@ def main():
     parser.add_argument("--dir", type=Path, default=ROOT / "build" / "demo", help="a folder on the disk to be shown")
     parser.add_argument("--seconds", type=float, default=100, help="about how long to measure (default 100)")
     args = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, on_signal)
     screen = Screen()
     try:
@@ -334,10 +340,12 @@ def main():
             doctor(screen, folder)
         summary(screen, large, random, model)
         return 0
-    except KeyboardInterrupt:
-        screen.say("demo: ended early; its files are removed")
-        return 130
-    except OSError as error:
+    except (KeyboardInterrupt, Exception) as error:
+        if signals:  # whatever it has become on its way up (torch.save makes an error of its own of it)
+            screen.say("demo: ended early; its files are removed")
+            return 128 + signals[0]
+        if not isinstance(error, OSError):
+            raise
         screen.say(f"demo: {error}\nIts files are removed.")
         return 1
 
