@@ -8,6 +8,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -42,11 +43,12 @@ int main() {
         for (std::size_t i = 0; i < kFiles; ++i) {
             out.paths.push_back(shard(i));
         }
+        // Neighbours in a file that follow each other in the list are written (and read) together.
         for (std::size_t i = 0; i < count; ++i) {
-            out.extents.push_back({.offset = i / kFiles * kTensorBytes,
+            out.extents.push_back({.offset = i % kTensorsPerFile * kTensorBytes,
                                    .bytes = kTensorBytes,
                                    .memory = memory.data() + i * kTensorBytes,
-                                   .file = static_cast<std::uint32_t>(i % kFiles)});
+                                   .file = static_cast<std::uint32_t>(i / kTensorsPerFile)});
         }
         const std::vector<penstock::Extent> extents = out.extents;
         const std::uint64_t written = engine.submit(std::move(out)).wait();
