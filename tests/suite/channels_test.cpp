@@ -35,7 +35,7 @@ std::vector<std::uint64_t> shares(const std::vector<Extent>& extents, std::uint6
 
 TEST(Channels, ShareScatteredRowsOfAnyLength) {
     for (const std::uint64_t row_bytes : {64, 1000, 4096, 5000}) {
-        for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+        for (std::uint64_t seed = 1; seed <= 3; ++seed) {
             std::mt19937_64 random(seed);
             std::vector<std::byte> memory(row_bytes);
             std::vector<Extent> extents;

@@ -168,8 +168,9 @@ TEST_P(Life, CancelledWriteLeavesTheRestOfTheFile) {
 TEST_P(Life, ErrorOfADroppedTransferIsRaisedOnce) {
     const File file = with_bytes("file", pattern(1000, 1));
     std::vector<std::byte> into(4096);
-    for (int i = 0; i < 3; ++i) {
-        engine().submit(request_of(false, file, into.data(), into.size(), 0)).reset();
+    std::vector<std::byte> dropped(3 * 4096);
+    for (std::size_t i = 0; i < 3; ++i) {
+        engine().submit(request_of(false, file, dropped.data() + i * 4096, 4096, 0)).reset();
     }
     const auto error = error_of([&] { return engine().drain(); });
     ASSERT_TRUE(error);
