@@ -241,8 +241,8 @@ class Places:
     def open(self, name: str, rate: Mapping[str, int]) -> Iterator[Place]:
         if name in ("model", "memory", "gpu"):
             yield Place(name)
-        elif name == "count":  # no device is measured; the file needs only somewhere to be
-            folder = self._folder("disk")
+        elif name == "count":  # no device is measured, but a fast one has fewer turns that find nothing
+            folder = self._folder("loop" if os.geteuid() == 0 else "disk")
             yield Place(name, folder, None, _about_mount(folder), _COUNTED_FILE_BYTES)
         elif name == "disk":
             folder = self._folder("disk")

@@ -27,16 +27,19 @@ constexpr std::uint64_t kWindow = 16 * kMiB;
 
 class Turned {
 public:
-    explicit Turned(std::uint32_t depth) {
+    /// `threads`: the engine has its own, as for callers; then with POSIX threads in place of
+    /// io_uring.
+    Turned(std::uint32_t depth, bool threads) : threads_(threads) {
         EngineOptions options;
         options.queue_depth = depth;
         auto core_options = api::core_options(options);
-        core_options->domain.threads = false;
-        auto core =
-            engine::Core::make(*core_options, {.file_system = os::local_file_system(),
-                                               .backends = api::backends_for(BackendKind::kUring),
-                                               .clock = std::make_shared<base::SteadyClock>(),
-                                               .make_mover = {}});
+        core_options->domain.threads = threads;
+        auto core = engine::Core::make(
+            *core_options,
+            {.file_system = os::local_file_system(),
+             .backends = api::backends_for(threads ? BackendKind::kPosix : BackendKind::kUring),
+             .clock = std::make_shared<base::SteadyClock>(),
+             .make_mover = {}});
         if (!core) {
             throw CannotRun("io_uring is what is counted: " + core.error().message);
         }
@@ -62,12 +65,16 @@ public:
         }
         engine::Transfer* transfer = *started;
         while (!transfer->finished()) {
+            if (threads_) {
+                (void)transfer->wait(base::kForever);
+                continue;
+            }
             // Not turn(true): it would sleep on after the transfer has finished in it.
             bool moved = false;
             core_->for_each_domain(
                 [&](engine::Domain& domain) { moved = domain.channel(0).turn(false) || moved; });
             if (!moved) {
-                std::this_thread::sleep_for(std::chrono::microseconds(20));
+                std::this_thread::sleep_for(std::chrono::microseconds(100));
             }
         }
         transfer->mark_observed();
@@ -82,6 +89,7 @@ public:
     [[nodiscard]] std::string backend() const { return core_->backend_name(); }
 
 private:
+    bool threads_;
     std::shared_ptr<engine::Core> core_;
 };
 
@@ -91,7 +99,8 @@ void instructions(const Arguments& arguments, Figures& figures) {
     const std::string what = arguments.text("what");
     const std::uint64_t count = arguments.number("count");
     const std::uint64_t bytes = what == "1m" ? kMiB : kBlock;
-    Turned engine(what == "1m" ? 16 : 128);
+    // A blocking read is done inline, by plain system calls, whatever the backend is.
+    Turned engine(what == "1m" ? 16 : 128, what == "blocking");
     const auto file = engine.open(arguments.text("path"));
     const Memory memory(kWindow);
     const std::uint64_t blocks = 64 * kMiB / bytes;  // of the file: all that is asked of it
