@@ -38,14 +38,19 @@ std::uint64_t largest_block(const BenchOptions& options) {
 
 void check_space(const std::string& folder, std::uint64_t bytes) {
     const Space space = FileSystem::local().space(folder);
-    if (space.free_bytes < bytes + kSpaceLeft) {
-        throw error(
-            ErrorCode::kSystem, ENOSPC, folder,
-            fmt::format("bench {}: a scratch file of {} was to be made, and {} are free "
-                        "(64 MiB are left to others); free some space, or choose a smaller "
-                        "file: --size 64MiB",
-                        folder, base::format_bytes(bytes), base::format_bytes(space.free_bytes)));
+    if (space.free_bytes >= bytes + kSpaceLeft) {
+        return;
     }
+    std::string cure = "free some space, or name a folder on another disk";
+    if (space.free_bytes >= kSpaceLeft + (1 << 20)) {
+        cure += fmt::format(", or choose a smaller file: --size {}MiB",
+                            (space.free_bytes - kSpaceLeft) >> 20);
+    }
+    throw error(
+        ErrorCode::kSystem, ENOSPC, folder,
+        fmt::format("bench {}: a scratch file of {} was to be made, and {} are free (64 MiB "
+                    "are left to others); {}",
+                    folder, base::format_bytes(bytes), base::format_bytes(space.free_bytes), cure));
 }
 
 // Fills [0, bytes) and stops early when it takes too long and nobody asked for an exact size.

@@ -153,7 +153,7 @@ Finding space(const std::string& path) {
         finding.what += ": nothing can be written";
     } else if (room.free_bytes < kSpaceEnough || share < 5) {
         finding.verdict = Verdict::kBetter;
-        finding.what += ": nearly full file systems and drives write slowly";
+        finding.what += ": little room; nearly full file systems and drives write slowly";
     }
     if (finding.verdict != Verdict::kOk) {
         finding.cure =
