@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <numeric>
+#include <new>
 #include <random>
 #include <vector>
 
@@ -48,6 +48,21 @@ void let_go(Transfer* transfer) {
     transfer->abandon();
     transfer->release();
 }
+
+// A plan depends on where memory lies in its page, so a replay needs it at the same place there.
+template <typename T>
+struct PageAllocator {
+    using value_type = T;
+    PageAllocator() = default;
+    template <typename U>
+    explicit PageAllocator(const PageAllocator<U>& /*other*/) {}
+    T* allocate(std::size_t n) {
+        return static_cast<T*>(::operator new (n * sizeof(T), std::align_val_t{4096}));
+    }
+    void deallocate(T* p, std::size_t /*n*/) { ::operator delete (p, std::align_val_t{4096}); }
+    bool operator==(const PageAllocator& /*other*/) const { return true; }
+};
+using Bytes = std::vector<std::byte, PageAllocator<std::byte>>;
 
 // One random life: a few transfers over a small disk that misbehaves, checked against a model.
 struct Life {
@@ -133,7 +148,7 @@ struct Life {
     void read_some() {
         const auto list = random_extents();
         fill(memory);
-        std::vector<std::byte> expected = memory;
+        Bytes expected = memory;
         for (const Extent& extent : list) {
             std::memcpy(expected.data() + (static_cast<std::byte*>(extent.memory) - memory.data()),
                         truth.data() + extent.offset, extent.bytes);
@@ -150,7 +165,7 @@ struct Life {
         }
     }
 
-    void fill(std::vector<std::byte>& bytes) {
+    void fill(Bytes& bytes) {
         for (std::size_t i = 0; i + 8 <= bytes.size(); i += 8) {
             const std::uint64_t word = random();
             std::memcpy(bytes.data() + i, &word, 8);
@@ -206,8 +221,8 @@ struct Life {
     std::mt19937_64 random;
     std::unique_ptr<Simulation> simulation;
     std::shared_ptr<os::File> file;
-    std::vector<std::byte> truth;
-    std::vector<std::byte> memory;
+    Bytes truth;
+    Bytes memory;
 };
 
 TEST(Simulation, RandomLivesAreRightAndReplay) {
