@@ -203,7 +203,8 @@ public:
                                        std::uint64_t offset = 0,
                                        const TransferOptions& options = {});
 
-    /// Many extents over many files on several devices: one transfer.
+    /// Many extents over many files on several devices: one transfer. Extents that follow one
+    /// another in the list and in the file go together, so list them in the order of the files.
     [[nodiscard]] Transfer submit(TransferRequest request);
     /// The same, for somebody who will wait at once: small ones are then done when this returns.
     [[nodiscard]] Transfer run(TransferRequest request);
