@@ -72,16 +72,17 @@ void Channel::poke() {
     wake();
 }
 
+// Both poke, for a channel that is about to sleep looks at that once more, and not at `paused_`.
 void Channel::pause() {
     quiet_.store(0);
     paused_.store(true);
-    wake();
+    poke();
 }
 
 void Channel::resume() {
     paused_.store(false);
     quiet_.store(0);
-    wake();
+    poke();
 }
 
 void Channel::wait_device_quiet(base::Nanos timeout) const {
