@@ -43,7 +43,7 @@ class Place:
     folder: Path | None = None
     cgroup: Path | None = None
     about: dict[str, Any] = field(default_factory=dict)
-    file_bytes: int = FILE_BYTES
+    file_bytes: int = field(default_factory=lambda: FILE_BYTES)
     _made: int = 0
 
     def fill(self, text: str) -> str:

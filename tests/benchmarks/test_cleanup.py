@@ -50,6 +50,7 @@ import sys, time
 from pathlib import Path
 from benchmarks import cleanup, places
 cleanup.raise_on_signals()
+places.FILE_BYTES = 16 << 20
 folder = Path(sys.argv[1])
 try:
     with places.Places(folder, folder) as made, made.open("throttled", {"bps": 500_000_000}) as place:
@@ -102,7 +103,8 @@ def test_the_next_run_removes_what_a_killed_one_left(tmp_path):
 
 
 @needs_root
-def test_the_loop_disk_takes_direct_io(tmp_path):
+def test_the_loop_disk_takes_direct_io(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "FILE_BYTES", 16 << 20)
     with places.Places(tmp_path, tmp_path) as made, made.open("loop", {}) as place:
         file = place.data_file()
         assert file.stat().st_size == places.FILE_BYTES
