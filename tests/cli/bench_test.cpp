@@ -104,7 +104,8 @@ TEST_F(BenchTest, SequentialBlocksThatTheEngineDoesNotCutAreTheRowsOwn) {
     const Outcome outcome = run_cli(quick(folder(), {"--rw", "read,write", "--block-size",
                                                      "4KiB,96KiB", "--depth", "4", "--json", "-"}));
     ASSERT_EQ(outcome.status, 0) << outcome.err;
-    for (const auto& job : nlohmann::json::parse(outcome.out).at("jobs")) {
+    const auto report = nlohmann::json::parse(outcome.out);
+    for (const auto& job : report.at("jobs")) {
         const auto& sample = job.at("samples").at(0);
         EXPECT_EQ(sample.at("operations").get<std::uint64_t>() *
                       job.at("block_bytes").get<std::uint64_t>(),
@@ -215,7 +216,8 @@ TEST_F(BenchTest, BesideFioItPrintsTheRatioOfEachPair) {
     ASSERT_EQ(outcome.status, 0) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("Penstock / fio ("));
     EXPECT_THAT(outcome.err, HasSubstr("95 % interval"));
-    for (const auto& job : nlohmann::json::parse(outcome.out).at("jobs")) {
+    const auto report = nlohmann::json::parse(outcome.out);
+    for (const auto& job : report.at("jobs")) {
         const auto& samples = job.at("samples");
         ASSERT_EQ(samples.size(), 6U);
         EXPECT_EQ(std::count_if(samples.begin(), samples.end(),
