@@ -21,7 +21,7 @@ constexpr std::uint32_t kTriesMax = 1000;
 
 // With many small requests out, waiting for a few at once saves system calls; the time limit keeps
 // a newcomer from waiting long.
-constexpr std::uint32_t kOutPerBatch = 8;
+constexpr std::uint32_t kOutPerBatch = 16;
 constexpr std::uint32_t kBatchMax = 16;
 constexpr base::Nanos kBatchWait = 50'000;
 
@@ -170,8 +170,13 @@ bool Channel::reap() {
             came_back(of(*done[i]));
         }
     }
-    // A device that brings fewer than we waited for is not waited on for that many again.
-    batch_ = std::clamp(reaped < batch_ ? reaped : batch_ * 2, 1U, kBatchMax);
+    // Only a device that brings more at once than we waited for is waited on for more; one that
+    // brings fewer would let each wait run into its time limit, which is a system call for nothing.
+    if (reaped > batch_) {
+        batch_ = std::min(batch_ * 2, kBatchMax);
+    } else {
+        batch_ = std::max(reaped, 1U);
+    }
     bool any = reaped != 0;
     base::Fifo<Request> returned = returned_.take_all();
     while (Request* request = returned.pop_front()) {
