@@ -110,6 +110,7 @@ class Bar:
     peer_run: str = ""
     pairs: int = 0
     rate: Mapping[str, int] = field(default_factory=dict)
+    one_cpu: bool = False
 
     @property
     def kind(self) -> str:
@@ -120,7 +121,7 @@ class Bar:
 
 
 _REQUIRED = ("id", "what", "peer", "metric", "bar", "place", "handicap", "ours_run")
-_OPTIONAL = ("peer_run", "pairs", "rate", "note")
+_OPTIONAL = ("peer_run", "pairs", "rate", "one_cpu", "note")
 _ID = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
@@ -155,6 +156,7 @@ def _bar(row: Mapping[str, Any]) -> Bar:
         peer_run=row.get("peer_run", ""),
         pairs=int(row.get("pairs", 0)),
         rate=dict(row.get("rate", {})),
+        one_cpu=bool(row.get("one_cpu", False)),
     )
 
 

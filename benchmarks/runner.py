@@ -8,10 +8,13 @@ ours alone; one that comes out the same twice is exact and needs no more runs.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -198,13 +201,25 @@ def _measure_value(bar: Bar, place: Place, options: Options, outcome: Outcome, p
     outcome.verdict = bar.limit.verdict(outcome.interval)
 
 
+@contextlib.contextmanager
+def _cpus_of(bar: Bar) -> Iterator[None]:
+    """Both sides of a row with `one_cpu` run on the last of this process's CPUs; what they start inherits it."""
+    before = os.sched_getaffinity(0)
+    if bar.one_cpu:
+        os.sched_setaffinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def measure(bar: Bar, places: Places, options: Options, progress: Progress) -> Outcome:
     """The outcome of one bar; what cannot run here is an outcome too."""
     start = time.monotonic()
     outcome = Outcome(bar, "cannot-run", handicap=bar.handicap if options.handicap else "")
     try:
         progress.say(bar, f"setting up place {bar.place}")
-        with places.open(bar.place, bar.rate) as place:
+        with places.open(bar.place, bar.rate) as place, _cpus_of(bar):
             outcome.place = place.about
             if bar.kind == "value":
                 _measure_value(bar, place, options, outcome, progress)

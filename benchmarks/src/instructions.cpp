@@ -64,18 +64,12 @@ public:
             throw std::runtime_error(started.error().message);
         }
         engine::Transfer* transfer = *started;
-        while (!transfer->finished()) {
-            if (threads_) {
+        if (threads_) {
+            while (!transfer->finished()) {
                 (void)transfer->wait(base::kForever);
-                continue;
             }
-            // Not turn(true): it would sleep on after the transfer has finished in it.
-            bool moved = false;
-            core_->for_each_domain(
-                [&](engine::Domain& domain) { moved = domain.channel(0).turn(false) || moved; });
-            if (!moved) {
-                std::this_thread::sleep_for(std::chrono::microseconds(100));
-            }
+        } else {
+            turn_until_finished(*transfer);
         }
         transfer->mark_observed();
         const std::string message = transfer->error() != nullptr ? transfer->error()->message : "";
@@ -89,6 +83,19 @@ public:
     [[nodiscard]] std::string backend() const { return core_->backend_name(); }
 
 private:
+    // As the channel's own thread does it, asleep in the kernel between turns, so that no turn
+    // without work is counted; but not from where nothing is left to draw: that turn would finish
+    // the transfer and sleep on.
+    static void turn_until_finished(engine::Transfer& transfer) {
+        engine::Part& part = transfer.parts.front();
+        while (!transfer.finished()) {
+            const bool more = part.plan.peek(kMiB) != nullptr;
+            if (!part.channel->turn(more) && !more) {
+                std::this_thread::sleep_for(std::chrono::microseconds(100));
+            }
+        }
+    }
+
     bool threads_;
     std::shared_ptr<engine::Core> core_;
 };

@@ -81,7 +81,7 @@ Finding memlock() {
     const std::uint64_t limit = os::memlock_limit();
     const std::string value = limit == os::kUnlimited ? "unlimited" : base::format_bytes(limit);
     const std::string evidence = "getrlimit(RLIMIT_MEMLOCK) = " + value;
-    if (limit == os::kUnlimited || limit >= kMemlockEnough) {
+    if (limit >= kMemlockEnough) {
         return {"locked memory", Verdict::kOk, value + " may be locked", evidence, ""};
     }
     return {

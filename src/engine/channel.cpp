@@ -160,8 +160,14 @@ void Channel::look_again_at_parts() {
 
 bool Channel::reap() {
     std::uint32_t reaped = 0;
-    std::array<Request*, 64> done{};
-    while (const std::size_t count = backend_->reap(done)) {
+    std::array<Request*, 64>
+        done;  // NOLINT(cppcoreguidelines-pro-type-member-init): 512 bytes a turn
+    std::size_t count = done.size();
+    while (count == done.size()) {
+        count = backend_->reap(done);
+        if (count == 0) {
+            break;
+        }
         reaped += static_cast<std::uint32_t>(count);
         at_backend_ -= static_cast<std::uint32_t>(count);
         const base::Nanos now = clock_.now();

@@ -315,7 +315,7 @@ void Core::finished(Transfer& transfer) {
             transfer.live_next->live_previous = transfer.live_previous;
         }
     }
-    if (running_.fetch_sub(1) == 1) {
+    if (running_.fetch_sub(1) == 1 && idle_waiters_.load() != 0) {
         base::futex_wake_all(running_);
     }
 }
@@ -333,11 +333,12 @@ std::optional<base::Error> Core::take_unobserved() {
 }
 
 bool Core::wait_idle(base::Nanos timeout) {
+    idle_waiters_.fetch_add(1);
     const std::uint32_t seen = running_.load();
-    if (seen == 0) {
-        return true;
+    if (seen != 0) {
+        base::futex_wait(running_, seen, timeout);
     }
-    base::futex_wait(running_, seen, timeout);
+    idle_waiters_.fetch_sub(1);
     return running_.load() == 0;
 }
 

@@ -121,6 +121,7 @@ private:
     std::unique_ptr<Executor> opener_;
 
     std::atomic<std::uint32_t> running_{0};
+    std::atomic<std::uint32_t> idle_waiters_{0};
     std::atomic<std::uint32_t> in_flight_{0};
     std::mutex live_mutex_;
     Transfer* live_ = nullptr;

@@ -65,7 +65,10 @@ TransferStatus Transfer::status() const {
 }
 
 bool Transfer::wait(base::Nanos timeout) const {
-    const std::uint32_t seen = state();
+    if (finished()) {
+        return true;
+    }
+    const std::uint32_t seen = state_.fetch_or(kWaited, std::memory_order_acq_rel) | kWaited;
     if ((seen & kFinished) != 0) {
         return true;
     }
@@ -121,17 +124,20 @@ void Transfer::finish() {
         }
     }
     owner_.finishing(*this);
+    std::uint32_t before = 0;
     {
         const std::lock_guard lock(notify_mutex_);
         state_.fetch_or(kStopped, std::memory_order_relaxed);
-        const std::uint32_t before = state_.fetch_or(kFinished, std::memory_order_acq_rel);
+        before = state_.fetch_or(kFinished, std::memory_order_acq_rel);
         PENSTOCK_ASSERT((before & kFinished) == 0);
         for (const int eventfd : notify_) {
             const std::uint64_t one = 1;
             [[maybe_unused]] const auto written = ::write(eventfd, &one, sizeof one);
         }
     }
-    base::futex_wake_all(state_);
+    if ((before & kWaited) != 0) {
+        base::futex_wake_all(state_);
+    }
     if ((state() & kAbandoned) != 0) {
         tell_unobserved();
     }

@@ -141,13 +141,14 @@ private:
     static constexpr std::uint32_t kFinished = 2;
     static constexpr std::uint32_t kFailing = 4;  ///< somebody writes error_, or it is too late to
     static constexpr std::uint32_t kAbandoned = 8;
+    static constexpr std::uint32_t kWaited = 16;  ///< somebody may sleep until it has finished
 
     ~Transfer() = default;
     void tell_unobserved();
     [[nodiscard]] std::uint32_t state() const { return state_.load(std::memory_order_acquire); }
 
     TransferOwner& owner_;
-    std::atomic<std::uint32_t> state_{0};
+    mutable std::atomic<std::uint32_t> state_{0};
     std::atomic<std::uint32_t> parts_left_{0};
     std::atomic<std::uint32_t> references_{1};
     std::atomic<Priority> priority_{Priority::kNormal};

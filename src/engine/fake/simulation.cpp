@@ -72,7 +72,7 @@ Simulation::Simulation(const SimulationOptions& options)
              }
              return backend;
          }}};
-    platform.make_mover = [this, options](std::function<void()> /*wake*/) {
+    platform.make_mover = [this, options](const std::function<void()>& /*wake*/) {
         auto mover = std::make_unique<SimulatedMover>(*clock_, options.copy, options.shape.hollow);
         events_.push_back(mover.get());
         return mover;
