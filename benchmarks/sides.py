@@ -7,14 +7,16 @@
                       user instructions of that program, an operation: run with --count=SMALL and --count=LARGE under
                       callgrind, the difference divided, so that start-up cancels
     python ARG...     `python -m benchmarks.python_side ARG...` in a fresh interpreter
+    deepnvme ARG...   `python -m benchmarks.deepnvme_jobs ARG...` in the interpreter that has DeepSpeed
     fio KIND KEY=VALUE...    fio; see fio.py
 
 Each prints one JSON object with the fields of a Sample. A handicap is passed on as `--handicap=NAME` (to fio as options
-of its own).
+of its own). `--key=a|b` lists settings to choose from: warm-up runs settle which is the peer.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -63,18 +65,26 @@ class Program:
         self._command = command
         self._words = words + ([f"--handicap={handicap}"] if handicap else [])
         self._version = "unknown"
-        self.variants = [{}]
+        choices = {word.partition("=")[0]: word.partition("=")[2].split("|") for word in self._words if "|" in word}
+        self.variants = [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
         self.variant = self.variants[0]
 
     @property
     def name(self) -> str:
-        return " ".join([Path(self._command[0]).name, *self._words])
+        return " ".join([Path(self._command[0]).name, *self._chosen()])
+
+    def _chosen(self) -> list[str]:
+        """The words, with the variant's value where there is a choice."""
+        keys = {word: word.partition("=")[0] for word in self._words}
+        return [
+            f"{keys[word]}={self.variant[keys[word]]}" if keys[word] in self.variant else word for word in self._words
+        ]
 
     def version(self) -> str:
         return self._version
 
     def run(self, place: Place) -> Sample:
-        command = self._command + [place.fill(word) for word in self._words]
+        command = self._command + [place.fill(word) for word in self._chosen()]
         if any("{syscalls}" in word for word in command):
             number = str(tracing.syscall_tracepoint())
             command = [word.replace("{syscalls}", number) for word in command]
@@ -128,15 +138,24 @@ def find_program(name: str, build: Path | None) -> list[str]:
     )
 
 
+def deepspeed_python() -> str:
+    python = ROOT / ".venv-deepspeed" / "bin" / "python"
+    if not python.exists():
+        raise CannotRun("DeepSpeed is not set up: tools/setup.sh deepspeed")
+    return str(python)
+
+
 def make_side(text: str, *, build: Path | None, handicap: str = "") -> Side:
     kind, *words = shlex.split(text)
     if kind == "fio":
         return Fio(words + shlex.split(handicap))
     if kind == "python":
         return Program([sys.executable, "-m", "benchmarks.python_side"], words, handicap)
+    if kind == "deepnvme":
+        return Program([deepspeed_python(), "-m", "benchmarks.deepnvme_jobs"], words, handicap)
     if kind in ("program", "model"):
         name = "penstock_bench_ours" if kind == "program" else "penstock_bench_model"
         return Program(find_program(name, build), words, handicap)
     if kind == "callgrind":
         return Callgrind(find_program("penstock_bench_model", build), words, handicap)
-    raise ValueError(f"{text!r}: starts with none of program, model, callgrind, python, fio")
+    raise ValueError(f"{text!r}: starts with none of program, model, callgrind, python, deepnvme, fio")

@@ -26,6 +26,7 @@ namespace penstock {
 
 namespace engine {
 class Core;
+class DepthLimit;
 class Transfer;
 }  // namespace engine
 
@@ -50,6 +51,27 @@ struct EngineOptions {
     std::uint64_t background_bytes = 1280 << 10;
 };
 
+/// A limit that transfers share on the requests that they have at one device together, below the
+/// engine's `queue_depth`: give copies of one to the options of each. A device with several
+/// channels gives each an equal share of it, at least one request. Thread-safe; may outlive
+/// engines.
+class PENSTOCK_API DepthLimit {
+public:
+    DepthLimit() = default;  ///< no limit
+    /// `requests`: 1 or more, else kInvalidArgument.
+    explicit DepthLimit(std::uint32_t requests);
+    /// 0: no limit.
+    [[nodiscard]] std::uint32_t requests() const noexcept;
+
+    /// For the engine.
+    [[nodiscard]] const std::shared_ptr<engine::DepthLimit>& handle() const noexcept {
+        return limit_;
+    }
+
+private:
+    std::shared_ptr<engine::DepthLimit> limit_;
+};
+
 /// Options of one transfer.
 struct TransferOptions {
     Priority priority = Priority::kNormal;
@@ -57,6 +79,10 @@ struct TransferOptions {
     bool allow_short = false;
     /// Writes: durable (data, size, name) when done.
     bool sync = false;
+    /// Of a request at most, rounded up to the blocks of the device; 0, or more than the engine's:
+    /// the engine's. What the caller's own thread does (`inline_bytes_max`) knows no blocks.
+    std::uint32_t block_bytes = 0;
+    DepthLimit depth_limit;
     /// For paths, which are opened for this transfer.
     DirectIo direct = DirectIo::kAuto;
 };

@@ -17,6 +17,7 @@ import os as _os
 from penstock import _core
 from penstock._core import (
     Buffer,
+    DepthLimit,
     DeviceDescription,
     Engine,
     EngineDescription,
@@ -41,6 +42,7 @@ __version__: str = _core.version
 __all__ = [
     "Buffer",
     "Cancelled",
+    "DepthLimit",
     "DeviceDescription",
     "EndOfFile",
     "Engine",

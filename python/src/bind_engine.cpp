@@ -152,14 +152,18 @@ nb::object start(EngineObject& self, const Arguments& arguments) {
 
 template <nb::object (*kMove)(EngineObject&, const Arguments&), bool kWrite>
 nb::object method(EngineObject& self, nb::handle file, nb::handle memory, nb::handle offset,
-                  bool flag, nb::handle stream, nb::handle priority) {
-    return kMove(self, {kWrite, file, memory, offset, flag, stream, priority});
+                  bool flag, nb::handle stream, nb::handle priority, nb::handle block_bytes,
+                  nb::handle depth_limit) {
+    return kMove(self,
+                 {kWrite, file, memory, offset, flag, stream, priority, block_bytes, depth_limit});
 }
 
 template <nb::object (*kMove)(EngineObject&, const Arguments&), bool kWrite>
 nb::object function(nb::handle file, nb::handle memory, nb::handle offset, bool flag,
-                    nb::handle stream, nb::handle priority) {
-    return kMove(default_engine(), {kWrite, file, memory, offset, flag, stream, priority});
+                    nb::handle stream, nb::handle priority, nb::handle block_bytes,
+                    nb::handle depth_limit) {
+    return kMove(default_engine(),
+                 {kWrite, file, memory, offset, flag, stream, priority, block_bytes, depth_limit});
 }
 
 BackendKind backend_of(const std::string& name) {
@@ -260,6 +264,19 @@ void bind_options(nb::module_& m) {
         .def_ro("background_bytes", &EngineOptions::background_bytes);
 }
 
+void bind_depth_limit(nb::module_& m) {
+    nb::class_<DepthLimit>(
+        m, "DepthLimit",
+        "A limit that transfers share on the requests that they have at one "
+        "device together, below\n"
+        "the engine's queue_depth: DepthLimit(requests), 1 or more. Thread-safe.")
+        .def(nb::init<std::uint32_t>(), nb::arg("requests"))
+        .def_prop_ro("requests", &DepthLimit::requests)
+        .def("__repr__", [](const DepthLimit& limit) {
+            return "DepthLimit(" + std::to_string(limit.requests()) + ")";
+        });
+}
+
 void bind_stats(nb::module_& m) {
     nb::class_<LatencyStats>(m, "LatencyStats",
                              "Nanoseconds of a request at the device, to within 12 %.")
@@ -317,7 +334,8 @@ void bind_description(nb::module_& m) {
     "collections.abc.Sequence[typing.Any], " memory                       \
     ": typing.Any, "                                                      \
     "offset: int | collections.abc.Sequence[int] = 0, *, " flag           \
-    ": bool = False, stream: None = None, priority: str = 'normal') -> " returns
+    ": bool = False, stream: None = None, priority: str = 'normal', "     \
+    "block_bytes: int | None = None, depth_limit: DepthLimit | None = None) -> " returns
 
 constexpr const char* kReadDoc =
     "Fills `into` with the file's bytes from `offset` on; blocks. Bytes moved.\n\n"
@@ -327,7 +345,12 @@ constexpr const char* kReadDoc =
     "all is one transfer.\n"
     "allow_short: meeting the end of the file is no error; the result says how much came (of a "
     "list: a list).\n"
-    "priority: 'urgent', 'normal' or 'background'. Ctrl-C cancels.";
+    "priority: 'urgent', 'normal' or 'background'. block_bytes: of a request at most, rounded up "
+    "to the "
+    "device's\n"
+    "blocks; at most, and by default, the engine's. depth_limit: shared with other transfers, see "
+    "DepthLimit.\n"
+    "Ctrl-C cancels.";
 constexpr const char* kWriteDoc =
     "Puts the bytes of `data` into the file at `offset`; blocks. Bytes moved.\n\n"
     "Makes the file when it is not there (0666 less umask) and never truncates it. sync: data, "
@@ -341,7 +364,8 @@ void def_verb(Scope& scope, const char* name, auto verb, const char* memory, con
               const Signatures& signature, const char* doc) {
     scope.def(name, verb, nb::arg("file").none(), nb::arg(memory).none(),
               nb::arg("offset").none() = 0, nb::kw_only(), nb::arg(flag) = false,
-              nb::arg("stream") = nb::none(), nb::arg("priority").none() = "normal", signature,
+              nb::arg("stream") = nb::none(), nb::arg("priority").none() = "normal",
+              nb::arg("block_bytes") = nb::none(), nb::arg("depth_limit") = nb::none(), signature,
               doc);
 }
 
@@ -384,6 +408,7 @@ void bind_functions(nb::module_& m) {
 
 void bind_engine(nb::module_& m) {
     bind_options(m);
+    bind_depth_limit(m);
     bind_stats(m);
     bind_description(m);
     nb::class_<EngineObject> engine(m, "Engine", nb::is_weak_referenceable(),

@@ -6,6 +6,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -203,6 +204,34 @@ Priority priority_of(nb::handle priority) {
                 " is none; allowed are 'urgent', 'normal' and 'background'");
 }
 
+namespace {
+
+std::uint32_t block_bytes_of(nb::handle block_bytes) {
+    if (block_bytes.is_none()) {
+        return 0;
+    }
+    const unsigned long value =
+        PyLong_Check(block_bytes.ptr()) ? PyLong_AsUnsignedLong(block_bytes.ptr()) : 0;
+    if (PyErr_Occurred() != nullptr || value == 0) {
+        PyErr_Clear();
+        raise_value("block_bytes: " + shown(block_bytes) +
+                    " is no size of a request; give bytes, 1 or more");
+    }
+    return static_cast<std::uint32_t>(std::min<unsigned long>(value, 1U << 30));
+}
+
+DepthLimit depth_limit_of(nb::handle limit) {
+    if (limit.is_none()) {
+        return {};
+    }
+    if (!nb::isinstance<DepthLimit>(limit)) {
+        raise_type("depth_limit: this is a " + type_text(limit) + "; give a penstock.DepthLimit");
+    }
+    return *nb::inst_ptr<DepthLimit>(limit);
+}
+
+}  // namespace
+
 Request parse(const Arguments& arguments) {
     if (!arguments.stream.is_none()) {
         raise_value(
@@ -213,6 +242,8 @@ Request parse(const Arguments& arguments) {
     out.request.write = arguments.write;
     out.request.options.priority = priority_of(arguments.priority);
     out.request.options.allow_short = !arguments.write && arguments.flag;
+    out.request.options.block_bytes = block_bytes_of(arguments.block_bytes);
+    out.request.options.depth_limit = depth_limit_of(arguments.depth_limit);
     out.request.options.sync = arguments.write && arguments.flag;
     if (is_sequence(arguments.memory)) {
         parse_many(arguments, out);

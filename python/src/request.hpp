@@ -21,6 +21,8 @@ struct Arguments {
     bool flag;  ///< reads: allow_short; writes: sync
     nb::handle stream;
     nb::handle priority;
+    nb::handle block_bytes;
+    nb::handle depth_limit;
 };
 
 struct Request {

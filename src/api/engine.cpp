@@ -4,6 +4,7 @@
 #include "api/statistics.hpp"
 #include "base/clock.hpp"
 #include "engine/core.hpp"
+#include "engine/depth_limit.hpp"
 #include "os/local_file_system.hpp"
 
 #include <penstock/engine.hpp>
@@ -63,6 +64,18 @@ Engine::~Engine() {
     }
 }
 
+DepthLimit::DepthLimit(std::uint32_t requests) {
+    if (requests == 0) {
+        raise(base::error(ErrorCode::kInvalidArgument, "limit the depth",
+                          "a limit of 0 requests would let nothing through; give 1 or more"));
+    }
+    limit_ = std::make_shared<engine::DepthLimit>(requests);
+}
+
+std::uint32_t DepthLimit::requests() const noexcept {
+    return limit_ ? limit_->depth() : 0;
+}
+
 EngineOptions Engine::default_options() {
     return unwrap(api::options_from_environment());
 }
@@ -110,6 +123,8 @@ engine::TransferSpec specify(TransferRequest&& request, bool caller_waits) {
     spec.allow_short = request.options.allow_short;
     spec.sync = request.options.sync;
     spec.priority = request.options.priority;
+    spec.block_bytes = request.options.block_bytes;
+    spec.depth_limit = request.options.depth_limit.handle();
     spec.caller_waits = caller_waits;
     return spec;
 }

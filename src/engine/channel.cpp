@@ -148,14 +148,50 @@ bool Channel::take_inbox() {
 
 void Channel::look_again_at_parts() {
     base::Fifo<Part> parts = classes_.take_all();
+    while (Seat* seat = seats_.pop_front()) {
+        parts.take(seat->parked);
+    }
     while (Part* part = parts.pop_front()) {
         if (part->transfer->stopped()) {
             part->queued = false;
             part_quiet(*part);
         } else {
+            part->parked_before = false;
             classes_.push_back(*part, part->transfer->priority());
         }
     }
+}
+
+// What has been parked before is older than what has not, and goes before it.
+void Channel::park(Part& part) {
+    Seat& seat = *part.seat;
+    classes_.remove_front(part);
+    if (seat.parked.empty()) {
+        seats_.push_back(seat);
+    }
+    if (std::exchange(part.parked_before, true)) {
+        seat.parked.push_front(part);
+    } else {
+        seat.parked.push_back(part);
+    }
+}
+
+void Channel::unpark_one(Seat* seat) {
+    if (seat == nullptr || seat->parked.empty()) {
+        return;
+    }
+    Part& part = *seat->parked.pop_front();
+    classes_.push_front(part, part.transfer->priority());
+    if (!seat->parked.empty()) {
+        return;
+    }
+    base::Fifo<Seat> others;  // few: one for each limit that is met just now
+    while (Seat* other = seats_.pop_front()) {
+        if (other != seat) {
+            others.push_back(*other);
+        }
+    }
+    seats_ = others;
 }
 
 bool Channel::reap() {
@@ -206,13 +242,15 @@ bool Channel::draw() {
         if (part == nullptr) {
             break;
         }
-        const bool background = part->queue == Priority::kBackground;
-        const Draft* draft = part->transfer->stopped()
-                                 ? nullptr
-                                 : part->plan.peek(background ? options_.background_block_bytes
-                                                              : options_.block_bytes);
+        const Draft* draft =
+            part->transfer->stopped() ? nullptr : part->plan.peek(block_bytes_of(*part));
         if (draft == nullptr) {
             retire(*part);
+            any = true;
+            continue;
+        }
+        if (part->seat != nullptr && part->seat->full()) {
+            park(*part);
             any = true;
             continue;
         }
@@ -223,6 +261,13 @@ bool Channel::draw() {
         any = true;
     }
     return any;
+}
+
+std::uint32_t Channel::block_bytes_of(const Part& part) const {
+    const std::uint32_t most = part.queue == Priority::kBackground ? options_.background_block_bytes
+                                                                   : options_.block_bytes;
+    const std::uint32_t wanted = part.transfer->block_bytes;
+    return wanted == 0 ? most : std::min(wanted, most);
 }
 
 // Takes entry and slot and sends the request on its way; false when there is no slot.
@@ -252,6 +297,9 @@ bool Channel::start(Part& part, const Draft& draft) {
     part.plan.pop();
     ++part.in_flight;
     ++out_;
+    if (part.seat != nullptr) {
+        ++part.seat->out;
+    }
     out_bytes_ += draft.bytes;
     classes_.charge(part, draft.bytes);
     if (part.queue == Priority::kBackground) {
@@ -462,6 +510,10 @@ void Channel::free_request(ChannelRequest& request) {
     }
     request.part = nullptr;
     free_.push_front(request);
+    if (part.seat != nullptr) {
+        --part.seat->out;
+        unpark_one(part.seat);
+    }
     if (--part.in_flight == 0 && !part.queued) {
         part_quiet(part);
     }
@@ -471,6 +523,7 @@ void Channel::free_request(ChannelRequest& request) {
 void Channel::retire(Part& part) {
     classes_.remove_front(part);
     part.queued = false;
+    unpark_one(part.seat);
     part_quiet(part);
 }
 

@@ -18,6 +18,7 @@
 #include "engine/backend.hpp"
 #include "engine/classes.hpp"
 #include "engine/counters.hpp"
+#include "engine/depth_limit.hpp"
 #include "engine/mover.hpp"
 #include "engine/slots.hpp"
 #include "engine/transfer.hpp"
@@ -94,6 +95,9 @@ private:
     void sleep_or_enter(bool may_sleep);
     [[nodiscard]] bool arrived() const;
     void look_again_at_parts();
+    [[nodiscard]] std::uint32_t block_bytes_of(const Part& part) const;
+    void park(Part& part);
+    void unpark_one(Seat* seat);
 
     bool start(Part& part, const Draft& draft);
     void push(ChannelRequest& request);
@@ -116,6 +120,7 @@ private:
     Executor& blocking_;
     Slots slots_;
     Classes classes_;
+    base::Fifo<Seat> seats_;  ///< on which parts are parked
     Counters counters_;
 
     std::vector<ChannelRequest> requests_;

@@ -16,6 +16,8 @@
 
 namespace penstock::engine {
 
+class DepthLimit;
+
 /// What a caller asks for, before it is checked.
 struct TransferSpec {
     Op op = Op::kRead;
@@ -26,7 +28,9 @@ struct TransferSpec {
     bool allow_short = false;
     bool sync = false;
     Priority priority = Priority::kNormal;
-    bool caller_waits = false;  ///< a blocking call: the caller's thread may be used
+    std::uint32_t block_bytes = 0;            ///< of a request at most; 0: the engine's
+    std::shared_ptr<DepthLimit> depth_limit;  ///< shared with other transfers, or none
+    bool caller_waits = false;                ///< a blocking call: the caller's thread may be used
 };
 
 /// kInvalidArgument that names the argument, what came, and what is allowed.

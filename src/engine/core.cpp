@@ -99,6 +99,8 @@ base::Result<Transfer*> Core::start(TransferSpec spec) {
     transfer->paths = std::move(spec.paths);
     transfer->direct = spec.direct;
     transfer->sync = spec.sync;
+    transfer->block_bytes = spec.block_bytes;
+    transfer->depth_limit = std::move(spec.depth_limit);
     transfer->set_priority(spec.priority);
     transfer->acquire();  // one reference is the caller's, one is ours until finish()
     add_live(*transfer);

@@ -2,6 +2,7 @@
 #include "engine/layout.hpp"
 
 #include "base/align.hpp"
+#include "engine/depth_limit.hpp"
 
 #include <algorithm>
 
@@ -56,6 +57,21 @@ private:
     std::uint64_t before_ = 0;
 };
 
+// A request moves whole blocks of the device, whatever its caller thinks a block is.
+void round_block(Transfer& transfer) {
+    if (transfer.block_bytes == 0) {
+        return;
+    }
+    std::uint64_t align = base::kPageBytes;
+    for (const auto& file : transfer.files) {
+        const os::Geometry& geometry = file->geometry();
+        align = std::max({align, geometry.edge_align(), std::uint64_t{geometry.read_align},
+                          std::uint64_t{geometry.memory_align}});
+    }
+    transfer.block_bytes =
+        static_cast<std::uint32_t>(base::align_up(std::uint64_t{transfer.block_bytes}, align));
+}
+
 }  // namespace
 
 void lay_out(Transfer& transfer, std::span<Domain* const> domains) {
@@ -67,6 +83,7 @@ void lay_out(Transfer& transfer, std::span<Domain* const> domains) {
         count += domain->channel_count();
     }
     transfer.parts.resize(count);
+    round_block(transfer);
     const std::span<const std::uint32_t> groups =
         domains.size() > 1 ? std::span<const std::uint32_t>(transfer.groups)
                            : std::span<const std::uint32_t>();
@@ -82,6 +99,8 @@ void lay_out(Transfer& transfer, std::span<Domain* const> domains) {
             Part& part = transfer.parts[next++];
             part.transfer = &transfer;
             part.channel = &domains[group]->channel(c);
+            part.seat = transfer.depth_limit ? &transfer.depth_limit->seat(*part.channel, channels)
+                                             : nullptr;
             part.plan =
                 Plan(transfer.extents, transfer.files, transfer.op, begin, stop, groups, group);
             begin = stop;

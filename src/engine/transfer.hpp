@@ -32,7 +32,9 @@
 namespace penstock::engine {
 
 class Channel;
+class DepthLimit;
 class Transfer;
+struct Seat;
 
 /// What one channel does of a transfer. All but the link is the channel's own.
 class Part {
@@ -40,10 +42,12 @@ public:
     base::Link<Part> link;
     Transfer* transfer = nullptr;
     Channel* channel = nullptr;
+    Seat* seat = nullptr;  ///< its share of the transfer's depth limit, if it has one
     Plan plan;
     std::uint32_t in_flight = 0;
     Priority queue = Priority::kNormal;
-    bool queued = false;
+    bool queued = false;  ///< in the channel's queues, or parked
+    bool parked_before = false;
 };
 
 /// What is told of a transfer when it has finished and of nothing before.
@@ -75,6 +79,8 @@ public:
     const Extents extents;
     std::vector<Part> parts;
     std::uint64_t total_bytes = 0;
+    std::uint32_t block_bytes = 0;            ///< of a request at most; 0: as the channel has it
+    std::shared_ptr<DepthLimit> depth_limit;  ///< or none
 
     // ---- any thread
     [[nodiscard]] Priority priority() const { return priority_.load(std::memory_order_relaxed); }

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepNVMe's calls on either engine: `python -m benchmarks.deepnvme_jobs JOB --engine=ours|theirs --key=value ...`.
+
+The same program for both sides, in the same interpreter (the one with DeepSpeed in it): only where the builders come from
+differs. `theirs` is DeepSpeed's own op, built before (tools/setup.sh deepnvme-op). Its settings are 1 MiB blocks, depth 32,
+4 threads; `ours` has its defaults. Prints one JSON object; ends with 77 and the reason where something is not installed.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+_SKIP = 77
+_MIB = 1 << 20
+
+
+def _skip(reason):
+    print(reason, file=sys.stderr)
+    sys.exit(_SKIP)
+
+
+def _torch():
+    try:
+        import torch
+    except ImportError as error:
+        _skip(f"torch cannot be imported: {error}; `make bench` sets up what is needed")
+    return torch
+
+
+def _builders(engine):
+    try:
+        if engine == "ours":
+            from penstock import deepnvme as builders
+        else:
+            from deepspeed.ops import op_builder as builders
+    except ImportError as error:
+        _skip(f"{engine}: {error}; `tools/setup.sh deepspeed` sets up what is needed")
+    return builders
+
+
+def _op(engine):
+    try:
+        return _builders(engine).AsyncIOBuilder().load(verbose=False)
+    except (RuntimeError, OSError) as error:
+        _skip(f"DeepSpeed's op cannot be built here (it wants g++, ninja and libaio-dev): {error}")
+
+
+def _handle(arguments):
+    op = _op(arguments["engine"])
+    if arguments["engine"] == "ours":
+        return op.aio_handle()
+    overlap = arguments.get("overlap", "0") == "1"
+    return op.aio_handle(_MIB, 32, False, overlap, int(arguments.get("threads", "4")))
+
+
+def _version(engine):
+    return __import__("penstock" if engine == "ours" else "deepspeed").__version__
+
+
+class _Meter:
+    def __enter__(self):
+        self._cpu = self._cpu_s()
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *_):
+        self.seconds = time.perf_counter() - self._start
+        self.cpu_s = self._cpu_s() - self._cpu
+
+    @staticmethod
+    def _cpu_s():
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return usage.ru_utime + usage.ru_stime
+
+
+def _result(arguments, meter, size, operations):
+    return {
+        "seconds": meter.seconds,
+        "cpu_s": meter.cpu_s,
+        "bytes": size,
+        "operations": operations,
+        "version": _version(arguments["engine"]),
+    }
+
+
+def transfer(arguments):
+    """One tensor, whole. --memory=pinned: each engine's own locked tensor; tensor: as torch allocates it.
+
+    --fsync: both end in fsync. Handicaps: `in_pieces`, in blocks of 1 MiB, a pause of 1 ms after each; `copy`, the bytes
+    are copied thrice besides.
+    """
+    torch = _torch()
+    size, write = int(arguments["bytes"]), arguments["op"] == "write"
+    handle = _handle(arguments)
+    if arguments["memory"] == "pinned":
+        tensor = handle.new_cpu_locked_tensor(size, torch.empty(0, dtype=torch.uint8))
+        tensor.fill_(1)
+    else:
+        tensor = torch.ones(size, dtype=torch.uint8)
+    path = arguments["path"]
+    if Path(path).exists():  # rings, threads and memory come with the first
+        handle.sync_pread(tensor[: 4 * _MIB], path, 0)
+    call = handle.sync_pwrite if write else handle.sync_pread
+    with _Meter() as meter:
+        if arguments.get("handicap") == "in_pieces":
+            for at in range(0, size, _MIB):
+                call(tensor[at : at + _MIB], path, at)
+                time.sleep(0.001)
+        else:
+            call(tensor, path, 0)
+        if arguments.get("handicap") == "copy":
+            for _ in range(3):
+                tensor.clone()
+        if "fsync" in arguments:
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+    assert Path(path).stat().st_size >= size
+    return _result(arguments, meter, size, 1)
+
+
+def many(arguments):
+    """Many tensors of 256 KiB, a file each: async_* for all, then one wait. Handicap `each`: one at a time."""
+    torch = _torch()
+    count, size = int(arguments["count"]), int(arguments["size"])
+    folder = Path(arguments["dir"], "many")
+    folder.mkdir(exist_ok=True)
+    handle = _handle(arguments)
+    whole = handle.new_cpu_locked_tensor(count * size, torch.empty(0, dtype=torch.uint8))
+    whole.fill_(1)
+    tensors = [whole[i * size : (i + 1) * size] for i in range(count)]
+    paths = [str(folder / f"tensor-{i}") for i in range(count)]
+    missing = [path for path in paths if not os.path.exists(path)]
+    for path in missing:
+        Path(path).write_bytes(bytes(size))
+    if missing:
+        os.sync()
+    handle.sync_pread(tensors[0], paths[0], 0)
+    write = arguments["op"] == "write"
+    submit = handle.async_pwrite if write else handle.async_pread
+    each = handle.sync_pwrite if write else handle.sync_pread
+    with _Meter() as meter:
+        if arguments.get("handicap") == "each":
+            for tensor, path in zip(tensors, paths):
+                each(tensor, path, 0)
+        else:
+            for tensor, path in zip(tensors, paths):
+                submit(tensor, path, 0)
+            assert handle.wait() == count
+    return _result(arguments, meter, count * size, count)
+
+
+def handle(arguments):
+    """A handle made and destroyed. Handicap `slow`: 10 ms each."""
+    op = _op(arguments["engine"])
+    count = int(arguments["count"])
+    with _Meter() as meter:
+        for _ in range(count):
+            made = op.aio_handle(_MIB, 32, False, False, 4)
+            del made
+            if arguments.get("handicap") == "slow":
+                time.sleep(0.010)
+    result = _result(arguments, meter, 0, count)
+    result["seconds"] /= count
+    return result
+
+
+def first_read(arguments):
+    """From the import of the engine to the first tensor read; torch is imported before. Handicap `slow`: 3 s."""
+    torch = _torch()
+    tensor = torch.empty(_MIB, dtype=torch.uint8)
+    path = Path(arguments["dir"], "first")
+    if not path.exists():
+        path.write_bytes(os.urandom(_MIB))
+    with _Meter() as meter:
+        if arguments.get("handicap") == "slow":
+            time.sleep(3)
+        _handle(arguments).sync_pread(tensor, str(path), 0)
+    assert bytes(tensor[:64].numpy()) == path.read_bytes()[:64]
+    return _result(arguments, meter, _MIB, 1)
+
+
+_JOBS = {"transfer": transfer, "many": many, "handle": handle, "first_read": first_read}
+
+
+def main():
+    job, *words = sys.argv[1:] or [""]
+    if job not in _JOBS:
+        print(
+            f"python -m benchmarks.deepnvme_jobs JOB --engine=ours|theirs ...; jobs: {' '.join(_JOBS)}", file=sys.stderr
+        )
+        return 64
+    arguments = dict(word.removeprefix("--").partition("=")[::2] for word in words)
+    output = os.dup(1)  # their builder prints to stdout
+    os.dup2(2, 1)
+    result = _JOBS[job](arguments)
+    os.write(output, (json.dumps(result) + "\n").encode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

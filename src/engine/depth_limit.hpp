@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// A limit, shared by several transfers, on the requests that they have at one device together.
+//
+// Each channel of the device has an equal share of it, its seat, and counts what it has out on its
+// own: nothing here is shared between channels while requests run. A part that finds its seat full
+// is parked on it, and comes back into the channel's queues when one of the seat's requests is
+// through, or a part of the seat has nothing more to draw. So: while a part is parked, its seat is
+// full, or another part of the seat is queued.
+#pragma once
+
+#include "engine/transfer.hpp"
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace penstock::engine {
+
+/// All but `most` is the channel's own.
+struct Seat {
+    base::Link<Seat> link;  ///< in the channel's list of seats on which parts are parked
+    const Channel* channel = nullptr;
+    std::uint32_t most = 1;
+    std::uint32_t out = 0;
+    base::Fifo<Part> parked;  ///< oldest first
+
+    [[nodiscard]] bool full() const { return out >= most; }
+};
+
+class DepthLimit {
+public:
+    explicit DepthLimit(std::uint32_t depth) : depth_(depth) {}
+    [[nodiscard]] std::uint32_t depth() const { return depth_; }
+
+    /// The seat of one of the `channels` channels of a device; stays where it is. Any thread.
+    [[nodiscard]] Seat& seat(const Channel& channel, std::uint32_t channels);
+
+private:
+    const std::uint32_t depth_;
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<Seat>> seats_;
+};
+
+}  // namespace penstock::engine
