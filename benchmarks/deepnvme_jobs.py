@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DeepNVMe's calls on either engine: `python -m benchmarks.deepnvme_jobs JOB --engine=ours|theirs --key=value ...`.
 
-The same program for both sides, in the same interpreter (the one with DeepSpeed in it): only where the builders come from
-differs. `theirs` is DeepSpeed's own op, built before (tools/setup.sh deepnvme-op). Its settings are 1 MiB blocks, depth 32,
-4 threads; `ours` has its defaults. Prints one JSON object; ends with 77 and the reason where something is not installed.
+The same program for both sides, in the same interpreter (the one with DeepSpeed in it): only where the builders come
+from differs. `theirs` is DeepSpeed's own op, built before. Its settings are 1 MiB blocks, depth 32, 4 threads; `ours` has
+its defaults. Prints one JSON object; ends with 77 and the reason where something is not installed.
 """
 
 import json
@@ -89,8 +89,8 @@ def _result(arguments, meter, size, operations):
 def transfer(arguments):
     """One tensor, whole. --memory=pinned: each engine's own locked tensor; tensor: as torch allocates it.
 
-    --fsync: both end in fsync. Handicaps: `in_pieces`, in blocks of 1 MiB, a pause of 1 ms after each; `copy`, the bytes
-    are copied thrice besides.
+    --fsync: both end in fsync. Handicaps: `in_pieces`, in blocks of 1 MiB, a pause of 1 ms after each; `copy`, the
+    bytes are copied thrice besides.
     """
     torch = _torch()
     size, write = int(arguments["bytes"]), arguments["op"] == "write"

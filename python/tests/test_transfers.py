@@ -317,3 +317,27 @@ def test_a_loop_that_closes_before_its_transfers(engine, slow):
     transfer = asyncio.run(main())
     stop(transfer)  # writes to the descriptor of the closed loop, which has to be open still
     assert asyncio.run(one(engine.read_async(slow[0], bytearray(10)))) == 10
+
+
+def test_transfers_with_blocks_and_a_depth_limit_of_their_own(tmp_path):
+    limit = penstock.DepthLimit(2)
+    assert limit.requests == 2
+    data = numpy.random.default_rng(1).integers(0, 256, 3_000_001, dtype=numpy.uint8)
+    back = numpy.zeros_like(data)
+    with penstock.Engine() as engine:
+        engine.write_async(tmp_path / "file", data, block_bytes=5000, depth_limit=limit).wait()
+        before = engine.stats().requests
+        parts = [(slice(i, i + 500_000), i) for i in range(0, data.size, 500_000)]
+        transfers = [
+            engine.read_async(tmp_path / "file", back[part], at, block_bytes=100_000, depth_limit=limit)
+            for part, at in parts
+        ]
+        for transfer in transfers:
+            transfer.wait()
+        assert engine.stats().requests - before >= 30
+    assert (data == back).all()
+
+
+def test_a_depth_limit_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="1 or more"):
+        penstock.DepthLimit(0)

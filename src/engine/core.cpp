@@ -74,12 +74,28 @@ base::Result<Domain*> Core::domain_of(const os::File& file) {
     const std::lock_guard lock(domains_mutex_);
     auto found = domains_.find(file.info().device);
     if (found == domains_.end()) {
-        const DomainParts parts{platform_.backends[chosen_].make, platform_.clock.get(),
-                                platform_.make_mover};
-        PENSTOCK_TRY(domain, Domain::make(file.info().device, options_.domain, parts));
+        PENSTOCK_TRY(domain, make_domain(file.info().device));
         found = domains_.emplace(file.info().device, std::move(domain)).first;
     }
     return found->second.get();
+}
+
+// What one device could have may be used up for the next (locked memory, the system's queues), so
+// each falls back by itself.
+base::Result<std::unique_ptr<Domain>> Core::make_domain(os::DeviceId device) {
+    std::optional<base::Error> last;
+    for (std::size_t i = chosen_; i < platform_.backends.size(); ++i) {
+        const BackendEntry& entry = platform_.backends[i];
+        auto made = Domain::make(device, options_.domain,
+                                 {entry.make, platform_.clock.get(), platform_.make_mover});
+        if (made) {
+            return made;
+        }
+        refusals_.push_back(fmt::format("{} for device {}:{}: {}", entry.name, device.major,
+                                        device.minor, made.error().message));
+        last = std::move(made.error());
+    }
+    return base::fail(std::move(*last));
 }
 
 base::Result<Transfer*> Core::start(TransferSpec spec) {

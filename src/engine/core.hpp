@@ -66,8 +66,11 @@ public:
     [[nodiscard]] const CoreOptions& options() const { return options_; }
     [[nodiscard]] const std::string& backend_name() const { return backend_name_; }
     [[nodiscard]] const std::string& backend_detail() const { return backend_detail_; }
-    /// Why the backends before the chosen one were not taken.
-    [[nodiscard]] const std::vector<std::string>& refusals() const { return refusals_; }
+    /// Why backends were not taken, for the engine or for one device.
+    [[nodiscard]] std::vector<std::string> refusals() {
+        const std::lock_guard lock(domains_mutex_);
+        return refusals_;
+    }
     /// Transfers that are the engine's still: those in flight, and those that are just being let
     /// go.
     [[nodiscard]] std::uint32_t running() const { return running_.load(); }
@@ -100,6 +103,7 @@ private:
     Core(const CoreOptions& options, Platform platform);
     base::Result<void> choose_backend();
     base::Result<Domain*> domain_of(const os::File& file);
+    base::Result<std::unique_ptr<Domain>> make_domain(os::DeviceId device);
 
     bool run_inline(Transfer& transfer);
     void prologue(Transfer& transfer);
@@ -114,9 +118,9 @@ private:
     std::size_t chosen_ = 0;
     std::string backend_name_;
     std::string backend_detail_;
-    std::vector<std::string> refusals_;
 
     std::mutex domains_mutex_;
+    std::vector<std::string> refusals_;
     std::map<os::DeviceId, std::unique_ptr<Domain>> domains_;
     std::unique_ptr<Executor> opener_;
 
