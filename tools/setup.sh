@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Sets this checkout up: Debian packages, then a Python environment in .venv. Usage: tools/setup.sh [base|test|bench|long]
+# Sets this checkout up: Debian packages, then a Python environment in .venv, and for all but "base" a second one with
+# DeepSpeed, in .venv-deepspeed. Usage: tools/setup.sh [base|test|bench|long]
 #
 # It may be called as often as one likes: what is there is found in a moment. Outside the checkout it changes nothing but
 # the installed packages, and those only as root or where sudo asks no password; otherwise it says what to run.
@@ -97,22 +98,44 @@ sys.exit(not ok)' 2>/dev/null; then
     return 1
 }
 
-stamp=.venv/.requirements-$(cksum <tools/requirements.txt | tr ' ' '-')
-if [ ! -e "$stamp" ] || [ ! -x .venv/bin/python ]; then
+# pip shows its progress itself; its cache is off, so nothing is left outside the checkout.
+pip_install() { # pip_install FILE [pip's own options ...]: FILE lists what to install
+    local list=$1
+    shift
+    if ! .venv/bin/python -m pip --disable-pip-version-check "$@" -r "$list" </dev/null > >(tee "$logs/pip.log" |
+        sed -u -n -E '/^ *(Collecting|Downloading|Building|Installing|ERROR|Successfully)/ { s/^(.{110}).+/\1 .../; p }') 2>&1; then
+        tail -n 15 "$logs/pip.log" >&2
+        echo "setup: pip could not install $list (above; all of it in $logs/pip.log)." >&2
+        echo "       Without a network, put the packages in a folder and set PIP_FIND_LINKS to it." >&2
+        exit 1
+    fi
+}
+
+stamp=.requirements-$(cksum <tools/requirements.txt | tr ' ' '-')
+if [ ! -e ".venv/$stamp" ] || [ ! -x .venv/bin/python ]; then
     python=$(find_python)
     say "python: making .venv with $("$python" --version) ($python)"
     rm -rf .venv
     "$python" -m venv .venv
     say "python: installing tools/requirements.txt into .venv (torch is the large one)"
-    # pip shows its progress itself; its cache is off, so nothing is left outside the checkout.
-    if ! .venv/bin/python -m pip install --no-cache-dir --disable-pip-version-check \
-        -r tools/requirements.txt </dev/null > >(tee "$logs/pip.log" |
-            sed -u -n -E '/^ *(Collecting|Downloading|Installing|ERROR|Successfully)/ { s/^(.{110}).+/\1 .../; p }') 2>&1; then
-        tail -n 15 "$logs/pip.log" >&2
-        echo "setup: pip could not install tools/requirements.txt (above; all of it in $logs/pip.log)." >&2
-        echo "       Without a network, put the wheels in a folder and set PIP_FIND_LINKS to it." >&2
-        exit 1
-    fi
-    touch "$stamp"
+    pip_install tools/requirements.txt install --no-cache-dir
+    touch ".venv/$stamp"
+fi
+
+# DeepSpeed is what tests and benchmarks compare with, and needs a dozen packages that nothing else does. So it has an
+# environment of its own, with .venv's packages (torch, penstock, pytest) under it.
+stamp=$stamp+$(cksum <tools/requirements-deepspeed.txt | tr ' ' '-')
+if [ "$want" != base ] && [ ! -e ".venv-deepspeed/$stamp" ]; then
+    say "python: making .venv-deepspeed over .venv, and installing tools/requirements-deepspeed.txt into it"
+    rm -rf .venv-deepspeed
+    .venv/bin/python -m venv --without-pip .venv-deepspeed
+    # addsitedir, and not the mere path: penstock_deepnvme.pth in there is to be read as well.
+    echo "import site; site.addsitedir($(.venv/bin/python -c 'import sysconfig; print(repr(sysconfig.get_path("purelib")))'))" \
+        >"$(.venv-deepspeed/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/under.pth"
+    # Its dependencies are in the list, and torch in .venv: pip is to look for nothing. It is a source archive without
+    # anything to compile, which is built with the setuptools of .venv.
+    DS_BUILD_OPS=0 DS_ACCELERATOR=cpu pip_install tools/requirements-deepspeed.txt \
+        --python .venv-deepspeed/bin/python install --no-cache-dir --no-deps --no-build-isolation --use-pep517
+    touch ".venv-deepspeed/$stamp"
 fi
 [ "$SECONDS" -lt 2 ] || say "done"

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A file to give to torch.save, with the interface of deepspeed.io.FastFileWriter.
+
+What is written goes into one half of the caller's pinned tensor while the other half is on its way to storage. A full
+half is one transfer of the engine at its place in the file, so the file has exactly the bytes that were written, in
+whatever portions they came. With DeepSpeed this class stands in for its own (penstock.deepnvme.install()); it works
+without DeepSpeed too, and for tensors in host memory without a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import penstock
+
+_SIZE_BYTES = 8  # what save_size puts before each storage: its number of elements
+_GIB = 1 << 30
+
+
+@dataclass
+class FastFileWriterConfig:
+    """What a FastFileWriter needs.
+
+    dnvme_handle: an aio_handle of penstock.deepnvme, whose block size the transfers take; None for the engine's own.
+    pinned_tensor: contiguous memory of the host through which the bytes go; any size and type, some MiB are good.
+    double_buffer: one half is filled while the other is written.
+    num_parallel_writers, writer_rank: save_torch_storage_object_list() writes only this writer's share of the bytes.
+    global_rank: not used; it is told to whoever asks.
+    """
+
+    dnvme_handle: Any
+    pinned_tensor: Any
+    double_buffer: bool = True
+    num_parallel_writers: int = 1
+    writer_rank: int = 0
+    global_rank: int = 0
+
+
+class FastFileWriter:
+    """A file being written: from nothing, or over what was there, of which nothing stays.
+
+    `torch.save(state, writer)` and `pickle.dump(state, writer)` work. The file is complete and durable when close() has
+    returned. An error of the storage (a full disk) is raised by the call that finds it, and by every later one, close()
+    included: a file that lacks something never closes without a word. Not thread-safe; one writer a file.
+    """
+
+    def __init__(self, file_path: str | os.PathLike[str], config: Any) -> None:
+        """Opens and empties the file.
+
+        Raises ValueError when the configuration makes no sense, TypeError when pinned_tensor is not contiguous memory of
+        the host, OSError when the file cannot be opened.
+        """
+        self._file: penstock.File | None = None  # first of all, for __del__
+        writers, rank = config.num_parallel_writers, config.writer_rank
+        if writers < 1 or not 0 <= rank < writers:
+            raise ValueError(
+                f"FastFileWriter({os.fspath(file_path)!r}): writer_rank is {rank} of {writers} num_parallel_writers; "
+                "ranks go from 0 to one less than the writers"
+            )
+        memory = memoryview(penstock.as_bytes(config.pinned_tensor))
+        parts = 2 if config.double_buffer else 1
+        if len(memory) < parts:
+            raise ValueError(
+                f"FastFileWriter({os.fspath(file_path)!r}): pinned_tensor has {len(memory)} bytes, which is no buffer; "
+                "give it some MiB"
+            )
+        self._file_path = file_path
+        self._writers, self._rank = writers, rank
+        self._options = _transfer_options(config.dnvme_handle)
+        self._part_bytes = len(memory) // parts
+        self._parts = [memory[i * self._part_bytes : (i + 1) * self._part_bytes] for i in range(parts)]
+        self._filling = 0  # the part that is being filled,
+        self._filled = 0  # so far, in bytes
+        self._offset = 0  # of its first byte in the file
+        self._under_way: penstock.Transfer | None = None
+        self._error: BaseException | None = None
+        self._stats: dict[str, Any] = dict.fromkeys(_STATS, 0)
+        self._file = penstock.File(file_path, "w", truncate=True)
+
+    # ---- the interface
+
+    def write(self, buffer: Any) -> int:
+        """Takes the bytes of a bytes-like object; gives their number. They may be changed as soon as it returns."""
+        return self._write(memoryview(buffer).cast("B"))
+
+    def save_torch_storage_object_list(self, storage_obj_list: Sequence[Any], save_size: bool) -> int:
+        """Writes the bytes of storages, each a (torch.UntypedStorage, torch.dtype); gives the bytes that this writer wrote.
+
+        With save_size each is preceded by its number of elements, in 8 bytes in this machine's order. With several
+        parallel writers the whole of it is cut into that many equal ranges (the first ones a byte longer where it does
+        not divide), and only the range of writer_rank is written.
+        """
+        pieces = []
+        for storage, dtype in storage_obj_list:
+            data = _storage_bytes(storage)
+            if save_size:
+                pieces.append(_bytes_of_size(data.numel() // dtype.itemsize))
+            pieces.append(data)
+        total = sum(piece.numel() for piece in pieces)
+        share, longer = divmod(total, self._writers)
+        start = share * self._rank + min(self._rank, longer)
+        end = start + share + (self._rank < longer)
+        written = at = 0
+        for piece in pieces:
+            first, last = max(start - at, 0), min(end - at, piece.numel())
+            if first < last:
+                written += self._write(piece[first:last])
+            at += piece.numel()
+        self._stats["save_storage"] += len(storage_obj_list)
+        self._stats["save_storage_bytes"] += written
+        return written
+
+    def flush(self) -> None:
+        """What was written so far is in the file when it returns, where others can read it; durable only with close()."""
+        self._stats["flush"] += 1
+        self._raise_error()
+        if self._file is not None:
+            self._start_transfer()
+            self._finish_transfer()
+
+    def close(self) -> None:
+        """Writes what is left, brings it to the device (fsync) and closes the file. Again is fine and does nothing."""
+        if self._file is None:
+            return
+        self._stats["close"] += 1
+        start = time.perf_counter()
+        file, self._file = self._file, None
+        try:
+            self._raise_error()
+            if self._filled:
+                self._start_transfer(file)
+            self._finish_transfer()
+            file.sync()
+        finally:
+            self._parts = []  # the tensor is the caller's again
+            file.close()
+            self._stats["write_secs"] += time.perf_counter() - start
+
+    def fileno(self) -> int:
+        """-1: nobody may write past this object, and torch asks for that before it tries."""
+        self._stats["fileno"] += 1
+        return -1
+
+    def file_path(self) -> str | os.PathLike[str]:
+        return self._file_path
+
+    def _dump_state(self) -> None:
+        """Prints the statistics, as one line that begins with `stats = `. Times in seconds; speeds in GiB a second."""
+        stats = self._stats
+        for speed, size, seconds in (
+            ("write_GB/s", "bytes", "write_secs"),
+            ("aio_GB/s", "aio_bytes", "aio_write_secs"),
+            ("fill_buffer_GB/s", "aio_bytes", "fill_buffer_secs"),
+        ):
+            stats[speed] = stats[size] / stats[seconds] / _GIB if stats[seconds] else 0
+        stats["path"] = self.file_path()
+        print(f"stats = {stats}")
+
+    def __del__(self) -> None:
+        self.close()
+
+    # ---- buffers and transfers
+
+    def _write(self, data: Any) -> int:
+        """data: a memoryview, or a tensor of bytes on any device."""
+        self._raise_error()
+        if self._file is None:
+            raise ValueError(f"FastFileWriter({os.fspath(self._file_path)!r}): write after close()")
+        start = time.perf_counter()
+        is_tensor = not isinstance(data, memoryview)
+        total = data.numel() if is_tensor else len(data)
+        done = 0
+        while done < total:
+            # A part that begins off its place, after flush(), is cut so that the next begins on it: aligned.
+            room = self._part_bytes - self._offset % self._part_bytes - self._filled
+            size = min(room, total - done)
+            fill = time.perf_counter()
+            into = self._parts[self._filling][self._filled : self._filled + size]
+            if is_tensor:
+                _as_tensor(into).copy_(data[done : done + size])
+            else:
+                into[:] = data[done : done + size]
+            self._stats["fill_buffer_secs"] += time.perf_counter() - fill
+            self._stats["fill_buffer_count"] += 1
+            self._filled += size
+            done += size
+            if size == room:
+                self._start_transfer()
+        self._stats["write"] += 1
+        self._stats["bytes"] += total
+        self._stats["write_secs"] += time.perf_counter() - start
+        return total
+
+    def _start_transfer(self, file: penstock.File | None = None) -> None:
+        """Sends off what is in the part that is being filled; the other one is free when it returns."""
+        if not self._filled:
+            return
+        self._finish_transfer()
+        start = time.perf_counter()
+        data = self._parts[self._filling][: self._filled]
+        try:
+            self._under_way = penstock.write_async(file or self._file, data, self._offset, **self._options)
+        except BaseException as error:
+            self._error = error
+            raise
+        self._stats["aio_write_secs"] += time.perf_counter() - start
+        self._stats["aio_bytes"] += self._filled
+        self._offset += self._filled
+        self._filled = 0
+        self._filling = (self._filling + 1) % len(self._parts)
+        if len(self._parts) == 1:
+            self._finish_transfer()
+
+    def _finish_transfer(self) -> None:
+        if self._under_way is None:
+            return
+        start = time.perf_counter()
+        try:
+            self._under_way.wait()
+        except penstock.Error as error:
+            self._error = error
+            raise
+        self._under_way = None  # after Ctrl-C it is still there, and is waited for again
+        self._stats["aio_write_secs"] += time.perf_counter() - start
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+_STATS = (
+    ("close", "fileno", "flush", "write", "bytes", "write_secs", "write_GB/s")
+    + ("aio_write_secs", "aio_bytes", "aio_GB/s", "slow_bytes", "slow_write_secs")
+    + ("fill_buffer_count", "fill_buffer_secs", "fill_buffer_GB/s", "save_storage", "save_storage_bytes")
+)
+
+
+def _transfer_options(handle: Any) -> dict[str, Any]:
+    return {} if handle is None else {"block_bytes": handle.get_block_size()}
+
+
+def _as_tensor(memory: memoryview) -> Any:
+    import torch
+
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _storage_bytes(storage: Any) -> Any:
+    """The bytes of a torch.UntypedStorage, on its device."""
+    import torch
+
+    untyped = getattr(storage, "_untyped_storage", storage)
+    return torch.empty(0, dtype=torch.uint8, device=untyped.device).set_(untyped)
+
+
+def _bytes_of_size(count: int) -> Any:
+    import torch
+
+    return torch.tensor([count], dtype=torch.int64).view(torch.uint8)

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An unmodified DeepSpeed on Penstock's engine: install() and uninstall().
+
+What is changed in DeepSpeed, all of it in memory and all of it taken back by uninstall():
+
+1. The caches that its builders ask before they compile: OpBuilder._loaded_ops, sys._deepspeed_pin_memory_op_module.
+2. load() and is_compatible() of the four builder classes, in place, so that it does not matter who imported them.
+3. Where its accelerator offers a placeholder instead of one of the four (the CPU has no UtilsBuilder and no GDSBuilder),
+   the name is bound anew in DeepSpeed and in every module that has imported it.
+4. deepspeed.ops.__compatible_ops__, at once or when DeepSpeed first fills it. Where there is no compiler,
+   deepspeed_shm_comm is False there too: DeepSpeed would compile it for any process group, and fails without.
+5. deepspeed.io.FastFileWriter, in every module that has imported it.
+
+Objects that DeepSpeed made earlier stay what they are: a handle of its own op goes on being one.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+import shutil
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterable, MutableMapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from penstock import _deepnvme_hook as _hook
+
+TESTED_VERSIONS = ("0.19.8",)
+"""Versions of DeepSpeed that the test suite runs. Any other gets a warning, and an error where a place is missing."""
+
+VARIABLE = "PENSTOCK_DEEPNVME"
+"""Set to 1 in the environment, every Python process does as if it began with install()."""
+
+_PTH = "penstock_deepnvme.pth"
+_OPS = "deepspeed.ops.op_builder"
+# The builder, and the file of deepspeed.ops.op_builder with the class that does not depend on the accelerator.
+_BUILDERS = {
+    "AsyncIOBuilder": "async_io",
+    "GDSBuilder": "gds",
+    "UtilsBuilder": "utils",
+    "PinMemoryBuilder": "pin_memory",
+}
+_PIN_CACHE = "_deepspeed_pin_memory_op_module"
+_SHM = "deepspeed_shm_comm"
+_MISSING = object()
+
+_lock = threading.RLock()
+_patches: _Patches | None = None
+_variable_before: Any = _MISSING  # what VARIABLE was, once install() has set it
+
+
+class InstallError(RuntimeError):
+    """This DeepSpeed lacks a place where Penstock is put under it; the message names it. Nothing was changed."""
+
+
+def install() -> None:
+    """Puts Penstock under DeepSpeed, now if it is imported already, else as soon as it is.
+
+    From then on everything of DeepSpeed that reads or writes files through its async_io op does so through Penstock:
+    ZeRO-Infinity, ZeRO-Inference, FastFileWriter, ds_io. Nothing is compiled, and libaio is not needed.
+
+    Child processes have it too, however they are started: PENSTOCK_DEEPNVME=1 is put into os.environ, and
+    penstock_deepnvme.pth, which lies beside the package, reads that. A second call does nothing.
+
+    Raises InstallError when DeepSpeed lacks a place that is needed (when it is imported later: that import raises it).
+    Warns when DeepSpeed is of another version than TESTED_VERSIONS. Thread-safe.
+    """
+    global _variable_before
+    with _lock:
+        module = sys.modules.get(_hook.PACKAGE)
+        if getattr(getattr(module, "__spec__", None), "_initializing", False):
+            raise InstallError(
+                "penstock.deepnvme.install: DeepSpeed is being imported at this moment; call install() before "
+                "`import deepspeed` or after it"
+            )
+        if module is not None:
+            deepspeed_was_imported()
+        _hook.arm()
+        if _variable_before is _MISSING:
+            _variable_before = os.environ.get(VARIABLE)
+            os.environ[VARIABLE] = "1"
+            if not _children_read_pth():
+                warnings.warn(
+                    f"penstock.deepnvme.install: {_PTH} is in no folder of site-packages that this Python reads, so "
+                    "child processes that are not forked will run DeepSpeed's own op. Install Penstock with pip, or "
+                    "call install() in each child",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+
+def uninstall() -> None:
+    """Takes back all that install() did, in DeepSpeed and in os.environ. Without install() it does nothing. Thread-safe.
+
+    Handles and tensors that were made meanwhile stay Penstock's and go on working.
+    """
+    global _patches, _variable_before
+    with _lock:
+        _hook.disarm()
+        if _patches is not None:
+            _patches.undo()
+            _patches = None
+        if _variable_before is not _MISSING:
+            if _variable_before is None:
+                os.environ.pop(VARIABLE, None)
+            else:
+                os.environ[VARIABLE] = _variable_before
+            _variable_before = _MISSING
+
+
+def installed() -> bool:
+    """Whether DeepSpeed runs on Penstock in this process, or will from its import on."""
+    return _patches is not None or _hook.armed()
+
+
+def deepspeed_was_imported() -> None:
+    """DeepSpeed is there now: do it, once. For the hook and install()."""
+    global _patches
+    with _lock:
+        if _patches is None:
+            _patches = _put_under_deepspeed()
+
+
+def _children_read_pth() -> bool:
+    return any(Path(folder or ".", _PTH).is_file() for folder in sys.path)
+
+
+# ---- the places --------------------------------------------------------------------------------------------------------
+
+
+class _Patches:
+    """What was changed, and how to change it back: the last one first."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def on_undo(self, call: Callable[[], None]) -> None:
+        self._undo.append(call)
+
+    def undo(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def attribute(self, owner: Any, name: str, value: Any) -> None:
+        before = vars(owner).get(name, _MISSING)
+        setattr(owner, name, value)
+        self.on_undo(lambda: delattr(owner, name) if before is _MISSING else setattr(owner, name, before))
+
+    def item(self, mapping: MutableMapping[str, Any], key: str, value: Any) -> None:
+        before = mapping.get(key, _MISSING)
+        mapping[key] = value
+
+        def back() -> None:
+            if before is _MISSING:
+                mapping.pop(key, None)
+            else:
+                mapping[key] = before
+
+        self.on_undo(back)
+
+    def rebind(self, original: Any, ours: Any, name: str | None = None) -> None:
+        """In every module: what is bound to `original` (under `name`, if given) is bound to `ours`, and on undo
+        whatever is bound to `ours` by then, also in modules that were imported meanwhile, to `original`."""
+        _bind_anew(original, ours, name)
+        self.on_undo(lambda: _bind_anew(ours, original, None))
+
+
+def _bind_anew(before: Any, after: Any, name: str | None) -> None:
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if not isinstance(names, dict):
+            continue
+        for key, value in list(names.items()):
+            if value is before and name in (None, key):
+                names[key] = after
+
+
+def _place(owner: Any, name: str) -> Any:
+    """owner.name, or an error that names it; owner may be the name of a module."""
+    try:
+        holder = importlib.import_module(owner) if isinstance(owner, str) else owner
+        return getattr(holder, name)
+    except (ImportError, AttributeError) as error:
+        where = owner if isinstance(owner, str) else getattr(owner, "__qualname__", getattr(owner, "__name__", owner))
+        raise InstallError(
+            f"penstock.deepnvme.install: DeepSpeed {_version()} has no {where}.{name} ({error}), and Penstock cannot be put "
+            f"under it without; tested are {', '.join(TESTED_VERSIONS)}. Install one of these, or leave install() away"
+        ) from error
+
+
+def _version() -> str:
+    return getattr(sys.modules.get(_hook.PACKAGE), "__version__", "(of unknown version)")
+
+
+def _put_under_deepspeed() -> _Patches:
+    patches = _Patches()
+    try:
+        from penstock import deepnvme
+
+        _patch_caches(patches, deepnvme)
+        substitutes = _patch_builders(patches, deepnvme)
+        if substitutes:
+            _patch_accelerator(patches, substitutes)
+        _patch_compatible_ops(patches, deepnvme)
+        _patch_writer(patches, deepnvme)
+    except BaseException:
+        patches.undo()
+        raise
+    if _version() not in TESTED_VERSIONS:
+        warnings.warn(
+            f"penstock.deepnvme.install: DeepSpeed {_version()} is not one of those that Penstock is tested with "
+            f"({', '.join(TESTED_VERSIONS)}); every place that is needed is there, so it runs on Penstock now",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return patches
+
+
+def _has_pinning() -> bool:
+    """DeepSpeed has its pin_memory op since 0.19.7; before that there is nothing to replace."""
+    return importlib.util.find_spec(f"{_OPS}.pin_memory") is not None
+
+
+def _names() -> Iterable[str]:
+    return (name for name in _BUILDERS if name != "PinMemoryBuilder" or _has_pinning())
+
+
+def _patch_caches(patches: _Patches, deepnvme: ModuleType) -> None:
+    loaded = _place(_place(f"{_OPS}.builder", "OpBuilder"), "_loaded_ops")
+    for name in _names():
+        builder = getattr(deepnvme, name)()
+        patches.item(loaded, builder.NAME, builder.load())
+    patches.attribute(sys, _PIN_CACHE, deepnvme.PinMemoryBuilder().load())
+
+
+def _patch_builders(patches: _Patches, deepnvme: ModuleType) -> dict[str, type]:
+    """The four builders. Gives the classes that stand in for placeholders of the accelerator, by name."""
+    substitutes = {}
+    for name in _names():
+        ours = getattr(deepnvme, name)
+        real = _place(f"{_OPS}.{_BUILDERS[name]}", name)
+        public = _place(_OPS, name)
+        is_placeholder = getattr(public, "NAME", None) != ours.NAME
+        for builder in {real} if is_placeholder else {real, public}:
+            patches.attribute(builder, "load", _load(ours))
+            patches.attribute(builder, "is_compatible", _is_compatible(ours))
+        if is_placeholder:
+            # A class of its own, so that undoing finds it again wherever it was imported.
+            substitutes[name] = type(name, (real,), {"__module__": real.__module__, "__doc__": ours.__doc__})
+            patches.rebind(public, substitutes[name], name)
+    return substitutes
+
+
+def _load(ours: type) -> Callable[..., Any]:
+    def load(self: Any, verbose: bool = False) -> Any:
+        return ours().load(verbose=verbose)
+
+    return load
+
+
+def _is_compatible(ours: type) -> Callable[..., bool]:
+    def is_compatible(self: Any, verbose: bool = False) -> bool:
+        return ours().is_compatible(verbose=verbose)
+
+    return is_compatible
+
+
+def _patch_accelerator(patches: _Patches, substitutes: dict[str, type]) -> None:
+    accelerator = _place("deepspeed.accelerator", "get_accelerator")()
+    get = _place(accelerator, "get_op_builder")
+    create = _place(accelerator, "create_op_builder")
+
+    @functools.wraps(get)
+    def get_op_builder(class_name: str) -> Any:
+        return substitutes[class_name] if class_name in substitutes else get(class_name)
+
+    @functools.wraps(create)
+    def create_op_builder(class_name: str) -> Any:
+        return substitutes[class_name]() if class_name in substitutes else create(class_name)
+
+    patches.attribute(accelerator, "get_op_builder", get_op_builder)
+    patches.attribute(accelerator, "create_op_builder", create_op_builder)
+
+
+def _patch_compatible_ops(patches: _Patches, deepnvme: ModuleType) -> None:
+    ops = importlib.import_module("deepspeed.ops")
+    answers = {}
+    for name in _names():
+        builder = getattr(deepnvme, name)()
+        answers[builder.NAME] = builder.is_compatible()
+    if not _can_compile() and not _is_prebuilt(_SHM):
+        answers[_SHM] = False
+    filled = vars(ops).get("__compatible_ops__")
+    if filled is not None:
+        for name, answer in answers.items():
+            patches.item(filled, name, answer)
+        return
+    probe = _place(ops, "_probe_compatible_ops")
+
+    @functools.wraps(probe)
+    def probe_compatible_ops() -> dict[str, bool]:
+        return {**probe(), **answers}
+
+    # What was filled with our answers is filled anew when it is asked for after uninstall().
+    patches.on_undo(lambda: vars(ops).pop("__compatible_ops__", None))
+    patches.attribute(ops, "_probe_compatible_ops", probe_compatible_ops)
+
+
+def _can_compile() -> bool:
+    return shutil.which(os.environ.get("CXX", "c++").split()[0]) is not None
+
+
+def _is_prebuilt(op: str) -> bool:
+    return bool(_place("deepspeed.git_version_info", "installed_ops").get(op, False))
+
+
+def _patch_writer(patches: _Patches, deepnvme: ModuleType) -> None:
+    if importlib.util.find_spec("deepspeed.io") is None:
+        return  # before 0.17 there is no writer to replace
+    theirs = _place("deepspeed.io", "FastFileWriter")
+    base = _place("deepspeed.io.base_file_writer", "BaseFileWriter")
+    names = {"__module__": theirs.__module__, "__doc__": deepnvme.FastFileWriter.__doc__}
+    patches.rebind(theirs, type("FastFileWriter", (deepnvme.FastFileWriter, base), names))
