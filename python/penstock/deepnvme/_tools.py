@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `penstock ds_io` and `penstock ds_nvme_tune` share: sizes, progress, where figures were measured, JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+BYTES_PER_GB = 1 << 30  # DeepSpeed's "GB/sec"
+_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+NO_GPU = (
+    "{flag} asks for transfers from GPU memory, and this version of Penstock moves host memory only. "
+    "Leave {flag} out to measure the storage itself; DeepSpeed's own ds_io measures the GPU path"
+)
+
+
+class ToolError(Exception):
+    """What was asked cannot be done; the text says what and what to do."""
+
+
+def parse_size(flag: str, word: str) -> int:
+    """Bytes of `400M`, `1G`, `4096`: K, M, G and T are powers of 1024. ToolError names the flag."""
+    found = re.fullmatch(r"(\d{1,18})([KMGT]?)(?:i?B)?", word.strip(), re.IGNORECASE)
+    size = int(found[1]) * _FACTORS[found[2].upper()] if found else 0
+    if size < 1 or size >= 1 << 60:
+        raise ToolError(f"{flag} {word}: a number of bytes is expected, such as 4096, 64K, 400M or 1G (powers of 1024)")
+    return size
+
+
+def short_size(size: int) -> str:
+    """`1G`, `400M`, `4096`: the largest suffix that leaves a whole number."""
+    for suffix in ("T", "G", "M", "K"):
+        if size % _FACTORS[suffix] == 0 and size:
+            return f"{size // _FACTORS[suffix]}{suffix}"
+    return str(size)
+
+
+class Progress:
+    """One line on stderr while something runs: rewritten on a terminal, else a line each five seconds."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._terminal = self._stream.isatty()
+        self._told = time.monotonic()
+
+    def show(self, text: str) -> None:
+        now = time.monotonic()
+        if self._terminal:
+            self._stream.write(f"\r\033[K{text[:110]}")
+        elif now - self._told >= 5:
+            self._stream.write(f"{text}\n")
+        else:
+            return
+        self._told = now
+        self._stream.flush()
+
+    def clear(self) -> None:
+        if self._terminal:
+            self._stream.write("\r\033[K")
+            self._stream.flush()
+
+
+class Ended(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, so that both clean up as Ctrl-C does."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@contextmanager
+def signals_raise() -> Iterator[None]:
+    """While it lasts SIGTERM and SIGHUP raise `Ended` in the main thread."""
+
+    def end(number: int, _frame: object) -> None:
+        raise Ended(number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def environment() -> dict[str, Any]:
+    """Where figures were measured, under the keys of `penstock bench --json`."""
+    found: dict[str, Any] = {
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cpus_usable": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "python": platform.python_version(),
+        "time_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    for name in ("penstock", "torch"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def check_json_path(path: str | None) -> None:
+    """A wrong --json costs no time: it is found before the work. ToolError."""
+    if path and path != "-" and not Path(path).resolve().parent.is_dir():
+        raise ToolError(f"--json {path}: its folder is not there; name a file in a folder that is, or - for stdout")
+
+
+def write_json(path: str, document: dict[str, Any]) -> None:
+    """To a file, or to stdout for `-`. ToolError with the system's reason."""
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ToolError(f"--json {path}: {error.strerror}; name a file in a folder that can be written") from error

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock ds_io`: DeepSpeed's I/O benchmark on Penstock's engine.
+
+Flags, file names and closing lines are those of DeepSpeed's `ds_io`: scripts that read its output go on working.
+
+    Task Read Latency = 0.0268 sec         the longest, over processes, of the sum of their calls
+    Task Read Speed = 1.1645 GB/sec        (2^30 bytes)
+    E2E Read Latency = 0.0269 sec          with the waiting of the processes for each other
+    E2E Read Speed = 1.1613 GB/sec
+
+A process each folder of --folder_to_device_mapping, --multi_process of them each folder of --folder; a single one runs
+in this process. The loops of all begin together (a barrier). What runs in a process is in _ds_io_engines.py.
+
+Ours on top: several folders by --folder, each folder's figure and the sum, --fsync, --keep_files, --json; files that
+this run made are removed at its end, also by Ctrl-C; wrong arguments and failures end with a status that is not 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import multiprocessing.connection
+import os
+import shutil
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import penstock
+from penstock.deepnvme import _tools
+from penstock.deepnvme._ds_io_engines import ENGINES, Task, TaskResult, run_task
+from penstock.deepnvme._tools import BYTES_PER_GB, NO_GPU, Progress, ToolError
+
+_EPILOG = """
+GB/sec is 2^30 bytes a second, as DeepSpeed's ds_io counts. --single_submit, --sequential_requests and --io_parallel are
+taken and checked, and change nothing: Penstock keeps the depth full by itself.
+
+examples:
+  penstock ds_io --folder /mnt/nvme --io_size 1G --read
+  penstock ds_io --folder /mnt/nvme0 /mnt/nvme1 --io_size 1G --fsync       two devices at once: each and the sum
+  penstock ds_io --folder_to_device_mapping /mnt/nvme0:0 /mnt/nvme1:1 --io_size 400M --queue_depth 128
+"""
+
+
+def make_parser(prog: str = "penstock ds_io") -> argparse.ArgumentParser:
+    """The flags of DeepSpeed's ds_io, and ours."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Times reads or writes of one tensor a process, as DeepSpeed's ds_io does, on Penstock's engine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--folder", nargs="+", action="extend", metavar="F", help="folder for the files; several: all at once")
+    add(
+        "--folder_to_device_mapping",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="F:DEV",
+        help="a process each folder, with the number of its device (which matters with --gpu only)",
+    )
+    add("--io_size", required=True, metavar="N", help="bytes to read or write; K, M and G are powers of 1024")
+    add("--fast_io_size", default="64M", metavar="N", help="bytes of torch_fastio's pinned buffer (default 64M)")
+    add("--read", action="store_true", help="read (default: write)")
+    add("--multi_process", type=int, default=1, metavar="N", help="processes a folder of --folder (default 1)")
+    add("--block_size", default="1M", metavar="N", help="bytes of a block (default 1M)")
+    add("--queue_depth", type=int, default=32, metavar="N", help="blocks at the device at once (default 32)")
+    add("--single_submit", action="store_true", help="accepted; changes nothing here")
+    add("--sequential_requests", action="store_true", help="accepted; changes nothing here")
+    add("--validate", action="store_true", help="compare what was moved with the file; in the timed part")
+    add("--engine", default="aio_handle", metavar="E", help=f"{', '.join(ENGINES)} (default aio_handle)")
+    add("--loops", type=int, default=3, metavar="N", help="timed repetitions (default 3)")
+    add("--io_parallel", type=int, default=None, metavar="N", help="accepted; changes nothing here")
+    add("--gpu", action="store_true", help="transfers from GPU memory: not in this version")
+    add("--use_gds", action="store_true", help="GPUDirect Storage: not in this version; needs --gpu")
+    add("--slow_bounce_buffer", action="store_true", help="of GPU transfers; changes nothing without --gpu")
+    add("--torch_legacy_save", action="store_true", help="torch engines: the format before zip files")
+    add("--use_accelerator_pin_memory", action="store_true", help="tensors from PinMemoryBuilder, not the handle")
+    add("--warmup_loops", type=int, default=1, metavar="N", help="repetitions before the timed ones (default 1)")
+    add("--include_warmup_time", action="store_true", help="count the warm-up too")
+    add("--different_file_each_iteration", action="store_true", help="a file each repetition")
+    ours = parser.add_argument_group("Penstock's own")
+    ours.add_argument("--fsync", action="store_true", help="writes: fsync in the timed part")
+    ours.add_argument("--keep_files", action="store_true", help="leave the files that this run makes")
+    ours.add_argument("--json", metavar="FILE", help="every repetition and the environment as JSON (- for stdout)")
+    return parser
+
+
+def _mapping(args: argparse.Namespace) -> list[tuple[str, str]]:
+    """(device or number of the process, folder), one a process."""
+    if args.folder is not None:
+        folders = [folder for folder in args.folder for _ in range(args.multi_process)]
+        return [(str(number), folder) for number, folder in enumerate(folders)]
+    pairs = [mapping.rpartition(":") for mapping in args.folder_to_device_mapping]
+    return [(device, folder) for folder, _, device in pairs]
+
+
+def _problems(args: argparse.Namespace) -> list[str]:
+    """All that is wrong with the arguments, a sentence each."""
+    found = []
+    if (args.folder is None) == (not args.folder_to_device_mapping):
+        found.append("give either --folder or --folder_to_device_mapping: the folders to measure in")
+    for flag in ("gpu", "use_gds"):
+        if getattr(args, flag):
+            found.append(NO_GPU.format(flag=f"--{flag}"))
+    if args.engine not in ENGINES:
+        found.append(f"--engine {args.engine}: choose one of {', '.join(ENGINES)}")
+    for flag, least in (("multi_process", 1), ("queue_depth", 1), ("loops", 1), ("warmup_loops", 0)):
+        if getattr(args, flag) < least:
+            found.append(f"--{flag} {getattr(args, flag)}: at least {least}")
+    if args.io_parallel is not None and args.io_parallel < 1:
+        found.append(f"--io_parallel {args.io_parallel}: at least 1")
+    for mapping in args.folder_to_device_mapping:
+        folder, _, device = mapping.rpartition(":")
+        if not folder or not device.isdigit():
+            found.append(f"--folder_to_device_mapping {mapping}: FOLDER:NUMBER is expected, such as /mnt/nvme0:0")
+    if not found:
+        found += [
+            f"{folder}: no folder that can be written is there"
+            for folder in dict.fromkeys(folder for _, folder in _mapping(args))
+            if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK)
+        ]
+    return found
+
+
+def refine(args: argparse.Namespace) -> argparse.Namespace:
+    """Turns words into numbers and checks everything. ToolError lists all that is wrong."""
+    found = _problems(args)
+    for flag in ("io_size", "block_size", "fast_io_size"):
+        try:
+            setattr(args, flag, _tools.parse_size(f"--{flag}", str(getattr(args, flag))))
+        except ToolError as error:
+            found.append(str(error))
+    if found:
+        raise ToolError("\n".join(found))
+    args.total_loops = args.warmup_loops + args.loops
+    args.mapping_list = _mapping(args)
+    _tools.check_json_path(args.json)
+    return args
+
+
+def _tasks(args: argparse.Namespace) -> list[Task]:
+    """What each process does. ToolError where a file is in the way or the space does not suffice."""
+    tasks = []
+    kind = "read" if args.read else "write"
+    for tid, (device, folder) in enumerate(args.mapping_list):
+        stem = os.path.join(folder, f"_aio_{kind}_{args.io_size}.pt.{tid}")
+        if args.different_file_each_iteration:
+            files = [f"{stem}_{loop}" for loop in range(args.total_loops)]
+        else:
+            files = [f"{stem}_0" if args.engine == "aio_handle" else stem] * args.total_loops
+        tasks.append(Task(tid=tid, device=device, folder=folder, files=files, options=args))
+    _check_files(tasks)
+    return tasks
+
+
+def _check_files(tasks: list[Task]) -> None:
+    needed: dict[int, int] = {}
+    folders: dict[int, str] = {}
+    for task in tasks:
+        device = os.stat(task.folder).st_dev
+        folders[device] = task.folder
+        for file in dict.fromkeys(task.files):
+            size = 0
+            if os.path.lexists(file):
+                status = os.lstat(file)
+                if not stat.S_ISREG(status.st_mode):
+                    raise ToolError(f"{file} is in the way and no ordinary file: remove it or take another folder")
+                size = status.st_size
+                if task.options.read and task.options.engine.startswith("aio") and size == task.options.io_size:
+                    task.ready.add(file)
+            needed[device] = needed.get(device, 0) + max(0, task.options.io_size - size)
+    for device, bytes_needed in needed.items():
+        free = shutil.disk_usage(folders[device]).free
+        if bytes_needed > free:
+            raise ToolError(
+                f"{folders[device]}: {bytes_needed} bytes are needed and {free} are free; take a smaller --io_size"
+            )
+
+
+@dataclass
+class Outcome:
+    """What one run of ds_io found. Rates in bytes a second."""
+
+    args: argparse.Namespace
+    tasks: list[Task]
+    results: list[TaskResult] = field(default_factory=list)
+
+    def _counted(self, seconds: list[float]) -> float:
+        return sum(seconds if self.args.include_warmup_time else seconds[self.args.warmup_loops :])
+
+    @property
+    def bytes_a_process(self) -> int:
+        loops = self.args.total_loops if self.args.include_warmup_time else self.args.loops
+        return self.args.io_size * loops
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_a_process * len(self.results)
+
+    @property
+    def task_seconds(self) -> float:
+        return max(self._counted(result.call_seconds) for result in self.results)
+
+    @property
+    def e2e_seconds(self) -> float:
+        return max(self._counted(result.loop_seconds) for result in self.results)
+
+    @property
+    def cpu_seconds(self) -> float:
+        return sum(self._counted(result.cpu_seconds) for result in self.results)
+
+    def rate(self, seconds: float) -> float:
+        return self.bytes / seconds if seconds > 0 else 0.0
+
+    def folders(self) -> dict[str, float]:
+        """Bytes a second of each folder, over its own processes' time."""
+        slowest: dict[str, float] = {}
+        processes: dict[str, int] = {}
+        for task, result in zip(self.tasks, self.results):
+            processes[task.folder] = processes.get(task.folder, 0) + 1
+            slowest[task.folder] = max(slowest.get(task.folder, 0.0), self._counted(result.call_seconds))
+        return {f: processes[f] * self.bytes_a_process / slowest[f] if slowest[f] > 0 else 0.0 for f in processes}
+
+    def as_json(self, command: list[str]) -> dict[str, Any]:
+        args = self.args
+        rates = self.folders()
+        return {
+            "command": command,
+            "environment": _tools.environment(),
+            "engine": {"backend": penstock.default_engine().describe().backend},
+            "ds_io": {
+                "op": "read" if args.read else "write",
+                "engine": args.engine,
+                "io_bytes": args.io_size,
+                "block_bytes": args.block_size,
+                "depth": args.queue_depth,
+                "loops": args.loops,
+                "warmup_loops": args.warmup_loops,
+                "fsync": args.fsync,
+                "bytes": self.bytes,
+                "task_seconds": self.task_seconds,
+                "e2e_seconds": self.e2e_seconds,
+                "bytes_per_s": self.rate(self.e2e_seconds),
+                "cpu_s_per_gib": self.cpu_seconds / self.bytes * BYTES_PER_GB,
+                "folders": [{"path": path, "bytes_per_s": rate} for path, rate in rates.items()],
+                "processes": [
+                    {
+                        "folder": task.folder,
+                        "file_system": result.file_system,
+                        "direct": result.direct,
+                        "reason": result.reason,
+                        "seconds": result.call_seconds,
+                        "cpu_s": result.cpu_seconds,
+                    }
+                    for task, result in zip(self.tasks, self.results)
+                ],
+            },
+        }
+
+
+class _Alone:
+    """A barrier of one."""
+
+    def wait(self) -> int:
+        return 0
+
+    def abort(self) -> None:
+        pass
+
+
+Tell = Callable[[int, str], None]
+
+
+def _child(task: Task, barrier: Any, pipe: Any) -> None:
+    """A process of its own: sends what it has to tell, then its result or what went wrong."""
+    try:
+        pipe.send(("done", run_task(task, barrier, lambda tid, text: pipe.send(("tell", tid, text)))))
+    except threading.BrokenBarrierError:
+        pipe.send(("stopped",))
+    except KeyboardInterrupt:
+        barrier.abort()
+        pipe.send(("stopped",))
+    except BaseException as error:
+        barrier.abort()
+        pipe.send(("failed", f"{type(error).__name__}: {error}" if not isinstance(error, OSError) else str(error)))
+
+
+def _in_processes(tasks: list[Task], tell: Tell) -> list[TaskResult]:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(len(tasks))
+    running: dict[Any, tuple[Task, Any]] = {}
+    results: dict[int, TaskResult] = {}
+    failures: list[str] = []
+    children = []
+    try:
+        for task in tasks:
+            ours, theirs = context.Pipe(duplex=False)
+            child = context.Process(target=_child, args=(task, barrier, theirs), daemon=True)
+            child.start()
+            theirs.close()
+            children.append(child)
+            running[ours] = (task, child)
+        while running:
+            for pipe in multiprocessing.connection.wait(list(running)):
+                task, child = running[pipe]
+                try:
+                    message = pipe.recv()
+                except EOFError:
+                    child.join()
+                    message = ("failed", f"the process ended with status {child.exitcode}")
+                if message[0] == "tell":
+                    tell(message[1], message[2])
+                    continue
+                del running[pipe]
+                if message[0] == "done":
+                    results[task.tid] = message[1]
+                elif message[0] == "failed":
+                    barrier.abort()
+                    failures.append(f"process {task.tid} ({task.folder}): {message[1]}")
+    finally:
+        for child in children:
+            child.join(10 if not failures and len(results) == len(tasks) else 2)
+            if child.is_alive():
+                child.terminate()
+                child.join()
+    if failures or len(results) < len(tasks):
+        raise ToolError("\n".join(failures) or "a process was stopped")
+    return [results[task.tid] for task in tasks]
+
+
+def _remove_own(tasks: list[Task], keep: bool) -> None:
+    """Removes the files that this run made; read files that were there before stay."""
+    for task in tasks:
+        for file in set(task.files) - task.ready:
+            if not keep and os.path.isfile(file) and not os.path.islink(file):
+                os.unlink(file)
+
+
+def measure(args: argparse.Namespace, out: Callable[[str], None], progress: Progress) -> Outcome:
+    """Runs what `args` (refined) ask for. Prints as DeepSpeed's does through `out`. ToolError, OSError."""
+    out(f"Configuring {len(args.mapping_list)} process to folder mapping")
+    for number, (device, folder) in enumerate(args.mapping_list):
+        out(f"[{number}]: process {device} <----> {folder}")
+
+    def tell(tid: int, text: str) -> None:
+        progress.show(f"ds_io, process {tid}: {text}")
+        if tid == 0:
+            progress.clear()
+            out(f"tid {tid}: {text}")
+
+    tasks = _tasks(args)
+    outcome = Outcome(args, tasks)
+    finished = False
+    try:
+        if len(tasks) == 1:
+            outcome.results = [run_task(tasks[0], _Alone(), tell)]
+        else:
+            outcome.results = _in_processes(tasks, tell)
+        finished = True
+    finally:
+        progress.clear()
+        _remove_own(tasks, args.keep_files and finished)
+    return outcome
+
+
+def report(outcome: Outcome, out: Callable[[str], None]) -> None:
+    """What was measured and how to read it, then the four closing lines."""
+    args = outcome.args
+    kind = "Read" if args.read else "Write"
+    for task, result in zip(outcome.tasks, outcome.results):
+        way = "past the page cache" if result.direct else f"through the page cache ({result.reason})"
+        out(f"tid {task.tid}: {task.folder}: {result.file_system or 'files'}, {way}")
+    if not all(result.direct for result in outcome.results):
+        out("The page cache had a part in this: the figures tell of memory as much as of storage.")
+    if not args.read and not args.fsync and args.engine != "torch_fastio":
+        out("Not in the figures: fsync (--fsync puts it in); what is still held on the way is not waited for.")
+    rates = outcome.folders()
+    for folder, rate in rates.items():
+        out(f"Folder {folder}: {kind} Speed = {rate / BYTES_PER_GB} GB/sec")
+    if len(rates) > 1:
+        out(f"Sum of {len(rates)} folders: {kind} Speed = {sum(rates.values()) / BYTES_PER_GB} GB/sec")
+    out(f"Task {kind} Latency = {outcome.task_seconds} sec")
+    out(f"Task {kind} Speed = {outcome.rate(outcome.task_seconds) / BYTES_PER_GB} GB/sec")
+    out(f"E2E {kind} Latency = {outcome.e2e_seconds} sec")
+    out(f"E2E {kind} Speed = {outcome.rate(outcome.e2e_seconds) / BYTES_PER_GB} GB/sec")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; its exit status: 0, 1 when it failed, 2 for wrong arguments, 128 + the signal that ended it."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = make_parser()
+    args = parser.parse_args(words)
+    stream = sys.stderr if args.json == "-" else sys.stdout
+
+    def out(text: str) -> None:
+        print(text, file=stream, flush=True)
+
+    out("Testing DeepNVMe python frontend")
+    out(f"args = {args}")
+    try:
+        args = refine(args)
+    except ToolError as error:
+        lines = str(error).splitlines()
+        print("penstock ds_io: wrong arguments:", *lines, "Try: penstock ds_io --help", sep="\n  ", file=sys.stderr)
+        return 2
+    out("Successful validation of command line arguments")
+    try:
+        with _tools.signals_raise():
+            outcome = measure(args, out, Progress())
+        report(outcome, out)
+        if args.json:
+            _tools.write_json(args.json, outcome.as_json(["penstock", "ds_io", *words]))
+    except (ToolError, OSError, ImportError, MemoryError) as error:
+        print(f"penstock ds_io: {error or 'out of memory: take a smaller --io_size'}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as error:
+        print("penstock ds_io: ended; the files that it made are removed", file=sys.stderr)
+        return 128 + getattr(error, "number", 2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock ds_nvme_tune`: DeepSpeed's tuner on Penstock's engine, with its flags, log files and closing lines.
+
+    Best performance (GB/sec): read =  1.91, write =  4.91
+    {"aio": {"single_submit": "false", ..., "num_threads": 1, "queue_depth": 32, "block_size": 1048576}}
+
+That JSON is DeepSpeed's to the letter, and nothing takes it: its booleans are strings, one of its keys is not the
+configuration's. The same choice as a section of a DeepSpeed configuration goes to stderr and to
+<log_dir>/ds_config_aio.json.
+
+A run of `ds_io` a setting, its output in <log_dir>/_aio_bench_{read,write}_logs under DeepSpeed's names. Two things
+differ. Submission in singles, sequential requests and io_parallel change nothing in Penstock, so settings that differ
+in these alone are one setting here and measured once: 4 of the 64 of the default sweep. The time that saves goes into
+rounds (--rounds): every setting in turn, then all again; the medians decide, and where their spread is wider than
+their distance the tool says that there is no difference to find. `penstock tune` searches wider, in less time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import re
+import statistics
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.deepnvme import _tools, ds_io
+from penstock.deepnvme._tools import BYTES_PER_GB, NO_GPU, Progress, ToolError
+
+LOG_DIR = "_aio_bench_logs"
+CONFIG_NAME = "ds_config_aio.json"
+DEFAULT_SWEEP: dict[str, list[Any]] = {
+    "block_size": ["1M", "8M"],
+    "queue_depth": [32, 128],
+    "sequential_requests": [True, False],
+    "single_submit": [False, True],
+    "io_parallel": [1, 2, 4, 8],
+}
+_DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+_LOG_NAME = re.compile(r"(read|write)_(single|block)_(sequential|overlap)_ftd\d+_d\d+_bs\w+_p\d+\.txt")
+
+
+@dataclass
+class Setting:
+    """A row of the sweep; `block_size` as it was given."""
+
+    block_size: str
+    queue_depth: int
+    sequential_requests: bool
+    single_submit: bool
+    io_parallel: int
+    rates: dict[str, list[float]] = field(default_factory=dict)  # operation -> bytes a second of each round
+    logs: dict[str, list[str]] = field(default_factory=dict)
+
+    def words(self) -> list[str]:
+        words = ["--block_size", self.block_size, "--queue_depth", str(self.queue_depth)]
+        words += ["--io_parallel", str(self.io_parallel)]
+        words += ["--sequential_requests"] if self.sequential_requests else []
+        return words + (["--single_submit"] if self.single_submit else [])
+
+    def log_name(self, operation: str, folders: int) -> str:
+        submit = "single" if self.single_submit else "block"
+        order = "sequential" if self.sequential_requests else "overlap"
+        tail = f"ftd{folders}_d{self.queue_depth}_bs{self.block_size}_p{self.io_parallel}.txt"
+        return f"{operation}_{submit}_{order}_{tail}"
+
+    def add(self, operation: str, rate: float, log: str) -> None:
+        self.rates.setdefault(operation, []).append(rate)
+        self.logs.setdefault(operation, []).append(log)
+
+    def median(self, operation: str) -> float:
+        return statistics.median(self.rates[operation])
+
+    def median_log(self, operation: str) -> str:
+        """The output of the run in the middle, so that the file holds one run and its figure is no extreme."""
+        rates = self.rates[operation]
+        return self.logs[operation][rates.index(statistics.median_low(rates))]
+
+    def theirs(self) -> dict[str, Any]:
+        """As DeepSpeed's tuner prints it."""
+        return {
+            "single_submit": str(self.single_submit).lower(),
+            "overlap_events": str(not self.sequential_requests).lower(),
+            "num_threads": self.io_parallel,
+            "queue_depth": self.queue_depth,
+            "block_size": _tools.parse_size("block_size", self.block_size),
+        }
+
+    def ours(self) -> dict[str, Any]:
+        """As a DeepSpeed configuration takes it."""
+        return {
+            "block_size": _tools.parse_size("block_size", self.block_size),
+            "queue_depth": self.queue_depth,
+            "intra_op_parallelism": self.io_parallel,
+            "single_submit": self.single_submit,
+            "overlap_events": not self.sequential_requests,
+            "use_gds": False,
+        }
+
+
+def make_parser(prog: str = "penstock ds_nvme_tune") -> argparse.ArgumentParser:
+    """The flags of DeepSpeed's ds_nvme_tune, and ours."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Finds block size and queue depth for a DeepSpeed `aio` section, as ds_nvme_tune does, on "
+        "Penstock's engine. `penstock tune` searches wider in less time.",
+    )
+    add = parser.add_argument
+    add("--nvme_dir", nargs="+", required=True, metavar="D", help="folders to measure in; several: all at once")
+    add("--sweep_config", metavar="FILE", help="JSON with the values to try: " + ", ".join(DEFAULT_SWEEP))
+    add("--no_read", action="store_true", help="measure no reads")
+    add("--no_write", action="store_true", help="measure no writes")
+    add("--io_size", default="400M", metavar="N", help="bytes a measurement moves (default 400M)")
+    add("--gpu", action="store_true", help="transfers from GPU memory: not in this version")
+    add("--gds", action="store_true", help="GPUDirect Storage: not in this version")
+    add(
+        "--flush_page_cache",
+        action="store_true",
+        help="empty the page cache before each measurement (root; reads past the page cache do not need it)",
+    )
+    add("--log_dir", default=LOG_DIR, metavar="D", help=f"folder of the logs (default ./{LOG_DIR})")
+    add("--loops", type=int, default=1, metavar="N", help="repetitions in a measurement (default 1)")
+    add("--verbose", action="store_true", help="say what is run")
+    ours = parser.add_argument_group("Penstock's own")
+    ours.add_argument("--rounds", type=int, default=3, metavar="N", help="measurements of each setting (default 3)")
+    ours.add_argument("--full_sweep", action="store_true", help="also the settings that change nothing in Penstock")
+    ours.add_argument("--json", metavar="FILE", help="every measurement as JSON, for `penstock report` (- for stdout)")
+    return parser
+
+
+def _check(args: argparse.Namespace) -> None:
+    found = [NO_GPU.format(flag=f"--{flag}") for flag in ("gpu", "gds") if getattr(args, flag)]
+    if args.no_read and args.no_write:
+        found.append("--no_read and --no_write together leave nothing to measure")
+    found += [f"--{flag} {getattr(args, flag)}: at least 1" for flag in ("loops", "rounds") if getattr(args, flag) < 1]
+    found += [
+        f"--nvme_dir {folder}: no folder that can be written is there"
+        for folder in args.nvme_dir
+        if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK)
+    ]
+    if args.flush_page_cache and not os.access(_DROP_CACHES, os.W_OK):
+        found.append("--flush_page_cache needs root; without it reads still go past the page cache where they can")
+    if found:
+        raise ToolError("\n".join(found))
+
+
+def _fits(key: str, value: object) -> bool:
+    """Whether a value of a sweep file has the type and the range of its key."""
+    if key in ("sequential_requests", "single_submit"):
+        return isinstance(value, bool)
+    if key == "block_size" and isinstance(value, str):
+        return bool(_tools.parse_size(key, value))
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _sweep_values(path: str | None) -> dict[str, list[Any]]:
+    """The values of each key. ToolError names what is wrong in the file."""
+    if path is None:
+        return DEFAULT_SWEEP
+    try:
+        given = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ToolError(f"--sweep_config {path}: {error}") from error
+    known = ", ".join(DEFAULT_SWEEP)
+    if not isinstance(given, dict) or not set(given) <= set(DEFAULT_SWEEP):
+        raise ToolError(f"--sweep_config {path}: an object with keys of {known} is expected")
+    for key, values in given.items():
+        if not isinstance(values, list) or not values or not all(_fits(key, value) for value in values):
+            like = json.dumps(DEFAULT_SWEEP[key])
+            raise ToolError(f"--sweep_config {path}: {key}: {values!r} came; a list such as {like} is expected")
+    # What a file leaves out has the default of ds_io.
+    missing = {"block_size": ["1M"], "queue_depth": [32], "io_parallel": [1]}
+    return {key: given.get(key, missing.get(key, [False])) for key in DEFAULT_SWEEP}
+
+
+def _settings(values: dict[str, list[Any]], full: bool) -> list[Setting]:
+    """The rows to measure; unless `full`, one for those that differ in nothing that Penstock does otherwise."""
+    rows = [
+        Setting(str(block), depth, sequential, single, parallel)
+        for block, depth, sequential, single, parallel in itertools.product(*(values[key] for key in DEFAULT_SWEEP))
+    ]
+    if full:
+        return rows
+    rows.sort(key=lambda row: (row.sequential_requests, row.single_submit, row.io_parallel))
+    first: dict[tuple[str, int], Setting] = {}
+    for row in rows:
+        first.setdefault((row.block_size, row.queue_depth), row)
+    return list(first.values())
+
+
+def _log_folder(log_dir: str, operation: str) -> Path:
+    """The folder of an operation's logs, without those of an earlier run."""
+    folder = Path(log_dir) / f"_aio_bench_{operation}_logs"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.iterdir():
+            if _LOG_NAME.fullmatch(old.name):
+                old.unlink()
+    except OSError as error:
+        raise ToolError(f"--log_dir {log_dir}: {error}; name a folder that can be written") from error
+    return folder
+
+
+class _Sweep:
+    def __init__(self, args: argparse.Namespace, say: Any) -> None:
+        self._args = args
+        self._say = say
+        self.operations = [o for o, off in (("read", args.no_read), ("write", args.no_write)) if not off]
+        self.settings = _settings(_sweep_values(args.sweep_config), args.full_sweep)
+        self._folders = {operation: _log_folder(args.log_dir, operation) for operation in self.operations}
+        self._progress = Progress()
+        self._made: list[str] = []
+
+    def run(self) -> None:
+        total = len(self.settings) * len(self.operations) * self._args.rounds
+        done = 0
+        try:
+            for operation in self.operations:
+                for _ in range(self._args.rounds):
+                    for setting in self.settings:
+                        done += 1
+                        told = f"{operation}, blocks of {setting.block_size}, depth {setting.queue_depth}"
+                        self._progress.show(f"[{done}/{total}] {told}")
+                        self._measure(operation, setting)
+        finally:
+            self._progress.clear()
+            for file in self._made:
+                if os.path.isfile(file):
+                    os.unlink(file)
+
+    def _measure(self, operation: str, setting: Setting) -> None:
+        args = self._args
+        words = ["--io_size", args.io_size, "--loops", str(args.loops), *setting.words()]
+        words += ["--folder_to_device_mapping", *(f"{folder}:{i}" for i, folder in enumerate(args.nvme_dir))]
+        words += ["--read", "--keep_files"] if operation == "read" else []
+        if args.verbose:
+            self._say(f"args = {['ds_io', *words]}")
+        if args.flush_page_cache:
+            os.sync()
+            _DROP_CACHES.write_text("1")
+        refined = ds_io.refine(ds_io.make_parser().parse_args(words))
+        lines = [f"args = {refined}"]
+        quiet = Progress(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        outcome = ds_io.measure(refined, lines.append, quiet)
+        # The files to read serve all settings and go at the end; those that were there before stay.
+        self._made += [f for task in outcome.tasks for f in set(task.files) - task.ready if operation == "read"]
+        ds_io.report(outcome, lines.append)
+        setting.add(operation, outcome.rate(outcome.e2e_seconds), "\n".join(lines) + "\n")
+        name = setting.log_name(operation, len(args.nvme_dir))
+        (self._folders[operation] / name).write_text(setting.median_log(operation), encoding="utf-8")
+
+    def best(self) -> Setting:
+        """The largest sum of the medians of what was measured."""
+        return max(self.settings, key=lambda setting: sum(setting.median(o) for o in self.operations))
+
+    def spread(self) -> float:
+        """How far runs of one setting lie apart: half the range by the median, the widest."""
+        return max(
+            (max(rates) - min(rates)) / 2 / statistics.median(rates)
+            for setting in self.settings
+            for rates in setting.rates.values()
+        )
+
+    def verdict(self) -> str:
+        """How sure the choice is."""
+        best = self.best()
+        others = [setting for setting in self.settings if setting is not best]
+        if not others:
+            return "one setting was measured: there was no choice"
+        if self._args.rounds < 2:
+            return "each setting was measured once: nothing says how sure this is (--rounds 3)"
+
+        def worse(other: Setting) -> bool:
+            return any(max(other.rates[o]) < min(best.rates[o]) for o in self.operations)
+
+        equals = [other for other in others if not worse(other)]
+        if not equals:
+            return f"every run of it beat every run of the other {len(others)} in reads or in writes"
+        return (
+            f"no difference found to {len(equals)} of the other {len(others)}: runs of one setting lie "
+            f"±{100 * self.spread():.0f} % apart"
+        )
+
+
+def _as_json(command: list[str], args: argparse.Namespace, sweep: _Sweep) -> dict[str, Any]:
+    return {
+        "command": command,
+        "environment": _tools.environment(),
+        "ds_nvme_tune": {
+            "folders": args.nvme_dir,
+            "io_bytes": _tools.parse_size("--io_size", args.io_size),
+            "operations": sweep.operations,
+            "settings": [{**setting.ours(), "bytes_per_s": setting.rates} for setting in sweep.settings],
+            "best": sweep.best().ours(),
+            "verdict": sweep.verdict(),
+        },
+    }
+
+
+def _report(args: argparse.Namespace, sweep: _Sweep, out: Any, say: Any) -> None:
+    best = sweep.best()
+    config = json.dumps({"aio": best.ours()}, indent=3)
+    path = Path(args.log_dir) / CONFIG_NAME
+    path.write_text(config + "\n", encoding="utf-8")
+    say(f"How sure: {sweep.verdict()}")
+    say(f"For a DeepSpeed configuration (also in {path}):\n{config}")
+    figures = dict.fromkeys(("read", "write"), "not measured")
+    figures |= {operation: f"{best.median(operation) / BYTES_PER_GB:5.2f}" for operation in sweep.operations}
+    out(f"Best performance (GB/sec): read = {figures['read']}, write = {figures['write']}")
+    out(json.dumps({"aio": best.theirs()}, indent=3))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; its exit status: 0, 1 when it failed, 2 for wrong arguments, 128 + the signal that ended it."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    args = make_parser().parse_args(words)
+    stream = sys.stderr if args.json == "-" else sys.stdout
+
+    def out(text: str) -> None:
+        print(text, file=stream, flush=True)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    try:
+        _check(args)
+        _tools.parse_size("--io_size", args.io_size)
+        _tools.check_json_path(args.json)
+        sweep = _Sweep(args, say)
+    except ToolError as error:
+        lines = [*str(error).splitlines(), "Try: penstock ds_nvme_tune --help"]
+        print("penstock ds_nvme_tune: wrong arguments:", *lines, sep="\n  ", file=sys.stderr)
+        return 2
+    out(f"Running DeepNVMe performance tuning on {args.nvme_dir}")
+    try:
+        with _tools.signals_raise():
+            sweep.run()
+        _report(args, sweep, out, say)
+        if args.json:
+            _tools.write_json(args.json, _as_json(["penstock", "ds_nvme_tune", *words], args, sweep))
+    except (ToolError, OSError, ImportError, MemoryError) as error:
+        print(f"penstock ds_nvme_tune: {error or 'out of memory: take a smaller --io_size'}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as error:
+        print("penstock ds_nvme_tune: ended; the test files that it made are removed", file=sys.stderr)
+        return 128 + getattr(error, "number", 2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock report`: what bench, tune, the benchmark runner, ds_io and ds_nvme_tune wrote with --json, as an HTML page.
+
+    _read      files, of which nothing is trusted            _bench, _tune, _bars, _deepnvme   a file's section
+    _model     page, sections, charts, tables                _compare                          several files together
+    _figures   the pictures, as plotly's dictionaries        _html                             the page as one file
+
+Only _html needs plotly (MIT), and only when it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.report import _bars, _bench, _compare, _deepnvme, _tune
+from penstock.report._html import render
+from penstock.report._model import Page, Section
+from penstock.report._read import Document, ReportError, load
+
+__all__ = ["ReportError", "make_page", "render"]
+
+_SECTIONS: dict[str, Callable[[Document], Section]] = {
+    "bench": _bench.section,
+    "tune": _tune.section,
+    "bars": _bars.section,
+    "ds_io": _deepnvme.ds_io,
+    "ds_nvme_tune": _deepnvme.ds_nvme_tune,
+}
+
+
+def make_page(files: Sequence[str], title: str = "Penstock report") -> Page:
+    """Reads all files; ReportError names the first that cannot be used and what was expected."""
+    documents = [load(file) for file in files]
+    sections = [_SECTIONS[document.kind](document) for document in documents]
+    compared = _compare.section(documents)
+    return Page(title, [compared, *sections] if compared else sections)
