@@ -242,6 +242,7 @@ class Outcome:
                 "loops": args.loops,
                 "warmup_loops": args.warmup_loops,
                 "fsync": args.fsync,
+                "validate": args.validate,
                 "bytes": self.bytes,
                 "task_seconds": self.task_seconds,
                 "e2e_seconds": self.e2e_seconds,
@@ -379,6 +380,8 @@ def report(outcome: Outcome, out: Callable[[str], None]) -> None:
         out("The page cache had a part in this: the figures tell of memory as much as of storage.")
     if not args.read and not args.fsync and args.engine != "torch_fastio":
         out("Not in the figures: fsync (--fsync puts it in); what is still held on the way is not waited for.")
+    if args.validate and args.engine.startswith("aio"):
+        out("In the figures: --validate, which reads everything once more.")
     rates = outcome.folders()
     for folder, rate in rates.items():
         out(f"Folder {folder}: {kind} Speed = {rate / BYTES_PER_GB} GB/sec")

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from dataclasses import dataclass, field
 
 from penstock.report import _figures as figures
-from penstock.report._common import command_text, environment_table
+from penstock.report._common import command_text, environment_table, interval
 from penstock.report._model import Chart, Part, Section, Table, Text, row
 from penstock.report._read import Document, Field
 from penstock.report._units import count_text, figure_text, rate_text, size_text, time_text
@@ -50,6 +51,7 @@ class Bench:
     document: Document
     jobs: list[Job]
     paths: list[str]
+    names: dict[str, str]  # path -> what was asked for
     limits: dict[str, float]  # "read" and "write": bytes a second that the device may give
 
     @property
@@ -69,7 +71,14 @@ def targets_of(root: Field) -> list[Field]:
     return list(several.items()) if several else [root.need("target")]
 
 
-def _sample(found: Field) -> Sample:
+def where(target: Field) -> str:
+    """The folder that was asked for, or the file or device."""
+    path = target.need("path").text()
+    scratch = target.get("scratch")
+    return os.path.dirname(path) if scratch and scratch.flag() else path
+
+
+def read_sample(found: Field) -> Sample:
     latency = found.get("latency_ns")
     percentiles = {}
     histogram = []
@@ -79,8 +88,7 @@ def _sample(found: Field) -> Sample:
             if value:
                 percentiles[key] = value.number()
         for pair in (latency.get("histogram") or Field(found.file, "", [])).items():
-            upper, count = (list(pair.items()) + [pair, pair])[:2]
-            histogram.append((upper.number(), count.number()))
+            histogram.append(pair.pair())
     return Sample(
         bytes_per_s=found.need("bytes_per_s").number(),
         operations_per_s=found.need("operations_per_s").number(),
@@ -99,13 +107,10 @@ def _job(found: Field, all_paths: list[str]) -> Job:
         paths=[path.text() for path in paths.items()] if paths else all_paths,
     )
     for sample in found.need("samples").items():
-        job.sides.setdefault(sample.need("side").text(), []).append(_sample(sample))
+        job.sides.setdefault(sample.need("side").text(), []).append(read_sample(sample))
     ratio = found.get("ratio")
     if ratio:
-        mean = ratio.need("mean").number()
-        interval = ratio.get("ci95")
-        low, high = [end.any_number() for end in interval.items()][:2] if interval else (mean, mean)
-        job.ratio = (mean, low, high)
+        job.ratio = interval(ratio)
     return job
 
 
@@ -113,7 +118,8 @@ def read(document: Document) -> Bench:
     """Looks the file through. ReportError."""
     root = document.root
     targets = targets_of(root)
-    paths = [target.need("path").text() for target in targets]
+    names = {target.need("path").text(): where(target) for target in targets}
+    paths = list(names)
     limits: dict[str, float] = {}
     for target in targets:
         limit = target.get("limit")
@@ -121,7 +127,7 @@ def read(document: Document) -> Bench:
             value = limit.get(f"{kind}_bytes_per_s") if limit else None
             if value:
                 limits[kind] = limits.get(kind, 0.0) + value.number()
-    return Bench(document, [_job(job, paths) for job in root.need("jobs").items()], paths, limits)
+    return Bench(document, [_job(job, paths) for job in root.need("jobs").items()], paths, names, limits)
 
 
 def _limit_of(bench: Bench, job: Job) -> float | None:
@@ -158,7 +164,7 @@ def _bandwidth(bench: Bench) -> Chart:
 
 def _heat_maps(bench: Bench) -> list[Chart]:
     charts = []
-    for rw in sorted({job.rw for job in bench.together}, key=lambda rw: (rw not in _KINDS, rw)):
+    for rw in sorted({job.rw for job in bench.together}, key=lambda rw: (_KINDS.index(rw) if rw in _KINDS else 9, rw)):
         for side in bench.sides:
             cells = {
                 (job.block_bytes, job.depth): value
@@ -168,7 +174,7 @@ def _heat_maps(bench: Bench) -> list[Chart]:
             if len({block for block, _ in cells}) > 1 and len({depth for _, depth in cells}) > 1:
                 charts.append(
                     Chart(
-                        f"Bandwidth by block size and depth: {rw}, {side}",
+                        f"Bandwidth by block size and depth: {rw}" + (f", {side}" if len(bench.sides) > 1 else ""),
                         "Each field is the median in GB/s; darker is faster, and the colours begin at 0. Where a whole "
                         "corner has one colour, the smallest block and depth in it give all that there is.",
                         figures.heat_map(cells),
@@ -264,7 +270,11 @@ def _folders(bench: Bench) -> Chart | None:
             rates[job.name, "all" if len(job.paths) > 1 else job.paths[0]] = rate / 1e9
     names = [job.name for job in bench.together]
     series = [
-        figures.Series(f"{path}, alone", [rates.get((name, path)) for name in names], colour=figures.COLOURS[index % 8])
+        figures.Series(
+            f"{bench.names[path]}, alone",
+            [rates.get((name, path)) for name in names],
+            colour=figures.COLOURS[index % 8],
+        )
         for index, path in enumerate(bench.paths)
     ]
     sums = [sum(rates.get((name, path), 0.0) for path in bench.paths) for name in names]
@@ -290,10 +300,10 @@ def _table(bench: Bench) -> Table:
             rates = [sample.bytes_per_s for sample in samples]
             middle = statistics.median(rates)
             spread = f"±{100 * (max(rates) - min(rates)) / 2 / middle:.1f} %" if len(rates) > 1 and middle else "-"
-            where = "all at once" if len(job.paths) > 1 else job.paths[0]
+            folder = "all at once" if len(job.paths) > 1 else bench.names.get(job.paths[0], "")
             rows.append(
                 row(
-                    *([where] if len(bench.paths) > 1 else []),
+                    *([folder] if len(bench.paths) > 1 else []),
                     job.rw,
                     size_text(job.block_bytes),
                     str(job.depth),
@@ -334,4 +344,4 @@ def section(document: Document) -> Section:
         parts += [_cpu(bench), _table(bench)]
     root = document.root
     parts.append(environment_table(root.need("environment"), *targets_of(root), root.get("engine")))
-    return Section(f"bench of {', '.join(bench.paths)}", document.path, parts)
+    return Section(f"bench of {', '.join(bench.names.values())}", document.path, parts)

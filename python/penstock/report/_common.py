@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 from penstock.report._model import Table, row
 from penstock.report._read import Field
 from penstock.report._units import size_text
@@ -43,3 +45,19 @@ def _flatten(prefix: str, found: Field, rows: list, depth: int = 0) -> None:
 def command_text(root: Field) -> str:
     command = root.get("command")
     return " ".join(word.text() for word in command.items()) if command else ""
+
+
+def interval(ratio: Field) -> tuple[float, float, float]:
+    """Mean and ends of a ratio; ends that are not known (one run, or null for infinity) are 0 and infinity."""
+    mean = ratio.need("mean").number()
+    ends = ratio.get("ci95")
+    known = [end for end in ends.items() if end.value is not None] if ends else []
+    if len(known) != 2:
+        return mean, 0.0, math.inf
+    return mean, known[0].number(), known[1].any_number()
+
+
+def interval_text(found: tuple[float, float, float]) -> str:
+    """`1.12 (1.05 to 1.19)`, or the mean alone."""
+    mean, low, high = found
+    return f"{mean:.3g} ({low:.3g} to {high:.3g})" if math.isfinite(high) else f"{mean:.3g}"

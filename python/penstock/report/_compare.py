@@ -28,6 +28,7 @@ def _of_ds_io(document: Document) -> list[tuple[str, int, float]]:
     run = document.root.need("ds_io")
     block = size_text(run.need("block_bytes").whole(1))
     name = f"ds_io {run.need('op').text()} {block} x {run.need('depth').whole(1)}, {run.need('engine').text()}"
+    name += "".join(f", {key}" for key in ("fsync", "validate") if run.need(key).flag())
     return [(name, len(list(run.need("folders").items())), run.need("bytes_per_s").number())]
 
 

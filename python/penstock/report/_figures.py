@@ -34,7 +34,7 @@ def _layout(**more: Any) -> dict[str, Any]:
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#1f2328"},
-        "margin": {"l": 80, "r": 30, "t": 20, "b": 70},
+        "margin": {"l": 80, "r": 30, "t": 40, "b": 70},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "hoverlabel": {"align": "left"},
         **more,
@@ -72,6 +72,7 @@ def heat_map(cells: dict[tuple[int, int], float]) -> Figure:
                 "colorscale": "YlGnBu",
                 "reversescale": True,
                 "zmin": 0,
+                "zmax": max((rate / 1e9 for rate in cells.values()), default=1.0) or 1.0,
                 "xgap": 2,
                 "ygap": 2,
                 "hoverongaps": False,
@@ -148,6 +149,7 @@ def bars(categories: Sequence[str], series: Sequence[Series], axis: str, lines: 
         )
     layout = _layout(
         barmode="group",
+        bargap=0.25 if len(names) > 3 else 0.6,
         xaxis=_axis("", type="category"),
         yaxis=_axis(axis, rangemode="tozero"),
         showlegend=True,
@@ -234,8 +236,9 @@ def ratios(rows: Sequence[Ratio], axis: str) -> Figure:
                 "error_x": {
                     "type": "data",
                     "symmetric": False,
-                    "array": [_finite(row.high) - row.mean for row in mine],
-                    "arrayminus": [row.mean - max(row.low, 0.0) for row in mine],
+                    # Without an end there is no whisker.
+                    "array": [max(0.0, row.high - row.mean) if math.isfinite(row.high) else None for row in mine],
+                    "arrayminus": [max(0.0, row.mean - row.low) if row.low > 0 else None for row in mine],
                     "thickness": 2,
                     "width": 5,
                 },
@@ -273,10 +276,6 @@ def ratios(rows: Sequence[Ratio], axis: str) -> Figure:
         ],
     )
     return {"data": data, "layout": layout}
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else 1e9
 
 
 def scaling(lines: Sequence[tuple[str, list[tuple[int, float]]]], what: str) -> Figure:

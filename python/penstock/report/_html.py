@@ -34,7 +34,8 @@ th { background: #f6f8fa; border-bottom: 2px solid #d0d7de; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.verdict { font-weight: 600; white-space: nowrap; }
 .met { color: #1a7f37; } .missed { color: #c62828; } .undecided { color: #9a6700; } .other { color: #57606a; }
-pre { background: #f6f8fa; padding: 10px 14px; overflow-x: auto; font-size: 13px; margin: 4px 0 14px; }
+pre { background: #f6f8fa; padding: 10px 14px; font-size: 13px; margin: 4px 0 14px; white-space: pre-wrap;
+  overflow-wrap: anywhere; }
 summary { cursor: pointer; font-size: 17px; font-weight: 600; margin: 28px 0 6px; }
 footer { max-width: 1080px; margin: 40px auto 30px; padding: 0 24px; color: #57606a; font-size: 13px; }
 @media print { .chart { break-inside: avoid; } }

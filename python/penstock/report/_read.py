@@ -64,6 +64,13 @@ class Field:
         for key, value in self.value.items():
             yield key, Field(self.file, f"{self.where}.{key}".lstrip("."), value)
 
+    def pair(self) -> tuple[float, float]:
+        """A list of two numbers."""
+        found = list(self.items())
+        if len(found) != 2:
+            raise self._expected("a list of two numbers")
+        return found[0].number(), found[1].number()
+
     def text(self) -> str:
         if not isinstance(self.value, str):
             raise self._expected("a text")
@@ -116,7 +123,7 @@ def load(path: str) -> Document:
     root = Field(path, "", data)
     expected = f"{path}: a report is made of the JSON of " + ", ".join(KINDS.values())
     if not isinstance(data, dict):
-        raise ReportError(f"{expected}; this file holds {type(data).__name__}")
+        raise ReportError(f"{expected}; this file holds no object")
     if isinstance(data.get("bars"), list):
         return Document(path, "bars", root)
     command = data.get("command")
@@ -137,7 +144,7 @@ def _parse(path: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        end = " (the file ends there: was the run cut off?)" if error.pos >= len(text.rstrip()) else ""
+        end = "" if text.rstrip().endswith(("}", "]")) else " (the file ends too early: was the run cut off?)"
         raise ReportError(f"{path}: line {error.lineno}, column {error.colno}: {error.msg}{end}") from error
     except (RecursionError, ValueError) as error:
         raise ReportError(f"{path}: no JSON that any of the tools writes ({type(error).__name__})") from error

@@ -21,13 +21,13 @@ def figure_text(value: float) -> str:
     """Three digits."""
     if value == 0:
         return "0"
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
 
 
 def time_text(nanoseconds: float) -> str:
     for unit, factor in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if nanoseconds >= factor:
-            return f"{nanoseconds / factor:.3g} {unit}"
+            return f"{figure_text(nanoseconds / factor)} {unit}"
     return f"{nanoseconds:.0f} ns"
 
 

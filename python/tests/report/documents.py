@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON as the tools write it, small and with figures that are easy to find again."""
+
+import copy
+
+ENVIRONMENT = {"kernel": "6.18.44", "cpu": "Testium 9000", "cpus_usable": 2, "memory_bytes": 25 << 30}
+TARGET = {
+    "path": "/data/penstock-bench-1.tmp",
+    "scratch": True,
+    "file_system": "ext4",
+    "direct": True,
+    "disk": {"name": "vda", "model": "Disk of Tests"},
+}
+ENGINE = {"backend": "uring", "detail": "", "refusals": []}
+
+
+def sample(side, bytes_per_s, histogram=True):
+    latency = {"p50": 200_000, "p99": 3_000_000, "p99.9": 9_000_000}
+    if histogram:
+        latency["histogram"] = [[100_000, 900], [1_000_000, 90], [10_000_000, 10]]
+    return {
+        "side": side,
+        "seconds": 1.0,
+        "bytes": int(bytes_per_s),
+        "operations": 1000,
+        "cpu_s": 0.05,
+        "bytes_per_s": bytes_per_s,
+        "operations_per_s": 1000.0,
+        "cpu_s_per_gib": 0.0625 if side == "penstock" else 0.125,
+        "latency_ns": latency,
+    }
+
+
+def bench_job(rw, block, depth, rate, paths=(TARGET["path"],)):
+    samples = []
+    for factor in (0.9, 1.0, 1.2):
+        samples += [sample("penstock", rate * factor), sample("fio", rate * factor * 1.25, histogram=False)]
+    return {
+        "rw": rw,
+        "block_bytes": block,
+        "depth": depth,
+        "paths": list(paths),
+        "samples": samples,
+        "median_bytes_per_s": rate,
+        "ratio": {"mean": 0.8, "min": 0.79, "max": 0.81, "ci95": [0.78, 0.82]},
+    }
+
+
+def bench(paths=(TARGET["path"],)):
+    """Reads of 64 KiB and 1 MiB at depths 1 and 16: 1, 2, 3 and 4 GB/s; several paths: each alone, then all."""
+    jobs = []
+    for index, (block, depth) in enumerate([(65536, 1), (65536, 16), (1 << 20, 1), (1 << 20, 16)]):
+        rate = (index + 1) * 1e9
+        if len(paths) > 1:
+            jobs += [bench_job("read", block, depth, rate, [path]) for path in paths]
+        jobs.append(bench_job("read", block, depth, rate * len(paths), paths))
+    targets = [{**TARGET, "path": path, "limit": {"read_bytes_per_s": 5e9, "source": "io.max"}} for path in paths]
+    return {
+        "command": ["penstock", "bench", "/data", "--against", "fio"],
+        "environment": {**ENVIRONMENT, "fio": "fio-3.33"},
+        "targets": targets,
+        "engine": ENGINE,
+        "jobs": jobs,
+    }
+
+
+def tune():
+    """The defaults (1 MiB x 16) at 2 GB/s and 4 MiB x 32 at 2.5, shown to be faster."""
+    jobs = []
+    for block, depth, rate, defaults in ((1 << 20, 16, 2e9, True), (4 << 20, 32, 2.5e9, False)):
+        jobs.append(
+            {
+                "rw": "read",
+                "block_bytes": block,
+                "depth": depth,
+                "channels": 1,
+                "backend": "auto",
+                "defaults": defaults,
+                "paths": [TARGET["path"]],
+                "samples": [sample("penstock", rate), sample("penstock", rate)],
+                "ratio_to_defaults": {"mean": rate / 2e9, "min": 1.0, "max": 1.3, "ci95": [rate / 2e9, None]},
+            }
+        )
+    chosen = {"block_bytes": 4 << 20, "depth": 32, "channels": 1, "backend": "auto"}
+    ratio = {"mean": 1.25, "min": 1.2, "max": 1.3, "ci95": [1.21, 1.29]}
+    verdict = {"goal": "read", "verdict": "better", "best_rival": dict(chosen), "ratio_to_defaults": ratio, "rounds": 8}
+    return {
+        "command": ["penstock", "tune", "/data"],
+        "environment": ENVIRONMENT,
+        "target": TARGET,
+        "targets": [TARGET],
+        "engine": ENGINE,
+        "jobs": jobs,
+        "tune": {
+            "seconds": 31.5,
+            "written_bytes": 0,
+            "gain_min": 0.02,
+            "verdicts": [verdict],
+            "choice": chosen,
+            "options": {"block_bytes": 4 << 20, "queue_depth": 32},
+            "deepspeed": {"aio": {"block_size": 4 << 20, "queue_depth": 32, "overlap_events": True}},
+        },
+    }
+
+
+def bar(name, verdict, mean, limit=">=0.98", metric="bandwidth", rate=1e9):
+    figure = {"mean": mean, "low": mean * 0.99, "high": mean * 1.01}
+    runs = [{"bytes": 1 << 30, "seconds": (1 << 30) / rate, "cpu_s": 0.1} for _ in range(5)]
+    return {
+        "id": name,
+        "what": f"what {name} measures",
+        "peer": "fio",
+        "metric": metric,
+        "bar": limit,
+        "verdict": verdict,
+        "reason": "" if verdict == "met" else f"why {name} is {verdict}",
+        "handicap": "",
+        "figure": figure,
+        "control": {"mean": 1.0, "low": float("-inf"), "high": float("inf")},
+        "pairs": 5,
+        "place": {"name": "throttled", "rate": {"bps": 1_000_000_000}},
+        "line": f"BAR {name} ratio={mean:.3f} ci95=[0,1] bar{limit} verdict={verdict}",
+        "ours": runs,
+        "peers": runs,
+    }
+
+
+def bars():
+    found = [
+        bar("engine.read_1g", "met", 1.003),
+        bar("engine.write_1g", "missed", 0.91),
+        bar("engine.cpu", "undecided", 1.2, "<=1.3", "cpu"),
+        bar("deepnvme.scaling_2", "met", 1.0, ">=0.97", rate=4e8),
+        bar("deepnvme.scaling_4", "met", 0.99, ">=0.97", rate=8e8),
+        bar("engine.memory", "met", 5e7, "<=64MiB", "value"),
+    ]
+    return {"environment": {"kernel": "6.18.44", "cpus": 2, "command_line": ["x"]}, "bars": found}
+
+
+def ds_io(folders=("/a", "/b"), rate=2e8):
+    processes = [
+        {
+            "folder": f,
+            "file_system": "ext4",
+            "direct": True,
+            "reason": "",
+            "seconds": [0.7, 0.5, 0.5],
+            "cpu_s": [0.1] * 3,
+        }
+        for f in folders
+    ]
+    return {
+        "command": ["penstock", "ds_io", "--folder", *folders],
+        "environment": ENVIRONMENT,
+        "engine": {"backend": "uring"},
+        "ds_io": {
+            "op": "read",
+            "engine": "aio_handle",
+            "io_bytes": 100_000_000,
+            "block_bytes": 1 << 20,
+            "depth": 32,
+            "loops": 2,
+            "warmup_loops": 1,
+            "fsync": False,
+            "validate": False,
+            "bytes": 400_000_000,
+            "task_seconds": 1.0,
+            "e2e_seconds": 1.0,
+            "bytes_per_s": rate * len(folders),
+            "cpu_s_per_gib": 0.25,
+            "folders": [{"path": f, "bytes_per_s": rate} for f in folders],
+            "processes": processes,
+        },
+    }
+
+
+def ds_nvme_tune():
+    settings = [
+        {"block_size": block, "queue_depth": depth, "bytes_per_s": {"read": [rate * 1e9] * 3}}
+        for block, depth, rate in ((1 << 20, 32, 1.5), (1 << 20, 128, 1.6), (8 << 20, 32, 1.7), (8 << 20, 128, 1.8))
+    ]
+    return {
+        "command": ["penstock", "ds_nvme_tune", "--nvme_dir", "/a"],
+        "environment": ENVIRONMENT,
+        "ds_nvme_tune": {
+            "folders": ["/a"],
+            "io_bytes": 1 << 20,
+            "operations": ["read"],
+            "settings": settings,
+            "best": {"block_size": 8 << 20, "queue_depth": 128},
+            "verdict": "every run of it beat every run of the other 3",
+        },
+    }
+
+
+ALL = {"bench": bench, "tune": tune, "bars": bars, "ds_io": ds_io, "ds_nvme_tune": ds_nvme_tune}
+
+
+def changed(document, place, value):
+    """A copy with the value at a place such as ("jobs", 0, "depth") replaced; `del` instead of a value removes it."""
+    made = copy.deepcopy(document)
+    inside = made
+    for key in place[:-1]:
+        inside = inside[key]
+    if value is DELETE:
+        del inside[place[-1]]
+    else:
+        inside[place[-1]] = value
+    return made
+
+
+DELETE = object()

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON in, page out: what is on it, and what is said where no page can be made. tests/browser looks at it rendered."""
+
+import json
+import subprocess
+import sys
+
+import documents
+import pytest
+from documents import DELETE, changed
+from penstock import report
+from penstock.report.__main__ import main
+from penstock.report._model import Table, Text
+
+
+@pytest.fixture
+def write(tmp_path):
+    def put(document, name="run.json"):
+        path = tmp_path / name
+        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        return str(path)
+
+    return put
+
+
+@pytest.fixture
+def page(write):
+    """The page of some documents."""
+
+    def make(*made):
+        return report.make_page([write(document, f"{number}.json") for number, document in enumerate(made)])
+
+    return make
+
+
+def chart(page, title):
+    (found,) = (c for c in page.charts() if c.title.startswith(title))
+    return found.figure
+
+
+def table(page, title):
+    (found,) = (p for s in page.sections for p in s.parts if isinstance(p, Table) and p.title == title)
+    return [[cell.text for cell in cells] for cells in found.rows]
+
+
+def texts(page):
+    return " ".join(p.text for s in page.sections for p in s.parts if isinstance(p, Text))
+
+
+def test_bench_heat_map_is_block_by_depth(page):
+    (heat,) = chart(page(documents.bench()), "Bandwidth by block size and depth: read, penstock")["data"]
+    assert heat["x"] == ["1", "16"]
+    assert heat["y"] == ["64 KiB", "1 MiB"]
+    assert heat["z"] == [[1.0, 2.0], [3.0, 4.0]]
+    assert heat["zmin"] == 0 and heat["zmax"] == 4.0
+
+
+def test_bench_draws_fio_and_the_limit_beside_ours(page):
+    ours, fio, limit = chart(page(documents.bench()), "Bandwidth of each test")["data"]
+    assert (ours["name"], ours["y"]) == ("penstock", [1.0, 2.0, 3.0, 4.0])
+    assert ours["error_y"]["array"] == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert (fio["name"], fio["y"]) == ("fio", [1.25, 2.5, 3.75, 5.0])
+    assert (limit["name"], limit["y"]) == ("limit set for the device", [5.0] * 4)
+
+
+def test_latency_is_the_share_that_took_longer(page):
+    ours, fio = chart(page(documents.bench()), "Latency distribution")["data"][:2]
+    assert ours["x"] == [100.0, 1000.0]  # µs; nothing took longer than the last bucket
+    assert ours["y"] == pytest.approx([0.1, 0.01])
+    # Without a histogram, from the percentiles.
+    assert fio["x"] == [200.0, 3000.0, 9000.0] and fio["y"] == [0.5, 0.01, 0.001]
+    assert "markers" in fio["mode"] and fio["line"]["dash"] == "dash"
+
+
+def test_bench_cpu_ratio_and_table(page):
+    made = page(documents.bench())
+    assert [t["y"] for t in chart(made, "CPU seconds a GiB")["data"]] == [[0.0625] * 4, [0.125] * 4]
+    assert chart(made, "Penstock by fio")["data"][0]["x"] == [0.8] * 4
+    rows = table(made, "All figures")
+    assert rows[0] == [
+        "read",
+        "64 KiB",
+        "1",
+        "penstock",
+        "1.00",
+        "1000",
+        "200 µs",
+        "3.00 ms",
+        "9.00 ms",
+        "0.0625",
+        "±15.0 %",
+    ]
+    facts = dict(table(made, "Where it was measured"))
+    assert (
+        facts["processor"] == "Testium 9000" and facts["disk model"] == "Disk of Tests" and facts["memory"] == "25 GiB"
+    )
+
+
+def test_bench_of_several_folders_shows_each_the_sum_and_the_scaling(page):
+    made = page(documents.bench(["/a/f.tmp", "/b/f.tmp"]))
+    one, other, both, total = chart(made, "Each folder alone")["data"]
+    assert one["name"] == "/a, alone" and one["y"] == other["y"] == [1.0, 2.0, 3.0, 4.0]
+    assert both["y"] == [2.0, 4.0, 6.0, 8.0] == total["y"]
+    measured, linear = chart(made, "Bandwidth by number of folders")["data"][:2]
+    assert measured["x"] == [1, 2] and measured["y"] == [1.0, 2.0] == linear["y"]
+
+
+def test_tune(page):
+    made = page(documents.tune())
+    assert "4 MiB x 32 gives 1.25 (1.21 to 1.29) times the defaults" in texts(made)
+    assert "Chosen: 4 MiB x 32, after 32 s." in texts(made)
+    (heat,) = chart(made, "Bandwidth by block size and depth: read")["data"]
+    assert heat["z"] == [[2.0, None], [None, 2.5]]
+    assert chart(made, "Settings by the defaults")["data"][0]["x"] == [1.25]
+    assert '"overlap_events": true' in texts(made)
+
+
+def test_bars_have_verdicts_limits_and_ceilings(page):
+    made = page(documents.bars())
+    assert "6 bars: 4 met, 1 missed, 1 undecided." in texts(made)
+    (verdicts,) = (p for s in made.sections for p in s.parts if isinstance(p, Table) and p.title == "Verdicts")
+    assert [cells[7].verdict for cells in verdicts.rows[:3]] == ["met", "missed", "undecided"]
+    assert [cell.text for cell in verdicts.rows[1]][-1] == "why engine.write_1g is missed"
+    traces = {t["name"]: t for t in chart(made, "Ratios and their bars")["data"]}
+    assert traces["missed"]["x"] == [0.91] and traces["missed"]["marker"]["color"] == "#c62828"
+    assert sorted(set(traces["limit"]["x"])) == [0.97, 0.98, 1.3]
+    runs = {t["name"]: t for t in chart(made, "Every run")["data"]}
+    assert runs["rate that the place lets through"]["y"] == [1.0] * 4
+    measured = chart(made, "Bandwidth by number of devices")["data"][0]
+    assert measured["x"] == [2, 4] and measured["y"] == pytest.approx([0.4, 0.8])
+
+
+def test_ds_io_and_two_of_them_compared(page):
+    made = page(documents.ds_io(("/a",)), documents.ds_io(("/a", "/b")))
+    (bars,) = made.sections[2].parts[1].figure["data"]
+    assert bars["x"] == ["/a", "/b", "all"] and bars["y"] == pytest.approx([0.2, 0.2, 0.4])
+    (repetitions,) = made.sections[2].parts[2].figure["data"]
+    assert repetitions["y"] == pytest.approx([0.2] * 4)  # the warm-up of 0.7 s is left out
+    assert made.sections[0].title == "Several folders"
+    measured = chart(made, "Bandwidth by number of folders")["data"][0]
+    assert measured["x"] == [1, 2] and measured["y"] == pytest.approx([0.2, 0.4])
+
+
+def test_ds_nvme_tune(page):
+    made = page(documents.ds_nvme_tune())
+    (heat,) = chart(made, "Bandwidth by block size and depth: read")["data"]
+    assert heat["z"] == [[1.5, 1.6], [1.7, 1.8]]
+    assert "every run of it beat" in texts(made)
+
+
+@pytest.mark.parametrize("kind", documents.ALL)
+def test_plotly_knows_every_property_of_every_figure(page, kind):
+    graph_objects = pytest.importorskip("plotly.graph_objects")
+    made = page(documents.ALL[kind]())
+    assert made.charts()
+    for one in made.charts():
+        graph_objects.Figure(one.figure)  # ValueError otherwise
+
+
+BROKEN = [
+    ("bench", ("jobs",), DELETE, ["'jobs'"]),
+    ("bench", ("jobs",), {"0": 1}, ["jobs: a list was expected"]),
+    ("bench", ("jobs", 1, "depth"), "deep", ["jobs[1].depth: a whole number from 1 up was expected", '"deep"']),
+    ("bench", ("jobs", 0, "depth"), True, ["jobs[0].depth"]),
+    ("bench", ("jobs", 0, "block_bytes"), -1, ["jobs[0].block_bytes"]),
+    ("bench", ("jobs", 0, "samples", 2, "bytes_per_s"), None, ["jobs[0].samples[2]", "'bytes_per_s'"]),
+    ("bench", ("jobs", 0, "samples", 2, "bytes_per_s"), float("nan"), ["jobs[0].samples[2].bytes_per_s", "NaN"]),
+    ("bench", ("jobs", 0, "samples", 2, "bytes_per_s"), 10**400, ["jobs[0].samples[2].bytes_per_s"]),
+    (
+        "bench",
+        ("jobs", 0, "samples", 0, "latency_ns", "histogram"),
+        [[1, 2, 3]],
+        ["histogram[0]: a list of two numbers"],
+    ),
+    ("bench", ("jobs", 0, "samples", 0, "latency_ns", "histogram"), [7], ["histogram[0]: a list was expected"]),
+    ("bench", ("environment",), [], ["environment: an object was expected"]),
+    ("bench", ("targets", 0, "path"), 3, ["targets[0].path: a text was expected"]),
+    ("tune", ("tune", "choice", "depth"), 0, ["tune.choice.depth"]),
+    ("tune", ("tune", "verdicts"), 1, ["tune.verdicts: a list was expected"]),
+    ("bars", ("bars", 0, "figure", "mean"), "1", ["bars[0].figure.mean: a number was expected"]),
+    ("bars", ("bars", 3, "place"), None, ["bars[3]", "'place'"]),
+    ("ds_io", ("ds_io", "folders", 0), "/a", ["ds_io.folders[0]: an object was expected"]),
+    ("ds_nvme_tune", ("ds_nvme_tune", "settings", 0, "block_size"), "1M", ["settings[0].block_size"]),
+]
+
+
+@pytest.mark.parametrize(
+    "kind,place,value,told", BROKEN, ids=lambda v: ".".join(map(str, v)) if isinstance(v, tuple) else None
+)
+def test_what_is_wrong_in_a_file_is_told_with_its_place(write, kind, place, value, told):
+    path = write(changed(documents.ALL[kind](), place, value))
+    with pytest.raises(report.ReportError) as error:
+        report.make_page([path])
+    assert str(error.value).startswith(f"{path}: ")
+    for word in told:
+        assert word in str(error.value)
+    assert len(str(error.value)) < 400 + len(path)
+
+
+@pytest.mark.parametrize(
+    "text,told",
+    [
+        ("", "the file ends too early: was the run cut off?"),
+        (json.dumps(documents.bench())[:-100], "was the run cut off?"),
+        ('{"command": ["penstock",, ]}', "line 1, column 25"),
+        ("[" * 100_000, "no JSON that any of the tools writes"),
+        ("[" + "9" * 5000 + "]", "no JSON that any of the tools writes"),
+        ("[1, 2]", "penstock bench --json, penstock tune --json, python -m benchmarks --json"),
+        ('{"jobs": []}', "penstock bench --json"),
+        ('{"command": ["penstock", "doctor"]}', "this is the JSON of something else"),
+        ('{"command": "penstock"}', "this is the JSON of something else"),
+    ],
+    ids=["empty", "cut", "comma", "deep", "long", "list", "other", "doctor", "command"],
+)
+def test_files_that_are_none_of_ours(write, text, told):
+    path = write(text)
+    with pytest.raises(report.ReportError) as error:
+        report.make_page([path])
+    assert str(error.value).startswith(f"{path}: ") and told in str(error.value)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    for path, told in ((tmp_path / "absent", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(report.ReportError, match=told):
+            report.make_page([str(path)])
+    (tmp_path / "latin").write_bytes(b'{"command": "\xe9"}')
+    with pytest.raises(report.ReportError, match="UTF-8 text, and byte 13"):
+        report.make_page([str(tmp_path / "latin")])
+
+
+def test_a_run_that_was_ended_early_says_so(page):
+    made = page(changed(documents.bench(), ("jobs",), []))
+    assert "nothing to draw" in texts(made) and not made.charts()
+
+
+EVIL = '</script><script>alert(1)</script><img src="http://evil.example/x" onerror="alert(2)">&amp;'
+
+
+def test_texts_of_files_stay_texts(write):
+    pytest.importorskip("plotly")
+    hostile = changed(documents.bench(), ("jobs", 0, "rw"), EVIL)
+    hostile = changed(changed(hostile, ("environment", "cpu"), EVIL), ("environment", EVIL), EVIL)
+    hostile = changed(hostile, ("jobs", 0, "samples", 0, "side"), EVIL)
+    other = changed(changed(documents.bars(), ("bars", 0, "id"), EVIL), ("bars", 0, "verdict"), EVIL)
+    html = report.render(report.make_page([write(hostile), write(other, "bars.json")], title=EVIL))
+    ours = html[: html.index("/**\n* plotly.js")] + html[html.rindex("</script>\n<script>") :]
+    assert "<img" not in ours and "alert(1)</script>" not in ours
+    assert ours.count("<script") == 3  # the figures, the library's opening, ours
+    assert "default-src 'none'" in ours
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)" in ours
+
+
+def test_without_plotly_it_says_what_to_install(write, monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    assert main([write(documents.bench()), "-o", str(tmp_path / "out.html")]) == 1
+    assert "pip install 'penstock[report]'" in capsys.readouterr().err
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_the_command(write, tmp_path):
+    pytest.importorskip("plotly")
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "penstock", "report", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+
+    bench, bars = write(documents.bench(), "bench.json"), write(documents.bars(), "bars.json")
+    done = run(bench, bars, "-o", "out.html", "--title", "Two of them")
+    assert done.returncode == 0, done.stderr
+    assert "out.html:" in done.stdout and "from 2 files" in done.stdout
+    html = (tmp_path / "out.html").read_text()
+    assert "<title>Two of them</title>" in html and "Testium 9000" in html and "engine.read_1g" in html
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bars.json", "bench.json", "out.html"]
+    same = run(bench, "-o", "bench.json")
+    assert same.returncode == 1 and "one of the files to read" in same.stderr
+    absent = run(bench, "-o", "absent/out.html")
+    assert absent.returncode == 1 and "-o absent/out.html" in absent.stderr
+    assert run().returncode == 2
+
+
+def test_what_bench_writes_today_makes_a_page(tmp_path):
+    """The real program, so that its JSON and this reader stay together."""
+    out = tmp_path / "bench.json"
+    words = ["bench", str(tmp_path), "--rw", "read", "--block-size", "64KiB,1MiB", "--depth", "1,4"]
+    words += ["--seconds", "0.1", "--size", "8MiB", "--repeats", "2", "--json", str(out)]
+    subprocess.run([sys.executable, "-m", "penstock", *words], check=True, capture_output=True)
+    made = report.make_page([str(out)])
+    titles = [c.title for c in made.charts()]
+    assert "Bandwidth by block size and depth: read" in titles and "Latency distribution" in titles
+    assert f"bench of {tmp_path}" == made.sections[0].title
