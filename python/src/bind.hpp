@@ -7,6 +7,7 @@
 namespace penstock::python {
 
 void bind_cli(nb::module_& m);
+void bind_deepnvme(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_file(nb::module_& m);

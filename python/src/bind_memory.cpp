@@ -155,7 +155,7 @@ nb::object adapter(const char* name, nb::handle self) {
 
 void bind_memory(nb::module_& m) {
     nb::class_<BufferObject>(
-        m, "Buffer", nb::type_slots(buffer_slots()),
+        m, "Buffer", nb::is_weak_referenceable(), nb::type_slots(buffer_slots()),
         "A shaped piece of host memory: DLPack, buffer protocol, numpy() and torch().\n\n"
         "Made by empty() and as_bytes(). It gives its memory away without copying and keeps it for "
         "as long as\n"

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSpeed's builders of its operators: here nothing is built, and load() gives what is there."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from penstock.deepnvme import _functions, _handle, _pinned
+
+
+def _module(name: str, **members: Any) -> ModuleType:
+    made = ModuleType(f"penstock.deepnvme.{name}", f"What DeepSpeed's {name} has, on Penstock's engine.")
+    vars(made).update(members)
+    return made
+
+
+_ASYNC_IO = _module(
+    "async_io",
+    aio_handle=_handle.aio_handle,
+    aio_read=_functions.aio_read,
+    aio_write=_functions.aio_write,
+    deepspeed_memcpy=_functions.deepspeed_memcpy,
+)
+_GDS = _module("gds", gds_handle=_handle.gds_handle)
+_PIN_MEMORY = _module("pin_memory", pin_handle=_pinned.pin_handle)
+_UTILS = _module("utils", cast_to_byte_tensor=_functions.cast_to_byte_tensor)
+
+
+class _Builder:
+    """What DeepSpeed's code asks of a builder. Making one and load() cost nothing; a module is one a process."""
+
+    NAME = ""
+    BUILD_VAR = ""
+    _OP = ""  # as DeepSpeed names the module
+    _MODULE: ModuleType
+
+    def __init__(self) -> None:
+        self.name = self.NAME
+        self.error_log: str | None = None
+
+    def absolute_name(self) -> str:
+        return f"deepspeed.ops.{self._OP}_op"
+
+    def sources(self) -> list[str]:
+        """None: there is nothing to compile."""
+        return []
+
+    def include_paths(self) -> list[str]:
+        return []
+
+    def is_compatible(self, verbose: bool = False) -> bool:
+        """Whether its verbs work here."""
+        return True
+
+    def load(self, verbose: bool = False) -> ModuleType:
+        """The module. Compiles nothing; `verbose` is DeepSpeed's and says nothing here."""
+        return self._MODULE
+
+
+class AsyncIOBuilder(_Builder):
+    """load() has aio_handle, aio_read, aio_write and deepspeed_memcpy."""
+
+    NAME = "async_io"
+    BUILD_VAR = "DS_BUILD_AIO"
+    _OP = "aio.async_io"
+    _MODULE = _ASYNC_IO
+
+
+class GDSBuilder(AsyncIOBuilder):
+    """load() has gds_handle, which says why it is not in this version."""
+
+    NAME = "gds"
+    BUILD_VAR = "DS_BUILD_GDS"
+    _OP = "gds.gds"
+    _MODULE = _GDS
+
+    def is_compatible(self, verbose: bool = False) -> bool:
+        """False; `error_log` has the reason, and with `verbose` it is logged."""
+        self.error_log = _handle.GDS_REASON
+        if verbose:
+            import logging
+
+            logging.getLogger("penstock.deepnvme").warning("%s is not compatible: %s", self.NAME, _handle.GDS_REASON)
+        return False
+
+
+class PinMemoryBuilder(_Builder):
+    """load() has pin_handle."""
+
+    NAME = "pin_memory"
+    BUILD_VAR = "DS_BUILD_PIN_MEMORY"
+    _OP = "pin_memory.pin_memory"
+    _MODULE = _PIN_MEMORY
+
+
+class UtilsBuilder(_Builder):
+    """load() has cast_to_byte_tensor."""
+
+    NAME = "utils"
+    BUILD_VAR = "DS_BUILD_UTILS"
+    _OP = "utils"
+    _MODULE = _UTILS

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions that DeepNVMe's modules have beside their handles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.deepnvme._handle import aio_handle
+from penstock.deepnvme._torch import is_tensor, torch
+
+
+def aio_read(
+    buffer: Any,
+    filename: Any,
+    block_size: int,
+    queue_depth: int,
+    single_submit: bool,
+    overlap_events: bool,
+    validate: bool,
+) -> int:
+    """Fills `buffer` from the start of the file; blocks. 0. Errors as in aio_handle.read()."""
+    return aio_handle(block_size, queue_depth, single_submit, overlap_events).read(buffer, filename, validate)
+
+
+def aio_write(
+    buffer: Any,
+    filename: Any,
+    block_size: int,
+    queue_depth: int,
+    single_submit: bool,
+    overlap_events: bool,
+    validate: bool,
+) -> int:
+    """Puts `buffer` at the start of the file; blocks. 0. Errors as in aio_handle.write()."""
+    return aio_handle(block_size, queue_depth, single_submit, overlap_events).write(buffer, filename, validate)
+
+
+def deepspeed_memcpy(dest: Any, src: Any) -> int:
+    """Copies `src` to `dest`, CPU tensors of any dtype, shape and stride. 0.
+
+    Of one dtype, they have as many elements, which go over in order; of two dtypes, both are contiguous and as many
+    bytes, which go over as they are. ValueError otherwise. Releases the GIL; works on leaves that require grad.
+    """
+    for name, tensor in (("dest", dest), ("src", src)):
+        if not is_tensor(tensor):
+            raise TypeError(f"{name}: this is a {type(tensor).__name__}; give a torch tensor")
+        if not tensor.is_cpu:
+            raise ValueError(f"{name}: this tensor is on {tensor.device}; deepspeed_memcpy is for the CPU, use copy_()")
+    with torch().no_grad():
+        if dest.dtype == src.dtype and dest.numel() == src.numel():
+            dest.copy_(src.reshape(dest.shape))
+        elif dest.nbytes == src.nbytes and dest.is_contiguous() and src.is_contiguous():
+            _bytes_of(dest).copy_(_bytes_of(src))
+        else:
+            raise ValueError(
+                f"dest has {dest.numel()} elements of {dest.dtype} ({dest.nbytes} bytes), and src {src.numel()} of "
+                f"{src.dtype} ({src.nbytes} bytes); give tensors of one size (contiguous ones where the dtypes "
+                "differ), or parts that are"
+            )
+    return 0
+
+
+def _bytes_of(tensor: Any) -> Any:
+    return tensor.detach().reshape(-1).view(torch().uint8)
+
+
+def _cast(tensor: Any) -> Any:
+    if not is_tensor(tensor):
+        raise TypeError(f"src_tensor: this is a {type(tensor).__name__}; give a torch tensor or a sequence of them")
+    if tensor.nbytes <= 1:
+        return tensor
+    if not tensor.is_contiguous():
+        raise ValueError(
+            f"src_tensor: the bytes of this tensor (shape {tuple(tensor.shape)}, strides {tensor.stride()}) do not lie "
+            "in one piece; give tensor.contiguous()"
+        )
+    return _bytes_of(tensor)
+
+
+def cast_to_byte_tensor(src_tensor: Any) -> Any:
+    """The bytes of a contiguous tensor as a 1-D uint8 tensor on the same memory, on any device; of a sequence, a list.
+
+    The result shares the memory and keeps it alive. As with DeepNVMe, a tensor of 0 or 1 bytes comes back as it is.
+    """
+    if isinstance(src_tensor, (list, tuple)):
+        return [_cast(tensor) for tensor in src_tensor]
+    return _cast(src_tensor)

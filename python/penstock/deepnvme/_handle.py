@@ -1,0 +1,625 @@
+# SPDX-License-Identifier: Apache-2.0
+"""aio_handle: DeepNVMe's way to ask for reads and writes, on the engine of the process.
+
+A handle is a view: it counts what it has asked for, and its block size and depth go with each transfer. An operation is
+
+    submitted (async_*: its file is open, the engine has it)  ->  waited for, by wait() or a blocking verb  ->  counted
+
+and is counted once, by whoever waits for it first. No lock is held while anything blocks: wait() takes all operations
+that nobody waits for yet, and waits for the others' as well, so that when it returns everything that was asked for
+before is done. What was interrupted (Ctrl-C) goes back and is counted by the next wait().
+
+An operation keeps the descriptors of its file until it is let go, so a submission first lets go of those at the head
+that are done, and waits for the oldest where too many are open.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import operator
+import os
+import resource
+from _thread import allocate_lock
+from collections import deque
+from typing import Any
+
+from penstock import _core
+from penstock._errors import Cancelled, Error, Unsupported, WouldBlock
+from penstock.deepnvme import _pinned
+
+_MISSING: Any = object()
+_ALIGNMENT_BYTES = 512  # what DeepNVMe says of every device
+_COMPARED_BYTES = 4 << 20  # of a file at once, by validate
+_BLOCK_BYTES_MAX = 1 << 30
+
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
+def _files_open_max() -> int:
+    """Operations of a handle that may hold a file open: two descriptors each, and others need some as well."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 1024 if limit == resource.RLIM_INFINITY else max(4, min(1024, limit // 8))
+
+
+def _count(name: str, value: Any, at_most: int) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: this is a {type(value).__name__}; give an int, 1 or more") from None
+    if not 1 <= count <= at_most:
+        raise ValueError(f"{name}: {count} cannot be; give 1 to {at_most}")
+    return count
+
+
+def _flag(name: str, value: Any) -> bool:
+    # 'false' would be true.
+    if value is True or value is False:
+        return bool(value)
+    if isinstance(value, (str, bytes)) or not hasattr(type(value), "__bool__"):
+        raise TypeError(f"{name}: this is {value!r}; give True or False")
+    return bool(value)
+
+
+class _Named:
+    """What an operation works on: the name for people, and the path that the engine opens."""
+
+    __slots__ = ("path", "shown")
+
+    def __init__(self, path: Any, shown: str) -> None:
+        self.path = path
+        self.shown = shown
+
+    def renamed(self, error: BaseException) -> BaseException:
+        """The same error about the name for people."""
+        if self.path == self.shown or not isinstance(error, Error) or error.filename != self.path:
+            return error
+        message = error.message.replace(self.path, self.shown)
+        return type(error)(message, error.errno, error.operation, self.shown, error.offset)
+
+
+def _bad_descriptor(verb: str, fd: int, what: str, cure: str) -> Error:
+    return Error(f"{verb} by descriptor {fd}: {what}; {cure}", errno.EBADF, verb)
+
+
+def _named_by_descriptor(fd: int, write: bool) -> _Named:
+    """The file of a descriptor. It is opened anew, so the caller's may be closed, or lack O_DIRECT."""
+    verb = "write" if write else "read"
+    try:
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    except (OSError, ValueError, OverflowError):
+        raise _bad_descriptor(verb, fd, "it is not open", "open the file first, or give its path") from None
+    mode = flags & os.O_ACCMODE
+    if flags & os.O_PATH or mode == (os.O_RDONLY if write else os.O_WRONLY):
+        asked = "writing" if write else "reading"
+        raise _bad_descriptor(verb, fd, f"it is not open for {asked}", "open it with os.O_RDWR, or give the path")
+    path = f"/proc/self/fd/{fd}"
+    try:
+        shown = f"{os.readlink(path)} (descriptor {fd})"
+    except OSError as error:
+        raise Unsupported(
+            f"{verb} by descriptor {fd}: {path} cannot be read ({error.strerror}), and the file is opened anew through "
+            "it; mount /proc, or give the path",
+            operation=verb,
+        ) from None
+    return _Named(path, shown)
+
+
+def _named(place: Any, write: bool) -> _Named:
+    if isinstance(place, int):
+        if isinstance(place, bool):
+            raise TypeError("filename: this is a bool; give a path (str, pathlib.Path) or an open descriptor (int)")
+        return _named_by_descriptor(place, write)
+    try:
+        path = os.fspath(place)
+    except TypeError:
+        raise TypeError(
+            f"filename: this is a {type(place).__name__}; give a path (str, pathlib.Path) or an open descriptor (int)"
+        ) from None
+    return _Named(path, os.fsdecode(path))
+
+
+def _make_private(path: Any) -> None:
+    """As DeepNVMe does, a new file is its owner's alone: 0600 less umask, where File() would say 0666."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o600))
+    except (OSError, ValueError):
+        pass  # opening it says why
+
+
+def _meta_or_same(buffer: Any, error: ValueError) -> ValueError:
+    if getattr(buffer, "is_meta", False):
+        return ValueError("buffer: a meta tensor has no memory; give torch.empty_like(tensor, device='cpu')")
+    return error
+
+
+def _contiguous(buffer: Any) -> Any:
+    """A contiguous copy of a strided CPU tensor, else None. DeepNVMe writes such a tensor by way of a copy, too."""
+    if not _pinned.is_tensor(buffer) or not buffer.is_cpu or buffer.is_sparse or buffer.is_contiguous():
+        return None
+    return buffer.detach().contiguous()
+
+
+def _compare(named: _Named, file: _core.File, buffer: Any, offset: int) -> None:
+    """Reads again what was moved, and raises at the first byte that differs."""
+    expected = memoryview(_core.as_bytes(buffer))  # type: ignore[arg-type]
+    scratch = bytearray(min(len(expected), _COMPARED_BYTES))
+    for begin in range(0, len(expected), _COMPARED_BYTES):
+        part = expected[begin : begin + _COMPARED_BYTES]
+        again = memoryview(scratch)[: len(part)]
+        _core.read(file, again, offset + begin)
+        # Of two memoryviews Python compares byte by byte; this way it is one memcmp.
+        if bytes(again) != bytes(part):
+            at = next(i for i in range(len(part)) if again[i] != part[i])
+            raise Error(
+                f"validate '{named.shown}': byte {begin + at} of the tensor is {part[at]}, and the file has "
+                f"{again[at]} at offset {offset + begin + at}; was either changed meanwhile? If not, look at the "
+                "kernel log (dmesg)",
+                errno.EIO,
+                "validate",
+                named.shown,
+                offset + begin + at,
+            )
+
+
+class _Followed:
+    """A transfer with a name of its own in errors, or a comparison to make when it is done."""
+
+    __slots__ = ("_check", "_error", "_named", "_over", "_transfer")
+
+    def __init__(self, transfer: _core.Transfer, named: _Named, check: Any) -> None:
+        self._transfer = transfer
+        self._named = named
+        self._check = check  # None, or (file, buffer, offset)
+        self._error: BaseException | None = None
+        self._over = False
+
+    def wait(self) -> None:
+        if not self._over:
+            error = _outcome(self._transfer)
+            if error is None and self._check is not None:
+                try:
+                    _compare(self._named, *self._check)
+                except Error as found:
+                    error = found
+            self._error = None if error is None else self._named.renamed(error)
+            self._over = True
+            self._check = None
+        if self._error is not None:
+            raise self._error
+
+    @property
+    def done(self) -> bool:
+        return self._over or (self._check is None and self._transfer.done)
+
+    @property
+    def status(self) -> str:
+        if not self._over:
+            return "running"
+        return "done" if self._error is None else "failed"
+
+
+def _outcome(operation: Any) -> BaseException | None:
+    """Waits for it: None, or the error that it ended with. What a signal handler raises goes on."""
+    try:
+        operation.wait()
+    except Exception as error:
+        if operation.status in ("running", "done"):
+            raise
+        return error
+    return None
+
+
+def _raise_first(errors: list[BaseException]) -> None:
+    if len(errors) > 1:
+        import logging
+
+        for error in errors[1:]:
+            logging.getLogger("penstock.deepnvme").error("wait: another operation failed as well: %s", error)
+    raise errors[0]
+
+
+def _bind(verb: str, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, bool, bool, int]:
+    """The arguments of pread and pwrite, one of which has a name that Python keeps for itself."""
+    names = ("buffer", "filename", "validate", "async", "file_offset")
+    if len(given) > len(names):
+        raise TypeError(f"{verb}() takes {len(names)} arguments at most, and {len(given)} came")
+    values = dict(zip(names, given))
+    for name, value in named.items():
+        name = "filename" if name == "fd" else name
+        if name not in names:
+            raise TypeError(f"{verb}() has no argument '{name}'; it has {', '.join(names)}")
+        if name in values:
+            raise TypeError(f"{verb}() got its argument '{name}' twice")
+        values[name] = value
+    missing = [name for name in names[:4] if name not in values]
+    if missing:
+        raise TypeError(f"{verb}() lacks {', '.join(missing)} (async is a word of Python's: give **{{'async': True}})")
+    return (
+        values["buffer"],
+        values["filename"],
+        _flag("validate", values["validate"]),
+        _flag("async", values["async"]),
+        values.get("file_offset", 0),
+    )
+
+
+def _place(verb: str, filename: Any, fd: Any) -> Any:
+    if fd is _MISSING:
+        if filename is _MISSING:
+            raise TypeError(f"{verb}() lacks filename: a path, or an open descriptor")
+        return filename
+    if filename is not _MISSING:
+        raise TypeError(f"{verb}() got a filename and a descriptor; give one of them")
+    try:
+        return operator.index(fd)
+    except TypeError:
+        raise TypeError(f"fd: this is a {type(fd).__name__}; give an open descriptor (int)") from None
+
+
+class aio_handle:  # noqa: N801 (DeepNVMe's name)
+    """Reads and writes of CPU tensors, blocking and not; a view on the process's engine, and free to make.
+
+    block_size: bytes of a request at most (the engine has a limit of its own, 1 MiB unless PENSTOCK_BLOCK_BYTES says
+    more). queue_depth: requests that this handle has at a device at once. intra_op_parallelism: checked and told again;
+    get_alignment() is made of it. single_submit, overlap_events: told again; the engine always overlaps and batches.
+
+    Tensors: on the CPU, of any dtype, shape, size (also 0) and address; offsets and file sizes of any value. Strided
+    tensors are written by way of a copy, and refused as destinations (ValueError). Files: a path (str, pathlib.Path) or
+    an open descriptor; a descriptor's file is opened anew, so its position stays and it may be closed at once.
+
+    Errors: at the call TypeError and ValueError for arguments, OSError for a file that cannot be opened (missing, no
+    permission, descriptor closed or read-only: EBADF); from wait() and the blocking verbs OSError for what the I/O met
+    (end of file, full disk); the operations are counted off all the same, and errors after the first are logged.
+
+    Thread-safe: an operation is counted by the wait() that comes first, and a wait() returns when all that was asked
+    for before is done. Threads that need counts of their own take a handle each. In the child of a fork the handle
+    begins anew: what the parent had under way is the parent's, and a wait() for it raises penstock.Cancelled.
+    A handle that is dropped leaves its operations running; an error of theirs is raised by
+    penstock.default_engine().drain().
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_block_bytes",
+        "_block_size",
+        "_claims",
+        "_completed",
+        "_depth",
+        "_errors",
+        "_files_max",
+        "_forks",
+        "_intra_op_parallelism",
+        "_lock",
+        "_overlap_events",
+        "_pending",
+        "_queue_depth",
+        "_single_submit",
+    )
+
+    def __init__(
+        self,
+        block_size: int = 1024 * 1024,
+        queue_depth: int = 128,
+        single_submit: bool = False,
+        overlap_events: bool = False,
+        intra_op_parallelism: int = 1,
+    ) -> None:
+        self._block_size = _count("block_size", block_size, (1 << 63) - 1)
+        self._queue_depth = _count("queue_depth", queue_depth, (1 << 31) - 1)
+        self._single_submit = _flag("single_submit", single_submit)
+        self._overlap_events = _flag("overlap_events", overlap_events)
+        self._intra_op_parallelism = _count("intra_op_parallelism", intra_op_parallelism, (1 << 31) - 1)
+        self._block_bytes = min(self._block_size, _BLOCK_BYTES_MAX)
+        self._files_max = _files_open_max()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = allocate_lock()
+        self._depth = _core.DepthLimit(self._queue_depth)
+        self._pending: deque[Any] = deque()  # operations that nobody waits for
+        self._claims: dict[int, deque[Any]] = {}  # those that a wait() waits for, by whose they are
+        self._completed = 0  # let go of, not counted yet
+        self._errors: list[BaseException] = []  # of these
+        self._forks = _forks
+
+    def _inherit(self) -> None:
+        """In the child of a fork, nobody else waits for what the parent had asked for, and it ends as cancelled."""
+        claimed = [operation for claim in self._claims.values() for operation in claim]
+        inherited = (deque([*claimed, *self._pending]), self._completed, self._errors)
+        self._begin()
+        self._pending, self._completed, self._errors = inherited
+
+    # ---- what it was made with
+
+    def get_block_size(self) -> int:
+        """Bytes, as given."""
+        return self._block_size
+
+    def get_queue_depth(self) -> int:
+        """Requests, as given."""
+        return self._queue_depth
+
+    def get_single_submit(self) -> bool:
+        """As given."""
+        return self._single_submit
+
+    def get_overlap_events(self) -> bool:
+        """As given."""
+        return self._overlap_events
+
+    def get_intra_op_parallelism(self) -> int:
+        """As given."""
+        return self._intra_op_parallelism
+
+    def get_alignment(self) -> int:
+        """512 bytes times intra_op_parallelism: what DeepNVMe demands of sizes. This handle takes any."""
+        return self._intra_op_parallelism * _ALIGNMENT_BYTES
+
+    # ---- opening
+
+    def _open(self, named: _Named, write: bool, buffer: Any) -> _core.File:
+        path = named.path
+        if write and not os.access(path, os.F_OK):
+            _core.as_bytes(buffer)  # type: ignore[arg-type]  # what cannot be written makes no file
+            _make_private(path)
+        while True:
+            try:
+                return _core.File(path, "w" if write else "r")
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._let_go(len(self._pending) // 2):
+                    raise named.renamed(error) from None
+
+    def _prepare(self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool) -> tuple[Any, ...]:
+        """Everything that may be wrong at the call: (named, file, buffer, offset, check)."""
+        if isinstance(buffer, (list, tuple)):
+            raise TypeError(f"buffer: this is a {type(buffer).__name__}; give one tensor")
+        offset = operator.index(offset)
+        if offset < 0:
+            raise ValueError(f"file_offset: {offset} is no place in a file; give bytes from its start, 0 or more")
+        named = _named(place, write)
+        try:
+            file = self._open(named, write, buffer)
+        except ValueError as error:
+            copy = _contiguous(buffer) if write else None
+            if copy is None:
+                raise _meta_or_same(buffer, error) from None
+            buffer = copy
+            file = self._open(named, write, buffer)
+        check = None
+        if validate:
+            check = (self._open(named, False, buffer), buffer, offset)
+        return named, file, buffer, offset, check
+
+    # ---- moving
+
+    def _move(self, verb: Any, write: bool, file: _core.File, buffer: Any, offset: int) -> Any:
+        try:
+            return verb(file, buffer, offset, block_bytes=self._block_bytes, depth_limit=self._depth)
+        except ValueError as error:
+            copy = _contiguous(buffer) if write else None
+            if copy is None:
+                raise _meta_or_same(buffer, error) from None
+            return verb(file, copy, offset, block_bytes=self._block_bytes, depth_limit=self._depth)
+
+    def _submit(self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool = False) -> None:
+        if self._forks != _forks:
+            self._begin()  # what is pending is the parent's
+        self._let_go(self._files_max)
+        named, file, buffer, offset, check = self._prepare(write, buffer, place, offset, validate)
+        verb = _core.write_async if write else _core.read_async
+        while True:
+            try:
+                operation = self._move(verb, write, file, buffer, offset)
+                break
+            except WouldBlock:
+                if not self._let_go(0):
+                    raise
+        if check is not None or named.path != named.shown:
+            operation = _Followed(operation, named, check)
+        with self._lock:
+            self._pending.append(operation)
+
+    def _run(self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool) -> None:
+        """One operation by itself, on this thread."""
+        if self._forks != _forks:
+            self._begin()
+        named, file, buffer, offset, check = self._prepare(write, buffer, place, offset, validate)
+        try:
+            self._move(_core.write if write else _core.read, write, file, buffer, offset)
+            if check is not None:
+                _compare(named, *check)
+        except Error as error:
+            raise named.renamed(error) from None
+
+    def _now(self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool = False) -> int:
+        """One operation, and all that are pending with it."""
+        if self._pending or self._claims or self._completed or self._errors:
+            self._submit(write, buffer, place, offset, validate)
+            return self.wait()
+        self._run(write, buffer, place, offset, validate)
+        return 1
+
+    def _let_go(self, most: int) -> bool:
+        """Counts off operations at the head that are done, and waits for the oldest while more than `most` are pending.
+
+        Whether it found any.
+        """
+        found = False
+        while True:
+            pending = self._pending
+            try:
+                head = pending[0]
+            except IndexError:
+                return found
+            if not head.done and len(pending) <= most:
+                return found
+            error = _outcome(head)
+            with self._lock:
+                # A wait() may have taken it meanwhile, and counts it then.
+                if pending is self._pending and pending and pending[0] is head:
+                    pending.popleft()
+                    self._completed += 1
+                    if error is not None:
+                        self._errors.append(error)
+            found = True
+
+    def wait(self) -> int:
+        """Waits for all operations of the handle. How many are done that no wait() had counted; 0 when there are none.
+
+        Raises the first error among them (OSError); they are counted off all the same. Ctrl-C leaves them as they were.
+        """
+        if self._forks != _forks:
+            self._inherit()
+        with self._lock:
+            mine, self._pending = self._pending, deque()
+            completed, self._completed = self._completed, 0
+            errors, self._errors = self._errors, []
+            others = [operation for claim in self._claims.values() for operation in claim]
+            if mine:
+                self._claims[id(mine)] = mine
+        found = list(errors)
+        try:
+            for operation in mine:
+                error = _outcome(operation)
+                if error is not None:
+                    found.append(error)
+            for operation in others:
+                error = _outcome(operation)
+                if error is not None:
+                    found.append(error)
+        except BaseException:
+            with self._lock:
+                self._claims.pop(id(mine), None)
+                mine.extend(self._pending)
+                self._pending = mine
+                self._completed += completed
+                self._errors = errors + self._errors
+            raise
+        if mine:
+            with self._lock:
+                self._claims.pop(id(mine), None)
+        if found:
+            _raise_first(found)
+        return completed + len(mine)
+
+    # ---- the verbs
+
+    def read(self, buffer: Any, filename: Any, validate: bool, file_offset: int = 0) -> int:
+        """Fills `buffer` from the file at `file_offset` (bytes); blocks. 0. Pending operations are left alone.
+
+        validate: reads it again and raises OSError when it differs.
+        """
+        self._run(False, buffer, filename, file_offset, _flag("validate", validate))
+        return 0
+
+    def write(self, buffer: Any, filename: Any, validate: bool, file_offset: int = 0) -> int:
+        """Puts `buffer` into the file at `file_offset` (bytes); blocks. 0. Pending operations are left alone.
+
+        Makes the file (0600 less umask) when it is not there and never truncates it. validate: reads it back and raises
+        OSError when it differs.
+        """
+        self._run(True, buffer, filename, file_offset, _flag("validate", validate))
+        return 0
+
+    def pread(self, *args: Any, **kwargs: Any) -> int:
+        """pread(buffer, filename, validate, async, file_offset=0): async: 0, later wait(); else all pending operations
+        are waited for as well, and it is how many they were, with this one. By keyword: **{"async": True}."""
+        buffer, place, validate, later, offset = _bind("pread", args, kwargs)
+        if later:
+            self._submit(False, buffer, place, offset, validate)
+            return 0
+        return self._now(False, buffer, place, offset, validate)
+
+    def pwrite(self, *args: Any, **kwargs: Any) -> int:
+        """pwrite(buffer, filename, validate, async, file_offset=0): async: 0, later wait(); else all pending operations
+        are waited for as well, and it is how many they were, with this one. By keyword: **{"async": True}."""
+        buffer, place, validate, later, offset = _bind("pwrite", args, kwargs)
+        if later:
+            self._submit(True, buffer, place, offset, validate)
+            return 0
+        return self._now(True, buffer, place, offset, validate)
+
+    def sync_pread(self, buffer: Any, filename: Any = _MISSING, file_offset: int = 0, *, fd: Any = _MISSING) -> int:
+        """Fills `buffer`, and waits for all pending operations as well. How many they were, with this one."""
+        return self._now(False, buffer, _place("sync_pread", filename, fd), file_offset)
+
+    def sync_pwrite(self, buffer: Any, filename: Any = _MISSING, file_offset: int = 0, *, fd: Any = _MISSING) -> int:
+        """Writes `buffer`, and waits for all pending operations as well. How many they were, with this one."""
+        return self._now(True, buffer, _place("sync_pwrite", filename, fd), file_offset)
+
+    def async_pread(self, buffer: Any, filename: Any = _MISSING, file_offset: int = 0, *, fd: Any = _MISSING) -> int:
+        """Begins to fill `buffer`. 0. Do not use it before wait()."""
+        self._submit(False, buffer, _place("async_pread", filename, fd), file_offset)
+        return 0
+
+    def async_pwrite(self, buffer: Any, filename: Any = _MISSING, file_offset: int = 0, *, fd: Any = _MISSING) -> int:
+        """Begins to write `buffer`. 0. Do not change it before wait()."""
+        self._submit(True, buffer, _place("async_pwrite", filename, fd), file_offset)
+        return 0
+
+    # ---- locked tensors
+
+    def new_cpu_locked_tensor(self, num_elem: int, example_tenosr: Any) -> Any:
+        """pin_handle.new_cpu_locked_tensor(); the second keyword is spelt as DeepNVMe spells it."""
+        return _pinned.new_locked_tensor(num_elem, example_tenosr)
+
+    def free_cpu_locked_tensor(self, tensor: Any) -> bool:
+        """pin_handle.free_cpu_locked_tensor()."""
+        return _pinned.free(tensor)
+
+    def is_pinned(self, buffer: Any) -> bool:
+        """pin_handle.is_pinned()."""
+        return _pinned.is_pinned(buffer)
+
+
+GDS_REASON = (
+    "this version of Penstock moves CPU tensors only: GPUDirect Storage (cuFile) is not in it; "
+    "use AsyncIOBuilder().load().aio_handle() with a CPU tensor, and copy to the GPU from there"
+)
+
+
+def _refuse(name: str) -> Any:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise Unsupported(f"gds_handle.{name}: {GDS_REASON}", operation=name)
+
+    refuse.__name__ = name
+    refuse.__qualname__ = f"gds_handle.{name}"
+    refuse.__doc__ = "Raises penstock.Unsupported with the reason."
+    return refuse
+
+
+class gds_handle:  # noqa: N801 (DeepNVMe's name)
+    """DeepNVMe's handle for GPU tensors. Not in this version: making one, and every verb, raises penstock.Unsupported
+    (an OSError) with the reason."""
+
+    def __init__(
+        self,
+        block_size: int = 1024 * 1024,
+        queue_depth: int = 128,
+        single_submit: bool = False,
+        overlap_events: bool = False,
+        intra_op_parallelism: int = 1,
+    ) -> None:
+        raise Unsupported(f"gds_handle: {GDS_REASON}", operation="gds_handle")
+
+
+for _name in (
+    *(name for name in vars(aio_handle) if not name.startswith("_")),
+    "new_pinned_device_tensor",
+    "free_pinned_device_tensor",
+    "pin_device_tensor",
+    "unpin_device_tensor",
+):
+    setattr(gds_handle, _name, _refuse(_name))
+del _name
+
+__all__ = ["GDS_REASON", "Cancelled", "aio_handle", "gds_handle"]

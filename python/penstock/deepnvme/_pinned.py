@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locked tensors: CPU memory on pages of its own, locked into RAM, known to every handle of the process.
+
+A tensor shares the ownership of its memory with its views. Freeing it takes the lock off and forgets it; the memory
+goes back to the system with the last view, so that a view that is left over reads old bytes and never somebody else's.
+A tensor that is dropped without being freed takes its lock with it.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import weakref
+from _thread import allocate_lock
+from bisect import bisect_right, insort
+from collections import deque
+from typing import Any
+
+from penstock import _core
+from penstock.deepnvme._torch import is_tensor, torch
+
+
+class _Region(weakref.ref):  # type: ignore[type-arg]
+    """Where a live Buffer of locked memory lies: [base, end)."""
+
+    __slots__ = ("base", "end")
+    base: int
+    end: int
+
+
+class _Regions:
+    """The regions that were handed out, by address. Thread-safe.
+
+    A Buffer dies at any moment, also while this thread holds the lock (the garbage collector may run anywhere). So its
+    end is only noted, and what is noted is looked after by the next call.
+    """
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        self._bases: list[int] = []
+        self._by_base: dict[int, _Region] = {}
+        self._gone: deque[int] = deque()
+
+    def add(self, buffer: _core.Buffer, base: int) -> None:
+        region = _Region(buffer, self._note)
+        region.base = base
+        region.end = base + buffer.nbytes
+        with self._lock:
+            self._sweep()
+            self._by_base[base] = region
+            insort(self._bases, base)
+
+    def take(self, base: int) -> _core.Buffer | None:
+        """Forgets the region that begins at `base`, and gives its Buffer; None when there is none."""
+        with self._lock:
+            self._sweep()
+            region = self._by_base.pop(base, None)
+            if region is None:
+                return None
+            del self._bases[bisect_right(self._bases, base) - 1]
+        return region()
+
+    def covers(self, begin: int, end: int) -> bool:
+        """Whether [begin, end) lies in one region."""
+        with self._lock:
+            self._sweep()
+            at = bisect_right(self._bases, begin) - 1
+            return at >= 0 and end <= self._by_base[self._bases[at]].end
+
+    def after_fork_in_child(self) -> None:
+        self._lock = allocate_lock()  # somebody of the parent's may have held it
+
+    def _note(self, region: weakref.ref[Any]) -> None:
+        self._gone.append(region.base)  # type: ignore[attr-defined]
+
+    def _sweep(self) -> None:
+        while self._gone:
+            base = self._gone.popleft()
+            region = self._by_base.get(base)
+            # Its address may have been handed out again since.
+            if region is not None and region() is None:
+                del self._by_base[base]
+                del self._bases[bisect_right(self._bases, base) - 1]
+
+
+_regions = _Regions()
+os.register_at_fork(after_in_child=_regions.after_fork_in_child)
+_told = False
+
+
+def _tell_once(reason: str) -> None:
+    global _told
+    if not _told:
+        _told = True
+        import logging
+
+        logging.getLogger("penstock.deepnvme").warning(
+            "a locked tensor was asked for and works without its lock: %s (told once; `penstock doctor` has the limit)",
+            reason,
+        )
+
+
+def new_locked_tensor(num_elem: int, example: Any) -> Any:
+    """A 1-D CPU tensor of `num_elem` elements of the dtype of `example`, page-aligned, zero, locked where it can be."""
+    if not is_tensor(example):
+        raise TypeError(f"example: this is a {type(example).__name__}; give a torch tensor, whose dtype is taken")
+    count = operator.index(num_elem)
+    if count < 0:
+        raise ValueError(f"num_elem: {count} elements cannot be; give 0 or more")
+    if count == 0:
+        return torch().empty(0, dtype=example.dtype)
+    num_bytes = count * example.element_size()
+    if num_bytes >= 1 << 62:
+        raise MemoryError(f"num_elem: {count} elements ({num_bytes} bytes) are more than any machine has; ask for less")
+    buffer = _core.locked_memory(num_bytes)
+    tensor = torch().frombuffer(buffer, dtype=example.dtype)  # the storage keeps `buffer`
+    _regions.add(buffer, tensor.data_ptr())
+    if not buffer.pinned:
+        _tell_once(buffer.pinned_reason)
+    return tensor
+
+
+def free_by_address(address: int) -> bool:
+    """False when no locked tensor begins there (any more)."""
+    buffer = _regions.take(operator.index(address))
+    if buffer is None:
+        return False
+    _core.unlock(buffer)
+    return True
+
+
+def free(tensor: Any) -> bool:
+    if not is_tensor(tensor):
+        raise TypeError(f"free: this is a {type(tensor).__name__}; give the tensor of new_cpu_locked_tensor()")
+    return free_by_address(tensor.data_ptr())
+
+
+def is_pinned(buffer: Any) -> bool:
+    """Whether torch pinned it, or all of it lies in one locked tensor that was not freed."""
+    if not is_tensor(buffer):
+        raise TypeError(f"is_pinned: this is a {type(buffer).__name__}; give a torch tensor")
+    if not buffer.is_cpu:
+        return False
+    if buffer.is_pinned():
+        return True
+    begin = buffer.data_ptr()
+    if begin == 0:
+        return False
+    last = sum((extent - 1) * stride for extent, stride in zip(buffer.shape, buffer.stride()))
+    return _regions.covers(begin, begin + (last + 1) * buffer.element_size())
+
+
+class pin_handle:  # noqa: N801 (DeepNVMe's name)
+    """Locked CPU tensors without a handle for I/O. Thread-safe; all handles know the tensors of all."""
+
+    __slots__ = ("__weakref__",)
+
+    def new_cpu_locked_tensor(self, num_elem: int, example_tensor: Any) -> Any:
+        """A 1-D CPU tensor of `num_elem` elements of the dtype of `example_tensor`, page-aligned and locked into RAM.
+
+        Where the limit on locked memory forbids the lock, the tensor works all the same, and the reason is logged once.
+        MemoryError when there is not so much memory.
+        """
+        return new_locked_tensor(num_elem, example_tensor)
+
+    def free_cpu_locked_tensor(self, locked_tensor: Any) -> bool:
+        """Takes the lock off. False when it is none of ours, was freed already, or is a view that begins elsewhere."""
+        return free(locked_tensor)
+
+    def free_cpu_locked_tensor_by_ptr(self, address: int) -> bool:
+        """The same by the address of its first element (`tensor.data_ptr()`)."""
+        return free_by_address(address)
+
+    def is_pinned(self, buffer: Any) -> bool:
+        """Whether torch pinned it, or it lies in a locked tensor (of any handle) that was not freed."""
+        return is_pinned(buffer)
