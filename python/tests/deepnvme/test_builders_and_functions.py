@@ -114,9 +114,7 @@ def test_aio_read_and_aio_write(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.uint8, torch.bool, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
-)
+@pytest.mark.parametrize("dtype", ["uint8", "bool", "bfloat16", "float32", "float64", "complex64"])
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (64,), (100,), (4, 100), (3, 5, 7)], ids=str)
 def test_memcpy_copies_all_elements_and_nothing_else(dtype, shape):
     dtype = getattr(torch, dtype)
@@ -153,9 +151,7 @@ def test_memcpy_refuses_what_does_not_fit():
         deepspeed_memcpy(torch.zeros(3), [1, 2, 3])
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.int16, torch.bfloat16, torch.float32, torch.complex128, torch.bool, torch.uint8]
-)
+@pytest.mark.parametrize("dtype", ["int16", "bfloat16", "float32", "complex128", "bool", "uint8"])
 def test_cast_to_bytes_shares_the_memory_and_keeps_it(dtype):
     dtype = getattr(torch, dtype)
     tensor = torch.rand(3, 5).mul(9).to(dtype).requires_grad_(dtype == torch.float32)
