@@ -63,7 +63,7 @@ def one_process():
 
 
 def without_shared_memory_op():
-    """Keeps DeepSpeed from compiling deepspeed_shm_comm, which a process that is alone has no use for."""
+    """Keeps DeepSpeed from compiling deepspeed_shm_comm, minutes of work for collectives that run without it too."""
     import deepspeed
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -79,7 +79,7 @@ def bytes_moved():
 
 
 def run_sides(script, arguments, what):
-    """Runs the script in memory, on DeepSpeed's op, and on Penstock; shows `what` each found. 0 when all found the same.
+    """Runs the script in memory, on DeepSpeed's op, and on Penstock and shows `what` each found; 0 when it is the same.
 
     The script is the same in all three: Penstock's run only begins with `python -m penstock.deepnvme`.
     """
@@ -92,7 +92,7 @@ def run_sides(script, arguments, what):
     for name, command in sides.items():
         print(f"{name}: {' '.join([*command, *arguments])}", flush=True)
         start = time.perf_counter()
-        done = subprocess.run([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True)
         if done.returncode:
             print(f"  ended with {done.returncode}:\n{(done.stderr or done.stdout)[-800:]}")
             if name == "DeepSpeed's op":

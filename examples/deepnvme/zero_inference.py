@@ -71,8 +71,7 @@ def main():
         others = [word for word in sys.argv[1:] if word != "--compare" and not word.startswith("--store")]
         return small_model.run_sides(__file__, others, "tokens")
     small_model.one_process()
-    if arguments.store == "memory":
-        small_model.without_shared_memory_op()
+    small_model.without_shared_memory_op()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         print(json.dumps(generate(arguments, folder)))
     return 0

@@ -19,7 +19,13 @@ import small_model
 
 
 def configuration(arguments, folder):
-    zero = {"stage": 3, "stage3_param_persistence_threshold": 0, "sub_group_size": 4_000_000}
+    zero = {
+        "stage": 3,
+        "stage3_param_persistence_threshold": 0,
+        "sub_group_size": 4_000_000,
+        # DeepSpeed 0.19.8 prefetches a parameter of a model as small as this one twice, and stops with an assertion.
+        "stage3_prefetch_bucket_size": 0,
+    }
     if arguments.store == "nvme":
         nvme = {"device": "nvme", "nvme_path": folder}
         if arguments.offload in ("optimizer", "both"):
@@ -50,7 +56,9 @@ def train(arguments, folder):
     choose = torch.Generator().manual_seed(arguments.seed)
     losses, seconds = [], []
     for step in range(arguments.steps):
-        tokens = torch.randint(small_model.VOCABULARY, (4, 65), generator=choose)
+        # Something to learn: numbers that go up by one.
+        first = torch.randint(small_model.VOCABULARY, (4, 1), generator=choose)
+        tokens = (first + torch.arange(65)) % small_model.VOCABULARY
         start = time.perf_counter()
         loss = engine(tokens[:, :-1], tokens[:, 1:])
         engine.backward(loss)
@@ -65,7 +73,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compare", action="store_true", help="run all three and compare the losses")
     parser.add_argument("--store", choices=("memory", "nvme"), default="nvme", help="where the state lies")
-    parser.add_argument("--offload", choices=("optimizer", "parameters", "both"), default="both", help="what is on storage")
+    parts = ("optimizer", "parameters", "both")
+    parser.add_argument("--offload", choices=parts, default="both", help="what is on storage")
     parser.add_argument("--folder", help="on the storage to use; a temporary folder where none is named")
     parser.add_argument("--pipeline", action="store_true", help="DeepSpeed's pipelined swapping of optimizer state")
     parser.add_argument("--steps", type=int, default=5)
@@ -77,8 +86,7 @@ def main():
         others = [word for word in sys.argv[1:] if word != "--compare" and not word.startswith("--store")]
         return small_model.run_sides(__file__, others, "losses")
     small_model.one_process()
-    if arguments.store == "memory":
-        small_model.without_shared_memory_op()
+    small_model.without_shared_memory_op()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         print(json.dumps(train(arguments, folder)))
     return 0

@@ -51,8 +51,8 @@ class FastFileWriter:
     def __init__(self, file_path: str | os.PathLike[str], config: Any) -> None:
         """Opens and empties the file.
 
-        Raises ValueError when the configuration makes no sense, TypeError when pinned_tensor is not contiguous memory of
-        the host, OSError when the file cannot be opened.
+        Raises ValueError or TypeError when the configuration makes no sense (pinned_tensor is not contiguous memory of
+        the host), OSError when the file cannot be opened.
         """
         self._file: penstock.File | None = None  # first of all, for __del__
         writers, rank = config.num_parallel_writers, config.writer_rank
@@ -88,7 +88,7 @@ class FastFileWriter:
         return self._write(memoryview(buffer).cast("B"))
 
     def save_torch_storage_object_list(self, storage_obj_list: Sequence[Any], save_size: bool) -> int:
-        """Writes the bytes of storages, each a (torch.UntypedStorage, torch.dtype); gives the bytes that this writer wrote.
+        """Writes the bytes of storages, each a (torch.UntypedStorage, torch.dtype); gives how many this writer wrote.
 
         With save_size each is preceded by its number of elements, in 8 bytes in this machine's order. With several
         parallel writers the whole of it is cut into that many equal ranges (the first ones a byte longer where it does
@@ -115,7 +115,7 @@ class FastFileWriter:
         return written
 
     def flush(self) -> None:
-        """What was written so far is in the file when it returns, where others can read it; durable only with close()."""
+        """What was written so far is in the file, where others can read it; it is durable only with close()."""
         self._stats["flush"] += 1
         self._raise_error()
         if self._file is not None:
@@ -161,7 +161,10 @@ class FastFileWriter:
         print(f"stats = {stats}")
 
     def __del__(self) -> None:
-        self.close()
+        if self._file is not None and self._error is not None:
+            self._file.close()  # what went wrong was raised when it did
+        else:
+            self.close()
 
     # ---- buffers and transfers
 
@@ -204,7 +207,7 @@ class FastFileWriter:
         data = self._parts[self._filling][: self._filled]
         try:
             self._under_way = penstock.write_async(file or self._file, data, self._offset, **self._options)
-        except BaseException as error:
+        except Exception as error:
             self._error = error
             raise
         self._stats["aio_write_secs"] += time.perf_counter() - start
@@ -221,7 +224,8 @@ class FastFileWriter:
         start = time.perf_counter()
         try:
             self._under_way.wait()
-        except penstock.Error as error:
+        except Exception as error:
+            self._under_way = None  # it holds the file open
             self._error = error
             raise
         self._under_way = None  # after Ctrl-C it is still there, and is waited for again
@@ -253,8 +257,7 @@ def _storage_bytes(storage: Any) -> Any:
     """The bytes of a torch.UntypedStorage, on its device."""
     import torch
 
-    untyped = getattr(storage, "_untyped_storage", storage)
-    return torch.empty(0, dtype=torch.uint8, device=untyped.device).set_(untyped)
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _bytes_of_size(count: int) -> Any:

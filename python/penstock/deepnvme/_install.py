@@ -5,8 +5,8 @@ What is changed in DeepSpeed, all of it in memory and all of it taken back by un
 
 1. The caches that its builders ask before they compile: OpBuilder._loaded_ops, sys._deepspeed_pin_memory_op_module.
 2. load() and is_compatible() of the four builder classes, in place, so that it does not matter who imported them.
-3. Where its accelerator offers a placeholder instead of one of the four (the CPU has no UtilsBuilder and no GDSBuilder),
-   the name is bound anew in DeepSpeed and in every module that has imported it.
+3. Where its accelerator offers a placeholder for one of the four (the CPU has no UtilsBuilder and no GDSBuilder), the
+   name is bound anew in DeepSpeed and in every module that has imported it.
 4. deepspeed.ops.__compatible_ops__, at once or when DeepSpeed first fills it. Where there is no compiler,
    deepspeed_shm_comm is False there too: DeepSpeed would compile it for any process group, and fails without.
 5. deepspeed.io.FastFileWriter, in every module that has imported it.
@@ -96,9 +96,9 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Takes back all that install() did, in DeepSpeed and in os.environ. Without install() it does nothing. Thread-safe.
+    """Takes back all that install() did, in DeepSpeed and in os.environ; nothing where there was no install().
 
-    Handles and tensors that were made meanwhile stay Penstock's and go on working.
+    Handles and tensors that were made meanwhile stay Penstock's and go on working. Thread-safe.
     """
     global _patches, _variable_before
     with _lock:
@@ -131,7 +131,7 @@ def _children_read_pth() -> bool:
     return any(Path(folder or ".", _PTH).is_file() for folder in sys.path)
 
 
-# ---- the places --------------------------------------------------------------------------------------------------------
+# ---- the places ------------------------------------------------------------------------------------------------------
 
 
 class _Patches:
@@ -187,10 +187,10 @@ def _place(owner: Any, name: str) -> Any:
         holder = importlib.import_module(owner) if isinstance(owner, str) else owner
         return getattr(holder, name)
     except (ImportError, AttributeError) as error:
-        where = owner if isinstance(owner, str) else getattr(owner, "__qualname__", getattr(owner, "__name__", owner))
+        where = owner if isinstance(owner, str) else getattr(owner, "__name__", type(owner).__name__)
         raise InstallError(
-            f"penstock.deepnvme.install: DeepSpeed {_version()} has no {where}.{name} ({error}), and Penstock cannot be put "
-            f"under it without; tested are {', '.join(TESTED_VERSIONS)}. Install one of these, or leave install() away"
+            f"penstock.deepnvme.install: DeepSpeed {_version()} has no {where}.{name} ({error}), needed to put it "
+            f"on Penstock; tested: {', '.join(TESTED_VERSIONS)}. Install one of these, or leave install() away"
         ) from error
 
 
@@ -223,7 +223,7 @@ def _put_under_deepspeed() -> _Patches:
 
 
 def _has_pinning() -> bool:
-    """DeepSpeed has its pin_memory op since 0.19.7; before that there is nothing to replace."""
+    """Older versions of DeepSpeed have no pin_memory op, and nothing to replace."""
     return importlib.util.find_spec(f"{_OPS}.pin_memory") is not None
 
 
@@ -322,7 +322,7 @@ def _is_prebuilt(op: str) -> bool:
 
 def _patch_writer(patches: _Patches, deepnvme: ModuleType) -> None:
     if importlib.util.find_spec("deepspeed.io") is None:
-        return  # before 0.17 there is no writer to replace
+        return  # older versions have no writer to replace
     theirs = _place("deepspeed.io", "FastFileWriter")
     base = _place("deepspeed.io.base_file_writer", "BaseFileWriter")
     names = {"__module__": theirs.__module__, "__doc__": deepnvme.FastFileWriter.__doc__}
