@@ -67,7 +67,7 @@ THIRD_PARTY = {
     "liburing": ("engine/uring", "os"),
     "fmt": None,  # anywhere in src/
     "tl": None,
-    "nlohmann": ("cli", "workload"),
+    "nlohmann": ("api", "cli", "format", "workload"),
     "CLI": ("cli",),
     "nanobind": (),
 }

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Folding by carry-less multiply: 64 bytes are kept as four 128-bit remainders; each round
+// multiplies them by x^512 mod P (two halves, two constants) and adds the next 64 bytes. At the end
+// the four are folded into one by x^128, and its 16 bytes, which have the same CRC as all that went
+// in, go through the tables. In reflected bit order the constant for a shift of n bits is
+// x^(n+64-1) or x^(n-1) mod P, which is computed here rather than copied from anywhere.
+#include "format/crc32.hpp"
+
+#include <immintrin.h>
+
+#include <array>
+#include <cstring>
+
+namespace penstock::format {
+
+namespace {
+
+constexpr std::uint32_t kPolynomial = 0xEDB88320;  // reflected
+
+// a * b mod P, both reflected: bit 31 is x^0.
+constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
+    std::uint32_t product = 0;
+    for (std::uint32_t bit = 1U << 31; bit != 0; bit >>= 1) {
+        if ((a & bit) != 0) {
+            product ^= b;
+        }
+        b = (b & 1) != 0 ? (b >> 1) ^ kPolynomial : b >> 1;
+    }
+    return product;
+}
+
+// x^n mod P, reflected.
+constexpr std::uint32_t power_of_x(std::uint64_t n) {
+    std::uint32_t result = 1U << 31;  // x^0
+    std::uint32_t square = 1U << 30;  // x^1
+    for (; n != 0; n >>= 1) {
+        if ((n & 1) != 0) {
+            result = multiply(result, square);
+        }
+        square = multiply(square, square);
+    }
+    return result;
+}
+
+constexpr auto make_tables() {
+    std::array<std::array<std::uint32_t, 256>, 8> tables{};
+    for (std::uint32_t i = 0; i < 256; ++i) {
+        std::uint32_t crc = i;
+        for (int bit = 0; bit < 8; ++bit) {
+            crc = (crc & 1) != 0 ? (crc >> 1) ^ kPolynomial : crc >> 1;
+        }
+        tables[0][i] = crc;
+    }
+    for (std::size_t k = 1; k < 8; ++k) {
+        for (std::size_t i = 0; i < 256; ++i) {
+            const std::uint32_t before = tables[k - 1][i];
+            tables[k][i] = tables[0][before & 0xFF] ^ (before >> 8);
+        }
+    }
+    return tables;
+}
+
+constexpr auto kTables = make_tables();
+
+// State in, state out: neither is complemented.
+std::uint32_t run_tables(const std::byte* data, std::size_t bytes, std::uint32_t crc) {
+    for (; bytes >= 8; data += 8, bytes -= 8) {
+        std::uint64_t word = 0;
+        std::memcpy(&word, data, 8);
+        word ^= crc;
+        crc = 0;
+        for (std::size_t k = 0; k < 8; ++k) {
+            crc ^= kTables[7 - k][(word >> (8 * k)) & 0xFF];
+        }
+    }
+    for (; bytes > 0; ++data, --bytes) {
+        crc = kTables[0][(crc ^ static_cast<std::uint32_t>(*data)) & 0xFF] ^ (crc >> 8);
+    }
+    return crc;
+}
+
+// x^n mod P in the upper half of 64 bits. Callers ask for one bit less than they shift by: a
+// reflected product of two 64-bit halves comes out one bit low in its 128.
+constexpr std::int64_t fold_constant(std::uint64_t n) {
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(power_of_x(n)) << 32);
+}
+
+constexpr std::size_t kFoldBytes = 64;
+
+#define PENSTOCK_CLMUL __attribute__((target("pclmul,sse4.1")))
+
+PENSTOCK_CLMUL __m128i fold(__m128i x, __m128i constants) {
+    const __m128i low = _mm_clmulepi64_si128(x, constants, 0x00);
+    const __m128i high = _mm_clmulepi64_si128(x, constants, 0x11);
+    return _mm_xor_si128(low, high);
+}
+
+PENSTOCK_CLMUL __m128i load(const std::byte* p) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+
+// `bytes` is a multiple of 64 and not 0.
+PENSTOCK_CLMUL std::uint32_t run_folding(const std::byte* data, std::size_t bytes,
+                                         std::uint32_t crc) {
+    // The low half is the earlier one: it has 64 bits further to go.
+    const __m128i by_512 = _mm_set_epi64x(fold_constant(512 - 1), fold_constant(512 + 64 - 1));
+    const __m128i by_128 = _mm_set_epi64x(fold_constant(128 - 1), fold_constant(128 + 64 - 1));
+    __m128i x[4] = {load(data), load(data + 16), load(data + 32), load(data + 48)};
+    x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128(static_cast<int>(crc)));
+    for (data += kFoldBytes, bytes -= kFoldBytes; bytes > 0;
+         data += kFoldBytes, bytes -= kFoldBytes) {
+        for (std::size_t k = 0; k < 4; ++k) {
+            x[k] = _mm_xor_si128(fold(x[k], by_512), load(data + 16 * k));
+        }
+    }
+    __m128i rest = x[0];
+    for (std::size_t k = 1; k < 4; ++k) {
+        rest = _mm_xor_si128(fold(rest, by_128), x[k]);
+    }
+    std::array<std::byte, 16> last{};
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(last.data()), rest);
+    return run_tables(last.data(), last.size(), 0);
+}
+
+bool can_fold() {
+    static const bool can =
+        __builtin_cpu_supports("pclmul") != 0 && __builtin_cpu_supports("sse4.1") != 0;
+    return can;
+}
+
+}  // namespace
+
+std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before) {
+    std::uint32_t crc = ~before;
+    const std::byte* data = bytes.data();
+    std::size_t count = bytes.size();
+    if (count >= kFoldBytes && can_fold()) {
+        const std::size_t folded = count / kFoldBytes * kFoldBytes;
+        crc = run_folding(data, folded, crc);
+        data += folded;
+        count -= folded;
+    }
+    return ~run_tables(data, count, crc);
+}
+
+std::uint32_t crc32_by_tables(std::span<const std::byte> bytes, std::uint32_t before) {
+    return ~run_tables(bytes.data(), bytes.size(), ~before);
+}
+
+std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes) {
+    // Zeros behind the first piece: its CRC times x^(8 n). Complements at both ends cancel out.
+    const std::uint32_t x_n = power_of_x(second_bytes);
+    const std::uint32_t x_2n = multiply(x_n, x_n);
+    const std::uint32_t x_4n = multiply(x_2n, x_2n);
+    const std::uint32_t shifted = multiply(first, multiply(x_4n, x_4n));
+    return shifted ^ second;
+}
+
+}  // namespace penstock::format

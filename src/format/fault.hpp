@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Errors of formats. What a file says goes into messages quoted and cut short: it may be hostile.
+#pragma once
+
+#include "base/result.hpp"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace penstock::format {
+
+using base::Failure;
+using base::Result;
+
+/// A file that is not what its format allows, or a value that the format cannot hold: an error of
+/// code kInvalidArgument. `operation` as "read safetensors".
+[[nodiscard]] Failure fault(std::string_view operation, std::string_view message,
+                            std::uint64_t offset = kNoOffset);
+
+/// 'text', with control characters and what is no UTF-8 escaped, cut after 120 bytes.
+[[nodiscard]] std::string shown(std::string_view text);
+
+/// Whether it is UTF-8 as Unicode has it: no overlong forms, no surrogates, nothing past U+10FFFF.
+[[nodiscard]] bool is_utf8(std::string_view text);
+
+}  // namespace penstock::format

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/safetensors.hpp"
+
+#include "base/align.hpp"
+#include "format/json.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <numeric>
+#include <unordered_set>
+
+namespace penstock::format::safetensors {
+
+namespace {
+
+constexpr std::string_view kWriting = "write safetensors";
+constexpr std::uint64_t kLargeDataBytes = base::kMiB;
+constexpr std::uint64_t kSmallAlignment = 64;
+constexpr int kAlignmentShiftMax = 12;  // 4 KiB
+
+using tensor::ElementType;
+
+constexpr std::array<std::pair<ElementType, std::string_view>, 22> kNames{{
+    {ElementType::kBool, "BOOL"},
+    {ElementType::kF4E2M1, "F4"},
+    {ElementType::kF6E2M3, "F6_E2M3"},
+    {ElementType::kF6E3M2, "F6_E3M2"},
+    {ElementType::kU8, "U8"},
+    {ElementType::kI8, "I8"},
+    {ElementType::kF8E5M2, "F8_E5M2"},
+    {ElementType::kF8E4M3, "F8_E4M3"},
+    {ElementType::kF8E8M0, "F8_E8M0"},
+    {ElementType::kF8E4M3Fnuz, "F8_E4M3FNUZ"},
+    {ElementType::kF8E5M2Fnuz, "F8_E5M2FNUZ"},
+    {ElementType::kI16, "I16"},
+    {ElementType::kU16, "U16"},
+    {ElementType::kF16, "F16"},
+    {ElementType::kBF16, "BF16"},
+    {ElementType::kI32, "I32"},
+    {ElementType::kU32, "U32"},
+    {ElementType::kF32, "F32"},
+    {ElementType::kC64, "C64"},
+    {ElementType::kF64, "F64"},
+    {ElementType::kI64, "I64"},
+    {ElementType::kU64, "U64"},
+}};
+
+int alignment_shift(std::uint64_t bytes) {
+    return std::min(std::countr_zero(bytes), kAlignmentShiftMax);  // of 0: 64
+}
+
+std::string render(const std::vector<Tensor>& tensors, const std::vector<std::size_t>& order,
+                   const Metadata& metadata) {
+    std::string out = "{";
+    if (!metadata.empty()) {
+        out += "\"__metadata__\":{";
+        for (const auto& [key, value] : metadata) {
+            append_json_string(out, key);
+            out += ':';
+            append_json_string(out, value);
+            out += ',';
+        }
+        out.back() = '}';
+        out += ',';
+    }
+    for (const std::size_t i : order) {
+        const Tensor& t = tensors[i];
+        append_json_string(out, t.name);
+        out += fmt::format(":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},",
+                           name_of(t.type), fmt::join(t.shape, ","), t.begin, t.end);
+    }
+    if (out.back() == ',') {
+        out.pop_back();
+    }
+    out += '}';
+    return out;
+}
+
+Result<void> check_metadata(const Metadata& metadata) {
+    std::unordered_set<std::string_view> keys;
+    for (const auto& [key, value] : metadata) {
+        if (!is_utf8(key) || !is_utf8(value)) {
+            return fault(kWriting, fmt::format("metadata {}: it is not UTF-8", shown(key)));
+        }
+        if (!keys.insert(key).second) {
+            return fault(kWriting, fmt::format("metadata {} comes twice", shown(key)));
+        }
+    }
+    return {};
+}
+
+Result<void> check_tensors(std::vector<Tensor>& tensors) {
+    std::unordered_set<std::string_view> names;
+    std::uint64_t total = 0;
+    for (Tensor& t : tensors) {
+        const std::string name = shown(t.name);
+        if (t.name == "__metadata__" || !is_utf8(t.name)) {
+            return fault(kWriting,
+                         fmt::format("tensor {}: the format does not allow this name", name));
+        }
+        if (!names.insert(t.name).second) {
+            return fault(kWriting, fmt::format("tensor {} comes twice", name));
+        }
+        if (name_of(t.type).empty()) {
+            return fault(kWriting, fmt::format("tensor {}: the format has no name for its type; "
+                                               "save it as .pt, or convert it",
+                                               name));
+        }
+        const auto bytes = bytes_of(t.type, t.shape);
+        const auto sum = bytes ? base::checked_add(total, *bytes) : std::nullopt;
+        if (!sum || t.shape.size() > kRankMax || *sum > (std::uint64_t{1} << 62)) {
+            return fault(kWriting, fmt::format("tensor {}: shape [{}] of {} is no possible size",
+                                               name, fmt::join(t.shape, ", "), name_of(t.type)));
+        }
+        total = *sum;
+        t.end = *bytes;  // made an offset by whoever orders them
+    }
+    return {};
+}
+
+std::string padded_header(std::string json, std::uint64_t data_begin) {
+    json.resize(data_begin - 8, ' ');
+    std::string head(8, '\0');
+    const std::uint64_t n = json.size();
+    std::memcpy(head.data(), &n, 8);  // little-endian, as the one architecture we support
+    return head + json;
+}
+
+}  // namespace
+
+std::string_view name_of(ElementType type) {
+    const auto* found = std::find_if(kNames.begin(), kNames.end(),
+                                     [type](const auto& row) { return row.first == type; });
+    return found == kNames.end() ? std::string_view() : found->second;
+}
+
+std::optional<ElementType> type_named(std::string_view name) {
+    const auto* found = std::find_if(kNames.begin(), kNames.end(),
+                                     [name](const auto& row) { return row.second == name; });
+    return found == kNames.end() ? std::nullopt : std::optional(found->first);
+}
+
+std::optional<std::uint64_t> bytes_of(ElementType type, std::span<const std::uint64_t> shape) {
+    std::optional<std::uint64_t> bits = tensor::bits_of(type);
+    for (const std::uint64_t extent : shape) {
+        bits = base::checked_multiply(*bits, extent);
+        if (!bits) {
+            return std::nullopt;
+        }
+    }
+    return *bits % 8 == 0 ? std::optional(*bits / 8) : std::nullopt;
+}
+
+Result<Layout> Layout::make(std::vector<Tensor> tensors, Metadata metadata,
+                            const LayoutOptions& options) {
+    PENSTOCK_CHECK(check_metadata(metadata));
+    PENSTOCK_CHECK(check_tensors(tensors));
+    Layout layout;
+    layout.tensors_ = std::move(tensors);
+    auto& all = layout.tensors_;
+    layout.order_.resize(all.size());
+    std::iota(layout.order_.begin(), layout.order_.end(), std::size_t{0});
+    std::stable_sort(layout.order_.begin(), layout.order_.end(), [&](std::size_t a, std::size_t b) {
+        return alignment_shift(all[a].end) > alignment_shift(all[b].end);
+    });
+    std::uint64_t data_bytes = 0;
+    for (const std::size_t i : layout.order_) {
+        all[i].begin = data_bytes;
+        data_bytes += all[i].end;
+        all[i].end = data_bytes;
+    }
+    std::string json = render(all, layout.order_, metadata);
+    const std::uint64_t alignment =
+        data_bytes >= kLargeDataBytes ? base::kPageBytes : kSmallAlignment;
+    if (json.size() > kHeaderBytesMax || options.reserve_bytes > kHeaderBytesMax) {
+        return fault(kWriting, fmt::format("the header would have {} bytes and {} in reserve; the "
+                                           "format allows {}: save fewer tensors in a file",
+                                           json.size(), options.reserve_bytes, kHeaderBytesMax));
+    }
+    layout.data_begin_ = base::align_up(8 + json.size() + options.reserve_bytes, alignment);
+    if (layout.data_begin_ - 8 > kHeaderBytesMax) {
+        return fault(kWriting, fmt::format("the header would have {} bytes; the format allows {}: "
+                                           "save fewer tensors in a file",
+                                           layout.data_begin_ - 8, kHeaderBytesMax));
+    }
+    layout.file_.literal(padded_header(std::move(json), layout.data_begin_));
+    for (const std::size_t i : layout.order_) {
+        layout.file_.payload(i, all[i].end - all[i].begin);
+    }
+    return layout;
+}
+
+Result<void> Layout::set_metadata(const Metadata& metadata) {
+    PENSTOCK_CHECK(check_metadata(metadata));
+    std::string json = render(tensors_, order_, metadata);
+    if (json.size() > data_begin_ - 8) {
+        return fault(kWriting,
+                     fmt::format("the header has room for {} bytes and would need {}; reserve more",
+                                 data_begin_ - 8, json.size()));
+    }
+    file_.patch(0, padded_header(std::move(json), data_begin_));
+    return {};
+}
+
+}  // namespace penstock::format::safetensors

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/shard_index.hpp"
+
+#include "format/json.hpp"
+
+#include <fmt/format.h>
+
+#include <unordered_set>
+
+namespace penstock::format {
+
+namespace {
+
+constexpr std::string_view kReading = "read index of shards";
+constexpr std::string_view kWriting = "write index of shards";
+
+// A name in the folder of the index, and nothing that leads elsewhere.
+bool is_plain_name(std::string_view name) {
+    return !name.empty() && name != "." && name != ".." &&
+           name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos &&
+           is_utf8(name);
+}
+
+class Handler final : public JsonHandler {
+public:
+    ShardIndex index;
+    bool has_map = false;
+
+    std::string key(std::string& name) override {
+        if (depth_ == 1) {
+            section_ = std::move(name);
+        } else if (depth_ == 2 && section_ == "weight_map") {
+            index.weight_map.emplace_back(std::move(name), "");
+        } else if (depth_ == 2) {
+            field_ = std::move(name);
+        }
+        return {};
+    }
+    std::string open(bool array) override {
+        ++depth_;
+        if (depth_ == 1 && array) {
+            return "it is a list, not an object";
+        }
+        if (section_ == "weight_map" && (depth_ > 2 || array)) {
+            return "weight_map is not an object of tensor names and file names";
+        }
+        has_map = has_map || (depth_ == 2 && section_ == "weight_map");
+        return {};
+    }
+    std::string close(bool /*array*/) override {
+        --depth_;
+        return {};
+    }
+    std::string scalar(const JsonScalar& value) override {
+        using Kind = JsonScalar::Kind;
+        if (depth_ == 2 && section_ == "weight_map") {
+            auto& [tensor, file] = index.weight_map.back();
+            if (value.kind != Kind::kString || !is_plain_name(*value.text)) {
+                return fmt::format("tensor {}: {} is no file name in the index's own folder",
+                                   shown(tensor),
+                                   value.kind == Kind::kString ? shown(*value.text) : "a number");
+            }
+            file = std::move(*value.text);
+        } else if (depth_ == 2 && section_ == "metadata" && field_ == "total_size") {
+            // Some writers give it as a real number. It is no more than a hint.
+            if (value.kind == Kind::kUnsigned) {
+                index.total_bytes = value.number;
+            } else if (value.kind == Kind::kReal && value.real >= 0 && value.real < 1e15) {
+                index.total_bytes = static_cast<std::uint64_t>(value.real);
+            }
+        } else if (depth_ == 0 || (depth_ == 1 && section_ == "weight_map")) {
+            return "it is not an object with a weight_map";
+        }
+        return {};
+    }
+
+private:
+    int depth_ = 0;
+    std::string section_;
+    std::string field_;
+};
+
+}  // namespace
+
+Result<ShardIndex> parse_shard_index(std::string_view json) {
+    if (json.size() > kShardIndexBytesMax) {
+        return fault(kReading, fmt::format("it has {} bytes; no more than {} are read", json.size(),
+                                           kShardIndexBytesMax));
+    }
+    Handler handler;
+    PENSTOCK_CHECK(read_json(json, handler, kReading));
+    if (!handler.has_map) {
+        return fault(kReading, "it has no weight_map: no index of safetensors shards");
+    }
+    return std::move(handler.index);
+}
+
+Result<std::string> render_shard_index(const ShardIndex& index) {
+    std::string out = "{\n  \"metadata\": {";
+    if (index.total_bytes) {
+        out += fmt::format("\n    \"total_size\": {}\n  ", *index.total_bytes);
+    }
+    out += "},\n  \"weight_map\": {";
+    std::unordered_set<std::string_view> names;
+    for (const auto& [tensor, file] : index.weight_map) {
+        if (!is_utf8(tensor) || !is_plain_name(file) || !names.insert(tensor).second) {
+            return fault(kWriting, fmt::format("tensor {} in {}: the names are UTF-8, a tensor "
+                                               "comes once, and a file lies in the same folder",
+                                               shown(tensor), shown(file)));
+        }
+        out += names.size() == 1 ? "\n    " : ",\n    ";
+        append_json_string(out, tensor);
+        out += ": ";
+        append_json_string(out, file);
+    }
+    out += names.empty() ? "}\n}\n" : "\n  }\n}\n";
+    return out;
+}
+
+std::string shard_name(std::string_view stem, std::uint64_t number, std::uint64_t count) {
+    return fmt::format("{}-{:05}-of-{:05}.safetensors", stem, number, count);
+}
+
+}  // namespace penstock::format

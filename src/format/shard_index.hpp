@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// `model.safetensors.index.json`: which file of a sharded checkpoint holds which tensor.
+#pragma once
+
+#include "format/fault.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace penstock::format {
+
+inline constexpr std::uint64_t kShardIndexBytesMax = 256'000'000;
+
+struct ShardIndex {
+    std::optional<std::uint64_t> total_bytes;  ///< of all tensors; some writers leave it out
+    std::vector<std::pair<std::string, std::string>> weight_map;  ///< tensor, file; as written
+};
+
+/// Errors: what is not such a JSON, a tensor that comes twice, a file name that leads out of the
+/// folder of the index.
+[[nodiscard]] Result<ShardIndex> parse_shard_index(std::string_view json);
+[[nodiscard]] Result<std::string> render_shard_index(const ShardIndex& index);
+
+/// "model-00002-of-00010.safetensors"; number counts from 1.
+[[nodiscard]] std::string shard_name(std::string_view stem, std::uint64_t number,
+                                     std::uint64_t count);
+
+}  // namespace penstock::format
