@@ -208,6 +208,7 @@ bool Core::run_inline(Transfer& transfer) {
         return false;
     }
     transfer.parts.resize(1);
+    transfer.block_bytes = 0;  // not rounded to the device's blocks yet, and of no use here
     Part& part = transfer.parts.front();
     part.transfer = &transfer;
     part.channel = &lane->channel();
