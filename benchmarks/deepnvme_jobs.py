@@ -2,8 +2,8 @@
 """DeepNVMe's calls on either engine: `python -m benchmarks.deepnvme_jobs JOB --engine=ours|theirs --key=value ...`.
 
 The same program for both sides, in the same interpreter (the one with DeepSpeed in it): only where the builders come
-from differs. `theirs` is DeepSpeed's own op, built before. Its settings are 1 MiB blocks, depth 32, 4 threads; `ours` has
-its defaults. Prints one JSON object; ends with 77 and the reason where something is not installed.
+from differs. `theirs` is DeepSpeed's own op, built before. Its settings are 1 MiB blocks, depth 32, 4 threads; `ours`
+has its defaults. Prints one JSON object; ends with 77 and the reason where something is not installed.
 """
 
 import json
@@ -15,6 +15,7 @@ from pathlib import Path
 
 _SKIP = 77
 _MIB = 1 << 20
+_ROOT = Path(__file__).resolve().parent.parent
 
 
 def _skip(reason):
@@ -30,11 +31,19 @@ def _torch():
     return torch
 
 
+def _prepare_theirs():
+    """Their op is compiled at first use: with this environment's ninja, kept in build/."""
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(_ROOT / "build" / "torch-extensions"))
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+
 def _builders(engine):
     try:
         if engine == "ours":
             from penstock import deepnvme as builders
         else:
+            _prepare_theirs()
             from deepspeed.ops import op_builder as builders
     except ImportError as error:
         _skip(f"{engine}: {error}; `tools/setup.sh deepspeed` sets up what is needed")

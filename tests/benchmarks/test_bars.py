@@ -122,7 +122,7 @@ def test_selection_by_prefix_keeps_the_order_of_the_table():
 def test_every_row_of_the_table_names_a_handicap_and_a_side():
     for bar in load_bars():
         assert bar.handicap, bar.id
-        kinds = ("program", "model", "callgrind", "python", "fio")
+        kinds = ("program", "model", "callgrind", "python", "deepnvme", "fio")
         assert bar.ours_run.split()[0] in kinds, bar.id
         assert not bar.peer_run or bar.peer_run.split()[0] in kinds, bar.id
 
@@ -135,6 +135,12 @@ syscalls_1m syscalls_4k idle_cpu idle_memory import_time import_first_read
 """.split()
 
 
-@pytest.mark.parametrize("cell", CELLS)
+DEEPNVME_CELLS = """
+pinned_read pinned_write pinned_cpu_read pinned_cpu_write tensor_read tensor_write tensor_cpu_read tensor_cpu_write
+new_file many_read many_write handle first_read
+""".split()
+
+
+@pytest.mark.parametrize("cell", [f"engine.{cell}" for cell in CELLS] + [f"deepnvme.{cell}" for cell in DEEPNVME_CELLS])
 def test_every_promise_has_its_row(cell):
-    assert any(bar.id == f"engine.{cell}" for bar in load_bars())
+    assert any(bar.id == cell for bar in load_bars())

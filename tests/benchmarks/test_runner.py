@@ -137,3 +137,19 @@ def test_exit_status(monkeypatch):
     assert exit_status([missed, missed], check_handicaps=True) == 0
     assert exit_status([missed, met], check_handicaps=True) == 1
     assert exit_status([missed, undecided], check_handicaps=True) == 1
+
+
+def test_both_sides_of_a_row_with_one_cpu_run_on_one(monkeypatch):
+    import os
+
+    seen = []
+
+    class Seeing(Made):
+        def run(self, place):
+            seen.append(os.sched_getaffinity(0))
+            return super().run(place)
+
+    before = os.sched_getaffinity(0)
+    measure(monkeypatch, Seeing([1.0]), Seeing([1.0]), ROW + "one_cpu = true\n")
+    assert {frozenset(cpus) for cpus in seen} == {frozenset({max(before)})}
+    assert os.sched_getaffinity(0) == before

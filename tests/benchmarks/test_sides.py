@@ -36,6 +36,15 @@ def test_fio_variants():
     assert len(fio.Fio("read bs=1m ioengine=libaio".split()).variants) == 1
 
 
+def test_a_programs_choices_are_its_variants():
+    words = ["job", "--overlap=0|1", "--file={file}"]
+    side = sides.Program(["prog"], words, "")
+    assert [variant["--overlap"] for variant in side.variants] == ["0", "1"]
+    side.variant = side.variants[1]
+    assert side.name == "prog job --overlap=1 --file={file}"
+    assert sides.Program(["prog"], ["job"], "slow").variants == [{}]
+
+
 def test_a_program_prints_a_sample_in_its_last_line():
     text = "hello\n" + json.dumps({"seconds": 2, "bytes": 4, "version": "0.1", "backend": "io_uring"})
     sample = sides.parse_sample(text, ["x"], 77)
