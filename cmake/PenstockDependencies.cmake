@@ -3,7 +3,7 @@
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(tl-expected 1.0 REQUIRED)
-find_package(nlohmann_json 3.11 REQUIRED) # the command line's, like CLI11
+find_package(nlohmann_json 3.11 REQUIRED) # options files and the command line
 find_package(CLI11 2.1 REQUIRED)
 
 # Of fmt only the headers are used, and its out-of-line half is compiled once (cmake/fmt_once.cpp says why). That half

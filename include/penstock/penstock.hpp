@@ -6,5 +6,6 @@
 #include <penstock/error.hpp>
 #include <penstock/file.hpp>
 #include <penstock/memory.hpp>
+#include <penstock/options.hpp>
 #include <penstock/types.hpp>
 #include <penstock/version.hpp>

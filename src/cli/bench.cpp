@@ -23,7 +23,7 @@ namespace {
 class Bench {
 public:
     explicit Bench(const BenchOptions& options)
-        : options_(options), json_(options.json), report_(json_.text_stream()) {}
+        : options_(options), json_("--json", options.json), report_(json_.text_stream()) {}
 
     void run(std::span<const std::string> command) {
         if (!options_.against.empty()) {
@@ -31,50 +31,99 @@ public:
         }
         // Wrong engine options are told before a gigabyte is written.
         description_ = Engine(engine_options({}, options_)).describe();
-        target_ = make_target(options_, progress_);
-        const std::vector<JobSpec> jobs = options_.jobs(!target_.ours);
+        make_targets();
+        const bool readable_only = std::any_of(targets_.begin(), targets_.end(),
+                                               [](const Target& target) { return !target.ours; });
+        const std::vector<JobSpec> jobs = options_.jobs(readable_only);
         progress_.clear();
         const std::string fio_version = fio_ ? fio_->version() : "";
-        report_.head(options_, target_, description_, fio_version);
-        total_ = jobs.size() * options_.repeats * (fio_ ? 2 : 1);
+        report_.head(options_, targets_, description_, fio_version);
+        total_ = jobs.size() * sets().size() * options_.repeats * (fio_ ? 2 : 1);
         for (const JobSpec& job : jobs) {
-            results_.push_back(run_row(job));
+            const std::vector<JobResult> rows = run_rows(job);
             progress_.clear();
-            report_.row(results_.back());
+            report_.rows(rows);
+            results_.insert(results_.end(), rows.begin(), rows.end());
         }
-        report_.foot(target_);
-        json_.write(bench_json(command, target_, description_, fio_version, results_));
+        report_.foot(targets_);
+        json_.write(bench_json(command, targets_, description_, fio_version, results_));
     }
 
 private:
-    JobResult run_row(const JobSpec& job) {
-        JobResult result;
-        result.job = job;
-        if (fio_) {
-            announce(job, "choosing fio's engine: ");
-            fio_->choose(job, target_);
-            result.peer_engine = fio_->engine();
+    void make_targets() {
+        targets_.reserve(options_.paths.size());
+        for (const std::string& path : options_.paths) {
+            targets_.push_back(make_target({.command = "bench",
+                                            .path = path,
+                                            .size_bytes = options_.size_bytes,
+                                            .size_word = options_.size_word,
+                                            .block_bytes_max = options_.block_bytes_max(),
+                                            .write_words = options_.write_words(),
+                                            .direct = options_.direct},
+                                           progress_));
         }
-        for (std::uint32_t i = 0; i < options_.repeats; ++i) {
-            // A B B A A B ...: what drifts meets both alike.
-            const bool ours_first = i % 2 == 0;
-            if (fio_ && !ours_first) {
-                run_fio(job, result);
-            }
-            ++step_;
-            announce(job, "");
-            result.ours.push_back(run_job(job, options_, target_, pool_, progress_));
-            if (fio_ && ours_first) {
-                run_fio(job, result);
-            }
-        }
-        return result;
     }
 
-    void run_fio(const JobSpec& job, JobResult& result) {
+    // What a job is run on: each target alone, then all at once.
+    [[nodiscard]] std::vector<std::vector<std::size_t>> sets() const {
+        std::vector<std::vector<std::size_t>> all;
+        std::vector<std::size_t> every;
+        for (std::size_t i = 0; i < targets_.size(); ++i) {
+            all.push_back({i});
+            every.push_back(i);
+        }
+        if (every.size() > 1) {
+            all.push_back(every);
+        }
+        return all;
+    }
+
+    [[nodiscard]] std::vector<const Target*> targets_of(const JobResult& row) const {
+        std::vector<const Target*> found;
+        for (const std::size_t i : row.targets) {
+            found.push_back(&targets_[i]);
+        }
+        return found;
+    }
+
+    // All sets of a job in turns, so that what drifts meets them alike.
+    std::vector<JobResult> run_rows(const JobSpec& job) {
+        std::vector<JobResult> rows;
+        for (const auto& set : sets()) {
+            rows.emplace_back();
+            rows.back().job = job;
+            rows.back().targets = set;
+            if (fio_) {
+                announce(job, "choosing fio's engine: ");
+                fio_->choose(job, targets_of(rows.back()));
+                rows.back().peer_engine = fio_->engine();
+            }
+        }
+        for (std::uint32_t i = 0; i < options_.repeats; ++i) {
+            for (JobResult& row : rows) {
+                run_pair(row, i % 2 == 0);  // A B B A A B ...
+            }
+        }
+        return rows;
+    }
+
+    void run_pair(JobResult& row, bool ours_first) {
+        if (fio_ && !ours_first) {
+            run_fio(row);
+        }
         ++step_;
-        announce(job, "");
-        result.peers.push_back(fio_->run(job, target_, options_.seconds));
+        announce(row.job, "");
+        row.ours.push_back(run_job(row.job, options_, targets_of(row), pool_, progress_));
+        if (fio_ && ours_first) {
+            run_fio(row);
+        }
+    }
+
+    void run_fio(JobResult& row) {
+        ++step_;
+        announce(row.job, "");
+        fio_->use(row.peer_engine);
+        row.peers.push_back(fio_->run(row.job, targets_of(row), options_.seconds));
     }
 
     void announce(const JobSpec& job, const std::string& what) {
@@ -90,7 +139,7 @@ private:
     BenchReport report_;
     std::optional<FioPeer> fio_;
     EngineDescription description_;
-    Target target_;
+    std::vector<Target> targets_;
     MemoryPool pool_;
     std::vector<JobResult> results_;
     std::size_t step_ = 0;

@@ -82,8 +82,8 @@ struct Shape {
     std::uint64_t blocks = 1;  // a transfer
 };
 
-Shape shape_of(const JobSpec& job, const EngineOptions& options) {
-    if (job.depth == 1 && job.block_bytes <= options.inline_bytes_max &&
+Shape shape_of(const JobSpec& job, const EngineOptions& options, std::size_t targets) {
+    if (targets == 1 && job.depth == 1 && job.block_bytes <= options.inline_bytes_max &&
         options.backend == BackendKind::kAuto) {
         return {.blocking = true, .transfers = 1, .blocks = 1};
     }
@@ -97,15 +97,17 @@ Shape shape_of(const JobSpec& job, const EngineOptions& options) {
 
 class Run {
 public:
-    Run(const JobSpec& job, const BenchOptions& options, const Target& target, MemoryPool& pool,
-        Progress& progress)
+    Run(const JobSpec& job, const BenchOptions& options, const std::vector<const Target*>& targets,
+        MemoryPool& pool, Progress& progress)
         : job_(job),
-          target_(target),
+          targets_(targets),
           progress_(progress),
-          shape_(shape_of(job, engine_options(job, options))),
-          blocks_(job, target.bytes),
-          memory_(pool.take(shape_.transfers * shape_.blocks * job.block_bytes)),
+          shape_(shape_of(job, engine_options(job, options), targets.size())),
+          memory_(pool.take(shape_.transfers * targets.size() * shape_.blocks * job.block_bytes)),
           engine_(engine_options(job, options)) {
+        for (const Target* target : targets) {
+            blocks_.emplace_back(job, target->bytes);
+        }
         if (is_write(job.rw)) {
             fill_random(memory_.bytes(), 1);
         }
@@ -131,6 +133,7 @@ public:
             sample.p50_ns = latency.p50;
             sample.p99_ns = latency.p99;
             sample.p999_ns = latency.p999;
+            sample.histogram = latency.histogram;
         }
         return sample;
     }
@@ -143,12 +146,13 @@ private:
         base::Nanos before = start_;
         while (before < deadline_) {
             check_interrupt();
+            Blocks& blocks = blocks_.front();
             const std::uint64_t offset =
-                is_random(job_.rw) ? blocks_.random_offset() : blocks_.next(1).first;
+                is_random(job_.rw) ? blocks.random_offset() : blocks.next(1).first;
             if (is_write(job_.rw)) {
-                engine_.write(target_.file, memory, offset);
+                engine_.write(targets_.front()->file, memory, offset);
             } else {
-                engine_.read(target_.file, memory, offset);
+                engine_.read(targets_.front()->file, memory, offset);
             }
             const base::Nanos after = clock_.now();
             histogram.add(after - before);
@@ -160,6 +164,11 @@ private:
         sample.p50_ns = percentile(histogram, count, 0.5);
         sample.p99_ns = percentile(histogram, count, 0.99);
         sample.p999_ns = percentile(histogram, count, 0.999);
+        for (std::size_t i = 0; i < base::Histogram::kBuckets; ++i) {
+            if (histogram.count(i) != 0) {
+                sample.histogram.push_back({base::Histogram::upper_bound(i), histogram.count(i)});
+            }
+        }
     }
 
     void streaming() {
@@ -194,22 +203,29 @@ private:
     }
 
     Transfer submit(std::size_t slot) {
-        std::byte* memory = memory_.data() + slot * shape_.blocks * job_.block_bytes;
+        const std::uint64_t share = shape_.blocks * job_.block_bytes;  // of a target
+        std::byte* memory = memory_.data() + slot * targets_.size() * share;
         TransferRequest request;
         request.write = is_write(job_.rw);
-        request.files = {target_.file};
-        if (is_random(job_.rw)) {
-            request.extents.reserve(shape_.blocks);
-            for (std::uint64_t i = 0; i < shape_.blocks; ++i) {
-                request.extents.push_back({.offset = blocks_.random_offset(),
-                                           .bytes = job_.block_bytes,
-                                           .memory = memory + i * job_.block_bytes});
-            }
-        } else {
-            const auto [offset, bytes] = blocks_.next(shape_.blocks);
-            request.extents.push_back({.offset = offset, .bytes = bytes, .memory = memory});
+        request.extents.reserve(targets_.size() * (is_random(job_.rw) ? shape_.blocks : 1));
+        for (std::uint32_t i = 0; i < targets_.size(); ++i) {
+            request.files.push_back(targets_[i]->file);
+            add_extents(request, i, memory + i * share);
         }
         return engine_.submit(std::move(request));
+    }
+
+    void add_extents(TransferRequest& request, std::uint32_t file, std::byte* memory) {
+        Blocks& blocks = blocks_[file];
+        if (!is_random(job_.rw)) {
+            const auto [offset, bytes] = blocks.next(shape_.blocks);
+            request.extents.push_back({offset, bytes, memory, file});
+            return;
+        }
+        for (std::uint64_t i = 0; i < shape_.blocks; ++i) {
+            request.extents.push_back(
+                {blocks.random_offset(), job_.block_bytes, memory + i * job_.block_bytes, file});
+        }
     }
 
     void tell(base::Nanos now) {
@@ -220,10 +236,10 @@ private:
     }
 
     JobSpec job_;
-    const Target& target_;
+    const std::vector<const Target*>& targets_;
     Progress& progress_;
     Shape shape_;
-    Blocks blocks_;
+    std::vector<Blocks> blocks_;  // a target
     base::SteadyClock clock_;
     base::Nanos start_ = 0;
     base::Nanos deadline_ = 0;
@@ -247,16 +263,18 @@ EngineOptions engine_options(const JobSpec& job, const BenchOptions& options) {
     return engine;
 }
 
-Sample run_job(const JobSpec& job, const BenchOptions& options, const Target& target,
-               MemoryPool& pool, Progress& progress) {
-    if (target.bytes < job.block_bytes) {
-        throw Error(
-            ErrorCode::kInvalidArgument, 0, "bench", target.path, kNoOffset,
-            fmt::format("bench {}: blocks of {} were asked for, and there are {} bytes; take "
-                        "a smaller --block-size or a larger file",
-                        target.path, base::format_bytes(job.block_bytes), target.bytes));
+Sample run_job(const JobSpec& job, const BenchOptions& options,
+               const std::vector<const Target*>& targets, MemoryPool& pool, Progress& progress) {
+    for (const Target* target : targets) {
+        if (target->bytes < job.block_bytes) {
+            throw Error(
+                ErrorCode::kInvalidArgument, 0, "bench", target->path, kNoOffset,
+                fmt::format("bench {}: blocks of {} were asked for, and there are {} bytes; take "
+                            "a smaller --block-size or a larger file",
+                            target->path, base::format_bytes(job.block_bytes), target->bytes));
+        }
     }
-    return Run(job, options, target, pool, progress).go(options.seconds);
+    return Run(job, options, targets, pool, progress).go(options.seconds);
 }
 
 }  // namespace penstock::cli

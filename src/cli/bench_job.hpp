@@ -6,8 +6,8 @@
 //   other sequential                         a window of transfers, a block each
 //   random                                   three transfers of many extents in flight
 //
-// Depth is the engine's queue_depth: more is handed to it than it may have at the device, so that
-// the device never waits for us.
+// On several targets each transfer has as much of each. Depth is the engine's queue_depth: more is
+// handed to it than it may have at the device, so that the device never waits for us.
 #pragma once
 
 #include "cli/bench_options.hpp"
@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace penstock::cli {
 
@@ -32,6 +33,7 @@ struct Sample {
     std::int64_t p50_ns = 0;
     std::int64_t p99_ns = 0;
     std::int64_t p999_ns = 0;
+    std::vector<LatencyBucket> histogram;
 
     [[nodiscard]] double bytes_per_s() const { return static_cast<double>(bytes) / seconds; }
     [[nodiscard]] double operations_per_s() const {
@@ -46,7 +48,9 @@ struct Sample {
 [[nodiscard]] EngineOptions engine_options(const JobSpec& job, const BenchOptions& options);
 
 /// Runs for `options.seconds`. Throws Error and Interrupted.
-[[nodiscard]] Sample run_job(const JobSpec& job, const BenchOptions& options, const Target& target,
-                             MemoryPool& pool, Progress& progress);
+/// Several targets: every transfer has the same bytes of each.
+[[nodiscard]] Sample run_job(const JobSpec& job, const BenchOptions& options,
+                             const std::vector<const Target*>& targets, MemoryPool& pool,
+                             Progress& progress);
 
 }  // namespace penstock::cli

@@ -2,6 +2,7 @@
 #include "cli/bench_options.hpp"
 
 #include "base/units.hpp"
+#include "cli/interrupt.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -35,10 +36,15 @@ Examples:
   penstock bench /data --rw randread --block-size 4KiB,64KiB --depth 1,32,128
   penstock bench model.safetensors      only reads: your file is never written
   sudo penstock bench /dev/nvme0n1      only reads: the device is never written
+  penstock bench /mnt/a /mnt/b --rw read       each alone, both at once, and how close
+                                               that comes to their sum
   penstock bench /data --json - | jq .jobs     every sample, for machines
 
-What it writes: one file, penstock-bench-<pid>.tmp, in the folder that you name. It is
+What it writes: one file, penstock-bench-<pid>.tmp, in each folder that you name. It is
 removed at the end, also after Ctrl-C. Whatever was there before is only read.
+
+Several paths: each run of all of them is a stream of transfers that have the same
+bytes on each device, so the slowest sets the pace. --depth is that of each device.
 
 See also: penstock doctor PATH, for what is in the way of speed.)";
 
@@ -73,6 +79,16 @@ std::string to_string(Rw rw) {
 }
 
 void BenchOptions::finish() {
+    if (paths.size() > RemovedBySignal::kRemovedMax) {
+        throw wrong("PATH", fmt::format("{} came; at most {} are allowed", paths.size(),
+                                        RemovedBySignal::kRemovedMax));
+    }
+    for (auto path = paths.begin(); path != paths.end(); ++path) {
+        if (std::find(paths.begin(), path, *path) != path) {
+            throw wrong("PATH",
+                        fmt::format("{} came twice; name each folder once, one a device", *path));
+        }
+    }
     rws.clear();
     for (const std::string& word : rw_words) {
         const auto* const found = std::find(kRwNames.begin(), kRwNames.end(), word);
@@ -113,6 +129,19 @@ void BenchOptions::finish() {
         {{"auto", DirectIo::kAuto}, {"required", DirectIo::kRequired}, {"off", DirectIo::kOff}});
 }
 
+std::string BenchOptions::write_words() const {
+    const auto found = std::find_if(rws.begin(), rws.end(), is_write);
+    return found == rws.end() ? "" : "--rw " + to_string(*found);
+}
+
+std::uint64_t BenchOptions::block_bytes_max() const {
+    std::uint64_t largest = kSequentialBlock;
+    for (const std::uint64_t bytes : block_bytes) {
+        largest = std::max(largest, bytes);
+    }
+    return largest;
+}
+
 std::vector<JobSpec> BenchOptions::jobs(bool readable_only) const {
     std::vector<Rw> kinds = rws;
     if (kinds.empty()) {
@@ -145,11 +174,12 @@ std::vector<JobSpec> BenchOptions::jobs(bool readable_only) const {
 
 void add_bench_options(CLI::App& app, BenchOptions& options) {
     app.footer(kFooter);
-    app.add_option("path", options.path,
+    app.add_option("path", options.paths,
                    "A folder: a scratch file is made in it and removed\n"
-                   "A file or block device: it is only read")
+                   "A file or block device: it is only read\n"
+                   "Several, one a device: each alone, then all in one transfer")
         ->required()
-        ->type_name("PATH");
+        ->type_name("PATH...");
     app.add_option("--rw", options.rw_words,
                    "read,write,randread,randwrite (default: all; on a file the reads)")
         ->delimiter(',')

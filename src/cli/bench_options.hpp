@@ -33,7 +33,7 @@ struct JobSpec {
 
 /// The command line as it came; `finish()` checks it and fills the parsed fields.
 struct BenchOptions {
-    std::string path;
+    std::vector<std::string> paths;
     std::vector<std::string> rw_words;
     std::vector<std::string> block_size_words;
     std::vector<std::uint32_t> depths;
@@ -57,6 +57,9 @@ struct BenchOptions {
     void finish();
     /// All rows: kinds x block sizes x depths. `readable_only` leaves the writes out.
     [[nodiscard]] std::vector<JobSpec> jobs(bool readable_only) const;
+    /// "--rw write" when writes were asked for, else empty.
+    [[nodiscard]] std::string write_words() const;
+    [[nodiscard]] std::uint64_t block_bytes_max() const;
 };
 
 /// Declares the options and the help of `bench` on its subcommand.

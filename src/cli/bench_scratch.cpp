@@ -22,22 +22,21 @@ constexpr std::uint64_t kDefaultBytes = std::uint64_t{1} << 30;
 constexpr std::uint64_t kLeastBytes = std::uint64_t{64} << 20;  // when the disk is slow
 constexpr base::Nanos kFillNsMax = 5'000'000'000;
 constexpr std::uint64_t kFillChunk = std::uint64_t{32} << 20;
-constexpr std::uint64_t kSpaceLeft = std::uint64_t{64} << 20;  // what bench leaves to others
+constexpr std::uint64_t kSpaceLeft = std::uint64_t{64} << 20;  // what is left to others
 
-Error error(ErrorCode code, int system_errno, const std::string& path, const std::string& message) {
-    return {code, system_errno, "bench", path, kNoOffset, message};
+// "<command> <path>: " and the message.
+Error error(ErrorCode code, int system_errno, const TargetRequest& request,
+            const std::string& message) {
+    return {code,
+            system_errno,
+            request.command,
+            request.path,
+            kNoOffset,
+            fmt::format("{} {}: {}", request.command, request.path, message)};
 }
 
-std::uint64_t largest_block(const BenchOptions& options) {
-    std::uint64_t largest = 1 << 20;
-    for (const std::uint64_t bytes : options.block_bytes) {
-        largest = std::max(largest, bytes);
-    }
-    return largest;
-}
-
-void check_space(const std::string& folder, std::uint64_t bytes) {
-    const Space space = FileSystem::local().space(folder);
+void check_space(const TargetRequest& request, std::uint64_t bytes) {
+    const Space space = FileSystem::local().space(request.path);
     if (space.free_bytes >= bytes + kSpaceLeft) {
         return;
     }
@@ -46,11 +45,10 @@ void check_space(const std::string& folder, std::uint64_t bytes) {
         cure += fmt::format(", or choose a smaller file: --size {}MiB",
                             (space.free_bytes - kSpaceLeft) >> 20);
     }
-    throw error(
-        ErrorCode::kSystem, ENOSPC, folder,
-        fmt::format("bench {}: a scratch file of {} was to be made, and {} are free (64 MiB "
-                    "are left to others); {}",
-                    folder, base::format_bytes(bytes), base::format_bytes(space.free_bytes), cure));
+    throw error(ErrorCode::kSystem, ENOSPC, request,
+                fmt::format("a scratch file of {} was to be made, and {} are free (64 MiB are left "
+                            "to others); {}",
+                            base::format_bytes(bytes), base::format_bytes(space.free_bytes), cure));
 }
 
 // Fills [0, bytes) and stops early when it takes too long and nobody asked for an exact size.
@@ -69,7 +67,7 @@ std::uint64_t fill(File& file, std::uint64_t bytes, bool exact, Progress& progre
         done += count;
         const base::Nanos spent = clock.now() - start;
         progress.show(fmt::format(
-            "making the scratch file: {} of {}, {}", base::format_bytes(done),
+            "making the scratch file {}: {} of {}, {}", file.path(), base::format_bytes(done),
             base::format_bytes(bytes),
             base::format_rate(static_cast<double>(done) * 1e9 / static_cast<double>(spent + 1))));
         if (!exact && spent > kFillNsMax && done >= kLeastBytes) {
@@ -80,52 +78,45 @@ std::uint64_t fill(File& file, std::uint64_t bytes, bool exact, Progress& progre
     return done;
 }
 
-Target make_scratch(const BenchOptions& options, Progress& progress) {
-    const std::uint64_t wanted = options.size_bytes != 0
-                                     ? options.size_bytes
-                                     : std::max(kDefaultBytes, 4 * largest_block(options));
-    check_space(options.path, wanted);
+Target make_scratch(const TargetRequest& request, Progress& progress) {
+    const std::uint64_t wanted = request.size_bytes != 0
+                                     ? request.size_bytes
+                                     : std::max(kDefaultBytes, 4 * request.block_bytes_max);
+    check_space(request, wanted);
     Target target;
-    const bool slash = options.path.ends_with('/');
-    target.path =
-        fmt::format("{}{}penstock-bench-{}.tmp", options.path, slash ? "" : "/", ::getpid());
+    const bool slash = request.path.ends_with('/');
+    target.path = fmt::format("{}{}penstock-{}-{}.tmp", request.path, slash ? "" : "/",
+                              request.command, ::getpid());
     target.file = File(target.path, {.access = Access::kReadWrite,
                                      .create = true,
                                      .exclusive = true,
-                                     .direct = options.direct});
+                                     .direct = request.direct});
     target.removal = std::make_unique<RemovedBySignal>(target.path);
     check_interrupt();  // a signal between the two lines above would have left the file
     target.ours = true;
-    target.bytes = fill(target.file, wanted, options.size_bytes != 0, progress);
+    target.bytes = fill(target.file, wanted, request.size_bytes != 0, progress);
     return target;
 }
 
-void refuse_writes(const BenchOptions& options, const char* what) {
-    for (const Rw rw : options.rws) {
-        if (is_write(rw)) {
-            throw error(
-                ErrorCode::kInvalidArgument, 0, options.path,
-                fmt::format("bench {}: --rw {} was asked for on {} that bench did not make, "
-                            "and it would destroy what is there; name a folder on the same "
-                            "disk instead, and bench makes a scratch file in it",
-                            options.path, to_string(rw), what));
-        }
+Target open_existing(const TargetRequest& request, const char* what) {
+    if (!request.write_words.empty()) {
+        throw error(ErrorCode::kInvalidArgument, 0, request,
+                    fmt::format("{} was asked for on {} that {} did not make, and it would destroy "
+                                "what is there; name a folder on the same disk instead, and {} "
+                                "makes a scratch file in it",
+                                request.write_words, what, request.command, request.command));
     }
-}
-
-Target open_existing(const BenchOptions& options, const char* what) {
-    refuse_writes(options, what);
     Target target;
-    target.path = options.path;
-    target.file = File(options.path, {.access = Access::kRead, .direct = options.direct});
+    target.path = request.path;
+    target.file = File(request.path, {.access = Access::kRead, .direct = request.direct});
     target.bytes = target.file.size();
-    if (options.size_bytes != 0) {
-        if (options.size_bytes > target.bytes) {
-            throw error(ErrorCode::kInvalidArgument, 0, options.path,
-                        fmt::format("bench {}: --size {} was asked for, and {} has {} bytes",
-                                    options.path, options.size_word, what, target.bytes));
+    if (request.size_bytes != 0) {
+        if (request.size_bytes > target.bytes) {
+            throw error(ErrorCode::kInvalidArgument, 0, request,
+                        fmt::format("--size {} was asked for, and {} has {} bytes",
+                                    request.size_word, what, target.bytes));
         }
-        target.bytes = options.size_bytes;
+        target.bytes = request.size_bytes;
     }
     return target;
 }
@@ -147,27 +138,25 @@ void fill_random(std::span<std::byte> bytes, std::uint64_t seed) {
     }
 }
 
-Target make_target(const BenchOptions& options, Progress& progress) {
+Target make_target(const TargetRequest& request, Progress& progress) {
     struct stat status {};
-    if (::stat(options.path.c_str(), &status) != 0) {
+    if (::stat(request.path.c_str(), &status) != 0) {
         const int code = errno;
-        throw error(
-            ErrorCode::kSystem, code, options.path,
-            fmt::format("bench {}: {}; name a folder, a file or a block device that is there",
-                        options.path, std::strerror(code)));
+        throw error(ErrorCode::kSystem, code, request,
+                    fmt::format("{}; name a folder, a file or a block device that is there",
+                                std::strerror(code)));
     }
     if (S_ISDIR(status.st_mode)) {
-        return make_scratch(options, progress);
+        return make_scratch(request, progress);
     }
     if (S_ISREG(status.st_mode)) {
-        return open_existing(options, "a file");
+        return open_existing(request, "a file");
     }
     if (S_ISBLK(status.st_mode)) {
-        return open_existing(options, "a block device");
+        return open_existing(request, "a block device");
     }
-    throw error(ErrorCode::kInvalidArgument, 0, options.path,
-                fmt::format("bench {}: this is no folder, file or block device; name one of these",
-                            options.path));
+    throw error(ErrorCode::kInvalidArgument, 0, request,
+                "this is no folder, file or block device; name one of these");
 }
 
 }  // namespace penstock::cli

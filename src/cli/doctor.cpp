@@ -82,7 +82,7 @@ void add_doctor_options(CLI::App& app, DoctorOptions& options) {
 }
 
 int doctor(const DoctorOptions& options, std::span<const std::string> command) {
-    JsonOutput json(options.json);
+    JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     Findings machine;
     check_machine(machine);

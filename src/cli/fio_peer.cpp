@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/fio_peer.hpp"
 
+#include "base/histogram.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/subprocess.hpp"
 
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -34,18 +36,18 @@ std::string escaped(const std::string& path) {
 }
 
 std::vector<std::string> command(const std::string& engine, const JobSpec& job,
-                                 const Target& target, double seconds) {
+                                 const std::vector<const Target*>& targets, double seconds) {
     std::vector<std::string> argv{
         "fio",
-        "--name=job",
+        "--output-format=json+",  // with the buckets of its latencies
+        "--eta=never",
+        "--name=global",
         "--thread",
-        fmt::format("--filename={}", escaped(target.path)),
+        "--group_reporting",
         fmt::format("--rw={}", to_string(job.rw)),
         fmt::format("--bs={}", job.block_bytes),
         fmt::format("--iodepth={}", job.depth),
-        fmt::format("--direct={}", target.file.info().direct ? 1 : 0),
         fmt::format("--ioengine={}", engine),
-        fmt::format("--size={}", target.bytes / job.block_bytes * job.block_bytes),
         "--time_based",
         fmt::format("--runtime={:.0f}ms", seconds * 1000),
         "--norandommap",
@@ -53,13 +55,33 @@ std::vector<std::string> command(const std::string& engine, const JobSpec& job,
         "--invalidate=0",
         "--lat_percentiles=1",  // from submission on, as ours
         "--allow_file_create=0",
-        "--output-format=json",
-        "--eta=never",
     };
-    if (!target.ours) {
+    const bool ours =
+        std::all_of(targets.begin(), targets.end(), [](const Target* t) { return t->ours; });
+    if (!ours) {
         argv.emplace_back("--readonly");
     }
+    for (const Target* target : targets) {
+        argv.insert(argv.end(),
+                    {"--name=job", fmt::format("--filename={}", escaped(target->path)),
+                     fmt::format("--direct={}", target->file.info().direct ? 1 : 0),
+                     fmt::format("--size={}", target->bytes / job.block_bytes * job.block_bytes)});
+    }
     return argv;
+}
+
+// Its buckets (64 an octave) put into ours.
+std::vector<LatencyBucket> histogram(const nlohmann::json& bins) {
+    std::map<std::int64_t, std::uint64_t> counts;
+    for (const auto& [time, count] : bins.items()) {
+        const std::size_t bucket = base::Histogram::bucket(std::stoll(time));
+        counts[base::Histogram::upper_bound(bucket)] += count.get<std::uint64_t>();
+    }
+    std::vector<LatencyBucket> buckets;
+    for (const auto& [upper_ns, requests] : counts) {
+        buckets.push_back({upper_ns, requests});
+    }
+    return buckets;
 }
 
 Sample parse(const std::string& output, Rw rw) {
@@ -82,6 +104,9 @@ Sample parse(const std::string& output, Rw rw) {
         sample.p99_ns = percentiles.at("99.000000").get<std::int64_t>();
         sample.p999_ns = percentiles.at("99.900000").get<std::int64_t>();
     }
+    if (latency.contains("bins")) {
+        sample.histogram = histogram(latency.at("bins"));
+    }
     return sample;
 }
 
@@ -103,14 +128,14 @@ FioPeer::FioPeer(Progress& progress) : progress_(progress) {
     version_ = found.output.substr(0, found.output.find('\n'));
 }
 
-void FioPeer::choose(const JobSpec& job, const Target& target) {
+void FioPeer::choose(const JobSpec& job, const std::vector<const Target*>& targets) {
     constexpr std::array<const char*, 2> kEngines{"io_uring", "libaio"};
     double best = 0;
     std::string refusal;
     engine_.clear();
     for (const char* engine : kEngines) {
         try {
-            const double rate = run_with(engine, job, target, kChoiceSeconds).bytes_per_s();
+            const double rate = run_with(engine, job, targets, kChoiceSeconds).bytes_per_s();
             if (rate > best) {
                 best = rate;
                 engine_ = engine;
@@ -124,13 +149,13 @@ void FioPeer::choose(const JobSpec& job, const Target& target) {
     }
 }
 
-Sample FioPeer::run(const JobSpec& job, const Target& target, double seconds) {
-    return run_with(engine_, job, target, seconds);
+Sample FioPeer::run(const JobSpec& job, const std::vector<const Target*>& targets, double seconds) {
+    return run_with(engine_, job, targets, seconds);
 }
 
-Sample FioPeer::run_with(const std::string& engine, const JobSpec& job, const Target& target,
-                         double seconds) {
-    const std::vector<std::string> argv = command(engine, job, target, seconds);
+Sample FioPeer::run_with(const std::string& engine, const JobSpec& job,
+                         const std::vector<const Target*>& targets, double seconds) {
+    const std::vector<std::string> argv = command(engine, job, targets, seconds);
     const Finished finished = run_program(argv, [&] {
         check_interrupt();
         progress_.show("fio, " + engine);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // fio on the same file, with the same block size and depth, the same way past the page cache. Its
-// CPU seconds are those of its job, not of its process.
+// CPU seconds are those of its job, not of its process. On several files it has a job (a thread)
+// each.
 #pragma once
 
 #include "cli/bench_job.hpp"
 #include "cli/progress.hpp"
 
 #include <string>
+#include <vector>
 
 namespace penstock::cli {
 
@@ -18,14 +20,16 @@ public:
     [[nodiscard]] const std::string& version() const { return version_; }
 
     /// Takes the better of its engines io_uring and libaio for this row, by a short run of each.
-    void choose(const JobSpec& job, const Target& target);
+    void choose(const JobSpec& job, const std::vector<const Target*>& targets);
     [[nodiscard]] const std::string& engine() const { return engine_; }
+    void use(const std::string& engine) { engine_ = engine; }
 
-    [[nodiscard]] Sample run(const JobSpec& job, const Target& target, double seconds);
+    [[nodiscard]] Sample run(const JobSpec& job, const std::vector<const Target*>& targets,
+                             double seconds);
 
 private:
     [[nodiscard]] Sample run_with(const std::string& engine, const JobSpec& job,
-                                  const Target& target, double seconds);
+                                  const std::vector<const Target*>& targets, double seconds);
 
     Progress& progress_;
     std::string version_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/interrupt.hpp"
 
+#include "base/assert.hpp"
+
 #include <unistd.h>
 
 #include <atomic>
@@ -14,15 +16,17 @@ namespace {
 constexpr std::array<int, 4> kHandled{SIGINT, SIGTERM, SIGHUP, SIGPIPE};
 
 std::atomic<int> signal_seen{0};
-std::atomic<const char*> file_to_remove{nullptr};
+std::array<std::atomic<const char*>, RemovedBySignal::kRemovedMax> files_to_remove{};
 static_assert(std::atomic<int>::is_always_lock_free);
 static_assert(std::atomic<const char*>::is_always_lock_free);
 
 // Only what a signal handler may do: atomics, unlink, signal, raise.
 void on_signal(int signal) {
     const int saved_errno = errno;
-    if (const char* path = file_to_remove.exchange(nullptr)) {
-        ::unlink(path);
+    for (auto& file : files_to_remove) {
+        if (const char* path = file.exchange(nullptr)) {
+            ::unlink(path);
+        }
     }
     if (signal_seen.exchange(signal) != 0 && signal != SIGPIPE) {
         ::signal(signal, SIG_DFL);
@@ -71,11 +75,17 @@ std::string signal_name(int signal) {
 }
 
 RemovedBySignal::RemovedBySignal(std::string path) : path_(std::move(path)) {
-    file_to_remove = path_.c_str();
+    for (slot_ = 0; slot_ < kRemovedMax; ++slot_) {
+        const char* none = nullptr;
+        if (files_to_remove[slot_].compare_exchange_strong(none, path_.c_str())) {
+            return;
+        }
+    }
+    PENSTOCK_ASSERT(slot_ < kRemovedMax);
 }
 
 RemovedBySignal::~RemovedBySignal() {
-    if (const char* path = file_to_remove.exchange(nullptr)) {
+    if (const char* path = files_to_remove[slot_].exchange(nullptr)) {
         ::unlink(path);
     }
 }

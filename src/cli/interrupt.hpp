@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C and its kin while a command runs. The handler takes the scratch file's name away at once,
-// so that it is gone whatever happens next, and leaves a note; whoever works looks at the note at
-// least ten times a second and ends in good order. A second signal ends the process on the spot.
+// Ctrl-C and its kin while a command runs. The handler takes the scratch files' names away at once,
+// so that they are gone whatever happens next, and leaves a note; whoever works looks at the note
+// at least ten times a second and ends in good order. A second signal ends the process on the spot.
 #pragma once
 
 #include <array>
@@ -36,9 +36,11 @@ void check_interrupt();
 /// "Ctrl-C (SIGINT)"
 [[nodiscard]] std::string signal_name(int signal);
 
-/// A file that a signal removes. One at a time in a process.
+/// A file that a signal removes. kRemovedMax at a time in a process.
 class RemovedBySignal {
 public:
+    static constexpr std::size_t kRemovedMax = 64;
+
     explicit RemovedBySignal(std::string path);
     /// Removes it as well.
     ~RemovedBySignal();
@@ -47,6 +49,7 @@ public:
 
 private:
     std::string path_;
+    std::size_t slot_ = kRemovedMax;
 };
 
 }  // namespace penstock::cli

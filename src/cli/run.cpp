@@ -6,6 +6,8 @@
 #include "cli/doctor.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/message.hpp"
+#include "cli/tune.hpp"
+#include "cli/tune_options.hpp"
 
 #include <penstock/error.hpp>
 #include <penstock/version.hpp>
@@ -28,15 +30,18 @@ constexpr const char* kFooter = R"(Examples:
   penstock doctor /data                what is in the way of speed, and what mends it
   penstock bench /data                 what this disk gives, in half a minute
   penstock bench /data --against fio   the same beside fio, in turns
+  penstock tune /data -o tuned.json    the best settings for this disk, under a minute
 
-`penstock bench --help` and `penstock doctor --help` say more.)";
+`penstock COMMAND --help` says more.)";
 
 struct CommandLine {
     CLI::App app{"Penstock moves tensors between storage and memory at the speed of the device.",
                  "penstock"};
     CLI::App* bench = nullptr;
+    CLI::App* tune = nullptr;
     CLI::App* doctor = nullptr;
     BenchOptions bench_options;
+    TuneOptions tune_options;
     DoctorOptions doctor_options;
 
     CommandLine() {
@@ -47,8 +52,10 @@ struct CommandLine {
         app.set_help_flag("-h,--help", "Print this help and exit");
         app.require_subcommand(1);
         bench = app.add_subcommand("bench", "Measure what a disk gives through Penstock");
+        tune = app.add_subcommand("tune", "Find the settings that suit a disk, in under a minute");
         doctor = app.add_subcommand("doctor", "Find what is in the way of speed on this machine");
         add_bench_options(*bench, bench_options);
+        add_tune_options(*tune, tune_options);
         add_doctor_options(*doctor, doctor_options);
     }
     CommandLine(const CommandLine&) = delete;
@@ -56,9 +63,10 @@ struct CommandLine {
 };
 
 int wrong_usage(const CommandLine& line, const CLI::ParseError& error) {
-    const CLI::App* command = line.bench->parsed()    ? line.bench
-                              : line.doctor->parsed() ? line.doctor
-                                                      : nullptr;
+    const CLI::App* command = nullptr;
+    for (const CLI::App* one : {line.bench, line.tune, line.doctor}) {
+        command = one->parsed() ? one : command;
+    }
     const std::string name = command != nullptr ? " " + command->get_name() : "";
     fmt::print(stderr, "penstock{}: {}\nTry: penstock{} --help\n", name, error.what(), name);
     return kWrongUsage;
@@ -67,7 +75,7 @@ int wrong_usage(const CommandLine& line, const CLI::ParseError& error) {
 // CLI11 would only miss a subcommand.
 bool is_unknown_command(const CommandLine& line, const std::string& word) {
     return !word.starts_with('-') && word != line.bench->get_name() &&
-           word != line.doctor->get_name();
+           word != line.tune->get_name() && word != line.doctor->get_name();
 }
 
 int run_command(CommandLine& line, std::span<const std::string> args) {
@@ -75,6 +83,10 @@ int run_command(CommandLine& line, std::span<const std::string> args) {
     try {
         if (line.doctor->parsed()) {
             return doctor(line.doctor_options, args);
+        }
+        if (line.tune->parsed()) {
+            tune(line.tune_options, args);
+            return 0;
         }
         bench(line.bench_options, args);
         return 0;
@@ -102,7 +114,7 @@ int run(std::span<const std::string> args) {
         }
         if (is_unknown_command(line, args[0])) {
             fmt::print(stderr,
-                       "penstock: there is no command '{}'; there are bench and doctor\n"
+                       "penstock: there is no command '{}'; there are bench, tune and doctor\n"
                        "Try: penstock --help\n",
                        args[0]);
             return kWrongUsage;
@@ -110,6 +122,9 @@ int run(std::span<const std::string> args) {
         line.app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
         if (line.bench->parsed()) {
             line.bench_options.finish();
+        }
+        if (line.tune->parsed()) {
+            line.tune_options.finish();
         }
     } catch (const CLI::Success& success) {  // --help, --version
         return line.app.exit(success, std::cout, std::cerr);

@@ -2,22 +2,27 @@
 #include "cli/statistics.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 namespace penstock::cli {
 
 namespace {
 
-// Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom; 1.96 is the limit.
-constexpr std::array<double, 30> kStudent{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
-                                          2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-                                          2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
-                                          2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
-
-double student(std::size_t degrees) {
-    return degrees <= kStudent.size() ? kStudent[degrees - 1] : 1.96;
+// P(|T| < t) of Student's t, by its finite series (Abramowitz and Stegun 26.7.3 and 26.7.4).
+double student_within(double t, std::size_t degrees) {
+    const double angle = std::atan(t / std::sqrt(static_cast<double>(degrees)));
+    const double cosine = std::cos(angle);
+    const bool odd = degrees % 2 == 1;
+    double term = odd ? cosine : 1;
+    double sum = degrees == 1 ? 0 : term;
+    for (std::size_t k = odd ? 3 : 2; k < degrees; k += 2) {
+        term *= cosine * cosine * static_cast<double>(k - 1) / static_cast<double>(k);
+        sum += term;
+    }
+    const double series = std::sin(angle) * sum;
+    return odd ? 2 / std::numbers::pi * (angle + series) : series;
 }
 
 }  // namespace
@@ -34,26 +39,45 @@ double half_range(const std::vector<double>& values) {
     return middle > 0 ? (*high - *low) / 2 / middle : 0;
 }
 
-RatioInterval ratio_interval(const std::vector<double>& ratios) {
+double student(double confidence, std::size_t degrees) {
+    double low = 0;
+    double high = 1e6;
+    for (int i = 0; i < 64; ++i) {
+        const double middle = (low + high) / 2;
+        (student_within(middle, degrees) < confidence ? low : high) = middle;
+    }
+    return high;
+}
+
+MeanInterval mean_interval(const std::vector<double>& values, double confidence) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const auto count = static_cast<double>(values.size());
     double sum = 0;
+    for (const double value : values) {
+        sum += value;
+    }
+    const double mean = values.empty() ? 0 : sum / count;
+    if (values.size() < 2) {
+        return {mean, -kInfinity, kInfinity};
+    }
+    double squares = 0;
+    for (const double value : values) {
+        squares += (value - mean) * (value - mean);
+    }
+    const double deviation = std::sqrt(squares / (count - 1));
+    const double half = student(confidence, values.size() - 1) * deviation / std::sqrt(count);
+    return {mean, mean - half, mean + half};
+}
+
+RatioInterval ratio_interval(const std::vector<double>& ratios) {
+    std::vector<double> logs;
+    logs.reserve(ratios.size());
     for (const double ratio : ratios) {
-        sum += std::log(ratio);
+        logs.push_back(std::log(ratio));
     }
-    const auto count = static_cast<double>(ratios.size());
-    const double mean = sum / count;
+    const MeanInterval interval = mean_interval(logs, 0.95);
     const auto [min, max] = std::minmax_element(ratios.begin(), ratios.end());
-    RatioInterval interval{std::exp(mean), 0, std::numeric_limits<double>::infinity(), *min, *max};
-    if (ratios.size() > 1) {
-        double squares = 0;
-        for (const double ratio : ratios) {
-            squares += (std::log(ratio) - mean) * (std::log(ratio) - mean);
-        }
-        const double deviation = std::sqrt(squares / (count - 1));
-        const double half = student(ratios.size() - 1) * deviation / std::sqrt(count);
-        interval.low = std::exp(mean - half);
-        interval.high = std::exp(mean + half);
-    }
-    return interval;
+    return {std::exp(interval.mean), std::exp(interval.low), std::exp(interval.high), *min, *max};
 }
 
 }  // namespace penstock::cli

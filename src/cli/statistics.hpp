@@ -2,6 +2,7 @@
 // The little arithmetic that reports need.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 namespace penstock::cli {
@@ -11,6 +12,18 @@ namespace penstock::cli {
 
 /// Half the distance from the smallest to the largest, as a share of the median.
 [[nodiscard]] double half_range(const std::vector<double>& values);
+
+/// The t for which a Student's t of `degrees` degrees of freedom lies within ±t with probability
+/// `confidence`.
+[[nodiscard]] double student(double confidence, std::size_t degrees);
+
+/// A mean with its t interval; the interval is infinite for fewer than two values.
+struct MeanInterval {
+    double mean = 0;
+    double low = 0;
+    double high = 0;
+};
+[[nodiscard]] MeanInterval mean_interval(const std::vector<double>& values, double confidence);
 
 /// A mean of ratios with its 95 % interval and the smallest and largest.
 struct RatioInterval {

@@ -52,6 +52,19 @@ std::string contents(const std::string& path) {
     return text.str();
 }
 
+// Buckets rise, and every percentile is the end of one of them.
+void expect_histogram(const nlohmann::json& latency) {
+    std::int64_t upper_ns = 0;
+    bool has_p99 = false;
+    for (const auto& bucket : latency.at("histogram")) {
+        EXPECT_GT(bucket.at(0).get<std::int64_t>(), upper_ns);
+        EXPECT_GT(bucket.at(1).get<std::uint64_t>(), 0U);
+        upper_ns = bucket.at(0).get<std::int64_t>();
+        has_p99 = has_p99 || upper_ns == latency.at("p99").get<std::int64_t>();
+    }
+    EXPECT_TRUE(has_p99);
+}
+
 bool have_fio() {
     return std::system("fio --version >/dev/null 2>&1") == 0;
 }
@@ -86,6 +99,7 @@ TEST_F(BenchTest, JsonHasEverySampleAndWhereItWasMeasured) {
             EXPECT_GT(sample.at("latency_ns").at("p50").get<std::int64_t>(), 0);
             EXPECT_LE(sample.at("latency_ns").at("p50").get<std::int64_t>(),
                       sample.at("latency_ns").at("p99").get<std::int64_t>());
+            expect_histogram(sample.at("latency_ns"));
         }
     }
     EXPECT_FALSE(json.at("environment").at("kernel").get<std::string>().empty());
@@ -224,8 +238,131 @@ TEST_F(BenchTest, BesideFioItPrintsTheRatioOfEachPair) {
                                 [](const auto& sample) { return sample.at("side") == "fio"; }),
                   3);
         EXPECT_GT(job.at("ratio").at("mean").get<double>(), 0.0);
+        for (const auto& sample : samples) {
+            EXPECT_FALSE(sample.at("latency_ns").at("histogram").empty());
+        }
     }
     EXPECT_THAT(names_in(folder()), IsEmpty());
+}
+
+class BenchSeveralTest : public BenchTest {
+protected:
+    BenchSeveralTest() {
+        for (const char* name : {"/a", "/b", "/c"}) {
+            paths_.push_back(folder() + name);
+            std::filesystem::create_directory(paths_.back());
+        }
+    }
+    [[nodiscard]] std::vector<std::string> several(std::vector<std::string> more) const {
+        std::vector<std::string> args{"bench"};
+        args.insert(args.end(), paths_.begin(), paths_.end());
+        args.insert(args.end(),
+                    {"--seconds", "0.1", "--size", "8MiB", "--repeats", "2", "--json", "-"});
+        args.insert(args.end(), more.begin(), more.end());
+        return args;
+    }
+    void expect_nothing_left() const {
+        for (const std::string& path : paths_) {
+            EXPECT_THAT(names_in(path), IsEmpty());
+        }
+    }
+
+    std::vector<std::string> paths_;
+};
+
+TEST_F(BenchSeveralTest, EachAloneThenAllAtOnceAndTheirRatio) {
+    const Outcome outcome = run_cli(several({"--rw", "read,randwrite", "--depth", "4"}));
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    for (const char* word : {"[1]", "[2]", "[3]", "all", "all / the sum of each alone"}) {
+        EXPECT_THAT(outcome.err, HasSubstr(word));
+    }
+    const auto report = nlohmann::json::parse(outcome.out);
+    EXPECT_EQ(report.at("targets").size(), 3U);
+    EXPECT_FALSE(report.contains("target"));
+    ASSERT_EQ(report.at("jobs").size(), 8U);
+    for (std::size_t i = 0; i < 8; ++i) {
+        const auto& job = report.at("jobs").at(i);
+        const bool all = i % 4 == 3;
+        EXPECT_EQ(job.at("paths").size(), all ? 3U : 1U);
+        EXPECT_EQ(job.at("samples").size(), 2U);
+        EXPECT_EQ(job.contains("ratio_to_sum_of_each"), all);
+        if (all) {
+            EXPECT_GT(job.at("ratio_to_sum_of_each").at("mean").get<double>(), 0);
+        } else {
+            EXPECT_THAT(job.at("paths").at(0).get<std::string>(), HasSubstr(paths_[i % 4]));
+        }
+    }
+    expect_nothing_left();
+}
+
+TEST_F(BenchSeveralTest, BlocksThatTheEngineDoesNotCutAndDepthOne) {
+    const Outcome outcome =
+        run_cli(several({"--rw", "read,randread", "--block-size", "4KiB,96KiB", "--depth", "1,3"}));
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const auto report = nlohmann::json::parse(outcome.out);
+    for (const auto& job : report.at("jobs")) {
+        for (const auto& sample : job.at("samples")) {
+            EXPECT_EQ(sample.at("operations").get<std::uint64_t>() *
+                          job.at("block_bytes").get<std::uint64_t>(),
+                      sample.at("bytes").get<std::uint64_t>());
+        }
+    }
+}
+
+TEST_F(BenchSeveralTest, BesideFioTheFilesAreJobsOfOneRun) {
+    if (!have_fio()) {
+        GTEST_SKIP() << "fio is not installed";
+    }
+    const Outcome outcome = run_cli(several({"--rw", "read", "--against", "fio"}));
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const auto report = nlohmann::json::parse(outcome.out);
+    ASSERT_EQ(report.at("jobs").size(), 4U);
+    for (const auto& job : report.at("jobs")) {
+        ASSERT_EQ(job.at("samples").size(), 4U);
+        for (const auto& sample : job.at("samples")) {
+            EXPECT_GT(sample.at("bytes").get<std::uint64_t>(), 0U);
+            EXPECT_LT(sample.at("seconds").get<double>(), 2);
+        }
+    }
+    expect_nothing_left();
+}
+
+TEST_F(BenchSeveralTest, AFileAmongFoldersMeansReadsOnly) {
+    const std::string file = make_file(1 << 20);
+    const std::vector<std::string> args{"bench", paths_[0], file, "--seconds", "0.1", "--size",
+                                        "1MiB",  "--json",  "-",  "--repeats", "1"};
+    const Outcome outcome = run_cli(args);
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const auto report = nlohmann::json::parse(outcome.out);
+    for (const auto& job : report.at("jobs")) {
+        EXPECT_THAT(job.at("rw").get<std::string>(), HasSubstr("read"));
+    }
+    EXPECT_EQ(contents(file), std::string(1 << 20, 'p'));
+}
+
+TEST_F(BenchSeveralTest, APathThatComesTwiceOrIsWrongLeavesNothing) {
+    const Outcome twice = run_cli({"bench", paths_[0], paths_[1], paths_[0]});
+    EXPECT_EQ(twice.status, 2);
+    EXPECT_THAT(twice.err, HasSubstr("came twice"));
+    paths_.insert(paths_.begin() + 1, folder() + "/absent");
+    const Outcome absent = run_cli(several({}));
+    EXPECT_EQ(absent.status, 1);
+    EXPECT_THAT(absent.err, HasSubstr("/absent"));
+    paths_.erase(paths_.begin() + 1);
+    expect_nothing_left();
+}
+
+TEST_F(BenchSeveralTest, CtrlCRemovesAllScratchFiles) {
+    Program program({"bench", paths_[0], paths_[1], paths_[2], "--size", "8MiB", "--seconds", "60",
+                     "--rw", "randread"});
+    for (int i = 0; i < 1000 && names_in(paths_[2]).empty(); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ASSERT_FALSE(names_in(paths_[2]).empty());
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    program.signal(SIGINT);
+    EXPECT_EQ(program.wait().status, 128 + SIGINT);
+    expect_nothing_left();
 }
 
 TEST_F(BenchTest, WithoutFioItTellsWhatToInstall) {

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine options kept in a file, as `penstock tune -o FILE` writes it:
+//
+//     {
+//       "about": "penstock tune of /mnt/nvme, 2026-11-21T17:05:00Z",
+//       "backend": "auto",
+//       "block_bytes": 4194304,
+//       "queue_depth": 16,
+//       "in_flight_bytes": "64MiB",
+//       "channels": 1
+//     }
+//
+// JSON. The keys are the members of EngineOptions, all optional, and `about`, a text that is not
+// looked at. Numbers are integers; sizes may also be words with a unit.
+#pragma once
+
+#include <penstock/engine.hpp>
+
+#include <string>
+
+namespace penstock {
+
+/// The options of a file. What it does not name has the value of its environment variable or its
+/// default, as in Engine::default_options(); what it names beats the environment. Throws Error:
+/// kInvalidArgument for text that is no such file, an unknown key, a wrong type or a value that is
+/// not allowed (with file, key, what came and what is allowed), kSystem where it cannot be read.
+[[nodiscard]] PENSTOCK_API EngineOptions load_options(const std::string& path);
+
+}  // namespace penstock

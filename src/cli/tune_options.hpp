@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `penstock tune` is asked to do.
+#pragma once
+
+#include <penstock/types.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace penstock::cli {
+
+/// The command line as it came; `finish()` checks it and fills the parsed fields.
+struct TuneOptions {
+    std::string path;
+    double seconds = 45;  ///< of all of it, the scratch file included
+    std::string only;     ///< "read", "write" or empty: both
+    std::string size_word;
+    std::string write_limit_word = "64GiB";
+    double gain_percent = 2;
+    bool full = false;
+    std::string output;  ///< the options file
+    std::string json;
+
+    // Parsed.
+    std::uint64_t size_bytes = 0;
+    std::uint64_t write_limit_bytes = 0;
+    bool read = true;
+    bool write = true;
+
+    /// Throws CLI::ValidationError that names the option, what came and what is allowed.
+    void finish();
+};
+
+/// Declares the options and the help of `tune` on its subcommand.
+void add_tune_options(CLI::App& app, TuneOptions& options);
+
+}  // namespace penstock::cli

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/tune.hpp"
+
+#include "cli/program.hpp"
+#include "cli/tune_paste.hpp"
+#include "support/temp_folder.hpp"
+
+#include <penstock/options.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+namespace penstock::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+std::string contents(const std::string& path) {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+}
+
+class TuneTest : public testing::Test {
+protected:
+    // A search that ends soon; what it finds is not looked at.
+    [[nodiscard]] std::vector<std::string> quick(const std::string& path,
+                                                 std::vector<std::string> more = {}) const {
+        std::vector<std::string> args{"tune", path, "--seconds", "5", "--size", "64MiB"};
+        args.insert(args.end(), more.begin(), more.end());
+        return args;
+    }
+    [[nodiscard]] std::string folder() const { return folder_.path(); }
+
+private:
+    support::TempFolder folder_;
+};
+
+TEST_F(TuneTest, ItTellsWhatWasTriedAndGivesFilesThatLoad) {
+    const std::string options = folder() + "/tuned.json";
+    const std::string json = folder() + "/all.json";
+    const Outcome outcome = run_cli(quick(folder(), {"-o", options, "--json", json}));
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    for (const char* word :
+         {"block x depth", "(defaults)", "read", "write", "together", "CPU s/GiB", "Settings:",
+          "\"intra_op_parallelism\": ", "fio --name=tuned", "written", "--write-limit"}) {
+        EXPECT_THAT(outcome.out, HasSubstr(word));
+    }
+    EXPECT_THAT(names_in(folder()), testing::ElementsAre("all.json", "tuned.json"));
+
+    const auto report = nlohmann::json::parse(contents(json));
+    const auto& choice = report.at("tune").at("choice");
+    const EngineOptions loaded = load_options(options);
+    EXPECT_EQ(loaded.block_bytes, choice.at("block_bytes").get<std::uint32_t>());
+    EXPECT_EQ(loaded.channels, choice.at("channels").get<std::uint32_t>());
+    EXPECT_EQ(
+        std::min<std::uint64_t>(loaded.queue_depth, loaded.in_flight_bytes / loaded.block_bytes),
+        choice.at("depth").get<std::uint64_t>());
+
+    EXPECT_EQ(report.at("tune").at("verdicts").size(), 3U);
+    EXPECT_GE(report.at("jobs").size(), 2U);
+    std::uint64_t written = 0;
+    for (const auto& job : report.at("jobs")) {
+        EXPECT_FALSE(job.at("samples").empty());
+        for (const auto& sample : job.at("samples")) {
+            EXPECT_GT(sample.at("bytes_per_s").get<double>(), 0);
+            written += job.at("rw") == "write" ? sample.at("bytes").get<std::uint64_t>() : 0;
+        }
+    }
+    EXPECT_GT(written, 0U);
+    EXPECT_GT(report.at("tune").at("written_bytes").get<std::uint64_t>(), written);
+    EXPECT_LE(report.at("tune").at("seconds").get<double>(), 12);
+}
+
+TEST_F(TuneTest, AFileIsOnlyRead) {
+    const std::string path = folder() + "/precious.bin";
+    std::ofstream(path) << std::string(std::size_t{64} << 20, 'p');
+    const auto before = std::filesystem::last_write_time(path);
+    const Outcome outcome = run_cli({"tune", path, "--seconds", "5"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("only read"));
+    EXPECT_THAT(outcome.out, Not(HasSubstr("together")));
+    EXPECT_EQ(std::filesystem::last_write_time(path), before);
+    EXPECT_EQ(contents(path), std::string(std::size_t{64} << 20, 'p'));
+
+    const Outcome refused = run_cli({"tune", path, "--only", "write"});
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_THAT(refused.err, HasSubstr("did not make"));
+}
+
+TEST_F(TuneTest, TheWriteLimitIsKept) {
+    const Outcome outcome =
+        run_cli({"tune", folder(), "--seconds", "20", "--size", "64MiB", "--full", "--write-limit",
+                 "256MiB", "--only", "write", "--json", "-"});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("(--write-limit)"));
+    const auto report = nlohmann::json::parse(outcome.out);
+    EXPECT_LE(report.at("tune").at("written_bytes").get<std::uint64_t>(),
+              std::uint64_t{(256 + 64)} << 20);
+    EXPECT_NE(report.at("tune").at("verdicts").at(0).at("verdict"), "better");
+}
+
+TEST_F(TuneTest, WhatCannotBeIsToldAtOnce) {
+    const Outcome absent = run_cli(quick(folder() + "/absent"));
+    EXPECT_EQ(absent.status, 1);
+    EXPECT_THAT(absent.err, HasSubstr("tune " + folder() + "/absent"));
+
+    const Outcome full = run_cli({"tune", folder(), "--size", "8000TiB"});
+    EXPECT_EQ(full.status, 1);
+    EXPECT_THAT(full.err, HasSubstr("are free"));
+
+    const Outcome output = run_cli(quick(folder(), {"-o", folder() + "/absent/tuned.json"}));
+    EXPECT_EQ(output.status, 1);
+    EXPECT_THAT(output.err, HasSubstr("-o "));
+    EXPECT_THAT(output.err, HasSubstr("No such file or directory"));
+
+    std::ofstream(folder() + "/small.bin") << std::string(1 << 20, 'p');
+    const Outcome small = run_cli({"tune", folder() + "/small.bin"});
+    EXPECT_EQ(small.status, 2);
+    EXPECT_THAT(small.err, HasSubstr("64 MiB"));
+    std::filesystem::remove(folder() + "/small.bin");
+
+    for (const std::vector<std::string>& wrong : {std::vector<std::string>{"--only", "both"},
+                                                  {"--seconds", "0"},
+                                                  {"--size", "1MiB"},
+                                                  {"--write-limit", "some"},
+                                                  {"--gain", "-1"}}) {
+        const Outcome outcome = run_cli(quick(folder(), wrong));
+        EXPECT_EQ(outcome.status, 2) << wrong[0];
+        EXPECT_THAT(outcome.err, HasSubstr(wrong[0]));
+    }
+    EXPECT_THAT(names_in(folder()), IsEmpty());
+}
+
+TEST_F(TuneTest, AFolderThatMayNotBeWrittenIsToldWithTheReason) {
+    const Outcome outcome = run_cli(quick("/proc/self"));
+    EXPECT_EQ(outcome.status, 1) << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr("/proc/self"));
+}
+
+class TuneSignalTest : public TuneTest, public testing::WithParamInterface<int> {};
+
+TEST_P(TuneSignalTest, TheScratchFileGoesAndTheOptionsFileStays) {
+    const std::string options = folder() + "/tuned.json";
+    std::ofstream(options) << "as it was";
+    Program program({"tune", folder(), "--size", "64MiB", "--seconds", "60", "-o", options});
+    for (int i = 0; i < 1000 && names_in(folder()).size() < 2; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ASSERT_EQ(names_in(folder()).size(), 2U);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    program.signal(GetParam());
+    const Outcome outcome = program.wait();
+    EXPECT_EQ(outcome.status, 128 + GetParam()) << outcome.err;
+    EXPECT_THAT(names_in(folder()), testing::ElementsAre("tuned.json"));
+    EXPECT_EQ(contents(options), "as it was");
+}
+INSTANTIATE_TEST_SUITE_P(Signals, TuneSignalTest, testing::Values(SIGINT, SIGTERM));
+
+TEST(TunePasteTest, DeepSpeedGetsIntegersAndTrueBooleans) {
+    const auto aio = deepspeed_json({.block_bytes = 8 << 20, .depth = 32, .channels = 2}).at("aio");
+    EXPECT_EQ(aio.dump(), R"({"block_size":8388608,"queue_depth":32,"intra_op_parallelism":2,)"
+                          R"("single_submit":false,"overlap_events":true})");
+}
+
+TEST(TunePasteTest, FioGetsTheSameWork) {
+    const TuneSettings settings{.block_bytes = 2 << 20, .depth = 8, .channels = 2};
+    const std::string ring = fio_command(settings, "io_uring", "/mnt/a b", true);
+    for (const char* word : {"'/mnt/a b/fio.tmp'", "--ioengine=io_uring", "--rw=write",
+                             "--bs=2097152", "--iodepth=8", "--numjobs=2"}) {
+        EXPECT_THAT(ring, HasSubstr(word));
+    }
+    const std::string threads = fio_command(settings, "posix", "/mnt", false);
+    EXPECT_THAT(threads, HasSubstr("--ioengine=psync --rw=read --bs=2097152 --iodepth=1 "
+                                   "--numjobs=16"));
+}
+
+}  // namespace
+}  // namespace penstock::cli
