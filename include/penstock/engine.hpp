@@ -82,7 +82,7 @@ struct TransferOptions {
     /// Of a request at most, rounded up to the blocks of the device; 0, or more than the engine's:
     /// the engine's. What the caller's own thread does (`inline_bytes_max`) knows no blocks.
     std::uint32_t block_bytes = 0;
-    DepthLimit depth_limit;
+    DepthLimit depth_limit = {};
     /// For paths, which are opened for this transfer.
     DirectIo direct = DirectIo::kAuto;
 };
@@ -148,6 +148,12 @@ private:
     engine::Transfer* transfer_ = nullptr;
 };
 
+/// Requests that took longer than the bucket before allows, and at most `upper_ns`.
+struct LatencyBucket {
+    std::int64_t upper_ns = 0;
+    std::uint64_t requests = 0;
+};
+
 /// Percentiles of the requests' time at the device, in nanoseconds (to within 12 %).
 struct LatencyStats {
     std::int64_t p50 = 0;
@@ -155,6 +161,7 @@ struct LatencyStats {
     std::int64_t p99 = 0;
     std::int64_t p999 = 0;
     std::int64_t max = 0;
+    std::vector<LatencyBucket> histogram;  ///< rising, without the empty ones; eight an octave
 };
 
 /// Since the engine was made; take differences for an interval.

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <vector>
 
 namespace penstock {
 
@@ -32,6 +33,16 @@ std::int64_t percentile(const Latencies& counts, std::uint64_t total, double sha
         }
     }
     return last;
+}
+
+std::vector<LatencyBucket> histogram(const Latencies& counts) {
+    std::vector<LatencyBucket> buckets;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+        if (counts[i] != 0) {
+            buckets.push_back({base::Histogram::upper_bound(i), counts[i]});
+        }
+    }
+    return buckets;
 }
 
 void add_counters(EngineStats& stats, Latencies& latencies, const engine::Counters& counters) {
@@ -71,7 +82,8 @@ EngineStats statistics(engine::Core& core) {
                      .p90 = percentile(latencies, total, 0.9),
                      .p99 = percentile(latencies, total, 0.99),
                      .p999 = percentile(latencies, total, 0.999),
-                     .max = percentile(latencies, total, 1.0)};
+                     .max = percentile(latencies, total, 1.0),
+                     .histogram = histogram(latencies)};
     return stats;
 }
 

@@ -76,6 +76,14 @@ nlohmann::json target_json(const Target& target) {
                         {"max_request_kib", disk->max_request_kib},
                         {"numa_node", disk->numa_node}};
     }
+    const os::DeviceId whole = os::whole_disk({info.device_major, info.device_minor});
+    for (const os::IoLimit& limit : os::io_limits()) {
+        if (limit.device == whole) {
+            json["limit"] = {{"read_bytes_per_s", limit.read_bytes_per_s},  // 0: none
+                             {"write_bytes_per_s", limit.write_bytes_per_s},
+                             {"source", limit.source}};
+        }
+    }
     return json;
 }
 

@@ -374,6 +374,15 @@ TEST_P(Life, StatisticsCountWhatWasMoved) {
     EXPECT_EQ(stats.inline_requests, 0U);
     EXPECT_GT(stats.latency.max, 0);
     EXPECT_GE(stats.latency.max, stats.latency.p50);
+    std::uint64_t requests = 0;
+    std::int64_t upper_ns = 0;
+    for (const LatencyBucket& bucket : stats.latency.histogram) {
+        EXPECT_GT(bucket.upper_ns, upper_ns);
+        upper_ns = bucket.upper_ns;
+        requests += bucket.requests;
+    }
+    EXPECT_EQ(requests, stats.requests);
+    EXPECT_EQ(upper_ns, stats.latency.max);
     engine().read(file, {into.data(), 4096}, 0);
     EXPECT_EQ(engine().stats().inline_requests, GetParam() == EngineKind::kAuto ? 1U : 0U);
 }
