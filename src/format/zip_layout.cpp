@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/align.hpp"
+#include "base/assert.hpp"
+#include "format/crc32.hpp"
+#include "format/zip.hpp"
+#include "format/zip_fields.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace penstock::format::zip {
+
+namespace {
+
+constexpr std::string_view kWriting = "write zip";
+constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 62;
+constexpr std::size_t kPaddingHead = 4;  // id and length of the padding extra
+
+std::uint64_t alignment_of(std::uint64_t bytes) {
+    return bytes >= kLargeBytes ? kLargeAlignment : kSmallAlignment;
+}
+
+void put(std::string& out, std::uint64_t value, int bytes) {
+    for (int i = 0; i < bytes; ++i) {
+        out += static_cast<char>(value >> (8 * i));
+    }
+}
+
+// `value`, or the mark that says that it stands in the zip64 extra.
+std::uint64_t short_form(std::uint64_t value) {
+    return std::min<std::uint64_t>(value, kMark32);
+}
+
+std::string local_header(const NewRecord& record, std::uint64_t padding) {
+    const bool large = record.bytes >= kMark32;
+    std::string out;
+    put(out, kLocalSignature, 4);
+    put(out, large ? kVersionZip64 : kVersionPlain, 2);
+    put(out, kFlagUtf8, 2);
+    put(out, 0, 2 + 2 + 2);  // stored; no time, no date
+    put(out, 0, 4);          // CRC, later
+    put(out, short_form(record.bytes), 4);
+    put(out, short_form(record.bytes), 4);
+    put(out, record.name.size(), 2);
+    put(out, (large ? 20 : 0) + kPaddingHead + padding, 2);
+    out += record.name;
+    if (large) {
+        put(out, kExtraZip64, 2);
+        put(out, 16, 2);
+        put(out, record.bytes, 8);
+        put(out, record.bytes, 8);
+    }
+    put(out, kExtraPadding, 2);
+    put(out, padding, 2);
+    return out;
+}
+
+}  // namespace
+
+void Layout::add_record(const NewRecord& record) {
+    Place place;
+    place.header_offset = file_.total_bytes();
+    const std::uint64_t head = local_header(record, 0).size();
+    const std::uint64_t begin = place.header_offset + head;
+    const std::uint64_t padding = base::align_up(begin, alignment_of(record.bytes)) - begin;
+    place.local_crc = file_.literal_bytes() + kLocalCrcAt;
+    file_.literal(local_header(record, padding));
+    if (padding < kSmallAlignment) {
+        file_.literal(std::string(padding, '\0'));
+    } else {
+        file_.zeros(padding);
+    }
+    place.payload_offset = file_.total_bytes();
+    place.literal = record.literal.has_value();
+    if (place.literal) {
+        file_.literal(*record.literal);
+    } else {
+        file_.payload(payloads_++, record.bytes);
+    }
+    places_.push_back(place);
+}
+
+void Layout::add_directory(const std::vector<NewRecord>& records) {
+    std::string out;
+    for (std::size_t i = 0; i < records.size(); ++i) {
+        const NewRecord& record = records[i];
+        Place& place = places_[i];
+        const bool large = record.bytes >= kMark32;
+        const bool far = place.header_offset >= kMark32;
+        const std::uint64_t extra = (large ? 16 : 0) + (far ? 8 : 0);
+        place.directory_crc = file_.literal_bytes() + out.size() + kDirectoryCrcAt;
+        put(out, kDirectorySignature, 4);
+        put(out, large || far ? kVersionZip64 : kVersionPlain, 2);  // made by
+        put(out, large || far ? kVersionZip64 : kVersionPlain, 2);  // needed
+        put(out, kFlagUtf8, 2);
+        put(out, 0, 2 + 2 + 2);
+        put(out, 0, 4);  // CRC, later
+        put(out, short_form(record.bytes), 4);
+        put(out, short_form(record.bytes), 4);
+        put(out, record.name.size(), 2);
+        put(out, extra > 0 ? 4 + extra : 0, 2);
+        put(out, 0, 2 + 2 + 2 + 4);  // comment, disk, attributes
+        put(out, short_form(place.header_offset), 4);
+        out += record.name;
+        if (extra > 0) {
+            put(out, kExtraZip64, 2);
+            put(out, extra, 2);
+            if (large) {
+                put(out, record.bytes, 8);
+                put(out, record.bytes, 8);
+            }
+            if (far) {
+                put(out, place.header_offset, 8);
+            }
+        }
+    }
+    directory_offset_ = file_.total_bytes();
+    const std::uint64_t end = directory_offset_ + out.size();
+    const std::uint64_t directory_bytes = out.size();
+    put(out, kZip64EndSignature, 4);
+    put(out, kZip64EndBytes - 12, 8);
+    put(out, kVersionZip64, 2);
+    put(out, kVersionZip64, 2);
+    put(out, 0, 4 + 4);  // disks
+    put(out, records.size(), 8);
+    put(out, records.size(), 8);
+    put(out, directory_bytes, 8);
+    put(out, directory_offset_, 8);
+    put(out, kLocatorSignature, 4);
+    put(out, 0, 4);
+    put(out, end, 8);
+    put(out, 1, 4);
+    put(out, kEndSignature, 4);
+    put(out, 0, 2 + 2);
+    const std::uint64_t count = std::min<std::uint64_t>(records.size(), kMark16);
+    put(out, count, 2);
+    put(out, count, 2);
+    put(out, short_form(directory_bytes), 4);
+    put(out, short_form(directory_offset_), 4);
+    put(out, 0, 2);  // comment
+    file_.literal(out);
+}
+
+Result<Layout> Layout::make(std::vector<NewRecord> records) {
+    std::unordered_set<std::string_view> names;
+    std::uint64_t total = 0;
+    for (NewRecord& record : records) {
+        if (record.literal) {
+            record.bytes = record.literal->size();
+        }
+        const auto sum = base::checked_add(total, record.bytes);
+        if (!is_plain_path(record.name) || !sum || *sum > kBytesMax) {
+            return fault(kWriting, fmt::format("record {} of {} bytes: its name or size is not "
+                                               "possible in a zip",
+                                               shown(record.name), record.bytes));
+        }
+        if (!names.insert(record.name).second) {
+            return fault(kWriting, fmt::format("record {} comes twice", shown(record.name)));
+        }
+        total = *sum;
+    }
+    Layout layout;
+    for (const NewRecord& record : records) {
+        layout.add_record(record);
+    }
+    if (total >= kLargeBytes) {
+        // The directory needs every CRC; what is before it should not wait for that.
+        FileLayout& file = layout.file_;
+        file.zeros(base::align_up(file.total_bytes(), kLargeAlignment) - file.total_bytes());
+    }
+    layout.add_directory(records);
+    for (std::size_t i = 0; i < records.size(); ++i) {
+        if (records[i].literal) {
+            layout.set_crc(i, crc32(std::as_bytes(std::span(*records[i].literal))));
+        }
+    }
+    return layout;
+}
+
+void Layout::set_crc(std::size_t record, std::uint32_t crc) {
+    std::string bytes;
+    put(bytes, crc, 4);
+    file_.patch(places_[record].local_crc, bytes);
+    file_.patch(places_[record].directory_crc, bytes);
+}
+
+std::vector<std::size_t> Layout::crcs_in(FileRange range) const {
+    std::vector<std::size_t> out;
+    const bool all = range.end > directory_offset_;
+    const auto behind = [](std::uint64_t offset, const Place& p) {
+        return offset < p.header_offset + kLocalCrcAt + 4;
+    };
+    auto place = all ? places_.begin()
+                     : std::upper_bound(places_.begin(), places_.end(), range.begin, behind);
+    for (; place != places_.end() && (all || place->header_offset + kLocalCrcAt < range.end);
+         ++place) {
+        if (!place->literal) {
+            out.push_back(static_cast<std::size_t>(place - places_.begin()));
+        }
+    }
+    return out;
+}
+
+}  // namespace penstock::format::zip

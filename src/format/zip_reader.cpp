@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/align.hpp"
+#include "format/crc32.hpp"
+#include "format/zip.hpp"
+#include "format/zip_fields.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <unordered_set>
+
+namespace penstock::format::zip {
+
+namespace {
+
+constexpr std::string_view kReading = "read zip";
+constexpr std::uint64_t kCommentBytesMax = 0xFFFF;
+constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
+
+using Bytes = std::vector<std::byte>;
+
+std::uint64_t get(std::span<const std::byte> bytes, std::size_t at, int count) {
+    std::uint64_t value = 0;
+    for (int i = 0; i < count; ++i) {
+        value |= static_cast<std::uint64_t>(bytes[at + static_cast<std::size_t>(i)]) << (8 * i);
+    }
+    return value;
+}
+
+Result<Bytes> fetch(ByteSource& source, std::uint64_t offset, std::uint64_t bytes) {
+    const std::uint64_t size = source.size();
+    if (offset > size || bytes > size - offset) {
+        return fault(kReading,
+                     fmt::format("it points to {} bytes past the end of the file ({} "
+                                 "bytes): it was cut short, or is no zip",
+                                 bytes, size),
+                     offset);
+    }
+    Bytes out(bytes);
+    PENSTOCK_CHECK(source.read(offset, out));
+    return out;
+}
+
+struct End {
+    std::uint64_t directory_offset = 0;
+    std::uint64_t directory_bytes = 0;
+    std::uint64_t records = 0;
+    std::uint64_t limit = 0;  // where the end records begin: everything else lies before
+};
+
+// The zip64 end record, where the locator before the plain one says.
+Result<End> read_zip64_end(ByteSource& source, std::uint64_t end_offset, bool needed, End plain) {
+    if (end_offset < kLocatorBytes) {
+        return plain;
+    }
+    PENSTOCK_TRY(locator, fetch(source, end_offset - kLocatorBytes, kLocatorBytes));
+    if (get(locator, 0, 4) != kLocatorSignature) {
+        if (needed) {
+            return fault(kReading, "its end needs a zip64 record, and there is none", end_offset);
+        }
+        return plain;
+    }
+    const std::uint64_t at = get(locator, 8, 8);
+    if (at > end_offset - kLocatorBytes || end_offset - kLocatorBytes - at < kZip64EndBytes) {
+        return fault(kReading, "its zip64 end record is out of place", end_offset - kLocatorBytes);
+    }
+    PENSTOCK_TRY(record, fetch(source, at, kZip64EndBytes));
+    if (get(record, 0, 4) != kZip64EndSignature || get(record, 16, 4) != 0 ||
+        get(record, 20, 4) != 0 || get(record, 24, 8) != get(record, 32, 8)) {
+        return fault(kReading, "its zip64 end record is damaged, or of several disks", at);
+    }
+    return End{get(record, 48, 8), get(record, 40, 8), get(record, 32, 8), at};
+}
+
+Result<End> find_end(ByteSource& source) {
+    const std::uint64_t size = source.size();
+    if (size < kEndBytes) {
+        return fault(kReading,
+                     fmt::format("the file has {} bytes; a zip has at least {}", size, kEndBytes));
+    }
+    const std::uint64_t tail_bytes = std::min(size, kEndBytes + kCommentBytesMax);
+    PENSTOCK_TRY(tail, fetch(source, size - tail_bytes, tail_bytes));
+    for (std::uint64_t at = tail_bytes - kEndBytes + 1; at-- > 0;) {
+        // The comment must end with the file, or the signature is a part of it.
+        if (get(tail, at, 4) != kEndSignature || get(tail, at + 20, 2) != tail_bytes - at - 22) {
+            continue;
+        }
+        const std::uint64_t offset = size - tail_bytes + at;
+        if (get(tail, at + 4, 2) != 0 || get(tail, at + 6, 2) != 0) {
+            return fault(kReading, "it spans several disks", offset);
+        }
+        const End plain{get(tail, at + 16, 4), get(tail, at + 12, 4), get(tail, at + 10, 2),
+                        offset};
+        const bool needed = plain.directory_offset == kMark32 || plain.directory_bytes == kMark32 ||
+                            plain.records == kMark16;
+        return read_zip64_end(source, offset, needed, plain);
+    }
+    return fault(kReading,
+                 "it has no end record: it was cut short, or is no zip (.pt files of "
+                 "torch before 1.6 are not)");
+}
+
+struct Entry {
+    Record record;
+    std::uint64_t header_offset = 0;
+};
+
+// Takes from the zip64 extra what the entry marks as standing there.
+Result<void> read_zip64_extra(std::span<const std::byte> extra, Entry& entry,
+                              std::uint64_t& packed) {
+    const bool none =
+        entry.record.bytes != kMark32 && packed != kMark32 && entry.header_offset != kMark32;
+    while (!none && extra.size() >= 4) {
+        const std::uint64_t bytes = get(extra, 2, 2);
+        if (bytes > extra.size() - 4) {
+            break;
+        }
+        if (get(extra, 0, 2) != kExtraZip64) {
+            extra = extra.subspan(4 + bytes);
+            continue;
+        }
+        auto field = extra.subspan(4, bytes);
+        for (std::uint64_t* value : {&entry.record.bytes, &packed, &entry.header_offset}) {
+            if (*value != kMark32) {
+                continue;
+            }
+            if (field.size() < 8) {
+                return fault(kReading, fmt::format("record {}: its zip64 field is too short",
+                                                   shown(entry.record.name)));
+            }
+            *value = get(field, 0, 8);
+            field = field.subspan(8);
+        }
+        return {};
+    }
+    return {};  // without the field the marks are the values: 4 GiB - 1
+}
+
+// One entry at the head of `bytes`, which is cut by it.
+Result<Entry> read_entry(std::span<const std::byte>& bytes, std::uint64_t number) {
+    const auto damaged = [number](std::string_view what) {
+        return fault(kReading, fmt::format("entry {} of its directory {}", number, what));
+    };
+    if (bytes.size() < kDirectoryBytes || get(bytes, 0, 4) != kDirectorySignature) {
+        return damaged("is missing: the directory is damaged");
+    }
+    const std::uint64_t name_bytes = get(bytes, 28, 2);
+    const std::uint64_t extra_bytes = get(bytes, 30, 2);
+    const std::uint64_t total = kDirectoryBytes + name_bytes + extra_bytes + get(bytes, 32, 2);
+    if (total > bytes.size()) {
+        return damaged("runs past the end of the directory");
+    }
+    Entry entry;
+    entry.record.name.assign(reinterpret_cast<const char*>(bytes.data()) + kDirectoryBytes,
+                             name_bytes);
+    entry.record.bytes = get(bytes, 24, 4);
+    entry.record.crc = static_cast<std::uint32_t>(get(bytes, kDirectoryCrcAt, 4));
+    entry.header_offset = get(bytes, 42, 4);
+    std::uint64_t packed = get(bytes, 20, 4);
+    const std::string name = shown(entry.record.name);
+    if (!is_plain_path(entry.record.name)) {
+        return damaged("has a name that leads out of the archive or is too long: " + name);
+    }
+    if ((get(bytes, 8, 2) & kFlagEncrypted) != 0 || get(bytes, 34, 2) != 0) {
+        return damaged("is encrypted or on another disk: " + name);
+    }
+    PENSTOCK_CHECK(
+        read_zip64_extra(bytes.subspan(kDirectoryBytes + name_bytes, extra_bytes), entry, packed));
+    if (get(bytes, 10, 2) != 0 || packed != entry.record.bytes) {
+        return damaged("is compressed, which torch.save never does: " + name +
+                       "; unpack it and save it again");
+    }
+    bytes = bytes.subspan(total);
+    return entry;
+}
+
+// Where the payload begins: behind the local header, whose extra the directory does not know.
+Result<void> locate(ByteSource& source, Entry& entry, std::uint64_t limit) {
+    const auto wrong = [&entry](std::string_view what) {
+        return fault(kReading, fmt::format("record {}: {}", shown(entry.record.name), what),
+                     entry.header_offset);
+    };
+    if (entry.header_offset > limit || limit - entry.header_offset < kLocalBytes) {
+        return wrong("its header lies past the end of the data");
+    }
+    std::array<std::byte, kLocalBytes> head{};
+    PENSTOCK_CHECK(source.read(entry.header_offset, head));
+    if (get(head, 0, 4) != kLocalSignature || get(head, 8, 2) != 0 ||
+        get(head, 26, 2) != entry.record.name.size()) {
+        return wrong("its header is damaged, or is another record's");
+    }
+    entry.record.offset = entry.header_offset + kLocalBytes + get(head, 26, 2) + get(head, 28, 2);
+    if (entry.record.offset > limit || entry.record.bytes > limit - entry.record.offset) {
+        return wrong("it runs past the end of the data");
+    }
+    std::string name(entry.record.name.size(), '\0');
+    PENSTOCK_CHECK(
+        source.read(entry.header_offset + kLocalBytes, std::as_writable_bytes(std::span(name))));
+    return name == entry.record.name ? Result<void>() : wrong("its header names another record");
+}
+
+Result<void> check_overlaps(const std::vector<Entry>& entries) {
+    std::vector<const Entry*> order;
+    order.reserve(entries.size());
+    for (const Entry& entry : entries) {
+        order.push_back(&entry);
+    }
+    std::sort(order.begin(), order.end(),
+              [](const Entry* a, const Entry* b) { return a->header_offset < b->header_offset; });
+    for (std::size_t i = 1; i < order.size(); ++i) {
+        const Record& before = order[i - 1]->record;
+        if (before.offset + before.bytes > order[i]->header_offset) {
+            return fault(kReading, fmt::format("records {} and {} overlap", shown(before.name),
+                                               shown(order[i]->record.name)));
+        }
+    }
+    return {};
+}
+
+}  // namespace
+
+bool is_plain_path(std::string_view path) {
+    if (path.empty() || path.size() > kNameBytesMax || path.starts_with('/') || !is_utf8(path) ||
+        path.find_first_of(std::string_view("\\\0", 2)) != std::string_view::npos) {
+        return false;
+    }
+    while (!path.empty()) {
+        const std::size_t slash = path.find('/');
+        const std::string_view part = path.substr(0, slash);
+        if (part == ".." || part == ".") {
+            return false;
+        }
+        path = slash == std::string_view::npos ? std::string_view() : path.substr(slash + 1);
+    }
+    return true;
+}
+
+Result<std::vector<Record>> read_directory(ByteSource& source) {
+    PENSTOCK_TRY(end, find_end(source));
+    if (end.directory_bytes > kDirectoryBytesMax) {
+        return fault(kReading, fmt::format("its directory would have {} bytes; no more than {} are "
+                                           "read",
+                                           end.directory_bytes, kDirectoryBytesMax));
+    }
+    if (end.directory_offset > end.limit ||
+        end.directory_bytes > end.limit - end.directory_offset ||
+        end.records > end.directory_bytes / kDirectoryBytes) {
+        return fault(kReading, "its end record does not fit the file: it is damaged", end.limit);
+    }
+    PENSTOCK_TRY(directory, fetch(source, end.directory_offset, end.directory_bytes));
+    std::span<const std::byte> rest = directory;
+    std::vector<Entry> entries;
+    entries.reserve(end.records);
+    for (std::uint64_t i = 0; i < end.records; ++i) {
+        PENSTOCK_TRY(entry, read_entry(rest, i));
+        entries.push_back(std::move(entry));
+    }
+    if (!rest.empty()) {
+        return fault(kReading, "its directory has more than its end record says");
+    }
+    std::unordered_set<std::string_view> names;
+    for (Entry& entry : entries) {
+        if (!names.insert(entry.record.name).second) {
+            return fault(kReading, fmt::format("record {} comes twice", shown(entry.record.name)));
+        }
+        PENSTOCK_CHECK(locate(source, entry, end.directory_offset));
+    }
+    PENSTOCK_CHECK(check_overlaps(entries));
+    std::vector<Record> out;
+    out.reserve(entries.size());
+    for (Entry& entry : entries) {
+        out.push_back(std::move(entry.record));
+    }
+    return out;
+}
+
+Result<void> check_crc(ByteSource& source, const Record& record) {
+    if (record.crc == 0) {
+        return {};
+    }
+    std::vector<std::byte> piece(std::min(record.bytes, kPieceBytes));
+    std::uint32_t crc = 0;
+    for (std::uint64_t done = 0; done < record.bytes;) {
+        const std::uint64_t bytes = std::min(record.bytes - done, kPieceBytes);
+        PENSTOCK_CHECK(source.read(record.offset + done, std::span(piece).first(bytes)));
+        crc = crc32(std::span(piece).first(bytes), crc);
+        done += bytes;
+    }
+    if (crc != record.crc) {
+        return fault(kReading,
+                     fmt::format("record {}: its bytes have the CRC {:08x}, and the file "
+                                 "says {:08x}: they were damaged",
+                                 shown(record.name), crc, record.crc),
+                     record.offset);
+    }
+    return {};
+}
+
+}  // namespace penstock::format::zip
