@@ -183,22 +183,24 @@ class _Followed:
         self._over = False
 
     def wait(self) -> None:
+        transfer, check = self._transfer, self._check
         if not self._over:
-            error = _outcome(self._transfer)
-            if error is None and self._check is not None:
+            error = _outcome(transfer)
+            if error is None and check is not None:
                 try:
-                    _compare(self._named, *self._check)
+                    _compare(self._named, *check)
                 except Error as found:
                     error = found
             self._error = None if error is None else self._named.renamed(error)
             self._over = True
-            self._check = None
+            self._transfer = self._check = None
         if self._error is not None:
             raise self._error
 
     @property
     def done(self) -> bool:
-        return self._over or (self._check is None and self._transfer.done)
+        transfer = self._transfer
+        return transfer is None or (self._check is None and transfer.done)
 
     @property
     def status(self) -> str:
@@ -214,17 +216,18 @@ def _outcome(operation: Any) -> BaseException | None:
     except Exception as error:
         if operation.status in ("running", "done"):
             raise
-        return error
+        # Its traceback would keep the operation, and with it the descriptors of a file.
+        return error.with_traceback(None)
     return None
 
 
-def _raise_first(errors: list[BaseException]) -> None:
+def _first_of(errors: list[BaseException]) -> BaseException | None:
     if len(errors) > 1:
         import logging
 
         for error in errors[1:]:
             logging.getLogger("penstock.deepnvme").error("wait: another operation failed as well: %s", error)
-    raise errors[0]
+    return errors[0] if errors else None
 
 
 def _bind(verb: str, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, bool, bool, int]:
@@ -477,6 +480,15 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
 
         Raises the first error among them (OSError); they are counted off all the same. Ctrl-C leaves them as they were.
         """
+        count, error = self._wait()
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # which holds this frame
+        return count
+
+    def _wait(self) -> tuple[int, BaseException | None]:
         if self._forks != _forks:
             self._inherit()
         with self._lock:
@@ -486,16 +498,8 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             others = [operation for claim in self._claims.values() for operation in claim]
             if mine:
                 self._claims[id(mine)] = mine
-        found = list(errors)
         try:
-            for operation in mine:
-                error = _outcome(operation)
-                if error is not None:
-                    found.append(error)
-            for operation in others:
-                error = _outcome(operation)
-                if error is not None:
-                    found.append(error)
+            found = [*errors, *filter(None, map(_outcome, [*mine, *others]))]
         except BaseException:
             with self._lock:
                 self._claims.pop(id(mine), None)
@@ -506,10 +510,8 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             raise
         if mine:
             with self._lock:
-                self._claims.pop(id(mine), None)
-        if found:
-            _raise_first(found)
-        return completed + len(mine)
+                del self._claims[id(mine)]
+        return completed + len(mine), _first_of(found)
 
     # ---- the verbs
 
