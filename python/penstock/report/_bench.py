@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from penstock.report._units import count_text, figure_text, rate_text, size_text
 
 _KINDS = ("read", "write", "randread", "randwrite")
 _CURVES_SHOWN = 4
+_BUCKET = 8 / 9  # begin of a bucket by its end: eight an octave
 
 
 @dataclass
@@ -125,9 +127,10 @@ def read(document: Document) -> Bench:
         limit = target.get("limit")
         for kind in ("read", "write"):
             value = limit.get(f"{kind}_bytes_per_s") if limit else None
-            if value:
-                limits[kind] = limits.get(kind, 0.0) + value.number()
-    return Bench(document, [_job(job, paths) for job in root.need("jobs").items()], paths, names, limits)
+            # 0 and absent: none. One folder without a limit, and their sum has none.
+            limits[kind] = limits.get(kind, 0.0) + ((value.number() if value else 0.0) or math.inf)
+    known = {kind: limit for kind, limit in limits.items() if math.isfinite(limit)}
+    return Bench(document, [_job(job, paths) for job in root.need("jobs").items()], paths, names, known)
 
 
 def _limit_of(bench: Bench, job: Job) -> float | None:
@@ -165,20 +168,23 @@ def _bandwidth(bench: Bench) -> Chart:
 def _heat_maps(bench: Bench) -> list[Chart]:
     charts = []
     for rw in sorted({job.rw for job in bench.together}, key=lambda rw: (_KINDS.index(rw) if rw in _KINDS else 9, rw)):
+        rates = {
+            (side, job.block_bytes, job.depth): value
+            for side in bench.sides
+            for job in bench.together
+            if job.rw == rw and (value := job.median(side)) is not None
+        }
         for side in bench.sides:
-            cells = {
-                (job.block_bytes, job.depth): value
-                for job in bench.together
-                if job.rw == rw and (value := job.median(side)) is not None
-            }
-            if len({block for block, _ in cells}) > 1 and len({depth for _, depth in cells}) > 1:
+            cells = {(block, depth): rate for (by, block, depth), rate in rates.items() if by == side}
+            blocks = len({block for block, _ in cells})
+            if blocks > 1 and len({depth for _, depth in cells}) > 1:
                 charts.append(
                     Chart(
                         f"Bandwidth by block size and depth: {rw}" + (f", {side}" if len(bench.sides) > 1 else ""),
                         "Each field is the median in GB/s; darker is faster, and the colours begin at 0. Where a whole "
                         "corner has one colour, the smallest block and depth in it give all that there is.",
-                        figures.heat_map(cells),
-                        height=120 + 44 * len({block for block, _ in cells}) + 60,
+                        figures.heat_map(cells, max(rates.values())),
+                        height=180 + 44 * blocks,
                     )
                 )
     return charts
@@ -193,7 +199,7 @@ def curve_points(samples: list[Sample]) -> tuple[list[tuple[float, float]], bool
     total = sum(counts.values())
     if total > 0:
         left = total
-        points = []
+        points = [(min(counts) * _BUCKET, 1.0)]  # where the first bucket begins
         for upper, count in sorted(counts.items()):
             left -= count
             points.append((upper, max(left, 0.0) / total))

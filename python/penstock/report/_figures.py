@@ -53,8 +53,9 @@ def _axis(title: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def heat_map(cells: dict[tuple[int, int], float]) -> Figure:
-    """Bytes a second by (block bytes, depth); what was not measured stays blank."""
+def heat_map(cells: dict[tuple[int, int], float], top: float = 0) -> Figure:
+    """Bytes a second by (block bytes, depth); what was not measured stays blank. The colours end at `top`, or at the
+    largest where that is more."""
     blocks = sorted({block for block, _ in cells})
     depths = sorted({depth for _, depth in cells})
     values = [[cells.get((block, depth)) for depth in depths] for block in blocks]
@@ -72,7 +73,7 @@ def heat_map(cells: dict[tuple[int, int], float]) -> Figure:
                 "colorscale": "YlGnBu",
                 "reversescale": True,
                 "zmin": 0,
-                "zmax": max((rate / 1e9 for rate in cells.values()), default=1.0) or 1.0,
+                "zmax": max([top, *cells.values()]) / 1e9 or 1.0,
                 "xgap": 2,
                 "ygap": 2,
                 "hoverongaps": False,
@@ -287,7 +288,7 @@ def scaling(lines: Sequence[tuple[str, list[tuple[int, float]]]], what: str) -> 
         data.append(
             {
                 "type": "scatter",
-                "mode": "lines+markers+text",
+                "mode": "lines+markers+text" if len(lines) <= 2 else "lines+markers",
                 "name": label(name),
                 "x": [count for count, _ in points],
                 "y": [rate / 1e9 for _, rate in points],
@@ -303,7 +304,8 @@ def scaling(lines: Sequence[tuple[str, list[tuple[int, float]]]], what: str) -> 
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": f"linear, from {first}",
+                "name": f"{first} times so many",
+                "showlegend": index == 0,
                 "x": [count for count, _ in points],
                 "y": [rate * count / first / 1e9 for count, _ in points],
                 "line": {"color": colour, "width": 1, "dash": "dash"},
