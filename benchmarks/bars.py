@@ -38,6 +38,7 @@ _WITHIN = re.compile(r"within\s+([0-9]+(?:\.[0-9]+)?)%")
 # Bars further from 1 than this leave the control an allowance of their own.
 _FAR = 0.3
 _FAR_ALLOWANCE = 0.15
+_DEVICES_MAX = 8
 
 
 class BarError(ValueError):
@@ -111,6 +112,8 @@ class Bar:
     pairs: int = 0
     rate: Mapping[str, int] = field(default_factory=dict)
     one_cpu: bool = False
+    devices: int = 0
+    budget_s: float = 0
 
     @property
     def kind(self) -> str:
@@ -121,7 +124,7 @@ class Bar:
 
 
 _REQUIRED = ("id", "what", "peer", "metric", "bar", "place", "handicap", "ours_run")
-_OPTIONAL = ("peer_run", "pairs", "rate", "one_cpu", "note")
+_OPTIONAL = ("peer_run", "pairs", "rate", "one_cpu", "devices", "budget_s", "note")
 _ID = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
@@ -144,6 +147,9 @@ def _bar(row: Mapping[str, Any]) -> Bar:
         raise BarError(f"{name}: a rate belongs to place 'throttled'")
     if row["place"] == "throttled" and not row.get("rate"):
         raise BarError(f"{name}: place 'throttled' needs a rate: {{bps = 1_000_000_000}} or {{iops = 150_000}}")
+    devices = int(row.get("devices", 0))
+    if devices and (row["place"] != "throttled" or not 1 <= devices <= _DEVICES_MAX):
+        raise BarError(f"{name}: devices belong to place 'throttled', from 1 to {_DEVICES_MAX}")
     return Bar(
         id=name,
         what=row["what"],
@@ -157,6 +163,8 @@ def _bar(row: Mapping[str, Any]) -> Bar:
         pairs=int(row.get("pairs", 0)),
         rate=dict(row.get("rate", {})),
         one_cpu=bool(row.get("one_cpu", False)),
+        devices=devices,
+        budget_s=float(row.get("budget_s", 0)),
     )
 
 

@@ -2,7 +2,8 @@
 """Where a bar is measured.
 
     throttled  ext4 on a loop device over a file in tmpfs, its rate set by the block-I/O control group: for bars near 1.
-               Never the raw loop device: there io_uring is charged twice.
+               Never the raw loop device: there io_uring is charged twice. A row with `devices = N` gets N such
+               devices, each with the rate.
     loop       the same without the rate: CPU seconds, copies, bars from 1.3 on
     disk       a folder on the machine's own disk, which may swing by 2x: bars far from 1
     model, count, memory, gpu    no storage to set up
@@ -28,6 +29,8 @@ GIB = 1 << 30
 FILE_BYTES = GIB
 _COUNTED_FILE_BYTES = GIB // 4
 _IMAGE_BYTES = 3 * GIB
+_DEVICE_FILE_BYTES = GIB // 4
+_DEVICE_IMAGE_BYTES = GIB // 2
 _TMPFS_MAGIC = "tmpfs"
 
 
@@ -44,10 +47,16 @@ class Place:
     cgroup: Path | None = None
     about: dict[str, Any] = field(default_factory=dict)
     file_bytes: int = field(default_factory=lambda: FILE_BYTES)
+    devices: list[Path] = field(default_factory=list)
     _made: int = 0
 
     def fill(self, text: str) -> str:
-        """Replaces {file}, {new} and {dir} in a command line; {file} is laid out on first use (1 GiB)."""
+        """Replaces {file}, {files}, {new} and {dir} in a command line.
+
+        {file} is laid out on first use (1 GiB); {files} are one a device, with commas between.
+        """
+        if "{files}" in text:
+            text = text.replace("{files}", ",".join(str(path) for path in self.device_files()))
         if "{file}" in text:
             text = text.replace("{file}", str(self.data_file()))
         if "{new}" in text:
@@ -62,6 +71,15 @@ class Place:
         if self.folder and self._made:
             with contextlib.suppress(FileNotFoundError):
                 (self.folder / f"new-{self._made}").unlink()
+
+    def device_files(self) -> list[Path]:
+        """A file of 256 MiB (less where the places are small) on each of the devices."""
+        size = min(self.file_bytes, _DEVICE_FILE_BYTES)
+        files = [folder / "data" for folder in self.devices]
+        for path in files:
+            if not path.exists() or path.stat().st_size < size:
+                _lay_out(path, size)
+        return files
 
     def data_file(self) -> Path:
         path = self._folder() / "data"
@@ -136,34 +154,41 @@ def _about_mount(folder: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def loop_disk(parent: Path) -> Iterator[Path]:
-    """A folder on ext4 on a loop device over a file in tmpfs."""
+def loop_disk(parent: Path, name: str = "loop", image_bytes: int = _IMAGE_BYTES) -> Iterator[Path]:
+    """A folder on ext4 on a loop device over a file of `image_bytes` in tmpfs."""
     _need_root("loop")
-    if _available_bytes() < _IMAGE_BYTES + GIB:
-        raise CannotRun(f"place loop wants {(_IMAGE_BYTES + GIB) >> 30} GiB of free memory for its tmpfs")
+    if _available_bytes() < image_bytes + GIB:
+        raise CannotRun(f"place loop wants {(image_bytes + GIB) / GIB:.1f} GiB of free memory for its tmpfs")
     base = parent / cleanup.own_name()
+    memory, root = base / f"{name}-memory", base / f"{name}-ext4"
     try:
-        memory, root = base / "memory", base / "ext4"
         for folder in (base, memory, root):
             folder.mkdir(exist_ok=True)
         base.chmod(0o700)
-        _run("mount", "-t", "tmpfs", "-o", f"size={_IMAGE_BYTES + (64 << 20)}", "penstock-bench", str(memory))
+        _run("mount", "-t", "tmpfs", "-o", f"size={image_bytes + (64 << 20)}", "penstock-bench", str(memory))
         image = memory / "image"
         with image.open("wb") as file:
-            file.truncate(_IMAGE_BYTES)
+            file.truncate(image_bytes)
         # Lazy initialisation would have the kernel write in the background for the first minutes.
         _run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
         _run("mount", "-t", "ext4", "-o", "loop,noatime", str(image), str(root))
         yield root
     finally:
-        cleanup.remove_folder(base)
+        cleanup.remove_folder(root)
+        cleanup.remove_folder(memory)
+        with contextlib.suppress(OSError):
+            base.rmdir()  # the last of them
+
+
+def _device_of(folder: Path) -> str:
+    status = folder.stat()
+    return f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
 
 
 @contextlib.contextmanager
-def rate_group(folder: Path, rate: Mapping[str, int]) -> Iterator[Path]:
-    """A control group whose processes reach the device under `folder` at `rate` = {bps, iops} and no faster."""
-    status = folder.stat()
-    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+def rate_group(folders: list[Path], rate: Mapping[str, int]) -> Iterator[Path]:
+    """A control group whose processes reach each device under `folders` at `rate` = {bps, iops} and no faster."""
+    devices = [_device_of(folder) for folder in folders]
     roots = {mount["at"]: mount["type"] for mount in cleanup.mounts() if Path(mount["at"]) in cleanup.cgroup_roots()}
     version1 = [at for at, kind in roots.items() if kind == "cgroup"]
     version2 = [at for at, kind in roots.items() if kind == "cgroup2" and _has_io(Path(at))]
@@ -172,13 +197,15 @@ def rate_group(folder: Path, rate: Mapping[str, int]) -> Iterator[Path]:
     group = Path((version1 or version2)[0]) / cleanup.own_name()
     try:
         group.mkdir(exist_ok=True)
-        if version1:
-            for key, figure in rate.items():
-                for way in ("read", "write"):
-                    (group / f"blkio.throttle.{way}_{key}_device").write_text(f"{device} {figure}", encoding="ascii")
-        else:
-            limits = " ".join(f"{way}{key}={figure}" for key, figure in rate.items() for way in "rw")
-            (group / "io.max").write_text(f"{device} {limits}", encoding="ascii")
+        for device in devices:
+            if version1:
+                for key, figure in rate.items():
+                    for way in ("read", "write"):
+                        limit = group / f"blkio.throttle.{way}_{key}_device"
+                        limit.write_text(f"{device} {figure}", encoding="ascii")
+            else:
+                limits = " ".join(f"{way}{key}={figure}" for key, figure in rate.items() for way in "rw")
+                (group / "io.max").write_text(f"{device} {limits}", encoding="ascii")
         yield group
     except OSError as error:
         raise CannotRun(f"control group {group}: {error}") from error
@@ -224,6 +251,7 @@ class Places:
         self._disk = disk
         self._stack = contextlib.ExitStack()
         self._folders: dict[str, Path] = {}
+        self._devices: list[Path] = []
 
     def __enter__(self) -> Places:
         return self
@@ -237,8 +265,15 @@ class Places:
             self._folders[kind] = self._stack.enter_context(maker)
         return self._folders[kind]
 
+    def _device_folders(self, count: int) -> list[Path]:
+        while len(self._devices) < count:
+            maker = loop_disk(self._scratch, f"device-{len(self._devices)}", _DEVICE_IMAGE_BYTES)
+            self._devices.append(self._stack.enter_context(maker))
+        return self._devices[:count]
+
     @contextlib.contextmanager
-    def open(self, name: str, rate: Mapping[str, int]) -> Iterator[Place]:
+    def open(self, name: str, rate: Mapping[str, int], devices: int = 0) -> Iterator[Place]:
+        """`devices`: of place `throttled`, more than the one; their files are {files}."""
         if name in ("model", "memory", "gpu"):
             yield Place(name)
         elif name == "count":  # no device is measured, but a fast one has fewer turns that find nothing
@@ -250,12 +285,20 @@ class Places:
         elif name == "loop":
             folder = self._folder("loop")
             yield Place(name, folder, None, {**_about_mount(folder), "backing": "a file in tmpfs"})
+        elif devices:
+            folders = self._device_folders(devices)
+            about = {"backing": "a file in tmpfs each", "rate": dict(rate), "devices": devices}
+            place = Place(name, folders[0], None, {**_about_mount(folders[0]), **about}, devices=folders)
+            place.device_files()  # before the rate is set
+            with rate_group(folders, rate) as group:
+                place.cgroup = group
+                yield place
         else:
             folder = self._folder("loop")
             place = Place(
                 name, folder, None, {**_about_mount(folder), "backing": "a file in tmpfs", "rate": dict(rate)}
             )
             place.data_file()  # before the rate is set
-            with rate_group(folder, rate) as group:
+            with rate_group([folder], rate) as group:
                 place.cgroup = group
                 yield place

@@ -130,7 +130,24 @@ def torch_tensor(arguments):
     }
 
 
-_JOBS = {"import": import_module, "first_read": first_read, "latency": latency, "torch": torch_tensor}
+def tune(arguments):
+    """Wall seconds of `penstock tune`. Handicap `patient`: it may take 75 s and has no early end."""
+    import os
+    import subprocess
+
+    penstock = _need("penstock")
+    words = [sys.executable, "-m", "penstock", "tune", arguments["dir"], "--json", os.devnull]
+    if arguments.get("handicap") == "patient":
+        words += ["--seconds", "75", "--full"]
+    start = time.perf_counter()
+    done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+    seconds = time.perf_counter() - start
+    if done.returncode != 0:
+        sys.exit(f"penstock tune: exit {done.returncode}: {done.stderr[-500:]}")
+    return {"value": seconds, "seconds": seconds, "version": penstock.__version__}
+
+
+_JOBS = {"import": import_module, "first_read": first_read, "latency": latency, "torch": torch_tensor, "tune": tune}
 
 
 def main():

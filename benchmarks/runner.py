@@ -40,6 +40,10 @@ class Options:
     def pairs_of(self, bar: Bar) -> int:
         return max(PAIRS_MIN, self.pairs or bar.pairs or 7)
 
+    def budget_of(self, bar: Bar) -> float:
+        """Seconds; a row whose single runs are long asks for more than the rest."""
+        return max(self.budget_s, bar.budget_s)
+
 
 @dataclass
 class Outcome:
@@ -129,7 +133,7 @@ def _settle(bar: Bar, side: sides.Side, place: Place, progress: Progress) -> Non
 def _measure_pairs(bar: Bar, place: Place, options: Options, outcome: Outcome, progress: Progress) -> None:
     ours = sides.make_side(bar.ours_run, build=options.build, handicap=outcome.handicap)
     peer = sides.make_side(bar.peer_run, build=options.build)
-    budget = _Budget(options.budget_s)
+    budget = _Budget(options.budget_of(bar))
     _settle(bar, peer, place, progress)
     if len(ours.variants) > 1 and ours.variants == peer.variants:
         ours.variant = peer.variant  # fio against fio
@@ -153,7 +157,7 @@ def _measure_pairs(bar: Bar, place: Place, options: Options, outcome: Outcome, p
     outcome.versions = {"ours": ours.version(), "peer": peer.version()}
     if outcome.pairs < PAIRS_MIN:
         need = budget.needed_s(PAIRS_MIN)
-        raise CannotRun(f"{outcome.pairs} pairs fit --budget-s {options.budget_s:g}; {PAIRS_MIN} need {need:.0f}")
+        raise CannotRun(f"{outcome.pairs} pairs fit --budget-s {options.budget_of(bar):g}; {PAIRS_MIN} need {need:.0f}")
     _judge_pairs(bar, outcome)
 
 
@@ -176,7 +180,7 @@ def _judge_pairs(bar: Bar, outcome: Outcome) -> None:
 
 def _measure_value(bar: Bar, place: Place, options: Options, outcome: Outcome, progress: Progress) -> None:
     ours = sides.make_side(bar.ours_run, build=options.build, handicap=outcome.handicap)
-    budget = _Budget(options.budget_s)
+    budget = _Budget(options.budget_of(bar))
     wanted = options.pairs_of(bar)
     exact = bar.place in ("model", "count")
     for index in range(wanted):
@@ -194,7 +198,7 @@ def _measure_value(bar: Bar, place: Place, options: Options, outcome: Outcome, p
     steady = exact and len(values) == 2 and values[0] == values[1]
     if not steady and outcome.pairs < PAIRS_MIN:
         need = budget.needed_s(PAIRS_MIN)
-        raise CannotRun(f"{outcome.pairs} runs fit --budget-s {options.budget_s:g}; {PAIRS_MIN} need {need:.0f}")
+        raise CannotRun(f"{outcome.pairs} runs fit --budget-s {options.budget_of(bar):g}; {PAIRS_MIN} need {need:.0f}")
     outcome.interval = mean_interval(values)
     if steady:
         outcome.control = Interval(1.0, 1.0, 1.0)
@@ -219,7 +223,7 @@ def measure(bar: Bar, places: Places, options: Options, progress: Progress) -> O
     outcome = Outcome(bar, "cannot-run", handicap=bar.handicap if options.handicap else "")
     try:
         progress.say(bar, f"setting up place {bar.place}")
-        with places.open(bar.place, bar.rate) as place, _cpus_of(bar):
+        with places.open(bar.place, bar.rate, bar.devices) as place, _cpus_of(bar):
             outcome.place = place.about
             if bar.kind == "value":
                 _measure_value(bar, place, options, outcome, progress)

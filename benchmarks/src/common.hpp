@@ -63,6 +63,7 @@ public:
     void start();
     void stop();
     void report(Figures& figures, std::uint64_t bytes, std::uint64_t operations) const;
+    [[nodiscard]] double seconds() const { return seconds_; }
     [[nodiscard]] std::uint64_t system_calls() const { return system_calls_; }
 
 private:

@@ -16,6 +16,7 @@ void latency(const Arguments& arguments, Figures& figures);
 void many_small(const Arguments& arguments, Figures& figures);
 void syscalls(const Arguments& arguments, Figures& figures);
 void idle(const Arguments& arguments, Figures& figures);
+void scaling(const Arguments& arguments, Figures& figures);
 
 /// The defaults, with --block, --depth and --backend.
 [[nodiscard]] EngineOptions engine_options(const Arguments& arguments);

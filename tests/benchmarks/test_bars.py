@@ -86,6 +86,8 @@ def test_limits_that_mean_nothing_are_refused(text):
         ('place = "loop"', 'place = "moon"', "moon"),
         ('place = "loop"', 'place = "throttled"', "needs a rate"),
         ('place = "loop"', 'place = "loop"\nrate = { bps = 5 }', "rate belongs"),
+        ('place = "loop"', 'place = "loop"\ndevices = 2', "devices belong"),
+        ('place = "loop"', 'place = "throttled"\nrate = { bps = 5 }\ndevices = 9', "from 1 to 8"),
         ('metric = "bandwidth"', 'metric = "beauty"', "beauty"),
         ('handicap = "depth1"', "", "missing .*handicap"),
         ('what = "x"', 'what = "x"\nwat = "y"', "unknown .*wat"),

@@ -103,6 +103,26 @@ def test_the_next_run_removes_what_a_killed_one_left(tmp_path):
 
 
 @needs_root
+def test_several_throttled_devices_are_apart_and_all_go_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "FILE_BYTES", 16 << 20)
+    rate = {"bps": 500_000_000}
+    with places.Places(tmp_path, tmp_path) as made:
+        with made.open("throttled", rate, 2) as two:
+            files = [Path(path) for path in two.fill("{files}").split(",")]
+            assert len({path.stat().st_dev for path in files}) == 2
+            assert all(path.stat().st_size == 16 << 20 for path in files)
+            group = two.cgroup
+            assert group.is_dir()
+        assert not group.is_dir()
+        with made.open("throttled", rate, 3) as three:
+            assert three.device_files()[:2] == files
+        with made.open("throttled", rate) as one:
+            assert one.data_file().stat().st_dev not in {path.stat().st_dev for path in files}
+    assert traces(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_root
 def test_the_loop_disk_takes_direct_io(tmp_path, monkeypatch):
     monkeypatch.setattr(places, "FILE_BYTES", 16 << 20)
     with places.Places(tmp_path, tmp_path) as made, made.open("loop", {}) as place:

@@ -34,7 +34,7 @@ class Made:
 
 
 class Nowhere:
-    def open(self, name, rate):
+    def open(self, name, rate, devices=0):
         import contextlib
 
         return contextlib.nullcontext(places.Place(name))
