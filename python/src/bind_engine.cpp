@@ -3,10 +3,13 @@
 #include "bind.hpp"
 #include "engine_object.hpp"
 #include "errors.hpp"
+#include "file_object.hpp"
 #include "names.hpp"
 #include "request.hpp"
 #include "transfer_object.hpp"
 #include "without_gil.hpp"
+
+#include <penstock/options.hpp>
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -188,14 +191,17 @@ void set(T& option, const std::optional<T>& value) {
     option = value.value_or(option);
 }
 
-void make_engine(EngineObject* self, const std::optional<std::string>& backend,
+void make_engine(EngineObject* self, nb::handle options_file,
+                 const std::optional<std::string>& backend,
                  std::optional<std::uint32_t> block_bytes, std::optional<std::uint32_t> queue_depth,
                  std::optional<std::uint64_t> in_flight_bytes,
                  std::optional<std::uint32_t> channels, std::optional<std::uint32_t> copy_threads,
                  std::optional<std::uint64_t> inline_bytes_max,
                  std::optional<std::uint32_t> transfers_max,
                  std::optional<std::uint64_t> background_bytes) {
-    EngineOptions options = Engine::default_options();
+    EngineOptions options = options_file.is_none()
+                                ? Engine::default_options()
+                                : load_options(path_bytes(options_file, "options", ""));
     if (backend) {
         options.backend = backend_of(*backend);
     }
@@ -411,25 +417,35 @@ void bind_engine(nb::module_& m) {
     bind_depth_limit(m);
     bind_stats(m);
     bind_description(m);
-    nb::class_<EngineObject> engine(m, "Engine", nb::is_weak_referenceable(),
-                                    "Moves bytes between files and memory at the speed of the "
-                                    "device. Thread-safe; works on after a fork.\n\n"
-                                    "backend: 'auto' ('io_uring', else 'libaio', else 'posix'), or "
-                                    "one of these. block_bytes: of a request at\n"
-                                    "most. queue_depth, in_flight_bytes: at the device, a channel. "
-                                    "channels: a device. copy_threads: for memory\n"
-                                    "that the device cannot reach itself. inline_bytes_max: "
-                                    "blocking transfers up to this run on the caller's\n"
-                                    "thread. transfers_max: beyond it WouldBlock; 0: no limit. "
-                                    "What is not given has the value of its\n"
-                                    "environment variable (PENSTOCK_BLOCK_BYTES, ...) or its "
-                                    "default. As a context manager it is closed at the end.");
+    nb::class_<EngineObject> engine(
+        m, "Engine", nb::is_weak_referenceable(),
+        "Moves bytes between files and memory at the speed of the "
+        "device. Thread-safe; works on after a fork.\n\n"
+        "options: an options file, as `penstock tune -o FILE` writes "
+        "it; what is given beside it beats it.\n"
+        "backend: 'auto' ('io_uring', else 'libaio', else 'posix'), or "
+        "one of these. block_bytes: of a request at\n"
+        "most. queue_depth, in_flight_bytes: at the device, a channel. "
+        "channels: a device. copy_threads: for memory\n"
+        "that the device cannot reach itself. inline_bytes_max: "
+        "blocking transfers up to this run on the caller's\n"
+        "thread. transfers_max: beyond it WouldBlock; 0: no limit. "
+        "What is not given has the value of the\n"
+        "file, of its environment variable (PENSTOCK_BLOCK_BYTES, ...) or its "
+        "default. As a context manager it is closed at the end.");
     engine
-        .def("__init__", make_engine, nb::kw_only(), nb::arg("backend") = nb::none(),
-             nb::arg("block_bytes") = nb::none(), nb::arg("queue_depth") = nb::none(),
-             nb::arg("in_flight_bytes") = nb::none(), nb::arg("channels") = nb::none(),
-             nb::arg("copy_threads") = nb::none(), nb::arg("inline_bytes_max") = nb::none(),
-             nb::arg("transfers_max") = nb::none(), nb::arg("background_bytes") = nb::none())
+        .def("__init__", make_engine, nb::kw_only(), nb::arg("options").none() = nb::none(),
+             nb::arg("backend") = nb::none(), nb::arg("block_bytes") = nb::none(),
+             nb::arg("queue_depth") = nb::none(), nb::arg("in_flight_bytes") = nb::none(),
+             nb::arg("channels") = nb::none(), nb::arg("copy_threads") = nb::none(),
+             nb::arg("inline_bytes_max") = nb::none(), nb::arg("transfers_max") = nb::none(),
+             nb::arg("background_bytes") = nb::none(),
+             nb::sig("def __init__(self, *, options: str | bytes | os.PathLike[str] | "
+                     "os.PathLike[bytes] | None = None, backend: str | None = None, block_bytes: "
+                     "int | None = None, queue_depth: int | None = None, in_flight_bytes: int | "
+                     "None = None, channels: int | None = None, copy_threads: int | None = None, "
+                     "inline_bytes_max: int | None = None, transfers_max: int | None = None, "
+                     "background_bytes: int | None = None) -> None"))
         .def(
             "drain",
             [](EngineObject& e, nb::handle timeout) {

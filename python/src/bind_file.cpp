@@ -11,7 +11,7 @@
 
 namespace penstock::python {
 
-std::string path_bytes(nb::handle path, const char* argument) {
+std::string path_bytes(nb::handle path, const char* argument, const char* others) {
     PyObject* encoded = nullptr;
     if (PyUnicode_FSConverter(path.ptr(), &encoded) == 0) {
         if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) {
@@ -19,7 +19,7 @@ std::string path_bytes(nb::handle path, const char* argument) {
         }
         PyErr_Clear();
         raise_type(std::string(argument) + ": this is a " + type_text(path) +
-                   "; give a path (str, bytes, os.PathLike) or a penstock.File");
+                   "; give a path (str, bytes, os.PathLike)" + others);
     }
     const nb::object owner = nb::steal(encoded);
     char* data = nullptr;

@@ -18,8 +18,9 @@ struct FileObject {
     Access access = Access::kRead;
 };
 
-/// The bytes of a path: str, bytes or os.PathLike.
-[[nodiscard]] std::string path_bytes(nb::handle path, const char* argument);
+/// The bytes of a path: str, bytes or os.PathLike. `others`: what else the argument takes.
+[[nodiscard]] std::string path_bytes(nb::handle path, const char* argument,
+                                     const char* others = " or a penstock.File");
 [[nodiscard]] nb::object path_object(const std::string& path);
 
 }  // namespace penstock::python

@@ -41,8 +41,8 @@ double half_range(const std::vector<double>& values) {
 
 double student(double confidence, std::size_t degrees) {
     double low = 0;
-    double high = 1e6;
-    for (int i = 0; i < 64; ++i) {
+    double high = 1e5;
+    for (int i = 0; i < 48; ++i) {
         const double middle = (low + high) / 2;
         (student_within(middle, degrees) < confidence ? low : high) = middle;
     }
