@@ -15,7 +15,8 @@ from typing import Any as _Any
 
 from penstock.deepnvme._builders import AsyncIOBuilder, GDSBuilder, PinMemoryBuilder, UtilsBuilder
 from penstock.deepnvme._functions import aio_read, aio_write, cast_to_byte_tensor, deepspeed_memcpy
-from penstock.deepnvme._handle import aio_handle, gds_handle
+from penstock.deepnvme._gds import gds_handle
+from penstock.deepnvme._handle import aio_handle
 from penstock.deepnvme._pinned import pin_handle
 
 __all__ = [

@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from penstock.deepnvme import _functions, _handle, _pinned
+from penstock.deepnvme import _functions, _gds, _handle, _pinned
 
 
 def _module(name: str, **members: Any) -> ModuleType:
@@ -22,7 +22,7 @@ _ASYNC_IO = _module(
     aio_write=_functions.aio_write,
     deepspeed_memcpy=_functions.deepspeed_memcpy,
 )
-_GDS = _module("gds", gds_handle=_handle.gds_handle)
+_GDS = _module("gds", gds_handle=_gds.gds_handle)
 _PIN_MEMORY = _module("pin_memory", pin_handle=_pinned.pin_handle)
 _UTILS = _module("utils", cast_to_byte_tensor=_functions.cast_to_byte_tensor)
 
@@ -77,11 +77,11 @@ class GDSBuilder(AsyncIOBuilder):
 
     def is_compatible(self, verbose: bool = False) -> bool:
         """False; `error_log` has the reason, and with `verbose` it is logged."""
-        self.error_log = _handle.GDS_REASON
+        self.error_log = _gds.GDS_REASON
         if verbose:
             import logging
 
-            logging.getLogger("penstock.deepnvme").warning("%s is not compatible: %s", self.NAME, _handle.GDS_REASON)
+            logging.getLogger("penstock.deepnvme").warning("%s is not compatible: %s", self.NAME, _gds.GDS_REASON)
         return False
 
 

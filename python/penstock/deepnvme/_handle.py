@@ -16,22 +16,24 @@ that are done, and waits for the oldest where too many are open.
 from __future__ import annotations
 
 import errno
-import fcntl
 import operator
 import os
 import resource
 from _thread import allocate_lock
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from penstock import _core
-from penstock._errors import Cancelled, Error, Unsupported, WouldBlock
+from penstock._errors import Error, WouldBlock
 from penstock.deepnvme import _pinned
+from penstock.deepnvme._files import make_private, offset_in_file, renamed, where
 
 _MISSING: Any = object()
 _ALIGNMENT_BYTES = 512  # what DeepNVMe says of every device
 _COMPARED_BYTES = 4 << 20  # of a file at once, by validate
 _BLOCK_BYTES_MAX = 1 << 30
+_WAITED_AT_ONCE = 32
 
 _forks = 0
 
@@ -69,72 +71,6 @@ def _flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
-class _Named:
-    """What an operation works on: the name for people, and the path that the engine opens."""
-
-    __slots__ = ("path", "shown")
-
-    def __init__(self, path: Any, shown: str) -> None:
-        self.path = path
-        self.shown = shown
-
-    def renamed(self, error: BaseException) -> BaseException:
-        """The same error about the name for people."""
-        if self.path == self.shown or not isinstance(error, Error) or error.filename != self.path:
-            return error
-        message = error.message.replace(self.path, self.shown)
-        return type(error)(message, error.errno, error.operation, self.shown, error.offset)
-
-
-def _bad_descriptor(verb: str, fd: int, what: str, cure: str) -> Error:
-    return Error(f"{verb} by descriptor {fd}: {what}; {cure}", errno.EBADF, verb)
-
-
-def _named_by_descriptor(fd: int, write: bool) -> _Named:
-    """The file of a descriptor. It is opened anew, so the caller's may be closed, or lack O_DIRECT."""
-    verb = "write" if write else "read"
-    try:
-        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-    except (OSError, ValueError, OverflowError):
-        raise _bad_descriptor(verb, fd, "it is not open", "open the file first, or give its path") from None
-    mode = flags & os.O_ACCMODE
-    if flags & os.O_PATH or mode == (os.O_RDONLY if write else os.O_WRONLY):
-        asked = "writing" if write else "reading"
-        raise _bad_descriptor(verb, fd, f"it is not open for {asked}", "open it with os.O_RDWR, or give the path")
-    path = f"/proc/self/fd/{fd}"
-    try:
-        shown = f"{os.readlink(path)} (descriptor {fd})"
-    except OSError as error:
-        raise Unsupported(
-            f"{verb} by descriptor {fd}: {path} cannot be read ({error.strerror}), and the file is opened anew through "
-            "it; mount /proc, or give the path",
-            operation=verb,
-        ) from None
-    return _Named(path, shown)
-
-
-def _named(place: Any, write: bool) -> _Named:
-    if isinstance(place, int):
-        if isinstance(place, bool):
-            raise TypeError("filename: this is a bool; give a path (str, pathlib.Path) or an open descriptor (int)")
-        return _named_by_descriptor(place, write)
-    try:
-        path = os.fspath(place)
-    except TypeError:
-        raise TypeError(
-            f"filename: this is a {type(place).__name__}; give a path (str, pathlib.Path) or an open descriptor (int)"
-        ) from None
-    return _Named(path, os.fsdecode(path))
-
-
-def _make_private(path: Any) -> None:
-    """As DeepNVMe does, a new file is its owner's alone: 0600 less umask, where File() would say 0666."""
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o600))
-    except (OSError, ValueError):
-        pass  # opening it says why
-
-
 def _meta_or_same(buffer: Any, error: ValueError) -> ValueError:
     if getattr(buffer, "is_meta", False):
         return ValueError("buffer: a meta tensor has no memory; give torch.empty_like(tensor, device='cpu')")
@@ -148,7 +84,7 @@ def _contiguous(buffer: Any) -> Any:
     return buffer.detach().contiguous()
 
 
-def _compare(named: _Named, file: _core.File, buffer: Any, offset: int) -> None:
+def _compare(shown: str, file: _core.File, buffer: Any, offset: int) -> None:
     """Reads again what was moved, and raises at the first byte that differs."""
     expected = memoryview(_core.as_bytes(buffer))  # type: ignore[arg-type]
     scratch = bytearray(min(len(expected), _COMPARED_BYTES))
@@ -160,12 +96,12 @@ def _compare(named: _Named, file: _core.File, buffer: Any, offset: int) -> None:
         if bytes(again) != bytes(part):
             at = next(i for i in range(len(part)) if again[i] != part[i])
             raise Error(
-                f"validate '{named.shown}': byte {begin + at} of the tensor is {part[at]}, and the file has "
+                f"validate '{shown}': byte {begin + at} of the tensor is {part[at]}, and the file has "
                 f"{again[at]} at offset {offset + begin + at}; was either changed meanwhile? If not, look at the "
                 "kernel log (dmesg)",
                 errno.EIO,
                 "validate",
-                named.shown,
+                shown,
                 offset + begin + at,
             )
 
@@ -173,12 +109,13 @@ def _compare(named: _Named, file: _core.File, buffer: Any, offset: int) -> None:
 class _Followed:
     """A transfer with a name of its own in errors, or a comparison to make when it is done."""
 
-    __slots__ = ("_check", "_error", "_named", "_over", "_transfer")
+    __slots__ = ("_check", "_error", "_over", "_path", "_shown", "_transfer")
 
-    def __init__(self, transfer: _core.Transfer, named: _Named, check: Any) -> None:
-        self._transfer = transfer
-        self._named = named
-        self._check = check  # None, or (file, buffer, offset)
+    def __init__(self, transfer: _core.Transfer, path: Any, shown: str | None, check: Any) -> None:
+        self._transfer: _core.Transfer | None = transfer
+        self._path = path
+        self._shown = shown
+        self._check = check  # None, or the arguments of _compare()
         self._error: BaseException | None = None
         self._over = False
 
@@ -188,10 +125,10 @@ class _Followed:
             error = _outcome(transfer)
             if error is None and check is not None:
                 try:
-                    _compare(self._named, *check)
+                    _compare(*check)
                 except Error as found:
                     error = found
-            self._error = None if error is None else self._named.renamed(error)
+            self._error = None if error is None else renamed(error, self._path, self._shown)
             self._over = True
             self._transfer = self._check = None
         if self._error is not None:
@@ -219,6 +156,17 @@ def _outcome(operation: Any) -> BaseException | None:
         # Its traceback would keep the operation, and with it the descriptors of a file.
         return error.with_traceback(None)
     return None
+
+
+def _outcomes(operations: deque[Any]) -> Iterator[BaseException | None]:
+    """The outcome of each, which is let go then, and with it the descriptors of its file."""
+    while operations:
+        # They end about in the order in which they began: one sleep for many.
+        _outcome(operations[min(len(operations), _WAITED_AT_ONCE) - 1])
+        for _ in range(min(len(operations), _WAITED_AT_ONCE)):
+            error = _outcome(operations[0])
+            operations.popleft()
+            yield error
 
 
 def _first_of(errors: list[BaseException]) -> BaseException | None:
@@ -369,38 +317,38 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
 
     # ---- opening
 
-    def _open(self, named: _Named, write: bool, buffer: Any) -> _core.File:
-        path = named.path
+    def _open(self, path: Any, shown: str | None, write: bool, buffer: Any) -> _core.File:
         if write and not os.access(path, os.F_OK):
             _core.as_bytes(buffer)  # type: ignore[arg-type]  # what cannot be written makes no file
-            _make_private(path)
+            make_private(path)
         while True:
             try:
                 return _core.File(path, "w" if write else "r")
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._let_go(len(self._pending) // 2):
-                    raise named.renamed(error) from None
+                    raise renamed(error, path, shown) from None
 
-    def _prepare(self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool) -> tuple[Any, ...]:
-        """Everything that may be wrong at the call: (named, file, buffer, offset, check)."""
+    def _prepare(
+        self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool
+    ) -> tuple[_core.File, Any, int, Any, Any, Any]:
+        """Everything that may be wrong at the call: (file, buffer, offset, path, shown, check)."""
         if isinstance(buffer, (list, tuple)):
             raise TypeError(f"buffer: this is a {type(buffer).__name__}; give one tensor")
-        offset = operator.index(offset)
-        if offset < 0:
-            raise ValueError(f"file_offset: {offset} is no place in a file; give bytes from its start, 0 or more")
-        named = _named(place, write)
+        if type(offset) is not int or offset < 0:
+            offset = offset_in_file(offset)
+        path, shown = (place, None) if type(place) is str else where(place, write)
         try:
-            file = self._open(named, write, buffer)
+            file = self._open(path, shown, write, buffer)
         except ValueError as error:
             copy = _contiguous(buffer) if write else None
             if copy is None:
                 raise _meta_or_same(buffer, error) from None
             buffer = copy
-            file = self._open(named, write, buffer)
+            file = self._open(path, shown, write, buffer)
         check = None
         if validate:
-            check = (self._open(named, False, buffer), buffer, offset)
-        return named, file, buffer, offset, check
+            check = (shown or os.fsdecode(path), self._open(path, shown, False, buffer), buffer, offset)
+        return file, buffer, offset, path, shown, check
 
     # ---- moving
 
@@ -416,8 +364,9 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
     def _submit(self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool = False) -> None:
         if self._forks != _forks:
             self._begin()  # what is pending is the parent's
-        self._let_go(self._files_max)
-        named, file, buffer, offset, check = self._prepare(write, buffer, place, offset, validate)
+        if len(self._pending) >= self._files_max:
+            self._let_go(self._files_max // 2)
+        file, buffer, offset, path, shown, check = self._prepare(write, buffer, place, offset, validate)
         verb = _core.write_async if write else _core.read_async
         while True:
             try:
@@ -426,8 +375,8 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             except WouldBlock:
                 if not self._let_go(0):
                     raise
-        if check is not None or named.path != named.shown:
-            operation = _Followed(operation, named, check)
+        if check is not None or shown is not None:
+            operation = _Followed(operation, path, shown, check)
         with self._lock:
             self._pending.append(operation)
 
@@ -435,13 +384,13 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         """One operation by itself, on this thread."""
         if self._forks != _forks:
             self._begin()
-        named, file, buffer, offset, check = self._prepare(write, buffer, place, offset, validate)
+        file, buffer, offset, path, shown, check = self._prepare(write, buffer, place, offset, validate)
         try:
             self._move(_core.write if write else _core.read, write, file, buffer, offset)
             if check is not None:
-                _compare(named, *check)
+                _compare(*check)
         except Error as error:
-            raise named.renamed(error) from None
+            raise renamed(error, path, shown) from None
 
     def _now(self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool = False) -> int:
         """One operation, and all that are pending with it."""
@@ -452,28 +401,25 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         return 1
 
     def _let_go(self, most: int) -> bool:
-        """Counts off operations at the head that are done, and waits for the oldest while more than `most` are pending.
-
-        Whether it found any.
-        """
-        found = False
-        while True:
-            pending = self._pending
-            try:
-                head = pending[0]
-            except IndexError:
-                return found
-            if not head.done and len(pending) <= most:
-                return found
-            error = _outcome(head)
+        """Waits for the oldest operations until `most` are left, and counts these off. Whether there were any."""
+        with self._lock:
+            oldest = deque(self._pending.popleft() for _ in range(len(self._pending) - most))
+            if not oldest:
+                return False
+            self._claims[id(oldest)] = oldest
+        done, errors = 0, list[BaseException]()
+        try:
+            for error in _outcomes(oldest):
+                done += 1
+                if error is not None:
+                    errors.append(error)
+        finally:
             with self._lock:
-                # A wait() may have taken it meanwhile, and counts it then.
-                if pending is self._pending and pending and pending[0] is head:
-                    pending.popleft()
-                    self._completed += 1
-                    if error is not None:
-                        self._errors.append(error)
-            found = True
+                del self._claims[id(oldest)]
+                self._pending.extendleft(reversed(oldest))  # where it was interrupted
+                self._completed += done
+                self._errors += errors
+        return True
 
     def wait(self) -> int:
         """Waits for all operations of the handle. How many are done that no wait() had counted; 0 when there are none.
@@ -495,11 +441,15 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             mine, self._pending = self._pending, deque()
             completed, self._completed = self._completed, 0
             errors, self._errors = self._errors, []
-            others = [operation for claim in self._claims.values() for operation in claim]
+            others = [operation for claim in self._claims.values() for operation in list(claim)]
             if mine:
                 self._claims[id(mine)] = mine
         try:
-            found = [*errors, *filter(None, map(_outcome, [*mine, *others]))]
+            for error in _outcomes(mine):
+                completed += 1
+                if error is not None:
+                    errors.append(error)
+            theirs = [*filter(None, map(_outcome, others))]
         except BaseException:
             with self._lock:
                 self._claims.pop(id(mine), None)
@@ -508,10 +458,10 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
                 self._completed += completed
                 self._errors = errors + self._errors
             raise
-        if mine:
+        if id(mine) in self._claims:
             with self._lock:
                 del self._claims[id(mine)]
-        return completed + len(mine), _first_of(found)
+        return completed, _first_of(errors + theirs)
 
     # ---- the verbs
 
@@ -581,47 +531,3 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
     def is_pinned(self, buffer: Any) -> bool:
         """pin_handle.is_pinned()."""
         return _pinned.is_pinned(buffer)
-
-
-GDS_REASON = (
-    "this version of Penstock moves CPU tensors only: GPUDirect Storage (cuFile) is not in it; "
-    "use AsyncIOBuilder().load().aio_handle() with a CPU tensor, and copy to the GPU from there"
-)
-
-
-def _refuse(name: str) -> Any:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise Unsupported(f"gds_handle.{name}: {GDS_REASON}", operation=name)
-
-    refuse.__name__ = name
-    refuse.__qualname__ = f"gds_handle.{name}"
-    refuse.__doc__ = "Raises penstock.Unsupported with the reason."
-    return refuse
-
-
-class gds_handle:  # noqa: N801 (DeepNVMe's name)
-    """DeepNVMe's handle for GPU tensors. Not in this version: making one, and every verb, raises penstock.Unsupported
-    (an OSError) with the reason."""
-
-    def __init__(
-        self,
-        block_size: int = 1024 * 1024,
-        queue_depth: int = 128,
-        single_submit: bool = False,
-        overlap_events: bool = False,
-        intra_op_parallelism: int = 1,
-    ) -> None:
-        raise Unsupported(f"gds_handle: {GDS_REASON}", operation="gds_handle")
-
-
-for _name in (
-    *(name for name in vars(aio_handle) if not name.startswith("_")),
-    "new_pinned_device_tensor",
-    "free_pinned_device_tensor",
-    "pin_device_tensor",
-    "unpin_device_tensor",
-):
-    setattr(gds_handle, _name, _refuse(_name))
-del _name
-
-__all__ = ["GDS_REASON", "Cancelled", "aio_handle", "gds_handle"]
