@@ -94,6 +94,32 @@ def signals_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+# What an engine lets through unless it is told otherwise, by the name of its environment variable.
+ENGINE_DEFAULTS = {"PENSTOCK_BLOCK_BYTES": 1 << 20, "PENSTOCK_QUEUE_DEPTH": 128, "PENSTOCK_IN_FLIGHT_BYTES": 16 << 20}
+
+
+def engine_settings(block_bytes: int, depth: int) -> dict[str, int]:
+    """The variables under which an engine lets blocks and depth of this size through; none where it does anyway."""
+    wanted = {
+        "PENSTOCK_BLOCK_BYTES": min(-(-block_bytes // 65536) * 65536, 1 << 30),
+        "PENSTOCK_QUEUE_DEPTH": min(depth, 4096),
+        "PENSTOCK_IN_FLIGHT_BYTES": block_bytes * depth,
+    }
+    return {name: value for name, value in wanted.items() if value > ENGINE_DEFAULTS[name]}
+
+
+@contextmanager
+def engine_lets_through(block_bytes: int, depth: int) -> Iterator[None]:
+    """An engine that this process or a child makes meanwhile has room for these; what the user set stays."""
+    ours = {name: str(v) for name, v in engine_settings(block_bytes, depth).items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
+
+
 def _cpu_model() -> str:
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith("model name"):

@@ -413,7 +413,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     out("Successful validation of command line arguments")
     try:
-        with _tools.signals_raise():
+        with _tools.signals_raise(), _tools.engine_lets_through(args.block_size, args.queue_depth):
             outcome = measure(args, out, Progress())
         report(outcome, out)
         if args.json:

@@ -253,6 +253,11 @@ class _Sweep:
         name = setting.log_name(operation, len(args.nvme_dir))
         (self._folders[operation] / name).write_text(setting.median_log(operation), encoding="utf-8")
 
+    def largest(self) -> tuple[int, int]:
+        """Block bytes and depth that the engine has to let through for all settings."""
+        found = [setting.ours() for setting in self.settings]
+        return max(one["block_size"] for one in found), max(one["queue_depth"] for one in found)
+
     def best(self) -> Setting:
         """The largest sum of the medians of what was measured; of those that are not told apart from it the first, so
         that chance does not choose."""
@@ -312,6 +317,10 @@ def _report(args: argparse.Namespace, sweep: _Sweep, out: Any, say: Any) -> None
     path.write_text(config + "\n", encoding="utf-8")
     say(f"How sure: {sweep.verdict()}")
     say(f"For a DeepSpeed configuration (also in {path}):\n{config}")
+    beyond = _tools.engine_settings(best.ours()["block_size"], best.queue_depth)
+    if beyond:
+        words = " ".join(f"{name}={value}" for name, value in beyond.items())
+        say(f"That is more than Penstock's engine lets through by itself; start the training with\n{words}")
     figures = dict.fromkeys(("read", "write"), "not measured")
     figures |= {operation: f"{best.median(operation) / BYTES_PER_GB:5.2f}" for operation in sweep.operations}
     out(f"Best performance (GB/sec): read = {figures['read']}, write = {figures['write']}")
@@ -341,7 +350,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     out(f"Running DeepNVMe performance tuning on {args.nvme_dir}")
     try:
-        with _tools.signals_raise():
+        with _tools.signals_raise(), _tools.engine_lets_through(*sweep.largest()):
             sweep.run()
         _report(args, sweep, out, say)
         if args.json:

@@ -324,6 +324,32 @@ def test_what_is_not_told_apart_is_not_chosen_by_chance():
     assert "nothing says how sure" in sweep_of((1.0,), (2.0,)).verdict()
 
 
+def test_the_engine_lets_through_what_is_asked_for(monkeypatch):
+    import penstock
+
+    for name in _tools.ENGINE_DEFAULTS:
+        monkeypatch.delenv(name, raising=False)
+    with penstock.Engine() as engine:
+        plain = engine.describe().options
+    assert list(_tools.ENGINE_DEFAULTS.values()) == [plain.block_bytes, plain.queue_depth, plain.in_flight_bytes]
+    assert _tools.engine_settings(plain.block_bytes, 16) == {}
+    monkeypatch.setenv("PENSTOCK_QUEUE_DEPTH", "200")
+    with _tools.engine_lets_through((8 << 20) - 1, 256), penstock.Engine() as engine:
+        options = engine.describe().options
+    assert (options.block_bytes, options.queue_depth) == (8 << 20, 200)
+    assert options.in_flight_bytes == ((8 << 20) - 1) * 256
+    assert "PENSTOCK_BLOCK_BYTES" not in os.environ
+
+
+def test_a_choice_beyond_the_engine_says_what_to_set(tune, tmp_path):
+    config = tmp_path / "sweep.json"
+    config.write_text(json.dumps({"block_size": ["8M"], "queue_depth": [4]}))
+    status, _, err = tune("--sweep_config", str(config), "--no_write", "--rounds", "1")
+    assert (
+        status == 0 and "start the training with\nPENSTOCK_BLOCK_BYTES=8388608 PENSTOCK_IN_FLIGHT_BYTES=33554432" in err
+    )
+
+
 def test_both_make_pages(folder, tmp_path):
     from penstock import report
 
