@@ -162,6 +162,13 @@ def parts(long=False):
                 needs=["benchmarks/bars.toml"],
                 long=True,
             ),
+            Part(
+                "browser",
+                300,
+                [Step("wheel", tool("build_wheel"), gate=True), Step("pytest", pytest("tests/browser"), count="junit")],
+                needs=["tests/browser/test_*.py"],
+                long=True,
+            ),
             Part("fresh", 2400, [Step("debian 12", ["tools/fresh.sh"])], long=True),
         ]
     return all_parts
