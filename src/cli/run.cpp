@@ -32,6 +32,11 @@ constexpr const char* kFooter = R"(Examples:
   penstock bench /data --against fio   the same beside fio, in turns
   penstock tune /data -o tuned.json    the best settings for this disk, under a minute
 
+With the Python package, which calls this program for all else:
+  penstock report bench.json           one HTML page of what --json wrote
+  penstock ds_io                       DeepSpeed's I/O benchmark, on Penstock
+  penstock ds_nvme_tune                DeepSpeed's tuner, on Penstock
+
 `penstock COMMAND --help` says more.)";
 
 struct CommandLine {
@@ -78,6 +83,11 @@ bool is_unknown_command(const CommandLine& line, const std::string& word) {
            word != line.tune->get_name() && word != line.doctor->get_name();
 }
 
+// Python has them, in front of this program.
+bool is_python_command(const std::string& word) {
+    return word == "report" || word == "ds_io" || word == "ds_nvme_tune";
+}
+
 int run_command(CommandLine& line, std::span<const std::string> args) {
     const InterruptGuard guard;
     try {
@@ -110,6 +120,14 @@ int run(std::span<const std::string> args) {
     try {
         if (args.empty()) {
             fmt::print("{}", line.app.help());
+            return kWrongUsage;
+        }
+        if (is_python_command(args[0])) {
+            fmt::print(
+                stderr,
+                "penstock: '{}' comes with the Python package, whose own penstock command has "
+                "it: pip install penstock\n",
+                args[0]);
             return kWrongUsage;
         }
         if (is_unknown_command(line, args[0])) {

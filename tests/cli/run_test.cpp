@@ -23,6 +23,16 @@ TEST(RunTest, HelpTeachesWithExamples) {
     }
 }
 
+TEST(RunTest, CommandsOfThePythonPackageAreListedAndNamedAsSuch) {
+    const Outcome help = run_cli({"--help"});
+    for (const std::string name : {"report", "ds_io", "ds_nvme_tune"}) {
+        EXPECT_THAT(help.out, HasSubstr("penstock " + name));
+        const Outcome outcome = run_cli({name, "--help"});
+        EXPECT_EQ(outcome.status, 2);
+        EXPECT_THAT(outcome.err, HasSubstr("'" + name + "' comes with the Python package"));
+    }
+}
+
 TEST(RunTest, BenchHelpTellsBinaryAndDecimalApart) {
     const Outcome outcome = run_cli({"bench", "--help"});
     EXPECT_THAT(outcome.out, HasSubstr("1 KiB = 1024 bytes"));
