@@ -19,15 +19,10 @@ import small_model
 
 
 def configuration(arguments, folder):
-    zero = {"stage": 3, "stage3_param_persistence_threshold": 0}
-    if arguments.store == "nvme":
-        zero["offload_param"] = {
-            "device": "nvme",
-            "nvme_path": folder,
-            "buffer_count": 12,
-            "buffer_size": 4 * arguments.width**2,  # the largest parameter
-            "max_in_cpu": 0,
-        }
+    place = {"device": "nvme", "nvme_path": folder} if arguments.store == "nvme" else {"device": "cpu"}
+    # A buffer holds the largest parameter; what is under 1 MiB DeepSpeed keeps in memory.
+    buffers = {"buffer_count": 12, "buffer_size": 4 * arguments.width**2, "max_in_cpu": 0}
+    zero = {"stage": 3, "stage3_param_persistence_threshold": 0, "offload_param": {**place, **buffers}}
     return {
         "train_micro_batch_size_per_gpu": 1,
         "zero_optimization": zero,
@@ -41,7 +36,7 @@ def generate(arguments, folder):
 
     torch.manual_seed(arguments.seed)
     configured = configuration(arguments, folder)
-    with deepspeed.zero.Init(config_dict_or_path=configured, enabled=arguments.store == "nvme"):
+    with deepspeed.zero.Init(config_dict_or_path=configured):
         model = small_model.Transformer(width=arguments.width, layers=arguments.layers)
     engine, *_ = deepspeed.initialize(model=model, config=configured)
     engine.module.eval()

@@ -26,14 +26,14 @@ def configuration(arguments, folder):
         # DeepSpeed 0.19.8 prefetches a parameter of a model as small as this one twice, and stops with an assertion.
         "stage3_prefetch_bucket_size": 0,
     }
-    if arguments.store == "nvme":
-        nvme = {"device": "nvme", "nvme_path": folder}
-        if arguments.offload in ("optimizer", "both"):
-            zero["offload_optimizer"] = {**nvme, "buffer_count": 4, "pipeline_read": arguments.pipeline}
-            zero["offload_optimizer"]["pipeline_write"] = arguments.pipeline
-        if arguments.offload in ("parameters", "both"):
-            # A buffer holds the largest parameter; what is under 1 MiB DeepSpeed keeps in memory.
-            zero["offload_param"] = {**nvme, "buffer_count": 12, "buffer_size": 4 * arguments.width**2, "max_in_cpu": 0}
+    # "cpu" is DeepSpeed's offload too, with the same arithmetic in the same order, and the state in memory.
+    place = {"device": "nvme", "nvme_path": folder} if arguments.store == "nvme" else {"device": "cpu"}
+    if arguments.offload in ("optimizer", "both"):
+        pipeline = {"pipeline_read": arguments.pipeline, "pipeline_write": arguments.pipeline}
+        zero["offload_optimizer"] = {**place, **pipeline, "buffer_count": 4}
+    if arguments.offload in ("parameters", "both"):
+        # A buffer holds the largest parameter; what is under 1 MiB DeepSpeed keeps in memory.
+        zero["offload_param"] = {**place, "buffer_count": 12, "buffer_size": 4 * arguments.width**2, "max_in_cpu": 0}
     return {
         "train_micro_batch_size_per_gpu": 4,
         "zero_optimization": zero,
@@ -50,7 +50,7 @@ def train(arguments, folder):
 
     torch.manual_seed(arguments.seed)
     configured = configuration(arguments, folder)
-    with deepspeed.zero.Init(config_dict_or_path=configured, enabled=arguments.store == "nvme"):
+    with deepspeed.zero.Init(config_dict_or_path=configured):
         model = small_model.Transformer(width=arguments.width, layers=arguments.layers)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=configured)
     choose = torch.Generator().manual_seed(arguments.seed)

@@ -32,6 +32,8 @@ To see that it is so:            print(penstock.default_engine().stats())
 The exit status is the program's; 2 when there is nothing to run.
 """
 
+_OF_THE_VERSION: dict[str, object] = {"__annotations__": {}, "__cached__": None}
+
 
 def main(arguments: list[str]) -> None:
     if arguments[:1] in (["-h"], ["--help"]):
@@ -56,8 +58,18 @@ def main(arguments: list[str]) -> None:
         _run_script(arguments[0])
 
 
+def _new_main() -> types.ModuleType:
+    """The module that the program is, in our place: what it finds there is its own."""
+    module = types.ModuleType("__main__")
+    # Which of these a program has depends on the version of Python; ours began as one.
+    vars(module).update({name: value for name, value in _OF_THE_VERSION.items() if name in globals()})
+    vars(module)["__builtins__"] = __builtins__
+    sys.modules["__main__"] = module
+    return module
+
+
 def _run_module(name: str) -> None:
-    sys.modules["__main__"] = types.ModuleType("__main__")  # not ours: what the program finds there is its own
+    _new_main()
     runpy._run_module_as_main(name)  # what `python -m` itself calls; it sets argv[0]
 
 
@@ -73,14 +85,8 @@ def _run_script(path: str) -> None:
     with io.open_code(os.path.abspath(path)) as file:
         source = file.read()
     # As the interpreter sets it up; multiprocessing finds the script again by __file__ and the missing __spec__.
-    module = types.ModuleType("__main__")
-    vars(module).update(
-        __builtins__=__builtins__,
-        __file__=path,
-        __cached__=None,
-        __loader__=importlib.machinery.SourceFileLoader("__main__", path),
-    )
-    sys.modules["__main__"] = module
+    module = _new_main()
+    vars(module).update(__file__=path, __loader__=importlib.machinery.SourceFileLoader("__main__", path))
     exec(compile(source, path, "exec", dont_inherit=True), vars(module))
 
 
