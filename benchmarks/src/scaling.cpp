@@ -19,21 +19,19 @@ std::vector<std::string> split(const std::string& list) {
     return parts;
 }
 
-/// A piece of one file to the same place of its memory.
-struct Piece {
-    std::uint32_t file;
-    std::uint64_t offset;
-    std::uint64_t bytes;
-};
+constexpr std::uint64_t kWindow = std::uint64_t{32} << 20;  // of memory a device, used in turns
 
-TransferRequest request_of(const std::vector<File>& files, const std::vector<Piece>& pieces,
-                           Memory& memory, std::uint64_t bytes_each, bool write) {
+/// All of the files from `first` to before `end`.
+TransferRequest request_of(const std::vector<File>& files, std::size_t first, std::size_t end,
+                           const Memory& memory, std::uint64_t bytes_each, bool write) {
     TransferRequest request;
     request.write = write;
     request.files = files;
-    for (const Piece& piece : pieces) {
-        std::byte* const to = memory.data() + piece.file * bytes_each + piece.offset;
-        request.extents.push_back({piece.offset, piece.bytes, to, piece.file});
+    for (std::size_t i = first; i < end; ++i) {
+        for (std::uint64_t at = 0; at < bytes_each; at += kWindow) {
+            request.extents.push_back({at, std::min(kWindow, bytes_each - at),
+                                       memory.data() + i * kWindow, static_cast<std::uint32_t>(i)});
+        }
     }
     return request;
 }
@@ -48,25 +46,23 @@ void scaling(const Arguments& arguments, Figures& figures) {
     if (devices < 1 || devices > paths.size()) {
         throw std::invalid_argument("scaling: --devices is 1 to the number of --paths");
     }
-    Memory memory(devices * bytes);
+    const Memory memory(devices * kWindow);
     Engine engine;
     std::vector<File> files;
-    std::vector<Piece> pieces;
-    for (std::uint32_t i = 0; i < devices; ++i) {
+    for (std::size_t i = 0; i < devices; ++i) {
         files.emplace_back(paths[i],
                            FileOptions{.access = write ? Access::kReadWrite : Access::kRead});
-        pieces.push_back({i, 0, bytes});
         // Rings and threads come with the first transfer to a device.
         engine.read_async(files.back(), {memory.data(), 4096}).wait();
     }
     Meter meter;
     meter.start();
     if (arguments.handicap("in_turn")) {
-        for (const Piece& piece : pieces) {
-            engine.run(request_of(files, {piece}, memory, bytes, write)).wait();
+        for (std::size_t i = 0; i < devices; ++i) {
+            engine.run(request_of(files, i, i + 1, memory, bytes, write)).wait();
         }
     } else {
-        engine.run(request_of(files, pieces, memory, bytes, write)).wait();
+        engine.run(request_of(files, 0, devices, memory, bytes, write)).wait();
     }
     meter.stop();
     meter.report(figures, devices * bytes, devices * bytes / engine.options().block_bytes);
