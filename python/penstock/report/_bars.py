@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from collections import Counter
 from dataclasses import dataclass
 
@@ -13,8 +14,6 @@ from penstock.report._common import environment_table
 from penstock.report._model import Cell, Chart, Part, Section, Table, Text
 from penstock.report._read import Document, Field
 from penstock.report._units import figure_text
-
-_SCALING = re.compile(r"(.*\.scaling)_?(\d+)")
 
 
 @dataclass
@@ -33,6 +32,7 @@ class Bar:
     ours: list[float]  # bytes a second
     peers: list[float]
     ceiling: float | None  # bytes a second that the place lets through
+    devices: int  # several at once; else 0
 
     @property
     def limits(self) -> list[float]:
@@ -63,6 +63,7 @@ def _bar(found: Field) -> Bar:
     place = found.need("place")
     rate = place.get("rate")
     ceiling = rate.get("bps") if rate else None
+    devices = place.get("devices")
     texts = {key: (value.text() if (value := found.get(key)) else "") for key in ("peer", "reason", "line", "handicap")}
     return Bar(
         id=found.need("id").text(),
@@ -75,6 +76,7 @@ def _bar(found: Field) -> Bar:
         ours=_rates(found.need("ours")),
         peers=_rates(found.need("peers")),
         ceiling=ceiling.number() if ceiling else None,
+        devices=devices.whole() if devices else 0,
         **texts,
     )
 
@@ -132,13 +134,14 @@ def _cpu(bars: list[Bar]) -> Chart | None:
 
 
 def _scaling(bars: list[Bar]) -> Chart | None:
-    found: dict[str, list[tuple[int, float]]] = {}
+    found: dict[str, dict[int, float]] = {}
     for bar in bars:
-        match = _SCALING.fullmatch(bar.id)
-        if match and bar.ours and bar.peers and not bar.handicap:
-            count = int(match[2])
-            found.setdefault(match[1], []).append((count, sum(bar.ours) / len(bar.ours)))
-    lines = [(name, points) for name, points in found.items() if len(points) > 1]
+        if bar.devices and bar.ours and not bar.handicap:
+            points = found.setdefault(re.sub(r"_?\d+$", "", bar.id), {})
+            points[bar.devices] = statistics.fmean(bar.ours)
+            if bar.peers:  # ours on one of the devices
+                points[1] = statistics.fmean(bar.peers)
+    lines = [(name, list(points.items())) for name, points in found.items() if len(points) > 1]
     if not lines:
         return None
     return Chart(

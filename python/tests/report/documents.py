@@ -103,9 +103,11 @@ def tune():
     }
 
 
-def bar(name, verdict, mean, limit=">=0.98", metric="bandwidth", rate=1e9):
+def bar(name, verdict, mean, limit=">=0.98", metric="bandwidth", rate=1e9, devices=None):
     figure = {"mean": mean, "low": mean * 0.99, "high": mean * 1.01}
     runs = [{"bytes": 1 << 30, "seconds": (1 << 30) / rate, "cpu_s": 0.1} for _ in range(5)]
+    peers = [{**run, "seconds": run["seconds"] * (devices or 1)} for run in runs]
+    place = {"name": "throttled", "rate": {"bps": 1_000_000_000}, **({"devices": devices} if devices else {})}
     return {
         "id": name,
         "what": f"what {name} measures",
@@ -118,10 +120,10 @@ def bar(name, verdict, mean, limit=">=0.98", metric="bandwidth", rate=1e9):
         "figure": figure,
         "control": {"mean": 1.0, "low": float("-inf"), "high": float("inf")},
         "pairs": 5,
-        "place": {"name": "throttled", "rate": {"bps": 1_000_000_000}},
+        "place": place,
         "line": f"BAR {name} ratio={mean:.3f} ci95=[0,1] bar{limit} verdict={verdict}",
         "ours": runs,
-        "peers": runs,
+        "peers": peers,
     }
 
 
@@ -130,8 +132,8 @@ def bars():
         bar("engine.read_1g", "met", 1.003),
         bar("engine.write_1g", "missed", 0.91),
         bar("engine.cpu", "undecided", 1.2, "<=1.3", "cpu"),
-        bar("deepnvme.scaling_2", "met", 1.0, ">=0.97", rate=4e8),
-        bar("deepnvme.scaling_4", "met", 0.99, ">=0.97", rate=8e8),
+        bar("deepnvme.scaling_2", "met", 1.0, ">=0.97", "value", 4e8, 2),
+        bar("deepnvme.scaling_4", "met", 0.99, ">=0.97", "value", 8e8, 4),
         bar("engine.memory", "met", 5e7, "<=64MiB", "value"),
     ]
     return {"environment": {"kernel": "6.18.44", "cpus": 2, "command_line": ["x"]}, "bars": found}
