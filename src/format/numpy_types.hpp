@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names that come in files and go on to NumPy and torch: checked here, so that nothing else gets
+// there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace penstock::format {
+
+/// Digits to a number below 10^9; nothing where there are none, or other characters.
+[[nodiscard]] inline std::optional<std::uint64_t> small_number(std::string_view digits) {
+    std::uint64_t value = 0;
+    for (const char c : digits) {
+        if (c < '0' || c > '9') {
+            return std::nullopt;
+        }
+        value = value * 10 + static_cast<std::uint64_t>(c - '0');
+    }
+    return digits.empty() || digits.size() > 9 ? std::nullopt : std::optional(value);
+}
+
+/// Bytes of an element of "<f8", "|b1", "<U5"; nothing for types that are not plain (objects,
+/// structures, dates) or of the other byte order.
+[[nodiscard]] inline std::optional<std::uint64_t> numpy_item_bytes(std::string_view type) {
+    if (type.size() < 3 || (type[0] != '<' && type[0] != '|')) {
+        return std::nullopt;
+    }
+    const auto n = small_number(type.substr(2));
+    if (!n) {
+        return std::nullopt;
+    }
+    const auto one_of = [&](auto... sizes) { return ((*n == sizes) || ...); };
+    const bool numeric = type[0] == '<' || *n == 1;
+    switch (type[1]) {
+        case 'b':
+            return *n == 1 ? n : std::nullopt;
+        case 'i':
+        case 'u':
+            return numeric && one_of(1U, 2U, 4U, 8U) ? n : std::nullopt;
+        case 'f':
+            return numeric && one_of(2U, 4U, 8U) ? n : std::nullopt;
+        case 'c':
+            return numeric && one_of(8U, 16U) ? n : std::nullopt;
+        case 'S':
+            return n;
+        case 'U':
+            return *n * 4;
+        default:
+            return std::nullopt;
+    }
+}
+
+/// "cpu", "cuda:1": letters, and perhaps a number.
+[[nodiscard]] inline bool is_device(std::string_view name) {
+    const std::size_t colon = name.find(':');
+    const std::string_view kind = name.substr(0, colon);
+    for (const char c : kind) {
+        if ((c < 'a' || c > 'z') && c != '_') {
+            return false;
+        }
+    }
+    return !kind.empty() && kind.size() < 32 &&
+           (colon == std::string_view::npos || small_number(name.substr(colon + 1)));
+}
+
+}  // namespace penstock::format

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pickles: written as torch.save writes them (protocol 2), so that torch.load reads them, also with
+// weights_only=True; read by a machine that knows a list of names and builds values of value.hpp,
+// nothing else. There is no name that it would import and nothing that it would call.
+//
+// Errors name the place in the state: "state['opt']['groups'][3]".
+#pragma once
+
+#include "format/value.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace penstock::format {
+
+inline constexpr std::uint64_t kPickleBytesMax = std::uint64_t{4} << 30;
+inline constexpr std::size_t kGlobalNameBytesMax = 512;
+inline constexpr std::size_t kBigIntBytesMax = 64 << 10;
+
+/// Storages are named by their number: "0", "1", ...
+[[nodiscard]] Result<std::string> write_pickle(const ValueTree& tree);
+
+struct PickleRead {
+    ValueTree tree;
+    std::uint64_t bytes = 0;  ///< of the pickle; others may follow
+};
+/// One pickle at the head of `bytes`.
+[[nodiscard]] Result<PickleRead> read_pickle(std::span<const std::byte> bytes);
+
+}  // namespace penstock::format

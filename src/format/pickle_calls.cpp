@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/pickle_calls.hpp"
+
+#include "base/align.hpp"
+#include "format/numpy_types.hpp"
+#include "format/torch_types.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+namespace penstock::format {
+
+namespace {
+
+enum Function : std::int64_t {
+    kOrderedDictClass,
+    kDefaultDictClass,
+    kSetClass,
+    kFrozenSetClass,
+    kByteArrayClass,
+    kBytesClass,
+    kComplexClass,
+    kEncode,
+    kSizeClass,
+    kDeviceClass,
+    kRebuildTensor,
+    kRebuildTensorV3,
+    kRebuildParameter,
+    kReconstruct,
+    kScalar,
+    kNdarray,
+    kNumpyDtypeClass,
+    kFactory,         // list, dict, ...: what a defaultdict may make
+    kUntypedStorage,  // and from here on: a storage class, + its row in kTorchTypes + 1
+};
+
+struct Name {
+    std::string_view module;
+    std::string_view name;
+    Function function;
+};
+
+constexpr Name kNames[] = {
+    {"collections", "OrderedDict", kOrderedDictClass},
+    {"collections", "defaultdict", kDefaultDictClass},
+    {"builtins", "set", kSetClass},
+    {"builtins", "frozenset", kFrozenSetClass},
+    {"builtins", "bytearray", kByteArrayClass},
+    {"builtins", "bytes", kBytesClass},
+    {"builtins", "complex", kComplexClass},
+    {"builtins", "list", kFactory},
+    {"builtins", "dict", kFactory},
+    {"builtins", "int", kFactory},
+    {"builtins", "float", kFactory},
+    {"builtins", "str", kFactory},
+    {"builtins", "bool", kFactory},
+    {"builtins", "tuple", kFactory},
+    {"_codecs", "encode", kEncode},
+    {"torch", "Size", kSizeClass},
+    {"torch", "device", kDeviceClass},
+    {"torch._utils", "_rebuild_tensor_v2", kRebuildTensor},
+    {"torch._utils", "_rebuild_tensor_v3", kRebuildTensorV3},
+    {"torch._utils", "_rebuild_parameter", kRebuildParameter},
+    {"torch.storage", "UntypedStorage", kUntypedStorage},
+    {"numpy", "ndarray", kNdarray},
+    {"numpy", "dtype", kNumpyDtypeClass},
+    {"numpy.core.multiarray", "_reconstruct", kReconstruct},
+    {"numpy.core.multiarray", "scalar", kScalar},
+};
+
+// Python 2's and NumPy 2's names for the same modules.
+std::string_view usual_module(std::string_view module) {
+    if (module == "__builtin__") {
+        return "builtins";
+    }
+    if (module == "numpy._core.multiarray") {
+        return "numpy.core.multiarray";
+    }
+    return module == "torch.cuda" ? "torch" : module;
+}
+
+std::optional<std::int64_t> storage_class(std::string_view module, std::string_view name) {
+    for (std::size_t row = 0; module == "torch" && row < kTorchTypes.size(); ++row) {
+        if (!name.empty() && kTorchTypes[row].storage == name) {
+            return kUntypedStorage + 1 + static_cast<std::int64_t>(row);
+        }
+    }
+    return std::nullopt;
+}
+
+Value make(ValueKind kind, std::string text = {}) {
+    Value value;
+    value.kind = kind;
+    value.text = std::move(text);
+    return value;
+}
+
+// Latin-1 out of UTF-8: what protocol 2 makes of bytes.
+std::optional<std::string> latin1(std::string_view text) {
+    std::string out;
+    out.reserve(text.size());
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        const auto c = static_cast<unsigned char>(text[i]);
+        if (c < 0x80) {
+            out += text[i];
+        } else if ((c == 0xC2 || c == 0xC3) && i + 1 < text.size()) {
+            out += static_cast<char>(((c & 3U) << 6U) |
+                                     (static_cast<unsigned char>(text[++i]) & 0x3FU));
+        } else {
+            return std::nullopt;
+        }
+    }
+    return out;
+}
+
+}  // namespace
+
+ValueId PickleCalls::refused(std::string why) {
+    return tree_.add(make(ValueKind::kRefused, std::move(why)));
+}
+
+ValueId PickleCalls::global(std::string_view module, std::string_view name) {
+    const std::string_view usual = usual_module(module);
+    if (module == "torch" && torch_type_named(name) != nullptr) {
+        return tree_.add(make(ValueKind::kDtype, std::string(name)));
+    }
+    Value value = make(ValueKind::kGlobal, std::string(name));
+    for (const Name& known : kNames) {
+        if (known.module == usual && known.name == name) {
+            value.integer = known.function;
+            return tree_.add(std::move(value));
+        }
+    }
+    if (const auto storage = storage_class(usual, name)) {
+        value.integer = *storage;
+        return tree_.add(std::move(value));
+    }
+    return refused(
+        fmt::format("it is made by {}, which is not among the names that are read; "
+                    "torch.load(weights_only=False) reads it, and runs what it says",
+                    shown(fmt::format("{}.{}", module, name))));
+}
+
+ValueId PickleCalls::call(ValueId function, ValueId arguments) {
+    if (is(function, ValueKind::kRefused)) {
+        return function;
+    }
+    if (!is(function, ValueKind::kGlobal) || !is(arguments, ValueKind::kTuple)) {
+        return refused("something that is no function is called");
+    }
+    const std::int64_t which = tree_.at(function).integer;
+    const Items items = tree_.at(arguments).items;
+    // A refused argument says more than that the call has wrong ones.
+    for (const ValueId item : items) {
+        if (is(item, ValueKind::kRefused)) {
+            return item;
+        }
+    }
+    switch (which) {
+        case kOrderedDictClass:
+            return items.empty() ? tree_.add(make(ValueKind::kOrderedDict))
+                                 : refused("an OrderedDict is made of something");
+        case kDefaultDictClass:
+            return default_dict(items);
+        case kSetClass:
+            return collection(ValueKind::kSet, items);
+        case kFrozenSetClass:
+            return collection(ValueKind::kFrozenSet, items);
+        case kByteArrayClass:
+            return byte_array(items);
+        case kBytesClass:
+            return items.empty() ? tree_.add(make(ValueKind::kBytes))
+                                 : refused("bytes are made of something");
+        case kComplexClass:
+            return complex(items);
+        case kEncode:
+            return encode(items);
+        case kSizeClass:
+            return size(items);
+        case kDeviceClass:
+            return device(items);
+        case kRebuildTensor:
+        case kRebuildTensorV3:
+            return tensor(items, which == kRebuildTensorV3);
+        case kRebuildParameter:
+            return parameter(items);
+        case kReconstruct:
+            return tree_.add(make(ValueKind::kNumpyArray));
+        case kScalar:
+            return numpy_scalar(items);
+        case kNumpyDtypeClass:
+            return numpy_dtype(items);
+        default:
+            return refused(fmt::format("{} is called", shown(tree_.at(function).text)));
+    }
+}
+
+ValueId PickleCalls::collection(ValueKind kind, const Items& items) {
+    if (items.size() != 1 || !is(items[0], ValueKind::kList)) {
+        return refused("a set is made of something that is no list");
+    }
+    Value value = make(kind);
+    value.items = tree_.at(items[0]).items;
+    return tree_.add(std::move(value));
+}
+
+ValueId PickleCalls::default_dict(const Items& items) {
+    Value value = make(ValueKind::kDefaultDict);
+    if (items.size() == 1 && is(items[0], ValueKind::kGlobal)) {
+        const Value& factory = tree_.at(items[0]);
+        const bool known = factory.integer == kFactory || factory.integer == kSetClass ||
+                           factory.integer == kOrderedDictClass;
+        if (!known) {
+            return refused("a defaultdict makes " + shown(factory.text));
+        }
+        value.text = factory.text;
+    } else if (!items.empty() && !(items.size() == 1 && is(items[0], ValueKind::kNone))) {
+        return refused("a defaultdict is made of something");
+    }
+    return tree_.add(std::move(value));
+}
+
+ValueId PickleCalls::encode(const Items& items) {
+    if (items.size() != 2 || !is(items[0], ValueKind::kString) ||
+        !is(items[1], ValueKind::kString) || tree_.at(items[1]).text != "latin1") {
+        return refused("bytes are encoded otherwise than as Latin-1");
+    }
+    auto bytes = latin1(tree_.at(items[0]).text);
+    if (!bytes) {
+        return refused("bytes are made of characters past U+00FF");
+    }
+    return tree_.add(make(ValueKind::kBytes, std::move(*bytes)));
+}
+
+ValueId PickleCalls::byte_array(const Items& items) {
+    const bool of_bytes = items.size() == 1 && is(items[0], ValueKind::kBytes);
+    if (!items.empty() && !of_bytes) {
+        return refused("a bytearray is made of something that is no bytes");
+    }
+    return tree_.add(
+        make(ValueKind::kByteArray, of_bytes ? tree_.at(items[0]).text : std::string()));
+}
+
+ValueId PickleCalls::complex(const Items& items) {
+    if (items.size() != 2 || !is(items[0], ValueKind::kFloat) || !is(items[1], ValueKind::kFloat)) {
+        return refused("a complex number is made of something else than two floats");
+    }
+    Value value = make(ValueKind::kComplex);
+    value.real = tree_.at(items[0]).real;
+    value.imaginary = tree_.at(items[1]).real;
+    return tree_.add(std::move(value));
+}
+
+ValueId PickleCalls::size(const Items& items) {
+    std::vector<std::uint64_t> extents;
+    if (items.size() != 1 || !sizes(items[0], extents)) {
+        return refused("a torch.Size is made of something else than sizes");
+    }
+    Value value = make(ValueKind::kSize);
+    value.items = tree_.at(items[0]).items;
+    return tree_.add(std::move(value));
+}
+
+ValueId PickleCalls::device(const Items& items) {
+    const bool one = items.size() == 1 && is(items[0], ValueKind::kString);
+    const bool two = items.size() == 2 && is(items[0], ValueKind::kString) &&
+                     is(items[1], ValueKind::kInt) && tree_.at(items[1]).integer >= 0;
+    std::string name = one || two ? tree_.at(items[0]).text : std::string();
+    if (two) {
+        name += fmt::format(":{}", tree_.at(items[1]).integer);
+    }
+    if (!is_device(name)) {
+        return refused("a torch.device has an impossible name");
+    }
+    return tree_.add(make(ValueKind::kDevice, std::move(name)));
+}
+
+bool PickleCalls::sizes(ValueId id, std::vector<std::uint64_t>& out) const {
+    const Value& value = tree_.at(id);
+    if (value.kind != ValueKind::kTuple && value.kind != ValueKind::kSize) {
+        return false;
+    }
+    for (const ValueId item : value.items) {
+        const Value& extent = tree_.at(item);
+        if (extent.kind != ValueKind::kInt || extent.integer < 0 || out.size() == kTensorRankMax) {
+            return false;
+        }
+        out.push_back(static_cast<std::uint64_t>(extent.integer));
+    }
+    return true;
+}
+
+// The last argument of a tensor: {"conj": True, "neg": True}, where it is there.
+bool PickleCalls::tensor_flags(ValueId id, TensorValue& tensor) const {
+    const Value& value = tree_.at(id);
+    if (value.kind == ValueKind::kNone) {
+        return true;
+    }
+    for (std::size_t i = 0; i + 1 < value.items.size(); i += 2) {
+        const Value& key = tree_.at(value.items[i]);
+        const Value& flag = tree_.at(value.items[i + 1]);
+        if (flag.kind != ValueKind::kBool || (key.text != "conj" && key.text != "neg")) {
+            return false;
+        }
+        (key.text == "conj" ? tensor.conjugated : tensor.negated) = flag.flag;
+    }
+    return value.kind == ValueKind::kDict;
+}
+
+// (storage, offset, size, stride, requires_grad, hooks[, dtype of v3][, flags])
+ValueId PickleCalls::tensor(const Items& items, bool v3) {
+    const std::size_t least = v3 ? 7 : 6;
+    const bool formed = (items.size() == least || items.size() == least + 1) &&
+                        is(items[0], ValueKind::kStorage) && is(items[1], ValueKind::kInt) &&
+                        tree_.at(items[1]).integer >= 0 && is(items[4], ValueKind::kBool) &&
+                        (!v3 || is(items[6], ValueKind::kDtype));
+    TensorValue tensor;
+    if (!formed || !sizes(items[2], tensor.shape) || !sizes(items[3], tensor.strides)) {
+        return refused("a tensor is made of something else than a storage and sizes");
+    }
+    const bool hooks = !is(items[5], ValueKind::kNone) && !tree_.at(items[5]).items.empty();
+    if (hooks || (items.size() > least && !tensor_flags(items[least], tensor))) {
+        return refused("a tensor has hooks or properties that are not read");
+    }
+    const Value& storage = tree_.at(items[0]);
+    tensor.storage = static_cast<std::uint32_t>(storage.integer);
+    tensor.offset = static_cast<std::uint64_t>(tree_.at(items[1]).integer);
+    tensor.requires_grad = tree_.at(items[4]).flag;
+    const TorchType* type = torch_type_named(v3 ? tree_.at(items[6]).text : storage.text);
+    if (type == nullptr) {
+        return refused("a tensor of an untyped storage says no type");
+    }
+    tensor.type = type->type;
+    if (!fits(tensor, tree_.storages[tensor.storage].bytes)) {
+        return refused("a tensor does not lie in its storage: the file is damaged");
+    }
+    Value value = make(ValueKind::kTensor);
+    value.integer = static_cast<std::int64_t>(tree_.tensors.size());
+    tree_.tensors.push_back(std::move(tensor));
+    return tree_.add(std::move(value));
+}
+
+ValueId PickleCalls::parameter(const Items& items) {
+    if (items.size() != 3 || !is(items[0], ValueKind::kTensor) || !is(items[1], ValueKind::kBool) ||
+        !tree_.at(items[2]).items.empty()) {
+        return refused("a parameter is made of something else than a tensor, or has hooks");
+    }
+    TensorValue tensor = tree_.tensors[static_cast<std::size_t>(tree_.at(items[0]).integer)];
+    tensor.parameter = true;
+    tensor.requires_grad = tree_.at(items[1]).flag;
+    Value value = make(ValueKind::kTensor);
+    value.integer = static_cast<std::int64_t>(tree_.tensors.size());
+    tree_.tensors.push_back(std::move(tensor));
+    return tree_.add(std::move(value));
+}
+
+ValueId PickleCalls::persistent(ValueId id) {
+    const Items items = is(id, ValueKind::kTuple) ? tree_.at(id).items : Items();
+    // A legacy file has a sixth: a view of another storage, which torch has not written since 0.4.
+    const bool formed =
+        (items.size() == 5 || (items.size() == 6 && is(items[5], ValueKind::kNone))) &&
+        is(items[0], ValueKind::kString) && tree_.at(items[0]).text == "storage" &&
+        is(items[1], ValueKind::kGlobal) && tree_.at(items[1]).integer >= kUntypedStorage &&
+        is(items[2], ValueKind::kString) && is(items[3], ValueKind::kString) &&
+        is(items[4], ValueKind::kInt) && tree_.at(items[4]).integer >= 0;
+    if (!formed) {
+        return refused("it is stored outside of the pickle in a way that is not read");
+    }
+    const std::int64_t row = tree_.at(items[1]).integer - kUntypedStorage - 1;
+    const TorchType* type = row < 0 ? nullptr : &kTorchTypes[static_cast<std::size_t>(row)];
+    const auto bytes = base::checked_multiply(
+        static_cast<std::uint64_t>(tree_.at(items[4]).integer), type == nullptr ? 1 : type->bytes);
+    const std::string& key = tree_.at(items[2]).text;
+    const std::string& location = tree_.at(items[3]).text;
+    if (!bytes || *bytes > INT64_MAX || !is_device(location)) {
+        return refused(fmt::format("storage {} has an impossible size or place", shown(key)));
+    }
+    const auto [known, fresh] =
+        storages_.try_emplace(key, static_cast<std::int64_t>(tree_.storages.size()));
+    if (fresh) {
+        tree_.storages.push_back({*bytes, location, key});
+    } else if (tree_.storages[static_cast<std::size_t>(known->second)].bytes != *bytes) {
+        return refused(fmt::format("storage {} has two sizes", shown(key)));
+    }
+    Value value = make(ValueKind::kStorage, type == nullptr ? "" : std::string(type->dtype));
+    value.integer = known->second;
+    return tree_.add(std::move(value));
+}
+
+// dtype("f8", False, True); its byte order comes with build().
+ValueId PickleCalls::numpy_dtype(const Items& items) {
+    if (items.empty() || !is(items[0], ValueKind::kString)) {
+        return refused("a NumPy type is made of something that is no name");
+    }
+    return tree_.add(make(ValueKind::kNumpyDtype, tree_.at(items[0]).text));
+}
+
+ValueId PickleCalls::numpy_scalar(const Items& items) {
+    if (items.size() != 2 || !is(items[0], ValueKind::kNumpyDtype) ||
+        !is(items[1], ValueKind::kBytes)) {
+        return refused("a NumPy scalar is not made of a type and bytes");
+    }
+    Value value = make(ValueKind::kNumpyScalar, tree_.at(items[0]).text);
+    value.data = tree_.at(items[1]).text;
+    const auto each = numpy_item_bytes(value.text);
+    if (!each || *each != value.data.size()) {
+        return refused(
+            fmt::format("a NumPy scalar has the type {} and {} bytes, which do not go "
+                        "together or are not read",
+                        shown(value.text), value.data.size()));
+    }
+    return tree_.add(std::move(value));
+}
+
+void PickleCalls::build(ValueId object, ValueId state) {
+    Value& value = tree_.values[object];
+    const Value& given = tree_.at(state);
+    if (value.kind == ValueKind::kRefused) {
+        return;
+    }
+    if (value.kind == ValueKind::kOrderedDict && given.kind == ValueKind::kDict) {
+        value.attributes = state;
+    } else if (value.kind == ValueKind::kNumpyDtype) {
+        build_numpy_dtype(value, given);
+    } else if (value.kind == ValueKind::kNumpyArray) {
+        build_numpy_array(object, given);
+    } else {
+        value = make(ValueKind::kRefused, "it has a state of its own, which is not read");
+    }
+}
+
+// (3, "<", None, None, None, size, alignment, flags): plain types alone.
+void PickleCalls::build_numpy_dtype(Value& dtype, const Value& state) const {
+    const Items& items = state.items;
+    const bool formed = state.kind == ValueKind::kTuple && items.size() == 8 &&
+                        is(items[1], ValueKind::kString) && is(items[2], ValueKind::kNone) &&
+                        is(items[3], ValueKind::kNone) && is(items[4], ValueKind::kNone);
+    const std::string text = formed ? tree_.at(items[1]).text + dtype.text : std::string();
+    if (!numpy_item_bytes(text)) {
+        dtype =
+            make(ValueKind::kRefused,
+                 fmt::format("it is of the NumPy type {}, which is not read", shown(dtype.text)));
+        return;
+    }
+    dtype.text = text;
+}
+
+// (1, shape, dtype, fortran, bytes)
+void PickleCalls::build_numpy_array(ValueId id, const Value& state) {
+    Value& array = tree_.values[id];
+    const Items& items = state.items;
+    std::vector<std::uint64_t> shape;
+    const bool formed = state.kind == ValueKind::kTuple && items.size() == 5 &&
+                        sizes(items[1], shape) && is(items[2], ValueKind::kNumpyDtype) &&
+                        is(items[3], ValueKind::kBool) && is(items[4], ValueKind::kBytes);
+    std::optional<std::uint64_t> bytes =
+        formed ? numpy_item_bytes(tree_.at(items[2]).text) : std::nullopt;
+    for (const std::uint64_t extent : shape) {
+        bytes = bytes ? base::checked_multiply(*bytes, extent) : bytes;
+    }
+    if (!bytes || *bytes != tree_.at(items[4]).text.size()) {
+        array = make(ValueKind::kRefused,
+                     "it is a NumPy array of a type that is not read, or its "
+                     "bytes are not as many as its shape says");
+        return;
+    }
+    array.text = tree_.at(items[2]).text;
+    array.data = tree_.at(items[4]).text;
+    array.flag = tree_.at(items[3]).flag;
+    array.items = tree_.at(items[1]).items;
+}
+
+}  // namespace penstock::format

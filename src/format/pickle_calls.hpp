@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The names that a pickle may use, and what "calling" one builds. Whatever is not here, or has
+// other arguments than it should, becomes a kRefused value, which whoever checks the finished tree
+// finds, with its path.
+#pragma once
+
+#include "format/value.hpp"
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace penstock::format {
+
+class PickleCalls {
+public:
+    explicit PickleCalls(ValueTree& tree) : tree_(tree) {}
+
+    /// What the name stands for.
+    [[nodiscard]] ValueId global(std::string_view module, std::string_view name);
+    /// `arguments` is a tuple.
+    [[nodiscard]] ValueId call(ValueId function, ValueId arguments);
+    /// obj.__setstate__(state), or what that means for the few objects that have one.
+    void build(ValueId object, ValueId state);
+    /// ("storage", class, key, location, numel)
+    [[nodiscard]] ValueId persistent(ValueId id);
+    [[nodiscard]] ValueId refused(std::string why);
+
+private:
+    using Items = std::vector<ValueId>;
+    [[nodiscard]] ValueId collection(ValueKind kind, const Items& items);
+    [[nodiscard]] ValueId default_dict(const Items& items);
+    [[nodiscard]] ValueId encode(const Items& items);
+    [[nodiscard]] ValueId byte_array(const Items& items);
+    [[nodiscard]] ValueId complex(const Items& items);
+    [[nodiscard]] ValueId size(const Items& items);
+    [[nodiscard]] ValueId device(const Items& items);
+    [[nodiscard]] ValueId tensor(const Items& items, bool v3);
+    [[nodiscard]] bool tensor_flags(ValueId id, TensorValue& tensor) const;
+    [[nodiscard]] ValueId parameter(const Items& items);
+    [[nodiscard]] ValueId numpy_dtype(const Items& items);
+    [[nodiscard]] ValueId numpy_scalar(const Items& items);
+    void build_numpy_dtype(Value& dtype, const Value& state) const;
+    void build_numpy_array(ValueId id, const Value& state);
+    [[nodiscard]] bool is(ValueId id, ValueKind kind) const { return tree_.at(id).kind == kind; }
+    [[nodiscard]] bool sizes(ValueId id, std::vector<std::uint64_t>& out) const;
+
+    ValueTree& tree_;
+    std::unordered_map<std::string, std::int64_t> storages_;  // by key
+};
+
+}  // namespace penstock::format

@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Python's pickler and torch.save would write at protocol 2, with one thing left out: only
+// what is used again is memoized, which halves the bytes.
+#include "base/assert.hpp"
+#include "format/pickle.hpp"
+#include "format/pickle_codes.hpp"
+#include "format/torch_types.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <unordered_map>
+
+namespace penstock::format {
+
+namespace {
+
+using pickle::Code;
+
+constexpr std::string_view kWriting = "write .pt";
+constexpr std::size_t kBatch = 1000;  // items between two marks, as Python's pickler
+
+class Writer {
+public:
+    explicit Writer(const ValueTree& tree) : tree_(tree) {}
+
+    Result<std::string> run() {
+        count_uses();
+        name_storages();
+        code(Code::kProtocol);
+        out_ += '\x02';
+        if (!value(tree_.root, 0)) {
+            return fault(kWriting, path_ + ": " + wrong_);
+        }
+        code(Code::kStop);
+        return std::move(out_);
+    }
+
+private:
+    // ---- before the first byte ----
+
+    void count_uses() {
+        uses_.assign(tree_.values.size(), 0);
+        const auto use = [this](ValueId id) {
+            if (id != kNoValue && uses_[id] < 2) {
+                ++uses_[id];
+            }
+        };
+        use(tree_.root);
+        for (const Value& v : tree_.values) {
+            std::for_each(v.items.begin(), v.items.end(), use);
+            use(v.attributes);
+        }
+        memo_.assign(tree_.values.size(), kNoMemo);
+        open_.assign(tree_.values.size(), false);
+    }
+
+    // A storage has the class of its tensors' type, where they have one type and it has a class.
+    void name_storages() {
+        storage_types_.assign(tree_.storages.size(), nullptr);
+        std::vector<bool> seen(tree_.storages.size(), false);
+        for (const TensorValue& t : tree_.tensors) {
+            const TorchType* type = torch_type(t.type);
+            const bool typed = type != nullptr && !type->storage.empty() &&
+                               tree_.storages[t.storage].bytes % type->bytes == 0;
+            const TorchType* fitting = typed ? type : nullptr;
+            const TorchType*& known = storage_types_[t.storage];
+            known = !seen[t.storage] || known == fitting ? fitting : nullptr;
+            seen[t.storage] = true;
+        }
+    }
+
+    // ---- bytes ----
+
+    void code(Code c) { out_ += static_cast<char>(c); }
+    void number(std::uint64_t value, int bytes) {
+        for (int i = 0; i < bytes; ++i) {
+            out_ += static_cast<char>(value >> (8 * i));
+        }
+    }
+    void put(std::uint32_t slot) {
+        code(slot < 256 ? Code::kBinPut : Code::kLongBinPut);
+        number(slot, slot < 256 ? 1 : 4);
+    }
+    void get(std::uint32_t slot) {
+        code(slot < 256 ? Code::kBinGet : Code::kLongBinGet);
+        number(slot, slot < 256 ? 1 : 4);
+    }
+
+    void integer(std::int64_t v) {
+        if (v >= 0 && v < 256) {
+            code(Code::kBinInt1);
+            number(static_cast<std::uint64_t>(v), 1);
+        } else if (v >= 0 && v < 65536) {
+            code(Code::kBinInt2);
+            number(static_cast<std::uint64_t>(v), 2);
+        } else if (v >= INT32_MIN && v <= INT32_MAX) {
+            code(Code::kBinInt);
+            number(static_cast<std::uint64_t>(v), 4);
+        } else {
+            int bytes = 8;
+            while (bytes > 1 && (v >> (8 * (bytes - 1) - 1)) == (v < 0 ? -1 : 0)) {
+                --bytes;
+            }
+            code(Code::kLong1);
+            number(static_cast<std::uint64_t>(bytes), 1);
+            number(static_cast<std::uint64_t>(v), bytes);
+        }
+    }
+    void real(double v) {
+        code(Code::kBinFloat);
+        const auto bits = std::bit_cast<std::uint64_t>(v);
+        for (int i = 7; i >= 0; --i) {
+            out_ += static_cast<char>(bits >> (8 * i));
+        }
+    }
+
+    void plain_string(std::string_view text) {
+        code(Code::kBinUnicode);
+        number(text.size(), 4);
+        out_ += text;
+    }
+    // Once whole, later by its number: keys of states repeat.
+    void string(std::string_view text) {
+        const auto [known, fresh] = strings_.try_emplace(std::string(text), next_);
+        if (!fresh) {
+            get(known->second);
+            return;
+        }
+        plain_string(text);
+        put(next_++);
+    }
+    void global(std::string_view module, std::string_view name) {
+        const auto [known, fresh] =
+            globals_.try_emplace(fmt::format("{}\n{}\n", module, name), next_);
+        if (!fresh) {
+            get(known->second);
+            return;
+        }
+        code(Code::kGlobal);
+        out_ += known->first;
+        put(next_++);
+    }
+    // Protocol 2 has no bytes: they are the Latin-1 of a string.
+    void bytes(std::string_view data) {
+        global("_codecs", "encode");
+        std::string text;
+        text.reserve(data.size());
+        for (const char c : data) {
+            const auto b = static_cast<unsigned char>(c);
+            if (b < 0x80) {
+                text += c;
+            } else {
+                text += static_cast<char>(0xC0U | (b >> 6U));
+                text += static_cast<char>(0x80U | (b & 0x3FU));
+            }
+        }
+        plain_string(text);
+        string("latin1");
+        code(Code::kTuple2);
+        code(Code::kReduce);
+    }
+    void empty_ordered_dict() {
+        global("collections", "OrderedDict");
+        code(Code::kEmptyTuple);
+        code(Code::kReduce);
+    }
+    void integers(const std::vector<std::uint64_t>& list) {
+        if (list.empty()) {
+            code(Code::kEmptyTuple);
+            return;
+        }
+        if (list.size() > 3) {
+            code(Code::kMark);
+        }
+        for (const std::uint64_t v : list) {
+            integer(static_cast<std::int64_t>(v));
+        }
+        tuple_of(list.size());
+    }
+    void tuple_of(std::size_t items) {
+        constexpr Code kCodes[] = {Code::kEmptyTuple, Code::kTuple1, Code::kTuple2, Code::kTuple3};
+        code(items < 4 ? kCodes[items] : Code::kTuple);
+    }
+
+    // ---- values ----
+
+    bool refuse(std::string why) {
+        wrong_ = std::move(why);
+        return false;
+    }
+
+    bool value(ValueId id, int depth) {
+        PENSTOCK_ASSERT(id < tree_.values.size());
+        const Value& v = tree_.at(id);
+        if (memo_[id] != kNoMemo) {
+            get(memo_[id]);
+            return true;
+        }
+        if (depth > kNestingMax) {
+            return refuse(fmt::format("it is nested deeper than {} levels", kNestingMax));
+        }
+        if (open_[id]) {
+            return refuse("it contains itself by way of a tuple or a set, which cannot be written");
+        }
+        open_[id] = true;
+        const bool ok = scalar(v) || (wrong_.empty() && composed(id, v, depth));
+        open_[id] = false;
+        return ok;
+    }
+
+    // Numbers its place, where it is used again.
+    void keep(ValueId id) {
+        if (uses_[id] > 1) {
+            memo_[id] = next_;
+            put(next_++);
+        }
+    }
+
+    bool scalar(const Value& v) {
+        switch (v.kind) {
+            case ValueKind::kNone:
+                code(Code::kNone);
+                return true;
+            case ValueKind::kBool:
+                code(v.flag ? Code::kTrue : Code::kFalse);
+                return true;
+            case ValueKind::kInt:
+                integer(v.integer);
+                return true;
+            case ValueKind::kBigInt:
+                code(v.text.size() < 256 ? Code::kLong1 : Code::kLong4);
+                number(v.text.size(), v.text.size() < 256 ? 1 : 4);
+                out_ += v.text;
+                return v.text.size() <= kBigIntBytesMax || refuse("it is too large an integer");
+            case ValueKind::kFloat:
+                real(v.real);
+                return true;
+            case ValueKind::kComplex:
+                global("__builtin__", "complex");
+                real(v.real);
+                real(v.imaginary);
+                code(Code::kTuple2);
+                code(Code::kReduce);
+                return true;
+            case ValueKind::kString:
+                string(v.text);
+                return (v.text.size() <= UINT32_MAX && is_utf8(v.text)) ||
+                       refuse("it is a string that is not UTF-8, or of 4 GiB and more");
+            case ValueKind::kBytes:
+                bytes(v.text);
+                return v.text.size() < (UINT32_MAX >> 1U) ||
+                       refuse("it has 2 GiB and more; use a tensor");
+            case ValueKind::kDtype:
+                global("torch", v.text);
+                return true;
+            case ValueKind::kDevice:
+                device(v.text);
+                return true;
+            default:
+                return false;
+        }
+    }
+
+    void device(std::string_view name) {
+        global("torch", "device");
+        const std::size_t colon = name.find(':');
+        string(name.substr(0, colon));
+        if (colon == std::string_view::npos) {
+            code(Code::kTuple1);
+        } else {
+            std::int64_t index = 0;
+            for (const char c : name.substr(colon + 1)) {
+                index = index * 10 + (c - '0');
+            }
+            integer(index);
+            code(Code::kTuple2);
+        }
+        code(Code::kReduce);
+    }
+
+    bool composed(ValueId id, const Value& v, int depth) {
+        switch (v.kind) {
+            case ValueKind::kList:
+                code(Code::kEmptyList);
+                keep(id);
+                return list_items(v, depth);
+            case ValueKind::kTuple:
+                return tuple(v, depth) && (keep(id), true);
+            case ValueKind::kSize:
+                global("torch", "Size");
+                return tuple(v, depth) && (called(id), true);
+            case ValueKind::kSet:
+            case ValueKind::kFrozenSet:
+                global("__builtin__", v.kind == ValueKind::kSet ? "set" : "frozenset");
+                code(Code::kEmptyList);
+                return keys_are_keys(v, 1) && list_items(v, depth) && (called(id), true);
+            case ValueKind::kByteArray:
+                global("__builtin__", "bytearray");
+                bytes(v.text);
+                called(id);
+                return true;
+            case ValueKind::kDict:
+                code(Code::kEmptyDict);
+                keep(id);
+                return dict_items(v, depth);
+            case ValueKind::kOrderedDict:
+                empty_ordered_dict();
+                keep(id);
+                return dict_items(v, depth) && attributes(v, depth);
+            case ValueKind::kDefaultDict:
+                global("collections", "defaultdict");
+                if (v.text.empty()) {
+                    code(Code::kNone);
+                } else if (v.text == "OrderedDict") {
+                    global("collections", v.text);
+                } else {
+                    global("__builtin__", v.text);
+                }
+                called(id);
+                return dict_items(v, depth);
+            case ValueKind::kTensor:
+                return tensor(tree_.tensors[static_cast<std::size_t>(v.integer)]) &&
+                       (keep(id), true);
+            case ValueKind::kNumpyScalar:
+            case ValueKind::kNumpyArray:
+                return numpy(v) && (keep(id), true);
+            default:
+                return refuse("it is nothing that a state may hold");
+        }
+    }
+
+    // The call of a function with the one thing on top.
+    void called(ValueId id) {
+        code(Code::kTuple1);
+        code(Code::kReduce);
+        keep(id);
+    }
+
+    bool keys_are_keys(const Value& v, std::size_t step) {
+        for (std::size_t i = 0; i < v.items.size(); i += step) {
+            if (!may_be_key(tree_, v.items[i])) {
+                return refuse(
+                    "it has a key that is not a string, a number, or a short tuple of "
+                    "such");
+            }
+        }
+        return true;
+    }
+
+    bool item(ValueId id, std::size_t index, int depth) {
+        const std::size_t length = path_.size();
+        append_index(path_, index);
+        if (!value(id, depth + 1)) {
+            return false;
+        }
+        path_.resize(length);
+        return true;
+    }
+
+    bool list_items(const Value& v, int depth) {
+        for (std::size_t begin = 0; begin < v.items.size(); begin += kBatch) {
+            const std::size_t end = std::min(begin + kBatch, v.items.size());
+            code(Code::kMark);
+            for (std::size_t i = begin; i < end; ++i) {
+                if (!item(v.items[i], i, depth)) {
+                    return false;
+                }
+            }
+            code(Code::kAppends);
+        }
+        return true;
+    }
+
+    bool tuple(const Value& v, int depth) {
+        if (v.items.size() > 3) {
+            code(Code::kMark);
+        }
+        for (std::size_t i = 0; i < v.items.size(); ++i) {
+            if (!item(v.items[i], i, depth)) {
+                return false;
+            }
+        }
+        tuple_of(v.items.size());
+        return true;
+    }
+
+    bool dict_items(const Value& v, int depth) {
+        if (!keys_are_keys(v, 2)) {
+            return false;
+        }
+        for (std::size_t begin = 0; begin < v.items.size(); begin += 2 * kBatch) {
+            const std::size_t end = std::min(begin + 2 * kBatch, v.items.size());
+            code(Code::kMark);
+            for (std::size_t i = begin; i < end; i += 2) {
+                const std::size_t length = path_.size();
+                append_key(path_, tree_, v.items[i]);
+                if (!value(v.items[i], depth + 1) || !value(v.items[i + 1], depth + 1)) {
+                    return false;
+                }
+                path_.resize(length);
+            }
+            code(Code::kSetItems);
+        }
+        return true;
+    }
+
+    bool attributes(const Value& v, int depth) {
+        if (v.attributes == kNoValue) {
+            return true;
+        }
+        const std::size_t length = path_.size();
+        path_ += ".__dict__";
+        if (!value(v.attributes, depth + 1)) {
+            return false;
+        }
+        path_.resize(length);
+        code(Code::kBuild);
+        return true;
+    }
+
+    bool tensor(const TensorValue& t) {
+        const TorchType* type = torch_type(t.type);
+        const StorageValue& storage = tree_.storages[t.storage];
+        if (type == nullptr || !fits(t, storage.bytes)) {
+            return refuse(
+                "it is a tensor that does not lie in its storage, or of a type that "
+                "torch does not have");
+        }
+        if (t.parameter) {
+            global("torch._utils", "_rebuild_parameter");
+        }
+        const TorchType* of_storage = storage_types_[t.storage];
+        const bool typed = of_storage != nullptr;
+        global("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+        code(Code::kMark);
+        code(Code::kMark);
+        string("storage");
+        if (typed) {
+            global("torch", of_storage->storage);
+        } else {
+            global("torch.storage", "UntypedStorage");
+        }
+        string(std::to_string(t.storage));
+        string(storage.location);
+        integer(static_cast<std::int64_t>(storage.bytes / (typed ? of_storage->bytes : 1)));
+        code(Code::kTuple);
+        code(Code::kBinPersistentId);
+        integer(static_cast<std::int64_t>(t.offset));
+        integers(t.shape);
+        integers(t.strides);
+        code(t.requires_grad && !t.parameter ? Code::kTrue : Code::kFalse);
+        empty_ordered_dict();
+        if (!typed) {
+            global("torch", type->dtype);
+        }
+        tensor_flags(t);
+        code(Code::kTuple);
+        code(Code::kReduce);
+        if (t.parameter) {
+            code(t.requires_grad ? Code::kTrue : Code::kFalse);
+            empty_ordered_dict();
+            code(Code::kTuple3);
+            code(Code::kReduce);
+        }
+        return true;
+    }
+
+    void tensor_flags(const TensorValue& t) {
+        if (!t.conjugated && !t.negated) {
+            return;
+        }
+        code(Code::kEmptyDict);
+        for (const auto& [name, set] :
+             {std::pair("conj", t.conjugated), std::pair("neg", t.negated)}) {
+            if (set) {
+                string(name);
+                code(Code::kTrue);
+                code(Code::kSetItem);
+            }
+        }
+    }
+
+    // numpy.core is where NumPy 1 has these functions and NumPy 2 still finds them for pickles.
+    bool numpy(const Value& v) {
+        if (v.kind == ValueKind::kNumpyScalar) {
+            global("numpy.core.multiarray", "scalar");
+            numpy_dtype(v.text);
+            bytes(v.data);
+            code(Code::kTuple2);
+            code(Code::kReduce);
+            return true;
+        }
+        global("numpy.core.multiarray", "_reconstruct");
+        global("numpy", "ndarray");
+        integers({0});
+        bytes("b");
+        code(Code::kTuple3);
+        code(Code::kReduce);
+        code(Code::kMark);
+        integer(1);
+        if (!tuple(Value{ValueKind::kTuple, false, kNoValue, 0, 0, 0, {}, {}, v.items}, 0)) {
+            return false;
+        }
+        numpy_dtype(v.text);
+        code(v.flag ? Code::kTrue : Code::kFalse);
+        bytes(v.data);
+        code(Code::kTuple);
+        code(Code::kBuild);
+        return true;
+    }
+
+    // "<f8": its order, and the rest as the name.
+    void numpy_dtype(std::string_view text) {
+        const auto [known, fresh] = globals_.try_emplace("dtype " + std::string(text), next_);
+        std::uint32_t& slot = known->second;
+        if (!fresh) {
+            get(slot);
+            return;
+        }
+        global("numpy", "dtype");
+        string(text.substr(1));
+        code(Code::kFalse);
+        code(Code::kTrue);
+        code(Code::kTuple3);
+        code(Code::kReduce);
+        slot = next_;
+        put(next_++);
+        code(Code::kMark);
+        integer(3);
+        string(text.substr(0, 1));
+        code(Code::kNone);
+        code(Code::kNone);
+        code(Code::kNone);
+        const char kind = text[1];
+        std::int64_t bytes_each = -1;
+        if (kind == 'U' || kind == 'S') {
+            bytes_each = 0;
+            for (const char c : text.substr(2)) {
+                bytes_each = bytes_each * 10 + (c - '0');
+            }
+            bytes_each *= kind == 'U' ? 4 : 1;
+        }
+        integer(bytes_each);
+        integer(kind == 'U' ? 4 : kind == 'S' ? 1 : -1);
+        integer(kind == 'U' ? 8 : 0);
+        code(Code::kTuple);
+        code(Code::kBuild);
+    }
+
+    static constexpr std::uint32_t kNoMemo = 0xFFFFFFFF;
+
+    const ValueTree& tree_;
+    std::string out_;
+    std::string path_ = "state";
+    std::string wrong_;
+    std::vector<std::uint8_t> uses_;
+    std::vector<std::uint32_t> memo_;
+    std::vector<bool> open_;
+    std::vector<const TorchType*> storage_types_;
+    std::unordered_map<std::string, std::uint32_t> strings_;
+    std::unordered_map<std::string, std::uint32_t> globals_;
+    std::uint32_t next_ = 0;  // of the memo
+};
+
+}  // namespace
+
+Result<std::string> write_pickle(const ValueTree& tree) {
+    return Writer(tree).run();
+}
+
+}  // namespace penstock::format

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/torch_file.hpp"
+
+#include "base/align.hpp"
+#include "format/crc32.hpp"
+#include "format/pickle.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <unordered_map>
+
+namespace penstock::format::torch_file {
+
+namespace {
+
+constexpr std::string_view kReading = "read .pt";
+constexpr std::size_t kSmallRecordBytesMax = 64;
+constexpr std::string_view kZipSignature = "PK\x03\x04";
+
+// torch writes 20 digits of a hash of the records' names and 20 of one of their contents. Anything
+// is accepted; ours says the same of the same state.
+std::string serialization_id(const std::string& folder, const std::string& pickle) {
+    const auto crc = [](std::string_view s, std::uint32_t before) {
+        return crc32(std::as_bytes(std::span(s.data(), s.size())), before);
+    };
+    const std::uint64_t names = crc(folder, static_cast<std::uint32_t>(pickle.size()));
+    const std::uint64_t content = (std::uint64_t{crc(pickle, 0)} << 32U) | crc(pickle, 1);
+    return fmt::format("{:020}{:020}", names, content);
+}
+
+Result<std::string> fetch(ByteSource& source, const zip::Record& record, std::uint64_t limit) {
+    if (record.bytes > limit) {
+        return fault(kReading, fmt::format("record {} has {} bytes; no more than {} are read",
+                                           shown(record.name), record.bytes, limit));
+    }
+    PENSTOCK_CHECK(zip::check_crc(source, record));
+    std::string out(record.bytes, '\0');
+    PENSTOCK_CHECK(source.read(record.offset, std::as_writable_bytes(std::span(out))));
+    return out;
+}
+
+// The records of one archive, by the part of their names behind its folder.
+class Archive {
+public:
+    static Result<Archive> open(ByteSource& source) {
+        PENSTOCK_TRY(records, zip::read_directory(source));
+        Archive archive;
+        constexpr std::string_view kPickle = "/data.pkl";
+        for (const zip::Record& record : records) {
+            const std::string_view name = record.name;
+            const bool found =
+                name.ends_with(kPickle) && name.find('/') + kPickle.size() == name.size();
+            if (found && archive.folder_.empty()) {
+                archive.folder_ = name.substr(0, name.size() - kPickle.size() + 1);
+            } else if (found) {
+                return fault(kReading, "two states are in one file (data.pkl comes twice)");
+            }
+        }
+        if (archive.folder_.empty()) {
+            return fault(kReading,
+                         "it is a zip without a data.pkl in its folder: not written by "
+                         "torch.save (TorchScript, or a zip of something else)");
+        }
+        for (zip::Record& record : records) {
+            if (record.name.starts_with(archive.folder_)) {
+                std::string rest = record.name.substr(archive.folder_.size());
+                archive.records_.emplace(std::move(rest), std::move(record));
+            }
+        }
+        return archive;
+    }
+
+    [[nodiscard]] const zip::Record* find(const std::string& name) const {
+        const auto found = records_.find(name);
+        return found == records_.end() ? nullptr : &found->second;
+    }
+
+private:
+    std::string folder_;  // with its slash
+    std::unordered_map<std::string, zip::Record> records_;
+};
+
+Result<File> read_zip(ByteSource& source) {
+    PENSTOCK_TRY(archive, Archive::open(source));
+    if (archive.find("constants.pkl") != nullptr) {
+        return fault(kReading,
+                     "it is a TorchScript archive, which is a program; save its "
+                     "state_dict() instead");
+    }
+    if (const zip::Record* order = archive.find("byteorder")) {
+        PENSTOCK_TRY(text, fetch(source, *order, kSmallRecordBytesMax));
+        if (text != "little") {
+            return fault(kReading, fmt::format("its bytes are in the order {}, and only 'little' "
+                                               "is read; save it again on a little-endian machine",
+                                               shown(text)));
+        }
+    }
+    PENSTOCK_TRY(pickle, fetch(source, *archive.find("data.pkl"), kPickleBytesMax));
+    PENSTOCK_TRY(read, read_pickle(std::as_bytes(std::span(pickle))));
+    if (read.bytes != pickle.size()) {
+        return fault(kReading, "something stands behind the state in data.pkl");
+    }
+    File file;
+    for (const StorageValue& storage : read.tree.storages) {
+        const zip::Record* record = archive.find("data/" + storage.key);
+        if (record == nullptr || record->bytes != storage.bytes) {
+            return fault(kReading,
+                         fmt::format("storage {} should have {} bytes, and {}: the file is damaged",
+                                     shown(storage.key), storage.bytes,
+                                     record == nullptr ? "is not in the file"
+                                                       : fmt::format("has {}", record->bytes)));
+        }
+        file.storages.push_back(*record);
+    }
+    file.tree = std::move(read.tree);
+    return file;
+}
+
+// ---- the legacy form ----
+
+// The four pickles before the state's own storages are small but for the state: it is read in
+// pieces that double until a pickle ends.
+class LegacyReader {
+public:
+    explicit LegacyReader(ByteSource& source) : source_(source) {}
+
+    Result<File> run() {
+        // Magic number, protocol version, system: {"little_endian": True, ...}.
+        PENSTOCK_TRY(magic, pickle());
+        PENSTOCK_TRY(version, pickle());
+        PENSTOCK_TRY(system, pickle());
+        const Value& number = magic.at(magic.root);
+        constexpr std::string_view kMagic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+        if (number.kind != ValueKind::kBigInt || number.text != kMagic ||
+            version.at(version.root).kind != ValueKind::kInt ||
+            version.at(version.root).integer != 1001) {
+            return fault(kReading, "it is neither a zip nor a legacy file of torch.save");
+        }
+        PENSTOCK_CHECK(check_system(system));
+        PENSTOCK_TRY(state, pickle());
+        PENSTOCK_TRY(keys, pickle());
+        File file;
+        file.form = Form::kLegacy;
+        PENSTOCK_CHECK(place_storages(state, keys, file));
+        file.tree = std::move(state);
+        return file;
+    }
+
+private:
+    Result<ValueTree> pickle() {
+        const std::uint64_t left = source_.size() - at_;
+        for (std::uint64_t bytes = 4096;; bytes *= 4) {
+            bytes = std::min({bytes, left, kPickleBytesMax});
+            std::vector<std::byte> piece(bytes);
+            PENSTOCK_CHECK(source_.read(at_, piece));
+            auto read = read_pickle(piece);
+            if (read) {
+                at_ += read->bytes;
+                return std::move(read->tree);
+            }
+            if (bytes == left || bytes == kPickleBytesMax) {
+                return tl::make_unexpected(std::move(read.error()));
+            }
+        }
+    }
+
+    static Result<void> check_system(const ValueTree& system) {
+        const Value& root = system.at(system.root);
+        for (std::size_t i = 0; root.kind == ValueKind::kDict && i < root.items.size(); i += 2) {
+            if (system.at(root.items[i]).text == "little_endian" &&
+                !system.at(root.items[i + 1]).flag) {
+                return fault(kReading, "it was saved on a big-endian machine, which is not read");
+            }
+        }
+        return {};
+    }
+
+    // In the order of the list of keys: u64 elements, then the bytes.
+    Result<void> place_storages(const ValueTree& state, const ValueTree& keys, File& file) {
+        std::unordered_map<std::string_view, std::size_t> wanted;
+        for (std::size_t i = 0; i < state.storages.size(); ++i) {
+            wanted.emplace(state.storages[i].key, i);
+        }
+        file.storages.resize(state.storages.size());
+        const Value& list = keys.at(keys.root);
+        if (list.kind != ValueKind::kList) {
+            return fault(kReading, "its list of storages is missing", at_);
+        }
+        for (const ValueId id : list.items) {
+            const Value& key = keys.at(id);
+            const auto found = wanted.find(key.text);
+            if (key.kind != ValueKind::kString || found == wanted.end()) {
+                return fault(kReading, "it has a storage that its state does not, or twice: " +
+                                           shown(key.text));
+            }
+            const std::size_t i = found->second;
+            wanted.erase(found);
+            PENSTOCK_CHECK(place(state.storages[i], file.storages[i]));
+        }
+        if (!wanted.empty()) {
+            return fault(kReading, fmt::format("storage {} is not in the file: it was cut short",
+                                               shown(wanted.begin()->first)));
+        }
+        return {};
+    }
+
+    Result<void> place(const StorageValue& storage, zip::Record& record) {
+        std::uint64_t elements = 0;
+        const std::uint64_t size = source_.size();
+        if (size - at_ < 8 || storage.bytes > size - at_ - 8) {
+            return fault(kReading,
+                         fmt::format("storage {} runs past the end of the file: it was "
+                                     "cut short",
+                                     shown(storage.key)),
+                         at_);
+        }
+        std::array<std::byte, 8> head{};
+        PENSTOCK_CHECK(source_.read(at_, head));
+        std::memcpy(&elements, head.data(), 8);
+        if (elements > storage.bytes || (elements == 0) != (storage.bytes == 0) ||
+            (elements != 0 && storage.bytes % elements != 0)) {
+            return fault(kReading,
+                         fmt::format("storage {} has {} elements where it should have {} "
+                                     "bytes: the file is damaged",
+                                     shown(storage.key), elements, storage.bytes),
+                         at_);
+        }
+        record = {storage.key, at_ + 8, storage.bytes, 0};
+        at_ += 8 + storage.bytes;
+        return {};
+    }
+
+    ByteSource& source_;
+    std::uint64_t at_ = 0;
+};
+
+}  // namespace
+
+Result<Layout> Layout::make(const ValueTree& tree, const std::string& folder) {
+    PENSTOCK_TRY(pickle, write_pickle(tree));
+    std::string id = serialization_id(folder, pickle);
+    std::vector<zip::NewRecord> records;
+    records.push_back({folder + "/data.pkl", 0, std::move(pickle)});
+    records.push_back({folder + "/byteorder", 0, "little"});
+    records.push_back({folder + "/version", 0, "3\n"});
+    records.push_back({folder + "/.data/serialization_id", 0, std::move(id)});
+    Layout layout;
+    layout.first_ = records.size();
+    for (std::size_t i = 0; i < tree.storages.size(); ++i) {
+        records.push_back({fmt::format("{}/data/{}", folder, i), tree.storages[i].bytes, {}});
+    }
+    PENSTOCK_TRY(made, zip::Layout::make(std::move(records)));
+    layout.zip_ = std::move(made);
+    return layout;
+}
+
+std::vector<std::size_t> Layout::crcs_in(FileRange range) const {
+    std::vector<std::size_t> out = zip_.crcs_in(range);
+    for (std::size_t& record : out) {
+        record -= first_;
+    }
+    return out;
+}
+
+Result<File> read(ByteSource& source, bool check_crcs) {
+    std::string head(std::min<std::uint64_t>(source.size(), 4), '\0');
+    PENSTOCK_CHECK(source.read(0, std::as_writable_bytes(std::span(head))));
+    if (head != kZipSignature) {
+        return LegacyReader(source).run();
+    }
+    PENSTOCK_TRY(file, read_zip(source));
+    for (std::size_t i = 0; check_crcs && i < file.storages.size(); ++i) {
+        PENSTOCK_CHECK(zip::check_crc(source, file.storages[i]));
+    }
+    return file;
+}
+
+}  // namespace penstock::format::torch_file

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training state is made of, free of Python: the values that a .pt holds, numbered, so that
+// one that stands in two places is one value, and a tree of any depth is freed without recursion.
+#pragma once
+
+#include "format/fault.hpp"
+#include "tensor/element_type.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::format {
+
+using ValueId = std::uint32_t;
+inline constexpr ValueId kNoValue = 0xFFFFFFFF;
+
+enum class ValueKind : std::uint8_t {
+    kNone,
+    kBool,         ///< flag
+    kInt,          ///< integer
+    kBigInt,       ///< text: two's complement, little-endian, what does not fit into 64 bits
+    kFloat,        ///< real
+    kComplex,      ///< real, imaginary
+    kString,       ///< text, UTF-8
+    kBytes,        ///< text
+    kByteArray,    ///< text
+    kList,         ///< items
+    kTuple,        ///< items
+    kSet,          ///< items
+    kFrozenSet,    ///< items
+    kDict,         ///< items: key, value, key, value
+    kOrderedDict,  ///< likewise; attributes: a dict of what stands on the object
+    kDefaultDict,  ///< likewise; text: what makes a missing value ("list"), or empty for None
+    kSize,         ///< torch.Size: items, integers
+    kDtype,        ///< text: "float32", as torch names it
+    kDevice,       ///< text: "cpu", "cuda:1"
+    kTensor,       ///< integer: its number in `tensors`
+    kNumpyScalar,  ///< text: "<f8" as NumPy spells it; data
+    kNumpyArray,   ///< likewise; flag: Fortran order; items: its shape
+    // Below: what only a pickle has between its first byte and its last.
+    kGlobal,      ///< integer: which
+    kStorage,     ///< integer: its number in `storages`
+    kNumpyDtype,  ///< text
+    kRefused,     ///< text: why; nothing of it was built
+};
+
+struct Value {
+    ValueKind kind = ValueKind::kNone;
+    bool flag = false;
+    ValueId attributes = kNoValue;
+    std::int64_t integer = 0;
+    double real = 0;
+    double imaginary = 0;
+    std::string text;
+    std::string data;
+    std::vector<ValueId> items;
+};
+
+/// Memory that tensors look into, one record of the file.
+struct StorageValue {
+    std::uint64_t bytes = 0;
+    std::string location = "cpu";  ///< where it was: "cuda:0"
+    std::string key;               ///< its name in a file that was read
+};
+
+struct TensorValue {
+    std::uint32_t storage = 0;
+    tensor::ElementType type = tensor::ElementType::kF32;
+    std::uint64_t offset = 0;  ///< elements into the storage
+    std::vector<std::uint64_t> shape;
+    std::vector<std::uint64_t> strides;  ///< elements
+    bool requires_grad = false;
+    bool parameter = false;
+    bool conjugated = false;  ///< to be read as its complex conjugate
+    bool negated = false;     ///< to be read with the sign turned
+};
+
+struct ValueTree {
+    std::vector<Value> values;
+    std::vector<StorageValue> storages;
+    std::vector<TensorValue> tensors;
+    ValueId root = kNoValue;
+
+    ValueId add(Value value);
+    [[nodiscard]] const Value& at(ValueId id) const { return values[id]; }
+};
+
+/// Deepest nesting that is written or made into objects.
+inline constexpr int kNestingMax = 500;
+/// What may be hashed: elements of a key that is a tuple, those of tuples in it included. (Tuples
+/// of tuples that are one and the same tuple would make a hash take forever.)
+inline constexpr int kKeyElementsMax = 64;
+
+/// Whether it may be a key of a dict or an element of a set.
+[[nodiscard]] bool may_be_key(const ValueTree& tree, ValueId id);
+
+/// As a reader of Python would write it: `state['opt'][3]`. `path` is what has been gone through.
+void append_key(std::string& path, const ValueTree& tree, ValueId key);
+void append_index(std::string& path, std::size_t index);
+
+/// Whether two trees mean the same, values shared in the same places.
+[[nodiscard]] bool same(const ValueTree& a, const ValueTree& b);
+
+/// Whether every element of the tensor lies in its storage; nothing overflows.
+[[nodiscard]] bool fits(const TensorValue& tensor, std::uint64_t storage_bytes);
+
+}  // namespace penstock::format

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/pickle.hpp"
+
+#include "format/crc32.hpp"
+#include "format/random_tree.hpp"
+#include "format/torch_file.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <optional>
+#include <string>
+
+namespace penstock::format {
+namespace {
+
+using namespace std::string_literals;  // NOLINT(google-build-using-namespace)
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using namespace test;  // NOLINT(google-build-using-namespace)
+
+Result<PickleRead> read(std::string_view pickle) {
+    return read_pickle(bytes_of(pickle));
+}
+
+TEST(Pickle, RandomStatesAreReadBackEqual) {
+    int with_tensors = 0;
+    for (std::uint64_t seed = 0; seed < 400; ++seed) {
+        SCOPED_TRACE(seed);
+        const ValueTree tree = RandomTree(seed).make();
+        const auto pickle = write_pickle(tree);
+        ASSERT_TRUE(pickle) << why(pickle);
+        const auto back = read(*pickle);
+        ASSERT_TRUE(back) << why(back);
+        EXPECT_EQ(back->bytes, pickle->size());
+        EXPECT_TRUE(same(tree, back->tree));
+        const auto again = write_pickle(back->tree);
+        ASSERT_TRUE(again) << why(again);
+        with_tensors += tree.tensors.empty() ? 0 : 1;
+    }
+    EXPECT_GT(with_tensors, 100);
+}
+
+// {"a": 1, "opt": {"groups": [0, <what>]}} as torch's pickler would write it.
+std::string state_with(const std::string& what) {
+    return "\x80\x02}(X\x01\0\0\0aK\x01X\x03\0\0\0opt}X\x06\0\0\0groups](K\0"s + what + "esu.";
+}
+
+TEST(Pickle, WhatIsNotInTheListIsRefusedWithItsPlace) {
+    struct Case {
+        std::string what;
+        std::string_view says;
+    };
+    for (
+        const Case& c :
+        {Case{"cos\nsystem\nX\x02\0\0\0ls\x85R"s, "'os.system'"},
+         Case{"c__builtin__\neval\nX\x01\0\0\0"
+              "1\x85R"s,
+              "'__builtin__.eval'"},
+         Case{"cmy.module\nClass\n)\x81}X\x01\0\0\0xK\x01sb"s, "'my.module.Class'"},
+         Case{"cmy.module\nDict\n)R(K\x01K\x02u"s, "'my.module.Dict'"},
+         Case{"ctorch._utils\n_rebuild_tensor_v2\n"s, "'_rebuild_tensor_v2' itself"},
+         Case{"ctorch._utils\n_rebuild_tensor_v2\n)R"s, "a tensor is made of"},
+         Case{"c__builtin__\nset\n](}e\x85R"s, "key"},
+         Case{"c__builtin__\nlist\n)R"s, "'list' is called"},
+         Case{"c_codecs\nencode\nX\x01\0\0\0aX\x05\0\0\0rot13\x86R"s, "otherwise than as Latin-1"},
+         Case{"c_codecs\nencode\nX\x03\0\0\0\xe2\x82\xacX\x06\0\0\0latin1\x86R"s, "past U+00FF"},
+         Case{"ctorch\ndevice\nX\x03\0\0\0../\x85R"s, "impossible name"},
+         Case{"X\x01\0\0\0\xff"s, "not UTF-8"}, Case{"X\x01\0\0\0aQ"s, "stored outside"},
+         Case{"](}]K\x01se"s, "of such"},
+         Case{"cnumpy.core.multiarray\n_reconstruct\n)R"s, "without a state"},
+         Case{
+             "cnumpy\ndtype\nX\x01\0\0\0O\x85R(K\x03X\x01\0\0\0|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb"s,
+             "'O'"}}) {
+        EXPECT_THAT(why(read(state_with(c.what))),
+                    AllOf(HasSubstr("state['opt']['groups'][1]"), HasSubstr(c.says)))
+            << c.what;
+    }
+    EXPECT_THAT(why(read("\x80\x02"
+                         "cos\nsystem\n."s)),
+                HasSubstr("state: "));
+}
+
+TEST(Pickle, HostilePicklesAreRefused) {
+    const std::string head = "\x80\x02";
+    for (const std::string& hostile :
+         {""s,
+          "\x80"s,
+          head,
+          head + ".",
+          "\x80\x09N."s,
+          "N."s,
+          head + "X\xff\xff\xff\xff"s,
+          head + "\x8d\xff\xff\xff\xff\xff\xff\xff\xffN.",
+          head + "r\xff\xff\xff\x7fN.",
+          head + "h\0."s,
+          head + "(N.",
+          head + "e.",
+          head + "Ne.",
+          head + "NNs.",
+          head + "}(Nu.",
+          head + "t.",
+          head + "c" + std::string(5000, 'x') + "\nx\n.",
+          head + "cx",
+          head + "R.",
+          head + "NNR.",
+          head + "NNNNNNNN.",
+          head + "b.",
+          head + "Q.",
+          head + "0.",
+          head + "\xff.",
+          head + "I1\n.",
+          head + "(N0N1.",
+          head + std::string(2000, ']') + std::string(1999, 'a') + "."}) {
+        EXPECT_FALSE(read(hostile)) << shown(hostile);
+    }
+    // A tuple of two of the tuple before, 60 times: small, and its hash would take forever.
+    std::string laughs = head + "}K\x01";
+    for (int i = 0; i < 60; ++i) {
+        laughs += fmt::format("q{}h{}\x86", static_cast<char>(i), static_cast<char>(i));
+    }
+    EXPECT_THAT(why(read(laughs + "Ns.")), HasSubstr("short tuple"));
+    EXPECT_TRUE(read(head + "]" + laughs.substr(3) + "a."));  // as a value it is one
+}
+
+TEST(Pickle, ReadsLaterProtocols) {
+    const auto back = read(
+        "\x80\x04\x95\x20\0\0\0\0\0\0\0}\x94(\x8c\x01k\x94"
+        "C\x02\xff\x00\x94\x8c\x01s\x94\x8f\x94(K\x01K\x02\x90\x8c\x01"
+        "f(K\x03\x91\x94u."s);
+    ASSERT_TRUE(back) << why(back);
+    const Value& root = back->tree.at(back->tree.root);
+    ASSERT_EQ(root.items.size(), 6U);
+    EXPECT_EQ(back->tree.at(root.items[1]).text, "\xff\x00"s);
+    EXPECT_EQ(back->tree.at(root.items[3]).items.size(), 2U);
+    EXPECT_EQ(back->tree.at(root.items[5]).kind, ValueKind::kFrozenSet);
+}
+
+TEST(Pickle, WhatCannotBeWrittenIsNamedWithItsPlace) {
+    ValueTree tree;
+    const auto add = [&tree](ValueKind kind, std::vector<ValueId> items = {},
+                             std::string text = {}) {
+        Value value;
+        value.kind = kind;
+        value.items = std::move(items);
+        value.text = std::move(text);
+        return tree.add(std::move(value));
+    };
+    const ValueId key = add(ValueKind::kString, {}, "opt");
+    const ValueId list = add(ValueKind::kList);
+    tree.root = add(ValueKind::kDict, {key, list});
+    tree.values[list].items = {add(ValueKind::kString, {}, "\xff")};
+    EXPECT_THAT(why(write_pickle(tree)), HasSubstr("state['opt'][0]: it is a string that is not"));
+    tree.values[list].items = {add(ValueKind::kSet, {list})};
+    EXPECT_THAT(why(write_pickle(tree)), HasSubstr("state['opt'][0]: it has a key"));
+    const ValueId tuple = add(ValueKind::kTuple, {list});
+    tree.values[list].items = {tuple};
+    EXPECT_TRUE(write_pickle(tree));  // through a list a tuple may contain itself
+    tree.root = tuple;
+    EXPECT_THAT(why(write_pickle(tree)), HasSubstr("contains itself"));
+    ValueId deep = list;
+    tree.values[list].items = {};
+    for (int i = 0; i < 600; ++i) {
+        deep = add(ValueKind::kList, {deep});
+    }
+    tree.root = deep;
+    EXPECT_THAT(why(write_pickle(tree)), HasSubstr("deeper than 500"));
+}
+
+TEST(Pickle, EveryCutIsRefusedAndEveryFlippedByteIsAnErrorOrAState) {
+    for (const std::uint64_t seed : {3U, 11U, 17U}) {
+        const auto pickle = write_pickle(RandomTree(seed).make());
+        ASSERT_TRUE(pickle) << why(pickle);
+        const std::size_t end = std::min<std::size_t>(pickle->size(), 500);
+        for (std::size_t cut = 0; cut < end; ++cut) {
+            ASSERT_FALSE(read(pickle->substr(0, cut))) << cut;
+        }
+        Random random(seed);
+        for (std::size_t at = 0; at < end; ++at) {
+            for (int round = 0; round < 4; ++round) {
+                std::string damaged = *pickle;
+                damaged[at] = static_cast<char>(random());
+                const auto back = read(damaged);
+                if (back) {
+                    static_cast<void>(write_pickle(back->tree));
+                }
+            }
+        }
+    }
+}
+
+struct TorchFile {
+    ValueTree tree;
+    std::vector<Bytes> payloads;
+    Bytes file;
+};
+
+TorchFile torch_file_of(std::uint64_t seed) {
+    TorchFile out{RandomTree(seed).make(), {}, {}};
+    Random random(seed);
+    auto layout = torch_file::Layout::make(out.tree, "state");
+    EXPECT_TRUE(layout) << why(layout);
+    for (std::size_t i = 0; i < out.tree.storages.size(); ++i) {
+        out.payloads.push_back(random_bytes(random, out.tree.storages[i].bytes));
+        layout->set_crc(i, crc32(out.payloads[i]));
+        EXPECT_TRUE(base::is_aligned(layout->payload_offset(i), 64));
+    }
+    out.file = assemble(layout->file(), out.payloads);
+    return out;
+}
+
+TEST(TorchFile, RandomStatesComeBackWithTheirStorages) {
+    for (std::uint64_t seed = 0; seed < 100; ++seed) {
+        SCOPED_TRACE(seed);
+        const TorchFile made = torch_file_of(seed);
+        MemorySource source(made.file);
+        const auto file = torch_file::read(source, true);
+        ASSERT_TRUE(file) << why(file);
+        EXPECT_TRUE(same(made.tree, file->tree));
+        // Storages that no tensor looks into are nowhere in the pickle.
+        for (std::size_t i = 0; i < file->storages.size(); ++i) {
+            const zip::Record& r = file->storages[i];
+            const auto payload = std::stoul(file->tree.storages[i].key);
+            EXPECT_TRUE(std::ranges::equal(std::span(made.file).subspan(r.offset, r.bytes),
+                                           made.payloads[payload]));
+        }
+    }
+}
+
+TEST(TorchFile, ADamagedStorageIsFoundWhenAskedFor) {
+    TorchFile made;
+    std::uint64_t seed = 0;
+    std::optional<zip::Record> record;
+    for (; !record; ++seed) {
+        made = torch_file_of(seed);
+        MemorySource source(made.file);
+        const auto file = torch_file::read(source);
+        ASSERT_TRUE(file) << why(file);
+        for (const zip::Record& r : file->storages) {
+            if (r.bytes > 0) {
+                record = r;
+            }
+        }
+    }
+    made.file[record->offset] ^= std::byte{1};
+    MemorySource source(made.file);
+    EXPECT_TRUE(torch_file::read(source));
+    EXPECT_THAT(why(torch_file::read(source, true)), HasSubstr(record->name));
+}
+
+TEST(TorchFile, NoFormatVersionIsWritten) {
+    const TorchFile made = torch_file_of(1);
+    EXPECT_EQ(text_of(made.file).find(".format_version"), std::string_view::npos);
+    EXPECT_NE(text_of(made.file).find("state/version"), std::string_view::npos);
+}
+
+TEST(TorchFile, WhatIsNoneSaysSo) {
+    const auto error = [](std::string_view bytes) {
+        MemorySource source(bytes_of(bytes));
+        return why(torch_file::read(source));
+    };
+    EXPECT_THAT(error(""), HasSubstr("first byte"));
+    EXPECT_THAT(error("PK\x03\x04"), HasSubstr("at least 22"));
+    EXPECT_THAT(error("\x80\x02K\x01.\x80\x02K\x01.\x80\x02K\x01."), HasSubstr("neither a zip"));
+    const auto zip_of = [](std::vector<zip::NewRecord> records) {
+        const auto layout = zip::Layout::make(std::move(records));
+        return std::string(text_of(assemble(layout->file(), {})));
+    };
+    EXPECT_THAT(error(zip_of({{"a/x", 0, "y"}})), HasSubstr("without a data.pkl"));
+    EXPECT_THAT(error(zip_of({{"a/data.pkl", 0, "\x80\x02N."}, {"b/data.pkl", 0, "\x80\x02N."}})),
+                HasSubstr("comes twice"));
+    EXPECT_THAT(error(zip_of({{"a/data.pkl", 0, "\x80\x02N."}, {"a/byteorder", 0, "big"}})),
+                HasSubstr("'big'"));
+    EXPECT_THAT(error(zip_of({{"a/data.pkl", 0, "\x80\x02N.N"}})), HasSubstr("behind the state"));
+    EXPECT_THAT(error(zip_of({{"a/data.pkl", 0, "\x80\x02N."}, {"a/constants.pkl", 0, ""}})),
+                HasSubstr("TorchScript"));
+    EXPECT_THAT(error(zip_of({{"a/data.pkl", 0, "\x80\x02N."}})), HasSubstr("it was accepted"));
+}
+
+}  // namespace
+}  // namespace penstock::format
