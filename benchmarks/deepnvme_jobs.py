@@ -192,7 +192,17 @@ def first_read(arguments):
     return _result(arguments, meter, _MIB, 1)
 
 
-_JOBS = {"transfer": transfer, "many": many, "handle": handle, "first_read": first_read}
+def zero_step(arguments):
+    """A training step of DeepSpeed itself: deepnvme_zero.py."""
+    from benchmarks import deepnvme_zero
+
+    if arguments["engine"] == "theirs":
+        _prepare_theirs()
+        _op("theirs")  # built before, or the reason why not
+    return deepnvme_zero.zero_step(arguments)
+
+
+_JOBS = {"transfer": transfer, "many": many, "handle": handle, "first_read": first_read, "zero_step": zero_step}
 
 
 def main():

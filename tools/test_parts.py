@@ -44,8 +44,20 @@ def tool(name, *args):
     return [PYTHON, f"tools/{name}.py", *args]
 
 
-def pytest(*args):
-    return [PYTHON, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *args]
+def pytest(*args, python=PYTHON):
+    return [python, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *args]
+
+
+def deepspeed_tests(folder, parallel):
+    """The files of a folder, each by the Python that has DeepSpeed in it."""
+    python = ROOT / ".venv-deepspeed" / "bin" / "python"
+
+    def find():
+        return [
+            (path.stem, pytest(path, python=python)) for path in sorted((ROOT / "tests" / folder).glob("test_*.py"))
+        ]
+
+    return Step(f"pytest {folder}", find, count="junit", parallel=parallel)
 
 
 def in_deepspeed(argv):
@@ -131,6 +143,12 @@ def parts(long=False):
             needs=["pyproject.toml", "python/tests"],
         ),
         Part(
+            "deepspeed",
+            300,
+            [Step("wheel", tool("build_wheel"), gate=True), deepspeed_tests("deepspeed", min(2, CPUS))],
+            needs=["tests/deepspeed/test_*.py"],
+        ),
+        Part(
             "benchmarks",
             120,
             [Step("pytest", pytest("tests/benchmarks"), count="junit")],
@@ -165,6 +183,14 @@ def parts(long=False):
                 3600,
                 [Step("bars", [PYTHON, "-m", "benchmarks", "--check-handicaps"])],
                 needs=["benchmarks/bars.toml"],
+                long=True,
+            ),
+            Part(
+                # Builds DeepSpeed's own op first, once: two minutes.
+                "deepnvme-long",
+                1200,
+                [Step("wheel", tool("build_wheel"), gate=True), deepspeed_tests("deepnvme_long", 1)],
+                needs=["tests/deepnvme_long/test_*.py"],
                 long=True,
             ),
             Part(

@@ -30,7 +30,7 @@ def configuration(arguments, folder):
     place = {"device": "nvme", "nvme_path": folder} if arguments.store == "nvme" else {"device": "cpu"}
     if arguments.offload in ("optimizer", "both"):
         pipeline = {"pipeline_read": arguments.pipeline, "pipeline_write": arguments.pipeline}
-        zero["offload_optimizer"] = {**place, **pipeline, "buffer_count": 4}
+        zero["offload_optimizer"] = {**place, **pipeline, "buffer_count": 12 if arguments.pipeline else 4}
     if arguments.offload in ("parameters", "both"):
         # A buffer holds the largest parameter; what is under 1 MiB DeepSpeed keeps in memory.
         zero["offload_param"] = {**place, "buffer_count": 12, "buffer_size": 4 * arguments.width**2, "max_in_cpu": 0}
