@@ -323,9 +323,13 @@ def _in_processes(tasks: list[Task], tell: Tell) -> list[TaskResult]:
                 elif message[0] == "failed":
                     barrier.abort()
                     failures.append(f"process {task.tid} ({task.folder}): {message[1]}")
+    except BaseException:  # a signal: nobody waits for repetitions that run
+        for child in children:
+            child.terminate()
+        raise
     finally:
         for child in children:
-            child.join(10 if not failures and len(results) == len(tasks) else 2)
+            child.join(10)
             if child.is_alive():
                 child.terminate()
                 child.join()

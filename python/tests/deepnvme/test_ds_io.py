@@ -140,9 +140,10 @@ def test_a_process_that_fails_is_named_and_stops_the_others(folder):
     assert time.monotonic() - start < 60
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_and_the_files_are_gone(number, folder):
+@pytest.mark.parametrize("number,processes", [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGTERM, 2)])
+def test_a_signal_ends_it_and_the_files_are_gone(number, processes, folder):
     words = ["ds_io", "--folder", str(folder), "--io_size", "16M", "--loops", "1000000"]
+    words += ["--multi_process", str(processes)]
     child = subprocess.Popen(
         [sys.executable, "-m", "penstock", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
