@@ -304,7 +304,7 @@ def scaling(lines: Sequence[tuple[str, list[tuple[int, float]]]], what: str) -> 
             {
                 "type": "scatter",
                 "mode": "lines",
-                "name": f"{first} times so many",
+                "name": f"linear from {first}",
                 "showlegend": index == 0,
                 "x": [count for count, _ in points],
                 "y": [rate * count / first / 1e9 for count, _ in points],
