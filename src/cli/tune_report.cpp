@@ -213,6 +213,12 @@ void print_tune_result(std::FILE* out, const TuneResult& result) {
                                     : std::string(to_string(choice.backend));
     fmt::print(out, "\nfio: the same work\n{}\n",
                fio_command(choice, backend, result.options.path, write));
+    if (!result.target.file.info().direct) {
+        fmt::print(out,
+                   "\nNote: these went through the page cache ({}):\nthe figures tell of memory as "
+                   "much as of the disk.\n",
+                   result.target.file.info().reason);
+    }
     fmt::print(out, "\n{:.0f} s; {} written.\n", result.seconds,
                base::format_bytes(result.written_bytes));
     std::fflush(out);

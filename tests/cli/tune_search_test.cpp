@@ -74,7 +74,7 @@ std::size_t false_winners(Device device, const SearchRules& rules = {}) {
 
 TEST(TuneSearchTest, AFlatDeviceKeepsTheDefaultsAndIsKnownEarly) {
     Device device{.rate = flat, .noise = 0.005};
-    EXPECT_LE(false_winners(device), kSeeds / 20);
+    EXPECT_LE(false_winners(device), kSeeds / 50);
     const Ran ran = run(device);
     EXPECT_EQ(ran.search.choice(), TuneSettings{});
     EXPECT_EQ(ran.search.verdict(Goal::kBoth).kind, Verdict::Kind::kSame);
@@ -84,7 +84,7 @@ TEST(TuneSearchTest, AFlatDeviceKeepsTheDefaultsAndIsKnownEarly) {
 
 TEST(TuneSearchTest, ANoisyDeviceHasNoRandomWinner) {
     for (const double noise : {0.05, 0.15, 0.4}) {
-        EXPECT_LE(false_winners({.rate = flat, .noise = noise}), kSeeds / 20) << noise;
+        EXPECT_LE(false_winners({.rate = flat, .noise = noise}), kSeeds / 50) << noise;
     }
 }
 
@@ -94,7 +94,7 @@ TEST(TuneSearchTest, ADeviceThatSwingsHasNoRandomWinner) {
         const auto period = static_cast<std::uint64_t>(now / 1.7);
         return (period * 2654435761U >> 7U) % 2 == 0 ? 1e9 : 2e9;
     };
-    EXPECT_LE(false_winners({.rate = swings, .noise = 0.1}), kSeeds / 20);
+    EXPECT_LE(false_winners({.rate = swings, .noise = 0.1}), kSeeds / 50);
 }
 
 // A cache that fills: ten times slower at the end, and nobody is to blame.
@@ -102,7 +102,7 @@ TEST(TuneSearchTest, ADeviceThatDriftsHasNoRandomWinner) {
     const auto drifts = [](const TuneSettings&, bool, double now) {
         return 1e9 * std::exp(-now / 17);
     };
-    EXPECT_LE(false_winners({.rate = drifts, .noise = 0.02}), kSeeds / 20);
+    EXPECT_LE(false_winners({.rate = drifts, .noise = 0.02}), kSeeds / 50);
 }
 
 TEST(TuneSearchTest, AClearWinnerIsFoundAlsoUnderNoise) {
