@@ -32,15 +32,17 @@ std::string rate_text(const std::vector<Sample>& samples) {
     return samples.empty() ? "-" : fmt::format("{:.3g}", median_rate(samples) / 1e9);
 }
 
-// "1.21 (1.15-1.28)", or the mean alone where there is one round.
+// "1.21 (1.15-1.28)", or "1.21 (?)" where so few turns say nothing.
 std::string ratio_text(const TuneSearch& search, std::size_t candidate, Goal goal) {
     const RatioInterval ratio = search.ratio_of(candidate, goal);
     const std::size_t rounds = search.candidates()[candidate].entries.size();
     if (candidate == 0 || rounds == 0) {
         return candidate == 0 ? "1" : "-";
     }
-    return rounds == 1 ? fmt::format("{:.2f}", ratio.mean)
-                       : fmt::format("{:.2f} ({:.2f}-{:.2f})", ratio.mean, ratio.low, ratio.high);
+    constexpr double kTooWide = 10;
+    return rounds < 3 || ratio.high > kTooWide * ratio.low
+               ? fmt::format("{:.2f} (?)", ratio.mean)
+               : fmt::format("{:.2f} ({:.2f}-{:.2f})", ratio.mean, ratio.low, ratio.high);
 }
 
 double cpu_s_per_gib(const CandidateSamples& samples) {
@@ -89,8 +91,9 @@ void print_table(std::FILE* out, const TuneResult& result) {
     fmt::print(
         out,
         "\nDepth: blocks at the device at once. GB/s: 10^9 bytes a second, median. To the "
-        "defaults: mean ratio\nwithin turns, in brackets its 95 % interval; the best of many "
-        "is high by chance, so this table does not\ndecide, fresh runs do:\n\n");
+        "defaults: mean ratio\nwithin turns, in brackets its 95 % interval (?: too few turns "
+        "to say). The best of many is high by\nchance, so this table does not decide; fresh "
+        "runs do:\n\n");
 }
 
 nlohmann::ordered_json settings_json(const TuneSettings& settings) {

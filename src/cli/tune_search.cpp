@@ -120,8 +120,8 @@ std::vector<double> TuneSearch::logs(std::size_t candidate, std::size_t against,
     return differences;
 }
 
-RatioInterval TuneSearch::ratio_of(std::size_t candidate, Goal goal) const {
-    return ratio_of_logs(logs(candidate, 0, goal, 0), 0.95);
+RatioInterval TuneSearch::ratio_of(std::size_t candidate, Goal goal, std::size_t from_round) const {
+    return ratio_of_logs(logs(candidate, 0, goal, from_round), kHopelessConfidence);
 }
 
 // The best mean of those in the race, by the rounds of this stage.
@@ -142,7 +142,7 @@ std::size_t TuneSearch::leader(Goal goal) const {
 std::size_t TuneSearch::best_rival(Goal goal) const {
     std::size_t best = 0;
     double best_mean = 0;
-    std::size_t rounds = 2;  // one lucky round is no rival to two
+    std::size_t rounds = kRaceRoundsMin;  // one lucky round is no rival to three
     for (; best == 0 && rounds > 0; --rounds) {
         for (std::size_t i = 1; i < candidates_.size(); ++i) {
             const auto differences = logs(i, 0, goal, 0);
@@ -156,8 +156,8 @@ std::size_t TuneSearch::best_rival(Goal goal) const {
 }
 
 // Surely not faster than the defaults by a gain that counts.
-bool TuneSearch::hopeless(std::size_t candidate, Goal goal) const {
-    const auto differences = logs(candidate, 0, goal, stage_begin_);
+bool TuneSearch::hopeless(std::size_t candidate, Goal goal, std::size_t from_round) const {
+    const auto differences = logs(candidate, 0, goal, from_round);
     return differences.size() >= kRaceRoundsMin &&
            mean_interval(differences, kHopelessConfidence).high < std::log1p(rules_.gain_min);
 }
@@ -250,7 +250,7 @@ void TuneSearch::eliminate() {
             const bool far = behind.size() >= 2 && mean_of(behind) < kFarBehind;
             const bool surely = behind.size() >= kRaceRoundsMin && i != best &&
                                 mean_interval(behind, kRaceConfidence).high < 0;
-            if (i == best || (!far && !surely && !hopeless(i, goal))) {
+            if (i == best || (!far && !surely && !hopeless(i, goal, stage_begin_))) {
                 stays[i] = true;
             }
         }
@@ -306,14 +306,22 @@ void TuneSearch::begin_neighbours() {
 void TuneSearch::begin_final() {
     std::vector<std::size_t> finalists{0};
     for (const Goal goal : goals()) {
-        const std::size_t best = rules_.full ? best_rival(goal) : leader(goal);
-        const bool open = best != 0 && (rules_.full || !hopeless(best, goal));
+        // Where nobody leads the defaults, the best of the others has to be shown to be no gain.
+        const std::size_t first = leader(goal);
+        const bool leads = first != 0 && !rules_.full;
+        const std::size_t best = leads ? first : best_rival(goal);
+        const bool open =
+            best != 0 && (rules_.full || !hopeless(best, goal, leads ? stage_begin_ : 0));
         challengers_[index(goal)] = open ? best : 0;
         decided_[index(goal)] = !open;
         if (open) {
             finalists.push_back(best);
         } else {
-            verdicts_[index(goal)] = without_final(Verdict::Kind::kSame, goal);
+            verdicts_[index(goal)] = {
+                .kind = Verdict::Kind::kSame,
+                .candidate = best,
+                .ratio = ratio_of(best, goal, leads ? stage_begin_ : 0),
+                .rounds = logs(best, 0, goal, leads ? stage_begin_ : 0).size()};
         }
     }
     if (finalists.size() == 1) {
@@ -326,14 +334,6 @@ void TuneSearch::begin_final() {
     stage_ = Stage::kFinal;
 }
 
-Verdict TuneSearch::without_final(Verdict::Kind kind, Goal goal) const {
-    const std::size_t rival = best_rival(goal);
-    return {.kind = kind,
-            .candidate = rival,
-            .ratio = ratio_of(rival, goal),
-            .rounds = logs(rival, 0, goal, 0).size()};
-}
-
 void TuneSearch::stop() {
     if (stage_ == Stage::kOver) {
         return;
@@ -341,7 +341,11 @@ void TuneSearch::stop() {
     if (stage_ != Stage::kFinal) {
         // No time for a final: nothing is shown.
         for (const Goal goal : goals()) {
-            verdicts_[index(goal)] = without_final(Verdict::Kind::kUnclear, goal);
+            const std::size_t rival = best_rival(goal);
+            verdicts_[index(goal)] = {.kind = Verdict::Kind::kUnclear,
+                                      .candidate = rival,
+                                      .ratio = ratio_of(rival, goal),
+                                      .rounds = logs(rival, 0, goal, 0).size()};
         }
     } else {
         judge(true);

@@ -90,8 +90,10 @@ public:
     /// The goals that are looked at; the one that settings are chosen by comes last.
     [[nodiscard]] std::vector<Goal> goals() const;
     [[nodiscard]] const Verdict& verdict(Goal goal) const { return verdicts_[index(goal)]; }
-    /// The ratio to the defaults over all whole rounds, 95 %: for tables. Not what decides.
-    [[nodiscard]] RatioInterval ratio_of(std::size_t candidate, Goal goal) const;
+    /// The ratio to the defaults over the whole rounds from one on, 95 %: for tables. Not what
+    /// names a winner.
+    [[nodiscard]] RatioInterval ratio_of(std::size_t candidate, Goal goal,
+                                         std::size_t from_round = 0) const;
     /// The candidates that are still in the race, the defaults included.
     [[nodiscard]] std::size_t racing() const;
     /// Settings to recommend: the defaults unless something is shown to be better.
@@ -105,8 +107,7 @@ private:
                                            std::size_t from_round) const;
     [[nodiscard]] std::size_t leader(Goal goal) const;
     [[nodiscard]] std::size_t best_rival(Goal goal) const;
-    [[nodiscard]] Verdict without_final(Verdict::Kind kind, Goal goal) const;
-    [[nodiscard]] bool hopeless(std::size_t candidate, Goal goal) const;
+    [[nodiscard]] bool hopeless(std::size_t candidate, Goal goal, std::size_t from_round) const;
     void begin_round();
     void close_round();
     void eliminate();

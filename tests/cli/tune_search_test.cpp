@@ -47,6 +47,16 @@ Ran run(const Device& device, SearchRules rules = {}) {
         }
         ran.search.add(rates, ran.seconds);
     }
+    // Whatever is said is covered by its interval.
+    for (const Goal goal : ran.search.goals()) {
+        const Verdict& verdict = ran.search.verdict(goal);
+        if (verdict.kind == Verdict::Kind::kSame) {
+            EXPECT_LT(verdict.ratio.high, 1 + rules.gain_min);
+        } else if (verdict.kind == Verdict::Kind::kBetter) {
+            EXPECT_GT(verdict.ratio.low, 1 + rules.gain_min);
+            EXPECT_NE(verdict.candidate, 0U);
+        }
+    }
     return ran;
 }
 
