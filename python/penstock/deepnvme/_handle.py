@@ -21,7 +21,6 @@ import os
 import resource
 from _thread import allocate_lock
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 from penstock import _core
@@ -158,15 +157,16 @@ def _outcome(operation: Any) -> BaseException | None:
     return None
 
 
-def _outcomes(operations: deque[Any]) -> Iterator[BaseException | None]:
-    """The outcome of each, which is let go then, and with it the descriptors of its file."""
+def _finish(operations: deque[Any], errors: list[BaseException]) -> None:
+    """Waits for each and lets go of it, and with it of the descriptors of its file."""
     while operations:
         # They end about in the order in which they began: one sleep for many.
         _outcome(operations[min(len(operations), _WAITED_AT_ONCE) - 1])
         for _ in range(min(len(operations), _WAITED_AT_ONCE)):
             error = _outcome(operations[0])
+            if error is not None:
+                errors.append(error)
             operations.popleft()
-            yield error
 
 
 def _first_of(errors: list[BaseException]) -> BaseException | None:
@@ -407,17 +407,14 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             if not oldest:
                 return False
             self._claims[id(oldest)] = oldest
-        done, errors = 0, list[BaseException]()
+        count, errors = len(oldest), list[BaseException]()
         try:
-            for error in _outcomes(oldest):
-                done += 1
-                if error is not None:
-                    errors.append(error)
+            _finish(oldest, errors)
         finally:
             with self._lock:
                 del self._claims[id(oldest)]
                 self._pending.extendleft(reversed(oldest))  # where it was interrupted
-                self._completed += done
+                self._completed += count - len(oldest)
                 self._errors += errors
         return True
 
@@ -439,24 +436,21 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             self._inherit()
         with self._lock:
             mine, self._pending = self._pending, deque()
-            completed, self._completed = self._completed, 0
+            completed, self._completed = self._completed + len(mine), 0
             errors, self._errors = self._errors, []
             others = [operation for claim in self._claims.values() for operation in list(claim)]
             if mine:
                 self._claims[id(mine)] = mine
         try:
-            for error in _outcomes(mine):
-                completed += 1
-                if error is not None:
-                    errors.append(error)
+            _finish(mine, errors)
             theirs = [*filter(None, map(_outcome, others))]
         except BaseException:
             with self._lock:
                 self._claims.pop(id(mine), None)
+                self._completed += completed - len(mine)
+                self._errors = errors + self._errors
                 mine.extend(self._pending)
                 self._pending = mine
-                self._completed += completed
-                self._errors = errors + self._errors
             raise
         if id(mine) in self._claims:
             with self._lock:
