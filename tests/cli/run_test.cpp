@@ -14,8 +14,10 @@ namespace {
 using testing::HasSubstr;
 
 TEST(RunTest, HelpTeachesWithExamples) {
-    for (const std::vector<std::string>& args :
-         {std::vector<std::string>{"--help"}, {"bench", "--help"}, {"doctor", "--help"}}) {
+    for (const std::vector<std::string>& args : {std::vector<std::string>{"--help"},
+                                                 {"bench", "--help"},
+                                                 {"tune", "--help"},
+                                                 {"doctor", "--help"}}) {
         const Outcome outcome = run_cli(args);
         EXPECT_EQ(outcome.status, 0) << outcome.err;
         EXPECT_THAT(outcome.out, HasSubstr("Examples:"));
