@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes as a pickle: an error, or a state that is written and read again as it is.
+#include "format/pickle.hpp"
+
+#include <cstdlib>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
+    using namespace penstock::format;  // NOLINT(google-build-using-namespace)
+    const auto read = read_pickle(std::as_bytes(std::span(data, bytes)));
+    if (!read) {
+        return 0;
+    }
+    // Values that contain themselves by way of a tuple can be read and not written.
+    const auto text = write_pickle(read->tree);
+    if (!text) {
+        return 0;
+    }
+    const auto again = read_pickle(std::as_bytes(std::span(*text)));
+    if (!again || !same(read->tree, again->tree)) {
+        std::abort();
+    }
+    return 0;
+}
