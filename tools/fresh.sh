@@ -24,7 +24,8 @@ if [ "${1:-}" != --inside ]; then
     mkdir -p "$root"
     child=
     clean_up() {
-        [ -z "$child" ] || { kill "$child" 2>/dev/null; wait "$child" 2>/dev/null; } || true
+        # unshare takes no notice of SIGTERM; when it is gone, the kernel kills what runs in its namespaces.
+        [ -z "$child" ] || { kill -KILL "$child" 2>/dev/null; wait "$child" 2>/dev/null; } || true
         [ "$keep" = yes ] || rm -rf --one-file-system "$root"
     }
     trap clean_up EXIT
