@@ -256,6 +256,33 @@ def test_what_a_signal_handler_raises_is_no_error_of_the_operation(run_script):
     assert out == "the program's own 2\n0\n"
 
 
+def test_a_wait_does_not_return_while_another_thread_waits_for_the_rest(run_script):
+    out = run_script(
+        SLOW
+        + """
+    operation = handle._pending[-1]
+    ended = []
+    def wait():
+        try:
+            ended.append(handle.wait())
+        except OSError as error:
+            ended.append(type(error).__name__)
+    waiters = [threading.Thread(target=wait) for _ in range(2)]
+    waiters[0].start()
+    while handle._pending:  # until it has taken both
+        time.sleep(0.01)
+    waiters[1].start()
+    waiters[1].join(0.3)
+    print(ended)
+    operation.cancel()
+    for waiter in waiters:
+        waiter.join()
+    print(ended, handle.wait())
+    """
+    )
+    assert out == "[]\n['Cancelled', 'Cancelled'] 0\n"
+
+
 def test_other_threads_run_while_a_call_blocks(run_script):
     out = run_script(
         SLOW
