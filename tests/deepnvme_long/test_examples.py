@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training and generation examples in memory, on DeepSpeed's own op, built here, and on ours: equal in all three."""
+"""Training and generation in memory, on DeepSpeed's own op, built here, and on ours: equal in all three."""
 
 import json
 import os
