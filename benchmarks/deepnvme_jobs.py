@@ -46,7 +46,7 @@ def _builders(engine):
             _prepare_theirs()
             from deepspeed.ops import op_builder as builders
     except ImportError as error:
-        _skip(f"{engine}: {error}; `tools/setup.sh deepspeed` sets up what is needed")
+        _skip(f"{engine}: {error}; `tools/setup.sh bench` sets up what is needed")
     return builders
 
 

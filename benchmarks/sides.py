@@ -141,7 +141,7 @@ def find_program(name: str, build: Path | None) -> list[str]:
 def deepspeed_python() -> str:
     python = ROOT / ".venv-deepspeed" / "bin" / "python"
     if not python.exists():
-        raise CannotRun("DeepSpeed is not set up: tools/setup.sh deepspeed")
+        raise CannotRun("DeepSpeed is not set up: tools/setup.sh bench")
     return str(python)
 
 

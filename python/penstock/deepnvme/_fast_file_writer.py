@@ -25,7 +25,7 @@ _GIB = 1 << 30
 class FastFileWriterConfig:
     """What a FastFileWriter needs.
 
-    dnvme_handle: an aio_handle of penstock.deepnvme, whose block size the transfers take; None for the engine's own.
+    dnvme_handle: an aio_handle, whose block size and depth the transfers take; None for the engine's own.
     pinned_tensor: contiguous memory of the host through which the bytes go; any size and type, some MiB are good.
     double_buffer: one half is filled while the other is written.
     num_parallel_writers, writer_rank: save_torch_storage_object_list() writes only this writer's share of the bytes.
@@ -244,7 +244,10 @@ _STATS = (
 
 
 def _transfer_options(handle: Any) -> dict[str, Any]:
-    return {} if handle is None else {"block_bytes": handle.get_block_size()}
+    if handle is None:
+        return {}
+    block_bytes = min(handle.get_block_size(), 1 << 30)
+    return {"block_bytes": block_bytes, "depth_limit": penstock.DepthLimit(handle.get_queue_depth())}
 
 
 def _as_tensor(memory: memoryview) -> Any:
