@@ -36,6 +36,7 @@ from penstock._core import (
     write_async,
 )
 from penstock._errors import Cancelled, EndOfFile, Error, Unsupported, WouldBlock
+from penstock._state import TensorInfo, inspect, load, save
 
 __version__: str = _core.version
 
@@ -53,6 +54,7 @@ __all__ = [
     "File",
     "FileInfo",
     "LatencyStats",
+    "TensorInfo",
     "Transfer",
     "Unsupported",
     "WouldBlock",
@@ -60,8 +62,11 @@ __all__ = [
     "as_bytes",
     "default_engine",
     "empty",
+    "inspect",
+    "load",
     "read",
     "read_async",
+    "save",
     "write",
     "write_async",
 ]

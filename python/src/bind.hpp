@@ -11,6 +11,7 @@ void bind_deepnvme(nb::module_& m);
 void bind_engine(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_file(nb::module_& m);
+void bind_format(nb::module_& m);
 void bind_memory(nb::module_& m);
 void bind_transfer(nb::module_& m);
 

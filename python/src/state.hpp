@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the objects of a training state and format::ValueTree. An object that a .pt cannot hold
+// raises TypeError with its path in the state.
+#pragma once
+
+#include "format/value.hpp"
+#include "nanobind.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace penstock::python {
+
+/// The memory of one storage of the tree, on the host, for as long as `keep` lives.
+struct StorageMemory {
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+    nb::object keep;
+};
+
+struct State {
+    format::ValueTree tree;
+    std::vector<StorageMemory> storages;
+};
+
+/// Tensors stay where they are; storages of devices are copied to the host.
+[[nodiscard]] State state_of(nb::handle object);
+
+/// `storages`: a torch.UntypedStorage for each of the tree's.
+[[nodiscard]] nb::object objects_of(const format::ValueTree& tree, nb::handle storages);
+
+}  // namespace penstock::python

@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/numpy_types.hpp"
+#include "format/torch_types.hpp"
+#include "names.hpp"
+#include "state.hpp"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace penstock::python {
+
+namespace {
+
+using format::Value;
+using format::ValueId;
+using format::ValueKind;
+
+// A module that is imported already, or nothing: who has no torch has no tensors.
+nb::object imported(const char* name) {
+    nb::object modules = nb::module_::import_("sys").attr("modules");
+    return modules.attr("get")(name);
+}
+
+std::string utf8(nb::handle string) {
+    Py_ssize_t bytes = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(string.ptr(), &bytes);
+    if (text == nullptr) {
+        PyErr_Clear();
+        return "\xff";  // lone surrogates; whoever writes it says so
+    }
+    return {text, static_cast<std::size_t>(bytes)};
+}
+
+std::string raw(nb::handle bytes_object) {
+    char* data = nullptr;
+    Py_ssize_t count = 0;
+    if (PyBytes_AsStringAndSize(bytes_object.ptr(), &data, &count) != 0) {
+        throw nb::python_error();
+    }
+    return {data, static_cast<std::size_t>(count)};
+}
+
+class Builder {
+public:
+    Builder() {
+        if (nb::object torch = imported("torch"); !torch.is_none()) {
+            tensor_ = torch.attr("Tensor");
+            parameter_ = torch.attr("nn").attr("Parameter");
+            size_ = torch.attr("Size");
+            dtype_ = torch.attr("dtype");
+            device_ = torch.attr("device");
+            strided_ = torch.attr("strided");
+        }
+        if (nb::object numpy = imported("numpy"); !numpy.is_none()) {
+            array_ = numpy.attr("ndarray");
+            scalar_ = numpy.attr("generic");
+            contiguous_ = numpy.attr("ascontiguousarray");
+        }
+        const nb::module_ collections = nb::module_::import_("collections");
+        ordered_ = collections.attr("OrderedDict");
+        default_ = collections.attr("defaultdict");
+    }
+
+    State run(nb::handle object) {
+        state_.tree.root = value(object, 0);
+        return std::move(state_);
+    }
+
+private:
+    [[noreturn]] void refuse(const std::string& why) const {
+        std::string path = "state";
+        for (const nb::handle step : path_) {
+            if (PyUnicode_CheckExact(step.ptr()) != 0 || PyLong_CheckExact(step.ptr()) != 0) {
+                path += "[" + nb::cast<std::string>(nb::repr(step)) + "]";
+            } else {
+                path += "[...]";
+            }
+        }
+        raise_type("save: " + path + ": " + why);
+    }
+
+    static bool is(nb::handle object, const nb::object& type) {
+        return type.is_valid() && object.type().is(type);
+    }
+    static bool is_kind_of(nb::handle object, const nb::object& type) {
+        return type.is_valid() && PyObject_IsInstance(object.ptr(), type.ptr()) == 1;
+    }
+
+    ValueId add(ValueKind kind, std::string text = {}) {
+        Value v;
+        v.kind = kind;
+        v.text = std::move(text);
+        return state_.tree.add(std::move(v));
+    }
+
+    ValueId value(nb::handle o, int depth) {
+        PyObject* p = o.ptr();
+        if (o.is_none()) {
+            return add(ValueKind::kNone);
+        }
+        if (PyBool_Check(p)) {
+            const ValueId id = add(ValueKind::kBool);
+            state_.tree.values[id].flag = p == Py_True;
+            return id;
+        }
+        if (PyUnicode_CheckExact(p)) {
+            return add(ValueKind::kString, utf8(o));
+        }
+        if (PyLong_CheckExact(p)) {
+            return integer(o);
+        }
+        if (PyFloat_CheckExact(p)) {
+            const ValueId id = add(ValueKind::kFloat);
+            state_.tree.values[id].real = PyFloat_AsDouble(p);
+            return id;
+        }
+        if (PyComplex_CheckExact(p)) {
+            const ValueId id = add(ValueKind::kComplex);
+            state_.tree.values[id].real = PyComplex_RealAsDouble(p);
+            state_.tree.values[id].imaginary = PyComplex_ImagAsDouble(p);
+            return id;
+        }
+        if (PyBytes_CheckExact(p)) {
+            return add(ValueKind::kBytes, raw(o));
+        }
+        if (const auto known = seen_.find(p); known != seen_.end()) {
+            return known->second;
+        }
+        if (depth > format::kNestingMax) {
+            refuse("it is nested deeper than " + std::to_string(format::kNestingMax) + " levels");
+        }
+        const ValueId id = composed(o, depth);
+        // Temporary objects have addresses that come again.
+        seen_.emplace(p, id);
+        keep_.push_back(nb::borrow(o));
+        return id;
+    }
+
+    ValueId integer(nb::handle o) {
+        int overflow = 0;
+        const long long small = PyLong_AsLongLongAndOverflow(o.ptr(), &overflow);
+        if (overflow == 0) {
+            const ValueId id = add(ValueKind::kInt);
+            state_.tree.values[id].integer = small;
+            return id;
+        }
+        const auto bits = nb::cast<std::size_t>(o.attr("bit_length")());
+        return add(ValueKind::kBigInt,
+                   raw(o.attr("to_bytes")(bits / 8 + 1, "little", nb::arg("signed") = true)));
+    }
+
+    ValueId composed(nb::handle o, int depth) {
+        PyObject* p = o.ptr();
+        if (is(o, tensor_) || is(o, parameter_)) {
+            return tensor(o);
+        }
+        if (PyDict_CheckExact(p) || is(o, ordered_) || is(o, default_)) {
+            return dict(o, depth);
+        }
+        if (PyList_CheckExact(p)) {
+            return items(o, ValueKind::kList, depth);
+        }
+        if (PyTuple_CheckExact(p) || is(o, size_)) {
+            return items(o, is(o, size_) ? ValueKind::kSize : ValueKind::kTuple, depth);
+        }
+        if (o.type().is(nb::handle(reinterpret_cast<PyObject*>(&PySet_Type)))) {
+            return items(o, ValueKind::kSet, depth);
+        }
+        if (PyFrozenSet_CheckExact(p)) {
+            return items(o, ValueKind::kFrozenSet, depth);
+        }
+        if (PyByteArray_CheckExact(p)) {
+            return add(ValueKind::kByteArray,
+                       std::string(PyByteArray_AsString(p),
+                                   static_cast<std::size_t>(PyByteArray_Size(p))));
+        }
+        if (is(o, dtype_)) {
+            return dtype(o);
+        }
+        if (is(o, device_)) {
+            return add(ValueKind::kDevice, text(o));
+        }
+        if (is_kind_of(o, scalar_) || is(o, array_)) {
+            return numpy(o);
+        }
+        refuse("a " + type_text(o) +
+               " cannot be saved: save tensors, numbers, strings, bytes and containers of them "
+               "(an object's state_dict() is one)");
+    }
+
+    ValueId step(nb::handle key, nb::handle object, int depth) {
+        path_.push_back(key);
+        const ValueId id = value(object, depth + 1);
+        path_.pop_back();
+        return id;
+    }
+
+    ValueId items(nb::handle o, ValueKind kind, int depth) {
+        const ValueId id = add(kind);
+        seen_.emplace(o.ptr(), id);  // a list may contain itself
+        std::vector<ValueId> made;
+        const nb::object list = checked(PySequence_List(o.ptr()));
+        const auto count = static_cast<Py_ssize_t>(nb::len(list));
+        for (Py_ssize_t i = 0; i < count; ++i) {
+            const nb::object index = nb::int_(i);
+            made.push_back(step(index, nb::handle(PyList_GetItem(list.ptr(), i)), depth));
+        }
+        state_.tree.values[id].items = std::move(made);
+        return id;
+    }
+
+    ValueId dict(nb::handle o, int depth) {
+        const bool ordered = is(o, ordered_);
+        const bool factory = is(o, default_);
+        const ValueId id = add(ordered   ? ValueKind::kOrderedDict
+                               : factory ? ValueKind::kDefaultDict
+                                         : ValueKind::kDict);
+        seen_.emplace(o.ptr(), id);
+        if (factory) {
+            state_.tree.values[id].text = factory_name(o.attr("default_factory"));
+        }
+        std::vector<ValueId> made;
+        const nb::object pairs = checked(PySequence_List(nb::object(o.attr("items")()).ptr()));
+        const auto count = static_cast<Py_ssize_t>(nb::len(pairs));
+        for (Py_ssize_t i = 0; i < count; ++i) {
+            PyObject* pair = PyList_GetItem(pairs.ptr(), i);
+            const nb::handle key(PyTuple_GetItem(pair, 0));
+            const ValueId key_id = step(key, key, depth);
+            if (!format::may_be_key(state_.tree, key_id)) {
+                path_.push_back(key);
+                refuse("this key is a " + type_text(key) +
+                       "; keys are strings, numbers, and short tuples of them");
+            }
+            made.push_back(key_id);
+            made.push_back(step(key, nb::handle(PyTuple_GetItem(pair, 1)), depth));
+        }
+        state_.tree.values[id].items = std::move(made);
+        if (ordered) {
+            attributes(o, id, depth);
+        }
+        return id;
+    }
+
+    // What stands on the object: `_metadata` of every state_dict().
+    void attributes(nb::handle o, ValueId id, int depth) {
+        const nb::object own = nb::getattr(o, "__dict__", nb::none());
+        if (!own.is_none() && nb::len(own) > 0) {
+            const nb::object name = nb::str("__dict__");
+            const ValueId made = step(name, own, depth);
+            state_.tree.values[id].attributes = made;
+        }
+    }
+
+    std::string factory_name(nb::handle factory) {
+        if (factory.is_none()) {
+            return {};
+        }
+        if (factory.is(ordered_)) {
+            return "OrderedDict";
+        }
+        const nb::module_ builtins = nb::module_::import_("builtins");
+        for (const char* name :
+             {"list", "dict", "int", "float", "str", "bool", "tuple", "set", "frozenset"}) {
+            if (factory.is(nb::object(builtins.attr(name)))) {
+                return name;
+            }
+        }
+        refuse("its default_factory is " + shown(factory) +
+               "; built-in types can be saved (list, dict, int, ...)");
+    }
+
+    ValueId dtype(nb::handle o) {
+        const std::string name = text(o).substr(6);  // "torch.float32"
+        if (format::torch_type_named(name) == nullptr) {
+            refuse("the type " + name + " cannot be saved");
+        }
+        return add(ValueKind::kDtype, name);
+    }
+
+    const format::TorchType& type_of(nb::handle tensor) {
+        static const Name kDtype("dtype");
+        const nb::object dtype = get(tensor, kDtype);
+        const auto [known, fresh] = types_.try_emplace(dtype.ptr(), nullptr);
+        if (fresh) {
+            keep_.push_back(dtype);
+            known->second = format::torch_type_named(text(dtype).substr(6));
+        }
+        if (known->second == nullptr) {
+            refuse("a tensor of " + text(dtype) + " cannot be saved");
+        }
+        return *known->second;
+    }
+
+    static std::vector<std::uint64_t> numbers(nb::handle tuple) {
+        const Py_ssize_t count = PyTuple_Size(tuple.ptr());
+        std::vector<std::uint64_t> out;
+        for (Py_ssize_t i = 0; i < count; ++i) {
+            out.push_back(PyLong_AsUnsignedLongLong(PyTuple_GetItem(tuple.ptr(), i)));
+        }
+        if (PyErr_Occurred() != nullptr) {
+            throw nb::python_error();
+        }
+        return out;
+    }
+
+    ValueId tensor(nb::handle o) {
+        static const Name kLayout("layout");
+        static const Name kShape("shape");
+        static const Name kStride("stride");
+        static const Name kOffset("storage_offset");
+        static const Name kRequiresGrad("requires_grad");
+        static const Name kConjugated("is_conj");
+        static const Name kNegated("is_neg");
+        static const Name kDict("__dict__");
+        if (!get(o, kLayout).is(strided_)) {
+            refuse("a tensor of layout " + text(get(o, kLayout)) +
+                   " cannot be saved; save its dense form, or its parts");
+        }
+        if (nb::len(get(o, kDict)) > 0) {
+            refuse("the tensor has attributes of its own (" + shown(get(o, kDict)) +
+                   "), which would be lost; save them beside it");
+        }
+        format::TensorValue t;
+        t.type = type_of(o).type;
+        t.storage = storage(o);
+        t.shape = numbers(get(o, kShape));
+        t.strides = numbers(call(o, kStride));
+        t.offset = nb::cast<std::uint64_t>(call(o, kOffset));
+        t.requires_grad = truth(get(o, kRequiresGrad));
+        t.parameter = is(o, parameter_);
+        t.conjugated = truth(call(o, kConjugated));
+        t.negated = truth(call(o, kNegated));
+        const ValueId id = add(ValueKind::kTensor);
+        state_.tree.values[id].integer = static_cast<std::int64_t>(state_.tree.tensors.size());
+        state_.tree.tensors.push_back(std::move(t));
+        return id;
+    }
+
+    std::uint32_t storage(nb::handle tensor) {
+        static const Name kStorage("untyped_storage");
+        static const Name kCdata("_cdata");
+        static const Name kBytes("nbytes");
+        static const Name kPointer("data_ptr");
+        static const Name kDevice("device");
+        static const Name kCpu("cpu");
+        nb::object own = call(tensor, kStorage);
+        const auto [known, fresh] =
+            storages_.try_emplace(nb::cast<std::uint64_t>(get(own, kCdata)),
+                                  static_cast<std::uint32_t>(state_.storages.size()));
+        if (!fresh) {
+            return known->second;
+        }
+        format::StorageValue value;
+        value.location = text(get(own, kDevice));
+        if (value.location == "meta") {
+            refuse("the tensor is on the meta device and has no data");
+        }
+        keep_.push_back(own);  // its address stays its own
+        if (value.location != "cpu") {
+            own = call(own, kCpu);
+        }
+        StorageMemory memory;
+        memory.bytes = nb::cast<std::size_t>(call(own, kBytes));
+        memory.data = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(call(own, kPointer)));
+        memory.keep = own;
+        value.bytes = memory.bytes;
+        value.key = std::to_string(known->second);
+        state_.tree.storages.push_back(std::move(value));
+        state_.storages.push_back(std::move(memory));
+        return known->second;
+    }
+
+    ValueId numpy(nb::handle o) {
+        const std::string type = nb::cast<std::string>(o.attr("dtype").attr("str"));
+        if (!format::numpy_item_bytes(type)) {
+            refuse("NumPy data of the type " + type + " cannot be saved");
+        }
+        if (!is(o, array_)) {
+            const ValueId id = add(ValueKind::kNumpyScalar, type);
+            state_.tree.values[id].data = raw(o.attr("tobytes")());
+            return id;
+        }
+        const bool fortran = nb::cast<bool>(o.attr("flags")["F_CONTIGUOUS"]) &&
+                             !nb::cast<bool>(o.attr("flags")["C_CONTIGUOUS"]);
+        const ValueId id = add(ValueKind::kNumpyArray, type);
+        std::vector<ValueId> shape;
+        for (const std::uint64_t extent : numbers(o.attr("shape"))) {
+            const ValueId item = add(ValueKind::kInt);
+            state_.tree.values[item].integer = static_cast<std::int64_t>(extent);
+            shape.push_back(item);
+        }
+        Value& v = state_.tree.values[id];
+        v.flag = fortran;
+        v.data = raw(o.attr("tobytes")(nb::arg("order") = fortran ? "F" : "C"));
+        v.items = std::move(shape);
+        return id;
+    }
+
+    State state_;
+    nb::object tensor_, parameter_, size_, dtype_, device_, strided_;
+    nb::object array_, scalar_, contiguous_, ordered_, default_;
+    std::vector<nb::handle> path_;
+    std::unordered_map<PyObject*, ValueId> seen_;
+    std::unordered_map<std::uint64_t, std::uint32_t> storages_;
+    std::unordered_map<PyObject*, const format::TorchType*> types_;
+    std::vector<nb::object> keep_;
+};
+
+}  // namespace
+
+State state_of(nb::handle object) {
+    return Builder().run(object);
+}
+
+}  // namespace penstock::python
