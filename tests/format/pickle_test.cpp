@@ -51,27 +51,26 @@ TEST(Pickle, WhatIsNotInTheListIsRefusedWithItsPlace) {
         std::string what;
         std::string_view says;
     };
-    for (
-        const Case& c :
-        {Case{"cos\nsystem\nX\x02\0\0\0ls\x85R"s, "'os.system'"},
-         Case{"c__builtin__\neval\nX\x01\0\0\0"
-              "1\x85R"s,
-              "'__builtin__.eval'"},
-         Case{"cmy.module\nClass\n)\x81}X\x01\0\0\0xK\x01sb"s, "'my.module.Class'"},
-         Case{"cmy.module\nDict\n)R(K\x01K\x02u"s, "'my.module.Dict'"},
-         Case{"ctorch._utils\n_rebuild_tensor_v2\n"s, "'_rebuild_tensor_v2' itself"},
-         Case{"ctorch._utils\n_rebuild_tensor_v2\n)R"s, "a tensor is made of"},
-         Case{"c__builtin__\nset\n](}e\x85R"s, "key"},
-         Case{"c__builtin__\nlist\n)R"s, "'list' is called"},
-         Case{"c_codecs\nencode\nX\x01\0\0\0aX\x05\0\0\0rot13\x86R"s, "otherwise than as Latin-1"},
-         Case{"c_codecs\nencode\nX\x03\0\0\0\xe2\x82\xacX\x06\0\0\0latin1\x86R"s, "past U+00FF"},
-         Case{"ctorch\ndevice\nX\x03\0\0\0../\x85R"s, "impossible name"},
-         Case{"X\x01\0\0\0\xff"s, "not UTF-8"}, Case{"X\x01\0\0\0aQ"s, "stored outside"},
-         Case{"](}]K\x01se"s, "of such"},
-         Case{"cnumpy.core.multiarray\n_reconstruct\n)R"s, "without a state"},
-         Case{
-             "cnumpy\ndtype\nX\x01\0\0\0O\x85R(K\x03X\x01\0\0\0|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb"s,
-             "'O'"}}) {
+    for (const Case& c :
+         {Case{"cos\nsystem\nX\x02\0\0\0ls\x85R"s, "'os.system'"},
+          Case{"c__builtin__\neval\nX\x01\0\0\0"
+               "1\x85R"s,
+               "'__builtin__.eval'"},
+          Case{"cmy.module\nClass\n)\x81}X\x01\0\0\0xK\x01sb"s, "'my.module.Class'"},
+          Case{"cmy.module\nDict\n)R(K\x01K\x02u"s, "'my.module.Dict'"},
+          Case{"ctorch._utils\n_rebuild_tensor_v2\n"s, "'_rebuild_tensor_v2' itself"},
+          Case{"ctorch._utils\n_rebuild_tensor_v2\n)R"s, "a tensor is made of"},
+          Case{"c__builtin__\nset\n](}e\x85R"s, "key"},
+          Case{"c__builtin__\nlist\n)R"s, "'list' is called"},
+          Case{"c_codecs\nencode\nX\x01\0\0\0aX\x05\0\0\0rot13\x86R"s, "otherwise than as Latin-1"},
+          Case{"c_codecs\nencode\nX\x03\0\0\0\xe2\x82\xacX\x06\0\0\0latin1\x86R"s, "past U+00FF"},
+          Case{"ctorch\ndevice\nX\x03\0\0\0../\x85R"s, "impossible name"},
+          Case{"X\x01\0\0\0\xff"s, "not UTF-8"}, Case{"X\x01\0\0\0aQ"s, "stored outside"},
+          Case{"](}]K\x01se"s, "of such"},
+          Case{"cnumpy.core.multiarray\n_reconstruct\n)R"s, "without a state"},
+          Case{"cnumpy\ndtype\nX\x01\0\0\0O\x85R(K\x03X\x01\0\0\0|NNNJ"s +
+                   "\xff\xff\xff\xffJ\xff\xff\xff\xffK?tb"s,
+               "'O'"}}) {
         EXPECT_THAT(why(read(state_with(c.what))),
                     AllOf(HasSubstr("state['opt']['groups'][1]"), HasSubstr(c.says)))
             << c.what;
