@@ -112,7 +112,7 @@ TEST(OptionsFileTest, DeepAndLongTextsAreRefused) {
 class LoadOptionsTest : public testing::Test {
 protected:
     [[nodiscard]] std::string file(const std::string& text) const {
-        const std::string path = folder_.path() + "/options.json";
+        std::string path = folder_.path() + "/options.json";
         std::ofstream(path) << text;
         return path;
     }
