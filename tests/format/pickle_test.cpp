@@ -25,7 +25,7 @@ Result<PickleRead> read(std::string_view pickle) {
 
 TEST(Pickle, RandomStatesAreReadBackEqual) {
     int with_tensors = 0;
-    for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
         SCOPED_TRACE(seed);
         const ValueTree tree = RandomTree(seed).make();
         const auto pickle = write_pickle(tree);
@@ -38,7 +38,7 @@ TEST(Pickle, RandomStatesAreReadBackEqual) {
         ASSERT_TRUE(again) << why(again);
         with_tensors += tree.tensors.empty() ? 0 : 1;
     }
-    EXPECT_GT(with_tensors, 100);
+    EXPECT_GT(with_tensors, 50);
 }
 
 // {"a": 1, "opt": {"groups": [0, <what>]}} as torch's pickler would write it.

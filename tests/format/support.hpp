@@ -23,6 +23,9 @@ namespace penstock::format::test {
 using Random = std::mt19937_64;
 using Bytes = std::vector<std::byte>;
 
+/// What a byte is changed by: each bit, and all of them.
+inline constexpr int kFlips[] = {1, 2, 4, 8, 16, 32, 64, 128, 255};
+
 inline std::span<const std::byte> bytes_of(std::string_view text) {
     return std::as_bytes(std::span(text.data(), text.size()));
 }

@@ -202,7 +202,7 @@ TEST(Zip, EveryCutIsRefusedAndNoFlippedByteLeadsOutOfTheFile) {
     }
     int refused = 0;
     for (std::size_t at = 0; at < file.size(); ++at) {
-        for (int value = 1; value < 256; ++value) {
+        for (const int value : kFlips) {
             Bytes damaged = file;
             damaged[at] ^= static_cast<std::byte>(value);
             const auto records = read(damaged);
@@ -216,7 +216,7 @@ TEST(Zip, EveryCutIsRefusedAndNoFlippedByteLeadsOutOfTheFile) {
             }
         }
     }
-    EXPECT_GT(refused, 10'000);
+    EXPECT_GT(refused, 1000);
 }
 
 TEST(Zip, ClaimsOfTheEndRecordsAreCheckedBeforeAnythingIsTaken) {
