@@ -60,11 +60,6 @@ def deepspeed_tests(folder, parallel):
     return Step(f"pytest {folder}", find, count="junit", parallel=parallel)
 
 
-def in_deepspeed(argv):
-    """The same by the Python that has DeepSpeed (tools/setup.sh makes it)."""
-    return [str(ROOT / ".venv-deepspeed" / "bin" / "python"), *argv[1:]]
-
-
 def build(preset, *targets):
     """Configure (once) and build a preset."""
     argv = [PYTHON, "tools/build.py", preset]
@@ -198,14 +193,6 @@ def parts(long=False):
                 300,
                 [Step("wheel", tool("build_wheel"), gate=True), Step("pytest", pytest("tests/browser"), count="junit")],
                 needs=["tests/browser/test_*.py"],
-                long=True,
-            ),
-            Part(
-                # Builds DeepSpeed's own op the first time.
-                "deepnvme-long",
-                900,
-                [Step("same calls", in_deepspeed(pytest("tests/deepnvme_long")), count="junit")],
-                needs=["tests/deepnvme_long/test_*.py"],
                 long=True,
             ),
             Part("fresh", 2400, [Step("debian 12", ["tools/fresh.sh"])], long=True),
