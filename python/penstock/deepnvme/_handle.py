@@ -7,7 +7,8 @@ A handle is a view: it counts what it has asked for, and its block size and dept
 
 and is counted once, by whoever waits for it first. No lock is held while anything blocks: wait() takes all operations
 that nobody waits for yet, and waits for the others' as well, so that when it returns everything that was asked for
-before is done. What was interrupted (Ctrl-C) goes back and is counted by the next wait().
+before is done. What was interrupted (Ctrl-C) goes back and is counted by the next wait(). The lock may be taken again
+by its thread, because the garbage collector may run a finalizer that uses the handle wherever memory is asked for.
 
 An operation keeps the descriptors of its file until it is let go, so a submission first lets go of those at the head
 that are done, and waits for the oldest where too many are open.
@@ -19,8 +20,9 @@ import errno
 import operator
 import os
 import resource
-from _thread import allocate_lock
+from _thread import RLock
 from collections import deque
+from itertools import islice
 from typing import Any
 
 from penstock import _core
@@ -157,18 +159,6 @@ def _outcome(operation: Any) -> BaseException | None:
     return None
 
 
-def _finish(operations: deque[Any], errors: list[BaseException]) -> None:
-    """Waits for each and lets go of it, and with it of the descriptors of its file."""
-    while operations:
-        # They end about in the order in which they began: one sleep for many.
-        _outcome(operations[min(len(operations), _WAITED_AT_ONCE) - 1])
-        for _ in range(min(len(operations), _WAITED_AT_ONCE)):
-            error = _outcome(operations[0])
-            if error is not None:
-                errors.append(error)
-            operations.popleft()
-
-
 def _first_of(errors: list[BaseException]) -> BaseException | None:
     if len(errors) > 1:
         import logging
@@ -274,7 +264,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = allocate_lock()
+        self._lock = RLock()
         self._depth = _core.DepthLimit(self._queue_depth)
         self._pending: deque[Any] = deque()  # operations that nobody waits for
         self._claims: dict[int, deque[Any]] = {}  # those that a wait() waits for, by whose they are
@@ -400,23 +390,45 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         self._run(write, buffer, place, offset, validate)
         return 1
 
+    # Whatever a signal's handler raises, it raises after some call: what belongs together has none between.
+
+    def _finish(self, operations: deque[Any], errors: list[BaseException]) -> None:
+        """Waits for each, counts it and lets go of it, and with it of the descriptors of its file."""
+        while operations:
+            # They end about in the order in which they began: one sleep for many.
+            _outcome(operations[min(len(operations), _WAITED_AT_ONCE) - 1])
+            for _ in range(min(len(operations), _WAITED_AT_ONCE)):
+                error = _outcome(operations[0])
+                if error is not None:
+                    errors.append(error)
+                with self._lock:
+                    self._completed += 1
+                    operations.popleft()
+
+    def _give_back(self, operations: deque[Any], errors: list[BaseException]) -> None:
+        """What a wait was interrupted in is pending again, before what has been asked for since."""
+        with self._lock:
+            self._errors[:0] = errors
+            if self._pending is not operations:
+                self._pending.extendleft(reversed(operations))
+            self._claims.pop(id(operations), None)
+
     def _let_go(self, most: int) -> bool:
         """Waits for the oldest operations until `most` are left, and counts these off. Whether there were any."""
-        with self._lock:
-            oldest = deque(self._pending.popleft() for _ in range(len(self._pending) - most))
-            if not oldest:
-                return False
-            self._claims[id(oldest)] = oldest
-        count, errors = len(oldest), list[BaseException]()
+        oldest: deque[Any] = deque()
+        errors: list[BaseException] = []
         try:
-            _finish(oldest, errors)
-        finally:
             with self._lock:
-                del self._claims[id(oldest)]
-                self._pending.extendleft(reversed(oldest))  # where it was interrupted
-                self._completed += count - len(oldest)
-                self._errors += errors
-        return True
+                pending = self._pending
+                count = max(0, len(pending) - most)
+                first, rest = deque(islice(pending, count)), deque(islice(pending, count, None))
+                if self._pending is pending:
+                    self._pending, oldest = rest, first
+                self._claims[id(oldest)] = oldest
+            self._finish(oldest, errors)
+        finally:
+            self._give_back(oldest, errors)
+        return count > 0
 
     def wait(self) -> int:
         """Waits for all operations of the handle. How many are done that no wait() had counted; 0 when there are none.
@@ -434,28 +446,29 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
     def _wait(self) -> tuple[int, BaseException | None]:
         if self._forks != _forks:
             self._inherit()
-        with self._lock:
-            mine, self._pending = self._pending, deque()
-            completed, self._completed = self._completed + len(mine), 0
-            errors, self._errors = self._errors, []
-            others = [operation for claim in self._claims.values() for operation in list(claim)]
-            if mine:
-                self._claims[id(mine)] = mine
+        pending: deque[Any] = deque()
+        mine, completed = pending, 0
+        errors: list[BaseException] = []
+        none: list[BaseException] = []
         try:
-            _finish(mine, errors)
-            theirs = [*filter(None, map(_outcome, others))]
-        except BaseException:
             with self._lock:
-                self._claims.pop(id(mine), None)
-                self._completed += completed - len(mine)
-                self._errors = errors + self._errors
-                mine.extend(self._pending)
-                self._pending = mine
-            raise
-        if id(mine) in self._claims:
+                claims = list(self._claims.values())
+                mine = self._pending
+                self._claims[id(mine)] = mine
+                self._pending = pending
+            self._finish(mine, errors)
+            theirs = [*filter(None, (_outcome(operation) for claim in claims for operation in list(claim)))]
             with self._lock:
                 del self._claims[id(mine)]
-        return completed, _first_of(errors + theirs)
+                errors = self._errors + errors + theirs
+                completed = self._completed
+                self._errors = none
+                self._completed = 0
+        except BaseException:
+            self._completed += completed
+            self._give_back(mine, errors)
+            raise
+        return completed, _first_of(errors)
 
     # ---- the verbs
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import operator
 import os
 import weakref
-from _thread import allocate_lock
-from bisect import bisect_right, insort
+from _thread import RLock
+from bisect import bisect_right
 from collections import deque
 from typing import Any
 
@@ -29,58 +29,61 @@ class _Region(weakref.ref):  # type: ignore[type-arg]
 
 
 class _Regions:
-    """The regions that were handed out, by address. Thread-safe.
+    """The regions that were handed out, by address. Thread-safe, and safe from within itself.
 
-    A Buffer dies at any moment, also while this thread holds the lock (the garbage collector may run anywhere). So its
-    end is only noted, and what is noted is looked after by the next call.
+    A Buffer dies at any moment, and the garbage collector may run a finalizer that frees a locked tensor at any moment,
+    also while this very thread is in here: so the lock may be taken again, one structure holds it all, each step on it
+    is one operation, and the order of the addresses is made from it when it is asked for. That a Buffer died is only
+    noted, and what is noted is looked after by the next call.
     """
 
     def __init__(self) -> None:
-        self._lock = allocate_lock()
-        self._bases: list[int] = []
+        self._lock = RLock()
         self._by_base: dict[int, _Region] = {}
-        self._gone: deque[int] = deque()
+        self._changes = 0
+        self._order: tuple[int, list[int]] = (0, [])  # after so many changes
+        self._gone: deque[_Region] = deque()
 
     def add(self, buffer: _core.Buffer, base: int) -> None:
-        region = _Region(buffer, self._note)
+        region = _Region(buffer, self._gone.append)  # type: ignore[arg-type]
         region.base = base
         region.end = base + buffer.nbytes
         with self._lock:
             self._sweep()
             self._by_base[base] = region
-            insort(self._bases, base)
+            self._changes += 1
 
     def take(self, base: int) -> _core.Buffer | None:
         """Forgets the region that begins at `base`, and gives its Buffer; None when there is none."""
         with self._lock:
             self._sweep()
             region = self._by_base.pop(base, None)
-            if region is None:
-                return None
-            del self._bases[bisect_right(self._bases, base) - 1]
-        return region()
+            self._changes += 1
+        return None if region is None else region()
 
     def covers(self, begin: int, end: int) -> bool:
         """Whether [begin, end) lies in one region."""
         with self._lock:
             self._sweep()
-            at = bisect_right(self._bases, begin) - 1
-            return at >= 0 and end <= self._by_base[self._bases[at]].end
+            changes, order = self._order
+            if changes != self._changes:
+                changes = self._changes
+                order = sorted(self._by_base)
+                self._order = (changes, order)
+            at = bisect_right(order, begin) - 1
+            region = self._by_base.get(order[at]) if at >= 0 else None
+            return region is not None and end <= region.end
 
     def after_fork_in_child(self) -> None:
-        self._lock = allocate_lock()  # somebody of the parent's may have held it
-
-    def _note(self, region: weakref.ref[Any]) -> None:
-        self._gone.append(region.base)  # type: ignore[attr-defined]
+        self._lock = RLock()  # somebody of the parent's may have held it
 
     def _sweep(self) -> None:
         while self._gone:
-            base = self._gone.popleft()
-            region = self._by_base.get(base)
-            # Its address may have been handed out again since.
-            if region is not None and region() is None:
-                del self._by_base[base]
-                del self._bases[bisect_right(self._bases, base) - 1]
+            region = self._gone.popleft()
+            there = self._by_base.pop(region.base, None)
+            self._changes += 1
+            if there is not None and there is not region:
+                self._by_base[region.base] = there  # its address has been handed out again
 
 
 _regions = _Regions()

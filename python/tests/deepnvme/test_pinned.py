@@ -166,6 +166,36 @@ def test_many_threads_pin_and_free():
     assert not failures
 
 
+def test_finalizers_that_free_and_wait_at_any_moment_do_not_hang(run_script):
+    out = run_script(
+        """
+        import gc, weakref
+        import torch
+        from penstock.deepnvme import aio_handle, pin_handle
+        handle, pin, freed = aio_handle(), pin_handle(), []
+        def end(address):
+            freed.append(pin.free_cpu_locked_tensor_by_ptr(address))
+            handle.wait()
+        class Owner:
+            def __init__(self):
+                self.tensor = pin.new_cpu_locked_tensor(1000, torch.empty(0))
+                self.me = self  # so that only the garbage collector ends it
+                weakref.finalize(self, end, self.tensor.data_ptr())
+        gc.set_threshold(1, 1, 1)
+        for i in range(300):
+            owner = Owner()
+            assert pin.is_pinned(owner.tensor)
+            handle.async_pwrite(owner.tensor, "f")
+            handle.wait()
+            del owner
+        gc.collect()
+        print(len(freed) == 300, handle.wait())
+        """,
+        timeout_s=60,
+    )
+    assert out == "True 0\n"
+
+
 SMALL_LIMIT = """
     import logging, os, resource, sys
     import torch
