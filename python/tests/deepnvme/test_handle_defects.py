@@ -318,7 +318,7 @@ def test_a_blocking_verb_after_an_asynchronous_one_leaves_a_wait_of_0(handle, tm
 def test_the_child_of_a_fork_reads_on_the_parents_handle(run_script):
     out = run_script(
         """
-        import os
+        import os, signal
         import torch
         import penstock
         from penstock.deepnvme import aio_handle
@@ -333,6 +333,7 @@ def test_the_child_of_a_fork_reads_on_the_parents_handle(run_script):
             handle.async_pread(mine, "hole")
             pid = os.fork()
             if pid == 0:
+                signal.alarm(20)  # nobody else would end it
                 try:
                     tensor = torch.zeros(1 << 20, dtype=torch.uint8)
                     if child_submits:

@@ -3,6 +3,7 @@
 
 import gc
 import os
+import signal
 import threading
 
 import pytest
@@ -235,6 +236,7 @@ def test_a_child_of_a_fork_uses_the_tensors():
     tensor.fill_(3)
     pid = os.fork()
     if pid == 0:
+        signal.alarm(20)  # nobody else would end it
         # Little of it: torch's own threads do not survive a fork.
         fine = tensor[-9:].tolist() == [3] * 9 and pin_handle().is_pinned(tensor)
         fine = fine and pin_handle().free_cpu_locked_tensor(tensor)
