@@ -152,8 +152,7 @@ NewFile make_safetensors(nb::handle tensors,
                                 static_cast<std::size_t>(bytes.value_or(0)), nb::borrow(row[4])});
         list.push_back(std::move(t));
     }
-    out.safetensors =
-        api::unwrap(format::safetensors::Layout::make(std::move(list), std::move(metadata)));
+    out.safetensors = api::unwrap(format::safetensors::Layout::make(std::move(list), metadata));
     return out;
 }
 

@@ -155,7 +155,7 @@ std::optional<std::uint64_t> bytes_of(ElementType type, std::span<const std::uin
     return *bits % 8 == 0 ? std::optional(*bits / 8) : std::nullopt;
 }
 
-Result<Layout> Layout::make(std::vector<Tensor> tensors, Metadata metadata,
+Result<Layout> Layout::make(std::vector<Tensor> tensors, const Metadata& metadata,
                             const LayoutOptions& options) {
     PENSTOCK_CHECK(check_metadata(metadata));
     PENSTOCK_CHECK(check_tensors(tensors));

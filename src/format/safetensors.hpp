@@ -59,7 +59,8 @@ class Layout {
 public:
     /// Errors: a duplicate or reserved name, what is no UTF-8, a type that the format lacks, a
     /// header past its limit.
-    [[nodiscard]] static Result<Layout> make(std::vector<Tensor> tensors, Metadata metadata = {},
+    [[nodiscard]] static Result<Layout> make(std::vector<Tensor> tensors,
+                                             const Metadata& metadata = {},
                                              const LayoutOptions& options = {});
 
     [[nodiscard]] const FileLayout& file() const noexcept { return file_; }

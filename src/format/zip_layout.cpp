@@ -23,8 +23,8 @@ std::uint64_t alignment_of(std::uint64_t bytes) {
 }
 
 void put(std::string& out, std::uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; ++i) {
-        out += static_cast<char>(value >> (8 * i));
+    for (; bytes > 0; --bytes, value >>= 8U) {
+        out += static_cast<char>(value);
     }
 }
 
