@@ -26,7 +26,9 @@ struct PickleRead {
     ValueTree tree;
     std::uint64_t bytes = 0;  ///< of the pickle; others may follow
 };
-/// One pickle at the head of `bytes`.
-[[nodiscard]] Result<PickleRead> read_pickle(std::span<const std::byte> bytes);
+/// One pickle at the head of `bytes`. `cut_short`, where given, says of an error whether more bytes
+/// might mend it.
+[[nodiscard]] Result<PickleRead> read_pickle(std::span<const std::byte> bytes,
+                                             bool* cut_short = nullptr);
 
 }  // namespace penstock::format

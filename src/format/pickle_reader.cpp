@@ -57,11 +57,14 @@ public:
         return PickleRead{std::move(tree_), at_};
     }
 
+    [[nodiscard]] bool cut_short() const { return cut_short_; }
+
 private:
     // ---- bytes ----
 
     std::optional<std::string_view> take(std::uint64_t count) {
         if (count > bytes_.size() - at_) {
+            cut_short_ = true;
             return std::nullopt;
         }
         const char* p = reinterpret_cast<const char*>(bytes_.data()) + at_;
@@ -92,6 +95,7 @@ private:
             std::min<std::size_t>(bytes_.size() - at_, kGlobalNameBytesMax + 1));
         const std::size_t end = rest.find('\n');
         if (end == std::string_view::npos) {
+            cut_short_ = rest.size() <= kGlobalNameBytesMax;
             return std::nullopt;
         }
         at_ += end + 1;
@@ -411,6 +415,7 @@ private:
     ValueId empty_tuple_ = 0;
     std::string wrong_;
     bool stopped_ = false;
+    bool cut_short_ = false;
 };
 
 // Goes through a finished tree, each value once, and finds what a state may not hold.
@@ -517,12 +522,17 @@ private:
 
 }  // namespace
 
-Result<PickleRead> read_pickle(std::span<const std::byte> bytes) {
+Result<PickleRead> read_pickle(std::span<const std::byte> bytes, bool* cut_short) {
     if (bytes.size() > kPickleBytesMax) {
         return fault(kReading, fmt::format("its pickle has {} bytes; no more than {} are read",
                                            bytes.size(), kPickleBytesMax));
     }
-    PENSTOCK_TRY(read, Machine(bytes).run());
+    Machine machine(bytes);
+    auto made = machine.run();
+    if (cut_short != nullptr) {
+        *cut_short = machine.cut_short();
+    }
+    PENSTOCK_TRY(read, std::move(made));
     PENSTOCK_CHECK(Check(read.tree).run());
     return read;
 }

@@ -123,7 +123,7 @@ Result<File> read_zip(ByteSource& source) {
 // ---- the legacy form ----
 
 // The four pickles before the state's own storages are small but for the state: it is read in
-// pieces that double until a pickle ends.
+// pieces that grow for as long as a pickle is cut short by their end.
 class LegacyReader {
 public:
     explicit LegacyReader(ByteSource& source) : source_(source) {}
@@ -157,12 +157,13 @@ private:
             bytes = std::min({bytes, left, kPickleBytesMax});
             std::vector<std::byte> piece(bytes);
             PENSTOCK_CHECK(source_.read(at_, piece));
-            auto read = read_pickle(piece);
+            bool cut_short = false;
+            auto read = read_pickle(piece, &cut_short);
             if (read) {
                 at_ += read->bytes;
                 return std::move(read->tree);
             }
-            if (bytes == left || bytes == kPickleBytesMax) {
+            if (!cut_short || bytes == left || bytes == kPickleBytesMax) {
                 return tl::make_unexpected(std::move(read.error()));
             }
         }

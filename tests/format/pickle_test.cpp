@@ -253,6 +253,36 @@ TEST(TorchFile, NoFormatVersionIsWritten) {
     EXPECT_NE(text_of(made.file).find("state/version"), std::string_view::npos);
 }
 
+// Counts what is asked for.
+class Counting final : public ByteSource {
+public:
+    explicit Counting(std::string head) : head_(std::move(head)) {}
+    [[nodiscard]] std::uint64_t size() const override { return std::uint64_t{1} << 40; }
+    [[nodiscard]] Result<void> read(std::uint64_t offset, std::span<std::byte> into) override {
+        asked += into.size();
+        for (std::size_t i = 0; i < into.size(); ++i) {
+            into[i] =
+                static_cast<std::byte>(offset + i < head_.size() ? head_[offset + i] : '\xff');
+        }
+        return {};
+    }
+    std::uint64_t asked = 0;
+
+private:
+    std::string head_;
+};
+
+TEST(TorchFile, ALargeFileThatIsNoneIsNotReadWhole) {
+    for (const std::string& head : {"\x80\x02"s, "\x80\x02K\x01.\x80\x02K\x01.\x80\x02K\x01."s,
+                                    "\x80\x02"
+                                    "c"s,
+                                    std::string(1, '\x80')}) {
+        Counting source(head);
+        EXPECT_FALSE(torch_file::read(source));
+        EXPECT_LT(source.asked, 100'000U) << shown(head);
+    }
+}
+
 TEST(TorchFile, WhatIsNoneSaysSo) {
     const auto error = [](std::string_view bytes) {
         MemorySource source(bytes_of(bytes));
