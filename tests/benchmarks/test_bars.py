@@ -139,7 +139,7 @@ syscalls_1m syscalls_4k idle_cpu idle_memory import_time import_first_read
 
 DEEPNVME_CELLS = """
 pinned_read pinned_write pinned_cpu_read pinned_cpu_write tensor_read tensor_write tensor_cpu_read tensor_cpu_write
-new_file many_read many_write handle first_read
+new_file many_read many_write handle first_read zero_step
 scaling_2 scaling_4 scaling_8 tune_seconds
 """.split()
 
