@@ -10,11 +10,13 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <span>
 
 namespace penstock {
 namespace {
@@ -148,6 +150,25 @@ TEST_F(PublicEngine, VerbsByPathAndByFile) {
     ASSERT_EQ(what.devices.size(), 1U);
     EXPECT_EQ(what.devices[0].major, file.info().device_major);
     EXPECT_EQ(what.devices[0].minor, file.info().device_minor);
+}
+
+// Also of what the caller's own thread does: a block that is none of the device's.
+TEST_F(PublicEngine, BlocksAndADepthOfATransfersOwn) {
+    const TransferOptions options{.block_bytes = 1000, .depth_limit = DepthLimit(2)};
+    const File file(folder_ / "file", {.access = Access::kReadWrite, .create = true});
+    for (const std::size_t bytes : {std::size_t{4096}, std::size_t{50'000}, data_.size()}) {
+        const auto data = std::span(data_).first(bytes);
+        const auto back = std::span(back_).first(bytes);
+        std::fill(back_.begin(), back_.end(), std::byte{0});
+        EXPECT_EQ(engine_.write(file, data, 0, options), bytes);
+        EXPECT_EQ(engine_.read(file, back, 0, options), bytes);
+        EXPECT_TRUE(std::equal(data.begin(), data.end(), back.begin())) << bytes;
+        std::fill(back_.begin(), back_.end(), std::byte{0});
+        EXPECT_EQ(engine_.write_async(file, data, 0, options).wait(), bytes);
+        EXPECT_EQ(engine_.read_async(file, back, 0, options).wait(), bytes);
+        EXPECT_TRUE(std::equal(data.begin(), data.end(), back.begin())) << bytes;
+    }
+    EXPECT_THROW(DepthLimit(0), Error);
 }
 
 // What it writes is 0666 less the umask, made when it is not there.
