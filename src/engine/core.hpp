@@ -119,11 +119,8 @@ private:
     std::string backend_name_;
     std::string backend_detail_;
 
-    std::mutex domains_mutex_;
-    std::vector<std::string> refusals_;
-    std::map<os::DeviceId, std::unique_ptr<Domain>> domains_;
-    std::unique_ptr<Executor> opener_;
-
+    // Before the threads, which look at them to the last moment: whoever finishes the last transfer
+    // still asks for waiters when the destructor has seen that none runs.
     std::atomic<std::uint32_t> running_{0};
     std::atomic<std::uint32_t> idle_waiters_{0};
     std::atomic<std::uint32_t> in_flight_{0};
@@ -131,6 +128,11 @@ private:
     Transfer* live_ = nullptr;
     std::optional<base::Error> unobserved_;
     std::atomic<bool> dead_{false};
+
+    std::mutex domains_mutex_;
+    std::vector<std::string> refusals_;
+    std::map<os::DeviceId, std::unique_ptr<Domain>> domains_;
+    std::unique_ptr<Executor> opener_;
 };
 
 }  // namespace penstock::engine
