@@ -67,6 +67,7 @@ THIRD_PARTY = {
     "liburing": ("engine/uring", "os"),
     "fmt": None,  # anywhere in src/
     "tl": None,
+    "xxhash.h": ("checkpoint",),
     "nlohmann": ("api", "cli", "format", "workload"),
     "CLI": ("cli",),
     "nanobind": (),

@@ -25,6 +25,7 @@ enum class ErrorCode : int {
     kUnsupported = 6,      ///< this machine, file system or file cannot do it; the message says why
     kOutOfMemory = 7,      ///< memory could not be had or locked
     kClosed = 8,           ///< the file or engine is closed
+    kDamaged = 9,          ///< a file is not what it should be: cut short, changed, or hostile
 };
 
 /// The category of `ErrorCode`; its name is "penstock".

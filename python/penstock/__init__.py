@@ -35,7 +35,7 @@ from penstock._core import (
     write,
     write_async,
 )
-from penstock._errors import Cancelled, EndOfFile, Error, Unsupported, WouldBlock
+from penstock._errors import Cancelled, Damaged, EndOfFile, Error, Unsupported, WouldBlock
 from penstock._state import TensorInfo, inspect, load, save
 
 __version__: str = _core.version
@@ -45,6 +45,7 @@ __all__ = [
     "Cancelled",
     "DepthLimit",
     "DeviceDescription",
+    "Damaged",
     "EndOfFile",
     "Engine",
     "EngineDescription",

@@ -68,6 +68,10 @@ class Unsupported(Error):
     """This machine, file system or file cannot do it; the message says why."""
 
 
+class Damaged(Error, ValueError):
+    """A file is not what it should be: cut short, changed, or made to harm; nothing of it was executed."""
+
+
 def _of_system(builtin: type[OSError]) -> type[Error]:
     """Both: an Error, and the built-in class that Python has for the errno."""
     made: type[Error] = type(builtin.__name__, (Error, builtin), {"__module__": __name__, "__doc__": builtin.__doc__})
@@ -85,11 +89,11 @@ _BY_ERRNO: dict[int, type[Error]] = {
     )
 }
 _BY_ERRNO[_errno.EPERM] = _BY_ERRNO[_errno.EACCES]
-_ALL: tuple[type[Error], ...] = (Error, EndOfFile, Cancelled, WouldBlock, Unsupported, *_BY_ERRNO.values())
+_ALL: tuple[type[Error], ...] = (Error, EndOfFile, Cancelled, WouldBlock, Unsupported, Damaged, *_BY_ERRNO.values())
 _BY_NAME = {made.__name__: made for made in _ALL}
 
 # penstock::ErrorCode
-_INVALID_ARGUMENT, _SYSTEM, _END_OF_FILE, _CANCELLED, _WOULD_BLOCK, _UNSUPPORTED, _OUT_OF_MEMORY, _CLOSED = range(1, 9)
+_INVALID_ARGUMENT, _SYSTEM, _END_OF_FILE, _CANCELLED, _WOULD_BLOCK, _UNSUPPORTED, _OUT_OF_MEMORY, _CLOSED, _DAMAGED = range(1, 10)
 
 
 def _remake(name: str, *arguments: Any) -> Error:
@@ -112,6 +116,7 @@ def from_core(
             _CANCELLED: Cancelled,
             _WOULD_BLOCK: WouldBlock,
             _UNSUPPORTED: Unsupported,
+            _DAMAGED: Damaged,
         }
         made = by_code.get(code, Error)
     return made(message, number or None, operation or None, path, offset)

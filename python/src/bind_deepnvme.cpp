@@ -2,7 +2,7 @@
 // Locked memory for penstock.deepnvme: of exactly the size that was asked for, and the system's
 // again with its last user. empty() takes from pools, which round sizes up and keep what comes
 // back; whoever counts locked bytes by the tensor expects neither.
-#include "api/raise.hpp"
+#include "base/raise.hpp"
 #include "bind.hpp"
 #include "buffer_object.hpp"
 #include "memory/block.hpp"
@@ -21,7 +21,7 @@ BufferObject locked_memory(std::uint64_t bytes) {
     auto block = std::make_shared<memory::Block>();
     {
         const WithoutGil nogil;
-        *block = api::unwrap(memory::Block::make(bytes, {.touch = true, .lock = true}));
+        *block = base::unwrap(memory::Block::make(bytes, {.touch = true, .lock = true}));
     }
     BufferObject out;
     out.type = &byte_type();

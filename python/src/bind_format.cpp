@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of formats for penstock/_checkpoint.py: made of objects, written by the engine; read, and
 // made into objects. Private: what users see is save(), load() and inspect().
-#include "api/raise.hpp"
+#include "base/raise.hpp"
 #include "bind.hpp"
 #include "engine_object.hpp"
 #include "format/crc32.hpp"
@@ -129,7 +129,7 @@ NewFile make_pt(nb::handle object, const std::string& folder) {
     NewFile out;
     out.payloads = std::move(state.storages);
     const WithoutGil nogil;
-    out.pt = api::unwrap(format::torch_file::Layout::make(state.tree, folder));
+    out.pt = base::unwrap(format::torch_file::Layout::make(state.tree, folder));
     return out;
 }
 
@@ -152,7 +152,7 @@ NewFile make_safetensors(nb::handle tensors,
                                 static_cast<std::size_t>(bytes.value_or(0)), nb::borrow(row[4])});
         list.push_back(std::move(t));
     }
-    out.safetensors = api::unwrap(format::safetensors::Layout::make(std::move(list), metadata));
+    out.safetensors = base::unwrap(format::safetensors::Layout::make(std::move(list), metadata));
     return out;
 }
 
@@ -225,17 +225,17 @@ struct PtFile {
 PtFile read_pt(int fd, bool check_crcs) {
     const WithoutGil nogil;
     DescriptorSource source(fd);
-    return PtFile{api::unwrap(format::torch_file::read(source, check_crcs))};
+    return PtFile{base::unwrap(format::torch_file::read(source, check_crcs))};
 }
 
 // (name, type, shape, begin, end) each, offsets in the file; the metadata.
 nb::object read_safetensors(int fd) {
     DescriptorSource source(fd);
     std::vector<std::byte> head(std::min<std::uint64_t>(8, source.size()));
-    api::unwrap(source.read(0, head));
-    head.resize(8 + api::unwrap(format::safetensors::header_bytes(head, source.size())));
-    api::unwrap(source.read(0, head));
-    const auto header = api::unwrap(format::safetensors::read_header(head, source.size()));
+    base::unwrap(source.read(0, head));
+    head.resize(8 + base::unwrap(format::safetensors::header_bytes(head, source.size())));
+    base::unwrap(source.read(0, head));
+    const auto header = base::unwrap(format::safetensors::read_header(head, source.size()));
     nb::list tensors;
     for (const auto& t : header.tensors) {
         tensors.append(nb::make_tuple(t.name, std::string(format::safetensors::name_of(t.type)),
@@ -292,7 +292,7 @@ void bind_format(nb::module_& parent) {
     m.def(
         "parse_shard_index",
         [](const nb::bytes& text) {
-            return api::unwrap(format::parse_shard_index({text.c_str(), text.size()})).weight_map;
+            return base::unwrap(format::parse_shard_index({text.c_str(), text.size()})).weight_map;
         },
         nb::arg("json"), "(tensor, file) each");
     m.def(

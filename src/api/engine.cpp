@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/options.hpp"
-#include "api/raise.hpp"
+#include "base/raise.hpp"
 #include "api/statistics.hpp"
 #include "base/clock.hpp"
 #include "engine/core.hpp"
@@ -17,8 +17,8 @@
 
 namespace penstock {
 
-using api::raise;
-using api::unwrap;
+using base::raise;
+using base::unwrap;
 
 struct Engine::Impl {
     EngineOptions options;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/raise.hpp"
+#include "base/raise.hpp"
 #include "os/local_file_system.hpp"
 
 #include <penstock/file.hpp>
@@ -8,11 +8,11 @@ namespace penstock {
 
 namespace {
 
-using api::unwrap;
+using base::unwrap;
 
 os::File& opened(const std::shared_ptr<os::File>& file) {
     if (!file) {
-        api::raise(base::error(ErrorCode::kClosed, "file", "it is not open; open it first"));
+        base::raise(base::error(ErrorCode::kClosed, "file", "it is not open; open it first"));
     }
     return *file;
 }

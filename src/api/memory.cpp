@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/raise.hpp"
+#include "base/raise.hpp"
 #include "memory/pool.hpp"
 
 #include <penstock/memory.hpp>
@@ -17,7 +17,7 @@ MemoryPool::MemoryPool(const MemoryOptions& options)
           .block = {.huge_pages = options.huge_pages, .touch = true, .lock = options.lock}})) {}
 
 Buffer MemoryPool::take(std::uint64_t bytes) {
-    auto block = std::make_shared<memory::PooledBlock>(api::unwrap(impl_->pool.take(bytes)));
+    auto block = std::make_shared<memory::PooledBlock>(base::unwrap(impl_->pool.take(bytes)));
     Buffer buffer;
     buffer.data_ = block->data();
     buffer.bytes_ = bytes;

@@ -2,7 +2,7 @@
 #include "api/options_file.hpp"
 
 #include "api/options.hpp"
-#include "api/raise.hpp"
+#include "base/raise.hpp"
 #include "base/units.hpp"
 
 #include <penstock/options.hpp>
@@ -235,7 +235,7 @@ base::Result<EngineOptions> parse_options(std::string_view text, const std::stri
 namespace penstock {
 
 EngineOptions load_options(const std::string& path) {
-    return api::unwrap(api::load(path));
+    return base::unwrap(api::load(path));
 }
 
 }  // namespace penstock

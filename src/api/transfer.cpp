@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/transfer.hpp"
 
-#include "api/raise.hpp"
+#include "base/raise.hpp"
 #include "base/clock.hpp"
 #include "engine/core.hpp"
 
@@ -19,7 +19,7 @@ constexpr base::Nanos kWaitSlice = 200'000'000;
 
 engine::Transfer& require(engine::Transfer* transfer) {
     if (transfer == nullptr) {
-        api::raise(base::error(ErrorCode::kInvalidArgument, "transfer",
+        base::raise(base::error(ErrorCode::kInvalidArgument, "transfer",
                                "this handle is empty: it was moved from, or never had a transfer"));
     }
     return *transfer;
@@ -62,7 +62,7 @@ void Transfer::reset() noexcept {
 std::uint64_t Transfer::result() {
     transfer_->mark_observed();
     if (const base::Error* error = transfer_->error()) {
-        api::raise(*error);
+        base::raise(*error);
     }
     return transfer_->bytes_moved();
 }
@@ -109,7 +109,7 @@ void Transfer::set_priority(Priority priority) {
 std::uint64_t Transfer::extent_bytes(std::size_t index) const {
     const engine::Transfer& transfer = require(transfer_);
     if (index >= transfer.extents.count()) {
-        api::raise(base::error(ErrorCode::kInvalidArgument, "transfer",
+        base::raise(base::error(ErrorCode::kInvalidArgument, "transfer",
                                "there is no extent of that number"));
     }
     return transfer.extent_bytes(index);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operating errors are values: Result<T>. They become exceptions only at the public border
-// (api/raise.hpp). An Error is built when something failed, so its strings cost nothing otherwise.
+// (base/raise.hpp). An Error is built when something failed, so its strings cost nothing otherwise.
 #pragma once
 
 #include <penstock/error.hpp>

@@ -2,7 +2,7 @@
 #include "support/test_engine.hpp"
 
 #include "api/options.hpp"
-#include "api/raise.hpp"
+#include "base/raise.hpp"
 #include "api/statistics.hpp"
 #include "base/clock.hpp"
 #include "engine/core.hpp"
@@ -115,7 +115,7 @@ private:
     std::uint64_t result() {
         transfer_->mark_observed();
         if (const base::Error* error = transfer_->error()) {
-            api::raise(*error);
+            base::raise(*error);
         }
         return transfer_->bytes_moved();
     }
@@ -132,7 +132,7 @@ public:
             disks_.push_back(std::make_shared<engine::FakeDisk>(os::DeviceId{240, i}, fake.shape,
                                                                 fake.model, fake.seed + i));
         }
-        engine::CoreOptions core_options = api::unwrap(api::core_options(options));
+        engine::CoreOptions core_options = base::unwrap(api::core_options(options));
         core_options.inline_bytes_max = fake.inline_too ? core_options.inline_bytes_max : 0;
         engine::Platform platform;
         platform.file_system = std::make_shared<engine::FakeFileSystem>(disks_, clock_);
@@ -144,7 +144,7 @@ public:
                                                                                false);
                               }}};
         file_system_ = platform.file_system;
-        core_ = api::unwrap(engine::Core::make(core_options, std::move(platform)));
+        core_ = base::unwrap(engine::Core::make(core_options, std::move(platform)));
     }
     FakeEngine(const FakeEngine&) = delete;
     FakeEngine& operator=(const FakeEngine&) = delete;
@@ -168,7 +168,7 @@ public:
             static_cast<void>(core_->wait_idle(1'000'000));
         }
         if (const auto error = core_->take_unobserved()) {
-            api::raise(*error);
+            base::raise(*error);
         }
         return true;
     }
@@ -198,7 +198,7 @@ private:
         spec.sync = request.options.sync;
         spec.priority = request.options.priority;
         spec.caller_waits = caller_waits;
-        return std::make_unique<FakeTransfer>(core_, api::unwrap(core_->start(std::move(spec))));
+        return std::make_unique<FakeTransfer>(core_, base::unwrap(core_->start(std::move(spec))));
     }
 
     EngineOptions options_;
@@ -276,7 +276,7 @@ void put_bytes(const File& file, std::uint64_t offset, std::span<const std::byte
         const std::int64_t moved =
             file.handle()->write_at(os::Lane::kBuffered, offset, {&piece, 1});
         if (moved <= 0) {
-            api::raise(base::system_error(static_cast<int>(-moved), "write", file.path(), offset));
+            base::raise(base::system_error(static_cast<int>(-moved), "write", file.path(), offset));
         }
         offset += static_cast<std::uint64_t>(moved);
         data = data.subspan(static_cast<std::size_t>(moved));
@@ -291,7 +291,7 @@ std::vector<std::byte> get_bytes(const File& file, std::uint64_t offset, std::ui
         const std::int64_t moved =
             file.handle()->read_at(os::Lane::kBuffered, offset + done, {&piece, 1});
         if (moved < 0) {
-            api::raise(base::system_error(static_cast<int>(-moved), "read", file.path(), offset));
+            base::raise(base::system_error(static_cast<int>(-moved), "read", file.path(), offset));
         }
         if (moved == 0) {
             break;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/raise.hpp"
+#include "base/raise.hpp"
 
 #include <penstock/error.hpp>
 
@@ -28,6 +28,8 @@ public:
                 return "out of memory";
             case ErrorCode::kClosed:
                 return "closed";
+            case ErrorCode::kDamaged:
+                return "damaged file";
         }
         return "unknown";
     }
@@ -50,12 +52,12 @@ Error::Error(ErrorCode code, int system_errno, std::string operation, std::strin
       offset_(offset),
       text_(message) {}
 
-namespace api {
+namespace base {
 
-void raise(const base::Error& error) {
-    throw Error(error.code, error.system_errno, error.operation, error.path, error.offset,
-                error.describe());
+void raise(const Error& error) {
+    throw penstock::Error(error.code, error.system_errno, error.operation, error.path, error.offset,
+                          error.describe());
 }
 
-}  // namespace api
+}  // namespace base
 }  // namespace penstock

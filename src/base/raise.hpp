@@ -8,12 +8,12 @@
 
 #include <utility>
 
-namespace penstock::api {
+namespace penstock::base {
 
-[[noreturn]] void raise(const base::Error& error);
+[[noreturn]] void raise(const Error& error);
 
 template <typename T>
-T unwrap(base::Result<T>&& result) {
+T unwrap(Result<T>&& result) {
     if (!result) {
         raise(result.error());
     }
@@ -22,4 +22,4 @@ T unwrap(base::Result<T>&& result) {
     }
 }
 
-}  // namespace penstock::api
+}  // namespace penstock::base

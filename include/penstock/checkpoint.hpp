@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints: a training state in a folder, numbered, durable, never half there.
+//
+//     auto engine = std::make_shared<penstock::Engine>();
+//     penstock::CheckpointStore store(engine, penstock::FileSystem::local(), {"checkpoints"});
+//     store.save(state, {.step = 100});
+//     if (auto latest = store.latest()) {
+//         penstock::Checkpoint checkpoint = store.open(latest->generation);
+//         checkpoint.read({{.name = "layer.0.weight", .into = bytes}});
+//     }
+//
+// A checkpoint is a folder of safetensors shards with a manifest beside them (docs/checkpoint.md
+// has the promises, docs/formats.md the bytes). All calls throw Error; kDamaged is what a checksum
+// or a parser has found, with the file and the tensor in its message.
+#pragma once
+
+#include <penstock/engine.hpp>
+#include <penstock/file.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock {
+
+/// Told about every 100 ms, on the caller's own thread, how far a long call has come. False stops
+/// it: it throws kCancelled, and what it had begun is taken away.
+using Progress = std::function<bool(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
+
+/// A tensor to be saved, in host memory, row-major without gaps. With `global_shape` it is a slice
+/// of a larger one that other writers have the rest of.
+struct StateTensor {
+    std::string name;   ///< UTF-8; once in a state (once for each slice of a global tensor)
+    std::string dtype;  ///< as safetensors spells it: "F32", "BF16", "I64"
+    std::vector<std::uint64_t> shape;
+    std::span<const std::byte> data;
+    std::vector<std::uint64_t> global_shape = {};   ///< empty: the tensor is whole
+    std::vector<std::uint64_t> global_offset = {};  ///< elements, where the slice begins
+};
+
+/// A state: tensors, and what is none, as a JSON text that the store keeps and does not read.
+struct State {
+    std::vector<StateTensor> tensors;
+    std::string structure = "null";
+    std::vector<std::pair<std::string, std::string>> metadata = {};  ///< for people and tools
+};
+
+struct StoreOptions {
+    /// Newest checkpoints that are kept; 0: all. Pinned ones, and every `keep_every`-th generation
+    /// (0: none), are kept beyond that.
+    std::uint32_t keep = 0;
+    std::uint32_t keep_every = 0;
+    std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< of tensors in a shard, about
+    bool checksums = true;  ///< of every chunk; without them nothing can be verified
+    /// Shards whose tensors did not change since the last checkpoint are linked, not written.
+    /// Needs checksums.
+    bool incremental = true;
+    /// How long save() waits for another process that writes to the same folder.
+    std::uint32_t lock_wait_ms = 10'000;
+};
+
+/// What is known of a checkpoint without reading its tensors.
+struct CheckpointInfo {
+    std::uint64_t generation = 0;  ///< rises with every save; what "newest" means
+    std::uint64_t step = 0;        ///< the caller's own number; may repeat
+    std::string path;              ///< its folder
+    std::int64_t saved_unix_ns = 0;
+    std::uint64_t tensors = 0;
+    std::uint64_t tensor_bytes = 0;
+    std::uint64_t written_bytes = 0;  ///< of tensors, by this save; the rest was linked
+    std::uint32_t shards = 0;
+    std::uint32_t linked_shards = 0;
+    bool pinned = false;
+    /// Empty, or why it cannot be used ("shard-00002.safetensors is missing").
+    std::string problem;
+};
+
+struct SaveOptions {
+    std::uint64_t step = 0;
+    bool pinned = false;
+    Progress progress = {};
+};
+
+/// What verify() found wrong.
+struct CheckpointProblem {
+    std::string path;    ///< the file
+    std::string tensor;  ///< or empty
+    std::uint64_t offset = kNoOffset;
+    std::string message;
+};
+
+/// A tensor of a checkpoint.
+struct CheckpointTensor {
+    std::string name;
+    std::string dtype;
+    std::vector<std::uint64_t> shape;  ///< of the whole tensor
+    std::uint64_t bytes = 0;
+    std::uint64_t changed_generation = 0;  ///< the last one in which its content changed
+};
+
+/// A piece of a tensor that is wanted: [begin[d], end[d]) of each dimension, all of it when empty;
+/// into memory of exactly that many bytes, row-major.
+struct TensorRead {
+    std::string name;
+    std::span<std::byte> into;
+    std::vector<std::uint64_t> begin = {};
+    std::vector<std::uint64_t> end = {};
+};
+
+/// One checkpoint, opened for reading. It stays readable when the store deletes it meanwhile.
+/// Movable, thread-safe but for moving.
+class PENSTOCK_API Checkpoint {
+public:
+    /// A folder by its path, without a store. kDamaged when its manifest is.
+    Checkpoint(std::shared_ptr<Engine> engine, const FileSystem& files, const std::string& path);
+    Checkpoint(Checkpoint&& other) noexcept;
+    Checkpoint& operator=(Checkpoint&& other) noexcept;
+    Checkpoint(const Checkpoint&) = delete;
+    Checkpoint& operator=(const Checkpoint&) = delete;
+    ~Checkpoint();
+
+    [[nodiscard]] const CheckpointInfo& info() const;
+    [[nodiscard]] const std::vector<CheckpointTensor>& tensors() const;
+    [[nodiscard]] const std::string& structure() const;
+    [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& metadata() const;
+    /// Reads pieces of tensors and checks their chunks: along the first dimension that is the piece
+    /// and at most one chunk (256 KiB) at each end. kInvalidArgument for a name or a range that is
+    /// not there, kDamaged for a checksum. Bytes read from storage.
+    std::uint64_t read(std::span<const TensorRead> wanted, bool verify = true,
+                       const Progress& progress = {});
+    /// Reads everything and checks it. Empty: all is as it was saved.
+    [[nodiscard]] std::vector<CheckpointProblem> verify(const Progress& progress = {});
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+/// Numbered checkpoints in a folder, or with their shards spread over several. Any number of
+/// readers; one process writes at a time (a lock, taken by the first save and held until the store
+/// is destroyed). Thread-safe; saves of one store go one after another.
+class PENSTOCK_API CheckpointStore {
+public:
+    /// `folders`: where checkpoints are; the first has the manifests, each gets shards by the speed
+    /// of its device. They are made when they are not there (their parents must be).
+    CheckpointStore(std::shared_ptr<Engine> engine, FileSystem files,
+                    std::vector<std::string> folders, const StoreOptions& options = {});
+    CheckpointStore(CheckpointStore&& other) noexcept;
+    CheckpointStore& operator=(CheckpointStore&& other) noexcept;
+    CheckpointStore(const CheckpointStore&) = delete;
+    CheckpointStore& operator=(const CheckpointStore&) = delete;
+    ~CheckpointStore();
+
+    /// Durable when it returns; then older ones go, as `keep` says. When it throws, everything is
+    /// as it was before. The tensors must not change meanwhile.
+    CheckpointInfo save(const State& state, const SaveOptions& options = {});
+    /// The newest that is whole: manifest sound, every shard there with its size. `skipped`: newer
+    /// ones that are not, and why.
+    [[nodiscard]] std::optional<CheckpointInfo> latest(
+        std::vector<CheckpointInfo>* skipped = nullptr) const;
+    /// All, oldest first, those with a problem included.
+    [[nodiscard]] std::vector<CheckpointInfo> list() const;
+    [[nodiscard]] Checkpoint open(std::uint64_t generation) const;
+    /// Kept whatever `keep` says, durably.
+    void pin(std::uint64_t generation, bool pinned = true);
+    /// kInvalidArgument for the newest whole one.
+    void remove(std::uint64_t generation);
+    /// Takes away what a killed process left unfinished; save() does it by itself. Bytes freed.
+    std::uint64_t collect();
+    [[nodiscard]] const std::vector<std::string>& folders() const;
+
+private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace penstock

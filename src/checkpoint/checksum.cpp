@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checksum.hpp"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace penstock::checkpoint {
+
+namespace {
+
+// Below this the threads cost more than they bring.
+constexpr std::size_t kBytesForThreads = std::size_t{4} << 20;
+
+}  // namespace
+
+std::uint64_t content_hash(std::span<const std::byte> bytes) {
+    return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+std::uint64_t bind(std::uint64_t content, std::string_view shard_id, std::uint64_t generation,
+                   std::uint64_t offset) {
+    struct {
+        std::uint64_t content, generation, offset, id;
+    } const place{content, generation, offset, XXH3_64bits(shard_id.data(), shard_id.size())};
+    return XXH3_64bits(&place, sizeof place);
+}
+
+void content_hashes(std::span<const std::span<const std::byte>> pieces,
+                    std::span<std::uint64_t> hashes) {
+    std::size_t total = 0;
+    for (const auto& piece : pieces) {
+        total += piece.size();
+    }
+    std::atomic<std::size_t> next{0};
+    const auto work = [&] {
+        for (std::size_t i = next++; i < pieces.size(); i = next++) {
+            hashes[i] = content_hash(pieces[i]);
+        }
+    };
+    std::size_t threads = std::min<std::size_t>(std::thread::hardware_concurrency(), pieces.size());
+    if (total < kBytesForThreads) {
+        threads = 1;
+    }
+    std::vector<std::jthread> others;
+    for (std::size_t i = 1; i < threads; ++i) {
+        others.emplace_back(work);
+    }
+    work();
+}
+
+}  // namespace penstock::checkpoint
