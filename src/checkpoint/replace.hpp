@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file that takes the place of another, or of none, whole and durable, or not at all:
+//
+//   1. the path is resolved: a symbolic link stays, what it leads to is replaced
+//   2. a new file beside the target, under a name of its own; mode and owner of the old one
+//   3. the caller writes it
+//   4. commit: sync, close, rename over the target, sync of the folder
+//
+// Until the rename the old file is untouched; what is given up takes its temporary file along.
+#pragma once
+
+#include <penstock/file.hpp>
+
+#include <string>
+
+namespace penstock::checkpoint {
+
+class Replacement {
+public:
+    /// Throws Error: kInvalidArgument where `path` is there and no regular file.
+    Replacement(FileSystem files, const std::string& path);
+    Replacement(const Replacement&) = delete;
+    Replacement& operator=(const Replacement&) = delete;
+    /// Without commit(): the temporary file is removed.
+    ~Replacement();
+
+    /// Open for writing, empty.
+    [[nodiscard]] File& file() { return file_; }
+    [[nodiscard]] const std::string& temporary() const { return temporary_; }
+    [[nodiscard]] const std::string& target() const { return target_; }
+    /// Throws Error. Then the target is as it was, but for an error of the folder's sync: the new
+    /// file is there, and whether it survives a power cut is not known.
+    void commit();
+
+private:
+    FileSystem files_;
+    std::string target_;
+    std::string folder_;
+    std::string temporary_;
+    File file_;
+    bool pending_ = false;
+};
+
+}  // namespace penstock::checkpoint
