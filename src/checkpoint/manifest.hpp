@@ -60,6 +60,7 @@ struct Manifest {
     std::vector<std::pair<std::string, std::string>> metadata;
 };
 
+/// Throws kInvalidArgument: what parse_manifest() would refuse.
 [[nodiscard]] std::string render(const Manifest& manifest);
 /// Throws Error kDamaged with `path`: what is no manifest, a checksum that does not fit, numbers
 /// that cannot be (slices outside their shard or tensor, overlapping slices, a wrong number of

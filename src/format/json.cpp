@@ -27,7 +27,8 @@ public:
         return scalar({JsonScalar::Kind::kBool, value ? 1U : 0U, 0, nullptr});
     }
     bool number_integer(std::int64_t value) override {
-        return scalar({JsonScalar::Kind::kNegative, 0, static_cast<double>(value), nullptr});
+        return scalar({JsonScalar::Kind::kNegative, static_cast<std::uint64_t>(value),
+                       static_cast<double>(value), nullptr});
     }
     bool number_unsigned(std::uint64_t value) override {
         return scalar({JsonScalar::Kind::kUnsigned, value, 0, nullptr});

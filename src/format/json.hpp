@@ -18,7 +18,7 @@ inline constexpr int kJsonDepthMax = 32;
 struct JsonScalar {
     enum class Kind : std::uint8_t { kNull, kBool, kUnsigned, kNegative, kReal, kString };
     Kind kind = Kind::kNull;
-    std::uint64_t number = 0;     ///< kUnsigned, kBool
+    std::uint64_t number = 0;     ///< kUnsigned, kBool; kNegative: its two's complement
     double real = 0;              ///< kReal, kNegative
     std::string* text = nullptr;  ///< kString; may be moved from
 };
