@@ -17,6 +17,10 @@ struct MemoryOptions {
         false;  ///< mlock; where the limit forbids it, not locked and `shortfall()` says why
     bool huge_pages = true;  ///< transparent huge pages from 2 MiB up, where the system gives them
     std::uint64_t kept_bytes_max = std::uint64_t{1} << 30;  ///< what a pool keeps of what came back
+    /// Pages are there when a block is handed out; false: they come with the first write, which
+    /// several threads may share.
+    bool touch = true;
+    bool keep_on_fork = true;  ///< false: a child of fork() does not have the memory at all
 };
 
 /// A block of memory on loan from a pool; goes back with its last owner. Movable. Contents

@@ -12,9 +12,12 @@ struct MemoryPool::Impl {
 };
 
 MemoryPool::MemoryPool(const MemoryOptions& options)
-    : impl_(std::make_shared<Impl>(memory::Pool::Options{
-          .kept_bytes_max = options.kept_bytes_max,
-          .block = {.huge_pages = options.huge_pages, .touch = true, .lock = options.lock}})) {}
+    : impl_(std::make_shared<Impl>(
+          memory::Pool::Options{.kept_bytes_max = options.kept_bytes_max,
+                                .block = {.huge_pages = options.huge_pages,
+                                          .touch = options.touch,
+                                          .lock = options.lock,
+                                          .keep_on_fork = options.keep_on_fork}})) {}
 
 Buffer MemoryPool::take(std::uint64_t bytes) {
     auto block = std::make_shared<memory::PooledBlock>(base::unwrap(impl_->pool.take(bytes)));
