@@ -65,6 +65,9 @@ public:
     bool preallocate(std::uint64_t offset, std::uint64_t bytes);
     /// Data, size and name survive a power cut from here on.
     void sync();
+    /// Data and size alone: for many files of one folder, whose names FileSystem::sync_folder()
+    /// makes last all at once.
+    void sync_data();
     /// Says what closing said. Calling it again is fine.
     void close();
 
@@ -74,6 +77,16 @@ public:
 
 private:
     std::shared_ptr<os::File> file_;
+};
+
+/// What a name stands for; of a symbolic link: itself, not what it points to.
+struct FileStatus {
+    FileKind kind = FileKind::kOther;
+    std::uint64_t bytes = 0;
+    std::uint64_t links = 1;         ///< names that the file has
+    std::uint32_t device_major = 0;  ///< of the file system
+    std::uint32_t device_minor = 0;
+    std::uint32_t mode = 0;  ///< permission bits (07777)
 };
 
 /// Bytes of a file system.
@@ -105,13 +118,21 @@ public:
     void rename(const std::string& from, const std::string& to) const;
     /// A second name for the same file.
     void link(const std::string& from, const std::string& to) const;
-    /// A file or an empty folder.
+    /// A name that leads to `target`, which need not be there. Never replaces.
+    void symbolic_link(const std::string& target, const std::string& path) const;
+    /// A file, a symbolic link (not what it points to) or an empty folder.
     void remove(const std::string& path) const;
     /// One level.
     void make_folder(const std::string& path) const;
     /// Names, sorted, without "." and "..".
     [[nodiscard]] std::vector<std::string> list(const std::string& path) const;
     [[nodiscard]] Space space(const std::string& path) const;
+    [[nodiscard]] FileStatus status(const std::string& path) const;
+    /// The absolute path without symbolic links. What is not there yet, at its end, stays as it is
+    /// written.
+    [[nodiscard]] std::string resolve(const std::string& path) const;
+    /// Gives `to` the permission bits of `from`, and its owner and group where that is permitted.
+    void take_attributes(const std::string& from, const File& to) const;
     /// Exclusive; the file is made when it is not there. An Error with EWOULDBLOCK when it is held.
     [[nodiscard]] FileLock lock(const std::string& path) const;
     /// Makes the names in a folder survive a power cut.

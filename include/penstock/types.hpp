@@ -26,6 +26,9 @@ enum class BackendKind : std::uint8_t { kAuto, kUring, kAio, kPosix };
 /// Where a transfer is in its life.
 enum class TransferStatus : std::uint8_t { kRunning, kDone, kFailed, kCancelled };
 
+/// What a name in a folder stands for.
+enum class FileKind : std::uint8_t { kFile, kFolder, kSymbolicLink, kOther };
+
 /// One piece of a transfer: `bytes` bytes of memory at `memory`, at `offset` of file number `file`
 /// of the transfer's files. Any offset, length (also 0) and address.
 struct Extent {

@@ -71,6 +71,10 @@ void File::sync() {
     unwrap(opened(file_).sync());
 }
 
+void File::sync_data() {
+    unwrap(opened(file_).sync_data());
+}
+
 void File::close() {
     // A transfer on it keeps its own share: the descriptors go with the last one.
     if (const auto last = std::move(file_); last && last.use_count() == 1) {
@@ -94,6 +98,10 @@ void FileSystem::link(const std::string& from, const std::string& to) const {
     unwrap(impl_->link(from, to));
 }
 
+void FileSystem::symbolic_link(const std::string& target, const std::string& path) const {
+    unwrap(impl_->symbolic_link(target, path));
+}
+
 void FileSystem::remove(const std::string& path) const {
     unwrap(impl_->remove(path));
 }
@@ -109,6 +117,24 @@ std::vector<std::string> FileSystem::list(const std::string& path) const {
 Space FileSystem::space(const std::string& path) const {
     const os::Space space = unwrap(impl_->space(path));
     return {space.total_bytes, space.free_bytes};
+}
+
+FileStatus FileSystem::status(const std::string& path) const {
+    const os::FileStatus status = unwrap(impl_->status(path));
+    return {.kind = status.kind,
+            .bytes = status.bytes,
+            .links = status.links,
+            .device_major = status.device.major,
+            .device_minor = status.device.minor,
+            .mode = status.mode};
+}
+
+std::string FileSystem::resolve(const std::string& path) const {
+    return unwrap(impl_->resolve(path));
+}
+
+void FileSystem::take_attributes(const std::string& from, const File& to) const {
+    unwrap(impl_->take_attributes(from, opened(to.handle())));
 }
 
 FileLock FileSystem::lock(const std::string& path) const {

@@ -85,6 +85,8 @@ public:
                                                          std::uint64_t bytes) = 0;
     /// Data, size, and the folder that holds the name: what survives a power cut afterwards.
     [[nodiscard]] virtual base::Result<void> sync() = 0;
+    /// The same without the folder, where a file can have one without the other.
+    [[nodiscard]] virtual base::Result<void> sync_data() { return sync(); }
     /// Closes the descriptors; says what close() said. Later calls give EBADF.
     [[nodiscard]] virtual base::Result<void> close() = 0;
 

@@ -27,13 +27,23 @@ struct Space {
     std::uint64_t free_bytes = 0;  ///< what this user may still take
 };
 
+/// What a name stands for; a symbolic link is not followed.
+struct FileStatus {
+    FileKind kind = FileKind::kOther;
+    std::uint64_t bytes = 0;
+    std::uint64_t links = 1;
+    DeviceId device;         ///< of the file system
+    std::uint32_t mode = 0;  ///< permission bits
+};
+
 /// An advisory lock on a file, held until destroyed.
 class FileLock {
 public:
     virtual ~FileLock() = default;
 };
 
-/// Blocking; any thread; each error names its operation and path.
+/// Blocking; any thread; each error names its operation and path. What is not pure is kUnsupported
+/// where a file system does not have it.
 class FileSystem {
 public:
     virtual ~FileSystem() = default;
@@ -46,13 +56,21 @@ public:
     /// A second name for the same file; EEXIST when `to` is there.
     [[nodiscard]] virtual base::Result<void> link(const std::string& from,
                                                   const std::string& to) = 0;
-    /// A file or an empty folder.
+    /// A name that leads to `target`, which need not be there; EEXIST when `path` is.
+    [[nodiscard]] virtual base::Result<void> symbolic_link(const std::string& target,
+                                                           const std::string& path);
+    /// A file, a symbolic link or an empty folder.
     [[nodiscard]] virtual base::Result<void> remove(const std::string& path) = 0;
     /// One level; EEXIST when it is there.
     [[nodiscard]] virtual base::Result<void> make_folder(const std::string& path) = 0;
     /// Names in a folder, sorted, without "." and "..".
     [[nodiscard]] virtual base::Result<std::vector<std::string>> list(const std::string& path) = 0;
     [[nodiscard]] virtual base::Result<Space> space(const std::string& path) = 0;
+    [[nodiscard]] virtual base::Result<FileStatus> status(const std::string& path);
+    /// Absolute, without symbolic links; what is not there yet, at its end, as it is written.
+    [[nodiscard]] virtual base::Result<std::string> resolve(const std::string& path);
+    /// Mode, and owner and group where that is permitted.
+    [[nodiscard]] virtual base::Result<void> take_attributes(const std::string& from, File& to);
     /// Exclusive; made when it is not there. EWOULDBLOCK when somebody else holds it.
     [[nodiscard]] virtual base::Result<std::unique_ptr<FileLock>> lock(const std::string& path) = 0;
     /// Makes the names in a folder survive a power cut.

@@ -167,13 +167,12 @@ Result<void> LocalFile::preallocate(std::uint64_t offset, std::uint64_t bytes) {
 }
 
 Result<void> LocalFile::sync() {
-    PENSTOCK_TRY(fd, usable("sync", false));
-    if (const int lost = lost_errno_.load(); lost != 0) {
-        return fail(system_error(lost, "sync", info_.path, kNoOffset,
-                                 "an earlier sync of this file failed and its data may be lost; "
-                                 "write the data again to a new file"));
+    PENSTOCK_CHECK(sync_data());
+    if (info_.is_block_device) {
+        return {};
     }
-    auto done = sync_once(fd);
+    PENSTOCK_TRY(fd, usable("sync", false));
+    auto done = sync_parent(fd);
     // Other errors (no descriptor left for the folder) lost nothing and may be mended.
     if (!done && done.error().system_errno == EIO) {
         lost_errno_.store(EIO);
@@ -181,7 +180,17 @@ Result<void> LocalFile::sync() {
     return done;
 }
 
-Result<void> LocalFile::sync_once(int fd) {
+Result<void> LocalFile::sync_data() {
+    PENSTOCK_TRY(fd, usable("sync", false));
+    if (const int lost = lost_errno_.load(); lost != 0) {
+        return fail(system_error(lost, "sync", info_.path, kNoOffset,
+                                 "an earlier sync of this file failed and its data may be lost; "
+                                 "write the data again to a new file"));
+    }
+    return sync_bytes(fd);
+}
+
+Result<void> LocalFile::sync_bytes(int fd) {
     // fdatasync covers the size and where the data lie; times alone are left out.
     while (::fdatasync(fd) != 0) {
         if (errno != EINTR) {
@@ -191,7 +200,7 @@ Result<void> LocalFile::sync_once(int fd) {
                                      "again to a new file, and look at the kernel log (dmesg)"));
         }
     }
-    return info_.is_block_device ? Result<void>{} : sync_parent(fd);
+    return {};
 }
 
 Result<void> LocalFile::sync_parent(int fd) const {

@@ -29,12 +29,13 @@ public:
     [[nodiscard]] base::Result<void> preallocate(std::uint64_t offset,
                                                  std::uint64_t bytes) override;
     [[nodiscard]] base::Result<void> sync() override;
+    [[nodiscard]] base::Result<void> sync_data() override;
     [[nodiscard]] base::Result<void> close() override;
 
 private:
     /// The buffered descriptor, or the error of a closed file; `writes` also asks for write access.
     [[nodiscard]] base::Result<int> usable(const char* operation, bool writes) const;
-    [[nodiscard]] base::Result<void> sync_once(int fd);
+    [[nodiscard]] base::Result<void> sync_bytes(int fd);
     [[nodiscard]] base::Result<void> sync_parent(int fd) const;
 
     std::atomic<int> buffered_;

@@ -10,11 +10,14 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
+#include <cstdlib>
 
 namespace penstock::os {
 
@@ -74,6 +77,64 @@ Result<std::unique_ptr<FileLock>> lock_file(const std::string& path) {
     }
 }
 
+FileKind kind_of(mode_t mode) {
+    if (S_ISREG(mode)) {
+        return FileKind::kFile;
+    }
+    if (S_ISDIR(mode)) {
+        return FileKind::kFolder;
+    }
+    return S_ISLNK(mode) ? FileKind::kSymbolicLink : FileKind::kOther;
+}
+
+// Where a symbolic link leads, relative to the folder that it is in.
+Result<std::string> target_of_link(const std::string& path) {
+    std::string target(PATH_MAX, '\0');
+    const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
+    if (length < 0) {
+        return fail(system_error(errno, "resolve", path));
+    }
+    target.resize(static_cast<std::size_t>(length));
+    return target.starts_with('/') ? target : path.substr(0, path.rfind('/') + 1) + target;
+}
+
+// realpath() of the part that is there, and the rest behind it. A link to nothing counts as what it
+// points to, for that is what a file opened by its name would be.
+Result<std::string> resolve_path(std::string path) {
+    constexpr int kLinksMax = 40;  // as the kernel
+    std::string rest;
+    for (int links = 0; links < kLinksMax;) {
+        const std::unique_ptr<char, void (*)(void*)> real(
+            ::realpath(path.empty() ? "." : path.c_str(), nullptr), &std::free);
+        if (real) {
+            const std::string there = real.get();
+            return rest.empty() ? there : (there == "/" ? rest : there + rest);
+        }
+        if (errno != ENOENT || path.empty()) {
+            return fail(system_error(errno, "resolve", path.empty() ? "." : path));
+        }
+        struct stat status {};
+        if (::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode)) {
+            PENSTOCK_TRY(target, target_of_link(path));
+            path = std::move(target);
+            ++links;
+            continue;
+        }
+        while (path.size() > 1 && path.ends_with('/')) {
+            path.pop_back();
+        }
+        const std::size_t slash = path.rfind('/');
+        const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+        if (name == "..") {
+            // It leads out of a folder that is not there.
+            return fail(system_error(ENOENT, "resolve", path));
+        }
+        rest = name == "." ? rest : "/" + name + rest;
+        path = slash == std::string::npos ? "" : path.substr(0, std::max<std::size_t>(slash, 1));
+    }
+    return fail(system_error(ELOOP, "resolve", path));
+}
+
 class LocalFileSystem final : public FileSystem {
 public:
     Result<std::shared_ptr<File>> open(const std::string& path,
@@ -95,6 +156,15 @@ public:
         PENSTOCK_CHECK(check_path("link", to));
         if (::link(from.c_str(), to.c_str()) != 0) {
             return fail(error_of_two(errno, "link", from, to));
+        }
+        return {};
+    }
+
+    Result<void> symbolic_link(const std::string& target, const std::string& path) override {
+        PENSTOCK_CHECK(check_path("symbolic_link", target));
+        PENSTOCK_CHECK(check_path("symbolic_link", path));
+        if (::symlink(target.c_str(), path.c_str()) != 0) {
+            return fail(error_of_two(errno, "symbolic_link", path, target));
         }
         return {};
     }
@@ -155,6 +225,46 @@ public:
         }
         return Space{std::uint64_t{status.f_blocks} * status.f_frsize,
                      std::uint64_t{status.f_bavail} * status.f_frsize};
+    }
+
+    Result<FileStatus> status(const std::string& path) override {
+        PENSTOCK_CHECK(check_path("status", path));
+        struct stat status {};
+        if (::lstat(path.c_str(), &status) != 0) {
+            return fail(system_error(errno, "status", path));
+        }
+        return FileStatus{.kind = kind_of(status.st_mode),
+                          .bytes = static_cast<std::uint64_t>(status.st_size),
+                          .links = status.st_nlink,
+                          .device = {static_cast<std::uint32_t>(major(status.st_dev)),
+                                     static_cast<std::uint32_t>(minor(status.st_dev))},
+                          .mode = status.st_mode & 07777U};
+    }
+
+    Result<std::string> resolve(const std::string& path) override {
+        PENSTOCK_CHECK(check_path("resolve", path));
+        return resolve_path(path);
+    }
+
+    Result<void> take_attributes(const std::string& from, File& to) override {
+        PENSTOCK_CHECK(check_path("take_attributes", from));
+        const int fd = to.descriptor(Lane::kBuffered);
+        if (fd < 0) {
+            return fail(system_error(EBADF, "take_attributes", to.info().path));
+        }
+        struct stat status {};
+        if (::stat(from.c_str(), &status) != 0) {
+            return fail(system_error(errno, "take_attributes", from));
+        }
+        // The owner first, for a change of it takes setuid and setgid away. Only root may give
+        // files away; others keep at least the group, where they are in it.
+        if (::fchown(fd, status.st_uid, status.st_gid) != 0) {
+            static_cast<void>(::fchown(fd, static_cast<uid_t>(-1), status.st_gid) == 0);
+        }
+        if (::fchmod(fd, status.st_mode & 07777U) != 0) {
+            return fail(system_error(errno, "take_attributes", to.info().path));
+        }
+        return {};
     }
 
     Result<std::unique_ptr<FileLock>> lock(const std::string& path) override {

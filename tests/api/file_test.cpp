@@ -214,5 +214,28 @@ TEST(PublicMemory, MoreThanThereIsNamesTheSize) {
     EXPECT_EQ(error->reason(), ErrorCode::kOutOfMemory) << error->what();
 }
 
+TEST_F(PublicFile, StatusLinksAndAttributes) {
+    const FileSystem files = FileSystem::local();
+    File file = make("file");
+    file.truncate(10);
+    file.sync_data();
+    files.symbolic_link("file", folder_ / "link");
+    EXPECT_EQ(files.status(folder_ / "link").kind, FileKind::kSymbolicLink);
+    const FileStatus status = files.status(folder_ / "file");
+    EXPECT_EQ(status.kind, FileKind::kFile);
+    EXPECT_EQ(status.bytes, 10U);
+    EXPECT_EQ(status.links, 1U);
+    EXPECT_EQ(files.resolve(folder_ / "link"), files.resolve(folder_ / "file"));
+    const auto gone = error_of([&] { return files.status(folder_ / "none"); });
+    ASSERT_TRUE(gone);
+    EXPECT_EQ(gone->system_errno(), ENOENT);
+    EXPECT_EQ(gone->operation(), "status");
+    ASSERT_EQ(::chmod((folder_ / "file").c_str(), 0600), 0);
+    const File other = make("other");
+    files.take_attributes(folder_ / "file", other);
+    EXPECT_EQ(files.status(folder_ / "other").mode, 0600U);
+    EXPECT_TRUE(error_of([&] { return files.take_attributes(folder_ / "file", File()), 0; }));
+}
+
 }  // namespace
 }  // namespace penstock

@@ -151,6 +151,85 @@ TEST_F(LocalFileSystemTest, SyncFolder) {
     EXPECT_EQ(files_->sync_folder(folder_ / "none").error().system_errno, ENOENT);
 }
 
+TEST_F(LocalFileSystemTest, StatusDoesNotFollowLinks) {
+    put("a", "four");
+    ASSERT_EQ(::chmod((folder_ / "a").c_str(), 0640), 0);
+    ASSERT_TRUE(files_->link(folder_ / "a", folder_ / "b"));
+    ASSERT_TRUE(files_->symbolic_link("a", folder_ / "l"));
+    EXPECT_EQ(files_->symbolic_link("b", folder_ / "l").error().system_errno, EEXIST);
+    const auto file = files_->status(folder_ / "a");
+    ASSERT_TRUE(file);
+    EXPECT_EQ(file->kind, FileKind::kFile);
+    EXPECT_EQ(file->bytes, 4U);
+    EXPECT_EQ(file->links, 2U);
+    EXPECT_EQ(file->mode, 0640U);
+    EXPECT_EQ(files_->status(folder_.path())->kind, FileKind::kFolder);
+    EXPECT_EQ(files_->status(folder_.path())->device, file->device);
+    EXPECT_EQ(files_->status(folder_ / "l")->kind, FileKind::kSymbolicLink);
+    EXPECT_EQ(files_->status("/dev/null")->kind, FileKind::kOther);
+    EXPECT_EQ(files_->status(folder_ / "none").error().system_errno, ENOENT);
+    // What is removed is the link.
+    ASSERT_TRUE(files_->remove(folder_ / "l"));
+    EXPECT_EQ(get("a"), "four");
+}
+
+TEST_F(LocalFileSystemTest, ResolveKnowsWhatIsNotThereYet) {
+    const std::string real = std::filesystem::canonical(folder_.path());
+    put("a", "x");
+    ASSERT_TRUE(files_->make_folder(folder_ / "d"));
+    ASSERT_TRUE(files_->symbolic_link("d", folder_ / "to_d"));
+    ASSERT_TRUE(files_->symbolic_link("d/new", folder_ / "to_new"));
+    ASSERT_TRUE(files_->symbolic_link("loop", folder_ / "loop"));
+    EXPECT_EQ(*files_->resolve(folder_ / "a"), real + "/a");
+    EXPECT_EQ(*files_->resolve(folder_ / "to_d"), real + "/d");
+    EXPECT_EQ(*files_->resolve(folder_ / "to_d/x/y"), real + "/d/x/y");
+    EXPECT_EQ(*files_->resolve(folder_ / "to_d/../x/"), real + "/x");
+    EXPECT_EQ(*files_->resolve(folder_ / "to_new"), real + "/d/new");
+    EXPECT_EQ(*files_->resolve(folder_ / "x/./y"), real + "/x/y");
+    EXPECT_EQ(*files_->resolve("/none_of_this_name"), "/none_of_this_name");
+    EXPECT_EQ(*files_->resolve("none_of_this_name"),
+              std::filesystem::current_path() / "none_of_this_name");
+    EXPECT_EQ(files_->resolve(folder_ / "x/../y").error().system_errno, ENOENT);
+    EXPECT_EQ(files_->resolve(folder_ / "loop").error().system_errno, ELOOP);
+    EXPECT_EQ(files_->resolve(folder_ / "a/x").error().system_errno, ENOTDIR);
+}
+
+TEST_F(LocalFileSystemTest, TakeAttributes) {
+    put("old", "x");
+    ASSERT_EQ(::chmod((folder_ / "old").c_str(), 0604), 0);
+    const bool root = ::geteuid() == 0;
+    if (root) {
+        ASSERT_EQ(::chown((folder_ / "old").c_str(), 12345, 54321), 0);
+    }
+    auto to = files_->open(folder_ / "new", {.access = Access::kReadWrite, .create = true});
+    ASSERT_TRUE(to);
+    ASSERT_TRUE(files_->take_attributes(folder_ / "old", **to));
+    struct stat status {};
+    ASSERT_EQ(::stat((folder_ / "new").c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 07777U, 0604U);
+    if (root) {
+        EXPECT_EQ(status.st_uid, 12345U);
+        EXPECT_EQ(status.st_gid, 54321U);
+    }
+    EXPECT_EQ(files_->take_attributes(folder_ / "none", **to).error().system_errno, ENOENT);
+    ASSERT_TRUE((*to)->close());
+    EXPECT_EQ(files_->take_attributes(folder_ / "old", **to).error().system_errno, EBADF);
+}
+
+TEST_F(LocalFileSystemTest, SyncDataLeavesTheFolder) {
+    auto file = files_->open(folder_ / "a", {.access = Access::kReadWrite, .create = true});
+    ASSERT_TRUE(file);
+    ASSERT_TRUE((*file)->sync_data());
+    ASSERT_EQ(testing::sync_calls.size(), 1U);
+    EXPECT_EQ(testing::sync_calls[0].call, "fdatasync");
+    // A loss is told for good, by whichever call.
+    testing::faults.fdatasync_errno = EIO;
+    EXPECT_EQ((*file)->sync_data().error().system_errno, EIO);
+    testing::faults.fdatasync_errno = 0;
+    EXPECT_EQ((*file)->sync_data().error().system_errno, EIO);
+    EXPECT_EQ((*file)->sync().error().system_errno, EIO);
+}
+
 TEST_F(LocalFileSystemTest, PathsThatCannotMeanAnything) {
     const std::string zero("a\0b", 3);
     EXPECT_EQ(files_->rename("", "b").error().code, ErrorCode::kInvalidArgument);
@@ -162,6 +241,10 @@ TEST_F(LocalFileSystemTest, PathsThatCannotMeanAnything) {
     EXPECT_EQ(files_->space("").error().code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(files_->lock("").error().code, ErrorCode::kInvalidArgument);
     EXPECT_EQ(files_->sync_folder("").error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->status("").error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->resolve(zero).error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->symbolic_link("", "b").error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(files_->symbolic_link("a", zero).error().code, ErrorCode::kInvalidArgument);
 }
 
 }  // namespace
