@@ -4,8 +4,8 @@
 // file may be written once those that it holds are set.
 //
 //   .pt           the CRC-32 of each storage, in its local header and in the directory
-//   .safetensors  XXH3 of each 256 KiB of each tensor, in one string of the metadata: format/...
-//                 has no place for them, and readers that do not know them pass over it
+//   .safetensors  XXH3 of each 256 KiB of each tensor, in one string of the metadata
+//                 (sum_table.hpp), which other readers pass over
 //
 // Whoever writes the file hashes the payloads piece by piece, in any order and on any threads
 // (hash), and puts the sums of a payload in when it has all of them (set_sums, one thread).
@@ -29,8 +29,8 @@ public:
     using Payload = std::span<const std::byte>;
 
     /// A `.pt`: payload i is storage i of the tree. `folder`: the archive's own name ("archive", or
-    /// the file's stem). Throws Error kInvalidArgument for what the format cannot hold, also when
-    /// a payload has another size than its storage.
+    /// the file's stem). A payload has the size of its storage. Throws Error kInvalidArgument for
+    /// what the format cannot hold.
     [[nodiscard]] static FileImage torch_zip(const format::ValueTree& tree,
                                              const std::string& folder,
                                              std::vector<Payload> payloads);

@@ -19,8 +19,8 @@
 
 namespace penstock::checkpoint {
 
-/// Writes all of it to `file`, which is new and empty, and syncs it. Throws Error; what is in the
-/// file then is undefined, and nothing of it is under way any more.
+/// Writes all of it to `file`, which is new and empty; syncing it is the caller's. Throws Error;
+/// what is in the file then is undefined, and nothing of it is under way any more.
 void write_image(Engine& engine, const FileSystem& files, File& file, FileImage& image,
                  const Progress& progress = {});
 

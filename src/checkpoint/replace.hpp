@@ -33,6 +33,8 @@ public:
     void commit();
 
 private:
+    void give_up() noexcept;
+
     FileSystem files_;
     std::string target_;
     std::string folder_;

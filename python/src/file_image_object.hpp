@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file made of Python's objects and not written yet: the image, and what keeps its payloads where
+// they are. Made and destroyed with the GIL; written without it.
+#pragma once
+
+#include "checkpoint/file_image.hpp"
+#include "nanobind.hpp"
+#include "state.hpp"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::python {
+
+struct FileImageObject {
+    checkpoint::FileImage image;
+    std::vector<StorageMemory> payloads;  ///< as many as the image's; drop them once it has copies
+};
+
+/// A `.pt` of any state. TypeError with the place of what cannot be saved.
+[[nodiscard]] FileImageObject image_of_state(nb::handle object, const std::string& folder);
+
+/// A `.safetensors`. `tensors`: (name, type as the format spells it, shape, address, owner) each.
+[[nodiscard]] FileImageObject image_of_tensors(
+    nb::handle tensors, std::vector<std::pair<std::string, std::string>> metadata, bool checksums);
+
+}  // namespace penstock::python
