@@ -23,14 +23,30 @@ std::uint64_t total_of(std::span<const iovec> pieces) {
 
 FakeDisk::FakeDisk(os::DeviceId device, const DiskShape& shape, const DiskModel& model,
                    std::uint64_t seed)
-    : device_(device), shape_(shape), model_(model), random_(seed), lane_free_(model.lanes) {
-    names_["/"] = kFolder;
-    durable_names_["/"] = kFolder;
+    : device_(device), shape_(shape), model_(model), random_(seed), lane_free_(model.lanes) {}
+
+FakeDisk::FakeDisk(const FakeDisk& other, std::uint64_t seed)
+    : device_(other.device_),
+      shape_(other.shape_),
+      model_(other.model_),
+      random_(seed),
+      names_(other.names_),
+      inodes_(other.inodes_),
+      lane_free_(other.model_.lanes) {}
+
+std::shared_ptr<FakeDisk> FakeDisk::fork(std::uint64_t seed) const {
+    const std::lock_guard lock(mutex_);
+    return std::shared_ptr<FakeDisk>(new FakeDisk(*this, seed));
 }
 
 void FakeDisk::set_faults(FaultPlan plan) {
     const std::lock_guard lock(mutex_);
     faults_ = std::move(plan);
+}
+
+void FakeDisk::set_operation_faults(OperationPlan plan) {
+    const std::lock_guard lock(mutex_);
+    operation_faults_ = std::move(plan);
 }
 
 std::uint64_t FakeDisk::operations() const {
@@ -53,9 +69,19 @@ void FakeDisk::note(std::uint64_t value) {
     trace_ = (trace_ ^ value) * 1099511628211U;
 }
 
-// Counts an operation; false when the disk is cut off.
-bool FakeDisk::step() {
-    return operations_++ < cut_off_at_;
+void FakeDisk::announce(DiskCall call, const std::string& path) const {
+    if (watch_) {
+        watch_({operations(), call, path});
+    }
+}
+
+// Counts an operation; the errno that it fails with, or 0.
+int FakeDisk::step(DiskCall call, const std::string& path) {
+    const std::uint64_t number = operations_++;
+    if (number >= cut_off_at_) {
+        return EIO;
+    }
+    return operation_faults_ ? operation_faults_({number, call, path}) : 0;
 }
 
 base::Nanos FakeDisk::schedule(base::Nanos now, std::uint64_t bytes) {
@@ -76,19 +102,23 @@ base::Nanos FakeDisk::schedule(base::Nanos now, std::uint64_t bytes) {
 
 std::int64_t FakeDisk::access(Op op, os::Lane lane, std::uint64_t inode, std::uint64_t offset,
                               std::span<const iovec> pieces, base::Nanos now) {
+    static const std::string no_path;
+    announce(DiskCall::kAccess, no_path);
     const std::lock_guard lock(mutex_);
     std::uint64_t bytes = total_of(pieces);
-    const bool alive = step();
+    const int refused = step(DiskCall::kAccess, no_path);
     const Fault fault = faults_ ? faults_({accesses_, op, lane, offset, bytes}) : Fault{};
     ++accesses_;
     const bool direct = lane == os::Lane::kDirect && shape_.direct;
     const std::uint64_t align =
         !direct ? 1 : (op == Op::kRead ? shape_.read_align : shape_.write_align);
     std::int64_t result = 0;
-    if (!alive) {
-        result = -EIO;
+    if (refused != 0) {
+        result = -refused;
     } else if (fault.system_errno != 0) {
         result = -fault.system_errno;
+    } else if (!inodes_.contains(inode)) {
+        result = -EIO;  // it went with a crash
     } else if (direct && (!base::is_aligned(offset, align) || !base::is_aligned(bytes, align) ||
                           std::any_of(pieces.begin(), pieces.end(), [&](const iovec& piece) {
                               return !base::is_aligned(piece.iov_base, shape_.memory_align) ||
@@ -98,12 +128,12 @@ std::int64_t FakeDisk::access(Op op, os::Lane lane, std::uint64_t inode, std::ui
     } else {
         const std::uint64_t most = std::max(base::align_down(fault.bytes_max, align), align);
         bytes = fault.bytes_max == 0 ? 0 : std::min(bytes, most);
-        Inode& target = inodes_[inode];
         if (op == Op::kRead) {
-            bytes = offset >= target.bytes ? 0 : std::min(bytes, target.bytes - offset);
+            const std::uint64_t size = inodes_.at(inode)->bytes();
+            bytes = offset >= size ? 0 : std::min(bytes, size - offset);
         }
-        const int refused = move(op, target, offset, pieces, bytes);
-        result = refused != 0 ? -refused : static_cast<std::int64_t>(bytes);
+        const int failed = move(op, inode, offset, pieces, bytes, fault);
+        result = failed != 0 ? -failed : static_cast<std::int64_t>(bytes);
     }
     for (const std::uint64_t value : {static_cast<std::uint64_t>(now), std::uint64_t{inode}, offset,
                                       bytes, static_cast<std::uint64_t>(result)}) {
@@ -112,30 +142,30 @@ std::int64_t FakeDisk::access(Op op, os::Lane lane, std::uint64_t inode, std::ui
     return result;
 }
 
-int FakeDisk::move(Op op, Inode& inode, std::uint64_t offset, std::span<const iovec> pieces,
-                   std::uint64_t bytes) {
+int FakeDisk::move(Op op, std::uint64_t inode, std::uint64_t offset, std::span<const iovec> pieces,
+                   std::uint64_t bytes, const Fault& fault) {
+    FakeInode& file = op == Op::kWrite ? edit(inode) : *inodes_.at(inode);
+    std::uint64_t place = offset;
     if (op == Op::kWrite) {
-        if (const int refused = resize(inode, std::max(inode.bytes, offset + bytes))) {
+        if (const int refused = resize(file, std::max(file.bytes(), offset + bytes))) {
             return refused;
         }
-        for (std::uint64_t s = offset / kSectorBytes;
-             !shape_.hollow && s * kSectorBytes < offset + bytes; ++s) {
-            inode.dirty.insert(s);
-        }
+        place = fault.lands_at.value_or(offset);
+        bytes = std::min(bytes, file.bytes() - std::min(file.bytes(), place));
     }
     if (shape_.hollow) {
         return 0;
     }
-    std::byte* place = inode.data.data() + offset;
     for (const iovec& piece : pieces) {
         const std::size_t step_bytes = std::min<std::uint64_t>(piece.iov_len, bytes);
         if (step_bytes == 0) {
             break;
         }
+        auto* const memory = static_cast<std::byte*>(piece.iov_base);
         if (op == Op::kRead) {
-            std::memcpy(piece.iov_base, place, step_bytes);
+            file.read(place, {memory, step_bytes});
         } else {
-            std::memcpy(place, piece.iov_base, step_bytes);
+            file.write(place, {memory, step_bytes});
         }
         place += step_bytes;
         bytes -= step_bytes;
@@ -143,239 +173,288 @@ int FakeDisk::move(Op op, Inode& inode, std::uint64_t offset, std::span<const io
     return 0;
 }
 
-int FakeDisk::resize(Inode& inode, std::uint64_t bytes) {
-    if (bytes > inode.bytes && used() - inode.bytes + bytes > shape_.capacity_bytes) {
+int FakeDisk::resize(FakeInode& inode, std::uint64_t bytes) {
+    if (bytes > inode.bytes() && shape_.capacity_bytes != UINT64_MAX &&
+        used() - inode.bytes() + bytes > shape_.capacity_bytes) {
         return ENOSPC;
     }
-    inode.bytes = bytes;
-    if (!shape_.hollow) {
-        inode.data.resize(bytes);
-    }
+    inode.resize(bytes);
     return 0;
 }
 
+// What has a name, or is open without one.
 std::uint64_t FakeDisk::used() const {
     std::uint64_t total = 0;
     for (const auto& [number, inode] : inodes_) {
-        total += inode.bytes;
+        total += nameless_.contains(number) && !opened_.contains(number) ? 0 : inode->bytes();
     }
     return total;
 }
 
-// Sectors and names that were not synced survive or not, by the seed.
+// Shared with a fork: a copy first.
+FakeInode& FakeDisk::edit(std::uint64_t inode) {
+    std::shared_ptr<FakeInode>& held = inodes_.at(inode);
+    if (held.use_count() > 1) {
+        held = std::make_shared<FakeInode>(*held);
+    }
+    return *held;
+}
+
+bool FakeDisk::is_file(std::uint64_t inode) const {
+    return inodes_.contains(inode);
+}
+
+int FakeDisk::make(const std::string& path, FileKind kind, const std::string& target,
+                   std::uint64_t& inode) {
+    const int refused = names_.make(path, kind, target, inode);
+    if (refused == 0 && kind == FileKind::kFile) {
+        inodes_[inode] = std::make_shared<FakeInode>(shape_.hollow);
+    }
+    return refused;
+}
+
+// How the things that a crash finds in a row fare.
+Survival FakeDisk::draw_survival() {
+    switch (random_() % 8) {
+        case 0:
+            return [](std::size_t, std::size_t) { return false; };
+        case 1:
+            return [](std::size_t, std::size_t) { return true; };
+        case 2: {
+            const std::uint64_t draw = random_();
+            return
+                [draw](std::size_t index, std::size_t count) { return index < draw % (count + 1); };
+        }
+        default: {
+            const std::uint64_t odds = random_() % 3;  // 1, 4 or 7 of 8
+            return [this, odds](std::size_t, std::size_t) { return random_() % 8 < 1 + 3 * odds; };
+        }
+    }
+}
+
+void FakeDisk::lose_cache(FakeInode& inode) {
+    inode.lose_cache(draw_survival(), random_() % 3);
+}
+
 void FakeDisk::crash() {
     const std::lock_guard lock(mutex_);
-    const auto heads = [this] { return (random_() & 1) != 0; };
-    for (auto& [number, inode] : inodes_) {
-        std::vector<std::byte> after = inode.durable;
-        after.resize(heads() ? inode.bytes : inode.durable_bytes);
-        for (const std::uint64_t sector : inode.dirty) {
-            const std::uint64_t begin = sector * kSectorBytes;
-            const std::uint64_t end =
-                std::min<std::uint64_t>({begin + kSectorBytes, after.size(), inode.data.size()});
-            if (heads() && begin < end) {
-                std::memcpy(after.data() + begin, inode.data.data() + begin, end - begin);
-            }
-        }
-        inode.data = after;
-        inode.durable = std::move(after);
-        inode.bytes = inode.durable_bytes = inode.data.size();
-        inode.dirty.clear();
+    const Survival survival = draw_survival();
+    const std::size_t changes = names_.volatile_changes();
+    names_.crash([&, index = std::size_t{0}]() mutable { return survival(index++, changes); });
+    std::erase_if(inodes_,
+                  [this](const auto& inode) { return names_.node(inode.first) == nullptr; });
+    for (const auto& [number, held] : inodes_) {
+        FakeInode& inode = edit(number);
+        lose_cache(inode);
+        inode.restart();
     }
-    Names after;
-    Names all = durable_names_;
-    all.insert(names_.begin(), names_.end());
-    for (const auto& [path, inode] : all) {
-        const auto before = durable_names_.find(path);
-        const auto now = names_.find(path);
-        const auto& kept = heads() ? now : before;
-        if (kept != (kept == now ? names_.end() : durable_names_.end())) {
-            after.emplace(path, kept->second);
-        }
-    }
-    names_ = durable_names_ = std::move(after);
+    opened_.clear();
+    nameless_.clear();
     locks_.clear();
     cut_off_at_ = UINT64_MAX;
 }
 
-FakeDisk::Opened FakeDisk::open(const std::string& path, const os::OpenOptions& options) {
+bool FakeDisk::damage(const std::string& path,
+                      const std::function<void(std::vector<std::byte>&)>& change) {
     const std::lock_guard lock(mutex_);
-    if (!step()) {
-        return {EIO, 0};
+    const std::uint64_t inode = names_.find(path);
+    if (!is_file(inode)) {
+        return false;
     }
-    const auto found = names_.find(path);
-    if (found != names_.end()) {
-        if (found->second == kFolder) {
-            return {EISDIR, 0};
-        }
-        if (options.create && options.exclusive) {
-            return {EEXIST, 0};
-        }
-        if (options.truncate) {
-            static_cast<void>(resize(inodes_[found->second], 0));
-        }
-        return {0, found->second};
+    edit(inode).damage(change);
+    return true;
+}
+
+FakeDisk::Opened FakeDisk::open(const std::string& path, const os::OpenOptions& options) {
+    announce(DiskCall::kOpen, path);
+    const std::lock_guard lock(mutex_);
+    if (const int refused = step(DiskCall::kOpen, path)) {
+        return {refused, 0};
     }
-    if (!options.create || !names_.contains(folder_of(path))) {
-        return {ENOENT, 0};
+    std::uint64_t inode = names_.find(path);
+    if (inode == FakeNames::kNone) {
+        const int failed = options.create ? make(path, FileKind::kFile, "", inode) : ENOENT;
+        if (failed != 0) {
+            return {failed, 0};
+        }
+    } else if (options.create && options.exclusive) {
+        return {EEXIST, 0};
+    } else if (!is_file(inode)) {
+        return {names_.node(inode)->kind == FileKind::kFolder ? EISDIR : ELOOP, 0};
+    } else if (options.truncate) {
+        edit(inode).resize(0);
     }
-    names_[path] = next_inode_;
-    inodes_[next_inode_];
-    return {0, next_inode_++};
+    ++opened_[inode];
+    return {0, inode};
+}
+
+void FakeDisk::close(std::uint64_t inode) {
+    const std::lock_guard lock(mutex_);
+    const auto found = opened_.find(inode);
+    if (found != opened_.end() && --found->second == 0) {
+        opened_.erase(found);
+    }
 }
 
 std::uint64_t FakeDisk::size(std::uint64_t inode) const {
     const std::lock_guard lock(mutex_);
-    return inodes_.at(inode).bytes;
+    const auto found = inodes_.find(inode);
+    return found == inodes_.end() ? 0 : found->second->bytes();
 }
 
 int FakeDisk::truncate(std::uint64_t inode, std::uint64_t bytes) {
+    static const std::string no_path;
+    announce(DiskCall::kTruncate, no_path);
     const std::lock_guard lock(mutex_);
-    return step() ? resize(inodes_[inode], bytes) : EIO;
+    if (const int refused = step(DiskCall::kTruncate, no_path)) {
+        return refused;
+    }
+    return is_file(inode) ? resize(edit(inode), bytes) : EIO;
 }
 
 int FakeDisk::preallocate(std::uint64_t inode, std::uint64_t offset, std::uint64_t bytes) {
+    static const std::string no_path;
+    announce(DiskCall::kPreallocate, no_path);
     const std::lock_guard lock(mutex_);
-    if (!step()) {
-        return EIO;
+    if (const int refused = step(DiskCall::kPreallocate, no_path)) {
+        return refused;
     }
     if (!shape_.preallocates) {
         return EOPNOTSUPP;
     }
-    Inode& target = inodes_[inode];
-    return resize(target, std::max(target.bytes, offset + bytes));
+    if (!is_file(inode)) {
+        return EIO;
+    }
+    FakeInode& target = edit(inode);
+    return resize(target, std::max(target.bytes(), offset + bytes));
 }
 
-int FakeDisk::sync(std::uint64_t inode, const std::string& path) {
-    {
-        const std::lock_guard lock(mutex_);
-        if (!step()) {
-            return EIO;
-        }
-        Inode& target = inodes_[inode];
-        target.durable = target.data;
-        target.durable_bytes = target.bytes;
-        target.dirty.clear();
+int FakeDisk::sync(std::uint64_t inode, const std::string& path, bool with_name) {
+    announce(DiskCall::kSync, path);
+    const std::lock_guard lock(mutex_);
+    const int refused = step(DiskCall::kSync, path);
+    if (!is_file(inode)) {
+        return EIO;
     }
-    return sync_folder(folder_of(path));
+    if (refused != 0) {
+        lose_cache(edit(inode));
+        return refused;
+    }
+    if (shape_.syncs_data) {
+        edit(inode).sync();
+    }
+    if (with_name && shape_.syncs_names && names_.find(path) == inode) {
+        names_.sync_folder(names_.folder_of(path));
+    }
+    return 0;
 }
 
 int FakeDisk::sync_folder(const std::string& path) {
+    announce(DiskCall::kSyncFolder, path);
     const std::lock_guard lock(mutex_);
-    if (!step()) {
-        return EIO;
+    if (const int refused = step(DiskCall::kSyncFolder, path)) {
+        return refused;
     }
-    if (!names_.contains(path)) {
+    const std::uint64_t folder = names_.find(path);
+    if (folder == FakeNames::kNone) {
         return ENOENT;
     }
-    const auto inside = [&](const auto& entry) {
-        return entry.first != "/" && folder_of(entry.first) == path;
-    };
-    std::erase_if(durable_names_, inside);
-    for (const auto& entry : names_) {
-        if (inside(entry)) {
-            durable_names_.insert(entry);
-        }
+    if (names_.node(folder)->kind != FileKind::kFolder) {
+        return ENOTDIR;
+    }
+    if (shape_.syncs_names) {
+        names_.sync_folder(folder);
     }
     return 0;
 }
 
 int FakeDisk::rename(const std::string& from, const std::string& to) {
+    announce(DiskCall::kRename, from);
     const std::lock_guard lock(mutex_);
-    if (!step()) {
-        return EIO;
+    if (const int refused = step(DiskCall::kRename, from)) {
+        return refused;
     }
-    const auto found = names_.find(from);
-    if (found == names_.end() || !names_.contains(folder_of(to))) {
-        return ENOENT;
-    }
-    const std::uint64_t inode = found->second;
-    const auto target = names_.find(to);
-    if (target != names_.end() && (target->second == kFolder) != (inode == kFolder)) {
-        return inode == kFolder ? ENOTDIR : EISDIR;
-    }
-    // What lies in a folder goes with it.
-    Names moved;
-    const std::string inside = from + "/";
-    for (const auto& [path, number] : names_) {
-        if (path == from || path.starts_with(inside)) {
-            moved.emplace(to + path.substr(from.size()), number);
-        }
-    }
-    std::erase_if(names_, [&](const auto& entry) {
-        return entry.first == from || entry.first.starts_with(inside);
-    });
-    for (const auto& [path, number] : moved) {
-        names_[path] = number;
-    }
-    return 0;
+    std::uint64_t gone = FakeNames::kNone;
+    const int refused = names_.rename(from, to, gone);
+    nameless_.insert(gone);
+    return refused;
 }
 
 int FakeDisk::link(const std::string& from, const std::string& to) {
+    announce(DiskCall::kLink, to);
     const std::lock_guard lock(mutex_);
-    if (!step()) {
-        return EIO;
-    }
-    const auto found = names_.find(from);
-    if (found == names_.end() || !names_.contains(folder_of(to))) {
+    const int refused = step(DiskCall::kLink, to);
+    return refused != 0 ? refused : names_.link(from, to);
+}
+
+int FakeDisk::symbolic_link(const std::string& target, const std::string& path) {
+    announce(DiskCall::kSymbolicLink, path);
+    const std::lock_guard lock(mutex_);
+    const int refused = step(DiskCall::kSymbolicLink, path);
+    std::uint64_t inode = FakeNames::kNone;
+    return refused != 0 ? refused : make(path, FileKind::kSymbolicLink, target, inode);
+}
+
+std::optional<std::string> FakeDisk::step_through_link(const std::string& path, bool follow_last,
+                                                       const std::string& mount) const {
+    const std::lock_guard lock(mutex_);
+    return names_.step_through_link(path, follow_last, mount);
+}
+
+int FakeDisk::status(const std::string& path, os::FileStatus& status) const {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t inode = names_.find(path);
+    if (inode == FakeNames::kNone) {
         return ENOENT;
     }
-    if (names_.contains(to)) {
-        return EEXIST;
-    }
-    if (found->second == kFolder) {
-        return EPERM;
-    }
-    names_[to] = found->second;
+    const FakeNames::Node& node = *names_.node(inode);
+    status = {.kind = node.kind,
+              .bytes = is_file(inode) ? inodes_.at(inode)->bytes() : 0,
+              .links = node.links,
+              .device = device_,
+              .mode = node.mode};
     return 0;
+}
+
+void FakeDisk::set_mode(std::uint64_t inode, std::uint32_t mode) {
+    const std::lock_guard lock(mutex_);
+    if (is_file(inode)) {
+        names_.set_mode(inode, mode);
+    }
 }
 
 int FakeDisk::remove(const std::string& path) {
+    announce(DiskCall::kRemove, path);
     const std::lock_guard lock(mutex_);
-    if (!step()) {
-        return EIO;
+    if (const int refused = step(DiskCall::kRemove, path)) {
+        return refused;
     }
-    const auto found = names_.find(path);
-    if (found == names_.end()) {
-        return ENOENT;
-    }
-    const std::string inside = path + "/";
-    const auto next = names_.upper_bound(inside);
-    if (found->second == kFolder && next != names_.end() && next->first.starts_with(inside)) {
-        return ENOTEMPTY;
-    }
-    names_.erase(found);
-    return 0;
+    std::uint64_t gone = FakeNames::kNone;
+    const int refused = names_.remove(path, gone);
+    nameless_.insert(gone);
+    return refused;
 }
 
 int FakeDisk::make_folder(const std::string& path) {
+    announce(DiskCall::kMakeFolder, path);
     const std::lock_guard lock(mutex_);
-    if (!step()) {
-        return EIO;
-    }
-    if (names_.contains(path)) {
-        return EEXIST;
-    }
-    if (!names_.contains(folder_of(path))) {
-        return ENOENT;
-    }
-    names_[path] = kFolder;
-    return 0;
+    const int refused = step(DiskCall::kMakeFolder, path);
+    std::uint64_t inode = FakeNames::kNone;
+    return refused != 0 ? refused : make(path, FileKind::kFolder, "", inode);
 }
 
 int FakeDisk::list(const std::string& path, std::vector<std::string>& names) const {
     const std::lock_guard lock(mutex_);
-    const auto found = names_.find(path);
-    if (found == names_.end()) {
+    const std::uint64_t folder = names_.find(path);
+    if (folder == FakeNames::kNone) {
         return ENOENT;
     }
-    if (found->second != kFolder) {
+    const FakeNames::Node& node = *names_.node(folder);
+    if (node.kind != FileKind::kFolder) {
         return ENOTDIR;
     }
-    for (const auto& [name, inode] : names_) {
-        if (name != "/" && folder_of(name) == path) {
-            names.push_back(name.substr(name.rfind('/') + 1));
-        }
+    for (const auto& [name, inode] : node.names) {
+        names.push_back(name);
     }
     return 0;
 }
@@ -386,19 +465,24 @@ os::Space FakeDisk::space() const {
     return {shape_.capacity_bytes, shape_.capacity_bytes - std::min(taken, shape_.capacity_bytes)};
 }
 
-int FakeDisk::lock(const std::string& path) {
+FakeDisk::Opened FakeDisk::lock(const std::string& path) {
+    announce(DiskCall::kLock, path);
     const std::lock_guard guard(mutex_);
-    return locks_.insert(path).second ? 0 : EWOULDBLOCK;
+    if (const int refused = step(DiskCall::kLock, path)) {
+        return {refused, 0};
+    }
+    std::uint64_t inode = names_.find(path);
+    if (inode == FakeNames::kNone) {
+        if (const int failed = make(path, FileKind::kFile, "", inode)) {
+            return {failed, 0};
+        }
+    }
+    return {locks_.insert(inode).second ? 0 : EWOULDBLOCK, inode};
 }
 
-void FakeDisk::unlock(const std::string& path) {
+void FakeDisk::unlock(std::uint64_t inode) {
     const std::lock_guard guard(mutex_);
-    locks_.erase(path);
-}
-
-std::string FakeDisk::folder_of(const std::string& path) {
-    const std::size_t slash = path.rfind('/');
-    return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
+    locks_.erase(inode);
 }
 
 }  // namespace penstock::engine

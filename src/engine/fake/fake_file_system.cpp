@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/fake/fake_file_system.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 
@@ -17,15 +18,15 @@ base::Result<void> outcome(int system_errno, const char* operation, const std::s
 
 class FakeLock final : public os::FileLock {
 public:
-    FakeLock(std::shared_ptr<FakeDisk> disk, std::string path)
-        : disk_(std::move(disk)), path_(std::move(path)) {}
+    FakeLock(std::shared_ptr<FakeDisk> disk, std::uint64_t inode)
+        : disk_(std::move(disk)), inode_(inode) {}
     FakeLock(const FakeLock&) = delete;
     FakeLock& operator=(const FakeLock&) = delete;
-    ~FakeLock() override { disk_->unlock(path_); }
+    ~FakeLock() override { disk_->unlock(inode_); }
 
 private:
     std::shared_ptr<FakeDisk> disk_;
-    std::string path_;
+    std::uint64_t inode_;
 };
 
 }  // namespace
@@ -77,21 +78,44 @@ base::Result<void> FakeFile::preallocate(std::uint64_t offset, std::uint64_t byt
 }
 
 base::Result<void> FakeFile::sync() {
-    return outcome(disk_->sync(inode_, path_on_disk_), "sync", info_.path);
+    return outcome(disk_->sync(inode_, path_on_disk_, true), "sync", info_.path);
 }
 
-FakeFileSystem::Place FakeFileSystem::place(const std::string& path) const {
+base::Result<void> FakeFile::sync_data() {
+    return outcome(disk_->sync(inode_, path_on_disk_, false), "sync", info_.path);
+}
+
+FakeFileSystem::Place FakeFileSystem::on_disk(const std::string& path) const {
     if (disks_.size() == 1) {
-        return {disks_.front(), path};
+        return {disks_.front(), path, ""};
     }
-    const std::size_t slash = path.find('/', 1);
+    const std::size_t slash = std::min(path.find('/', 1), path.size());
     const auto index = std::strtoul(path.c_str() + 1, nullptr, 10);
-    return {disks_.at(index), slash == std::string::npos ? "/" : path.substr(slash)};
+    return {disks_.at(index), slash == path.size() ? "/" : path.substr(slash),
+            path.substr(0, slash)};
+}
+
+// Links may lead from disk to disk, so they are followed here. After 40 the path stays as it is,
+// and leads nowhere.
+std::string FakeFileSystem::through_links(std::string path, bool follow_last) const {
+    for (int i = 0; i < 40; ++i) {
+        const Place where = on_disk(path);
+        auto next = where.disk->step_through_link(where.path, follow_last, where.mount);
+        if (!next) {
+            break;
+        }
+        path = std::move(*next);
+    }
+    return path;
+}
+
+FakeFileSystem::Place FakeFileSystem::place(const std::string& path, bool follow_last) const {
+    return on_disk(through_links(path, follow_last));
 }
 
 base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& path,
                                                              const os::OpenOptions& options) {
-    const Place where = place(path);
+    const Place where = place(path, true);
     const DiskShape& shape = where.disk->shape();
     if (options.direct == DirectIo::kRequired && !shape.direct) {
         return base::fail(base::error(ErrorCode::kUnsupported, "open",
@@ -117,45 +141,76 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& 
 }
 
 base::Result<void> FakeFileSystem::rename(const std::string& from, const std::string& to) {
-    if (place(from).disk != place(to).disk) {
-        return outcome(EXDEV, "rename", from);
-    }
-    return outcome(place(from).disk->rename(place(from).path, place(to).path), "rename", from);
+    const Place source = place(from, false);
+    const Place target = place(to, false);
+    return outcome(
+        source.disk == target.disk ? source.disk->rename(source.path, target.path) : EXDEV,
+        "rename", from);
 }
 
 base::Result<void> FakeFileSystem::link(const std::string& from, const std::string& to) {
-    if (place(from).disk != place(to).disk) {
-        return outcome(EXDEV, "link", from);
-    }
-    return outcome(place(from).disk->link(place(from).path, place(to).path), "link", to);
+    const Place source = place(from, false);
+    const Place target = place(to, false);
+    return outcome(source.disk == target.disk ? source.disk->link(source.path, target.path) : EXDEV,
+                   "link", to);
+}
+
+base::Result<void> FakeFileSystem::symbolic_link(const std::string& target,
+                                                 const std::string& path) {
+    const Place where = place(path, false);
+    return outcome(where.disk->symbolic_link(target, where.path), "make link", path);
 }
 
 base::Result<void> FakeFileSystem::remove(const std::string& path) {
-    return outcome(place(path).disk->remove(place(path).path), "remove", path);
+    const Place where = place(path, false);
+    return outcome(where.disk->remove(where.path), "remove", path);
 }
 
 base::Result<void> FakeFileSystem::make_folder(const std::string& path) {
-    return outcome(place(path).disk->make_folder(place(path).path), "make folder", path);
+    const Place where = place(path, false);
+    return outcome(where.disk->make_folder(where.path), "make folder", path);
 }
 
 base::Result<std::vector<std::string>> FakeFileSystem::list(const std::string& path) {
+    const Place where = place(path, true);
     std::vector<std::string> names;
-    PENSTOCK_CHECK(outcome(place(path).disk->list(place(path).path, names), "list", path));
+    PENSTOCK_CHECK(outcome(where.disk->list(where.path, names), "list", path));
     return names;
 }
 
 base::Result<os::Space> FakeFileSystem::space(const std::string& path) {
-    return place(path).disk->space();
+    return place(path, true).disk->space();
+}
+
+base::Result<os::FileStatus> FakeFileSystem::status(const std::string& path) {
+    const Place where = place(path, false);
+    os::FileStatus status;
+    PENSTOCK_CHECK(outcome(where.disk->status(where.path, status), "status", path));
+    return status;
+}
+
+base::Result<std::string> FakeFileSystem::resolve(const std::string& path) {
+    return through_links(path, true);
+}
+
+base::Result<void> FakeFileSystem::take_attributes(const std::string& from, os::File& to) {
+    const Place where = place(from, true);
+    os::FileStatus status;
+    PENSTOCK_CHECK(outcome(where.disk->status(where.path, status), "take attributes", from));
+    static_cast<FakeFile&>(to).set_mode(status.mode);
+    return {};
 }
 
 base::Result<std::unique_ptr<os::FileLock>> FakeFileSystem::lock(const std::string& path) {
-    const Place where = place(path);
-    PENSTOCK_CHECK(outcome(where.disk->lock(where.path), "lock", path));
-    return std::make_unique<FakeLock>(where.disk, where.path);
+    const Place where = place(path, true);
+    const FakeDisk::Opened locked = where.disk->lock(where.path);
+    PENSTOCK_CHECK(outcome(locked.system_errno, "lock", path));
+    return std::make_unique<FakeLock>(where.disk, locked.inode);
 }
 
 base::Result<void> FakeFileSystem::sync_folder(const std::string& path) {
-    return outcome(place(path).disk->sync_folder(place(path).path), "sync folder", path);
+    const Place where = place(path, true);
+    return outcome(where.disk->sync_folder(where.path), "sync folder", path);
 }
 
 }  // namespace penstock::engine
