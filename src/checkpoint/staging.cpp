@@ -198,6 +198,7 @@ struct StagedCopy::Hold {
     Area area;
 };
 
+StagedCopy::StagedCopy() = default;
 StagedCopy::StagedCopy(StagedCopy&& other) noexcept = default;
 StagedCopy& StagedCopy::operator=(StagedCopy&& other) noexcept = default;
 StagedCopy::~StagedCopy() = default;

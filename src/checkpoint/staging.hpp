@@ -26,7 +26,7 @@ using Pieces = std::span<const std::span<const std::byte>>;
 /// The pieces of a copy, in the order in which they were given. Movable; any thread may drop it.
 class StagedCopy {
 public:
-    StagedCopy() = default;
+    StagedCopy();
     StagedCopy(StagedCopy&& other) noexcept;
     StagedCopy& operator=(StagedCopy&& other) noexcept;
     StagedCopy(const StagedCopy&) = delete;
