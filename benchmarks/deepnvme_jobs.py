@@ -59,10 +59,20 @@ def _op(engine):
 
 def _handle(arguments):
     op = _op(arguments["engine"])
+    if "choice" in arguments:
+        return op.aio_handle(*_choice(arguments))
     if arguments["engine"] == "ours":
         return op.aio_handle()
     overlap = arguments.get("overlap", "0") == "1"
     return op.aio_handle(_MIB, 32, False, overlap, int(arguments.get("threads", "4")))
+
+
+def _choice(arguments):
+    """The settings that a tuner chose: benchmarks/choices/<name>.json, of `read` or `write`, with where it was run."""
+    path = Path(__file__).with_name("choices") / f"{arguments['choice']}.json"
+    chosen = json.loads(path.read_text())["aio"]
+    keys = ("block_size", "queue_depth", "single_submit", "overlap_events", "intra_op_parallelism")
+    return [chosen[key] for key in keys]
 
 
 def _version(engine):
