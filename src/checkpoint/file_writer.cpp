@@ -2,15 +2,14 @@
 #include "checkpoint/file_writer.hpp"
 
 #include "base/align.hpp"
-#include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "checkpoint/piece_sums.hpp"
 #include "checkpoint/replace.hpp"
+#include "checkpoint/write_plan.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <deque>
@@ -25,61 +24,8 @@ namespace {
 
 using format::FileRange;
 
-// A transfer of so much keeps a device busy for a while and is a small step of the progress.
-constexpr std::uint64_t kTransferBytes = 16 * base::kMiB;
-// With the engine, sent off or waiting there: enough that it never runs dry.
-constexpr std::uint64_t kWindowBytes = 128 * base::kMiB;
-// A stretch without sums that is shorter is not worth a transfer of its own.
-constexpr std::uint64_t kFreeBytesMin = base::kMiB;
 constexpr std::chrono::milliseconds kSlice{50};
 constexpr std::chrono::milliseconds kProgressInterval{100};
-constexpr std::array<std::byte, base::kPageBytes> kZeros{};
-
-struct Plan {
-    std::vector<FileRange> free;     // hold no sums
-    std::vector<FileRange> waiting;  // do, in the order of the file
-};
-
-void add_cut(std::vector<FileRange>& out, FileRange range) {
-    for (std::uint64_t begin = range.begin; begin < range.end;) {
-        const std::uint64_t end = std::min(begin + kTransferBytes, range.end);
-        out.push_back({begin, end});
-        begin = end;
-    }
-}
-
-// Sums stand in literals: the blocks that have some of those wait.
-Plan plan_of(const FileImage& image, std::uint64_t block_bytes) {
-    const format::FileLayout& file = image.file();
-    Plan plan;
-    if (image.piece_bytes() == 0) {
-        add_cut(plan.free, {0, file.total_bytes()});
-        return plan;
-    }
-    std::vector<FileRange> waiting;
-    for (const format::Piece& piece : file.pieces()) {
-        if (piece.kind != format::Piece::Kind::kLiteral) {
-            continue;
-        }
-        const std::uint64_t begin = base::align_down(piece.offset, block_bytes);
-        const std::uint64_t end =
-            std::min(base::align_up(piece.offset + piece.bytes, block_bytes), file.total_bytes());
-        if (!waiting.empty() && begin < waiting.back().end + kFreeBytesMin) {
-            waiting.back().end = end;
-        } else {
-            waiting.push_back({begin, end});
-        }
-    }
-    std::uint64_t at = 0;
-    for (const FileRange& range : waiting) {
-        add_cut(plan.free, {at, range.begin});
-        add_cut(plan.waiting, range);
-        at = range.end;
-    }
-    add_cut(plan.free, {at, file.total_bytes()});
-    return plan;
-}
-
 class Writer {
 public:
     Writer(Engine& engine, File& file, FileImage& image, const Progress& progress)
@@ -92,7 +38,7 @@ public:
         const FileInfo info = file.info();
         const std::uint64_t block_bytes = std::max(
             {base::kPageBytes, std::uint64_t{info.block_bytes}, std::uint64_t{info.write_align}});
-        plan_ = plan_of(image, block_bytes);
+        plan_ = write_plan(image, block_bytes);
     }
     Writer(const Writer&) = delete;
     Writer& operator=(const Writer&) = delete;
@@ -149,7 +95,7 @@ private:
 
     void send(FileRange range) {
         const std::uint64_t bytes = range.end - range.begin;
-        while (sent_bytes_ != 0 && sent_bytes_ + bytes > kWindowBytes) {
+        while (sent_bytes_ != 0 && sent_bytes_ + bytes > kWriteWindowBytes) {
             await_oldest();
         }
         while (true) {
@@ -176,16 +122,7 @@ private:
         TransferRequest request;
         request.write = true;
         request.files = {file_};
-        for (const format::PieceSlice& slice : image_.file().slices(range)) {
-            const void* memory = slice.literal;
-            if (slice.kind == format::Piece::Kind::kPayload) {
-                memory = image_.payloads()[slice.payload].data() + slice.payload_offset;
-            } else if (slice.kind == format::Piece::Kind::kZeros) {
-                PENSTOCK_ASSERT(slice.bytes <= kZeros.size());
-                memory = kZeros.data();
-            }
-            request.extents.push_back({slice.offset, slice.bytes, const_cast<void*>(memory), 0});
-        }
+        request.extents = extents_of(image_, range);
         return request;
     }
 
@@ -232,7 +169,7 @@ private:
     FileImage& image_;
     const Progress& progress_;
     const std::uint64_t total_bytes_;
-    Plan plan_;
+    WritePlan plan_;
     std::vector<bool> set_;
     std::optional<PieceSums> sums_;  // stops before the transfers are waited for
     std::deque<Sent> sent_;
