@@ -88,9 +88,8 @@ def save(obj: Any, f: str | os.PathLike[str], *, metadata: dict[str, str] | None
         raise ValueError("save: metadata: a .pt has none; put it into the state, or save to a .safetensors")
     else:
         stem = os.path.basename(path).rsplit(".", 1)[0]
-        new = _format.make_pt(obj, stem if stem.isidentifier() else "archive")
-    with _replacing(path) as temporary:
-        new.write(temporary)
+        new = _format.image_of_state(obj, stem if stem.isidentifier() else "archive")
+    new.save(path)
 
 
 def _new_safetensors(obj: Any, metadata: dict[str, str]) -> Any:
@@ -117,7 +116,7 @@ def _new_safetensors(obj: Any, metadata: dict[str, str]) -> Any:
                 f"save: state[{first!r}] and state[{second!r}] share memory, which a .safetensors cannot say; "
                 "save one of them, or a clone, or a .pt"
             )
-    return _format.make_safetensors(rows, list(metadata.items()))
+    return _format.image_of_tensors(rows, list(metadata.items()))
 
 
 @contextlib.contextmanager

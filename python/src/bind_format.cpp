@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of formats for penstock/_checkpoint.py: made of objects, written by the engine; read, and
+// Files of formats for penstock/_state.py: made of objects, written by the engine; read, and
 // made into objects. Private: what users see is save(), load() and inspect().
 #include "base/raise.hpp"
 #include "bind.hpp"
+#include "checkpoint/file_writer.hpp"
 #include "engine_object.hpp"
+#include "file_image_object.hpp"
 #include "format/crc32.hpp"
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
 #include "format/torch_file.hpp"
 #include "names.hpp"
+#include "progress.hpp"
 #include "state.hpp"
 #include "without_gil.hpp"
 
@@ -34,7 +37,6 @@ namespace penstock::python {
 namespace {
 
 constexpr std::size_t kCrcPieceBytes = std::size_t{4} << 20;
-constexpr std::array<std::byte, 4096> kZeros{};
 
 // A file by its descriptor, for the few small reads that a format asks for.
 class DescriptorSource final : public format::ByteSource {
@@ -68,17 +70,6 @@ public:
 private:
     int fd_;
     std::uint64_t size_ = 0;
-};
-
-// A file about to be written: its pieces and the memory of its payloads.
-struct NewFile {
-    std::optional<format::torch_file::Layout> pt;
-    std::optional<format::safetensors::Layout> safetensors;
-    std::vector<StorageMemory> payloads;
-
-    [[nodiscard]] const format::FileLayout& file() const {
-        return pt ? pt->file() : safetensors->file();
-    }
 };
 
 // The CRC of each payload, on all cores: pieces in any order, put together at the end.
@@ -124,98 +115,11 @@ std::vector<std::uint32_t> crcs_of(const std::vector<StorageMemory>& payloads) {
     return out;
 }
 
-NewFile make_pt(nb::handle object, const std::string& folder) {
-    State state = state_of(object);
-    NewFile out;
-    out.payloads = std::move(state.storages);
-    const WithoutGil nogil;
-    out.pt = base::unwrap(format::torch_file::Layout::make(state.tree, folder));
-    return out;
-}
-
-// `tensors`: (name, type as the format spells it, shape, address, owner) each.
-NewFile make_safetensors(nb::handle tensors,
-                         std::vector<std::pair<std::string, std::string>> metadata) {
-    NewFile out;
-    std::vector<format::safetensors::Tensor> list;
-    for (const nb::handle row : nb::iter(tensors)) {
-        format::safetensors::Tensor t;
-        t.name = nb::cast<std::string>(row[0]);
-        const auto type = format::safetensors::type_named(nb::cast<std::string>(row[1]));
-        if (!type) {
-            raise_value("save: tensor '" + t.name + "': the format has no such type");
-        }
-        t.type = *type;
-        t.shape = nb::cast<std::vector<std::uint64_t>>(row[2]);
-        const auto bytes = format::safetensors::bytes_of(t.type, t.shape);
-        out.payloads.push_back({reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(row[3])),
-                                static_cast<std::size_t>(bytes.value_or(0)), nb::borrow(row[4])});
-        list.push_back(std::move(t));
-    }
-    out.safetensors = base::unwrap(format::safetensors::Layout::make(std::move(list), metadata));
-    return out;
-}
-
-TransferRequest request_of(const NewFile& file, const std::string& path) {
-    TransferRequest request;
-    request.write = true;
-    request.paths = {path};
-    request.options.sync = true;
-    const std::string_view literals = file.file().literals();
-    for (const format::Piece& piece : file.file().pieces()) {
-        const void* memory = nullptr;
-        if (piece.kind == format::Piece::Kind::kPayload) {
-            memory = file.payloads[piece.source].data;
-        } else if (piece.kind == format::Piece::Kind::kLiteral) {
-            memory = literals.data() + piece.source;
-        } else {
-            PENSTOCK_ASSERT(piece.bytes <= kZeros.size());
-            memory = kZeros.data();
-        }
-        request.extents.push_back({piece.offset, piece.bytes, const_cast<void*>(memory), 0});
-    }
-    return request;
-}
-
-// One transfer of all pieces, which adjoin: the engine cuts them into blocks of the device.
-void write_file(NewFile& file, const std::string& path) {
+void save(FileImageObject& self, const std::string& path, nb::handle progress) {
     const std::shared_ptr<Engine> engine = opened(default_engine());
-    Transfer transfer;
-    {
-        const WithoutGil nogil;
-        if (file.pt) {
-            const std::vector<std::uint32_t> crcs = crcs_of(file.payloads);
-            for (std::size_t i = 0; i < crcs.size(); ++i) {
-                file.pt->set_crc(i, crcs[i]);
-            }
-        }
-        transfer = engine->submit(request_of(file, path));
-    }
-    bool interrupted = false;
-    while (true) {
-        bool done = false;
-        {
-            const WithoutGil nogil;
-            try {
-                done = transfer.wait_for(kSignalSlice).has_value();
-            } catch (const Error&) {
-                if (!interrupted) {
-                    throw;
-                }
-                done = true;
-            }
-        }
-        if (done) {
-            break;
-        }
-        if (!interrupted && PyErr_CheckSignals() != 0) {
-            interrupted = true;
-            transfer.cancel();
-        }
-    }
-    if (interrupted) {
-        throw nb::python_error();
-    }
+    run_with_progress(progress, [&](const Progress& told) {
+        checkpoint::save_file(*engine, FileSystem::local(), path, self.image, told);
+    });
 }
 
 struct PtFile {
@@ -253,19 +157,13 @@ nb::object read_safetensors(int fd) {
 
 void bind_format(nb::module_& parent) {
     nb::module_ m = parent.def_submodule("_format", "Formats of checkpoints; private.");
-    nb::class_<NewFile>(m, "NewFile")
-        .def_prop_ro("total_bytes", [](const NewFile& f) { return f.file().total_bytes(); })
+    nb::class_<FileImageObject>(m, "FileImage")
+        .def_prop_ro("total_bytes",
+                     [](const FileImageObject& f) { return f.image.file().total_bytes(); })
         .def_prop_ro("payload_bytes",
-                     [](const NewFile& f) {
-                         std::uint64_t total = 0;
-                         for (const StorageMemory& p : f.payloads) {
-                             total += p.bytes;
-                         }
-                         return total;
-                     })
-        .def(
-            "write", write_file, nb::arg("path"),
-            "Writes all of it to a file that is new or empty, durably (the file, not its folder).");
+                     [](const FileImageObject& f) { return f.image.payload_bytes(); })
+        .def("save", save, nb::arg("path"), nb::arg("progress").none() = nb::none(),
+             "Puts it under a path, whole, durable and atomic. progress: (done, total) in bytes.");
     nb::class_<PtFile>(m, "PtFile")
         .def_prop_ro(
             "legacy",
@@ -285,8 +183,9 @@ void bind_format(nb::module_& parent) {
         .def(
             "objects", [](const PtFile& f, nb::handle s) { return objects_of(f.file.tree, s); },
             nb::arg("storages"));
-    m.def("make_pt", make_pt, nb::arg("object").none(), nb::arg("folder"));
-    m.def("make_safetensors", make_safetensors, nb::arg("tensors"), nb::arg("metadata"));
+    m.def("image_of_state", image_of_state, nb::arg("object").none(), nb::arg("folder"));
+    m.def("image_of_tensors", image_of_tensors, nb::arg("tensors"), nb::arg("metadata"),
+          nb::arg("checksums") = true);
     m.def("read_pt", read_pt, nb::arg("fd"), nb::arg("check_crcs") = false);
     m.def("read_safetensors", read_safetensors, nb::arg("fd"));
     m.def(

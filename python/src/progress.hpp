@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Long calls: without the GIL, and about every 100 ms with it, for a look at signals (Ctrl-C) and a
+// call of whoever wants to know how far it is.
+#pragma once
+
+#include "nanobind.hpp"
+#include "without_gil.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+namespace penstock::python {
+
+/// work(progress) without the GIL. `callable`: None, or called with (done, total) in bytes; what it
+/// raises, and KeyboardInterrupt, stop the work and are raised here.
+template <typename Work>
+void run_with_progress(nb::handle callable, Work work) {
+    std::optional<nb::python_error> raised;
+    std::optional<WithoutGil> nogil(std::in_place);
+    const Progress progress = [&](std::uint64_t done, std::uint64_t total) {
+        nogil.reset();
+        bool going = PyErr_CheckSignals() == 0;
+        if (going && !callable.is_none()) {
+            PyObject* result =
+                PyObject_CallFunction(callable.ptr(), "KK", static_cast<unsigned long long>(done),
+                                      static_cast<unsigned long long>(total));
+            going = result != nullptr;
+            Py_XDECREF(result);
+        }
+        if (!going) {
+            raised.emplace();
+        }
+        nogil.emplace();
+        return going;
+    };
+    try {
+        work(progress);
+    } catch (const Error&) {
+        if (!raised) {
+            throw;
+        }
+    }
+    nogil.reset();
+    if (raised) {
+        throw nb::python_error(std::move(*raised));
+    }
+}
+
+}  // namespace penstock::python
