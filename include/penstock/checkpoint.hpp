@@ -63,6 +63,9 @@ struct StoreOptions {
     bool incremental = true;
     /// How long save() waits for another process that writes to the same folder.
     std::uint32_t lock_wait_ms = 10'000;
+    /// 0: random names and ids are the system's. Another number: they follow from it, for tests
+    /// that replay.
+    std::uint64_t seed = 0;
 };
 
 /// What is known of a checkpoint without reading its tensors.
@@ -77,6 +80,9 @@ struct CheckpointInfo {
     std::uint32_t shards = 0;
     std::uint32_t linked_shards = 0;
     bool pinned = false;
+    /// Of save(): empty, or what was out of the ordinary (no direct I/O here and why; shards that
+    /// could not be linked; an old checkpoint that could not be removed).
+    std::string note;
     /// Empty, or why it cannot be used ("shard-00002.safetensors is missing").
     std::string problem;
 };

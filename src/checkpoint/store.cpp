@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/raise.hpp"
+#include "checkpoint/removal.hpp"
+#include "checkpoint/retention.hpp"
+#include "checkpoint/save_job.hpp"
+#include "checkpoint/store_folder.hpp"
+#include "checkpoint/store_lock.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <random>
+#include <span>
+#include <utility>
+
+namespace penstock {
+
+using checkpoint::CheckpointEntry;
+using checkpoint::Inspected;
+using checkpoint::join;
+
+namespace {
+
+constexpr int kScansMax = 100;
+
+[[noreturn]] void refuse(const std::string& operation, const std::string& path,
+                         std::string_view why) {
+    base::raise(base::error(ErrorCode::kInvalidArgument, operation, why, path));
+}
+
+std::uint64_t system_seed() {
+    std::random_device device;
+    return std::uint64_t{device()} << 32U | device();
+}
+
+std::string parent_of(const std::string& path) {
+    const std::size_t slash = path.rfind('/');
+    return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
+}
+
+}  // namespace
+
+struct CheckpointStore::Impl {
+    std::shared_ptr<Engine> engine;
+    FileSystem files;
+    std::vector<std::string> folders;
+    StoreOptions options;
+
+    std::mutex mutex;  // of whoever writes
+    FileLock lock;
+    std::mt19937_64 random;
+    std::vector<double> speeds;
+    checkpoint::LastCheckpoint last;
+    std::map<std::string, checkpoint::Manifest> manifests;  // by name, shards only
+
+    Impl(std::shared_ptr<Engine> with_engine, FileSystem with_files,
+         const std::vector<std::string>& with_folders, const StoreOptions& with_options)
+        : engine(std::move(with_engine)),
+          files(std::move(with_files)),
+          options(with_options),
+          random(with_options.seed != 0 ? with_options.seed : system_seed()) {
+        const std::string operation = "open checkpoint store";
+        if (!engine || with_folders.empty()) {
+            refuse(operation, {}, "it needs an engine, and one folder or more");
+        }
+        for (const std::string& folder : with_folders) {
+            folders.push_back(files.resolve(folder));
+            if (std::count(folders.begin(), folders.end(), folders.back()) != 1) {
+                refuse(operation, folder, "the folder is named twice; each device needs one");
+            }
+        }
+        if (options.shard_bytes == 0) {
+            refuse(operation, folders.front(), "shard_bytes is 0; it takes 1 or more");
+        }
+    }
+
+    [[nodiscard]] checkpoint::Remover remover() const { return {*engine, files, folders}; }
+
+    // Makes the folders and takes the lock, once.
+    void begin_writing() {
+        if (lock.held()) {
+            return;
+        }
+        for (const std::string& folder : folders) {
+            if (!checkpoint::is_there(files, folder)) {
+                files.make_folder(folder);
+                files.sync_folder(parent_of(folder));
+            }
+        }
+        lock = checkpoint::lock_store(*engine, files, folders.front(), options.lock_wait_ms);
+        last = {};
+    }
+
+    // A reader holds no lock: when something goes while it looks, something newer has come, and it
+    // looks again.
+    std::optional<Inspected> newest_whole(std::vector<CheckpointInfo>* skipped) const {
+        for (int scan = 0; scan < kScansMax; ++scan) {
+            const auto checkpoints = checkpoint::scan_folder(files, folders.front()).checkpoints;
+            std::vector<CheckpointInfo> unusable;
+            bool gone = false;
+            for (auto entry = checkpoints.rbegin(); entry != checkpoints.rend() && !gone; ++entry) {
+                auto found = checkpoint::inspect(*engine, files, folders.front(), *entry);
+                gone = !found;
+                if (found && !found->info.problem.empty()) {
+                    unusable.push_back(std::move(found->info));
+                    continue;
+                }
+                if (found) {
+                    if (skipped != nullptr) {
+                        *skipped = std::move(unusable);
+                    }
+                    return found;
+                }
+            }
+            if (!gone) {
+                if (skipped != nullptr) {
+                    *skipped = std::move(unusable);
+                }
+                return std::nullopt;
+            }
+        }
+        base::raise(base::error(ErrorCode::kSystem, "find latest checkpoint",
+                                "checkpoints go as fast as they are looked at; try again",
+                                folders.front()));
+    }
+
+    [[nodiscard]] CheckpointEntry entry_of(const std::string& operation,
+                                           std::uint64_t generation) const {
+        const auto checkpoints = checkpoint::scan_folder(files, folders.front()).checkpoints;
+        const auto found =
+            std::find_if(checkpoints.begin(), checkpoints.end(),
+                         [&](const auto& entry) { return entry.generation == generation; });
+        if (found == checkpoints.end()) {
+            refuse(operation, folders.front(),
+                   fmt::format("there is no checkpoint of generation {}; there are {}", generation,
+                               checkpoints.empty() ? "none"
+                                                   : fmt::format("{}, the newest of generation {}",
+                                                                 checkpoints.size(),
+                                                                 checkpoints.back().generation)));
+        }
+        return *found;
+    }
+
+    // The checkpoint whose shards may be linked: the newest whole one.
+    void find_last() {
+        if (!options.incremental || !options.checksums) {
+            last = {};
+            return;
+        }
+        if (!last.path.empty() &&
+            checkpoint::is_there(files, join(last.path, checkpoint::kManifestName))) {
+            return;
+        }
+        last = {};
+        if (auto found = newest_whole(nullptr)) {
+            last = {std::move(found->manifest), found->info.path};
+        }
+    }
+
+    [[nodiscard]] bool is_whole(const CheckpointEntry& entry) {
+        const std::string path = join(folders.front(), entry.name);
+        auto known = manifests.find(entry.name);
+        if (known == manifests.end()) {
+            auto found = checkpoint::inspect(*engine, files, folders.front(), entry);
+            if (!found || !found->info.problem.empty()) {
+                return false;
+            }
+            remember(entry.name, found->manifest);
+            return true;
+        }
+        return checkpoint::missing_shard(files, known->second, path).empty();
+    }
+
+    void remember(const std::string& name, const checkpoint::Manifest& manifest) {
+        checkpoint::Manifest& kept = manifests[name];
+        kept.generation = manifest.generation;
+        kept.folders = manifest.folders;
+        kept.shards = manifest.shards;
+    }
+
+    void retain() {
+        const auto checkpoints = checkpoint::scan_folder(files, folders.front()).checkpoints;
+        if (options.keep == 0 || checkpoints.size() <= options.keep) {
+            return;
+        }
+        std::vector<CheckpointInfo> infos(checkpoints.size());
+        std::uint32_t whole = 0;
+        for (std::size_t i = checkpoints.size(); i-- > 0;) {
+            infos[i].generation = checkpoints[i].generation;
+            infos[i].pinned = checkpoint::is_there(
+                files, join(join(folders.front(), checkpoints[i].name), checkpoint::kPinnedName));
+            if (whole < options.keep) {
+                infos[i].problem = is_whole(checkpoints[i]) ? "" : "it is not whole";
+                whole += infos[i].problem.empty() ? 1 : 0;
+            }
+        }
+        std::vector<std::string> names;
+        for (const std::size_t i : checkpoint::outdated(infos, options.keep, options.keep_every)) {
+            names.push_back(checkpoints[i].name);
+        }
+        forget(names);
+        remover().remove(names);
+    }
+
+    void forget(std::span<const std::string> names) {
+        for (const std::string& name : names) {
+            manifests.erase(name);
+            if (last.path == join(folders.front(), name)) {
+                last = {};
+            }
+        }
+    }
+
+    // What does not stand in the way of the save itself.
+    template <typename Call>
+    static void note_failure(std::string& note, std::string_view what, Call call) {
+        try {
+            call();
+        } catch (const Error& error) {
+            note += fmt::format("{}{}: {}", note.empty() ? "" : "; ", what, error.what());
+        }
+    }
+
+    CheckpointInfo save(const State& state, const SaveOptions& save_options) {
+        const std::lock_guard guard(mutex);
+        begin_writing();
+        std::string note;
+        note_failure(note, "what an earlier save left could not be removed",
+                     [&] { remover().collect(); });
+        const auto scan = checkpoint::scan_folder(files, folders.front());
+        find_last();
+        const checkpoint::SaveContext context{*engine, files, folders, options, random, speeds};
+        checkpoint::SaveJob job(context, state, save_options, last, scan.generation_max + 1);
+        job.run();
+        CheckpointInfo info = checkpoint::info_of(job.manifest(), job.path());
+        info.pinned = save_options.pinned;
+        last = {job.take_manifest(), job.path()};
+        remember(last.path.substr(last.path.rfind('/') + 1), last.manifest);
+        note_failure(note, "older checkpoints could not be removed", [&] { retain(); });
+        info.note = job.note() + (job.note().empty() || note.empty() ? "" : "; ") + note;
+        return info;
+    }
+};
+
+CheckpointStore::CheckpointStore(std::shared_ptr<Engine> engine, FileSystem files,
+                                 std::vector<std::string> folders, const StoreOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(engine), std::move(files), folders, options)) {}
+
+CheckpointStore::CheckpointStore(CheckpointStore&& other) noexcept = default;
+CheckpointStore& CheckpointStore::operator=(CheckpointStore&& other) noexcept = default;
+CheckpointStore::~CheckpointStore() = default;
+
+CheckpointInfo CheckpointStore::save(const State& state, const SaveOptions& options) {
+    return impl_->save(state, options);
+}
+
+std::optional<CheckpointInfo> CheckpointStore::latest(std::vector<CheckpointInfo>* skipped) const {
+    auto found = impl_->newest_whole(skipped);
+    return found ? std::optional(std::move(found->info)) : std::nullopt;
+}
+
+std::vector<CheckpointInfo> CheckpointStore::list() const {
+    std::vector<CheckpointInfo> infos;
+    const std::string& folder = impl_->folders.front();
+    for (const auto& entry : checkpoint::scan_folder(impl_->files, folder).checkpoints) {
+        if (auto found = checkpoint::inspect(*impl_->engine, impl_->files, folder, entry)) {
+            infos.push_back(std::move(found->info));
+        }
+    }
+    return infos;
+}
+
+void CheckpointStore::pin(std::uint64_t generation, bool pinned) {
+    // Without the lock, so that a tool can while a training holds it. Whoever removes looks again
+    // after the renaming.
+    const FileSystem& files = impl_->files;
+    const CheckpointEntry entry = impl_->entry_of("pin checkpoint", generation);
+    const std::string path = join(impl_->folders.front(), entry.name);
+    const std::string mark = join(path, checkpoint::kPinnedName);
+    if (pinned) {
+        File file =
+            files.open(mark, {.access = Access::kWrite, .create = true, .direct = DirectIo::kOff});
+        file.sync_data();
+        file.close();
+    } else if (checkpoint::is_there(files, mark)) {
+        files.remove(mark);
+    }
+    files.sync_folder(path);
+    if (!checkpoint::is_there(files, path)) {
+        refuse("pin checkpoint", path, "it was removed meanwhile");
+    }
+}
+
+void CheckpointStore::remove(std::uint64_t generation) {
+    const std::lock_guard guard(impl_->mutex);
+    impl_->begin_writing();
+    const CheckpointEntry entry = impl_->entry_of("remove checkpoint", generation);
+    const std::string path = join(impl_->folders.front(), entry.name);
+    if (checkpoint::is_there(impl_->files, join(path, checkpoint::kPinnedName))) {
+        refuse("remove checkpoint", path, "it is pinned; unpin it first");
+    }
+    const auto newest = impl_->newest_whole(nullptr);
+    if (newest && newest->info.generation == generation) {
+        refuse("remove checkpoint", path,
+               "it is the newest whole one, which is what a training goes on from; save another "
+               "first, or delete the folder yourself");
+    }
+    impl_->forget({&entry.name, 1});
+    impl_->remover().remove({&entry.name, 1});
+}
+
+std::uint64_t CheckpointStore::collect() {
+    const std::lock_guard guard(impl_->mutex);
+    impl_->begin_writing();
+    return impl_->remover().collect();
+}
+
+const std::vector<std::string>& CheckpointStore::folders() const {
+    return impl_->folders;
+}
+
+}  // namespace penstock

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/store_folder.hpp"
+
+#include "base/raise.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstddef>
+#include <span>
+
+namespace penstock::checkpoint {
+
+namespace {
+
+constexpr std::string_view kStepWord = "-step-";
+constexpr std::size_t kGenerationDigits = 8;
+
+std::optional<std::uint64_t> number(std::string_view digits) {
+    std::uint64_t value = 0;
+    const char* const end = digits.data() + digits.size();
+    const auto read = std::from_chars(digits.data(), end, value);
+    const bool good = !digits.empty() && read.ec == std::errc{} && read.ptr == end;
+    return good ? std::optional(value) : std::nullopt;
+}
+
+std::uint64_t leftover_generation(std::string_view name) {
+    const bool unfinished = name.starts_with(kUnfinishedPrefix);
+    name.remove_prefix(unfinished ? kUnfinishedPrefix.size() : kRemovedPrefix.size());
+    return number(name.substr(0, name.find('-'))).value_or(0);
+}
+
+bool is_gone(const Error& error) {
+    return error.system_errno() == ENOENT || error.system_errno() == ENOTDIR;
+}
+
+}  // namespace
+
+std::string join(const std::string& folder, std::string_view name) {
+    return folder.ends_with('/') ? fmt::format("{}{}", folder, name)
+                                 : fmt::format("{}/{}", folder, name);
+}
+
+std::string checkpoint_name(std::uint64_t generation, std::uint64_t step) {
+    return fmt::format("{:0{}}{}{}", generation, kGenerationDigits, kStepWord, step);
+}
+
+std::optional<CheckpointEntry> parse_checkpoint_name(std::string_view name) {
+    const std::size_t word = name.find(kStepWord);
+    if (word == std::string_view::npos) {
+        return std::nullopt;
+    }
+    const auto generation = number(name.substr(0, word));
+    const auto step = number(name.substr(word + kStepWord.size()));
+    // Spelt otherwise, it is somebody else's folder.
+    if (!generation || !step || checkpoint_name(*generation, *step) != name) {
+        return std::nullopt;
+    }
+    return CheckpointEntry{std::string(name), *generation, *step};
+}
+
+std::string unfinished_name(std::uint64_t generation, std::string_view random) {
+    return fmt::format("{}{:0{}}-{}", kUnfinishedPrefix, generation, kGenerationDigits, random);
+}
+
+std::string removed_name(std::string_view checkpoint) {
+    return fmt::format("{}{}", kRemovedPrefix, checkpoint);
+}
+
+FolderScan scan_folder(const FileSystem& files, const std::string& folder) {
+    std::vector<std::string> names;
+    try {
+        names = files.list(folder);
+    } catch (const Error& error) {
+        if (error.system_errno() != ENOENT) {
+            throw;
+        }
+    }
+    FolderScan scan;
+    for (std::string& name : names) {
+        if (name.starts_with(kUnfinishedPrefix) || name.starts_with(kRemovedPrefix)) {
+            scan.generation_max = std::max(scan.generation_max, leftover_generation(name));
+            scan.leftovers.push_back(std::move(name));
+        } else if (auto entry = parse_checkpoint_name(name)) {
+            scan.generation_max = std::max(scan.generation_max, entry->generation);
+            scan.checkpoints.push_back(std::move(*entry));
+        }
+    }
+    std::stable_sort(scan.checkpoints.begin(), scan.checkpoints.end(),
+                     [](const auto& a, const auto& b) { return a.generation < b.generation; });
+    return scan;
+}
+
+Manifest read_manifest(Engine& engine, const FileSystem& files, const std::string& checkpoint) {
+    const std::string path = join(checkpoint, kManifestName);
+    // Through the page cache: most are small, and who lists a store reads them again.
+    const File file = files.open(path, {.direct = DirectIo::kOff});
+    const std::uint64_t bytes = file.size();
+    if (bytes > kManifestBytesMax) {
+        base::raise(base::error(
+            ErrorCode::kDamaged, "read manifest",
+            fmt::format("it has {} bytes, and a manifest has {} at most", bytes, kManifestBytesMax),
+            path));
+    }
+    std::string text(bytes, '\0');
+    engine.read(file, std::as_writable_bytes(std::span(text)), 0);
+    return parse_manifest(text, path);
+}
+
+std::string shard_path(const Manifest& manifest, const Shard& shard,
+                       const std::string& checkpoint) {
+    return join(shard.folder == 0 ? checkpoint : manifest.folders.at(shard.folder), shard.file);
+}
+
+CheckpointInfo info_of(const Manifest& manifest, const std::string& checkpoint) {
+    CheckpointInfo info;
+    info.generation = manifest.generation;
+    info.step = manifest.step;
+    info.path = checkpoint;
+    info.saved_unix_ns = manifest.saved_unix_ns;
+    info.tensors = manifest.tensors.size();
+    for (const Tensor& tensor : manifest.tensors) {
+        for (const Slice& slice : tensor.slices) {
+            info.tensor_bytes += slice.bytes;
+        }
+    }
+    info.written_bytes = manifest.written_bytes;
+    info.shards = static_cast<std::uint32_t>(manifest.shards.size());
+    info.linked_shards = static_cast<std::uint32_t>(
+        std::count_if(manifest.shards.begin(), manifest.shards.end(),
+                      [&](const Shard& shard) { return shard.generation != manifest.generation; }));
+    return info;
+}
+
+std::string missing_shard(const FileSystem& files, const Manifest& manifest,
+                          const std::string& checkpoint) {
+    for (const Shard& shard : manifest.shards) {
+        const std::string path = shard_path(manifest, shard, checkpoint);
+        const std::string shown = shard.folder == 0 ? shard.file : path;
+        FileStatus status;
+        try {
+            status = files.status(path);
+        } catch (const Error& error) {
+            return is_gone(error) ? fmt::format("{} is missing", shown) : error.what();
+        }
+        if (status.kind != FileKind::kFile) {
+            return fmt::format("{} is not a file", shown);
+        }
+        if (status.bytes != shard.bytes) {
+            return fmt::format("{} has {} bytes; it was written with {}", shown, status.bytes,
+                               shard.bytes);
+        }
+    }
+    return {};
+}
+
+std::optional<Inspected> inspect(Engine& engine, const FileSystem& files, const std::string& folder,
+                                 const CheckpointEntry& entry) {
+    const std::string path = join(folder, entry.name);
+    Inspected found;
+    try {
+        found.manifest = read_manifest(engine, files, path);
+        found.info = info_of(found.manifest, path);
+        found.info.problem = missing_shard(files, found.manifest, path);
+        if (found.manifest.generation != entry.generation || found.manifest.step != entry.step) {
+            found.info.problem = fmt::format(
+                "its manifest is of generation {}, step {}: the folder was renamed, or files of "
+                "two checkpoints are mixed",
+                found.manifest.generation, found.manifest.step);
+        }
+    } catch (const Error& error) {
+        found.info.problem = error.reason() == ErrorCode::kSystem && is_gone(error)
+                                 ? fmt::format("{} is missing", kManifestName)
+                                 : error.what();
+    }
+    found.info.generation = entry.generation;
+    found.info.step = entry.step;
+    found.info.path = path;
+    if (!found.info.problem.empty() && !is_there(files, path)) {
+        return std::nullopt;
+    }
+    found.info.pinned = is_there(files, join(path, kPinnedName));
+    return found;
+}
+
+bool is_there(const FileSystem& files, const std::string& path) {
+    try {
+        static_cast<void>(files.status(path));
+        return true;
+    } catch (const Error& error) {
+        if (is_gone(error)) {
+            return false;
+        }
+        throw;
+    }
+}
+
+}  // namespace penstock::checkpoint

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands in a store's folder, by its name:
+//
+//   00000012-step-100/            a checkpoint: generation, the caller's step
+//   .unfinished-00000013-<hex>/   one that is being written, or that a killed process left
+//   .removed-00000002-step-20/    one on its way out
+//   .lock                         held by the process that writes
+//
+// and, in a store's other folders, 00000012-step-100.<24 hex>/ with the shards that lie there.
+#pragma once
+
+#include "checkpoint/manifest.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::checkpoint {
+
+inline constexpr std::string_view kUnfinishedPrefix = ".unfinished-";
+inline constexpr std::string_view kRemovedPrefix = ".removed-";
+inline constexpr std::string_view kLockName = ".lock";
+inline constexpr std::string_view kPinnedName = "pinned";
+inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
+
+struct CheckpointEntry {
+    std::string name;
+    std::uint64_t generation = 0;
+    std::uint64_t step = 0;
+};
+
+struct FolderScan {
+    std::vector<CheckpointEntry> checkpoints;  ///< by rising generation
+    std::vector<std::string> leftovers;        ///< unfinished and removed ones
+    std::uint64_t generation_max = 0;          ///< of all of them
+};
+
+[[nodiscard]] std::string join(const std::string& folder, std::string_view name);
+[[nodiscard]] std::string checkpoint_name(std::uint64_t generation, std::uint64_t step);
+/// Nothing for a name that checkpoint_name() does not give.
+[[nodiscard]] std::optional<CheckpointEntry> parse_checkpoint_name(std::string_view name);
+[[nodiscard]] std::string unfinished_name(std::uint64_t generation, std::string_view random);
+[[nodiscard]] std::string removed_name(std::string_view checkpoint);
+
+/// A folder that is not there has nothing in it.
+[[nodiscard]] FolderScan scan_folder(const FileSystem& files, const std::string& folder);
+
+/// Throws Error; kDamaged is what a parser says.
+[[nodiscard]] Manifest read_manifest(Engine& engine, const FileSystem& files,
+                                     const std::string& checkpoint);
+/// Where the bytes of a shard are.
+[[nodiscard]] std::string shard_path(const Manifest& manifest, const Shard& shard,
+                                     const std::string& checkpoint);
+/// What a manifest says, without looking at its shards.
+[[nodiscard]] CheckpointInfo info_of(const Manifest& manifest, const std::string& checkpoint);
+/// Empty, or which shard is missing or has another size.
+[[nodiscard]] std::string missing_shard(const FileSystem& files, const Manifest& manifest,
+                                        const std::string& checkpoint);
+
+struct Inspected {
+    CheckpointInfo info;
+    Manifest manifest;  ///< empty where it could not be read
+};
+/// Never throws for what is wrong with the checkpoint: info.problem says it. Nothing when the
+/// folder is gone (whoever writes the store removed it meanwhile).
+[[nodiscard]] std::optional<Inspected> inspect(Engine& engine, const FileSystem& files,
+                                               const std::string& folder,
+                                               const CheckpointEntry& entry);
+[[nodiscard]] bool is_there(const FileSystem& files, const std::string& path);
+
+}  // namespace penstock::checkpoint

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/store_lock.hpp"
+
+#include "base/raise.hpp"
+#include "checkpoint/store_folder.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <thread>
+
+namespace penstock::checkpoint {
+
+namespace {
+
+constexpr std::size_t kOwnerBytesMax = 512;
+constexpr auto kTryAgain = std::chrono::milliseconds(20);
+
+std::string owner_of_this_process() {
+    std::array<char, 256> host{};
+    if (::gethostname(host.data(), host.size() - 1) != 0) {
+        host = {"an unknown host"};
+    }
+    return fmt::format("process {} on {}", ::getpid(), host.data());
+}
+
+// For people; whatever goes wrong with it, the lock is what counts.
+void note_owner(Engine& engine, const FileSystem& files, const std::string& path) {
+    try {
+        const std::string text = owner_of_this_process() + "\n";
+        const File file = files.open(
+            path,
+            {.access = Access::kWrite, .create = true, .truncate = true, .direct = DirectIo::kOff});
+        engine.write(file, std::as_bytes(std::span(text)), 0);
+    } catch (const Error&) {
+        return;
+    }
+}
+
+std::string noted_owner(Engine& engine, const FileSystem& files, const std::string& path) {
+    try {
+        const File file = files.open(path, {.direct = DirectIo::kOff});
+        std::string text(std::min<std::uint64_t>(file.size(), kOwnerBytesMax), '\0');
+        engine.read(file, std::as_writable_bytes(std::span(text)), 0);
+        text.resize(std::min(text.find('\n'), text.size()));
+        return text.empty() ? "another process" : text;
+    } catch (const Error&) {
+        return "another process";
+    }
+}
+
+std::optional<FileLock> try_lock(const FileSystem& files, const std::string& path) {
+    try {
+        return files.lock(path);
+    } catch (const Error& error) {
+        if (error.system_errno() == EWOULDBLOCK) {
+            return std::nullopt;
+        }
+        throw;
+    }
+}
+
+}  // namespace
+
+FileLock lock_store(Engine& engine, const FileSystem& files, const std::string& folder,
+                    std::uint32_t wait_ms) {
+    const std::string path = join(folder, kLockName);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(wait_ms);
+    while (true) {
+        if (auto lock = try_lock(files, path)) {
+            note_owner(engine, files, path);
+            return std::move(*lock);
+        }
+        if (std::chrono::steady_clock::now() >= until) {
+            break;
+        }
+        std::this_thread::sleep_for(kTryAgain);
+    }
+    base::raise(base::system_error(
+        EWOULDBLOCK, "lock checkpoint store", folder, kNoOffset,
+        fmt::format("{} writes to this store; it was waited for for {} ms. One process writes to a "
+                    "store at a time, any number may read: let it end (and its children, which "
+                    "hold what it held), or save to another folder",
+                    noted_owner(engine, files, path), wait_ms)));
+}
+
+}  // namespace penstock::checkpoint
