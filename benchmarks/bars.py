@@ -114,6 +114,8 @@ class Bar:
     one_cpu: bool = False
     devices: int = 0
     budget_s: float = 0
+    image_gib: int = 0
+    file_gib: int = 0
 
     @property
     def kind(self) -> str:
@@ -124,7 +126,7 @@ class Bar:
 
 
 _REQUIRED = ("id", "what", "peer", "metric", "bar", "place", "handicap", "ours_run")
-_OPTIONAL = ("peer_run", "pairs", "rate", "one_cpu", "devices", "budget_s", "note")
+_OPTIONAL = ("peer_run", "pairs", "rate", "one_cpu", "devices", "budget_s", "image_gib", "file_gib", "note")
 _ID = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
@@ -150,6 +152,11 @@ def _bar(row: Mapping[str, Any]) -> Bar:
     devices = int(row.get("devices", 0))
     if devices and (row["place"] != "throttled" or not 1 <= devices <= _DEVICES_MAX):
         raise BarError(f"{name}: devices belong to place 'throttled', from 1 to {_DEVICES_MAX}")
+    image_gib, file_gib = int(row.get("image_gib", 0)), int(row.get("file_gib", 0))
+    if image_gib and row["place"] not in ("throttled", "loop"):
+        raise BarError(f"{name}: image_gib belongs to places 'throttled' and 'loop'")
+    if file_gib and file_gib >= image_gib:
+        raise BarError(f"{name}: file_gib = {file_gib} wants a larger image_gib, which is {image_gib}")
     return Bar(
         id=name,
         what=row["what"],
@@ -165,6 +172,8 @@ def _bar(row: Mapping[str, Any]) -> Bar:
         one_cpu=bool(row.get("one_cpu", False)),
         devices=devices,
         budget_s=float(row.get("budget_s", 0)),
+        image_gib=image_gib,
+        file_gib=file_gib,
     )
 
 

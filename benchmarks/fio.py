@@ -13,7 +13,7 @@ import itertools
 import json
 import shutil
 
-from benchmarks import processes
+from benchmarks import huge_pages, processes
 from benchmarks.places import CannotRun, Place
 from benchmarks.samples import Sample
 
@@ -34,6 +34,10 @@ class Fio:
         self._kind = words[0]
         options = dict(word.partition("=")[::2] for word in words[1:])
         options.setdefault("ioengine", "|".join(ENGINES))
+        self._without_huge = ""
+        if options.get("iomem") == "huge":
+            self._without_huge = huge_pages.why_not()
+            options["iomem"] = "malloc" if self._without_huge else "shmhuge"
         keys = list(options)
         self.variants = [
             dict(zip(keys, values)) for values in itertools.product(*(options[key].split("|") for key in keys))
@@ -43,7 +47,10 @@ class Fio:
     @property
     def name(self) -> str:
         told = {key: value for key, value in self.variant.items() if "|" in self._choices(key)}
-        return " ".join([f"fio {self._kind}", *(f"{key}={value}" for key, value in told.items())])
+        words = [f"fio {self._kind}", *(f"{key}={value}" for key, value in told.items())]
+        if "iomem" in self.variant:
+            words.append(f"without huge pages: {self._without_huge}" if self._without_huge else "huge pages")
+        return " ".join(words)
 
     def _choices(self, key: str) -> str:
         return "|".join(sorted({variant[key] for variant in self.variants}))
@@ -58,7 +65,8 @@ class Fio:
         command += ["--eta=never", "--invalidate=0"]
         command += [f"--{key}={value}" for key, value in options.items()]
         try:
-            done = processes.run(command, cgroup=place.cgroup)
+            with huge_pages.lent(options.get("iomem") == "shmhuge"):
+                done = processes.run(command, cgroup=place.cgroup)
         finally:
             place.remove_new()
         return sample(done.stdout, "read" if "read" in self._kind else "write", command, done.peak_memory_kib)

@@ -154,8 +154,11 @@ def _about_mount(folder: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def loop_disk(parent: Path, name: str = "loop", image_bytes: int = _IMAGE_BYTES) -> Iterator[Path]:
-    """A folder on ext4 on a loop device over a file of `image_bytes` in tmpfs."""
+def loop_disk(
+    parent: Path, name: str = "loop", image_bytes: int = _IMAGE_BYTES, filled: bool = False
+) -> Iterator[Path]:
+    """A folder on ext4 on a loop device over a file of `image_bytes` in tmpfs; `filled`: it has all its memory already,
+    so that no first use of a block costs more than the next."""
     _need_root("loop")
     if _available_bytes() < image_bytes + GIB:
         raise CannotRun(f"place loop wants {(image_bytes + GIB) / GIB:.1f} GiB of free memory for its tmpfs")
@@ -169,6 +172,8 @@ def loop_disk(parent: Path, name: str = "loop", image_bytes: int = _IMAGE_BYTES)
         image = memory / "image"
         with image.open("wb") as file:
             file.truncate(image_bytes)
+            if filled:
+                os.posix_fallocate(file.fileno(), 0, image_bytes)
         # Lazy initialisation would have the kernel write in the background for the first minutes.
         _run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
         _run("mount", "-t", "ext4", "-o", "loop,noatime", str(image), str(root))
@@ -272,8 +277,26 @@ class Places:
         return self._devices[:count]
 
     @contextlib.contextmanager
-    def open(self, name: str, rate: Mapping[str, int], devices: int = 0) -> Iterator[Place]:
-        """`devices`: of place `throttled`, more than the one; their files are {files}."""
+    def _own_folders(self, count: int, image_gib: int) -> Iterator[list[Path]]:
+        """Loop disks of this bar alone, gone after it: what is kept for all is too small for it."""
+        with contextlib.ExitStack() as stack:
+            makers = [loop_disk(self._scratch, f"own-{index}", image_gib * GIB, filled=True) for index in range(count)]
+            yield [stack.enter_context(maker) for maker in makers]
+
+    @contextlib.contextmanager
+    def _loop_folders(self, devices: int, image_gib: int) -> Iterator[list[Path]]:
+        if image_gib:
+            with self._own_folders(max(1, devices), image_gib) as folders:
+                yield folders
+        else:
+            yield self._device_folders(devices) if devices else [self._folder("loop")]
+
+    @contextlib.contextmanager
+    def open(
+        self, name: str, rate: Mapping[str, int], devices: int = 0, image_gib: int = 0, file_gib: int = 0
+    ) -> Iterator[Place]:
+        """`devices`: of place `throttled`, more than the one; their files are {files}. `image_gib`: loop devices of
+        that size for this bar alone; their {file} has `file_gib`, or is not laid out."""
         if name in ("model", "memory", "gpu"):
             yield Place(name)
         elif name == "count":  # no device is measured, but a fast one has fewer turns that find nothing
@@ -282,23 +305,18 @@ class Places:
         elif name == "disk":
             folder = self._folder("disk")
             yield Place(name, folder, None, _about_mount(folder))
-        elif name == "loop":
-            folder = self._folder("loop")
-            yield Place(name, folder, None, {**_about_mount(folder), "backing": "a file in tmpfs"})
-        elif devices:
-            folders = self._device_folders(devices)
-            about = {"backing": "a file in tmpfs each", "rate": dict(rate), "devices": devices}
-            place = Place(name, folders[0], None, {**_about_mount(folders[0]), **about}, devices=folders)
-            place.device_files()  # before the rate is set
-            with rate_group(folders, rate) as group:
-                place.cgroup = group
-                yield place
         else:
-            folder = self._folder("loop")
-            place = Place(
-                name, folder, None, {**_about_mount(folder), "backing": "a file in tmpfs", "rate": dict(rate)}
-            )
-            place.data_file()  # before the rate is set
-            with rate_group([folder], rate) as group:
-                place.cgroup = group
-                yield place
+            with self._loop_folders(devices, image_gib) as folders:
+                about: dict[str, Any] = {**_about_mount(folders[0]), "backing": "a file in tmpfs"}
+                place = Place(name, folders[0], None, about, file_gib * GIB or FILE_BYTES, folders if devices else [])
+                if name == "loop":
+                    yield place
+                    return
+                place.about |= {"rate": dict(rate), **({"devices": devices} if devices else {})}
+                if devices:
+                    place.device_files()  # before the rate is set
+                elif file_gib or not image_gib:
+                    place.data_file()
+                with rate_group(folders, rate) as group:
+                    place.cgroup = group
+                    yield place

@@ -7,6 +7,7 @@
                       user instructions of that program, an operation: run with --count=SMALL and --count=LARGE under
                       callgrind, the difference divided, so that start-up cancels
     python ARG...     `python -m benchmarks.python_side ARG...` in a fresh interpreter
+    checkpoint ARG... `python -m benchmarks.checkpoint_jobs ARG...`, the same
     deepnvme ARG...   `python -m benchmarks.deepnvme_jobs ARG...` in the interpreter that has DeepSpeed
     fio KIND KEY=VALUE...    fio; see fio.py
 
@@ -151,6 +152,8 @@ def make_side(text: str, *, build: Path | None, handicap: str = "") -> Side:
         return Fio(words + shlex.split(handicap))
     if kind == "python":
         return Program([sys.executable, "-m", "benchmarks.python_side"], words, handicap)
+    if kind == "checkpoint":
+        return Program([sys.executable, "-m", "benchmarks.checkpoint_jobs"], words, handicap)
     if kind == "deepnvme":
         return Program([deepspeed_python(), "-m", "benchmarks.deepnvme_jobs"], words, handicap)
     if kind in ("program", "model"):
@@ -158,4 +161,4 @@ def make_side(text: str, *, build: Path | None, handicap: str = "") -> Side:
         return Program(find_program(name, build), words, handicap)
     if kind == "callgrind":
         return Callgrind(find_program("penstock_bench_model", build), words, handicap)
-    raise ValueError(f"{text!r}: starts with none of program, model, callgrind, python, deepnvme, fio")
+    raise ValueError(f"{text!r}: starts with none of program, model, callgrind, python, checkpoint, deepnvme, fio")

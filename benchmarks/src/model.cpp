@@ -3,9 +3,9 @@
 // disks (100 us a request, 32 at once, 7 GB/s; copies 10 GB/s on each of two cores) under a virtual
 // clock. What it prints as `value` is exact: time is counted, not measured. (`instructions`, beside
 // them, is the engine on real files, for callgrind.)
+#include "model.hpp"
+
 #include "api/options.hpp"
-#include "common.hpp"
-#include "engine/fake/simulation.hpp"
 #include "instructions.hpp"
 
 #include <penstock/version.hpp>
@@ -15,13 +15,49 @@
 #include <algorithm>
 #include <stdexcept>
 
+namespace penstock::benchmarks {
+
+Addresses::Addresses(std::uint64_t bytes) : bytes_(bytes) {
+    start_ = mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start_ == MAP_FAILED) {
+        throw CannotRun("no room for " + std::to_string(bytes) + " bytes of addresses");
+    }
+}
+
+Addresses::~Addresses() {
+    munmap(start_, bytes_);
+}
+
+engine::SimulationOptions simulation_options(const Arguments& arguments) {
+    EngineOptions options;  // not of the environment: the figure is the same everywhere
+    if (arguments.handicap("depth1")) {
+        options.queue_depth = 1;
+    }
+    engine::SimulationOptions simulation;
+    simulation.core = value_of(api::core_options(options));
+    simulation.shape.hollow = true;
+    simulation.model = {
+        .request_ns = kRequestNs, .lanes = kLanes, .bytes_per_second = kBytesPerSecond};
+    return simulation;
+}
+
+double bound_ns(std::uint64_t bytes, std::uint64_t requests) {
+    return std::max(static_cast<double>(bytes) / kBytesPerSecond * 1e9,
+                    static_cast<double>(requests) * kRequestNs / kLanes);
+}
+
+}  // namespace penstock::benchmarks
+
 namespace {
 
 using penstock::Extent;
 using penstock::Priority;
+using penstock::benchmarks::Addresses;
 using penstock::benchmarks::Arguments;
-using penstock::benchmarks::CannotRun;
+using penstock::benchmarks::bound_ns;
 using penstock::benchmarks::Figures;
+using penstock::benchmarks::simulation_options;
+using penstock::benchmarks::value_of;
 using penstock::engine::Op;
 using penstock::engine::Simulation;
 using penstock::engine::SimulationOptions;
@@ -32,52 +68,6 @@ using Files = std::vector<std::shared_ptr<penstock::os::File>>;
 constexpr std::uint64_t kMiB = 1 << 20;
 constexpr std::uint64_t kGiB = 1 << 30;
 constexpr std::uint64_t kBlock = 4096;
-constexpr penstock::base::Nanos kRequestNs = 100'000;
-constexpr std::uint32_t kLanes = 32;
-constexpr double kBytesPerSecond = 7e9;
-
-/// Addresses without memory behind them: a hollow disk touches none.
-class Addresses {
-public:
-    explicit Addresses(std::uint64_t bytes) : bytes_(bytes) {
-        start_ =
-            mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (start_ == MAP_FAILED) {
-            throw CannotRun("no room for " + std::to_string(bytes) + " bytes of addresses");
-        }
-    }
-    Addresses(const Addresses&) = delete;
-    Addresses& operator=(const Addresses&) = delete;
-    ~Addresses() { munmap(start_, bytes_); }
-    [[nodiscard]] std::byte* at(std::uint64_t offset = 0) const {
-        return static_cast<std::byte*>(start_) + offset;
-    }
-
-private:
-    std::uint64_t bytes_;
-    void* start_;
-};
-
-template <typename T>
-T value_of(penstock::base::Result<T> result) {
-    if (!result) {
-        throw std::runtime_error(result.error().message);
-    }
-    return std::move(*result);
-}
-
-SimulationOptions simulation_options(const Arguments& arguments) {
-    penstock::EngineOptions options;  // not of the environment: the figure is the same everywhere
-    if (arguments.handicap("depth1")) {
-        options.queue_depth = 1;
-    }
-    SimulationOptions simulation;
-    simulation.core = value_of(penstock::api::core_options(options));
-    simulation.shape.hollow = true;
-    simulation.model = {
-        .request_ns = kRequestNs, .lanes = kLanes, .bytes_per_second = kBytesPerSecond};
-    return simulation;
-}
 
 /// A file of `bytes` bytes (hollow: without any) on each disk.
 Files make_files(Simulation& simulation, std::uint32_t disks, std::uint64_t bytes) {
@@ -119,12 +109,6 @@ double run(Simulation& simulation, TransferSpec spec) {
         throw std::runtime_error(message);
     }
     return static_cast<double>(simulation.now() - start);
-}
-
-/// What one disk needs for so much: its pipe, or its lanes.
-double bound_ns(std::uint64_t bytes, std::uint64_t requests) {
-    return std::max(static_cast<double>(bytes) / kBytesPerSecond * 1e9,
-                    static_cast<double>(requests) * kRequestNs / kLanes);
 }
 
 void one_gib(const Arguments& arguments, Figures& figures, std::uint64_t shift) {
@@ -264,6 +248,7 @@ int main(int count, char** words) {
                                           {"devices", devices},
                                           {"classes", classes},
                                           {"copies", copies},
+                                          {"checkpoint", penstock::benchmarks::checkpoint_save},
                                           {"instructions", penstock::benchmarks::instructions}},
                                          count, words);
 }

@@ -124,7 +124,7 @@ def test_selection_by_prefix_keeps_the_order_of_the_table():
 def test_every_row_of_the_table_names_a_handicap_and_a_side():
     for bar in load_bars():
         assert bar.handicap, bar.id
-        kinds = ("program", "model", "callgrind", "python", "deepnvme", "fio")
+        kinds = ("program", "model", "callgrind", "python", "checkpoint", "deepnvme", "fio")
         assert bar.ours_run.split()[0] in kinds, bar.id
         assert not bar.peer_run or bar.peer_run.split()[0] in kinds, bar.id
 
@@ -143,7 +143,29 @@ new_file many_read many_write handle first_read zero_step
 scaling_2 scaling_4 scaling_8 tune_seconds
 """.split()
 
+CKPT_CELLS = """
+save_2g save_2g_store save_100m depth save_2g_torch save_2g_torch_cpu save_100m_torch save_100m_torch_cpu save_nocrc
+save_st small_pt small_store small_file stall stall_dcp stall_dcp_first every_step checksum load_into load_fresh
+load_torch load_st load_mmap slice devices memory memory_store leak incremental
+""".split()
 
-@pytest.mark.parametrize("cell", [f"engine.{cell}" for cell in CELLS] + [f"deepnvme.{cell}" for cell in DEEPNVME_CELLS])
+PROMISED = [
+    *(f"engine.{cell}" for cell in CELLS),
+    *(f"deepnvme.{cell}" for cell in DEEPNVME_CELLS),
+    *(f"ckpt.{cell}" for cell in CKPT_CELLS),
+]
+
+
+@pytest.mark.parametrize("cell", PROMISED)
 def test_every_promise_has_its_row(cell):
     assert any(bar.id == cell for bar in load_bars())
+
+
+def test_an_image_belongs_to_a_loop_device_and_is_larger_than_its_file():
+    row = ROW + "image_gib = 5\nfile_gib = 2\n"
+    (bar,) = parse_bars(row)
+    assert (bar.image_gib, bar.file_gib) == (5, 2)
+    with pytest.raises(BarError, match="belongs to places"):
+        parse_bars(row.replace('"loop"', '"disk"'))
+    with pytest.raises(BarError, match="wants a larger image_gib"):
+        parse_bars(row.replace("= 2", "= 5"))

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from benchmarks import fio, processes, sides
+from benchmarks import fio, huge_pages, processes, sides
 from benchmarks.places import CannotRun, Place
 from benchmarks.samples import Sample
 
@@ -34,6 +34,29 @@ def test_fio_variants():
     side.variant = side.variants[-1]
     assert side.name == "fio write fallocate=native ioengine=libaio"
     assert len(fio.Fio("read bs=1m ioengine=libaio".split()).variants) == 1
+
+
+def test_fio_says_when_it_has_no_huge_pages(monkeypatch):
+    monkeypatch.setattr(huge_pages, "why_not", lambda: "")
+    side = fio.Fio("write iomem=huge ioengine=libaio".split())
+    assert side.variants[0]["iomem"] == "shmhuge" and side.name == "fio write huge pages"
+    monkeypatch.setattr(huge_pages, "why_not", lambda: "no leave")
+    side = fio.Fio("write iomem=huge ioengine=libaio".split())
+    assert side.variants[0]["iomem"] == "malloc" and side.name == "fio write without huge pages: no leave"
+
+
+def test_huge_pages_are_lent_for_a_run_and_no_longer(tmp_path, monkeypatch):
+    limit = tmp_path / "limit"
+    limit.write_text("3\n")
+    monkeypatch.setattr(huge_pages, "_LIMIT", limit)
+    with huge_pages.lent(False):
+        assert limit.read_text() == "3\n"
+    with pytest.raises(KeyError), huge_pages.lent():
+        assert int(limit.read_text()) > 3
+        raise KeyError
+    assert limit.read_text() == "3\n" and huge_pages.why_not() == ""
+    monkeypatch.setattr(huge_pages, "_LIMIT", tmp_path / "nothing" / "limit")
+    assert "No such file" in huge_pages.why_not()
 
 
 def test_a_programs_choices_are_its_variants():

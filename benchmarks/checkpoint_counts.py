@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of checkpoints is counted and not timed: memory, and bytes read and written."""
+
+import os
+import random
+
+from benchmarks import checkpoint_states as states
+
+
+def memory(arguments):
+    """MiB of peak memory of a synchronous save above the state. Handicap `copy`: the state is cloned first."""
+    penstock = states.need("penstock")
+    state = states.state_of(arguments)
+    with states.own_folder(arguments) as folder:
+        states.reset_peak()
+        before = states.resident_bytes()
+        whole = states.clone(state) if arguments.get("handicap") == "copy" else state
+        if arguments["way"] == "store":
+            with states.need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1) as store:
+                store.save(whole, step=1)
+        else:
+            penstock.save(whole, f"{folder}/state.pt")
+        above = states.peak_bytes() - before
+    return {
+        "value": above / states.MIB,
+        "bytes": states.bytes_of(state),
+        "resident_before": before,
+        "version": penstock.__version__,
+    }
+
+
+def leak(arguments):
+    """Resident memory after --count asynchronous saves, to that after 10. Handicap `keep`: 1/20 of each is kept."""
+    penstock = states.need("penstock")
+    state = states.state_of(arguments)
+    size = states.bytes_of(state)
+    kept, after = [], []
+    with states.own_folder(arguments) as folder:
+        with states.need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1, incremental=False) as store:
+            for index in range(int(arguments["count"])):
+                store.save_async(state, step=index).result()
+                if arguments.get("handicap") == "keep":
+                    kept.append(os.urandom(size // 20))
+                after.append(states.resident_bytes())
+    return {
+        "value": after[-1] / after[9],
+        "operations": len(after),
+        "resident_after_10": after[9],
+        "resident_at_the_end": after[-1],
+        "version": penstock.__version__,
+    }
+
+
+def incremental(arguments):
+    """Bytes written by a save after a tenth of the shards changed, to those of the state; the greater of what the store
+    says and what the kernel counts. Handicap `all`: it is not incremental."""
+    penstock = states.need("penstock")
+    count, size = int(arguments["count"]), states.byte_count(arguments["size"])
+    state = states.even_tensors(count, size)
+    options = {"keep": 2, "shard_bytes": size, "incremental": arguments.get("handicap") != "all"}
+    with states.own_folder(arguments) as folder:
+        with states.need_call(penstock, "CheckpointStore")(f"{folder}/store", **options) as store:
+            first = store.save(state, step=1)
+            for name in list(state)[: count // 10]:
+                state[name].add_(1)
+            before = states.io_bytes("write")
+            second = store.save(state, step=2)
+            kernel = states.io_bytes("write") - before
+    written = max(kernel, second.written_bytes)
+    return {
+        "value": written / (count * size),
+        "bytes": written,
+        "told": second.written_bytes,
+        "counted": kernel,
+        "shards": first.shards,
+        "linked": second.linked_shards,
+        "version": penstock.__version__,
+    }
+
+
+def slice_of_rows(arguments):
+    """KiB that the kernel reads for rows of a tensor beyond the rows themselves, the most of --count random slices
+    along the first dimension; every chunk is verified. `across_ratio`: of columns, bytes read to bytes wanted.
+    Handicap `whole`: the tensor is read whole and cut."""
+    penstock, torch = states.need("penstock"), states.need("torch")
+    rows, width = 16384, 1024
+    state = {f"part.{i}": states.even_tensors(1, 4 * rows * width)["part.000"].view(rows, width) for i in range(2)}
+    whole = arguments.get("handicap") == "whole"
+    lot, worst, told = random.Random(1), 0, []
+    with states.own_folder(arguments) as folder:
+        with states.need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1) as store:
+            saved = store.save(state, step=1)
+            checkpoint = store.open(saved.generation)
+            for _ in range(int(arguments["count"])):
+                begin = lot.randrange(rows)
+                end = min(rows, begin + lot.randrange(1, 600))
+                before = states.io_bytes("read")
+                got = checkpoint["part.1"][...][begin:end] if whole else checkpoint["part.1"][begin:end]
+                told.append(states.io_bytes("read") - before - got.nbytes)
+                worst = max(worst, told[-1])
+                if not torch.equal(got, state["part.1"][begin:end]):
+                    raise RuntimeError(f"rows {begin} to {end} are not what was saved")
+            before = states.io_bytes("read")
+            column = checkpoint["part.1"][:, 100:116]
+            across = states.io_bytes("read") - before
+    if not any(read > 0 for read in told):
+        states.skip("the kernel counts no reads here: this file system has no direct I/O")
+    return {
+        "value": worst / 1024,
+        "operations": len(told),
+        "least_kib": min(told) / 1024,
+        "across_ratio": across / column.nbytes,
+        "version": penstock.__version__,
+    }

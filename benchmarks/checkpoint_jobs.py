@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of the ckpt.* bars, each in a fresh interpreter: `python -m benchmarks.checkpoint_jobs JOB --key=value ...`.
+
+Prints one JSON object. Ends with 77 and the reason where something it needs is not installed. checkpoint_states.py says
+what a state is and how a cache is known to be cold.
+"""
+
+import json
+import sys
+
+from benchmarks import checkpoint_async, checkpoint_counts, checkpoint_saves
+
+_JOBS = {
+    "save": checkpoint_saves.save,
+    "load": checkpoint_saves.load,
+    "stall": checkpoint_async.stall,
+    "every_step": checkpoint_async.every_step,
+    "memory": checkpoint_counts.memory,
+    "leak": checkpoint_counts.leak,
+    "slice": checkpoint_counts.slice_of_rows,
+    "incremental": checkpoint_counts.incremental,
+}
+
+
+def main():
+    job, *words = sys.argv[1:] or [""]
+    if job not in _JOBS:
+        print(f"python -m benchmarks.checkpoint_jobs JOB --key=value ...; jobs: {' '.join(_JOBS)}", file=sys.stderr)
+        return 64
+    arguments = dict(word.removeprefix("--").partition("=")[::2] for word in words)
+    print(json.dumps(_JOBS[job](arguments)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saves and loads of whole states: ours, torch's, safetensors'. Both sides end durable: data, file and folder.
+
+`save`: --way=pt|safetensors|store (ours) or torch|torch_nocrc|st (theirs, with fsync of file and folder after it). A
+small save of the same way goes before the clock starts. The figure is the median of --repeat saves, each to a new name.
+`load`: a file that the side itself has laid out, cold: out of the page cache, and looked up to be.
+"""
+
+import os
+import shutil
+import statistics
+import sys
+from pathlib import Path
+
+from benchmarks import checkpoint_states as states
+
+_OURS = ("pt", "safetensors", "store")
+
+
+# ---- save ----
+
+
+def _store(folder, arguments, **more):
+    penstock = states.need("penstock")
+    make = states.need_call(penstock, "CheckpointStore")
+    options = {"keep": 1, "checksums": arguments.get("checksums", "1") == "1", **more}
+    if "shard_bytes" in arguments:
+        options["shard_bytes"] = states.byte_count(arguments["shard_bytes"])
+    return make(folder, **options)
+
+
+def _folders(folder, arguments):
+    """One folder, or with --paths=FILE,FILE,... one beside each of them."""
+    if "paths" not in arguments:
+        return str(folder)
+    paths = arguments["paths"].split(",")
+    if arguments.get("handicap") == "in_one" or arguments.get("devices") == "1":
+        paths = paths[:1]
+    return [str(Path(path).parent / f"{Path(folder).name}-{index}") for index, path in enumerate(paths)]
+
+
+def _save_once(way, state, folder, arguments):
+    """One save under a new name; what to remove after it."""
+    torch = states.need("torch")
+    if way == "store":
+        folders = _folders(folder, arguments)
+        with _store(folders, arguments) as store:
+            store.save(state, step=1)
+        return [folders] if isinstance(folders, str) else folders
+    path = str(Path(folder) / ("state.safetensors" if way in ("safetensors", "st") else "state.pt"))
+    if way in _OURS:
+        states.need("penstock").save(state, path)
+    elif way == "st":
+        states.need("safetensors.torch").save_file(state, path)
+        states.make_durable(path)
+    else:
+        torch.serialization.set_crc32_options(way != "torch_nocrc")
+        torch.save(state, path)
+        states.make_durable(path)
+    return [path]
+
+
+def _remove(paths):
+    for path in paths:
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+
+def _hinder(handicap, state):
+    """What a careless design would do to the state before it is written."""
+    if handicap == "copy":
+        return states.clone(states.clone(state))
+    if handicap == "pickle":
+        import io
+
+        states.need("torch").save(state, io.BytesIO())
+    if handicap == "python_sum":
+        import zlib
+
+        for _, tensor in states.tensors_of(state):
+            zlib.crc32(tensor.detach().reshape(-1).view(states.need("torch").uint8).numpy())
+    return state
+
+
+def _version(way):
+    if way in _OURS:
+        return states.need("penstock").__version__
+    return states.need("safetensors" if way == "st" else "torch").__version__
+
+
+def save(arguments):
+    """Handicaps: `copy`, the state is copied twice first; `pickle`, torch pickles it as well; `python_sum`, one thread
+    checksums it first; `twice`, it is saved twice; `in_one`, one of the folders gets everything."""
+    way, handicap = arguments["way"], arguments.get("handicap", "")
+    state = states.state_of(arguments)
+    small = states.training_state(32 * states.MIB)
+    if way in ("safetensors", "st"):
+        state, small = states.flat(state), states.flat(small)
+    size = states.bytes_of(state)
+    seconds, cpu = [], []
+    with states.own_folder(arguments) as folder:
+        _remove(_save_once(way, small, Path(folder) / "warm" if way == "store" else folder, arguments))
+        for turn in range(int(arguments.get("repeat", "1"))):
+            states.settle()
+            target = Path(folder) / f"turn-{turn}" if way == "store" else folder
+            with states.Meter() as meter:
+                whole = _hinder(handicap, state)
+                made = _save_once(way, whole, target, arguments)
+                if handicap == "twice":
+                    _save_once(way, whole, target, arguments)
+            del whole
+            seconds.append(meter.seconds)
+            cpu.append(meter.cpu_s)
+            _remove(made)
+    return {
+        "seconds": statistics.median(seconds),
+        "cpu_s": statistics.median(cpu),
+        "bytes": size,
+        "operations": len(seconds),
+        "every_s": seconds,
+        "version": _version(way),
+    }
+
+
+# ---- load ----
+
+
+def _lay_out(way, arguments):
+    """The file that this way loads; made when it is not there, by the same side."""
+    theirs = way in ("torch", "torch_mmap", "st")
+    suffix = "safetensors" if way in ("st", "safetensors") else "pt"
+    path = Path(arguments["dir"]) / f"{'theirs' if theirs else 'ours'}-{arguments['bytes']}.{suffix}"
+    if not path.exists():
+        state = states.state_of(arguments)
+        if suffix == "safetensors":
+            state = states.flat(state)
+        if not theirs:
+            states.need("penstock").save(state, str(path))
+        elif way == "st":
+            states.need("safetensors.torch").save_file(state, str(path))
+        else:
+            states.need("torch").save(state, str(path))
+        states.make_durable(str(path))
+    return str(path)
+
+
+def _touch(value):
+    """One byte of every page: a mapping has nothing until then."""
+    torch = states.need("torch")
+    total = 0
+    for _, tensor in states.tensors_of(value):
+        total += int(tensor.reshape(-1).view(torch.uint8)[::4096].sum(dtype=torch.int64)) if tensor.dim() else 0
+    return total
+
+
+def _loader(way):
+    """load(path, into) of this way, with all its imports done."""
+    penstock, torch = states.need("penstock"), states.need("torch")
+    if way in ("pt", "safetensors"):
+        return lambda path, _: penstock.load(path)
+    if way == "into":
+        return lambda path, into: penstock.load(path, into=into)
+    if way == "st":
+        load_file = states.need("safetensors.torch").load_file
+        return lambda path, _: _touched(load_file(path))
+    if way == "torch_mmap":
+        return lambda path, _: _touched(torch.load(path, mmap=True))
+    return lambda path, _: torch.load(path)
+
+
+def _touched(value):
+    _touch(value)
+    return value
+
+
+def load(arguments):
+    """--way=pt|safetensors|into (ours), torch|torch_mmap|st (theirs; what they map is touched, a byte a page). A small
+    load of the same way goes before the clock starts.
+
+    Handicap `copy`: what was loaded is copied twice."""
+    way = arguments["way"]
+    path = _lay_out(way, arguments)
+    into, small_into = None, None
+    if way == "into":
+        into, small_into = (states.training_state(states.byte_count(size)) for size in (arguments["bytes"], "32m"))
+        for _, tensor in states.tensors_of(into):
+            tensor.zero_()
+    load_once = _loader(way)
+    load_once(_lay_out(way, {**arguments, "bytes": "32m"}), small_into)
+    share = states.make_cold([path])
+    with states.Meter() as meter:
+        loaded = load_once(path, into)
+        if arguments.get("handicap") == "copy":
+            states.clone(states.clone(loaded if into is None else into))
+    whole = loaded if into is None else into
+    _check(whole)
+    return {
+        "seconds": meter.seconds,
+        "cpu_s": meter.cpu_s,
+        "bytes": states.bytes_of(whole),
+        "operations": 1,
+        "cached_share_before": share,
+        "version": _version("pt" if way == "into" else way.removesuffix("_mmap")),
+    }
+
+
+def _check(loaded):
+    """Every matrix of a state begins with the same numbers."""
+    torch = states.need("torch")
+    expected = states.beginning(1024)
+    seen = 0
+    for name, tensor in states.tensors_of(loaded):
+        if tensor.dim() == 2:
+            seen += 1
+            first = tensor.reshape(-1)[:1024]
+            if not torch.equal(first, expected[: first.numel()]):
+                sys.exit(f"{name} is not what was saved")
+    if not seen:
+        sys.exit("nothing was loaded")

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the jobs on checkpoints share: states, meters, durability of the peers, and a cache that is known to be cold.
+
+A state is that of a GPT-like transformer in fp32 with Adam's two moments, as a training loop has it: {"model": ...,
+"optimizer": {"state": ..., "param_groups": ...}, "step": ...}. From 1 GiB up its width is 1024 (tensors from 4 KiB to
+200 MB, the embedding), below it is 256 (1 KiB to 8 MB), and 32 below 16 MiB. Blocks are added until the bytes are
+reached, and the embedding takes what is left. The values are 8 Mi random numbers, over and over.
+"""
+
+import ctypes
+import mmap
+import os
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SKIP = 77
+MIB = 1 << 20
+GIB = 1 << 30
+_PAGE = mmap.PAGESIZE
+_UNITS = {"k": 1 << 10, "m": MIB, "g": GIB}
+
+
+def skip(reason):
+    print(reason, file=sys.stderr)
+    sys.exit(SKIP)
+
+
+def need(module):
+    """The module by its whole name; ends with 77 where it is not installed or lacks what a job calls."""
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        skip(f"{module} cannot be imported: {error}; `make bench` sets up what is needed")
+
+
+def need_call(module, name):
+    if not hasattr(module, name):
+        skip(f"{module.__name__} has no {name}")
+    return getattr(module, name)
+
+
+def byte_count(text):
+    """100m -> 104857600."""
+    return int(float(text[:-1]) * _UNITS[text[-1]]) if text[-1] in _UNITS else int(text)
+
+
+# ---- states ----
+
+
+class _Filler:
+    """Tensors of random bytes, cheaply: pieces of one block of 64 MiB."""
+
+    def __init__(self, torch):
+        self._torch = torch
+        generator = torch.Generator().manual_seed(7)
+        self._block = torch.randint(-(1 << 62), 1 << 62, (8 * MIB,), dtype=torch.int64, generator=generator)
+        # Finite and small: bf16, fp32 and integers alike may be computed with.
+        self._floats = (self._block % 65_521).to(torch.float32).mul_(1e-6)
+
+    def tensor(self, shape):
+        torch, source = self._torch, self._floats
+        flat = torch.empty(shape, dtype=torch.float32).view(-1)
+        for at in range(0, flat.numel(), source.numel()):
+            piece = flat[at : at + source.numel()]
+            piece.copy_(source[: piece.numel()])
+        return flat.view(shape)
+
+
+def beginning(count):
+    """The first numbers of every tensor of a state that has so many."""
+    return _Filler(need("torch")).tensor((count,))
+
+
+def _shapes(parameters, width):
+    """(name, shape) of so many parameters, about."""
+    block = [
+        ("attn.qkv.weight", (3 * width, width)),
+        ("attn.qkv.bias", (3 * width,)),
+        ("attn.proj.weight", (width, width)),
+        ("attn.proj.bias", (width,)),
+        ("mlp.up.weight", (4 * width, width)),
+        ("mlp.up.bias", (4 * width,)),
+        ("mlp.down.weight", (width, 4 * width)),
+        ("mlp.down.bias", (width,)),
+        *((f"norm_{i}.{part}", (width,)) for i in (1, 2) for part in ("weight", "bias")),
+    ]
+    in_block = sum(shape[0] * (shape[1] if len(shape) == 2 else 1) for _, shape in block)
+    blocks = max(1, int(parameters * 0.75) // in_block)
+    rows = max(1, (parameters - blocks * in_block) // width)
+    yield "embed.weight", (rows, width)
+    for index in range(blocks):
+        for name, shape in block:
+            yield f"blocks.{index}.{name}", shape
+
+
+def training_state(size):
+    """A model and its optimizer of about `size` bytes in all."""
+    torch = need("torch")
+    from collections import OrderedDict
+
+    filler = _Filler(torch)
+    parameters = size // 12
+    model = OrderedDict()
+    moments = {}
+    width = 1024 if size >= GIB else 256 if size >= 16 * MIB else 32
+    for name, shape in _shapes(parameters, width):
+        moments[len(model)] = {
+            "step": torch.tensor(1000.0),
+            "exp_avg": filler.tensor(shape),
+            "exp_avg_sq": filler.tensor(shape),
+        }
+        model[name] = filler.tensor(shape)
+    group = {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "params": list(moments)}
+    return {"model": model, "optimizer": {"state": moments, "param_groups": [group]}, "step": 1000}
+
+
+def many_tensors(count, size):
+    """`count` tensors of `size` bytes, each with its own storage."""
+    torch = need("torch")
+    source = torch.arange(size // 4, dtype=torch.float32)
+    return {f"tensor.{index:05}": source + index for index in range(count)}
+
+
+def even_tensors(count, size):
+    """`count` tensors of `size` bytes, large ones."""
+    filler = _Filler(need("torch"))
+    return {f"part.{index:03}": filler.tensor((size // 4,)) for index in range(count)}
+
+
+def state_of(arguments):
+    """By --state=training (--bytes=) or --state=many (--count=, --size=)."""
+    if arguments.get("state", "training") == "many":
+        return many_tensors(int(arguments["count"]), byte_count(arguments["size"]))
+    return training_state(byte_count(arguments["bytes"]))
+
+
+def tensors_of(value, path=""):
+    """(path, tensor) of every tensor in a state."""
+    if hasattr(value, "data_ptr"):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from tensors_of(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from tensors_of(item, f"{path}.{index}")
+
+
+def flat(state):
+    """The tensors of a state under one name each, as safetensors takes them."""
+    return dict(tensors_of(state))
+
+
+def clone(value):
+    """The state with a copy of every tensor: what a handicap does."""
+    if hasattr(value, "data_ptr"):
+        return value.clone()
+    if isinstance(value, dict):
+        return type(value)((key, clone(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return type(value)(clone(item) for item in value)
+    return value
+
+
+def bytes_of(state):
+    return sum(tensor.nbytes for _, tensor in tensors_of(state))
+
+
+# ---- meters ----
+
+
+class Meter:
+    """Wall seconds, and CPU seconds of all threads of this process."""
+
+    def __enter__(self):
+        self._cpu = self._cpu_s()
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *_):
+        self.seconds = time.perf_counter() - self._start
+        self.cpu_s = self._cpu_s() - self._cpu
+
+    @staticmethod
+    def _cpu_s():
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return usage.ru_utime + usage.ru_stime
+
+
+def resident_bytes():
+    """Of this process, now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+def reset_peak():
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes():
+    """The most that was resident since reset_peak()."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) << 10
+    skip("/proc/self/status has no VmHWM")
+
+
+def io_bytes(way):
+    """What this process has read from (`read`) or sent to (`write`) storage so far, as the kernel counts it."""
+    for line in Path("/proc/self/io").read_text().splitlines():
+        if line.startswith(f"{way}_bytes:"):
+            return int(line.split()[1])
+    skip(f"/proc/self/io has no {way}_bytes")
+
+
+# ---- storage ----
+
+
+def settle():
+    """No write-back of an earlier run in the next one's time."""
+    os.sync()
+    time.sleep(0.3)  # longer than a slice of the block-I/O limit: what was left of one would be free
+
+
+def sync_path(path):
+    """fsync of a file or a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_durable(path):
+    """What a peer leaves to its caller: fsync of the file, then of its folder."""
+    sync_path(path)
+    sync_path(os.path.dirname(path))
+
+
+def cached_share(path):
+    """The part of a file's pages that are in the page cache, 0 to 1."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    size = os.path.getsize(path)
+    pages = -(-size // _PAGE)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        at = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if at == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), "mmap", path)
+        held = ctypes.create_string_buffer(pages)
+        try:
+            if libc.mincore(at, size, held) != 0:
+                raise OSError(ctypes.get_errno(), "mincore", path)
+        finally:
+            libc.munmap(at, size)
+    finally:
+        os.close(descriptor)
+    return sum(byte & 1 for byte in held.raw[:pages]) / pages
+
+
+def make_cold(paths):
+    """Takes files out of the page cache and looks whether they are; the share that stayed, which is next to none."""
+    worst = 0.0
+    for path in paths:
+        sync_path(path)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+        worst = max(worst, cached_share(path))
+    if worst > 0.01:
+        sys.exit(f"{worst:.1%} of {paths} stayed in the page cache: this load would not be cold")
+    return worst
+
+
+def own_folder(arguments):
+    """A folder of this run in --dir; the caller removes it (a context)."""
+    return tempfile.TemporaryDirectory(dir=arguments["dir"], prefix="run-")
