@@ -81,15 +81,19 @@ def save(obj: Any, f: str | os.PathLike[str], *, metadata: dict[str, str] | None
     A symbolic link is followed; mode and owner of a file that exists are kept. Tensors must not change meanwhile.
     Raises TypeError naming the place in the state for what cannot be saved ("state['opt'][3]"), penstock.Error
     (an OSError) for what the system refuses. Safe to call from several threads."""
+    path, image = _image_of(obj, f, metadata)
+    image.save(path)
+
+
+def _image_of(obj: Any, f: Any, metadata: dict[str, str] | None) -> tuple[str, Any]:
+    """Where a state is to be saved, and the file that it becomes."""
     path = os.path.realpath(_path(f, "save"))
     if path.endswith(".safetensors"):
-        new = _new_safetensors(obj, {"format": "pt"} if metadata is None else metadata)
-    elif metadata is not None:
+        return path, _new_safetensors(obj, {"format": "pt"} if metadata is None else metadata)
+    if metadata is not None:
         raise ValueError("save: metadata: a .pt has none; put it into the state, or save to a .safetensors")
-    else:
-        stem = os.path.basename(path).rsplit(".", 1)[0]
-        new = _format.image_of_state(obj, stem if stem.isidentifier() else "archive")
-    new.save(path)
+    stem = os.path.basename(path).rsplit(".", 1)[0]
+    return path, _format.image_of_state(obj, stem if stem.isidentifier() else "archive")
 
 
 def _new_safetensors(obj: Any, metadata: dict[str, str]) -> Any:
