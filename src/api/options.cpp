@@ -54,15 +54,16 @@ base::Result<BackendKind> backend_named(const std::string& name) {
 }
 
 engine::BackendEntry uring_entry() {
-    return {"io_uring", [](const engine::BackendOptions& options) {
-                return engine::make_uring_backend(options);
-            }};
+    return {
+        "io_uring",
+        [](const engine::BackendOptions& options) { return engine::make_uring_backend(options); },
+        true};
 }
 
 engine::BackendEntry aio_entry() {
-    return {"libaio", [](const engine::BackendOptions& options) {
-                return engine::make_aio_backend(options);
-            }};
+    return {"libaio",
+            [](const engine::BackendOptions& options) { return engine::make_aio_backend(options); },
+            true};
 }
 
 engine::BackendEntry posix_entry() {

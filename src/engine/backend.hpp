@@ -69,6 +69,8 @@ using BackendFactory =
 struct BackendEntry {
     std::string name;
     BackendFactory make;
+    /// Hands descriptors to the kernel: not for files that have none.
+    bool needs_descriptors = false;
 };
 
 }  // namespace penstock::engine

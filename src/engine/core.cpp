@@ -74,17 +74,26 @@ base::Result<Domain*> Core::domain_of(const os::File& file) {
     const std::lock_guard lock(domains_mutex_);
     auto found = domains_.find(file.info().device);
     if (found == domains_.end()) {
-        PENSTOCK_TRY(domain, make_domain(file.info().device));
+        PENSTOCK_TRY(domain, make_domain(file));
         found = domains_.emplace(file.info().device, std::move(domain)).first;
     }
     return found->second.get();
 }
 
 // What one device could have may be used up for the next (locked memory, the system's queues), so
-// each falls back by itself.
-base::Result<std::unique_ptr<Domain>> Core::make_domain(os::DeviceId device) {
+// each falls back by itself. Files of another file system than the kernel's take the first backend
+// that calls them; where none was allowed, their transfers say so.
+base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
+    const os::DeviceId device = file.info().device;
+    std::size_t first = chosen_;
+    if (file.descriptor(os::Lane::kBuffered) < 0) {
+        while (first + 1 < platform_.backends.size() &&
+               platform_.backends[first].needs_descriptors) {
+            ++first;
+        }
+    }
     std::optional<base::Error> last;
-    for (std::size_t i = chosen_; i < platform_.backends.size(); ++i) {
+    for (std::size_t i = first; i < platform_.backends.size(); ++i) {
         const BackendEntry& entry = platform_.backends[i];
         auto made = Domain::make(device, options_.domain,
                                  {entry.make, platform_.clock.get(), platform_.make_mover});

@@ -103,7 +103,7 @@ private:
     Core(const CoreOptions& options, Platform platform);
     base::Result<void> choose_backend();
     base::Result<Domain*> domain_of(const os::File& file);
-    base::Result<std::unique_ptr<Domain>> make_domain(os::DeviceId device);
+    base::Result<std::unique_ptr<Domain>> make_domain(const os::File& file);
 
     bool run_inline(Transfer& transfer);
     void prologue(Transfer& transfer);

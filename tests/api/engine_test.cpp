@@ -284,5 +284,20 @@ TEST(OtherFileSystem, IsUsedForPaths) {
     EXPECT_EQ(files.open("/file").size(), data.size() + 1);
 }
 
+// Nobody has to force that backend: such files have no descriptors for the others.
+TEST(OtherFileSystem, GetsABackendThatCallsItsFiles) {
+    const auto disk = std::make_shared<engine::FakeDisk>(os::DeviceId{240, 0}, engine::DiskShape{},
+                                                         engine::DiskModel{}, 1);
+    const FileSystem files(std::make_shared<engine::FakeFileSystem>(
+        std::vector{disk}, std::make_shared<base::SteadyClock>()));
+    Engine engine({}, files);
+    const auto data = numbers(300'001);
+    engine.write("/file", data, 1);
+    std::vector<std::byte> back(data.size());
+    engine.read_async("/file", back, 1).wait();
+    EXPECT_TRUE(back == data);
+    EXPECT_EQ(engine.describe().devices.at(0).backend, "posix");
+}
+
 }  // namespace
 }  // namespace penstock
