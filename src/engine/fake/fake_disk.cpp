@@ -254,6 +254,16 @@ void FakeDisk::crash() {
     cut_off_at_ = UINT64_MAX;
 }
 
+void FakeDisk::settle() {
+    const std::lock_guard lock(mutex_);
+    names_.crash([] { return true; });
+    std::erase_if(inodes_,
+                  [this](const auto& inode) { return names_.node(inode.first) == nullptr; });
+    for (const auto& [number, held] : inodes_) {
+        edit(number).sync();
+    }
+}
+
 bool FakeDisk::damage(const std::string& path,
                       const std::function<void(std::vector<std::byte>&)>& change) {
     const std::lock_guard lock(mutex_);

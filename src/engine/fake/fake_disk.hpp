@@ -117,6 +117,8 @@ public:
     /// nothing, all, what came first, or any sector and any name at odds that differ from file to
     /// file.
     void crash();
+    /// Everything that is there now is durable, whatever was synced.
+    void settle();
     /// Changes the bytes of a file on the medium: rot, or a block of another file. False when there
     /// is no such file.
     bool damage(const std::string& path,
