@@ -30,10 +30,7 @@ base::Result<void> AioBackend::open(const BackendOptions& options) {
     }
     depth_ = options.depth;
     PENSTOCK_CHECK(context_.open(depth_ + 1));
-    wake_event_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_event_) {
-        return base::fail(base::system_error(errno, "eventfd", ""));
-    }
+    PENSTOCK_CHECK(wake_event_.open(EFD_NONBLOCK));
     iocbs_.resize(depth_ + 1);
     events_.resize(depth_ + 1);
     pending_.reserve(depth_ + 1);
@@ -63,7 +60,8 @@ std::string AioBackend::detail() const {
 }
 
 void AioBackend::push(Request& request) {
-    PENSTOCK_ASSERT(free_.size() > (wake_armed_ ? 0U : 1U));  // more than `depth` were pushed
+    PENSTOCK_ASSERT(free_.size() >
+                    (wake_event_.armed() ? 0U : 1U));  // more than `depth` were pushed
     iocb* control = free_.back();
     free_.pop_back();
     *control = iocb{};
@@ -88,23 +86,23 @@ void AioBackend::enter(std::uint32_t want, base::Nanos timeout) {
     harvest();
     const bool may_sleep = want > 0 && timeout > 0;
     for (;;) {
-        if (may_sleep && finished_count_ < want && !woken_ && !wake_armed_) {
+        if (may_sleep && finished_.size() < want && !wake_event_.woken() && !wake_event_.armed()) {
             arm_wake();
         }
         submit();
         harvest();
-        if (!may_sleep || woken_ || finished_count_ >= want) {
+        if (!may_sleep || wake_event_.woken() || finished_.size() >= want) {
             break;
         }
-        sleep(want - finished_count_, timeout);
+        sleep(want - finished_.size(), timeout);
         // A signal may end a sleep early. One that has a limit simply ends; one that has none goes
         // on.
-        if (woken_ || finished_count_ >= want || timeout != base::kForever) {
+        if (wake_event_.woken() || finished_.size() >= want || timeout != base::kForever) {
             break;
         }
     }
     if (want > 0) {
-        woken_ = false;
+        wake_event_.set_woken(false);
     }
 }
 
@@ -134,10 +132,11 @@ bool AioBackend::submit_some() {
     pending_.erase(pending_.begin());
     free_.push_back(refused);
     if (refused->aio_data == kWakeTag) {
-        wake_armed_ = false;
-        woken_ = true;  // a sleep could not be ended now
+        wake_event_.set_armed(false);
+        wake_event_.set_woken(true);  // a sleep could not be ended now
     } else {
-        finish(*reinterpret_cast<Request*>(refused->aio_data), taken == 0 ? -EAGAIN : taken);
+        finished_.push(*reinterpret_cast<Request*>(refused->aio_data),
+                       taken == 0 ? -EAGAIN : taken);
     }
     return true;
 }
@@ -156,19 +155,10 @@ void AioBackend::sleep(std::uint32_t want, base::Nanos timeout) {
 }
 
 std::size_t AioBackend::reap(std::span<Request*> done) {
-    if (finished_count_ < done.size()) {
+    if (finished_.size() < done.size()) {
         harvest();
     }
-    std::size_t count = 0;
-    while (count < done.size()) {
-        Request* request = finished_.pop_front();
-        if (request == nullptr) {
-            break;
-        }
-        done[count++] = request;
-    }
-    finished_count_ -= static_cast<std::uint32_t>(count);
-    return count;
+    return finished_.take(done);
 }
 
 void AioBackend::harvest() {
@@ -186,23 +176,15 @@ void AioBackend::take(const io_event& event) {
     free_.push_back(reinterpret_cast<iocb*>(event.obj));
     if (event.data != kWakeTag) {
         --in_kernel_;
-        finish(*reinterpret_cast<Request*>(event.data), event.res);
+        finished_.push(*reinterpret_cast<Request*>(event.data), event.res);
         return;
     }
-    wake_armed_ = false;
+    wake_event_.set_armed(false);
     std::uint64_t value = 0;
     count_system_call();
-    if (::read(wake_event_.get(), &value, sizeof(value)) > 0) {
-        // Before the caller looks for what it was woken for: who comes later wakes again.
-        wake_requested_.exchange(false, std::memory_order_acq_rel);
-        woken_ = true;
+    if (::read(wake_event_.fd(), &value, sizeof(value)) > 0) {
+        wake_event_.arrived();
     }
-}
-
-void AioBackend::finish(Request& request, std::int64_t result) {
-    request.result = result;
-    finished_.push_back(request);
-    ++finished_count_;
 }
 
 void AioBackend::arm_wake() {
@@ -211,19 +193,10 @@ void AioBackend::arm_wake() {
     *control = iocb{};
     control->aio_data = kWakeTag;
     control->aio_lio_opcode = IOCB_CMD_POLL;
-    control->aio_fildes = static_cast<std::uint32_t>(wake_event_.get());
+    control->aio_fildes = static_cast<std::uint32_t>(wake_event_.fd());
     control->aio_buf = POLLIN;
     pending_.push_back(control);
-    wake_armed_ = true;
-}
-
-void AioBackend::wake() {
-    if (wake_requested_.exchange(true, std::memory_order_acq_rel)) {
-        return;
-    }
-    const std::uint64_t one = 1;
-    while (::write(wake_event_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
-    }
+    wake_event_.set_armed(true);
 }
 
 void AioBackend::count_system_call() {
@@ -233,7 +206,7 @@ void AioBackend::count_system_call() {
 
 void AioBackend::abandon_after_fork() {
     context_.abandon();
-    wake_event_.reset();
+    wake_event_.close();
 }
 
 base::Result<std::unique_ptr<Backend>> make_aio_backend(const BackendOptions& options) {

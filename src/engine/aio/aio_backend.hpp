@@ -11,10 +11,10 @@
 // enter(). Any other refusal is the result of the request concerned.
 #pragma once
 
-#include "base/intrusive.hpp"
-#include "base/unique_fd.hpp"
 #include "engine/aio/aio_context.hpp"
 #include "engine/backend.hpp"
+#include "engine/finished_queue.hpp"
+#include "engine/wake_event.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -39,7 +39,7 @@ public:
     void push(Request& request) override;
     void enter(std::uint32_t want, base::Nanos timeout) override;
     std::size_t reap(std::span<Request*> done) override;
-    void wake() override;
+    void wake() override { wake_event_.wake(); }
     [[nodiscard]] std::uint64_t system_calls() const override {
         return system_calls_.load(std::memory_order_relaxed);
     }
@@ -52,7 +52,6 @@ private:
     void arm_wake();
     void harvest();
     void take(const io_event& event);
-    void finish(Request& request, std::int64_t result);
     void count_system_call();
 
     std::vector<iocb> iocbs_;       // depth of them, and the wake-up's
@@ -62,13 +61,8 @@ private:
     AioContext context_;            // ends before the memory that its events point to
     std::uint32_t depth_ = 0;
 
-    base::UniqueFd wake_event_;
-    std::atomic<bool> wake_requested_{false};  // the eventfd was written since its last read
-    bool wake_armed_ = false;
-    bool woken_ = false;
-
-    base::Fifo<Request> finished_;
-    std::uint32_t finished_count_ = 0;
+    WakeEvent wake_event_;
+    FinishedQueue finished_;
     std::uint32_t in_kernel_ = 0;  // submitted requests, without the wake-up
     std::atomic<std::uint64_t> system_calls_{0};
 };

@@ -4,7 +4,6 @@
 #include "base/assert.hpp"
 
 #include <fmt/format.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,24 +31,21 @@ base::Result<void> UringBackend::open(const BackendOptions& options, UringRungs 
     PENSTOCK_CHECK(ring_.open(options.depth + 1, rungs));
     // Blocking: io_uring answers a read of a non-blocking descriptor with EAGAIN instead of
     // waiting.
-    wake_event_.reset(::eventfd(0, EFD_CLOEXEC));
-    if (!wake_event_) {
-        return base::fail(base::system_error(errno, "eventfd", ""));
-    }
+    PENSTOCK_CHECK(wake_event_.open(0));
     return {};
 }
 
 UringBackend::~UringBackend() {
-    if (!wake_event_) {
+    if (!wake_event_.is_open()) {
         return;
     }
     // The kernel writes into memory of the requests and of this object until all have come back.
     while (in_kernel_ > 0) {
-        enter(finished_count_ + 1, base::kForever);
+        enter(finished_.size() + 1, base::kForever);
     }
     constexpr base::Nanos kSlice = 10'000'000;
-    wake();
-    for (int tries = 0; wake_armed_ && tries < 100; ++tries) {
+    wake_event_.wake();
+    for (int tries = 0; wake_event_.armed() && tries < 100; ++tries) {
         submit_and_wait(1, kSlice);
         harvest();
     }
@@ -83,26 +79,27 @@ void UringBackend::push(Request& request) {
 void UringBackend::enter(std::uint32_t want, base::Nanos timeout) {
     harvest();
     for (;;) {
-        const bool sleep = finished_count_ < want && timeout > 0 && !woken_;
-        if (sleep && !wake_armed_) {
+        const bool sleep = finished_.size() < want && timeout > 0 && !wake_event_.woken();
+        if (sleep && !wake_event_.armed()) {
             arm_wake();
         }
         submit_and_wait(sleep ? completions_to_wait_for(want, timeout) : 0, timeout);
         harvest();
         // A signal may end a sleep early. One that has a limit simply ends; one that has none goes
         // on.
-        if (!sleep || woken_ || finished_count_ >= want || timeout != base::kForever) {
+        if (!sleep || wake_event_.woken() || finished_.size() >= want ||
+            timeout != base::kForever) {
             break;
         }
     }
     if (want > 0) {
-        woken_ = false;
+        wake_event_.set_woken(false);
     }
 }
 
 // A wake-up is one completion, and must not have to wait for others where no limit ends the sleep.
 std::uint32_t UringBackend::completions_to_wait_for(std::uint32_t want, base::Nanos timeout) const {
-    return timeout == base::kForever ? 1 : want - finished_count_;
+    return timeout == base::kForever ? 1 : want - finished_.size();
 }
 
 // One system call, unless the kernel took only part of what there was.
@@ -131,7 +128,7 @@ void UringBackend::submit_and_wait(std::uint32_t min_complete, base::Nanos timeo
 void UringBackend::refuse_unsubmitted(int error) {
     ring_.take_back([&](std::uint64_t tag) {
         if (tag == kWakeTag) {
-            wake_armed_ = false;
+            wake_event_.set_armed(false);
         } else {
             finish(*reinterpret_cast<Request*>(tag), -error);
         }
@@ -139,19 +136,10 @@ void UringBackend::refuse_unsubmitted(int error) {
 }
 
 std::size_t UringBackend::reap(std::span<Request*> done) {
-    if (finished_count_ < done.size()) {
+    if (finished_.size() < done.size()) {
         harvest();
     }
-    std::size_t count = 0;
-    while (count < done.size()) {
-        Request* request = finished_.pop_front();
-        if (request == nullptr) {
-            break;
-        }
-        done[count++] = request;
-    }
-    finished_count_ -= static_cast<std::uint32_t>(count);
-    return count;
+    return finished_.take(done);
 }
 
 void UringBackend::harvest() {
@@ -160,42 +148,29 @@ void UringBackend::harvest() {
             finish(*reinterpret_cast<Request*>(tag), result);
             return;
         }
-        wake_armed_ = false;
+        wake_event_.set_armed(false);
         if (result > 0) {
-            // Before the caller looks for what it was woken for: who comes later wakes again.
-            wake_requested_.exchange(false, std::memory_order_acq_rel);
-            woken_ = true;
+            wake_event_.arrived();
         }
     });
 }
 
 void UringBackend::finish(Request& request, std::int64_t result) {
-    request.result = result;
-    finished_.push_back(request);
-    ++finished_count_;
+    finished_.push(request, result);
     --in_kernel_;
 }
 
 void UringBackend::arm_wake() {
     io_uring_sqe* entry = ring_.next_entry();
     PENSTOCK_ASSERT(entry != nullptr);
-    io_uring_prep_read(entry, wake_event_.get(), &wake_value_, sizeof(wake_value_), 0);
+    io_uring_prep_read(entry, wake_event_.fd(), &wake_value_, sizeof(wake_value_), 0);
     entry->user_data = kWakeTag;
-    wake_armed_ = true;
-}
-
-void UringBackend::wake() {
-    if (wake_requested_.exchange(true, std::memory_order_acq_rel)) {
-        return;
-    }
-    const std::uint64_t one = 1;
-    while (::write(wake_event_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
-    }
+    wake_event_.set_armed(true);
 }
 
 void UringBackend::abandon_after_fork() {
     ring_.abandon();
-    wake_event_.reset();
+    wake_event_.close();
 }
 
 base::Result<std::unique_ptr<Backend>> make_uring_backend(const BackendOptions& options,

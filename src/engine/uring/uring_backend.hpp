@@ -10,10 +10,10 @@
 // over.
 #pragma once
 
-#include "base/intrusive.hpp"
-#include "base/unique_fd.hpp"
 #include "engine/backend.hpp"
+#include "engine/finished_queue.hpp"
 #include "engine/uring/ring.hpp"
+#include "engine/wake_event.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -37,7 +37,7 @@ public:
     void push(Request& request) override;
     void enter(std::uint32_t want, base::Nanos timeout) override;
     std::size_t reap(std::span<Request*> done) override;
-    void wake() override;
+    void wake() override { wake_event_.wake(); }
     [[nodiscard]] std::uint64_t system_calls() const override {
         return system_calls_.load(std::memory_order_relaxed);
     }
@@ -53,14 +53,9 @@ private:
     void refuse_unsubmitted(int error);
 
     Ring ring_;
-    base::UniqueFd wake_event_;
-    std::uint64_t wake_value_ = 0;             // where the armed read puts the eventfd's counter
-    std::atomic<bool> wake_requested_{false};  // the eventfd was written since its last read
-    bool wake_armed_ = false;
-    bool woken_ = false;
-
-    base::Fifo<Request> finished_;
-    std::uint32_t finished_count_ = 0;
+    WakeEvent wake_event_;
+    std::uint64_t wake_value_ = 0;  // where the armed read puts the eventfd's counter
+    FinishedQueue finished_;
     std::uint32_t in_kernel_ = 0;  // pushed and not finished
     std::atomic<std::uint64_t> system_calls_{0};
 };
