@@ -180,7 +180,8 @@ TEST(Manifest, HostileTextIsRefused) {
     (void)parse_manifest(sealed(good), "m");
     const std::pair<std::string, std::string> cases[] = {
         {"", "checksum"},
-        {"[1", "not JSON"},
+        {"[1", "it is a list"},
+        {"{\"step\":x", "not JSON"},
         {"{\"penstock_checkpoint\":1", "missing"},
         {swapped("checkpoint\":1", "checkpoint\":2"), "form"},
         {swapped("chunk_bytes\":262144", "chunk_bytes\":4096"), "form"},

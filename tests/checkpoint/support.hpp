@@ -27,4 +27,26 @@ inline Error error_of(const std::function<void()>& call) {
     return {ErrorCode::kClosed, 0, "", "", kNoOffset, "nothing was thrown"};
 }
 
+/// A slice of a tensor, and the shard that it goes to.
+struct TestTensor {
+    StateTensor tensor;
+    std::uint32_t shard = 0;
+};
+
+struct TestCheckpoint {
+    std::uint64_t generation = 1;
+    std::uint64_t step = 10;
+    bool checksums = true;
+    std::string structure = "null";
+    std::uint64_t seed = 1;  ///< of the shards' ids
+};
+
+/// Writes a checkpoint into `folder`, which is there: shards, index and manifest. The manifest as
+/// it is on disk.
+Manifest write_checkpoint(const std::string& folder, const std::vector<TestTensor>& tensors,
+                          const TestCheckpoint& options = {});
+
+std::string read_text(const std::string& path);
+void write_text(const std::string& path, std::string_view text);
+
 }  // namespace penstock::checkpoint::test
