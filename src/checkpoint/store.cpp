@@ -228,13 +228,16 @@ struct CheckpointStore::Impl {
     CheckpointInfo save(const State& state, const SaveOptions& save_options) {
         const std::lock_guard guard(mutex);
         begin_writing();
+        // Also past what is collected now: a number is not given twice.
+        const std::uint64_t generation =
+            checkpoint::scan_folder(files, folders.front()).generation_max + 1;
         std::string note;
         note_failure(note, "what an earlier save left could not be removed",
                      [&] { remover().collect(); });
-        const auto scan = checkpoint::scan_folder(files, folders.front());
         find_last();
-        const checkpoint::SaveContext context{*engine, files, folders, options, random, speeds};
-        checkpoint::SaveJob job(context, state, save_options, last, scan.generation_max + 1);
+        const checkpoint::SaveContext context{
+            *engine, files, folders, options, [this] { return random(); }, speeds};
+        checkpoint::SaveJob job(context, state, save_options, last, generation);
         job.run();
         CheckpointInfo info = checkpoint::info_of(job.manifest(), job.path());
         info.pinned = save_options.pinned;
