@@ -2,6 +2,7 @@
 // The part of a save that touches no disk but to look: what changed, what goes where, and the
 // manifest as far as it is known before a byte is written.
 #include "base/raise.hpp"
+#include "checkpoint/checksum.hpp"
 #include "checkpoint/hex.hpp"
 #include "checkpoint/manifest_check.hpp"
 #include "checkpoint/save_job.hpp"
@@ -200,8 +201,9 @@ void SaveJob::add_shard(const Part& part) {
     Shard shard;
     shard.file = part.file;
     shard.generation = generation_;
-    append_hex(shard.id, context_.random());
-    append_hex(shard.id, context_.random());
+    // Random, and no other even where a seed makes the random numbers come again.
+    append_hex(shard.id, bind(context_.random(), part.file, generation_, 0));
+    append_hex(shard.id, bind(context_.random(), part.file, generation_, 1));
     shard.header_bytes = part.layout->data_begin();
     shard.bytes = part.layout->file().total_bytes();
     manifest_.shards.push_back(std::move(shard));

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the store promises, each promise a test by its name, and what goes wrong with a message.
+#include "checkpoint/retention.hpp"
+#include "checkpoint/store_folder.hpp"
+#include "crash_harness.hpp"
+#include "store_support.hpp"
+#include "support.hpp"
+#include "support/temp_folder.hpp"
+#include "support/test_engine.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+namespace penstock::checkpoint {
+namespace {
+
+using test::error_of;
+using test::expect_holds;
+using test::Tensors;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+constexpr StoreOptions kSmall{.keep = 2, .shard_bytes = 4096, .lock_wait_ms = 0, .seed = 7};
+
+// On a fake disk, all on the caller's thread.
+class StorePromise : public ::testing::Test {
+protected:
+    [[nodiscard]] CheckpointStore store(const StoreOptions& options = kSmall) {
+        return {rig_.engine(), rig_.files(), {"/store"}, options};
+    }
+    [[nodiscard]] std::vector<std::string> leftovers() {
+        return scan_folder(rig_.files(), "/store").leftovers;
+    }
+    void expect_latest(std::uint64_t generation, const Tensors& tensors) {
+        const auto latest = store().latest();
+        ASSERT_TRUE(latest);
+        EXPECT_EQ(latest->generation, generation);
+        expect_holds(*rig_.engine(), rig_.files(), latest->path, tensors);
+    }
+    [[nodiscard]] engine::FakeDisk& disk() { return *rig_.disks().front(); }
+
+    CrashRig rig_;
+    Tensors old_{{600, 3, 900, 0, 1500}, 1};
+    Tensors new_{{600, 3, 900, 0, 1500}, 2};
+};
+
+TEST_F(StorePromise, P1AtomicAReaderSeesAllOrNothing) {
+    // Somebody looks before every operation of a save: never more, and never less, than one of two.
+    store().save(old_.state(), {.step = 10});
+    std::uint64_t looks = 0;
+    std::uint64_t newer = 0;
+    rig_.disks().front()->set_watch([&](const engine::DiskOperation&) {
+        CrashRig reader;
+        reader.use(CrashRig::killed(rig_.disks()));
+        CheckpointStore other(reader.engine(), reader.files(), {"/store"}, kSmall);
+        const auto latest = other.latest();
+        ASSERT_TRUE(latest);
+        expect_holds(*reader.engine(), reader.files(), latest->path,
+                     latest->step == 10 ? old_ : new_);
+        ++looks;
+        newer += latest->step == 20 ? 1 : 0;
+    });
+    store().save(new_.state(), {.step = 20});
+    rig_.disks().front()->set_watch({});
+    EXPECT_GT(looks, 20U);
+    EXPECT_GT(newer, 0U);
+    EXPECT_LT(newer, looks);
+}
+
+TEST_F(StorePromise, P2DurableWhenSaveReturns) {
+    store().save(old_.state(), {.step = 10});
+    store().save(new_.state(), {.step = 20});
+    const Disks disks = rig_.disks();
+    for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+        rig_.use(CrashRig::crashed(disks, seed));
+        expect_latest(2, new_);
+        const auto all = store().list();
+        ASSERT_EQ(all.size(), 2U);
+        expect_holds(*rig_.engine(), rig_.files(), all.front().path, old_);
+    }
+}
+
+TEST_F(StorePromise, P3NothingIsLostWhileTheNextIsWritten) {
+    StoreOptions options = kSmall;
+    options.keep = 1;
+    store(options).save(old_.state(), {.step = 10});
+    const Disks before = CrashRig::killed(rig_.disks());
+    for (std::uint64_t at = 0;; ++at) {
+        rig_.use(CrashRig::killed(before));
+        const std::uint64_t first = disk().operations();
+        disk().cut_off_at(first + at);
+        bool saved = true;
+        try {
+            store(options).save(new_.state(), {.step = 20});
+        } catch (const Error&) {
+            saved = false;
+        }
+        const bool through = disk().operations() <= first + at;
+        rig_.use(CrashRig::crashed(rig_.disks(), at + 1));
+        const auto latest = store(options).latest();
+        ASSERT_TRUE(latest) << "cut off at operation " << at;
+        EXPECT_TRUE(latest->generation == 2 || !saved) << "cut off at operation " << at;
+        expect_holds(*rig_.engine(), rig_.files(), latest->path,
+                     latest->generation == 1 ? old_ : new_);
+        if (through || HasFailure()) {
+            break;
+        }
+    }
+}
+
+TEST_F(StorePromise, P4EachSumIsBoundToItsPlace) {
+    store().save(old_.state(), {.step = 10});
+    const Manifest one = read_manifest(*rig_.engine(), rig_.files(), store().latest()->path);
+    StoreOptions whole = kSmall;
+    whole.incremental = false;
+    store(whole).save(old_.state(), {.step = 10});
+    const Manifest two = read_manifest(*rig_.engine(), rig_.files(), store().latest()->path);
+    // The same content in another file of another generation sums to something else.
+    std::uint64_t sums = 0;
+    for (std::size_t i = 0; i < one.tensors.size(); ++i) {
+        const Slice& a = one.tensors[i].slices.front();
+        const Slice& b = two.tensors[i].slices.front();
+        ASSERT_EQ(a.sums.size(), b.sums.size());
+        EXPECT_EQ(a.begin, b.begin);
+        for (std::size_t k = 0; k < a.sums.size(); ++k) {
+            EXPECT_NE(a.sums[k], b.sums[k]);
+            ++sums;
+        }
+    }
+    EXPECT_EQ(sums, 4U);
+    EXPECT_NE(one.shards.front().id, two.shards.front().id);
+    EXPECT_NE(one.shards.front().header_sum, two.shards.front().header_sum);
+}
+
+TEST_F(StorePromise, P5ErrorsOfAnyOperationFailTheSave) {
+    store().save(old_.state(), {.step = 10});
+    const Disks before = CrashRig::killed(rig_.disks());
+    for (const int refused : {EIO, ENOSPC}) {
+        for (std::uint64_t at = 0;; ++at) {
+            rig_.use(CrashRig::killed(before));
+            const std::uint64_t target = disk().operations() + at;
+            bool met = false;
+            bool sync = false;
+            disk().set_operation_faults([&](const engine::DiskOperation& operation) {
+                const bool here = operation.number == target;
+                met = met || here;
+                sync = sync || (here && operation.call == engine::DiskCall::kSync);
+                return here ? refused : 0;
+            });
+            bool saved = true;
+            try {
+                store().save(new_.state(), {.step = 20});
+            } catch (const Error& error) {
+                saved = false;
+                EXPECT_EQ(error.system_errno(), refused) << error.what();
+            }
+            disk().set_operation_faults({});
+            EXPECT_FALSE(sync && saved) << "a failed sync at operation " << at;
+            expect_latest(saved ? 2 : 1, saved ? new_ : old_);
+            EXPECT_THAT(leftovers(), IsEmpty()) << "after an error of operation " << at;
+            if (!met || HasFailure()) {
+                break;
+            }
+        }
+    }
+}
+
+TEST_F(StorePromise, P6LatestFallsBackToTheNewestWholeAndSaysWhy) {
+    store().save(old_.state(), {.step = 10});
+    store().save(new_.state(), {.step = 5});  // went back: newer all the same
+    expect_latest(2, new_);
+    const std::string path = store().latest()->path;
+    rig_.files().remove(join(path, "shard-00002.safetensors"));
+    std::vector<CheckpointInfo> skipped;
+    const auto latest = store().latest(&skipped);
+    ASSERT_TRUE(latest);
+    EXPECT_EQ(latest->generation, 1U);
+    ASSERT_EQ(skipped.size(), 1U);
+    EXPECT_EQ(skipped.front().generation, 2U);
+    EXPECT_THAT(skipped.front().problem, HasSubstr("shard-00002.safetensors is missing"));
+    // Cut short, flipped, gone: whatever is wrong, it is told.
+    EXPECT_TRUE(disk().damage(join(latest->path, kManifestName),
+                              [](std::vector<std::byte>& b) { b[b.size() / 2] ^= std::byte{1}; }));
+    EXPECT_FALSE(store().latest(&skipped));
+    ASSERT_EQ(skipped.size(), 2U);
+    EXPECT_THAT(skipped.back().problem, HasSubstr("manifest"));
+    rig_.files().remove(join(latest->path, kManifestName));
+    EXPECT_FALSE(store().latest(&skipped));
+    EXPECT_THAT(skipped.back().problem, HasSubstr("manifest.json is missing"));
+    EXPECT_EQ(store().list().size(), 2U);
+    // A new one is newer than all of them.
+    EXPECT_EQ(store().save(old_.state(), {.step = 1}).generation, 3U);
+    expect_latest(3, old_);
+}
+
+TEST_F(StorePromise, P7RetentionKeepsNewestEveryAndPinned) {
+    StoreOptions options = kSmall;
+    options.keep = 2;
+    options.keep_every = 4;
+    CheckpointStore store = this->store(options);
+    for (std::uint64_t i = 1; i <= 9; ++i) {
+        old_.change(0, i);
+        store.save(old_.state(), {.step = i, .pinned = i == 2});
+    }
+    std::vector<std::uint64_t> left;
+    for (const CheckpointInfo& info : store.list()) {
+        left.push_back(info.generation);
+        EXPECT_EQ(info.problem, "");
+        EXPECT_EQ(info.pinned, info.generation == 2);
+    }
+    EXPECT_THAT(left, ElementsAre(2, 4, 8, 9));
+    store.pin(2, false);
+    store.pin(8);
+    old_.change(0, 10);
+    store.save(old_.state());
+    old_.change(0, 11);
+    store.save(old_.state());
+    left.clear();
+    for (const CheckpointInfo& info : store.list()) {
+        left.push_back(info.generation);
+    }
+    EXPECT_THAT(left, ElementsAre(4, 8, 10, 11));
+    EXPECT_THAT(leftovers(), IsEmpty());
+    store.remove(10);
+    EXPECT_THAT(error_of([&] { store.remove(11); }).what(), HasSubstr("newest whole"));
+    EXPECT_THAT(error_of([&] { store.remove(8); }).what(), HasSubstr("pinned"));
+    EXPECT_THAT(error_of([&] { store.remove(99); }).what(),
+                AllOf(HasSubstr("generation 99"), HasSubstr("the newest of generation 11")));
+    EXPECT_EQ(store.list().size(), 3U);
+}
+
+TEST_F(StorePromise, P7WhatIsUnfinishedGoesOnlyWhenItsOwnerIsDead) {
+    CheckpointStore owner = store();
+    owner.save(old_.state());
+    rig_.files().make_folder("/store/.unfinished-00000002-0123456789abcdef");
+    CheckpointStore second = store();
+    const Error refused = error_of([&] { second.save(new_.state()); });
+    EXPECT_EQ(refused.system_errno(), EWOULDBLOCK);
+    EXPECT_THAT(refused.what(), AllOf(HasSubstr("process " + std::to_string(::getpid())),
+                                      HasSubstr(" on "), HasSubstr("/store")));
+    EXPECT_THROW(second.collect(), Error);
+    EXPECT_EQ(leftovers().size(), 1U);
+    EXPECT_EQ(second.latest()->generation, 1U);  // reading needs no lock
+    { const CheckpointStore gone = std::move(owner); }
+    EXPECT_EQ(second.save(new_.state()).generation, 3U);  // past the unfinished one's number
+    EXPECT_THAT(leftovers(), IsEmpty());
+}
+
+TEST_F(StorePromise, P8SlicesOfGlobalTensors) {
+    const std::vector<std::byte> data = support::pattern(64, 3);
+    const std::span<const std::byte> all = data;
+    State state;
+    state.tensors = {
+        {"w", "F32", {2, 4}, all.first(32), {4, 4}, {0, 0}},
+        {"w", "F32", {2, 4}, all.last(32), {4, 4}, {2, 0}},
+    };
+    const CheckpointInfo info = store().save(state);
+    EXPECT_EQ(info.tensors, 1U);
+    const Manifest manifest = read_manifest(*rig_.engine(), rig_.files(), info.path);
+    ASSERT_EQ(manifest.tensors.size(), 1U);
+    EXPECT_THAT(manifest.tensors[0].shape, ElementsAre(4, 4));
+    ASSERT_EQ(manifest.tensors[0].slices.size(), 2U);
+    EXPECT_THAT(manifest.tensors[0].slices[1].offset, ElementsAre(2, 0));
+    std::map<std::string, std::vector<std::byte>> found;
+    ASSERT_TRUE(test::look_at(*rig_.engine(), rig_.files(), info.path, found));
+    EXPECT_TRUE(found.contains("w@2,0"));
+    // Half of a tensor is a checkpoint of one rank; the same half twice is a mistake.
+    state.tensors[1].global_offset = {1, 0};
+    EXPECT_THAT(error_of([&] { store().save(state); }).what(),
+                AllOf(HasSubstr("'w'"), HasSubstr("overlap")));
+    EXPECT_EQ(store().save(state = {{state.tensors[0]}}).tensor_bytes, 32U);
+    EXPECT_THAT(leftovers(), IsEmpty());
+}
+
+TEST_F(StorePromise, P9AKilledProcessLeavesWhatTheNextOneCollects) {
+    store().save(old_.state(), {.step = 10});
+    std::vector<Disks> moments;
+    disk().set_watch(
+        [&](const engine::DiskOperation&) { moments.push_back(CrashRig::killed(rig_.disks())); });
+    store().save(new_.state(), {.step = 20});
+    for (const Disks& moment : moments) {
+        rig_.use(moment);
+        ASSERT_TRUE(store().latest());
+        store().save(new_.state(), {.step = 20});
+        expect_latest(store().latest()->generation, new_);
+        EXPECT_THAT(leftovers(), IsEmpty());
+    }
+    EXPECT_GT(moments.size(), 20U);
+}
+
+}  // namespace
+}  // namespace penstock::checkpoint
