@@ -68,23 +68,23 @@ ChunkReader::~ChunkReader() {
     helpers_.clear();
 }
 
-const Shard& ChunkReader::shard_of(const ReadPiece& piece) const {
+const Shard& ChunkReader::shard_of(const SlicePiece& piece) const {
     return files_.manifest().shards[parts_[piece.part].slice().shard];
 }
 
-std::uint64_t ChunkReader::in_file(const ReadPiece& piece) const {
+std::uint64_t ChunkReader::in_file(const SlicePiece& piece) const {
     return parts_[piece.part].slice().begin + piece.offset;
 }
 
 // By folder, file and place: neighbours go together.
-void ChunkReader::cut(std::vector<ReadPiece> pieces) {
-    const auto place = [this](const ReadPiece& piece) {
+void ChunkReader::cut(std::vector<SlicePiece> pieces) {
+    const auto place = [this](const SlicePiece& piece) {
         return std::tuple(shard_of(piece).folder, parts_[piece.part].slice().shard, in_file(piece));
     };
     std::sort(pieces.begin(), pieces.end(),
-              [&](const ReadPiece& a, const ReadPiece& b) { return place(a) < place(b); });
+              [&](const SlicePiece& a, const SlicePiece& b) { return place(a) < place(b); });
     Batch* last = nullptr;
-    for (const ReadPiece& piece : pieces) {
+    for (const SlicePiece& piece : pieces) {
         const bool same_folder =
             last != nullptr && shard_of(last->pieces.back()).folder == shard_of(piece).folder;
         if (!same_folder) {
@@ -100,9 +100,9 @@ void ChunkReader::cut(std::vector<ReadPiece> pieces) {
     }
 }
 
-std::uint64_t ChunkReader::run(std::vector<ReadPiece> pieces) {
+std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
     std::uint64_t total = 0;
-    for (const ReadPiece& piece : pieces) {
+    for (const SlicePiece& piece : pieces) {
         total += piece.bytes;
     }
     progress_.set_total(total);
@@ -143,7 +143,7 @@ std::uint64_t ChunkReader::run(std::vector<ReadPiece> pieces) {
 TransferRequest ChunkReader::request_of(Batch& batch) {
     TransferRequest request;
     std::uint64_t ours = 0;
-    for (const ReadPiece& piece : batch.pieces) {
+    for (const SlicePiece& piece : batch.pieces) {
         // At the same place of a page as in the file: some devices take it without a copy.
         ours += piece.memory == nullptr
                     ? base::align_up(piece.bytes, base::kPageBytes) + base::kPageBytes
@@ -154,7 +154,7 @@ TransferRequest ChunkReader::request_of(Batch& batch) {
     }
     std::uint64_t at = 0;
     std::uint32_t shard = 0;
-    for (const ReadPiece& piece : batch.pieces) {
+    for (const SlicePiece& piece : batch.pieces) {
         std::byte* memory = piece.memory;
         const std::uint64_t offset = in_file(piece);
         if (memory == nullptr) {
@@ -236,9 +236,9 @@ bool ChunkReader::reap(Lane& lane) {
 // A batch failed: each chunk of it by itself shows which.
 void ChunkReader::check_one_by_one(Batch& batch) {
     const Buffer chunk = pool_.take(kChunkBytes);
-    for (const ReadPiece& whole : batch.pieces) {
+    for (const SlicePiece& whole : batch.pieces) {
         for (std::uint64_t begin = 0; begin < whole.bytes; begin += kChunkBytes) {
-            ReadPiece piece = whole;
+            SlicePiece piece = whole;
             piece.offset += begin;
             piece.bytes = std::min(kChunkBytes, whole.bytes - begin);
             try {
@@ -303,7 +303,7 @@ void ChunkReader::check(Batch& batch) {
     finished_.notify_all();
 }
 
-void ChunkReader::check_piece(const ReadPiece& piece, const std::byte* memory) {
+void ChunkReader::check_piece(const SlicePiece& piece, const std::byte* memory) {
     const SlicePart& part = parts_[piece.part];
     const std::span<const std::byte> bytes(memory, piece.bytes);
     const std::vector<std::uint64_t>& sums = part.slice().sums;

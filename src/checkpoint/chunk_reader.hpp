@@ -50,13 +50,13 @@ public:
     ~ChunkReader();
 
     /// Bytes read from storage.
-    std::uint64_t run(std::vector<ReadPiece> pieces);
+    std::uint64_t run(std::vector<SlicePiece> pieces);
     /// In the order of the files.
     [[nodiscard]] std::vector<BadChunks> bad();
 
 private:
     struct Batch {
-        std::vector<ReadPiece> pieces;
+        std::vector<SlicePiece> pieces;
         std::vector<std::byte*> memory;  // of each, where it is read to
         std::uint64_t bytes = 0;
         Buffer ours;
@@ -68,7 +68,7 @@ private:
         std::deque<BatchPtr> running;
     };
 
-    void cut(std::vector<ReadPiece> pieces);
+    void cut(std::vector<SlicePiece> pieces);
     [[nodiscard]] TransferRequest request_of(Batch& batch);
     bool feed(Lane& lane);
     bool reap(Lane& lane);
@@ -76,14 +76,14 @@ private:
     void check_later(BatchPtr batch);
     [[nodiscard]] BatchPtr take_arrived();
     void check(Batch& batch);
-    void check_piece(const ReadPiece& piece, const std::byte* memory);
+    void check_piece(const SlicePiece& piece, const std::byte* memory);
     void found(BadChunks bad);
     void raise_first();
     void wait_a_little();
     void help();
 
-    [[nodiscard]] const Shard& shard_of(const ReadPiece& piece) const;
-    [[nodiscard]] std::uint64_t in_file(const ReadPiece& piece) const;
+    [[nodiscard]] const Shard& shard_of(const SlicePiece& piece) const;
+    [[nodiscard]] std::uint64_t in_file(const SlicePiece& piece) const;
 
     Engine& engine_;
     MemoryPool& pool_;

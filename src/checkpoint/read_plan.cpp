@@ -127,7 +127,8 @@ void SlicePart::copy_out(std::uint64_t offset, std::span<const std::byte> bytes)
     }
 }
 
-void add_pieces(const SlicePart& part, std::size_t index, bool exact, std::vector<ReadPiece>& out) {
+void add_pieces(const SlicePart& part, std::size_t index, bool exact,
+                std::vector<SlicePiece>& out) {
     const std::uint64_t slice_bytes = part.slice().bytes;
     if (part.run_bytes() == 0) {
         return;
@@ -163,7 +164,7 @@ void add_pieces(const SlicePart& part, std::size_t index, bool exact, std::vecto
     }
 }
 
-void add_whole(const SlicePart& part, std::size_t index, std::vector<ReadPiece>& out) {
+void add_whole(const SlicePart& part, std::size_t index, std::vector<SlicePiece>& out) {
     const std::uint64_t bytes = part.slice().bytes;
     for (std::uint64_t at = 0; at < bytes; at += kPieceBytesMax) {
         out.push_back({index, at, std::min(kPieceBytesMax, bytes - at), nullptr});

@@ -67,7 +67,7 @@ private:
     std::vector<Dimension> outer_;
 };
 
-struct ReadPiece {
+struct SlicePiece {
     std::size_t part = 0;
     std::uint64_t offset = 0;  ///< in the slice
     std::uint64_t bytes = 0;
@@ -76,8 +76,8 @@ struct ReadPiece {
 
 /// The pieces of a part, in the order of the file, appended. `exact`: what need not be verified is
 /// read as it is wanted, where that is not many small reads.
-void add_pieces(const SlicePart& part, std::size_t index, bool exact, std::vector<ReadPiece>& out);
+void add_pieces(const SlicePart& part, std::size_t index, bool exact, std::vector<SlicePiece>& out);
 /// All of a slice into memory of ours.
-void add_whole(const SlicePart& part, std::size_t index, std::vector<ReadPiece>& out);
+void add_whole(const SlicePart& part, std::size_t index, std::vector<SlicePiece>& out);
 
 }  // namespace penstock::checkpoint

@@ -27,11 +27,11 @@ using checkpoint::BadChunks;
 using checkpoint::ChunkReader;
 using checkpoint::Manifest;
 using checkpoint::ProgressClock;
-using checkpoint::ReadPiece;
 using checkpoint::Shard;
 using checkpoint::ShardFiles;
 using checkpoint::Slice;
 using checkpoint::SlicePart;
+using checkpoint::SlicePiece;
 using checkpoint::Tensor;
 using format::shown;
 
@@ -171,7 +171,7 @@ std::uint64_t Checkpoint::Impl::read(std::span<const TensorRead> wanted, bool ve
     for (const TensorRead& one : wanted) {
         add_parts(one, parts);
     }
-    std::vector<ReadPiece> pieces;
+    std::vector<SlicePiece> pieces;
     pieces.reserve(parts.size());
     for (std::size_t i = 0; i < parts.size(); ++i) {
         checkpoint::add_pieces(parts[i], i, !verify || parts[i].slice().sums.empty(), pieces);
@@ -237,7 +237,7 @@ std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress
         broken[i] = problems.size() > before && problems.back().offset == kNoOffset;
     }
     std::vector<SlicePart> parts;
-    std::vector<ReadPiece> pieces;
+    std::vector<SlicePiece> pieces;
     std::uint64_t without_sums = 0;
     for (const Tensor& tensor : manifest.tensors) {
         for (const Slice& slice : tensor.slices) {
