@@ -277,6 +277,11 @@ std::vector<CheckpointInfo> CheckpointStore::list() const {
     return infos;
 }
 
+Checkpoint CheckpointStore::open(std::uint64_t generation) const {
+    const CheckpointEntry entry = impl_->entry_of("open checkpoint", generation);
+    return {impl_->engine, impl_->files, join(impl_->folders.front(), entry.name)};
+}
+
 void CheckpointStore::pin(std::uint64_t generation, bool pinned) {
     // Without the lock, so that a tool can while a training holds it. Whoever removes looks again
     // after the renaming.
