@@ -26,6 +26,7 @@ using format::FileRange;
 
 constexpr std::chrono::milliseconds kSlice{50};
 constexpr std::chrono::milliseconds kProgressInterval{100};
+
 class Writer {
 public:
     Writer(Engine& engine, File& file, FileImage& image, const Progress& progress)
@@ -100,7 +101,10 @@ private:
         }
         while (true) {
             try {
-                sent_.push_back({engine_.submit(request_of(range)), bytes});
+                // A small file is done on this thread.
+                sent_.push_back({bytes == total_bytes_ ? engine_.run(request_of(range))
+                                                       : engine_.submit(request_of(range)),
+                                 bytes});
                 break;
             } catch (const Error& error) {
                 if (error.reason() != ErrorCode::kWouldBlock) {

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/read_helpers.hpp"
+
+#include "base/align.hpp"
+#include "checkpoint/checksum.hpp"
+#include "format/crc32.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace penstock::checkpoint {
+
+namespace {
+
+constexpr std::uint64_t kBytesForThreads = 4 * base::kMiB;
+constexpr unsigned kThreadsMax = 8;
+constexpr std::size_t kStepsAhead = 4;  // that are faulted in and not submitted yet
+
+void touch(const ReadSteps::Step& step) {
+    for (std::size_t i = 0; i < step.extents.size();) {
+        auto* begin = static_cast<std::byte*>(step.extents[i].memory);
+        std::byte* end = begin;
+        for (; i < step.extents.size() && step.extents[i].memory == end; ++i) {
+            end += step.extents[i].bytes;
+        }
+        const auto from =
+            base::align_down(reinterpret_cast<std::uintptr_t>(begin), base::kPageBytes);
+        const auto to = base::align_up(reinterpret_cast<std::uintptr_t>(end), base::kPageBytes);
+        // A kernel before 5.14 does not know it, and faults them in as they are read.
+        static_cast<void>(::madvise(reinterpret_cast<void*>(from), to - from, MADV_POPULATE_WRITE));
+    }
+}
+
+}  // namespace
+
+ReadHelpers::ReadHelpers(std::span<const Wanted> wanted, ReadSteps& steps, bool fresh)
+    : wanted_(wanted), steps_(steps) {
+    std::uint64_t total = 0;
+    for (const ReadSteps::Step& step : steps.steps) {
+        total += step.bytes;
+    }
+    const bool threads = total >= kBytesForThreads && (fresh || !steps.pieces.empty());
+    if (!fresh || !threads) {
+        touching_ = touched_ = steps.steps.size();
+    }
+    if (threads) {
+        const unsigned cores = std::max(2U, std::thread::hardware_concurrency());
+        for (unsigned i = 0; i < std::min(cores - 1, kThreadsMax); ++i) {
+            threads_.emplace_back([this] { work(); });
+        }
+    }
+}
+
+ReadHelpers::~ReadHelpers() {
+    {
+        const std::lock_guard lock(mutex_);
+        stopped_ = true;
+    }
+    work_.notify_all();
+    for (std::thread& thread : threads_) {
+        thread.join();
+    }
+}
+
+bool ReadHelpers::await_touched(std::size_t step, std::chrono::nanoseconds timeout) {
+    std::unique_lock lock(mutex_);
+    return done_.wait_for(lock, timeout, [&] { return touched_ > step; });
+}
+
+void ReadHelpers::submitted(std::size_t steps) {
+    {
+        const std::lock_guard lock(mutex_);
+        submitted_ = steps;
+    }
+    work_.notify_all();
+}
+
+void ReadHelpers::arrived(std::size_t steps) {
+    {
+        const std::lock_guard lock(mutex_);
+        while (ready_ < steps_.pieces.size() && steps_.pieces[ready_].step < steps) {
+            ++ready_;
+        }
+    }
+    work_.notify_all();
+}
+
+bool ReadHelpers::await_sums(std::chrono::nanoseconds timeout) {
+    if (threads_.empty()) {
+        for (; next_ < ready_; ++next_) {
+            sum(steps_.pieces[next_]);
+        }
+        return true;
+    }
+    std::unique_lock lock(mutex_);
+    return done_.wait_for(lock, timeout, [&] { return summed_ == ready_; });
+}
+
+bool ReadHelpers::may_touch() const {
+    return touching_ < steps_.steps.size() && touching_ < submitted_ + kStepsAhead;
+}
+
+// Memory comes first: while the device waits for it nothing arrives.
+void ReadHelpers::work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+        work_.wait(lock, [&] { return stopped_ || next_ < ready_ || may_touch(); });
+        if (stopped_) {
+            return;
+        }
+        if (may_touch()) {
+            touch_one(lock);
+        } else {
+            ReadPiece& piece = steps_.pieces[next_++];
+            lock.unlock();
+            sum(piece);
+            lock.lock();
+            ++summed_;
+        }
+        done_.notify_all();
+    }
+}
+
+void ReadHelpers::touch_one(std::unique_lock<std::mutex>& lock) {
+    const std::size_t step = touching_++;
+    lock.unlock();
+    touch(steps_.steps[step]);
+    lock.lock();
+    out_of_turn_.insert(step);
+    while (out_of_turn_.erase(touched_) != 0) {
+        ++touched_;
+    }
+}
+
+void ReadHelpers::sum(ReadPiece& piece) const {
+    const Wanted& w = wanted_[piece.wanted];
+    const auto bytes = w.into.subspan(piece.begin, piece.bytes);
+    piece.found = w.sums.empty() ? format::crc32(bytes) : content_hash(bytes);
+}
+
+}  // namespace penstock::checkpoint
