@@ -1,28 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""save(), load() and inspect(): a training state in one file.
+"""save(): a training state in one file. Beside it what save(), load() and the stores share: the names of types, and
+which tensors are meant.
 
 What is saved is whole, durable and under its name, or the old file is untouched:
 
-    1. the state becomes a layout: every offset of the file is known, its pickle and headers are made
-    2. a temporary file beside the target, with the mode that the target has or would get
-    3. checksums on all cores, then one transfer of the engine from the tensors to the device, and sync
+    1. the state becomes an image: every offset of the file is known, its pickle and headers are made
+    2. a temporary file beside the target, with room for all of it, and the mode that the target has or would get
+    3. the engine writes it from the tensors themselves, checksums are made on other cores meanwhile; sync
     4. rename over the target, sync of the folder
 
-The compiled part makes and reads the formats (docs/formats.md); here are names, files and torch.
+The compiled part does all of that (docs/formats.md has the bytes); here are arguments and torch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import io
+import json
 import os
 import secrets
-import stat
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock import _core
+from penstock._progress import Progress
+from penstock._progress import reporter as _reporter
 
 _format = _core._format
 
@@ -50,6 +54,9 @@ _TORCH = {
 }
 _SAFETENSORS = {name: ours for ours, name in _TORCH.items()}
 
+_INDEX = ".safetensors.index.json"
+_SHARD_BYTES = 5_000_000_000  # what Hugging Face's writers take
+
 
 def _torch() -> Any:
     try:
@@ -63,42 +70,110 @@ def _path(f: Any, verb: str) -> str:
     try:
         return os.fsdecode(f)
     except TypeError:
-        raise TypeError(f"{verb}: f: this is a {type(f).__name__}; give a path (str or os.PathLike)") from None
+        raise TypeError(
+            f"{verb}: f: this is a {type(f).__name__}; give a path (str or os.PathLike) or a binary file"
+        ) from None
 
 
-# ---- save ----
+# ---- save
 
 
-def save(obj: Any, f: str | os.PathLike[str], *, metadata: dict[str, str] | None = None) -> None:
+def save(
+    obj: Any,
+    f: Any,
+    pickle_module: Any = None,
+    pickle_protocol: int = 2,
+    _use_new_zipfile_serialization: bool = True,
+    _disable_byteorder_record: bool = False,
+    *,
+    metadata: dict[str, str] | None = None,
+    shard_bytes: int = _SHARD_BYTES,
+    progress: Progress = False,
+) -> None:
     """Saves a state to a file that stock `torch.load` (or `safetensors`) reads. When it returns the file is whole and
     survives a power failure; when it raises, a file that was there before is as it was.
 
     obj: tensors, parameters, numbers, strings, bytes, None, NumPy data, and dicts, lists, tuples, sets,
         OrderedDict, defaultdict of them. For `.safetensors`: a dict of names and dense tensors.
-    f: the path. Ends it in ".safetensors", that is the format; otherwise it is a `.pt` of torch.
+    f: a path: one that ends in ".safetensors" is that format, one in ".safetensors.index.json" an index with its
+        shards beside it, any other a `.pt` of torch. Or a binary file to write to, which gets a `.pt`, from where it
+        stands on; its durability is the caller's.
+    pickle_module, pickle_protocol, and the two after them: as in torch.save, so that calls of it go on working. The
+        pickle is made by Penstock, at protocol 2; another pickle_module, or the legacy form, is a ValueError.
     metadata: of `.safetensors` only, strings; {"format": "pt"} where none is given.
+    shard_bytes: of an index: bytes of tensors in a shard at most (one that is larger has a shard of its own).
+    progress: True for a line on stderr, or a function that is called with (done, total) in bytes.
 
     A symbolic link is followed; mode and owner of a file that exists are kept. Tensors must not change meanwhile.
-    Raises TypeError naming the place in the state for what cannot be saved ("state['opt'][3]"), penstock.Error
-    (an OSError) for what the system refuses. Safe to call from several threads."""
-    path, image = _image_of(obj, f, metadata)
-    image.save(path)
+    Ctrl-C leaves the old file. Raises TypeError naming the place in the state for what cannot be saved
+    ("state['opt'][3]"), penstock.Error (an OSError) for what the system refuses: a full disk before the first byte,
+    with the bytes that are missing. Safe to call from several threads."""
+    if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
+        raise ValueError(
+            f"save: pickle_module: {pickle_module!r} is not used: the pickle holds plain values only and is made by "
+            "Penstock; leave it out, or use torch.save"
+        )
+    if pickle_protocol not in range(2, 6):
+        raise ValueError(
+            f"save: pickle_protocol: {pickle_protocol!r}; 2 is what is written, and 2 to 5 are taken for it"
+        )
+    if not _use_new_zipfile_serialization:
+        raise ValueError("save: the legacy form (_use_new_zipfile_serialization=False) is read, not written")
+    report = _reporter(progress, "save")
+    if not isinstance(f, (str, bytes, os.PathLike)) and callable(getattr(f, "write", None)):
+        _save_to_file(obj, f, metadata, report)
+        return
+    path = _path(f, "save")
+    if path.endswith(_INDEX):
+        _save_shards(obj, os.path.realpath(path), metadata, shard_bytes, report)
+        return
+    path, image = _image_of(obj, path, metadata)
+    image.save(path, report)
 
 
-def _image_of(obj: Any, f: Any, metadata: dict[str, str] | None) -> tuple[str, Any]:
-    """Where a state is to be saved, and the file that it becomes."""
+def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | None) -> tuple[str, Any]:
+    """The path, absolute and without symbolic links, and what is going to be the file."""
     path = os.path.realpath(_path(f, "save"))
     if path.endswith(".safetensors"):
-        return path, _new_safetensors(obj, {"format": "pt"} if metadata is None else metadata)
+        rows = _safetensors_rows(obj)
+        return path, _format.image_of_tensors(rows, list(_metadata(metadata).items()))
     if metadata is not None:
         raise ValueError("save: metadata: a .pt has none; put it into the state, or save to a .safetensors")
     stem = os.path.basename(path).rsplit(".", 1)[0]
     return path, _format.image_of_state(obj, stem if stem.isidentifier() else "archive")
 
 
-def _new_safetensors(obj: Any, metadata: dict[str, str]) -> Any:
+def _metadata(metadata: dict[str, str] | None) -> dict[str, str]:
+    if metadata is None:
+        return {"format": "pt"}
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"save: metadata: {key!r}: {value!r}: keys and values are strings")
+    return metadata
+
+
+def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, report: Any) -> None:
+    if isinstance(f, io.TextIOBase):
+        raise TypeError("save: f: this is a text file; open it with 'wb'")
+    if metadata is not None:
+        raise ValueError("save: metadata: a .pt has none; put it into the state, or save to the path of a .safetensors")
+    image = _format.image_of_state(obj, "archive")
+
+    def write(piece: memoryview) -> None:
+        rest = memoryview(piece)
+        while rest:
+            done = f.write(rest)
+            # Raw files may take a part; other writers return what they like.
+            if not isinstance(f, io.RawIOBase):
+                return
+            rest = rest[done or 0 :]
+
+    image.write_to(write, report)
+
+
+def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
     torch = _torch()
-    if not isinstance(obj, dict):
+    if not isinstance(obj, Mapping):
         raise TypeError(f"save: a .safetensors holds a dict of tensors, and this is a {type(obj).__name__}")
     rows, ranges = [], []
     for name, tensor in obj.items():
@@ -110,6 +185,8 @@ def _new_safetensors(obj: Any, metadata: dict[str, str]) -> Any:
         dtype = str(tensor.dtype).removeprefix("torch.")
         if tensor.layout is not torch.strided or dtype not in _SAFETENSORS:
             raise TypeError(f"save: state[{name!r}]: a tensor of {dtype} ({tensor.layout}) has no form in .safetensors")
+        if tensor.device.type == "meta":
+            raise TypeError(f"save: state[{name!r}]: the tensor is on the meta device and has no data")
         host = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
         rows.append((name, _SAFETENSORS[dtype], list(host.shape), host.data_ptr(), host))
         ranges.append((tensor.device, tensor.data_ptr(), tensor.nbytes, name))
@@ -120,107 +197,73 @@ def _new_safetensors(obj: Any, metadata: dict[str, str]) -> Any:
                 f"save: state[{first!r}] and state[{second!r}] share memory, which a .safetensors cannot say; "
                 "save one of them, or a clone, or a .pt"
             )
-    return _format.image_of_tensors(rows, list(metadata.items()))
+    return rows
 
 
-@contextlib.contextmanager
-def _replacing(path: str) -> Iterator[str]:
-    """A temporary file beside `path` that takes its place at the end, durably, or is gone."""
+def _save_shards(obj: Any, path: str, metadata: dict[str, str] | None, shard_bytes: int, report: Any) -> None:
+    """Shards under names that nobody has yet, then the index, which makes them the state in one step; then those of
+    the index before it go."""
+    if shard_bytes < 1:
+        raise ValueError(f"save: shard_bytes: {shard_bytes}; give 1 or more")
+    metadata = _metadata(metadata)
+    shards: list[list[Any]] = [[]]
+    sizes = [0]
+    for row in _safetensors_rows(obj):
+        size = row[4].nbytes
+        if shards[-1] and sizes[-1] + size > shard_bytes:
+            shards.append([])
+            sizes.append(0)
+        shards[-1].append(row)
+        sizes[-1] += size
     folder, name = os.path.split(path)
+    stem = name.removesuffix(_INDEX)
+    names = _shard_names(folder, stem, len(shards))
+    old = _shards_of(path)
     try:
-        old = os.stat(path)
-    except FileNotFoundError:
-        old = None
-    if old is not None and not stat.S_ISREG(old.st_mode):
-        raise ValueError(f"save: '{path}' is no regular file; give the path of one")
-    temporary = os.path.join(folder, f".{name[:200]}.{secrets.token_hex(6)}.tmp")
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-    try:
-        try:
-            if old is not None:
-                os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
-                with contextlib.suppress(PermissionError):
-                    os.fchown(descriptor, old.st_uid, old.st_gid)
-        finally:
-            os.close(descriptor)
-        yield temporary
-        os.replace(temporary, path)
+        for i, rows in enumerate(shards):
+            before, total = sum(sizes[:i]), sum(sizes)
+            part = None if report is None else lambda done, _, before=before, total=total: report(before + done, total)
+            _format.image_of_tensors(rows, list(metadata.items())).save(os.path.join(folder, names[i]), part)
+        weight_map = {row[0]: names[i] for i, rows in enumerate(shards) for row in rows}
+        index = {"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}
+        _write_whole(path, json.dumps(index, indent=2).encode() + b"\n")
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+        # The index may be there already, where the sync of its folder failed: then they are its.
+        for shard in set(names) - _shards_of(path):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, shard))
         raise
-    _sync_folder(folder)
+    for shard in old - set(names):
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(folder, shard))
 
 
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _shard_names(folder: str, stem: str, count: int) -> list[str]:
+    while True:
+        names = [f"{stem}-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
+        if not any(os.path.lexists(os.path.join(folder, name)) for name in names):
+            return names
+        stem = f"{stem.split('.', 1)[0]}.{secrets.token_hex(4)}"
+
+
+def _shards_of(path: str) -> set[str]:
     try:
-        os.fsync(descriptor)
+        with open(path, "rb") as file:
+            return {name for _, name in _format.parse_shard_index(file.read())}
+    except (OSError, ValueError):
+        return set()
+
+
+def _write_whole(path: str, data: bytes) -> None:
+    replacement = _format.Replacement(path)
+    try:
+        _core.write(replacement.temporary, data)
+        replacement.commit()
     finally:
-        os.close(descriptor)
+        replacement.give_up()
 
 
-# ---- load ----
-
-
-def load(
-    f: str | os.PathLike[str],
-    map_location: Any = None,
-    *,
-    names: str | Iterable[str] | None = None,
-) -> Any:
-    """Reads a state that penstock.save, torch.save or safetensors wrote. Nothing in the file is executed: it can build
-    containers, numbers, strings and tensors, and an object that is anything else is an error with its place.
-
-    f: the path of a `.pt` (zip or legacy), a `.safetensors`, or an index of shards (`.index.json`): told apart by
-        content, the index by its name.
-    map_location: as in torch.load: a device, a dict, a function (storage, location) -> storage.
-    names: of `.safetensors` alone: names of tensors or patterns ("layers.3.*"); only these are read.
-
-    Checksums of a `.pt` are checked. Raises ValueError for a file that is damaged or hostile, KeyError for a name that
-    is not there, penstock.Error (an OSError) for what the system refuses."""
-    path = _path(f, "load")
-    if path.endswith(".json"):
-        return _load_shards(path, map_location, names)
-    with open(path, "rb") as file:
-        head = file.read(4)
-        if head[:4] == b"PK\x03\x04" or head[:1] == b"\x80":
-            if names is not None:
-                raise ValueError("load: names: a .pt is read whole; names are for .safetensors")
-            return _load_pt(path, file.fileno(), map_location)
-        return _load_safetensors(path, file.fileno(), map_location, _wanted(names))
-
-
-def _load_pt(path: str, descriptor: int, map_location: Any) -> Any:
-    read = _format.read_pt(descriptor)
-    places = read.storages
-    if not places:
-        return read.objects([])
-    torch = _torch()
-    storages = [torch.UntypedStorage(size) for _, size, _, _ in places]
-    _fill(path, [(s, offset) for s, (offset, _, _, _) in zip(storages, places, strict=True)])
-    for i, (storage, (offset, size, _, crc)) in enumerate(zip(storages, places, strict=True)):
-        found = _format.crc32(storage.data_ptr(), size) if crc and size else crc
-        if found != crc:
-            raise ValueError(
-                f"load: '{path}': storage {i} ({size} bytes at {offset}) has the CRC {found:08x}, and the file says "
-                f"{crc:08x}: its bytes were damaged"
-            )
-    locate: Callable[[Any, str], Any] = torch.serialization._get_restore_location(map_location)
-    located = []
-    for storage, (_, _, location, _) in zip(storages, places, strict=True):
-        there = locate(storage, location)
-        located.append(there if isinstance(there, torch.UntypedStorage) else there._untyped_storage)
-    return read.objects(located)
-
-
-def _fill(path: str, storages: list[tuple[Any, int]]) -> None:
-    """Reads each storage from its offset: one transfer."""
-    torch = _torch()
-    parts = [(torch.empty(0, dtype=torch.uint8).set_(s), offset) for s, offset in storages if s.nbytes()]
-    parts.sort(key=lambda part: part[1])
-    if parts:
-        _core.read(path, [memory for memory, _ in parts], offset=[offset for _, offset in parts])
+# ---- which tensors are meant
 
 
 def _wanted(names: str | Iterable[str] | None) -> list[str] | None:
@@ -230,97 +273,148 @@ def _wanted(names: str | Iterable[str] | None) -> list[str] | None:
 
 
 def _chosen(all_names: list[str], wanted: list[str] | None, path: str) -> set[str]:
+    """Those names that are wanted, by name or pattern. KeyError for what nothing has."""
     if wanted is None:
         return set(all_names)
+    there = set(all_names)
     out: set[str] = set()
     for name in wanted:
-        found = {name} & set(all_names) or set(fnmatch.filter(all_names, name))
+        found = {name} if name in there else set(fnmatch.filter(all_names, name))
         if not found:
             raise KeyError(f"load: '{path}' has no tensor {name!r}")
         out |= found
     return out
 
 
-def _load_safetensors(path: str, descriptor: int, map_location: Any, wanted: list[str] | None) -> dict[str, Any]:
-    torch = _torch()
-    rows, _ = _format.read_safetensors(descriptor)
-    chosen = _chosen([row[0] for row in rows], wanted, path)
-    out, storages = {}, []
-    for name, kind, shape, begin, end in rows:
-        if name not in chosen:
-            continue
-        if kind not in _TORCH:
-            raise TypeError(f"load: '{path}': tensor {name!r}: torch has no type for {kind}")
-        storage = torch.UntypedStorage(end - begin)
-        storages.append((storage, begin))
-        out[name] = torch.empty(0, dtype=getattr(torch, _TORCH[kind])).set_(storage, 0, shape)
-    _fill(path, storages)
-    if map_location is not None:
-        locate = torch.serialization._get_restore_location(map_location)
-        for name, tensor in out.items():
-            there = locate(tensor.untyped_storage(), "cpu")
-            there = there if isinstance(there, torch.UntypedStorage) else there._untyped_storage
-            out[name] = torch.empty(0, dtype=tensor.dtype, device=there.device).set_(there, 0, tensor.shape)
-    return out
-
-
-def _load_shards(path: str, map_location: Any, names: str | Iterable[str] | None) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        weight_map: dict[str, str] = dict(_format.parse_shard_index(file.read()))
-    chosen = _chosen(list(weight_map), _wanted(names), path)
-    shards: dict[str, list[str]] = {}
-    for name, file_name in weight_map.items():
-        if name in chosen:
-            shards.setdefault(file_name, []).append(name)
+def _selection(all_names: list[str], names: Any, path: str) -> dict[str, Any]:
+    """Names and what of each is wanted: an index (slices), or None for all of it."""
+    if not isinstance(names, Mapping):
+        chosen = _chosen(all_names, _wanted(names), path)
+        return {name: None for name in all_names if name in chosen}
     out: dict[str, Any] = {}
-    for file_name, own in shards.items():
-        out.update(load(os.path.join(os.path.dirname(path), file_name), map_location, names=own))
+    for wanted, index in names.items():
+        for part in index if isinstance(index, tuple) else (index,):
+            if part is not None and part is not ... and not isinstance(part, (slice, int)):
+                raise TypeError(
+                    f"load: names[{wanted!r}]: {part!r} is no slice; give slices, integers, a tuple of them, or None "
+                    "for all of it"
+                )
+        for name in _chosen(all_names, [wanted], path):
+            out[name] = index
     return out
 
 
-# ---- inspect ----
+# ---- storages
+
+
+def _new_storage(size: int) -> Any:
+    return _torch().UntypedStorage(size)
+
+
+def _located(storage: Any, location: str, map_location: Any) -> Any:
+    """The storage where map_location has it, as torch.load does it."""
+    torch = _torch()
+    there = torch.serialization._get_restore_location(map_location)(storage, location)
+    return there if isinstance(there, torch.UntypedStorage) else there._untyped_storage
+
+
+# ---- load, inspect
+
+
+def load(
+    f: Any,
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    into: Any = None,
+    names: str | Iterable[str] | Mapping[str, Any] | None = None,
+    weights_only: bool | None = True,
+    mmap: bool | None = None,
+    progress: Progress = False,
+) -> Any:
+    """Reads a state that penstock.save, torch.save or safetensors wrote. Nothing in the file is executed: it can build
+    containers, numbers, strings and tensors, and an object that is anything else is an error with its place.
+
+    f: the path of a `.pt` (zip or legacy), a `.safetensors`, or an index of shards (`.index.json`): told apart by
+        content, the index by its name. Or a binary file, from where it stands to its end, where it is left.
+    map_location: as in torch.load: a device, a dict, a function (storage, location) -> storage.
+    pickle_module, weights_only: as in torch.load, so that calls of it go on working; whatever they say, nothing but
+        plain values is read, and a pickle_module of one's own is a ValueError.
+    into: tensors that are filled in place, straight from the device where they are contiguous in host memory: a dict
+        of names for `.safetensors`, a state like the one in the file for a `.pt`. Names, types and shapes are compared
+        before a byte is read, both ways unless `names` says which are meant. What comes back is the state of the file
+        with these tensors in it. After an error while data is read, their contents are undefined.
+    names: tensors by name (in a `.pt` as inspect() has them, "model.0.weight") or pattern ("layers.3.*"); then what
+        comes back is a dict of these. Or a mapping of names to slices, {"wte": slice(0, 10), "wpe": (..., 0)}: only
+        these are read, and what the first dimension cuts off costs nothing. None as a slice is all of it.
+    mmap: True: nothing is read, the file is mapped, and pages come when they are touched (and are not checked).
+    progress: True for a line on stderr, or a function that is called with (done, total) in bytes.
+
+    Checksums are checked beside the reading: the CRCs of a `.pt`, the table in a `.safetensors` of ours. Of a slice of
+    a `.pt`, or one of its tensors that is a part of a larger storage, the CRC says nothing and is not checked.
+    Storages cannot be resized; their memory is shared, and given back when the last of a load() is gone.
+    Raises penstock.Damaged (a ValueError and an OSError) naming the tensor for a file that is damaged, hostile or
+    written to meanwhile, KeyError for a name that is not there, ValueError and TypeError for `into` that does not fit,
+    penstock.Error for what the system refuses. Safe to call from several threads."""
+    from penstock import _load
+
+    if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
+        raise ValueError(
+            f"load: pickle_module: {pickle_module!r} is not used: nothing of a file is executed; leave it out, or use "
+            "torch.load for a file that you trust"
+        )
+    if into is not None and (mmap or map_location is not None):
+        raise ValueError("load: into: the tensors say where they are; leave out map_location and mmap")
+    if into is not None and isinstance(names, Mapping) and any(i is not None for i in names.values()):
+        raise ValueError("load: into fills whole tensors; leave out the slices in names")
+    report = _reporter(progress, "load")
+    arguments = (map_location, into, names, bool(mmap), report)
+    if isinstance(f, (str, bytes, os.PathLike)) and os.fsdecode(f).endswith(".json"):
+        return _load.load_shards(os.fsdecode(f), *arguments)
+    with _load.opened(f, "load") as source:
+        read = _load.load_pt if source.is_pt() else _load.load_safetensors
+        return read(source, *arguments)
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor in a file. offset: of its first element, in bytes from the start of the file; -1 where its file was
-    not opened. nbytes: of its elements."""
+    """A tensor in a file. offset: of its first element, in bytes from the start of the file. nbytes: of its elements.
+    path: of the file, where it is a shard."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    path: str = ""
 
 
-def inspect(f: str | os.PathLike[str]) -> list[TensorInfo]:
-    """The tensors of a `.pt` or `.safetensors`, without reading their data. Names are keys of `.safetensors`, or the
-    places in the state of a `.pt`, joined by dots ("model.0.weight"). Raises as load()."""
-    path = _path(f, "inspect")
-    with open(path, "rb") as file:
-        head = file.read(4)
-        if head[:4] != b"PK\x03\x04" and head[:1] != b"\x80":
-            rows, _ = _format.read_safetensors(file.fileno())
-            return [TensorInfo(n, _TORCH.get(k, k), tuple(s), b, e - b) for n, k, s, b, e in rows]
-        read = _format.read_pt(file.fileno())
-    places = read.storages
-    if not places:
+def inspect(f: Any) -> list[TensorInfo]:
+    """The tensors of a `.pt`, a `.safetensors` or an index of shards, without reading their data. Names are keys of
+    `.safetensors`, or the places in the state of a `.pt`, joined by dots ("model.0.weight"). Raises as load()."""
+    from penstock import _load
+
+    if isinstance(f, (str, bytes, os.PathLike)) and os.fsdecode(f).endswith(".json"):
+        path = os.fsdecode(f)
+        weight_map = _load.read_index(path)
+        found: dict[str, TensorInfo] = {}
+        for name in sorted(set(weight_map.values())):
+            shard = os.path.join(os.path.dirname(path), name)
+            found.update({info.name: replace(info, path=shard) for info in inspect(shard)})
+        return [found[name] for name in weight_map if name in found]
+    with _load.opened(f, "inspect") as source:
+        if not source.is_pt():
+            rows = _format.read_safetensors(source.handle, source.path, source.base).tensors
+            return [TensorInfo(n, _TORCH.get(k, k), tuple(s), b + source.base, e - b) for n, k, s, b, e in rows]
+        file = _format.read_pt(source.handle, source.path, source.base)
+        base = source.base
+    if not file.storages:
         return []
-    torch = _torch()
-    storages = [torch.UntypedStorage(size, device="meta") for _, size, _, _ in places]
-    begins = {s._cdata: offset for s, (offset, _, _, _) in zip(storages, places, strict=True)}
+    state, numbers = _load.skeleton(file)
     out = []
-    for name, tensor in _tensors(read.objects(storages), "", set()):
-        begin = begins[tensor.untyped_storage()._cdata] + tensor.storage_offset() * tensor.element_size()
+    for name, tensor in _load.tensors(state, "", set()):
+        begin = base + file.storages[numbers[tensor.untyped_storage()._cdata]][0]
+        begin += tensor.storage_offset() * tensor.element_size()
         dtype = str(tensor.dtype).removeprefix("torch.")
         out.append(TensorInfo(name, dtype, tuple(tensor.shape), begin, tensor.nbytes))
     return out
-
-
-def _tensors(obj: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    if isinstance(obj, _torch().Tensor):
-        yield name, obj
-    elif isinstance(obj, (dict, list, tuple)) and id(obj) not in seen:
-        seen.add(id(obj))
-        for key, value in obj.items() if isinstance(obj, dict) else enumerate(obj):
-            yield from _tensors(value, f"{name}.{key}" if name else str(key), seen)

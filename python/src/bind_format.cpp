@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of formats for penstock/_state.py: made of objects, written by the engine; read, and
 // made into objects. Private: what users see is save(), load() and inspect().
+#include "base/align.hpp"
+#include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "bind.hpp"
+#include "checkpoint/file_reader.hpp"
 #include "checkpoint/file_writer.hpp"
+#include "checkpoint/piece_sums.hpp"
+#include "checkpoint/replace.hpp"
+#include "checkpoint/sum_table.hpp"
 #include "engine_object.hpp"
 #include "file_image_object.hpp"
-#include "format/crc32.hpp"
+#include "file_object.hpp"
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
 #include "format/torch_file.hpp"
 #include "names.hpp"
 #include "progress.hpp"
-#include "state.hpp"
 #include "without_gil.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -24,12 +29,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 namespace penstock::python {
@@ -38,16 +42,21 @@ namespace {
 
 constexpr std::size_t kCrcPieceBytes = std::size_t{4} << 20;
 
-// A file by its descriptor, for the few small reads that a format asks for.
+constexpr std::uint64_t kWriteBytes = 16 * base::kMiB;
+constexpr std::array<std::byte, base::kPageBytes> kZeros{};
+
+// A file by its descriptor, from a byte of it on, for the few small reads that a format asks for.
 class DescriptorSource final : public format::ByteSource {
 public:
-    explicit DescriptorSource(int fd) : fd_(fd) {
+    DescriptorSource(int fd, std::uint64_t base) : fd_(fd), base_(base) {
         struct stat info {};
-        size_ = ::fstat(fd, &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
+        const auto bytes = ::fstat(fd, &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
+        size_ = bytes - std::min(bytes, base);
     }
     [[nodiscard]] std::uint64_t size() const override { return size_; }
     [[nodiscard]] format::Result<void> read(std::uint64_t offset,
                                             std::span<std::byte> into) override {
+        offset += base_;
         while (!into.empty()) {
             const ssize_t got = ::pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
             if (got < 0 && errno == EINTR) {
@@ -69,50 +78,41 @@ public:
 
 private:
     int fd_;
+    std::uint64_t base_;
     std::uint64_t size_ = 0;
 };
 
-// The CRC of each payload, on all cores: pieces in any order, put together at the end.
-std::vector<std::uint32_t> crcs_of(const std::vector<StorageMemory>& payloads) {
-    struct Part {
-        const std::byte* data;
-        std::size_t bytes;
-        std::uint32_t crc;
-    };
-    std::vector<Part> parts;
-    std::size_t total = 0;
-    for (const StorageMemory& p : payloads) {
-        for (std::size_t at = 0; at < p.bytes; at += kCrcPieceBytes) {
-            parts.push_back({p.data + at, std::min(kCrcPieceBytes, p.bytes - at), 0});
-            total += parts.back().bytes;
+std::span<const std::byte> span_of(const nb::bytes& bytes) {
+    return std::as_bytes(std::span(bytes.c_str(), bytes.size()));
+}
+
+// What a file is, whoever has its bytes: a descriptor, or bytes themselves.
+template <typename Read>
+auto with_source(nb::handle file, std::uint64_t base, Read read) {
+    if (PyBytes_Check(file.ptr())) {
+        const auto bytes = span_of(nb::cast<nb::bytes>(file));
+        const WithoutGil nogil;
+        format::MemorySource source(bytes);
+        return read(source);
+    }
+    const int fd = nb::cast<int>(file);
+    const WithoutGil nogil;
+    DescriptorSource source(fd, base);
+    return read(source);
+}
+
+// What a format finds wrong with a file is the file's fault.
+template <typename T>
+T unwrap_of_file(format::Result<T>&& result, const std::string& path) {
+    if (!result) {
+        base::Error error = std::move(result.error());
+        if (error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kEndOfFile) {
+            error.code = ErrorCode::kDamaged;
         }
+        error.path = path;
+        base::raise(error);
     }
-    std::atomic<std::size_t> next{0};
-    const auto work = [&] {
-        for (std::size_t i = next++; i < parts.size(); i = next++) {
-            parts[i].crc = format::crc32({parts[i].data, parts[i].bytes});
-        }
-    };
-    const std::size_t threads =
-        total < 2 * kCrcPieceBytes ? 1 : std::max(1U, std::thread::hardware_concurrency());
-    std::vector<std::thread> others;
-    for (std::size_t i = 1; i < std::min(threads, parts.size()); ++i) {
-        others.emplace_back(work);
-    }
-    work();
-    for (std::thread& thread : others) {
-        thread.join();
-    }
-    std::vector<std::uint32_t> out;
-    std::size_t part = 0;
-    for (const StorageMemory& p : payloads) {
-        std::uint32_t crc = 0;
-        for (std::size_t at = 0; at < p.bytes; at += kCrcPieceBytes, ++part) {
-            crc = format::crc32_combine(crc, parts[part].crc, parts[part].bytes);
-        }
-        out.push_back(crc);
-    }
-    return out;
+    return std::move(*result);
 }
 
 void save(FileImageObject& self, const std::string& path, nb::handle progress) {
@@ -122,35 +122,167 @@ void save(FileImageObject& self, const std::string& path, nb::handle progress) {
     });
 }
 
+// In the order of the file, to a Python function: for whatever is not a file of the system.
+void write_to(FileImageObject& self, nb::handle write, nb::handle progress) {
+    const std::uint64_t total = self.image.file().total_bytes();
+    {
+        const WithoutGil nogil;
+        checkpoint::PieceSums sums(self.image);
+        for (const std::size_t payload : self.image.sums_in({0, total})) {
+            while (!sums.await(payload, kSignalSlice)) {
+            }
+            self.image.set_sums(payload, sums.of(payload));
+        }
+    }
+    for (const auto range : format::cut_ranges(total, base::kPageBytes, kWriteBytes)) {
+        for (const format::PieceSlice& slice : self.image.file().slices(range)) {
+            const void* memory = slice.literal;
+            if (slice.kind == format::Piece::Kind::kPayload) {
+                memory = self.image.payloads()[slice.payload].data() + slice.payload_offset;
+            } else if (slice.kind == format::Piece::Kind::kZeros) {
+                PENSTOCK_ASSERT(slice.bytes <= kZeros.size());
+                memory = kZeros.data();
+            }
+            const nb::object view =
+                checked(PyMemoryView_FromMemory(static_cast<char*>(const_cast<void*>(memory)),
+                                                static_cast<Py_ssize_t>(slice.bytes), PyBUF_READ));
+            write(view);
+            view.attr("release")();  // nobody keeps a share of memory that is not Python's
+        }
+        if (!progress.is_none()) {
+            progress(range.end, total);
+        }
+    }
+}
+
+// A file that somebody else writes, by the name of its temporary file.
+class ReplacementObject {
+public:
+    explicit ReplacementObject(const std::string& path)
+        : replacement_(std::in_place, FileSystem::local(), path) {}
+    [[nodiscard]] const checkpoint::Replacement& get() const {
+        if (!replacement_) {
+            raise_value("the file is closed");
+        }
+        return *replacement_;
+    }
+    void commit() {
+        static_cast<void>(get());
+        const WithoutGil nogil;
+        replacement_->commit();
+        replacement_.reset();
+    }
+    void give_up() {
+        const WithoutGil nogil;
+        replacement_.reset();
+    }
+
+private:
+    std::optional<checkpoint::Replacement> replacement_;
+};
+
 struct PtFile {
     format::torch_file::File file;
 };
 
-PtFile read_pt(int fd, bool check_crcs) {
-    const WithoutGil nogil;
-    DescriptorSource source(fd);
-    return PtFile{base::unwrap(format::torch_file::read(source, check_crcs))};
+PtFile read_pt(nb::handle file, const std::string& path, std::uint64_t base) {
+    return with_source(file, base, [&](format::ByteSource& source) {
+        return PtFile{unwrap_of_file(format::torch_file::read(source), path)};
+    });
 }
 
-// (name, type, shape, begin, end) each, offsets in the file; the metadata.
-nb::object read_safetensors(int fd) {
-    DescriptorSource source(fd);
-    std::vector<std::byte> head(std::min<std::uint64_t>(8, source.size()));
-    base::unwrap(source.read(0, head));
-    head.resize(8 + base::unwrap(format::safetensors::header_bytes(head, source.size())));
-    base::unwrap(source.read(0, head));
-    const auto header = base::unwrap(format::safetensors::read_header(head, source.size()));
-    nb::list tensors;
-    for (const auto& t : header.tensors) {
-        tensors.append(nb::make_tuple(t.name, std::string(format::safetensors::name_of(t.type)),
-                                      nb::cast(t.shape), header.data_begin + t.begin,
-                                      header.data_begin + t.end));
+struct SafetensorsFile {
+    format::safetensors::Header header;
+    std::optional<checkpoint::SumTable> table;
+};
+
+SafetensorsFile read_safetensors(nb::handle file, const std::string& path, std::uint64_t base) {
+    return with_source(file, base, [&](format::ByteSource& source) {
+        std::vector<std::byte> head(std::min<std::uint64_t>(8, source.size()));
+        base::unwrap(source.read(0, head));
+        head.resize(8 +
+                    unwrap_of_file(format::safetensors::header_bytes(head, source.size()), path));
+        base::unwrap(source.read(0, head));
+        SafetensorsFile out;
+        out.header = unwrap_of_file(format::safetensors::read_header(head, source.size()), path);
+        out.table = checkpoint::parse_sum_table(out.header, path);
+        return out;
+    });
+}
+
+// (name, type, shape, begin, end) each, offsets in the file.
+nb::list tensors_of(const SafetensorsFile& self) {
+    nb::list out;
+    for (const auto& t : self.header.tensors) {
+        out.append(nb::make_tuple(t.name, std::string(format::safetensors::name_of(t.type)),
+                                  nb::cast(t.shape), self.header.data_begin + t.begin,
+                                  self.header.data_begin + t.end));
     }
-    nb::dict metadata;
-    for (const auto& [key, value] : header.metadata) {
-        metadata[nb::cast(key)] = nb::cast(value);
+    return out;
+}
+
+nb::dict metadata_of(const SafetensorsFile& self) {
+    nb::dict out;
+    for (const auto& [key, value] : self.header.metadata) {
+        out[nb::cast(key)] = nb::cast(value);
     }
-    return nb::make_tuple(tensors, metadata);
+    return out;
+}
+
+// Whole pieces of a tensor and their sums; those of an end that lies inside a piece stay unchecked.
+void find_sums(checkpoint::Wanted& wanted, std::size_t tensor, const SafetensorsFile& file) {
+    const auto& t = file.header.tensors.at(tensor);
+    const std::uint64_t piece_bytes = file.table->piece_bytes;
+    const std::uint64_t at = wanted.offset - file.header.data_begin - t.begin;
+    const std::uint64_t end = at + wanted.into.size();
+    if (at % piece_bytes != 0 || (end % piece_bytes != 0 && end != t.end - t.begin)) {
+        return;
+    }
+    wanted.piece_bytes = piece_bytes;
+    wanted.sums = std::span(file.table->sums)
+                      .subspan(file.table->first[tensor] + at / piece_bytes,
+                               (wanted.into.size() + piece_bytes - 1) / piece_bytes);
+}
+
+// `rows`: (offset, address, bytes, CRC or 0, tensor or -1) each. What is wrong with one of them:
+// (its number, offset, bytes, expected, found), or None.
+nb::object read_rows(nb::handle file, nb::list rows, const SafetensorsFile* sums, bool fresh,
+                     nb::handle progress) {
+    std::vector<checkpoint::Wanted> wanted;
+    wanted.reserve(nb::len(rows));
+    for (const nb::handle row : rows) {
+        checkpoint::Wanted w;
+        w.offset = nb::cast<std::uint64_t>(row[0]);
+        w.into = {reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(row[1])),
+                  nb::cast<std::size_t>(row[2])};
+        w.crc = nb::cast<std::uint32_t>(row[3]);
+        const auto tensor = nb::cast<std::int64_t>(row[4]);
+        if (sums != nullptr && sums->table && tensor >= 0 && !w.into.empty()) {
+            find_sums(w, static_cast<std::size_t>(tensor), *sums);
+        }
+        wanted.push_back(w);
+    }
+    std::optional<checkpoint::WrongSum> wrong;
+    if (PyBytes_Check(file.ptr())) {
+        const auto bytes = span_of(nb::cast<nb::bytes>(file));
+        const WithoutGil nogil;
+        for (const checkpoint::Wanted& w : wanted) {
+            PENSTOCK_ASSERT(w.offset <= bytes.size() && w.into.size() <= bytes.size() - w.offset);
+            std::copy_n(bytes.data() + w.offset, w.into.size(), w.into.data());
+        }
+        wrong = checkpoint::check_sums(wanted);
+    } else {
+        const File open = nb::cast<const FileObject&>(file).file;
+        const std::shared_ptr<Engine> engine = opened(default_engine());
+        run_with_progress(progress, [&](const Progress& told) {
+            wrong = checkpoint::read_file(*engine, open, wanted, {.fresh = fresh}, told);
+        });
+    }
+    if (!wrong) {
+        return nb::none();
+    }
+    return nb::make_tuple(wrong->wanted, wrong->offset, wrong->bytes, wrong->expected,
+                          wrong->found);
 }
 
 }  // namespace
@@ -163,7 +295,8 @@ void bind_format(nb::module_& parent) {
         .def_prop_ro("payload_bytes",
                      [](const FileImageObject& f) { return f.image.payload_bytes(); })
         .def("save", save, nb::arg("path"), nb::arg("progress").none() = nb::none(),
-             "Puts it under a path, whole, durable and atomic. progress: (done, total) in bytes.");
+             "Puts it under a path, whole, durable and atomic. progress: (done, total) in bytes.")
+        .def("write_to", write_to, nb::arg("write"), nb::arg("progress").none() = nb::none());
     nb::class_<PtFile>(m, "PtFile")
         .def_prop_ro(
             "legacy",
@@ -186,21 +319,30 @@ void bind_format(nb::module_& parent) {
     m.def("image_of_state", image_of_state, nb::arg("object").none(), nb::arg("folder"));
     m.def("image_of_tensors", image_of_tensors, nb::arg("tensors"), nb::arg("metadata"),
           nb::arg("checksums") = true);
-    m.def("read_pt", read_pt, nb::arg("fd"), nb::arg("check_crcs") = false);
-    m.def("read_safetensors", read_safetensors, nb::arg("fd"));
+    nb::class_<SafetensorsFile>(m, "SafetensorsFile")
+        .def_prop_ro("tensors", tensors_of, "(name, type, shape, begin, end) each")
+        .def_prop_ro("metadata", metadata_of)
+        .def_prop_ro("piece_bytes",
+                     [](const SafetensorsFile& f) { return f.table ? f.table->piece_bytes : 0; });
+    m.def("read_pt", read_pt, nb::arg("file"), nb::arg("path"), nb::arg("base") = 0,
+          "file: a descriptor, or bytes.");
+    m.def("read_safetensors", read_safetensors, nb::arg("file"), nb::arg("path"),
+          nb::arg("base") = 0);
+    m.def("read_rows", read_rows, nb::arg("file"), nb::arg("rows"), nb::arg("sums").none(),
+          nb::arg("fresh"), nb::arg("progress").none());
     m.def(
         "parse_shard_index",
-        [](const nb::bytes& text) {
-            return base::unwrap(format::parse_shard_index({text.c_str(), text.size()})).weight_map;
+        [](const nb::bytes& text, const std::string& path) {
+            return unwrap_of_file(format::parse_shard_index({text.c_str(), text.size()}), path)
+                .weight_map;
         },
-        nb::arg("json"), "(tensor, file) each");
-    m.def(
-        "crc32",
-        [](std::uintptr_t address, std::size_t bytes) {
-            const WithoutGil nogil;
-            return crcs_of({{reinterpret_cast<std::byte*>(address), bytes, {}}})[0];
-        },
-        nb::arg("address"), nb::arg("bytes"));
+        nb::arg("json"), nb::arg("path") = "", "(tensor, file) each");
+    nb::class_<ReplacementObject>(m, "Replacement")
+        .def(nb::init<const std::string&>(), nb::arg("path"))
+        .def_prop_ro("temporary",
+                     [](const ReplacementObject& r) { return path_object(r.get().temporary()); })
+        .def("commit", &ReplacementObject::commit)
+        .def("give_up", &ReplacementObject::give_up);
 }
 
 }  // namespace penstock::python
