@@ -161,8 +161,7 @@ class Mapped:
 def _read(
     source: Source, rows: list[tuple[int, int, int, int, int]], sums: Any, fresh: bool, report: Any, name_of: Any
 ) -> None:
-    """rows: (offset, address, bytes, CRC or 0, tensor of `sums` or -1) each. name_of(i): for messages."""
-    rows = [row for row in rows if row[2]]
+    """rows: (offset, address, bytes, CRC or 0, tensor of `sums` or -1) each. name_of(number of a row): for messages."""
     if source.in_memory:
         wrong = _format.read_rows(source.handle, rows, sums, fresh, report)
     else:
@@ -177,7 +176,7 @@ def _read(
     if wrong is not None:
         i, offset, size, expected, found = wrong
         raise Damaged(
-            f"load: '{source.path}': {name_of(rows[i])}: its {size} bytes from {offset} on have the checksum "
+            f"load: '{source.path}': {name_of(i)}: its {size} bytes from {offset} on have the checksum "
             f"{found:08x}, and the file says {expected:08x}: they were damaged; restore the file from a copy",
             path=source.path,
             offset=offset,
@@ -251,12 +250,11 @@ def _fetch(source: Source, wishes: list[Wish], sums: Any, mapped: bool, report: 
         memory: Any = Mapped(source, stretches)
     else:
         memory = Fresh(stretches)
-        rows, names = [], {}
+        rows = []
         for i, (wish, (offset, size)) in enumerate(zip(wishes, stretches, strict=True)):
             crc = wish.crc if size == wish.size else 0
             rows.append((offset, memory.address(i), size, crc, wish.number))
-            names[memory.address(i)] = wish.name
-        _read(source, rows, sums, True, report, lambda row: f"tensor {names[row[1]]!r}")
+        _read(source, rows, sums, True, report, lambda i: f"tensor {wishes[i].name!r}")
     out = {}
     for i, (wish, (begin, _)) in enumerate(zip(wishes, pieces, strict=True)):
         tensor = _tensor_over(memory.storage(i, wish.first - begin, wish.length), wish.view)
@@ -292,8 +290,7 @@ def _fill(source: Source, wishes: list[Wish], into: dict[str, Any], sums: Any, r
         whole = wish.first == 0 and wish.length == wish.size and _plain(wish.view)
         (direct if whole and target.device.type == "cpu" and _plain(target) else others).append(wish)
     rows = [(w.begin, into[w.name].data_ptr(), w.length, w.crc, w.number) for w in direct]
-    names = {into[w.name].data_ptr(): w.name for w in direct}
-    _read(source, rows, sums, False, report, lambda row: f"tensor {names[row[1]]!r}")
+    _read(source, rows, sums, False, report, lambda i: f"tensor {direct[i].name!r}")
     torch = _torch()
     with torch.no_grad():
         for name, tensor in _fetch_whole(source, others, sums).items():
@@ -307,7 +304,7 @@ def _fetch_whole(source: Source, wishes: list[Wish], sums: Any) -> dict[str, Any
     storages = sorted({(w.begin, w.size, w.crc) for w in wishes})
     memory = Fresh([(begin, size) for begin, size, _ in storages])
     rows = [(begin, memory.address(i), size, crc, -1) for i, (begin, size, crc) in enumerate(storages)]
-    _read(source, rows, None, True, None, lambda row: f"the storage at {row[0]}")
+    _read(source, rows, None, True, None, lambda i: f"the storage of tensor {_first_of(wishes, storages[i]).name!r}")
     made = {key: memory.storage(i, 0, key[1]) for i, key in enumerate(storages)}
     torch = _torch()
     out = {}
@@ -317,6 +314,10 @@ def _fetch_whole(source: Source, wishes: list[Wish], sums: Any) -> dict[str, Any
         tensor = tensor.conj() if w.view.is_conj() else tensor
         out[w.name] = torch._neg_view(tensor) if w.view.is_neg() else tensor
     return out
+
+
+def _first_of(wishes: list[Wish], storage: tuple[int, int, int]) -> Wish:
+    return next(w for w in wishes if (w.begin, w.size, w.crc) == storage)
 
 
 def _replaced(obj: Any, by: dict[int, Any], done: dict[int, Any]) -> Any:
@@ -401,7 +402,7 @@ def load_pt(source: Source, map_location: Any, into: Any, names: Any, mapped: bo
     else:
         memory = Fresh(stretches)
         rows = [(offset, memory.address(i), size, crc, -1) for i, (offset, size, _, crc) in enumerate(places)]
-        _read(source, rows, None, True, report, lambda row: _name_at(file, row[0]))
+        _read(source, rows, None, True, report, lambda i: _name_at(file, places[i][0]))
     storages = [memory.storage(i, 0, size) for i, (_, size, _, _) in enumerate(places)]
     located = [_located(s, location, map_location) for s, (_, _, location, _) in zip(storages, places, strict=True)]
     return file.objects(located)

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""save(): to files, shards, through FileWriter; progress, Ctrl-C, a full disk; the arguments of torch.save."""
+
+import io
+import json
+import os
+import pickle
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import penstock
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def state():
+    torch.manual_seed(5)
+    return {
+        "a": torch.randn(700, 1000),
+        "b": [torch.arange(7), "text"],
+        "c": {"d": torch.ones(3, dtype=torch.bfloat16)},
+    }
+
+
+def same(a, b):
+    assert torch.equal(a["a"], b["a"]) and torch.equal(a["b"][0], b["b"][0]) and a["b"][1] == b["b"][1]
+    assert torch.equal(a["c"]["d"], b["c"]["d"])
+
+
+# ---- as torch.save
+
+
+def test_torchs_own_arguments(tmp_path):
+    path = tmp_path / "state.pt"
+    penstock.save(state(), path, pickle, 2, True, False)
+    penstock.save(obj=state(), f=path, pickle_module=pickle, pickle_protocol=4)
+    same(state(), torch.load(path))
+    for arguments, text in [
+        ({"pickle_module": json}, "pickle_module"),
+        ({"pickle_protocol": 1}, "pickle_protocol"),
+        ({"_use_new_zipfile_serialization": False}, "legacy"),
+        ({"metadata": {"a": "b"}}, "metadata"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            penstock.save(state(), path, **arguments)
+    with pytest.raises(TypeError, match="strings"):
+        penstock.save({}, tmp_path / "m.safetensors", metadata={"a": 1})
+    same(state(), torch.load(path))
+
+
+class Short(io.RawIOBase):
+    """A raw file that takes little at a time."""
+
+    def __init__(self):
+        self.data = b""
+
+    def writable(self):
+        return True
+
+    def write(self, piece):
+        taken = bytes(piece[:70_001])
+        self.data += taken
+        return len(taken)
+
+
+def test_files_are_written_from_where_they_stand(tmp_path):
+    stream = io.BytesIO()
+    stream.write(b"head")
+    penstock.save(state(), stream)
+    stream.seek(4)
+    same(state(), penstock.load(stream))
+    assert stream.read() == b""
+    short = Short()
+    penstock.save(state(), short)
+    same(state(), torch.load(io.BytesIO(short.data)))
+    with open(tmp_path / "a.pt", "wb") as file:
+        penstock.save(state(), file)
+        assert file.tell() == os.path.getsize(file.name) or file.flush() is None
+    same(state(), torch.load(tmp_path / "a.pt"))
+    with pytest.raises(TypeError, match="text file"):
+        penstock.save(state(), io.StringIO())
+
+    class Full(io.BytesIO):
+        def write(self, piece):
+            raise OSError(28, "no room")
+
+    with pytest.raises(OSError, match="no room"):
+        penstock.save(state(), Full())
+
+
+# ---- progress, Ctrl-C, a full disk
+
+
+def test_progress_is_told_and_may_raise(tmp_path):
+    path = tmp_path / "state.pt"
+    seen = []
+    penstock.save(state(), path, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (path.stat().st_size, path.stat().st_size)
+    seen.clear()
+    penstock.load(path, progress=lambda done, total: seen.append((done, total)))
+    assert seen and seen[-1][0] == seen[-1][1] > 2_800_000
+
+    def refuse(done, total):
+        raise RuntimeError("enough")
+
+    before = path.read_bytes()
+    with pytest.raises(RuntimeError, match="enough"):
+        penstock.save({"a": torch.zeros(1 << 20)}, path, progress=refuse)
+    with pytest.raises(RuntimeError, match="enough"):
+        penstock.load(path, progress=refuse)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["state.pt"]
+    with pytest.raises(TypeError, match="progress"):
+        penstock.save(state(), path, progress="yes")
+
+
+def test_the_line_of_progress(capsys, monkeypatch):
+    from penstock import _progress
+
+    now = [0.0]
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
+    line = _progress.reporter(True, "save")
+    for second in range(31):
+        now[0] = float(second)
+        line(second << 30, 30 << 30)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4 and lines[-1].startswith("penstock save: 30.00 of 30.00 GiB (100 %), 1.00 GiB/s")
+    quick = _progress.reporter(True, "save")
+    quick(5, 5)
+    assert capsys.readouterr().err == "" and _progress.reporter(False, "save") is None
+
+
+def test_ctrl_c_leaves_the_old_file(tmp_path):
+    path = tmp_path / "state.pt"
+    penstock.save([1], path)
+    before = path.read_bytes()
+
+    def interrupt(done, total):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        penstock.save({"a": torch.zeros(40 << 20, dtype=torch.uint8)}, path, progress=interrupt)
+        for _ in range(100):
+            pass
+    assert os.listdir(tmp_path) == ["state.pt"]
+    # The signal may come with the last call, when all is written: then the new file is whole.
+    assert path.read_bytes() == before or penstock.load(path)["a"].numel() == 40 << 20
+
+
+FULL = """
+    import os, penstock, pytest, torch
+    penstock.save({"a": torch.ones(100)}, "small.pt")
+    with pytest.raises(OSError, match="bytes are missing") as caught:
+        penstock.save({"a": torch.zeros(30 << 20, dtype=torch.uint8)}, "small.pt")
+    assert caught.value.errno == 28 and os.listdir(".") == ["small.pt"]
+    assert penstock.load("small.pt")["a"].sum() == 100
+    with pytest.raises(OSError) as caught:
+        with penstock.FileWriter("small.pt", buffer_bytes=1 << 20) as file:
+            torch.save({"a": torch.zeros(30 << 20, dtype=torch.uint8)}, file)
+    assert caught.value.errno == 28 and os.listdir(".") == ["small.pt"]
+    assert penstock.load("small.pt")["a"].sum() == 100
+"""
+
+
+def test_a_full_disk(tmp_path):
+    if os.getuid() != 0:
+        pytest.skip("needs root")
+    script = "mount -t tmpfs -o size=8m none . && cd . && cd $PWD && exec " + sys.executable + ' -c "$SCRIPT"'
+    environment = {**os.environ, "SCRIPT": textwrap.dedent(FULL)}
+    made = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    if "unshare" in made.stderr or "mount:" in made.stderr:
+        pytest.skip("needs a mount namespace")
+    assert made.returncode == 0, made.stderr
+
+
+# ---- an index of shards
+
+
+def weights():
+    torch.manual_seed(2)
+    return {f"layer.{i}": torch.randn(100, 100) for i in range(7)}
+
+
+def test_shards(tmp_path):
+    path = tmp_path / "model.safetensors.index.json"
+    penstock.save(weights(), path, shard_bytes=100_000, metadata={"format": "pt", "by": "us"})
+    index = json.loads(path.read_text())
+    assert index["metadata"] == {"total_size": 280_000} and sorted(index["weight_map"]) == sorted(weights())
+    assert sorted(set(index["weight_map"].values())) == [f"model-{i:05d}-of-00004.safetensors" for i in range(1, 5)]
+    found = penstock.load(path)
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights().items())
+    assert sorted(os.listdir(tmp_path)) == sorted({*index["weight_map"].values(), path.name})
+    assert [info.name for info in penstock.inspect(path)] == list(weights())
+    # Again, over it: shards of both are there until the index has changed, and then those of one.
+    penstock.save({name: tensor + 1 for name, tensor in weights().items()}, path, shard_bytes=100_000)
+    found = penstock.load(path)
+    assert all(torch.equal(found[name], tensor + 1) for name, tensor in weights().items())
+    shards = set(json.loads(path.read_text())["weight_map"].values())
+    assert len(shards) == 4 and sorted(os.listdir(tmp_path)) == sorted({*shards, path.name})
+    # What fails on the way leaves nothing.
+    with pytest.raises(TypeError):
+        penstock.save({**weights(), "x": 1}, path)
+
+    def refuse(done, total):
+        if done > 100_000:
+            raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError):
+        penstock.save(weights(), path, shard_bytes=100_000, progress=refuse)
+    assert sorted(os.listdir(tmp_path)) == sorted({*shards, path.name})
+    with pytest.raises(ValueError, match="shard_bytes"):
+        penstock.save(weights(), path, shard_bytes=0)
+
+
+# ---- FileWriter
+
+
+def test_file_writer_takes_what_torch_save_writes(tmp_path):
+    path = tmp_path / "state.pt"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    for legacy in (False, True):
+        with penstock.FileWriter(path, buffer_bytes=1 << 20) as file:
+            torch.save(state(), file, _use_new_zipfile_serialization=not legacy)
+            assert not file.closed and file.tell() > 2_800_000
+        assert file.closed and stat.S_IMODE(path.stat().st_mode) == 0o640
+        same(state(), torch.load(path))
+        same(state(), penstock.load(path))
+    file.close()
+    with pytest.raises(ValueError, match="closed"):
+        file.write(b"x")
+    assert os.listdir(tmp_path) == ["state.pt"]
+
+
+def test_file_writer_that_fails_or_is_dropped_changes_nothing(tmp_path):
+    path = tmp_path / "link.pt"
+    (tmp_path / "state.pt").write_bytes(b"old")
+    path.symlink_to("state.pt")
+    with pytest.raises(ZeroDivisionError), penstock.FileWriter(path) as file:
+        file.write(b"new")
+        raise ZeroDivisionError
+    file = penstock.FileWriter(path)
+    file.write(b"new")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del file
+    assert [w.category for w in caught] == [ResourceWarning]
+    assert path.read_bytes() == b"old" and sorted(os.listdir(tmp_path)) == ["link.pt", "state.pt"]
+    file = penstock.FileWriter(path)
+    pickle.dump([1, 2], file)
+    file.close()
+    assert path.is_symlink() and pickle.loads(path.read_bytes()) == [1, 2]
+    with pytest.raises(FileNotFoundError):
+        penstock.FileWriter(tmp_path / "no" / "file")
+    with pytest.raises(TypeError, match="give a path"):
+        penstock.FileWriter(5)
