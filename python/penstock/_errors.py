@@ -93,7 +93,9 @@ _ALL: tuple[type[Error], ...] = (Error, EndOfFile, Cancelled, WouldBlock, Unsupp
 _BY_NAME = {made.__name__: made for made in _ALL}
 
 # penstock::ErrorCode
-_INVALID_ARGUMENT, _SYSTEM, _END_OF_FILE, _CANCELLED, _WOULD_BLOCK, _UNSUPPORTED, _OUT_OF_MEMORY, _CLOSED, _DAMAGED = range(1, 10)
+_INVALID_ARGUMENT, _SYSTEM, _END_OF_FILE, _CANCELLED, _WOULD_BLOCK, _UNSUPPORTED, _OUT_OF_MEMORY, _CLOSED, _DAMAGED = (
+    range(1, 10)
+)
 
 
 def _remake(name: str, *arguments: Any) -> Error:
