@@ -25,6 +25,8 @@ namespace {
 
 // What a file system takes for folders and the ends of files.
 constexpr std::uint64_t kSlackBytes = std::uint64_t{64} << 10;
+// From here on the manifest is worth a thread.
+constexpr std::size_t kTensorsForAThread = 4096;
 
 // A file system without hard links, a file with too many of them, one that may not be linked.
 bool cannot_link(const Error& error) {
@@ -74,7 +76,11 @@ void SaveJob::run() {
         changed_ = sums_->compare(before_, last_.manifest.shards, progress_);
     }
     plan();
-    draft_manifest();
+    if (std::any_of(state_.tensors.begin(), state_.tensors.end(), is_slice)) {
+        // That slices do not overlap is the one thing that check_state() leaves open.
+        draft_manifest();
+        check_draft();
+    }
     std::string random;
     append_hex(random, context_.random());
     path_ = join(context_.folders.front(), unfinished_name(generation_, random));
@@ -84,8 +90,6 @@ void SaveJob::run() {
         link_shards();
         place();
         write_shards();
-        name_folders();
-        fill_sums();
         write_metadata();
         commit();
     } catch (...) {
@@ -134,16 +138,11 @@ bool SaveJob::link(const Part& part) {
 
 // What cannot be linked is written: its bytes are at hand, and known to be good.
 void SaveJob::link_shards() {
-    bool again = false;
     for (Part& part : parts_) {
         if (part.plan.linked != kNoShard && !link(part)) {
             part.plan.linked = kNoShard;
             lay_out(part);
-            again = true;
         }
-    }
-    if (again) {
-        draft_manifest();
     }
 }
 
@@ -211,8 +210,19 @@ void SaveJob::write_shards() {
         shards.push_back(std::move(shard));
     }
     progress_.set_total(total);
+    const auto policy =
+        state_.tensors.size() < kTensorsForAThread ? std::launch::deferred : std::launch::async;
+    drafting_ = std::async(policy, [this] { draft_manifest(); });
     writer_->write(
-        shards, [this] { return sums_ && sums_->step(); }, progress_);
+        shards,
+        [this] {
+            if (sums_ && sums_->step()) {
+                return true;
+            }
+            render_texts();
+            return false;
+        },
+        progress_);
 }
 
 void SaveJob::name_folders() {
@@ -248,7 +258,10 @@ void SaveJob::fill_sums() {
     }
 }
 
-void SaveJob::write_metadata() {
+void SaveJob::render_texts() {
+    drafting_.get();
+    name_folders();
+    fill_sums();
     format::ShardIndex index;
     index.total_bytes = 0;
     for (const Part& part : parts_) {
@@ -257,11 +270,16 @@ void SaveJob::write_metadata() {
         }
         *index.total_bytes += part.plan.bytes;
     }
-    writer_->write_text(join(path_, kIndexName), base::unwrap(format::render_shard_index(index)));
+    index_text_ = base::unwrap(format::render_shard_index(index));
+    manifest_text_ = render(manifest_);
+}
+
+void SaveJob::write_metadata() {
+    writer_->write_text(join(path_, kIndexName), index_text_);
     if (options_.pinned) {
         writer_->write_text(join(path_, kPinnedName), "");
     }
-    writer_->write_text(join(path_, kManifestName), render(manifest_));
+    writer_->write_text(join(path_, kManifestName), manifest_text_);
     progress_.tick();
     writer_->finish();
     progress_.tick(true);

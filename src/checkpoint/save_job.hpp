@@ -4,8 +4,9 @@
 //   1. which tensors changed; which shards are linked, which are written, and with what in them
 //   2. a folder of a name that no reader looks at; links
 //   3. is there room? Nothing is written before that is known
-//   4. shards, each preallocated, written, made durable; their sums are computed meanwhile
-//   5. index and manifest, durable
+//   4. shards, each preallocated, written, made durable; sums, index and manifest are made
+//      meanwhile
+//   5. index and manifest written, durable
 //   6. the folders' names durable; rename to the name that readers look for; its parent durable
 //
 // Whatever fails before the end of 6: everything is taken away, and what was there before stays.
@@ -23,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -77,6 +79,7 @@ private:
     [[nodiscard]] bool is_linkable(const Shard& shard, std::uint32_t& folder) const;
     void lay_out(Part& part);
     void draft_manifest();
+    void check_draft() const;
     void add_shard(const Part& part);
     [[nodiscard]] Slice& slice_in_manifest(std::size_t tensor);
 
@@ -88,6 +91,7 @@ private:
     void write_shards();
     void name_folders();
     void fill_sums();
+    void render_texts();
     void write_metadata();
     void commit();
     void take_away() noexcept;
@@ -107,6 +111,9 @@ private:
     std::vector<Part> parts_;
     Manifest manifest_;
     std::vector<std::pair<std::size_t, std::size_t>> slice_of_;  // tensor -> manifest's, slice
+    std::future<void> drafting_;  // of the manifest, on a thread of its own
+    std::string index_text_;
+    std::string manifest_text_;
     ProgressClock progress_;
     std::unique_ptr<ChunkSums> sums_;
     std::unique_ptr<ShardWriter> writer_;

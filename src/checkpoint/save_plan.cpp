@@ -180,6 +180,9 @@ void SaveJob::draft_manifest() {
     for (const Part& part : parts_) {
         add_shard(part);
     }
+}
+
+void SaveJob::check_draft() const {
     if (const std::string wrong = check_manifest(manifest_); !wrong.empty()) {
         base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint", wrong));
     }

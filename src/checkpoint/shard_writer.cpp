@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kRangeBytes = std::uint64_t{16} << 20;
 // Ranges of a lane with the engine: what it has at a device is less than two.
-constexpr std::size_t kRangesAtOnce = 5;
+constexpr std::size_t kRangesAtOnce = 8;
 // Gathered files, however much the engine would take inline.
 constexpr std::uint64_t kSmallBytesMax = std::uint64_t{16} << 20;
 constexpr std::uint64_t kPageCacheBytesMax = std::uint64_t{1} << 20;
