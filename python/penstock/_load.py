@@ -417,8 +417,9 @@ def skeleton(file: Any) -> tuple[Any, dict[int, int]]:
 
 def _name_at(file: Any, offset: int) -> str:
     state, numbers = skeleton(file)
+    places = file.storages
     for name, tensor in tensors(state, "", set()):
-        if file.storages[numbers[tensor.untyped_storage()._cdata]][0] == offset:
+        if places[numbers[tensor.untyped_storage()._cdata]][0] == offset:
             return f"tensor {name!r}"
     return f"the storage at {offset}"
 
@@ -429,10 +430,10 @@ def _load_some_of_pt(
     state, numbers = skeleton(file)
     found = dict(tensors(state, "", set()))
     selection = _selection(list(found), names, source.path)
-    wishes, locations = [], {}
+    wishes, locations, places = [], {}, file.storages
     for name, index in selection.items():
         view = found[name].detach()
-        offset, size, location, crc = file.storages[numbers[view.untyped_storage()._cdata]]
+        offset, size, location, crc = places[numbers[view.untyped_storage()._cdata]]
         wishes.append(Wish(name, _sliced(view, index, name), offset, size, crc))
         locations[name] = location
     if into is None:

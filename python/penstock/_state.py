@@ -407,13 +407,13 @@ def inspect(f: Any) -> list[TensorInfo]:
             rows = _format.read_safetensors(source.handle, source.path, source.base).tensors
             return [TensorInfo(n, _TORCH.get(k, k), tuple(s), b + source.base, e - b) for n, k, s, b, e in rows]
         file = _format.read_pt(source.handle, source.path, source.base)
-        base = source.base
-    if not file.storages:
+        base, places = source.base, file.storages
+    if not places:
         return []
     state, numbers = _load.skeleton(file)
     out = []
     for name, tensor in _load.tensors(state, "", set()):
-        begin = base + file.storages[numbers[tensor.untyped_storage()._cdata]][0]
+        begin = base + places[numbers[tensor.untyped_storage()._cdata]][0]
         begin += tensor.storage_offset() * tensor.element_size()
         dtype = str(tensor.dtype).removeprefix("torch.")
         out.append(TensorInfo(name, dtype, tuple(tensor.shape), begin, tensor.nbytes))
