@@ -8,17 +8,18 @@ import sys
 from penstock import _core
 
 _PYTHON_COMMANDS = {
-    "ds_io": "penstock.deepnvme.ds_io",
-    "ds_nvme_tune": "penstock.deepnvme.ds_nvme_tune",
-    "report": "penstock.report.__main__",
+    ("checkpoint", "bench"): "penstock.checkpoint_bench.__main__",
+    ("ds_io",): "penstock.deepnvme.ds_io",
+    ("ds_nvme_tune",): "penstock.deepnvme.ds_nvme_tune",
+    ("report",): "penstock.report.__main__",
 }
 
 
 def main() -> int:
     words = sys.argv[1:]
-    module = _PYTHON_COMMANDS.get(words[0]) if words else None
-    if module:
-        return importlib.import_module(module).main(words[1:])
+    for command, module in _PYTHON_COMMANDS.items():
+        if tuple(words[: len(command)]) == command:
+            return importlib.import_module(module).main(words[len(command) :])
     return _core.cli_main(words)
 
 

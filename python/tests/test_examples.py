@@ -1,15 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+# Of a minute's work a part of it.
+ARGUMENTS = {"train_and_kill": ["--kills", "3", "--steps", "60"], "resumable_training": ["--steps", "30"]}
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "python").glob("*.py"))
 
 
 @pytest.mark.parametrize("program", EXAMPLES, ids=lambda p: p.stem)
 def test_example(program, tmp_path):
-    run = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    words = [sys.executable, program, *ARGUMENTS.get(program.stem, [])]
+    run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     assert run.stdout
+
+
+def test_a_kill_changes_no_loss_and_the_comparison_sees_one_bit(tmp_path, monkeypatch):
+    """train_and_kill.py passes above; here its comparison is given a loss that is one bit off."""
+    monkeypatch.syspath_prepend(str(EXAMPLES[0].parent))
+    import train_and_kill
+
+    log = tmp_path / "losses.jsonl"
+    right = 1.5
+    log.write_text(f'\n{{"from": 0}}\n{{"step": 1, "loss": "{right.hex()}"}}\n{{"step": 2, "lo\n\n{{"from": 0}}\n')
+    losses, runs = train_and_kill.read_log(log)
+    assert losses == {1: right} and runs == [(0, [(1, right)]), (0, [])]
+    assert train_and_kill.compare({1: right}, runs) == []
+    off = math.nextafter(right, 2)
+    assert train_and_kill.compare({1: off}, runs) == [(1, right, off)]

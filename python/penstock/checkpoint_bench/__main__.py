@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of `penstock checkpoint bench`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from penstock.checkpoint_bench import _models
+from penstock.deepnvme import _tools
+from penstock.deepnvme._tools import ToolError
+
+_EPILOG = """
+The state has the true names, shapes and element types of the model; its numbers are made on the spot. `full` is what a
+training run has to save: bf16 weights, their fp32 master copy, Adam's two moments (14 bytes a parameter). What does not
+fit in memory (a third of what is free) or on the disk (half of it) is made smaller by leaving out whole blocks, and the
+first line says so.
+
+Every save ends durable on every side: data, file and folder are synced before its clock stops. Loads are cold and go
+to fresh tensors. The sides take turns, in another order each round; figures are medians, with the least and the most.
+fio writes and reads the same number of bytes in blocks of 1 MiB, 16 at once, past the page cache: what the disk gives.
+
+examples:
+  penstock checkpoint bench --model gpt2 --dir /mnt/nvme                 GPT-2 with its optimizer, 1.7 GB
+  penstock checkpoint bench --model llama3-8b --max-bytes 8G             as many blocks of it as 8 GiB hold
+  penstock checkpoint bench --model phi3-mini --state weights --against torch,safetensors
+  penstock checkpoint bench --model gpt2-xl --json bench.json            every round and the environment
+"""
+
+_VERBS = ("save", "load", "async")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock checkpoint bench",
+        description="Saves and loads the state of a model by Penstock, torch, safetensors and fio, in turns.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--model", default="gpt2", metavar="M", help=f"{', '.join(_models.MODELS)} (default gpt2)")
+    add("--state", choices=("full", "weights"), default="full", help="what is saved (default full)")
+    add("--weights", choices=("bf16", "fp32"), default="bf16", help="element type of the weights (default bf16)")
+    add("--max-bytes", metavar="N", help="of the state at most, such as 4G; more is scaled down (default: what fits)")
+    add("--dir", default=".", metavar="D", help="folder on the disk to measure (default: this one)")
+    add("--against", default="", metavar="P", help="of torch,safetensors,fio (default: those that are installed)")
+    add("--what", default=",".join(_VERBS), metavar="V", help=f"of {','.join(_VERBS)} (default: all; save always is)")
+    add("--rounds", type=int, default=3, metavar="N", help="turns of each side (default 3)")
+    add("--json", metavar="FILE", help="every round and the environment as JSON (- for stdout)")
+    return parser
+
+
+def _installed() -> dict[str, str]:
+    """Peers, and what to do about those that are not there (empty: nothing)."""
+    found = {name: "" if importlib.util.find_spec(name) else f"pip install {name}" for name in ("torch", "safetensors")}
+    return found | {"fio": "" if shutil.which("fio") else "apt-get install fio"}
+
+
+def _list_of(flag: str, text: str, known: tuple[str, ...]) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in known:
+            raise ToolError(f"{flag} {word}: choose of {', '.join(known)}")
+    return words
+
+
+def _memory_free() -> int:
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 1 << 30
+
+
+def _refine(args: argparse.Namespace) -> argparse.Namespace:
+    """Checks everything before any work. ToolError says what to do."""
+    if args.model not in _models.MODELS:
+        raise ToolError(f"--model {args.model}: choose one of {', '.join(_models.MODELS)}")
+    if args.rounds < 1:
+        raise ToolError(f"--rounds {args.rounds}: at least 1")
+    if not os.path.isdir(args.dir) or not os.access(args.dir, os.W_OK | os.X_OK):
+        raise ToolError(f"--dir {args.dir}: no folder that can be written is there; name one on the disk to measure")
+    _tools.check_json_path(args.json)
+    peers = _installed()
+    if peers["torch"]:
+        raise ToolError(f"the state is made of torch tensors, and torch is not installed: {peers['torch']}")
+    args.peers = _list_of("--against", args.against, tuple(peers)) or [name for name in peers if not peers[name]]
+    for name in args.peers:
+        if peers[name]:
+            raise ToolError(f"--against {name}: it is not installed: {peers[name]}")
+    args.verbs = _list_of("--what", args.what, _VERBS)
+    return args
+
+
+def _limit(args: argparse.Namespace) -> tuple[int, str]:
+    """Bytes that a state may have here, and whose limit that is."""
+    limits = [
+        (_memory_free() // 3, "a third of the free memory"),
+        (shutil.disk_usage(args.dir).free // 2, f"half of what is free in {args.dir}"),
+    ]
+    if args.max_bytes:
+        limits.append((_tools.parse_size("--max-bytes", args.max_bytes), "--max-bytes"))
+    return min(limits)
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.2f} GB"
+
+
+def _table(bench: Any) -> list[str]:
+    lines = []
+    for verb, title in (("save", "durable save"), ("load", "cold load"), ("stall", "training stands still for")):
+        rows = [figures for figures in bench.figures.values() if figures.verb == verb]
+        if not rows:
+            continue
+        lines += ["", f"{title:28}   seconds  (least - most)      GB/s  CPU seconds  to penstock .pt"]
+        ours = next((statistics.median(f.seconds) for f in rows if f.title == "penstock .pt"), None)
+        for figures in rows:
+            median, spread = (
+                statistics.median(figures.seconds),
+                f"({min(figures.seconds):.3f} - {max(figures.seconds):.3f})",
+            )
+            ratio = f"{median / ours:14.2f}x" if ours else ""
+            cpu_s = statistics.median(figures.cpu_s)
+            rate = bench.bytes / median / 1e9
+            lines.append(f"  {figures.title:26} {median:9.3f}  {spread:17} {rate:7.2f} {cpu_s:12.2f} {ratio}")
+    return lines
+
+
+def _run(args: argparse.Namespace, progress: _tools.Progress) -> int:
+    from penstock.checkpoint_bench._measure import Bench
+
+    asked = _models.MODELS[args.model]
+    per_parameter = _models.bytes_a_parameter(args.state, args.weights)
+    limit, whose = _limit(args)
+    try:
+        model, cut = _models.fit(asked, per_parameter, limit)
+    except ValueError as error:
+        raise ToolError(f"--model {args.model}: {error} ({whose}): choose a smaller model or another --dir") from None
+    size = model.parameters() * per_parameter
+    whole = asked.parameters() * per_parameter
+    told = f"{args.model}, state {args.state} ({args.weights} weights): {_gb(size)}"
+    out = sys.stderr if args.json == "-" else sys.stdout
+    print(told + (f" of {_gb(whole)}: {cut}, for {whose} is {_gb(limit)}" if cut else ""), file=out, flush=True)
+    progress.show("making the state")
+    state = _models.make_state(model, args.state, args.weights)
+    folder = tempfile.mkdtemp(prefix="penstock-checkpoint-bench-", dir=args.dir)
+    start = time.monotonic()
+    try:
+        bench = Bench(state, folder, args.verbs, args.peers, progress.show)
+        bench.run(args.rounds)
+    finally:
+        progress.clear()
+        shutil.rmtree(folder, ignore_errors=True)
+    print("\n".join(_table(bench)), file=out)
+    print(
+        f"\n{args.rounds} rounds in turns, {time.monotonic() - start:.0f} s, in {os.path.abspath(args.dir)}", file=out
+    )
+    if args.json:
+        document = {
+            "program": "penstock checkpoint bench",
+            "environment": _tools.environment(),
+            "model": args.model,
+            "state": args.state,
+            "weights": args.weights,
+            "left_out": cut,
+            "bytes": bench.bytes,
+            "tensors": sum(1 for _ in _models.tensors_of(state)),
+            "rounds": args.rounds,
+            "figures": [figures.as_json(bench.bytes) for figures in bench.figures.values()],
+        }
+        _tools.write_json(args.json, document)
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; 0, 1 when it failed, 2 for wrong arguments, 128 + its number after a signal."""
+    args = _parser().parse_args(argv)
+    progress = _tools.Progress()
+    try:
+        _refine(args)
+    except ToolError as error:
+        print(f"penstock checkpoint bench: {error}", file=sys.stderr)
+        return 2
+    try:
+        with _tools.signals_raise():
+            return _run(args, progress)
+    except (ToolError, OSError) as error:
+        print(f"penstock checkpoint bench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as ended:
+        progress.clear()
+        number = getattr(ended, "number", 2)
+        print("penstock checkpoint bench: stopped; its files are removed", file=sys.stderr)
+        return 128 + number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns: in each round every side saves and loads once, and the order changes from round to round, so that a disk that
+warms up or slows down does so for all. The figure of a side is the median of its rounds."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import penstock
+from penstock.checkpoint_bench import _sides
+from penstock.checkpoint_bench._models import tensors_of
+
+
+@dataclass
+class Figures:
+    """Of one side in one verb (save, load, stall), a number a round."""
+
+    title: str
+    verb: str
+    seconds: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+
+    def as_json(self, size: int) -> dict[str, Any]:
+        median = statistics.median(self.seconds)
+        return {
+            "side": self.title,
+            "verb": self.verb,
+            "seconds": self.seconds,
+            "cpu_seconds": self.cpu_s,
+            "median_seconds": median,
+            "bytes_per_second": size / median,
+        }
+
+
+def _timed(call: Callable[..., Any], *words: Any) -> tuple[float, float, Any]:
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    start = time.perf_counter()
+    result = call(*words)
+    seconds = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, cpu_s, result
+
+
+class Bench:
+    """The state, the sides and the folder of a run; `tell` is told what is being done."""
+
+    def __init__(
+        self, state: Any, folder: str, verbs: list[str], peers: list[str], tell: Callable[[str], None]
+    ) -> None:
+        self._state = state
+        self._flat = dict(tensors_of(state))
+        self._folder = folder
+        self._verbs = verbs
+        self._tell = tell
+        self._sides = _sides.OURS + [side for peer in peers for side in _sides.PEERS[peer]]
+        self._fio = "fio" in peers
+        self.bytes = sum(tensor.nbytes for tensor in self._flat.values())
+        self.figures: dict[tuple[str, str], Figures] = {}
+
+    def run(self, rounds: int) -> None:
+        self._warm()
+        for turn in range(rounds):
+            steps: list[Callable[[str], None]] = [
+                lambda told, side=side: self._turn(side, told) for side in self._sides
+            ]
+            if "async" in self._verbs:
+                steps.append(self._stall)
+            if self._fio:
+                steps.append(self._fio_turn)
+            steps = steps[turn % len(steps) :] + steps[: turn % len(steps)]
+            for step in steps if turn % 2 == 0 else reversed(steps):
+                os.sync()
+                step(f"round {turn + 1} of {rounds}")
+
+    def _warm(self) -> None:
+        """A small save and load of each side first: rings, pools and imports come with it."""
+        import torch
+
+        small = {"weight": torch.zeros(1 << 20)}
+        for side in self._sides:
+            self._tell(f"warming up: {side.title}")
+            path = os.path.join(self._folder, f"warm.{side.suffix}")
+            side.save(small, path)
+            side.load(path)
+            _sides.remove(path)
+
+    def _note(self, title: str, verb: str, seconds: float, cpu_s: float) -> None:
+        figures = self.figures.setdefault((title, verb), Figures(title, verb))
+        figures.seconds.append(seconds)
+        figures.cpu_s.append(cpu_s)
+
+    def _turn(self, side: _sides.Side, told: str) -> None:
+        path = os.path.join(self._folder, f"state.{side.suffix}")
+        self._tell(f"{told}: {side.title}, save")
+        try:
+            seconds, cpu_s, _ = _timed(side.save, self._flat if side.flat else self._state, path)
+            self._note(side.title, "save", seconds, cpu_s)
+            if "load" in self._verbs:
+                self._tell(f"{told}: {side.load_title}")
+                _sides.make_cold(path)
+                seconds, cpu_s, loaded = _timed(side.load, path)
+                self._note(side.load_title, "load", seconds, cpu_s)
+                del loaded
+        finally:
+            _sides.remove(path)
+
+    def _stall(self, told: str) -> None:
+        """Of save_async: until the tensors may change again. What it has begun is waited for outside the clock."""
+        self._tell(f"{told}: penstock save_async")
+        path = os.path.join(self._folder, "async.pt")
+
+        try:
+            seconds, cpu_s, pending = _timed(penstock.save_async, self._state, path)
+            pending.result()
+            self._note("penstock save_async", "stall", seconds, cpu_s)
+        finally:
+            _sides.remove(path)
+
+    def _fio_turn(self, told: str) -> None:
+        path = os.path.join(self._folder, "fio")
+        try:
+            for way, verb in (("write", "save"), ("read", "load")):
+                if verb == "save" or verb in self._verbs:
+                    self._tell(f"{told}: fio, {way}")
+                    self._note(f"fio {'write' if verb == 'save' else 'read'}", verb, *_sides.fio(way, path, self.bytes))
+        finally:
+            _sides.remove(path)

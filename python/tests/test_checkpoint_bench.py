@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`penstock checkpoint bench`: the models' true shapes, what is left out where they do not fit, honest figures."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from penstock.checkpoint_bench import __main__ as bench  # noqa: E402
+from penstock.checkpoint_bench import _models, _sides  # noqa: E402
+
+# As their publishers give them.
+PARAMETERS = {
+    "gpt2": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "phi3-mini": 3_821_079_552,
+    "llama3.2-1b": 1_235_814_400,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "mistral-7b": 7_241_732_096,
+    "qwen2.5-7b": 7_615_616_512,
+}
+TINY = _models.Model("tiny", 32, 4, 100, 64, key_value=16)
+
+
+@pytest.mark.parametrize("name", _models.MODELS)
+def test_a_model_has_as_many_parameters_as_its_publisher_says(name):
+    assert _models.MODELS[name].parameters() == PARAMETERS[name]
+
+
+def test_what_does_not_fit_loses_blocks_and_then_rows_and_says_so():
+    model, per = _models.MODELS["gpt2-xl"], _models.bytes_a_parameter("full", "bf16")
+    assert per == 14 and _models.bytes_a_parameter("full", "fp32") == 12
+    assert _models.bytes_a_parameter("weights", "bf16") == 2
+    whole, said = _models.fit(model, per, 1 << 60)
+    assert whole is model and said == ""
+    for limit in (8 << 30, 3 << 30):
+        cut, said = _models.fit(model, per, limit)
+        assert f"the first {cut.blocks} of 48 blocks" in said and 1 <= cut.blocks < 48
+        assert cut.parameters() * per <= limit < _models.replace(cut, blocks=cut.blocks + 1).parameters() * per
+        assert set(cut.shapes()) <= set(model.shapes())
+    cut, said = _models.fit(model, per, 700 << 20)
+    assert cut.blocks == 1 and cut.vocabulary < model.vocabulary and "rows of the embedding" in said
+    assert cut.parameters() * per <= 700 << 20
+    with pytest.raises(ValueError, match="more than 1000"):
+        _models.fit(model, per, 1000)
+
+
+@pytest.mark.parametrize(("state", "dtype"), [("full", "bf16"), ("full", "fp32"), ("weights", "bf16")])
+def test_a_state_has_the_bytes_that_were_said(state, dtype):
+    made = _models.make_state(TINY, state, dtype)
+    tensors = dict(_models.tensors_of(made))
+    steps = [tensor for name, tensor in tensors.items() if name.endswith(".step")]
+    told = TINY.parameters() * _models.bytes_a_parameter(state, dtype)
+    assert sum(t.nbytes for t in tensors.values()) - sum(t.nbytes for t in steps) == told
+    assert made["model"]["lm_head.weight"].dtype == (torch.bfloat16 if dtype == "bf16" else torch.float32)
+    assert ("master" in made) == (state == "full" and dtype == "bf16")
+
+
+def run(*words, folder):
+    return bench.main([*words, "--model", "gpt2", "--state", "weights", "--max-bytes", "16M", "--dir", str(folder)])
+
+
+def test_every_side_is_measured_and_nothing_is_left(tmp_path, capsys):
+    json_file = tmp_path / "out.json"
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    peers = ["torch"] + [name for name, missing in bench._installed().items() if not missing and name != "torch"]
+    assert run("--rounds", "2", "--against", ",".join(peers), "--json", str(json_file), folder=folder) == 0
+    out = capsys.readouterr().out
+    document = json.loads(json_file.read_text())
+    figures = {(f["side"], f["verb"]): f for f in document["figures"]}
+    sides = [side for peer in peers for side in _sides.PEERS[peer]] + _sides.OURS
+    for side in sides:
+        for title, verb in ((side.title, "save"), (side.load_title, "load")):
+            assert len(figures[title, verb]["seconds"]) == 2
+            assert title in out
+    assert ("penstock save_async", "stall") in figures
+    assert ("fio write" in out) == ("fio" in peers)
+    assert "rows of the embedding" in out and document["left_out"] in out
+    assert document["bytes"] <= 16 << 20
+    assert list(folder.iterdir()) == []
+
+
+def test_a_side_saves_what_it_loads(tmp_path):
+    state = _models.make_state(TINY, "full", "bf16")
+    flat = dict(_models.tensors_of(state))
+    for side in [*_sides.OURS, _sides.TORCH]:
+        path = str(tmp_path / side.suffix)
+        side.save(flat if side.flat else state, path)
+        _sides.make_cold(path)
+        loaded = dict(_models.tensors_of(side.load(path)))
+        assert loaded.keys() == flat.keys()
+        assert all(torch.equal(loaded[name], flat[name]) for name in flat)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--model", "gpt5"], "--model gpt5: choose one of gpt2"),
+        (["--against", "tape"], "--against tape: choose of torch, safetensors, fio"),
+        (["--what", "burn"], "--what burn: choose of save, load, async"),
+        (["--rounds", "0"], "--rounds 0: at least 1"),
+        (["--dir", "/nowhere"], "--dir /nowhere: no folder that can be written"),
+        (["--json", "/nowhere/x"], "--json /nowhere/x: its folder is not there"),
+    ],
+)
+def test_wrong_words_are_told_before_any_work(words, said, capsys):
+    assert bench.main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit) as ended:
+        bench.main(["--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert "penstock checkpoint bench --model llama3-8b" in out and "durable" in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing(number, tmp_path):
+    words = ["checkpoint", "bench", "--model", "gpt2", "--max-bytes", "200M", "--rounds", "100", "--dir", str(tmp_path)]
+    words += ["--against", "torch"]
+    process = subprocess.Popen([sys.executable, "-m", "penstock", *words], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not any(tmp_path.glob("*/state.*")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert "its files are removed" in err
+    assert list(tmp_path.iterdir()) == []
