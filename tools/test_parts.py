@@ -195,6 +195,14 @@ def parts(long=False):
                 needs=["tests/browser/test_*.py"],
                 long=True,
             ),
+            Part(
+                # Root and /dev/fuse; without them its tests are skipped, and say why.
+                "power-cut",
+                1200,
+                [build("release"), Step("pytest", pytest("tests/power_cut"), count="junit")],
+                needs=["tests/power_cut/test_*.py"],
+                long=True,
+            ),
             Part("fresh", 2400, [Step("debian 12", ["tools/fresh.sh"])], long=True),
         ]
     return all_parts

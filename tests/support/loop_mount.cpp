@@ -121,9 +121,12 @@ Result<Loop> attach(const LoopOptions& options) {
     // A name of its own: mkfs.btrfs takes loop devices over files of one name for the same.
     static std::atomic<unsigned> made{0};
     const std::string name = fmt::format("penstock-loop-{}-{}", ::getpid(), made++);
-    const UniqueFd memory(::memfd_create(name.c_str(), MFD_CLOEXEC));
-    if (!memory || ::ftruncate(memory.get(), static_cast<off_t>(options.bytes)) != 0) {
-        return fail(system_error(errno, "memfd_create", ""));
+    UniqueFd memory;
+    if (options.backing_fd < 0) {
+        memory = UniqueFd(::memfd_create(name.c_str(), MFD_CLOEXEC));
+        if (!memory || ::ftruncate(memory.get(), static_cast<off_t>(options.bytes)) != 0) {
+            return fail(system_error(errno, "memfd_create", ""));
+        }
     }
     const UniqueFd control(::open("/dev/loop-control", O_RDWR | O_CLOEXEC));
     if (!control) {
@@ -131,7 +134,7 @@ Result<Loop> attach(const LoopOptions& options) {
             fmt::format("/dev/loop-control: {}", std::generic_category().message(errno)));
     }
     loop_config config{};
-    config.fd = static_cast<std::uint32_t>(memory.get());
+    config.fd = static_cast<std::uint32_t>(memory ? memory.get() : options.backing_fd);
     config.block_size = options.sector_bytes;
     config.info.lo_flags = LO_FLAGS_AUTOCLEAR;
     // Others look for a free device at the same time.
@@ -179,6 +182,11 @@ Result<void> mount_on(const std::string& source, const std::string& path, const 
 
 }  // namespace
 
+Result<std::string> private_folder() {
+    PENSTOCK_TRY(place, private_place());
+    return new_folder(place);
+}
+
 Result<LoopMount> LoopMount::make(const LoopOptions& options) {
     PENSTOCK_TRY(place, private_place());
     LoopMount made;
@@ -198,7 +206,9 @@ Result<LoopMount> LoopMount::make(const LoopOptions& options) {
     }
     const bool overlay = options.file_system == "overlay";
     const std::string kind = overlay ? "ext4" : options.file_system;
-    PENSTOCK_CHECK(make_file_system(options, kind, made.device_));
+    if (options.format) {
+        PENSTOCK_CHECK(make_file_system(options, kind, made.device_));
+    }
     const std::string base = new_folder(place);
     PENSTOCK_CHECK(mount_on(made.device_, base, kind, overlay ? "" : options.mount_data));
     made.mounts_.push_back(base);

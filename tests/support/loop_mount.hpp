@@ -30,7 +30,12 @@ struct LoopOptions {
     std::uint32_t sector_bytes = 512;
     std::vector<std::string> mkfs_arguments = {};
     std::string mount_data = {};  ///< "data=journal", "nodatasum", ...
+    int backing_fd = -1;          ///< a file to lie on, instead of anonymous memory
+    bool format = true;           ///< else `backing_fd` has the file system already
 };
+
+/// A new empty folder that only this process sees (and what it starts): for mount points.
+[[nodiscard]] base::Result<std::string> private_folder();
 
 class LoopMount {
 public:
