@@ -15,8 +15,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <filesystem>
-#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
 
 namespace penstock::checkpoint {
 namespace {
@@ -28,7 +29,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::StartsWith;
 
 constexpr StoreOptions kSmall{.keep = 2, .shard_bytes = 4096, .lock_wait_ms = 0, .seed = 7};
 
@@ -296,6 +296,155 @@ TEST_F(StorePromise, P9AKilledProcessLeavesWhatTheNextOneCollects) {
         EXPECT_THAT(leftovers(), IsEmpty());
     }
     EXPECT_GT(moments.size(), 20U);
+}
+
+// ---- what goes wrong ----
+
+class StoreTrouble : public StorePromise {};
+
+TEST_F(StoreTrouble, SpaceIsCheckedBeforeTheFirstByte) {
+    engine::DiskShape shape;
+    shape.capacity_bytes = 400'000;
+    rig_.use(Disks{
+        std::make_shared<engine::FakeDisk>(os::DeviceId{240, 0}, shape, engine::DiskModel{}, 1)});
+    StoreOptions options = kSmall;
+    options.keep = 1;
+    Tensors large({30'000, 20'000}, 1);  // 200,000 bytes: one fits, and two do not with the rest
+    store(options).save(large.state());
+    large.change(0, 1);
+    large.change(1, 1);
+    bool wrote = false;
+    disk().set_faults([&](const engine::DiskAccess& access) {
+        wrote = wrote || (access.op == engine::Op::kWrite && access.bytes > 4096);
+        return engine::Fault{};
+    });
+    const Error full = error_of([&] { store(options).save(large.state()); });
+    EXPECT_EQ(full.system_errno(), ENOSPC);
+    EXPECT_THAT(full.what(), AllOf(HasSubstr("/store"), HasSubstr("bytes are missing"),
+                                   HasSubstr("keep fewer")));
+    EXPECT_FALSE(wrote);
+    EXPECT_THAT(leftovers(), IsEmpty());
+    EXPECT_EQ(store().latest()->generation, 1U);
+}
+
+TEST_F(StoreTrouble, StatesThatCannotBeSaved) {
+    const std::vector<std::byte> data(16);
+    const auto refused = [&](std::vector<StateTensor> tensors) {
+        State state;
+        state.tensors = std::move(tensors);
+        const Error error = error_of([&] { store().save(state); });
+        EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument);
+        return std::string(error.what());
+    };
+    EXPECT_THAT(refused({{"a", "F31", {4}, data}}), AllOf(HasSubstr("'a'"), HasSubstr("'F31'")));
+    EXPECT_THAT(refused({{"a", "F32", {5}, data}}),
+                AllOf(HasSubstr("'a'"), HasSubstr("20 bytes"), HasSubstr("16 were given")));
+    EXPECT_THAT(refused({{"a", "F32", {4}, data}, {"a", "F32", {4}, data}}),
+                HasSubstr("comes twice"));
+    EXPECT_THAT(refused({{"\xff", "F32", {4}, data}}), HasSubstr("\\xff"));
+    EXPECT_THAT(refused({{"a", "F32", {4}, data, {8}, {5}}}), HasSubstr("reaches past"));
+    EXPECT_THAT(refused({{"a", "F32", {4}, data, {8}, {0, 0}}}), HasSubstr("dimensions"));
+    EXPECT_THAT(refused({{"a", "F32", {4}, data, {8}, {0}}, {"a", "F32", {4}, data, {9}, {4}}}),
+                HasSubstr("disagree"));
+    EXPECT_THAT(leftovers(), IsEmpty());
+    EXPECT_FALSE(store().latest());
+}
+
+TEST_F(StoreTrouble, WhoWatchesMayStopIt) {
+    const support::TempFolder folder;
+    const auto engine = std::make_shared<Engine>();
+    CheckpointStore store(engine, FileSystem::local(), {folder.path()}, {});
+    Tensors large(std::vector<std::uint64_t>(16, 1 << 20), 1);  // 64 MiB
+    std::uint64_t calls = 0;
+    std::uint64_t total = 0;
+    store.save(large.state(), {.progress = [&](std::uint64_t done, std::uint64_t all) {
+                   EXPECT_LE(done, all);
+                   total = all;
+                   ++calls;
+                   return true;
+               }});
+    EXPECT_GE(calls, 1U);
+    EXPECT_GT(total, large.bytes());
+    large.change(0, 1);
+    const Error stopped = error_of([&] {
+        store.save(large.state(), {.progress = [](std::uint64_t, std::uint64_t) { return false; }});
+    });
+    EXPECT_EQ(stopped.reason(), ErrorCode::kCancelled);
+    EXPECT_THAT(scan_folder(FileSystem::local(), folder.path()).leftovers, IsEmpty());
+    EXPECT_EQ(store.list().size(), 1U);
+    EXPECT_EQ(store.save(large.state()).generation, 2U);
+}
+
+TEST_F(StoreTrouble, FoldersOfOthersAreLeftAlone) {
+    rig_.files().make_folder("/store");
+    rig_.files().make_folder("/store/runs");
+    rig_.files().make_folder("/store/1-step-1");  // not as a store spells it
+    CheckpointStore store = this->store();
+    store.save(old_.state(), {.step = 3});
+    EXPECT_EQ(store.list().size(), 1U);
+    EXPECT_EQ(store.list().front().step, 3U);
+    EXPECT_TRUE(is_there(rig_.files(), "/store/runs"));
+    EXPECT_TRUE(is_there(rig_.files(), "/store/1-step-1"));
+}
+
+TEST_F(StoreTrouble, ARenamedCheckpointIsTold) {
+    CheckpointStore store = this->store();
+    const CheckpointInfo info = store.save(old_.state(), {.step = 3});
+    rig_.files().rename(info.path, "/store/00000009-step-3");
+    std::vector<CheckpointInfo> skipped;
+    EXPECT_FALSE(store.latest(&skipped));
+    EXPECT_THAT(skipped.front().problem, HasSubstr("renamed"));
+}
+
+TEST(StoreOnDisk, ALargerStateStraightFromItsMemory) {
+    const support::TempFolder folder;
+    const auto engine = std::make_shared<Engine>();
+    const FileSystem files = FileSystem::local();
+    CheckpointStore store(engine, files, {folder / "made"}, {.keep = 2, .shard_bytes = 20 << 20});
+    Tensors tensors({5 << 20, 1 << 20, 17, 12345, 0, 3 << 20, 1}, 1);  // 36 MiB
+    const CheckpointInfo info = store.save(tensors.state(), {.step = 7});
+    EXPECT_EQ(info.path, files.resolve(folder / "made") + "/00000001-step-7");
+    EXPECT_EQ(info.tensor_bytes, tensors.bytes());
+    EXPECT_EQ(info.written_bytes, tensors.bytes());
+    EXPECT_EQ(info.tensors, 7U);
+    EXPECT_GE(info.shards, 2U);
+    expect_holds(*engine, files, info.path, tensors);
+    const Checkpoint checkpoint = store.open(1);
+    EXPECT_EQ(checkpoint.info().step, 7U);
+    EXPECT_EQ(checkpoint.structure(), "{}");
+    // What is kept is what readers of safetensors expect: data at 4 KiB.
+    const Manifest manifest = read_manifest(*engine, files, info.path);
+    EXPECT_EQ(manifest.shards.front().header_bytes % 4096, 0U);
+    EXPECT_EQ(engine->stats().running, 0U);
+}
+
+TEST(StoreOnDisk, MemoryIsWhereDirectIoIsNot) {
+    const support::TempFolder folder("/dev/shm");
+    const auto engine = std::make_shared<Engine>();
+    CheckpointStore store(engine, FileSystem::local(), {folder.path()}, {});
+    Tensors tensors({1 << 20, 1000}, 1);
+    const CheckpointInfo info = store.save(tensors.state());
+    EXPECT_THAT(info.note, HasSubstr("page cache"));
+    expect_holds(*engine, FileSystem::local(), info.path, tensors);
+}
+
+TEST(StoreOnDisk, ManySmallTensorsCostNoCallEach) {
+    const support::TempFolder folder;
+    const auto engine = std::make_shared<Engine>();
+    CheckpointStore store(engine, FileSystem::local(), {folder.path()}, {});
+    std::vector<std::byte> memory(16384 * 512, std::byte{7});
+    State state;
+    for (std::size_t i = 0; i < 16384; ++i) {
+        state.tensors.push_back({.name = "layer." + std::to_string(i),
+                                 .dtype = "U8",
+                                 .shape = {512},
+                                 .data = std::span(memory).subspan(i * 512, 512)});
+    }
+    const std::uint64_t before = engine->stats().requests;
+    const CheckpointInfo info = store.save(state);
+    EXPECT_EQ(info.shards, 1U);
+    EXPECT_LT(engine->stats().requests - before, 200U);
+    EXPECT_EQ(store.save(state).linked_shards, 1U);
 }
 
 }  // namespace
