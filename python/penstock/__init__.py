@@ -15,8 +15,10 @@ import atexit as _atexit
 import os as _os
 
 from penstock import _core
+from penstock._async import StepOverlap, save_async
 from penstock._core import (
     Buffer,
+    CheckpointInfo,
     DepthLimit,
     DeviceDescription,
     Engine,
@@ -26,6 +28,7 @@ from penstock._core import (
     File,
     FileInfo,
     LatencyStats,
+    PendingSave,
     Transfer,
     as_bytes,
     default_engine,
@@ -36,13 +39,20 @@ from penstock._core import (
     write_async,
 )
 from penstock._errors import Cancelled, Damaged, EndOfFile, Error, Unsupported, WouldBlock
+from penstock._file_writer import FileWriter
 from penstock._state import TensorInfo, inspect, load, save
+from penstock._store import Checkpoint, CheckpointProblem, CheckpointStore, CheckpointTensor, SaveOnSigterm
 
 __version__: str = _core.version
 
 __all__ = [
     "Buffer",
     "Cancelled",
+    "Checkpoint",
+    "CheckpointInfo",
+    "CheckpointProblem",
+    "CheckpointStore",
+    "CheckpointTensor",
     "DepthLimit",
     "DeviceDescription",
     "Damaged",
@@ -54,7 +64,11 @@ __all__ = [
     "Error",
     "File",
     "FileInfo",
+    "FileWriter",
     "LatencyStats",
+    "PendingSave",
+    "SaveOnSigterm",
+    "StepOverlap",
     "TensorInfo",
     "Transfer",
     "Unsupported",
@@ -68,10 +82,12 @@ __all__ = [
     "read",
     "read_async",
     "save",
+    "save_async",
     "write",
     "write_async",
 ]
 
 # What runs when the interpreter ends is done first: it works on memory of Python's.
 _atexit.register(_core.at_exit)
+_atexit.register(_core._async.at_exit)  # comes before it
 _os.register_at_fork(after_in_child=_core.after_fork_in_child)

@@ -6,6 +6,8 @@
 
 namespace penstock::python {
 
+void bind_async(nb::module_& m);
+void bind_checkpoint(nb::module_& m);
 void bind_cli(nb::module_& m);
 void bind_deepnvme(nb::module_& m);
 void bind_engine(nb::module_& m);

@@ -16,6 +16,8 @@ NB_MODULE(_core, m) {
     python::bind_transfer(m);
     python::bind_engine(m);
     python::bind_format(m);
+    python::bind_async(m);
+    python::bind_checkpoint(m);
     python::bind_deepnvme(m);
     python::bind_cli(m);
 }

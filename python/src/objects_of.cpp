@@ -3,6 +3,8 @@
 #include "names.hpp"
 #include "state.hpp"
 
+#include <nanobind/stl/string.h>
+
 #include <cstdint>
 #include <string>
 

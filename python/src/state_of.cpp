@@ -4,6 +4,8 @@
 #include "names.hpp"
 #include "state.hpp"
 
+#include <nanobind/stl/string.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -202,6 +202,9 @@ TEST(Staging, TheDefaultBudgetIsAPartOfTheMachine) {
 }
 
 TEST(Staging, TheChildOfAForkBeginsEmpty) {
+#ifdef __SANITIZE_THREAD__
+    GTEST_SKIP() << "ThreadSanitizer starts no threads after a fork";
+#endif
     Staging staging({.budget_bytes = 16 * base::kMiB, .threads = 2});
     const std::vector<Memory> tensors{random_bytes(9 * base::kMiB, 8)};
     auto held = staging.copy(spans_of(tensors), 1s);

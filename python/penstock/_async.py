@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""save_async() of single files, `await` of a save, and StepOverlap: saves in every step.
+
+queued  ->  staged  ->  durable        PendingSave has the states; the compiled part does the work
+   |           tensors may change
+   +-- skipped when a copy was made
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from penstock import _core, _state
+from penstock._progress import Progress, reporter
+
+if TYPE_CHECKING:
+    from penstock._store import CheckpointStore
+
+_files: Any = None
+
+
+def _file_saver() -> Any:
+    global _files
+    if _files is None:
+        _files = _core._async.FileSaver(_core._async.default_host_memory())
+    return _files
+
+
+def save_async(
+    obj: Any,
+    f: str | os.PathLike[str],
+    *,
+    metadata: dict[str, str] | None = None,
+    copy: bool = True,
+    progress: Progress = False,
+) -> _core.PendingSave:
+    """Saves a state to a file as save() does, and returns when training may change its tensors again: a copy of them is
+    made on all cores, and written behind the caller's back. Several saves may be in flight; they are done in order.
+
+    obj, f, metadata: as for save().
+    copy: False: no copy is made, and the caller promises to leave the tensors alone until
+        `pending.wait_before_update()` returns.
+    progress: True, or called with (done, total) in bytes, while somebody waits for it.
+
+    Copies take half of the machine's memory at most; where saves in flight hold that, the call waits for one, and where
+    one state needs more, it waits for its own save (both with a RuntimeWarning).
+
+    Raises as save() for what cannot be saved, and what an earlier save_async() failed with when nobody asked for its
+    result; then this save was not begun. A failure later is raised by `result()`. Safe to call from several threads."""
+    path, image = _state._image_of(obj, f, metadata)
+    return _file_saver().save(image, path, copy, reporter(progress, "save"))
+
+
+async def wait(pending: _core.PendingSave) -> Any:
+    """What `await pending` does."""
+    while not pending.done():
+        await asyncio.get_running_loop().run_in_executor(None, pending.wait, 0.2)
+    return pending.result()
+
+
+def _storages_of(optimizers: Iterable[Any]) -> list[tuple[int, int]]:
+    """(address, bytes) of the host memory that only the optimizers' step() changes."""
+    found: dict[int, int] = {}
+
+    def add(tensor: Any) -> None:
+        storage = tensor.untyped_storage()
+        if storage.device.type == "cpu" and storage.nbytes():
+            found[storage.data_ptr()] = storage.nbytes()
+
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                add(parameter)
+        for values in optimizer.state.values():
+            for value in values.values():
+                if hasattr(value, "untyped_storage"):
+                    add(value)
+    return list(found.items())
+
+
+class StepOverlap:
+    """Saves a training state in every step, with the write hidden behind forward and backward.
+
+        overlap = penstock.StepOverlap(store, optimizer, lambda: {"model": model.state_dict(), ...})
+        for batch in data:                 # the loop stays as it is
+            loss = model(batch).sum()
+            loss.backward()
+            optimizer.step()               # waits until the save of the step before has read the tensors,
+            optimizer.zero_grad()          # changes them, and begins the next save
+        overlap.close()
+
+    What the optimizer's step() alone changes (parameters, and its own state) is written from where it is, with no copy;
+    everything else in the state (buffers that forward changes, random states) is copied first. So nothing but
+    optimizer.step() may change the parameters.
+
+    store: a CheckpointStore (with keep=..., or it fills the disk).
+    optimizer: a torch optimizer, or several: the save begins after the step of the last one.
+    get_state: called with nothing after a step; gives the state.
+    every: save in every so-manieth step.
+    step: the number of steps that were done before.
+    on_error: "warn": a failed save is a RuntimeWarning and training goes on; "raise": the next step raises it.
+
+    Tensors of a GPU are copied to the host by the call, and not hidden. Not thread-safe; a context manager."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        optimizer: Any | Sequence[Any],
+        get_state: Callable[[], Any],
+        *,
+        every: int = 1,
+        step: int = 0,
+        on_error: str = "warn",
+    ) -> None:
+        if on_error not in ("warn", "raise"):
+            raise ValueError(f"StepOverlap: on_error: this is {on_error!r}; 'warn' or 'raise'")
+        if every < 1:
+            raise ValueError(f"StepOverlap: every: this is {every}; 1 saves in every step")
+        self.store = store
+        self.step = step
+        self.saves = 0
+        self.failures = 0
+        self.stall_s = 0.0  # of all steps together
+        self.last_stall_s = 0.0
+        self._optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+        self._get_state = get_state
+        self._every = every
+        self._raise = on_error == "raise"
+        self._pending: _core.PendingSave | None = None
+        self._waited_s = 0.0
+        self._hooks = [o.register_step_pre_hook(self._before) for o in self._optimizers]
+        self._hooks.append(self._optimizers[-1].register_step_post_hook(self._after))
+
+    def __repr__(self) -> str:
+        return f"<penstock.StepOverlap step={self.step} saves={self.saves} failures={self.failures}>"
+
+    @property
+    def pending(self) -> _core.PendingSave | None:
+        """The save of the newest step, or None."""
+        return self._pending
+
+    def _before(self, *_: Any) -> None:
+        began = time.perf_counter()
+        if self._pending is not None:
+            self._pending.wait_before_update()
+        self._waited_s += time.perf_counter() - began
+
+    def _after(self, *_: Any) -> None:
+        self.step += 1
+        began = time.perf_counter()
+        try:
+            if self.step % self._every == 0:
+                self._save()
+        finally:
+            self.last_stall_s = self._waited_s + time.perf_counter() - began
+            self.stall_s += self.last_stall_s
+            self._waited_s = 0.0
+
+    def _save(self) -> None:
+        self._ask()
+        try:
+            self._pending = self.store._begin(self._get_state(), self.step, _storages_of(self._optimizers))
+        except OSError as error:  # of an earlier save, or of this one
+            self._failed(error)
+        else:
+            self.saves += 1
+
+    def _ask(self) -> None:
+        """Whether the save before went well; it need not be over."""
+        if self._pending is not None and self._pending.done():
+            error = self._pending.exception()
+            self._pending = None
+            if error is not None:
+                self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        self.failures += 1
+        if self._raise:
+            raise error
+        warnings.warn(
+            f"penstock: a save of StepOverlap failed, and training goes on: {error}", RuntimeWarning, stacklevel=5
+        )
+
+    def close(self) -> None:
+        """Takes the hooks off and waits for the last save."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if self._pending is not None:
+            self._pending.wait()
+            self._ask()
+
+    def __enter__(self) -> StepOverlap:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

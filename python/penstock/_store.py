@@ -1,0 +1,514 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheckpointStore and Checkpoint: numbered checkpoints in a folder. The compiled part has the bytes, the order of a
+commit and the lock (docs/checkpoint.md); here are torch, NumPy, and signals."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import _core, _load, _state
+from penstock._errors import Error, from_core
+from penstock._progress import Progress, reporter
+
+
+def _strings(metadata: dict[str, str] | None) -> list[tuple[str, str]]:
+    rows = list((metadata or {}).items())
+    for key, value in rows:
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise TypeError(f"metadata: {key!r}: {value!r}: keys and values are strings")
+    return rows
+
+
+def _torch_or_none() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
+# ---- one checkpoint
+
+
+class CheckpointTensor:
+    """A tensor of a checkpoint. Nothing of it is read before it is indexed:
+
+        checkpoint["layer.0.weight"][10:20]     # these rows, and at most one chunk (256 KiB) at each end
+        checkpoint["layer.0.weight"][...]       # all of it
+
+    The result is a torch tensor where torch is installed, else a NumPy array, in memory of its own. Indices are
+    integers, slices and `...`; along other dimensions than the first whatever lies between is read too."""
+
+    def __init__(self, checkpoint: Checkpoint, row: tuple[str, str, list[int], int, int]) -> None:
+        self._checkpoint = checkpoint
+        self.name, self._type, shape, self.nbytes, self.changed_generation = row
+        self.shape = tuple(shape)
+        self.dtype: str = _state._TORCH.get(self._type, self._type)
+
+    def __repr__(self) -> str:
+        return f"<penstock.CheckpointTensor {self.name!r} {self.dtype} {self.shape}>"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without dimensions")
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        begin, end, after = self._box(index if isinstance(index, tuple) else (index,))
+        made = _new_array([e - b for b, e in zip(begin, end, strict=True)], self.dtype, self.name)
+        self._checkpoint._read([(self.name, made, begin, end)])
+        return made[after] if after else made
+
+    def _box(self, index: tuple[Any, ...]) -> tuple[list[int], list[int], tuple[Any, ...]]:
+        """The smallest box that holds what is asked for, and what is then taken of it."""
+        index = self._spread(index)
+        begin, end, after = [], [], []
+        for dimension, (extent, wanted) in enumerate(zip(self.shape, index, strict=True)):
+            if isinstance(wanted, slice):
+                first, last, step = wanted.indices(extent)
+                if step < 1:
+                    raise ValueError(f"{self.name}: a step of {step} in dimension {dimension}; it has to be 1 or more")
+                begin.append(min(first, max(first, last)))
+                end.append(max(first, last))
+                after.append(slice(None, None, step))
+                continue
+            try:
+                place = wanted.__index__()
+            except AttributeError:
+                raise TypeError(
+                    f"{self.name}: an index is an integer, a slice or ..., and this is a {type(wanted).__name__}"
+                ) from None
+            if not -extent <= place < extent:
+                raise IndexError(f"{self.name}: index {place} of dimension {dimension}, which has {extent}")
+            begin.append(place % extent)
+            end.append(place % extent + 1)
+            after.append(0)
+        return begin, end, tuple(after)
+
+    def _spread(self, index: tuple[Any, ...]) -> tuple[Any, ...]:
+        dots = [i for i, wanted in enumerate(index) if wanted is Ellipsis]
+        if len(dots) > 1:
+            raise IndexError(f"{self.name}: more than one '...'")
+        missing = len(self.shape) - (len(index) - len(dots))
+        if missing < 0:
+            raise IndexError(f"{self.name}: {len(index) - len(dots)} indices, and it has {len(self.shape)} dimensions")
+        at = dots[0] if dots else len(index)
+        return (*index[:at], *[slice(None)] * missing, *index[at + 1 :])
+
+
+def _new_array(shape: Sequence[int], dtype: str, name: str) -> Any:
+    torch = _torch_or_none()
+    if torch is not None:
+        if not hasattr(torch, dtype):
+            raise TypeError(f"{name}: torch {torch.__version__} has no {dtype}")
+        return torch.empty(tuple(shape), dtype=getattr(torch, dtype))
+    return _core.empty(tuple(shape), dtype=dtype, pinned=False).numpy()
+
+
+def _fresh(sizes: list[int]) -> Any:
+    """Memory for storages of these sizes, in huge pages. Large ones begin on pages, as they do in their files."""
+    stretches, at = [], 0
+    for size in sizes:
+        align = 4096 if size >= 4096 else 64
+        at = -(-at // align) * align
+        stretches.append((at, size))
+        at += size
+    return _load.Fresh(stretches)
+
+
+@dataclass(frozen=True)
+class CheckpointProblem:
+    """What Checkpoint.verify() found. path: the file. tensor: its name, or "". offset: bytes into the file, or None."""
+
+    path: str
+    tensor: str
+    offset: int | None
+    message: str
+
+
+class Checkpoint(Mapping[str, CheckpointTensor]):
+    """One checkpoint, opened for reading: a mapping of names to CheckpointTensors. It stays readable when a store
+    deletes it meanwhile. Safe to use from several threads.
+
+    path: its folder; a store is not needed. Raises penstock.Damaged for a manifest that is not sound."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._take(_core._checkpoint.Checkpoint(os.fsdecode(path)))
+
+    @classmethod
+    def _of(cls, opened: Any) -> Checkpoint:
+        made = cls.__new__(cls)
+        made._take(opened)
+        return made
+
+    def _take(self, opened: Any) -> None:
+        self._core = opened
+        self._tensors = {row[0]: CheckpointTensor(self, row) for row in opened.tensors()}
+
+    def __repr__(self) -> str:
+        return f"<penstock.Checkpoint of {self.info.path!r}, {len(self)} tensors>"
+
+    @property
+    def info(self) -> _core.CheckpointInfo:
+        return self._core.info
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        return dict(self._core.metadata())
+
+    def __getitem__(self, name: str) -> CheckpointTensor:
+        try:
+            return self._tensors[name]
+        except KeyError:
+            raise KeyError(f"'{self.info.path}' has no tensor {name!r}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def _read(self, rows: list[tuple[str, Any, Any, Any]], progress: Any = None) -> int:
+        rows = [row for row in rows if row[1].nbytes]
+        return self._core.read(rows, True, progress)
+
+    def verify(self, progress: Progress = False) -> list[CheckpointProblem]:
+        """Reads everything and checks it against its checksums. Empty: all is as it was saved."""
+        return [CheckpointProblem(*row) for row in self._core.verify(reporter(progress, "verify"))]
+
+    def load(
+        self,
+        map_location: Any = None,
+        *,
+        into: Any = None,
+        names: str | Iterable[str] | None = None,
+        progress: Progress = False,
+    ) -> Any:
+        """The state, as it was saved; every chunk is checked. See CheckpointStore.load()."""
+        report = reporter(progress, "load")
+        if names is not None:
+            if into is not None:
+                raise ValueError("load: into or names, not both")
+            return self._load_names(names, map_location, report)
+        skeleton = self._core.skeleton()
+        sources = skeleton.sources
+        if not sources:
+            return skeleton.objects([])
+        rows: list[tuple[str, Any, Any, Any]] = []
+        storages = []
+        there = _memory_of(into, self) if into is not None else {}
+        fresh = _fresh([0 if name in there else size for name, size, _ in sources])
+        torch = _state._torch()
+        for i, (name, size, _) in enumerate(sources):
+            if name in there:
+                flat = torch.frombuffer(there[name], dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+                storage = flat.untyped_storage()
+            else:
+                storage = fresh.storage(i, 0, size)
+                flat = torch.empty(0, dtype=torch.uint8).set_(storage)
+            storages.append(storage)
+            rows.append((name, flat, None, None))
+        self._read(rows, report)
+        if into is None:
+            storages = [
+                _state._located(storage, location, map_location)
+                for storage, (_, _, location) in zip(storages, sources, strict=True)
+            ]
+        return skeleton.objects(storages)
+
+    def _load_names(self, names: str | Iterable[str], map_location: Any, report: Any) -> dict[str, Any]:
+        chosen = _state._chosen(list(self), _state._wanted(names), self.info.path)
+        out = {name: _new_array(t.shape, t.dtype, name) for name, t in self.items() if name in chosen}
+        self._read([(name, made, None, None) for name, made in out.items()], report)
+        if map_location is None:
+            return out
+        torch = _state._torch()
+        for name, tensor in out.items():
+            storage = _state._located(tensor.untyped_storage(), "cpu", map_location)
+            out[name] = torch.empty(0, dtype=tensor.dtype, device=storage.device).set_(storage, 0, tensor.shape)
+        return out
+
+
+def _memory_of(into: Any, checkpoint: Checkpoint) -> dict[str, Any]:
+    """The memory of each tensor of `into` under the name that a store gives it."""
+    out = {}
+    for name, address, size, kind, shape in _core._checkpoint.named_tensors(into):
+        have = checkpoint._tensors.get(name)
+        if have is None:
+            raise KeyError(f"load: into: '{checkpoint.info.path}' has no tensor {name!r}")
+        if (have._type, have.shape) != (kind, tuple(shape)):
+            raise ValueError(
+                f"load: into: {name!r} is {_state._TORCH.get(kind, kind)} of {tuple(shape)}, and in "
+                f"'{checkpoint.info.path}' it is {have.dtype} of {have.shape}"
+            )
+        memory = (ctypes.c_char * size).from_address(address)
+        memory.keep = into  # type: ignore[attr-defined]
+        out[name] = memory
+    return out
+
+
+# ---- the store
+
+
+class CheckpointStore:
+    """Numbered checkpoints in a folder, each of them whole and durable, or not there.
+
+        store = penstock.CheckpointStore("checkpoints", keep=3)
+        store.save({"model": model.state_dict(), "step": step}, step=step)      # durable when it returns
+        pending = store.save_async(state, step=step)                            # when the tensors may change
+        state = store.load()                                                    # of the newest that is sound
+
+    A checkpoint is a folder of safetensors files with a manifest of checksums; stock readers read it. One process
+    writes at a time (a lock, from the first save to close()); any number read.
+
+    folder: where; or several, over whose devices the files are spread by speed, the first has the manifests. Made
+        when it is not there.
+    keep: newest checkpoints that are kept (None: all); keep_every: and every so-manieth beyond that (None: none).
+    shard_bytes: of a file, about.
+    checksums: of every chunk; without them nothing can be verified.
+    incremental: files whose tensors did not change are linked, not written.
+    host_memory: bytes that copies of save_async() may take; None: half of what this process may have.
+    lock_wait_s: seconds that a save waits for another process that writes here.
+
+    Safe to use from several threads; saves go one after another."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        keep: int | None = None,
+        keep_every: int | None = None,
+        shard_bytes: int = 256 << 20,
+        checksums: bool = True,
+        incremental: bool = True,
+        host_memory: int | None = None,
+        lock_wait_s: float = 10,
+    ) -> None:
+        one = isinstance(folder, (str, bytes)) or hasattr(folder, "__fspath__")
+        folders = [os.path.abspath(os.fsdecode(f)) for f in ([folder] if one else folder)]  # type: ignore[list-item]
+        if not folders:
+            raise ValueError("CheckpointStore: folder: none was given; give one, or several")
+        for name, value, least in (
+            ("keep", keep, 1),
+            ("keep_every", keep_every, 1),
+            ("shard_bytes", shard_bytes, 1),
+            ("host_memory", host_memory, 1),
+            ("lock_wait_s", lock_wait_s, 0),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"CheckpointStore: {name}: this is {value}; {least} or more")
+        self._store = _core._checkpoint.Store(
+            folders,
+            keep=keep or 0,
+            keep_every=keep_every or 0,
+            shard_bytes=shard_bytes,
+            checksums=checksums,
+            incremental=incremental,
+            host_memory=host_memory or _core._async.default_host_memory(),
+            lock_wait_ms=round(lock_wait_s * 1000),
+        )
+        self._folders = folders
+
+    def __repr__(self) -> str:
+        return f"<penstock.CheckpointStore in {self._folders[0]!r}>"
+
+    @property
+    def folders(self) -> list[str]:
+        return list(self._folders)
+
+    def save(
+        self,
+        state: Any,
+        step: int = 0,
+        *,
+        pinned: bool = False,
+        metadata: dict[str, str] | None = None,
+        progress: Progress = False,
+    ) -> _core.CheckpointInfo:
+        """Saves a state. When it returns the checkpoint survives a power failure, and older ones were deleted as `keep`
+        says; when it raises, everything is as it was.
+
+        state: as penstock.save() takes it; NumPy-only states need no torch. The tensors must not change meanwhile.
+        step: the caller's own number. pinned: kept whatever `keep` says. metadata: strings, for people and tools.
+        progress: True, or called with (done, total) in bytes about ten times a second.
+
+        Raises TypeError naming the place in the state for what cannot be saved, penstock.Error (an OSError) for what
+        the system refuses, and first what an earlier save_async() failed with when nobody asked for its result."""
+        return self._store.save(state, step, pinned, _strings(metadata), reporter(progress, "save"))
+
+    def save_async(
+        self,
+        state: Any,
+        step: int = 0,
+        *,
+        pinned: bool = False,
+        metadata: dict[str, str] | None = None,
+        copy: bool = True,
+        progress: Progress = False,
+    ) -> _core.PendingSave:
+        """save() that returns when training may change the tensors again; `result()` of what it gives is the
+        CheckpointInfo. The rest as for penstock.save_async(): `copy`, the budget, failures."""
+        report = reporter(progress, "save")
+        return self._store.save_async(state, step, pinned, _strings(metadata), copy, report)
+
+    def _begin(self, state: Any, step: int, unchanging: list[tuple[int, int]]) -> _core.PendingSave:
+        """save_async() that copies everything but the memory at `unchanging`: (address, bytes)."""
+        return self._store.save_async(state, step, False, [], unchanging, None)
+
+    def latest(self) -> _core.CheckpointInfo | None:
+        """The newest checkpoint whose manifest is sound and whose files are there, or None. Of newer ones that were
+        passed over a RuntimeWarning says why."""
+        found, skipped = self._store.latest()
+        for info in skipped:
+            self._skipped(info.path, info.problem)
+        return found
+
+    def list(self) -> list[_core.CheckpointInfo]:
+        """All checkpoints, oldest first; those with a `problem` included."""
+        return self._store.list()
+
+    @staticmethod
+    def _skipped(path: str, why: str) -> None:
+        warnings.warn(f"penstock: checkpoint '{path}' was passed over: {why}", RuntimeWarning, stacklevel=4)
+
+    def open(self, generation: int) -> Checkpoint:
+        """A checkpoint for reading: its tensors, and slices of them."""
+        return Checkpoint._of(self._store.open(generation))
+
+    def load(
+        self,
+        generation: int | None = None,
+        *,
+        step: int | None = None,
+        map_location: Any = None,
+        into: Any = None,
+        names: str | Iterable[str] | None = None,
+        progress: Progress = False,
+    ) -> Any:
+        """A state, as it was saved; every chunk is checked.
+
+        generation, step: which checkpoint (of several of one step the newest); neither: the newest that is sound. One
+            that turns out to be damaged is passed over with a RuntimeWarning that says why.
+        map_location: as in torch.load.
+        into: a state whose tensors are filled in place; what comes back is the state as saved, and its tensors look
+            into the same memory. Each tensor of it has to be in the checkpoint, with its type and shape.
+        names: names of tensors or patterns ("model.*"): only these, as a dict.
+
+        Raises penstock.Damaged naming file and tensor, KeyError for a name, FileNotFoundError where there is none."""
+        arguments = {"into": into, "names": names, "progress": progress}
+        if generation is not None:
+            if step is not None:
+                raise ValueError("load: generation or step, not both")
+            return self.open(generation).load(map_location, **arguments)
+        wanted = [i for i in self.list() if step is None or i.step == step]
+        reasons = []
+        for info in reversed(wanted):
+            why = info.problem
+            if not why:
+                try:
+                    return self.open(info.generation).load(map_location, **arguments)
+                except (Error, EOFError) as error:
+                    # Damaged, or deleted by the process that writes.
+                    if isinstance(error, PermissionError):
+                        raise
+                    why = str(error)
+            reasons.append(f"'{os.path.basename(info.path)}': {why}")
+            self._skipped(info.path, why)
+        which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+        why = f", but {'; '.join(reasons)}" if reasons else ""
+        raise from_core(
+            2, f"load: there is {which} in '{self._folders[0]}' that can be used{why}", errno.ENOENT, "load",
+            self._folders[0], None,
+        )  # fmt: skip
+
+    def pin(self, generation: int, pinned: bool = True) -> None:
+        """Keeps a checkpoint whatever `keep` says, durably; pinned=False: not any more."""
+        self._store.pin(generation, pinned)
+
+    def remove(self, generation: int) -> None:
+        """Deletes a checkpoint. ValueError for the newest that is whole."""
+        self._store.remove(generation)
+
+    def collect(self) -> int:
+        """Takes away what a killed process left unfinished (save() does it by itself). Bytes freed."""
+        return self._store.collect()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until no save is in flight. False after `timeout` seconds."""
+        return self._store.wait(-1 if timeout is None else max(timeout, 0))
+
+    def close(self) -> None:
+        """Finishes the saves that are in flight and lets the lock go. Calling it again is fine."""
+        self._store.close()
+
+    def __enter__(self) -> CheckpointStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def save_on_sigterm(
+        self, get_state: Callable[[], Any], *, exit_code: int = 143, pinned: bool = False
+    ) -> SaveOnSigterm:
+        """When the process is told to end (SIGTERM), saves once more at the next step boundary, and leaves.
+
+            with store.save_on_sigterm(lambda: training.state()) as guard:
+                for step in range(steps):
+                    train(step)
+                    guard.step_end(step)
+
+        get_state: called with nothing at the step boundary; gives the state. exit_code: of SystemExit."""
+        return SaveOnSigterm(self, get_state, exit_code, pinned)
+
+
+class SaveOnSigterm:
+    """The guard of CheckpointStore.save_on_sigterm(). In the main thread only; puts the old handler back at its end."""
+
+    def __init__(self, store: CheckpointStore, get_state: Callable[[], Any], exit_code: int, pinned: bool) -> None:
+        self._store = store
+        self._get_state = get_state
+        self._exit_code = exit_code
+        self._pinned = pinned
+        self._old: Any = None
+        self._step = 0
+        self.arrived = False
+
+    def _handler(self, *_: object) -> None:
+        self.arrived = True
+
+    def __enter__(self) -> SaveOnSigterm:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("save_on_sigterm: signals come to the main thread; use it there")
+        self._old = signal.signal(signal.SIGTERM, self._handler)
+        return self
+
+    def step_end(self, step: int) -> None:
+        """Where the state is whole. After SIGTERM: saves it as `step`, and raises SystemExit."""
+        self._step = step
+        if self.arrived:
+            self._leave()
+
+    def _leave(self) -> None:
+        try:
+            self._store._store.raise_failure()
+        except (OSError, MemoryError, ValueError) as error:
+            warnings.warn(f"penstock: {error}", RuntimeWarning, stacklevel=4)
+        self.arrived = False
+        self._store.save(self._get_state(), self._step, pinned=self._pinned)
+        raise SystemExit(self._exit_code)
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        signal.signal(signal.SIGTERM, self._old if self._old is not None else signal.SIG_DFL)
+        if self.arrived and kind is None:
+            self._leave()
+        elif self.arrived:
+            # Something else ends the training: the signal is for whoever comes next.
+            os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stores of checkpoints for penstock/_store.py. Private: what users see is CheckpointStore and
+// Checkpoint of the package.
+#include "base/units.hpp"
+#include "bind.hpp"
+#include "checkpoint/structure.hpp"
+#include "engine_object.hpp"
+#include "host_memory.hpp"
+#include "names.hpp"
+#include "progress.hpp"
+#include "saver.hpp"
+#include "state.hpp"
+#include "without_gil.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <fmt/format.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+namespace penstock::python {
+
+namespace {
+
+using StringPairs = std::vector<std::pair<std::string, std::string>>;
+
+// ---- saving
+
+// A state to be saved: what its tensors look into lives in `tree`, in `copy`, or in `keeps`.
+struct Job {
+    format::ValueTree tree;
+    checkpoint::StagedCopy copy;
+    penstock::State state;
+};
+
+struct MadeJob {
+    std::shared_ptr<Job> job;
+    std::vector<StorageMemory> storages;  ///< with the GIL
+};
+
+MadeJob job_of(nb::handle object, StringPairs metadata) {
+    MadeJob made;
+    made.job = std::make_shared<Job>();
+    State state = state_of(object);
+    made.storages = std::move(state.storages);
+    made.job->tree = std::move(state.tree);
+    std::vector<std::span<const std::byte>> spans;
+    for (const StorageMemory& storage : made.storages) {
+        spans.emplace_back(storage.data, storage.bytes);
+    }
+    const WithoutGil nogil;
+    made.job->state = checkpoint::state_of(made.job->tree, spans);
+    made.job->state.metadata = std::move(metadata);
+    return made;
+}
+
+struct StoreObject {
+    StoreObject(std::vector<std::string> folders, const StoreOptions& options,
+                std::uint64_t host_memory)
+        : saver(host_memory), engine(opened(default_engine())) {
+        const WithoutGil nogil;
+        store = std::make_shared<CheckpointStore>(engine, FileSystem::local(), std::move(folders),
+                                                  options);
+    }
+    StoreObject(const StoreObject&) = delete;
+    StoreObject& operator=(const StoreObject&) = delete;
+    ~StoreObject() { close(); }
+
+    void close() {
+        saver.finish();
+        const WithoutGil nogil;
+        store.reset();
+    }
+    [[nodiscard]] const std::shared_ptr<CheckpointStore>& open() const {
+        if (!store) {
+            raise_value("store: it is closed; make another one");
+        }
+        return store;
+    }
+
+    Saver saver;
+    std::shared_ptr<Engine> engine;
+    std::shared_ptr<CheckpointStore> store;  ///< nullptr: closed
+};
+
+std::string step_name(std::uint64_t step) {
+    return fmt::format("step {}", step);
+}
+
+CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t step, bool pinned,
+                             StringPairs metadata, nb::handle progress) {
+    const std::shared_ptr<CheckpointStore> store = self.open();
+    self.saver.raise_failure(step_name(step));
+    const MadeJob made = job_of(object, std::move(metadata));
+    // Those in flight are earlier, and come first.
+    self.saver.wait_idle(-1);
+    CheckpointInfo info;
+    run_with_progress(progress, [&](const Progress& told) {
+        info = store->save(made.job->state, {.step = step, .pinned = pinned, .progress = told});
+    });
+    return info;
+}
+
+Saver::Staged stage_job(Saver& saver, Job& job, const CopyChoice& choice) {
+    Saver::Staged staged;
+    staged.all = false;
+    if (!choice.copy) {
+        return staged;
+    }
+    std::vector<std::span<const std::byte>> spans;
+    for (const StateTensor& tensor : job.state.tensors) {
+        spans.push_back(tensor.data);
+    }
+    staged = saver.stage(spans, choice.straight);
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+        job.state.tensors[i].data = spans[i];
+    }
+    job.copy = std::move(staged.copy);
+    return staged;
+}
+
+nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64_t step,
+                               bool pinned, StringPairs metadata, nb::handle copy,
+                               nb::object progress) {
+    const CopyChoice choice(copy);
+    std::shared_ptr<CheckpointStore> store = self.open();
+    Saver& saver = self.saver;
+    saver.raise_failure(step_name(step));
+    MadeJob made = job_of(object, std::move(metadata));
+    const Saver::Staged staged = stage_job(saver, *made.job, choice);
+    const bool all = staged.all && choice.straight.empty();
+    nb::object keeps = nb::none();
+    if (!all) {
+        nb::list list;
+        for (StorageMemory& storage : made.storages) {
+            list.append(storage.keep);
+        }
+        keeps = list;
+    }
+    PendingSaveObject out;
+    out.info = std::make_shared<std::optional<CheckpointInfo>>();
+    out.progress = std::move(progress);
+    out.waited_s = staged.waited_s;
+    out.save = saver.add(
+        [job = std::move(made.job), store = std::move(store), info = out.info, step,
+         pinned](checkpoint::PendingSave& pending) {
+            *info = store->save(job->state,
+                                {.step = step, .pinned = pinned, .progress = pending.progress()});
+        },
+        step_name(step), all, std::move(keeps));
+    if (staged.tight) {
+        saver.warn_tight();
+        out.wait(true, -1);
+    }
+    return nb::cast(std::move(out));
+}
+
+// ---- reading
+
+struct SkeletonObject {
+    checkpoint::Skeleton skeleton;
+};
+
+struct CheckpointObject {
+    explicit CheckpointObject(const std::string& path) : engine(opened(default_engine())) {
+        const WithoutGil nogil;
+        checkpoint = std::make_unique<Checkpoint>(engine, FileSystem::local(), path);
+    }
+    CheckpointObject(std::shared_ptr<Engine> own, Checkpoint&& opened_one)
+        : engine(std::move(own)), checkpoint(std::make_unique<Checkpoint>(std::move(opened_one))) {}
+
+    std::shared_ptr<Engine> engine;
+    std::unique_ptr<Checkpoint> checkpoint;
+};
+
+// rows: (name, memory, begin, end) each; begin and end: a list of elements, or None for all.
+std::uint64_t read_tensors(const CheckpointObject& self, nb::handle rows, bool verify,
+                           nb::handle progress) {
+    std::vector<TensorRead> wanted;
+    std::vector<HostMemory> memory;
+    for (const nb::handle row : nb::iter(rows)) {
+        TensorRead read;
+        read.name = nb::cast<std::string>(row[0]);
+        memory.push_back(borrow(nb::object(row[1]), "into", true));
+        read.into = {memory.back().data, memory.back().bytes};
+        const nb::object begin = row[2];
+        if (!begin.is_none()) {
+            read.begin = nb::cast<std::vector<std::uint64_t>>(begin);
+            read.end = nb::cast<std::vector<std::uint64_t>>(row[3]);
+        }
+        wanted.push_back(std::move(read));
+    }
+    std::uint64_t bytes = 0;
+    run_with_progress(progress, [&](const Progress& told) {
+        bytes = self.checkpoint->read(wanted, verify, told);
+    });
+    return bytes;
+}
+
+nb::list checkpoint_problems(const CheckpointObject& self, nb::handle progress) {
+    std::vector<CheckpointProblem> found;
+    run_with_progress(progress,
+                      [&](const Progress& told) { found = self.checkpoint->verify(told); });
+    nb::list out;
+    for (const CheckpointProblem& p : found) {
+        const nb::object offset =
+            p.offset == kNoOffset ? nb::none() : nb::object(nb::int_(p.offset));
+        out.append(nb::make_tuple(p.path, p.tensor, offset, p.message));
+    }
+    return out;
+}
+
+// The name under which a store keeps each storage of a state, in the order of its storages:
+// (name, address, bytes, safetensors' type, shape).
+nb::list named_tensors(nb::handle object) {
+    const MadeJob made = job_of(object, {});
+    nb::list out;
+    for (const StateTensor& t : made.job->state.tensors) {
+        out.append(nb::make_tuple(t.name, reinterpret_cast<std::uintptr_t>(t.data.data()),
+                                  t.data.size(), t.dtype, nb::cast(t.shape)));
+    }
+    return out;
+}
+
+void bind_checkpoint_info(nb::module_& parent) {
+    nb::class_<CheckpointInfo>(parent, "CheckpointInfo",
+                               "What is known of a checkpoint without reading its tensors.")
+        .def_ro("generation", &CheckpointInfo::generation,
+                "Rises with every save; what \"newest\" means.")
+        .def_ro("step", &CheckpointInfo::step, "The caller's own number; may repeat.")
+        .def_ro("path", &CheckpointInfo::path, "Its folder.")
+        .def_prop_ro(
+            "saved_unix_s",
+            [](const CheckpointInfo& i) { return static_cast<double>(i.saved_unix_ns) / 1e9; },
+            "When, seconds since 1970.")
+        .def_ro("tensors", &CheckpointInfo::tensors, "How many.")
+        .def_ro("tensor_bytes", &CheckpointInfo::tensor_bytes, "Bytes of all tensors.")
+        .def_ro("written_bytes", &CheckpointInfo::written_bytes,
+                "Bytes of tensors that this save wrote; the rest was linked.")
+        .def_ro("shards", &CheckpointInfo::shards, "Files of tensors.")
+        .def_ro("linked_shards", &CheckpointInfo::linked_shards,
+                "Of these, linked from earlier checkpoints.")
+        .def_ro("pinned", &CheckpointInfo::pinned, "Kept whatever `keep` says.")
+        .def_ro("problem", &CheckpointInfo::problem, "Empty, or why it cannot be used.")
+        .def("__repr__", [](const CheckpointInfo& i) {
+            return fmt::format("<penstock.CheckpointInfo generation={} step={} {} in {} shards{}>",
+                               i.generation, i.step, base::format_bytes(i.tensor_bytes), i.shards,
+                               i.problem.empty() ? "" : ", problem: " + i.problem);
+        });
+}
+
+void bind_store(nb::module_& m) {
+    nb::class_<StoreObject>(m, "Store")
+        .def(
+            "__init__",
+            [](StoreObject* self, std::vector<std::string> folders, std::uint32_t keep,
+               std::uint32_t keep_every, std::uint64_t shard_bytes, bool checksums,
+               bool incremental, std::uint64_t host_memory, std::uint32_t lock_wait_ms) {
+                StoreOptions options;
+                options.keep = keep;
+                options.keep_every = keep_every;
+                options.shard_bytes = shard_bytes;
+                options.checksums = checksums;
+                options.incremental = incremental;
+                options.lock_wait_ms = lock_wait_ms;
+                new (self) StoreObject(std::move(folders), options, host_memory);
+            },
+            nb::arg("folders"), nb::arg("keep"), nb::arg("keep_every"), nb::arg("shard_bytes"),
+            nb::arg("checksums"), nb::arg("incremental"), nb::arg("host_memory"),
+            nb::arg("lock_wait_ms"))
+        .def("save", save_to_store, nb::arg("state").none(), nb::arg("step"), nb::arg("pinned"),
+             nb::arg("metadata"), nb::arg("progress").none())
+        .def("save_async", save_to_store_async, nb::arg("state").none(), nb::arg("step"),
+             nb::arg("pinned"), nb::arg("metadata"), nb::arg("copy"), nb::arg("progress").none())
+        .def("latest",
+             [](StoreObject& self) {
+                 const auto store = self.open();
+                 std::vector<CheckpointInfo> skipped;
+                 std::optional<CheckpointInfo> found;
+                 {
+                     const WithoutGil nogil;
+                     found = store->latest(&skipped);
+                 }
+                 return nb::make_tuple(found ? nb::cast(*found) : nb::none(), nb::cast(skipped));
+             })
+        .def("list",
+             [](StoreObject& self) {
+                 const auto store = self.open();
+                 const WithoutGil nogil;
+                 return store->list();
+             })
+        .def("open",
+             [](StoreObject& self, std::uint64_t generation) {
+                 const auto store = self.open();
+                 std::optional<Checkpoint> opened_one;
+                 {
+                     const WithoutGil nogil;
+                     opened_one.emplace(store->open(generation));
+                 }
+                 return new CheckpointObject(self.engine, std::move(*opened_one));
+             })
+        .def("pin",
+             [](StoreObject& self, std::uint64_t generation, bool pinned) {
+                 const auto store = self.open();
+                 const WithoutGil nogil;
+                 store->pin(generation, pinned);
+             })
+        .def("remove",
+             [](StoreObject& self, std::uint64_t generation) {
+                 const auto store = self.open();
+                 const WithoutGil nogil;
+                 store->remove(generation);
+             })
+        .def("collect",
+             [](StoreObject& self) {
+                 const auto store = self.open();
+                 const WithoutGil nogil;
+                 return store->collect();
+             })
+        .def("folders", [](StoreObject& self) { return self.open()->folders(); })
+        .def("wait",
+             [](StoreObject& self, double timeout_s) { return self.saver.wait_idle(timeout_s); })
+        .def("in_flight", [](StoreObject& self) { return self.saver.queue().in_flight(); })
+        .def("raise_failure", [](StoreObject& self) { self.saver.raise_failure("the next save"); })
+        .def("host_memory",
+             [](StoreObject& self) {
+                 checkpoint::Staging& staging = self.saver.staging();
+                 return nb::make_tuple(staging.budget_bytes(), staging.used_bytes(),
+                                       staging.kept_bytes());
+             })
+        .def("close", &StoreObject::close);
+}
+
+}  // namespace
+
+void bind_checkpoint(nb::module_& parent) {
+    nb::module_ m = parent.def_submodule("_checkpoint", "Stores of checkpoints; private.");
+    bind_checkpoint_info(parent);
+    bind_store(m);
+    nb::class_<SkeletonObject>(m, "Skeleton")
+        .def_prop_ro(
+            "sources",
+            [](const SkeletonObject& s) {
+                nb::list out;
+                for (std::size_t i = 0; i < s.skeleton.sources.size(); ++i) {
+                    const auto& storage = s.skeleton.tree.storages[i];
+                    out.append(
+                        nb::make_tuple(s.skeleton.sources[i], storage.bytes, storage.location));
+                }
+                return out;
+            },
+            "(name, bytes, location) of each storage")
+        .def(
+            "objects",
+            [](const SkeletonObject& s, nb::handle storages) {
+                return objects_of(s.skeleton.tree, storages);
+            },
+            nb::arg("storages"));
+    nb::class_<CheckpointObject>(m, "Checkpoint")
+        .def(nb::init<const std::string&>(), nb::arg("path"))
+        .def_prop_ro("info", [](const CheckpointObject& c) { return c.checkpoint->info(); })
+        .def("tensors",
+             [](const CheckpointObject& c) {
+                 nb::list out;
+                 for (const CheckpointTensor& t : c.checkpoint->tensors()) {
+                     out.append(nb::make_tuple(t.name, t.dtype, nb::cast(t.shape), t.bytes,
+                                               t.changed_generation));
+                 }
+                 return out;
+             })
+        .def("metadata", [](const CheckpointObject& c) { return c.checkpoint->metadata(); })
+        .def("skeleton",
+             [](const CheckpointObject& c) {
+                 const WithoutGil nogil;
+                 return SkeletonObject{
+                     checkpoint::skeleton_of(c.checkpoint->structure(), c.checkpoint->tensors())};
+             })
+        .def("read", read_tensors, nb::arg("rows"), nb::arg("verify"), nb::arg("progress").none())
+        .def("verify", checkpoint_problems, nb::arg("progress").none());
+    m.def("named_tensors", named_tensors, nb::arg("state").none());
+}
+
+}  // namespace penstock::python
