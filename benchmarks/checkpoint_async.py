@@ -242,6 +242,20 @@ class _Fio:
             raise RuntimeError(f"fio, the control, failed: {text[-300:]}")
 
 
+def _steps_beside_fio(step, folder, size, write_s, step_s, count):
+    """Seconds of `count` steps, and the bytes that fio wrote a step."""
+    fio = _Fio(folder, size, step_s, write_s)
+    try:
+        before = fio.written()
+        fio.go_on()
+        taken = [step.run() for _ in range(count + 1)]
+        fio.stop()
+        written = (fio.written() - before) / len(taken)
+    finally:
+        fio.end()
+    return taken[1:], written
+
+
 def _saved_steps(step, state, folder, count, handicap):
     """`count` steps, a save in each: begun when the step begins, and done with the tensors before they are updated."""
     penstock = states.need("penstock")
@@ -278,27 +292,28 @@ def every_step(arguments):
         step.run()
         alone += [step.run() for _ in range(count)]
         if arguments["way"] == "fio":
-            fio = _Fio(folder, size, statistics.median(alone), write_s)
-            written = -fio.written()
-            fio.go_on()
-            beside += [step.run() for _ in range(count + 1)][1:]
-            fio.stop()
-            written += fio.written()
-            fio.end()
+            # A step is longer beside fio, and fio is to write once a step: so its pause is set twice.
+            begun, _ = _steps_beside_fio(step, folder, size, write_s, statistics.median(alone), 3)
+            beside, written = _steps_beside_fio(step, folder, size, write_s, statistics.median(begun), count)
         else:
             written = -states.io_bytes("write")
             beside, waits = _saved_steps(step, state, folder, count, arguments.get("handicap"))
-            written += states.io_bytes("write")
+            written = (written + states.io_bytes("write")) / (count + 1)
         alone += [step.run() for _ in range(count)]
+    filled = write_s / statistics.median(alone)
+    if not 0.45 <= filled <= 0.85:
+        states.skip(
+            f"the write would fill {filled:.2f} of a step, not 0.5 to 0.8: this machine is too busy to set its length"
+        )
     return {
         "value": statistics.median(beside) / statistics.median(alone),
         "seconds": statistics.median(beside),
         "alone_s": alone,
         "beside_s": beside,
         "wait_before_update_s": waits,
-        "bytes": written,
+        "bytes": round(written),  # a step
         "state_bytes": size,
-        "filled": write_s / statistics.median(alone),
+        "filled": filled,
         "operations": count,
         "version": states.need("penstock").__version__,
     }
