@@ -111,6 +111,7 @@ def test_a_side_saves_what_it_loads(tmp_path):
         (["--rounds", "0"], "--rounds 0: at least 1"),
         (["--dir", "/nowhere"], "--dir /nowhere: no folder that can be written"),
         (["--json", "/nowhere/x"], "--json /nowhere/x: its folder is not there"),
+        (["/tmp", "--dir", "/tmp"], "one folder is measured; give one"),
     ],
 )
 def test_wrong_words_are_told_before_any_work(words, said, capsys):

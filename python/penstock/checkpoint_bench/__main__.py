@@ -29,8 +29,8 @@ to fresh tensors. The sides take turns, in another order each round; figures are
 fio writes and reads the same number of bytes in blocks of 1 MiB, 16 at once, past the page cache: what the disk gives.
 
 examples:
-  penstock checkpoint bench --model gpt2 --dir /mnt/nvme                 GPT-2 with its optimizer, 1.7 GB
-  penstock checkpoint bench --model llama3-8b --max-bytes 8G             as many blocks of it as 8 GiB hold
+  penstock checkpoint bench /mnt/nvme --model gpt2                       GPT-2 with its optimizer, 1.7 GB
+  penstock checkpoint bench --model llama3-8b --max-bytes 32G            as many blocks of it as 32 GiB hold
   penstock checkpoint bench --model phi3-mini --state weights --against torch,safetensors
   penstock checkpoint bench --model gpt2-xl --json bench.json            every round and the environment
 """
@@ -50,7 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--state", choices=("full", "weights"), default="full", help="what is saved (default full)")
     add("--weights", choices=("bf16", "fp32"), default="bf16", help="element type of the weights (default bf16)")
     add("--max-bytes", metavar="N", help="of the state at most, such as 4G; more is scaled down (default: what fits)")
-    add("--dir", default=".", metavar="D", help="folder on the disk to measure (default: this one)")
+    add("folder", nargs="?", metavar="DIR", help="folder on the disk to measure (default: this one)")
+    add("--dir", metavar="D", help="the same, by name")
     add("--against", default="", metavar="P", help="of torch,safetensors,fio (default: those that are installed)")
     add("--what", default=",".join(_VERBS), metavar="V", help=f"of {','.join(_VERBS)} (default: all; save always is)")
     add("--rounds", type=int, default=3, metavar="N", help="turns of each side (default 3)")
@@ -83,6 +84,9 @@ def _refine(args: argparse.Namespace) -> argparse.Namespace:
     """Checks everything before any work. ToolError says what to do."""
     if args.model not in _models.MODELS:
         raise ToolError(f"--model {args.model}: choose one of {', '.join(_models.MODELS)}")
+    if args.folder and args.dir:
+        raise ToolError(f"{args.folder} and --dir {args.dir}: one folder is measured; give one")
+    args.dir = args.folder or args.dir or "."
     if args.rounds < 1:
         raise ToolError(f"--rounds {args.rounds}: at least 1")
     if not os.path.isdir(args.dir) or not os.access(args.dir, os.W_OK | os.X_OK):
