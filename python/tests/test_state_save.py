@@ -5,11 +5,13 @@ import io
 import json
 import os
 import pickle
+import random
 import signal
 import stat
 import subprocess
 import sys
 import textwrap
+import time
 import warnings
 
 import penstock
@@ -149,6 +151,61 @@ def test_ctrl_c_leaves_the_old_file(tmp_path):
     assert os.listdir(tmp_path) == ["state.pt"]
     # The signal may come with the last call, when all is written: then the new file is whole.
     assert path.read_bytes() == before or penstock.load(path)["a"].numel() == 40 << 20
+
+
+KILLED = """
+    import sys, penstock, torch
+    print("ready", flush=True)
+    for i in range(1000000):
+        penstock.save({"a": torch.full((3_000_000,), i % 100, dtype=torch.uint8), "i": i}, "state.pt")
+"""
+
+
+def test_a_killed_save_leaves_a_whole_file(tmp_path):
+    rng = random.Random(6)
+    last = -1
+    for _ in range(6):
+        process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(KILLED)], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "ready\n"
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "state.pt").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.3))
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        found = penstock.load(tmp_path / "state.pt")
+        assert (found["a"] == found["i"] % 100).all() and found["a"].numel() == 3_000_000
+        last = max(last, found["i"])
+    assert last > 0
+    # What killed processes leave is a file or two beside it, never more than one each.
+    assert len(os.listdir(tmp_path)) <= 7
+
+
+MEMORY = """
+    import sys, penstock, torch
+    state = {f"t{i}": torch.ones(64 << 20, dtype=torch.uint8) for i in range(4)}
+    state["odd"] = [torch.ones(10_001, dtype=torch.uint8) for _ in range(500)]
+
+    def of(key):
+        return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(key)) * 1024
+
+    penstock.save({"a": torch.ones(3)}, sys.argv[1])
+    for name in ("state.pt", "state.safetensors"):
+        saved = state if name.endswith("pt") else {key: state[key] for key in state if key != "odd"}
+        open("/proc/self/clear_refs", "w").write("5")
+        before = of("VmRSS")
+        penstock.save(saved, name)
+        print((of("VmHWM") - before) >> 20)
+"""
+
+
+def test_memory_above_the_state(tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(MEMORY), "warm.pt"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert max(map(int, made.stdout.split())) <= 96, made.stdout  # MiB
 
 
 FULL = """

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <filesystem>
 #include <functional>
@@ -207,6 +208,41 @@ TEST(FileWriter, AnErrorAtEveryOperationLeavesTheOldFile) {
         }
         EXPECT_GE(failed, 8U);  // open, preallocate, writes, sync, rename, sync of the folder
     }
+}
+
+// The power goes at every operation of four saves: what is there is the last that was acknowledged,
+// or the one under way, and whole.
+TEST(FileWriter, ACrashAtEveryOperationLeavesTheOldFileOrTheNew) {
+    std::vector<Made> versions;
+    for (std::uint64_t i = 1; i <= 4; ++i) {
+        const std::vector<std::uint64_t> sizes{70'000 * i, 5, 300'000};
+        versions.push_back(i % 2 == 0 ? safetensors_of(sizes, i) : zip_of(sizes, i));
+    }
+    CrashRig rig;
+    rig.files().make_folder("/folder");
+    rig.use(CrashRig::settled(rig.disks()));
+    std::vector<std::vector<std::byte>> contents(1);
+    Recording recording(rig, {0});
+    for (std::uint64_t i = 1; i <= versions.size(); ++i) {
+        recording.step(
+            [&] { save_file(*rig.engine(), rig.files(), "/folder/a", versions[i - 1].image); },
+            [&] {
+                contents.push_back(read_all(rig, "/folder/a"));
+                return Present{i};
+            });
+    }
+    recording.finish();
+    const CrashReport report =
+        explore(rig, recording, "save_file", 3000, [&](const CrashState& state) -> std::string {
+            const auto names = rig.files().list("/folder");
+            const bool there = std::find(names.begin(), names.end(), "a") != names.end();
+            const auto found = there ? read_all(rig, "/folder/a") : std::vector<std::byte>();
+            const bool fine =
+                found == contents[state.before.back()] || found == contents[state.after.back()];
+            return fine ? "" : "P1: what is there is neither the old file nor the new one";
+        });
+    EXPECT_EQ(report.violations, 0U) << report.first;
+    EXPECT_GE(report.states, 1000U);
 }
 
 TEST(FileWriter, AFullDiskIsToldBeforeTheFirstByte) {
