@@ -89,8 +89,7 @@ void SaveJob::run() {
         context_.files.make_folder(path_);
         link_shards();
         place();
-        write_shards();
-        write_metadata();
+        write_files();
         commit();
     } catch (...) {
         take_away();
@@ -184,7 +183,7 @@ void SaveJob::place() {
     }
 }
 
-void SaveJob::write_shards() {
+void SaveJob::write_files() {
     writer_ =
         std::make_unique<ShardWriter>(context_.engine, context_.files, context_.folders.size());
     std::vector<ShardFile> shards;
@@ -220,9 +219,17 @@ void SaveJob::write_shards() {
                 return true;
             }
             render_texts();
+            if (manifest_text_.size() <= context_.engine.options().inline_bytes_max) {
+                write_metadata();  // it goes past what waits for the device
+            }
             return false;
         },
         progress_);
+    if (!has_metadata_) {
+        write_metadata();
+    }
+    writer_->finish();
+    progress_.tick(true);
 }
 
 void SaveJob::name_folders() {
@@ -280,9 +287,7 @@ void SaveJob::write_metadata() {
         writer_->write_text(join(path_, kPinnedName), "");
     }
     writer_->write_text(join(path_, kManifestName), manifest_text_);
-    progress_.tick();
-    writer_->finish();
-    progress_.tick(true);
+    has_metadata_ = true;
 }
 
 void SaveJob::commit() {

@@ -5,11 +5,11 @@
 //   2. a folder of a name that no reader looks at; links
 //   3. is there room? Nothing is written before that is known
 //   4. shards, each preallocated, written, made durable; sums, index and manifest are made
-//      meanwhile
-//   5. index and manifest written, durable
-//   6. the folders' names durable; rename to the name that readers look for; its parent durable
+//      meanwhile and written behind them, as durable
+//   5. the folders' names durable; rename to the name that readers look for; its parent durable
 //
-// Whatever fails before the end of 6: everything is taken away, and what was there before stays.
+// In which order the files of 4 become durable is of no account: nobody looks for them before 5.
+// Whatever fails before the end of 5: everything is taken away, and what was there before stays.
 #pragma once
 
 #include "checkpoint/chunk_sums.hpp"
@@ -88,7 +88,7 @@ private:
     void link_shards();
     void place();
     [[nodiscard]] std::uint64_t metadata_bytes() const;
-    void write_shards();
+    void write_files();
     void name_folders();
     void fill_sums();
     void render_texts();
@@ -114,6 +114,7 @@ private:
     std::future<void> drafting_;  // of the manifest, on a thread of its own
     std::string index_text_;
     std::string manifest_text_;
+    bool has_metadata_ = false;
     ProgressClock progress_;
     std::unique_ptr<ChunkSums> sums_;
     std::unique_ptr<ShardWriter> writer_;

@@ -19,6 +19,8 @@ constexpr std::size_t kRangesAtOnce = 8;
 constexpr std::uint64_t kSmallBytesMax = std::uint64_t{16} << 20;
 constexpr std::uint64_t kPageCacheBytesMax = std::uint64_t{1} << 20;
 constexpr std::size_t kSyncThreadsMax = 8;
+// Index and manifest, beside the last shard: syncs at the same time share a commit of the journal.
+constexpr std::size_t kSyncThreadsMore = 2;
 constexpr auto kLookAgain = std::chrono::milliseconds(2);
 
 void add_extent(TransferRequest& request, const format::PieceSlice& slice, const ShardFile& shard) {
@@ -107,7 +109,7 @@ void ShardWriter::begin_file(Lane& lane, const ShardFile& shard) {
     if (lane.begin == Clock::time_point{}) {
         lane.begin = Clock::now();
     }
-    syncer_.use_threads(std::min(lanes_.size(), kSyncThreadsMax));
+    syncer_.use_threads(std::min(lanes_.size() + kSyncThreadsMore, kSyncThreadsMax));
 }
 
 // Submits what the lane may have; false when it has nothing more to submit.
