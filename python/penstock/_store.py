@@ -62,10 +62,15 @@ class CheckpointTensor:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
+        made, row, after = self._plan(index)
+        self._checkpoint._read([row])
+        return made[after] if after else made
+
+    def _plan(self, index: Any) -> tuple[Any, tuple[str, Any, list[int], list[int]], tuple[Any, ...]]:
+        """Memory for what is read, what is to be read, and what is then taken of it."""
         begin, end, after = self._box(index if isinstance(index, tuple) else (index,))
         made = _new_array([e - b for b, e in zip(begin, end, strict=True)], self.dtype, self.name)
-        self._checkpoint._read([(self.name, made, begin, end)])
-        return made[after] if after else made
+        return made, (self.name, made, begin, end), after
 
     def _box(self, index: tuple[Any, ...]) -> tuple[list[int], list[int], tuple[Any, ...]]:
         """The smallest box that holds what is asked for, and what is then taken of it."""
@@ -189,7 +194,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         map_location: Any = None,
         *,
         into: Any = None,
-        names: str | Iterable[str] | None = None,
+        names: str | Iterable[str] | Mapping[str, Any] | None = None,
         progress: Progress = False,
     ) -> Any:
         """The state, as it was saved; every chunk is checked. See CheckpointStore.load()."""
@@ -224,16 +229,21 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
             ]
         return skeleton.objects(storages)
 
-    def _load_names(self, names: str | Iterable[str], map_location: Any, report: Any) -> dict[str, Any]:
-        chosen = _state._chosen(list(self), _state._wanted(names), self.info.path)
-        out = {name: _new_array(t.shape, t.dtype, name) for name, t in self.items() if name in chosen}
-        self._read([(name, made, None, None) for name, made in out.items()], report)
+    def _load_names(self, names: Any, map_location: Any, report: Any) -> dict[str, Any]:
+        chosen = _state._selection(list(self), names, self.info.path)
+        out, rows, after = {}, [], {}
+        for name, index in chosen.items():
+            out[name], row, after[name] = self[name]._plan(... if index is None else index)
+            rows.append(row)
+        self._read(rows, report)
+        out = {name: made[after[name]] if after[name] else made for name, made in out.items()}
         if map_location is None:
             return out
         torch = _state._torch()
         for name, tensor in out.items():
             storage = _state._located(tensor.untyped_storage(), "cpu", map_location)
-            out[name] = torch.empty(0, dtype=tensor.dtype, device=storage.device).set_(storage, 0, tensor.shape)
+            there = torch.empty(0, dtype=tensor.dtype, device=storage.device)
+            out[name] = there.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
         return out
 
 
@@ -390,7 +400,7 @@ class CheckpointStore:
         step: int | None = None,
         map_location: Any = None,
         into: Any = None,
-        names: str | Iterable[str] | None = None,
+        names: str | Iterable[str] | Mapping[str, Any] | None = None,
         progress: Progress = False,
     ) -> Any:
         """A state, as it was saved; every chunk is checked.
@@ -400,7 +410,7 @@ class CheckpointStore:
         map_location: as in torch.load.
         into: a state whose tensors are filled in place; what comes back is the state as saved, and its tensors look
             into the same memory. Each tensor of it has to be in the checkpoint, with its type and shape.
-        names: names of tensors or patterns ("model.*"): only these, as a dict.
+        names: names of tensors or patterns ("model.*"), or a mapping of them to slices: only these, as a dict.
 
         Raises penstock.Damaged naming file and tensor, KeyError for a name, FileNotFoundError where there is none."""
         arguments = {"into": into, "names": names, "progress": progress}

@@ -209,6 +209,8 @@ def test_names_and_patterns(store):
     store.save({"model": {"a.w": torch.ones(3), "a.b": torch.zeros(2)}, "x": torch.ones(1)})
     assert sorted(store.load(names="model.*")) == ["model.a.b", "model.a.w"]
     assert torch.equal(store.load(names=["x"])["x"], torch.ones(1))
+    both = store.load(names={"model.a.w": slice(1, 3), "x": None})
+    assert both["model.a.w"].shape == (2,) and torch.equal(both["x"], torch.ones(1))
     with pytest.raises(KeyError, match="nope"):
         store.load(names="nope")
 
