@@ -1,10 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a safetensors file: an error, or tensors that tile the data. As an index of shards:
-// an error, or one that is read again as it is written.
+// Any bytes as a safetensors file: an error, or tensors that tile the data; its table of checksums
+// an error, or one sum for each piece of them. As an index of shards: an error, or one that is read
+// again as it is written.
+#include "checkpoint/sum_table.hpp"
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
 
 #include <cstdlib>
+
+namespace {
+
+void check_table(const penstock::format::safetensors::Header& header) {
+    try {
+        const auto table = penstock::checkpoint::parse_sum_table(header, "file");
+        if (table && (table->first.size() != header.tensors.size() ||
+                      table->sums.size() * table->piece_bytes < header.tensors.back().end)) {
+            std::abort();
+        }
+    } catch (const penstock::Error&) {  // that is an answer
+    }
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
     using namespace penstock::format;  // NOLINT(google-build-using-namespace)
@@ -19,6 +36,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
         }
         if (header->data_begin + end != bytes) {
             std::abort();
+        }
+        if (!header->tensors.empty()) {
+            check_table(*header);
         }
     }
     const auto index = parse_shard_index({reinterpret_cast<const char*>(data), bytes});

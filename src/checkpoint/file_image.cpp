@@ -125,6 +125,9 @@ void FileImage::set_sums(std::size_t payload, std::span<const std::uint64_t> pie
         return;
     }
     sums_[payload].assign(pieces.begin(), pieces.end());
+    if (sums_missing_ == 0) {
+        sums_missing_ = payloads_.size();  // it is written once more
+    }
     if (--sums_missing_ != 0) {
         return;
     }

@@ -53,7 +53,8 @@ public:
     [[nodiscard]] std::uint64_t hash(Payload piece) const;
     /// Payloads whose sums a range of the file holds: set them before it is written.
     [[nodiscard]] std::vector<std::size_t> sums_in(format::FileRange range) const;
-    /// `pieces`: hash() of each piece of it, in order. Each payload once.
+    /// `pieces`: hash() of each piece of it, in order. Each payload once, for each time that the
+    /// file is written.
     void set_sums(std::size_t payload, std::span<const std::uint64_t> pieces);
 
 private:
