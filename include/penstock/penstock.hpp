@@ -2,6 +2,7 @@
 // All of the public API.
 #pragma once
 
+#include <penstock/checkpoint.hpp>
 #include <penstock/engine.hpp>
 #include <penstock/error.hpp>
 #include <penstock/file.hpp>

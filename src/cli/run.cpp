@@ -3,6 +3,7 @@
 
 #include "cli/bench.hpp"
 #include "cli/bench_options.hpp"
+#include "cli/checkpoint.hpp"
 #include "cli/doctor.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/message.hpp"
@@ -17,6 +18,7 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <new>
+#include <optional>
 #include <vector>
 
 namespace penstock::cli {
@@ -31,9 +33,11 @@ constexpr const char* kFooter = R"(Examples:
   penstock bench /data                 what this disk gives, in half a minute
   penstock bench /data --against fio   the same beside fio, in turns
   penstock tune /data -o tuned.json    the best settings for this disk, under a minute
+  penstock checkpoint ls runs/a        the checkpoints of a store; show, verify, diff, convert
 
 With the Python package, which calls this program for all else:
   penstock report bench.json           one HTML page of what --json wrote
+  penstock checkpoint bench /data      how fast a model's state is saved and loaded
   penstock ds_io                       DeepSpeed's I/O benchmark, on Penstock
   penstock ds_nvme_tune                DeepSpeed's tuner, on Penstock
 
@@ -45,6 +49,7 @@ struct CommandLine {
     CLI::App* bench = nullptr;
     CLI::App* tune = nullptr;
     CLI::App* doctor = nullptr;
+    std::optional<CheckpointCommand> checkpoint;
     BenchOptions bench_options;
     TuneOptions tune_options;
     DoctorOptions doctor_options;
@@ -59,6 +64,7 @@ struct CommandLine {
         bench = app.add_subcommand("bench", "Measure what a disk gives through Penstock");
         tune = app.add_subcommand("tune", "Find the settings that suit a disk, in under a minute");
         doctor = app.add_subcommand("doctor", "Find what is in the way of speed on this machine");
+        checkpoint.emplace(app);
         add_bench_options(*bench, bench_options);
         add_tune_options(*tune, tune_options);
         add_doctor_options(*doctor, doctor_options);
@@ -72,7 +78,10 @@ int wrong_usage(const CommandLine& line, const CLI::ParseError& error) {
     for (const CLI::App* one : {line.bench, line.tune, line.doctor}) {
         command = one->parsed() ? one : command;
     }
-    const std::string name = command != nullptr ? " " + command->get_name() : "";
+    std::string name = command != nullptr ? " " + command->get_name() : "";
+    if (line.checkpoint->parsed()) {
+        name = " " + line.checkpoint->name();
+    }
     fmt::print(stderr, "penstock{}: {}\nTry: penstock{} --help\n", name, error.what(), name);
     return kWrongUsage;
 }
@@ -80,17 +89,22 @@ int wrong_usage(const CommandLine& line, const CLI::ParseError& error) {
 // CLI11 would only miss a subcommand.
 bool is_unknown_command(const CommandLine& line, const std::string& word) {
     return !word.starts_with('-') && word != line.bench->get_name() &&
-           word != line.tune->get_name() && word != line.doctor->get_name();
+           word != line.tune->get_name() && word != line.doctor->get_name() && word != "checkpoint";
 }
 
 // Python has them, in front of this program.
-bool is_python_command(const std::string& word) {
-    return word == "report" || word == "ds_io" || word == "ds_nvme_tune";
+bool is_python_command(std::span<const std::string> args) {
+    const std::string& word = args[0];
+    return word == "report" || word == "ds_io" || word == "ds_nvme_tune" ||
+           (word == "checkpoint" && args.size() > 1 && args[1] == "bench");
 }
 
 int run_command(CommandLine& line, std::span<const std::string> args) {
     const InterruptGuard guard;
     try {
+        if (line.checkpoint->parsed()) {
+            return line.checkpoint->run(args);
+        }
         if (line.doctor->parsed()) {
             return doctor(line.doctor_options, args);
         }
@@ -122,17 +136,18 @@ int run(std::span<const std::string> args) {
             fmt::print("{}", line.app.help());
             return kWrongUsage;
         }
-        if (is_python_command(args[0])) {
+        if (is_python_command(args)) {
             fmt::print(
                 stderr,
                 "penstock: '{}' comes with the Python package, whose own penstock command has "
                 "it: pip install penstock\n",
-                args[0]);
+                args[0] == "checkpoint" ? "checkpoint bench" : args[0]);
             return kWrongUsage;
         }
         if (is_unknown_command(line, args[0])) {
             fmt::print(stderr,
-                       "penstock: there is no command '{}'; there are bench, tune and doctor\n"
+                       "penstock: there is no command '{}'; there are bench, tune, checkpoint and "
+                       "doctor\n"
                        "Try: penstock --help\n",
                        args[0]);
             return kWrongUsage;

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// `penstock checkpoint`: what is in a store or a file of tensors, whether it is sound, how two of
+// them differ, and one form made into another.
+#pragma once
+
+#include <penstock/checkpoint.hpp>
+#include <penstock/engine.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace penstock::cli {
+
+class Progress;
+
+struct CheckpointOptions {
+    std::string path;
+    std::string other;  ///< diff: B; convert: the target
+    std::optional<std::uint64_t> generation;
+    std::string pattern;  ///< of tensor names; empty: all
+    std::string json;
+    bool verbose = false;       ///< show: where the bytes lie; diff: what is the same, too
+    bool all = false;           ///< verify: every checkpoint of the store
+    bool force = false;         ///< convert: replace what is there
+    bool tensors_only = false;  ///< convert: leave out what is no tensor
+    bool verify = true;         ///< convert: the source first
+    std::uint64_t step = 0;     ///< convert: of the new checkpoint
+    bool step_given = false;
+};
+
+class CheckpointCommand {
+public:
+    /// Adds `checkpoint` and its subcommands.
+    explicit CheckpointCommand(CLI::App& app);
+    [[nodiscard]] bool parsed() const;
+    /// "checkpoint verify", as far as it was said.
+    [[nodiscard]] std::string name() const;
+    /// The exit code.
+    [[nodiscard]] int run(std::span<const std::string> command);
+
+private:
+    CLI::App* app_ = nullptr;
+    CLI::App* ls_ = nullptr;
+    CLI::App* show_ = nullptr;
+    CLI::App* verify_ = nullptr;
+    CLI::App* diff_ = nullptr;
+    CLI::App* convert_ = nullptr;
+    CheckpointOptions options_;
+};
+
+// Each returns the exit code.
+[[nodiscard]] int checkpoint_ls(const CheckpointOptions& options,
+                                std::span<const std::string> command);
+[[nodiscard]] int checkpoint_show(const CheckpointOptions& options,
+                                  std::span<const std::string> command);
+[[nodiscard]] int checkpoint_verify(const CheckpointOptions& options,
+                                    std::span<const std::string> command);
+[[nodiscard]] int checkpoint_diff(const CheckpointOptions& options,
+                                  std::span<const std::string> command);
+[[nodiscard]] int checkpoint_convert(const CheckpointOptions& options,
+                                     std::span<const std::string> command);
+
+/// Shows how far it is and ends at a signal (Interrupted). `shown` outlives it.
+[[nodiscard]] penstock::Progress told_by(Progress& shown, std::string what);
+[[nodiscard]] bool matches(const std::string& name, const std::string& pattern);
+[[nodiscard]] std::shared_ptr<Engine> new_engine();
+
+}  // namespace penstock::cli

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// One form into another: all tensors into memory, verified, then out through the writer of the
+// form.
+#include "base/align.hpp"
+#include "base/units.hpp"
+#include "checkpoint/file_image.hpp"
+#include "checkpoint/file_writer.hpp"
+#include "checkpoint/store_folder.hpp"
+#include "checkpoint/structure.hpp"
+#include "cli/checkpoint.hpp"
+#include "cli/checkpoint_json.hpp"
+#include "cli/checkpoint_source.hpp"
+#include "cli/json_output.hpp"
+#include "cli/progress.hpp"
+#include "format/fault.hpp"
+#include "format/safetensors.hpp"
+
+#include <penstock/memory.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace penstock::cli {
+
+namespace {
+
+using checkpoint::FileImage;
+using format::ValueKind;
+
+constexpr std::uint64_t kMemoryAlignment = 4096;
+
+[[noreturn]] void cannot(const std::string& target, std::string_view what) {
+    throw Error(ErrorCode::kInvalidArgument, 0, "convert", target, kNoOffset,
+                fmt::format("{} cannot hold {}", target, what));
+}
+
+bool ends_with_any(const std::string& name, std::initializer_list<std::string_view> ends) {
+    return std::any_of(ends.begin(), ends.end(),
+                       [&](std::string_view end) { return name.ends_with(end); });
+}
+
+class Conversion {
+public:
+    Conversion(std::shared_ptr<Engine> engine, CheckpointSource& source,
+               const CheckpointOptions& options)
+        : engine_(std::move(engine)), source_(source), options_(options) {}
+
+    /// The whole source, in memory.
+    void load(Progress& shown) {
+        if (options_.verify && !source_.checks_reads()) {
+            const Verified found = source_.verify(told_by(shown, "verified"));
+            if (!found.problems.empty()) {
+                const CheckpointProblem& first = found.problems.front();
+                throw Error(
+                    ErrorCode::kDamaged, 0, "convert", first.path, first.offset,
+                    fmt::format(
+                        "{}{}: {}; penstock checkpoint verify says more, "
+                        "--no-verify converts it all the same",
+                        first.path,
+                        first.tensor.empty() ? "" : ", tensor " + format::shown(first.tensor),
+                        first.message));
+            }
+        }
+        std::uint64_t total = 0;
+        for (const SourceTensor& t : source_.tensors()) {
+            total += base::align_up(t.bytes, kMemoryAlignment);
+        }
+        memory_ = pool_.take(std::max(total, kMemoryAlignment));
+        std::uint64_t at = 0;
+        for (const SourceTensor& t : source_.tensors()) {
+            by_name_.emplace(t.name, data_.size());
+            data_.push_back(memory_.bytes().subspan(at, t.bytes));
+            at += base::align_up(t.bytes, kMemoryAlignment);
+        }
+        source_.read_all(data_, told_by(shown, "read"));
+    }
+
+    [[nodiscard]] checkpoint::Skeleton skeleton() const {
+        std::vector<CheckpointTensor> tensors;
+        for (const SourceTensor& t : source_.tensors()) {
+            tensors.push_back({t.name, t.dtype, t.shape, t.bytes, 0});
+        }
+        return checkpoint::skeleton_of(options_.tensors_only ? "null" : source_.structure(),
+                                       tensors);
+    }
+
+    void to_torch(const std::string& target, Progress& shown) {
+        const checkpoint::Skeleton skeleton = this->skeleton();
+        std::vector<FileImage::Payload> payloads;
+        for (const std::string& name : skeleton.sources) {
+            payloads.emplace_back(data_[by_name_.at(name)]);
+        }
+        const std::size_t slash = target.rfind('/');
+        std::string stem = slash == std::string::npos ? target : target.substr(slash + 1);
+        stem = stem.substr(0, stem.rfind('.'));
+        FileImage image = FileImage::torch_zip(skeleton.tree, stem.empty() ? "archive" : stem,
+                                               std::move(payloads));
+        checkpoint::save_file(*engine_, FileSystem::local(), target, image,
+                              told_by(shown, "written"));
+    }
+
+    void to_safetensors(const std::string& target, Progress& shown) {
+        std::vector<format::safetensors::Tensor> tensors;
+        std::vector<FileImage::Payload> payloads;
+        for (const auto& [name, index] : flat(target)) {
+            const SourceTensor& t = source_.tensors()[index];
+            tensors.push_back({name, *format::safetensors::type_named(t.dtype), t.shape, 0, 0});
+            payloads.emplace_back(data_[index]);
+        }
+        format::safetensors::Metadata metadata = source_.metadata();
+        if (metadata.empty()) {
+            metadata.emplace_back("format", "pt");  // which transformers looks for
+        }
+        FileImage image =
+            FileImage::safetensors(std::move(tensors), std::move(metadata), std::move(payloads));
+        checkpoint::save_file(*engine_, FileSystem::local(), target, image,
+                              told_by(shown, "written"));
+    }
+
+    void to_store(const std::string& target, Progress& shown) {
+        State state;
+        for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
+            const SourceTensor& t = source_.tensors()[i];
+            state.tensors.push_back({t.name, t.dtype, t.shape, data_[i]});
+        }
+        state.structure = options_.tensors_only ? "null" : source_.structure();
+        state.metadata = source_.metadata();
+        CheckpointStore store(engine_, FileSystem::local(), {target});
+        const std::uint64_t step = options_.step_given         ? options_.step
+                                   : source_.info() != nullptr ? source_.info()->step
+                                                               : 0;
+        written_ = store.save(state, {.step = step, .progress = told_by(shown, "written")}).path;
+    }
+
+    [[nodiscard]] const std::string& written() const { return written_; }
+
+private:
+    // The state as names and tensors; an error where it is more than that.
+    [[nodiscard]] std::vector<std::pair<std::string, std::size_t>> flat(
+        const std::string& target) const {
+        std::vector<std::pair<std::string, std::size_t>> out;
+        if (options_.tensors_only || source_.structure() == "null") {
+            for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
+                out.emplace_back(source_.tensors()[i].name, i);
+            }
+            return out;
+        }
+        const checkpoint::Skeleton skeleton = this->skeleton();
+        const format::ValueTree& tree = skeleton.tree;
+        const format::Value& root = tree.at(tree.root);
+        if (root.kind != ValueKind::kDict && root.kind != ValueKind::kOrderedDict) {
+            cannot(target,
+                   "a state that is no dict of tensors; --tensors-only leaves the rest out");
+        }
+        std::unordered_set<std::uint32_t> storages;
+        for (std::size_t i = 0; i < root.items.size(); i += 2) {
+            std::string place = "state";
+            format::append_key(place, tree, root.items[i]);
+            const format::Value& key = tree.at(root.items[i]);
+            const format::Value& value = tree.at(root.items[i + 1]);
+            if (key.kind != ValueKind::kString || value.kind != ValueKind::kTensor) {
+                cannot(target, place +
+                                   ", which is no tensor by name; --tensors-only leaves out "
+                                   "what is none, and names the others by their place");
+            }
+            const auto& t = tree.tensors[static_cast<std::size_t>(value.integer)];
+            const std::size_t index = by_name_.at(skeleton.sources[t.storage]);
+            const SourceTensor& stored = source_.tensors()[index];
+            if (stored.shape != t.shape ||
+                format::safetensors::type_named(stored.dtype) != t.type ||
+                !storages.insert(t.storage).second) {
+                cannot(target, place +
+                                   ", which shares its memory with another tensor or is a "
+                                   "view; --tensors-only saves what is behind it once");
+            }
+            out.emplace_back(key.text, index);
+        }
+        return out;
+    }
+
+    std::shared_ptr<Engine> engine_;
+    CheckpointSource& source_;
+    const CheckpointOptions& options_;
+    MemoryPool pool_;
+    Buffer memory_;
+    std::vector<std::span<std::byte>> data_;  // of each tensor
+    std::unordered_map<std::string_view, std::size_t> by_name_;
+    std::string written_;
+};
+
+}  // namespace
+
+int checkpoint_convert(const CheckpointOptions& options, std::span<const std::string> command) {
+    static_cast<void>(command);
+    const std::string& target = options.other;
+    const bool torch = ends_with_any(target, {".pt", ".pth", ".bin", ".ckpt"});
+    const bool safetensors = target.ends_with(".safetensors");
+    if ((torch || safetensors) && !options.force &&
+        checkpoint::is_there(FileSystem::local(), target)) {
+        throw Error(ErrorCode::kInvalidArgument, 0, "convert", target, kNoOffset,
+                    fmt::format("{}: it is there already; --force replaces it", target));
+    }
+    const auto engine = new_engine();
+    const auto source = open_source(engine, options.path, options.generation);
+    Progress shown;
+    Conversion conversion(engine, *source, options);
+    conversion.load(shown);
+    if (torch) {
+        conversion.to_torch(target, shown);
+    } else if (safetensors) {
+        conversion.to_safetensors(target, shown);
+    } else {
+        conversion.to_store(target, shown);
+    }
+    shown.clear();
+    fmt::print("{}: {} tensors, {}, from {}\n",
+               conversion.written().empty() ? target : conversion.written(),
+               source->tensors().size(), base::format_bytes(source->bytes()), source->path());
+    return 0;
+}
+
+}  // namespace penstock::cli

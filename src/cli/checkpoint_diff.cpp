@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/units.hpp"
+#include "checkpoint/structure.hpp"
+#include "cli/checkpoint.hpp"
+#include "cli/checkpoint_json.hpp"
+#include "cli/checkpoint_source.hpp"
+#include "cli/json_output.hpp"
+#include "cli/message.hpp"
+#include "cli/progress.hpp"
+#include "format/fault.hpp"
+
+#include <penstock/memory.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <unordered_map>
+
+namespace penstock::cli {
+
+namespace {
+
+constexpr int kDifferent = 1;
+constexpr int kTrouble = 2;
+constexpr std::uint64_t kStepBytes = std::uint64_t{32} << 20;
+
+double half(std::uint16_t bits) {
+    const int exponent = (bits >> 10U) & 31;
+    const double fraction = bits & 1023U;
+    const double size = exponent == 31  ? (fraction == 0 ? HUGE_VAL : std::nan(""))
+                        : exponent == 0 ? std::ldexp(fraction, -24)
+                                        : std::ldexp(1024 + fraction, exponent - 25);
+    return (bits & 0x8000U) != 0 ? -size : size;
+}
+
+template <typename Word>
+Word word_at(std::span<const std::byte> bytes, std::size_t index) {
+    Word word{};
+    std::memcpy(&word, bytes.data() + index * sizeof(Word), sizeof(Word));
+    return word;
+}
+
+template <typename Word, typename Convert>
+double largest(std::span<const std::byte> a, std::span<const std::byte> b, double most,
+               Convert convert) {
+    for (std::size_t i = 0; i < a.size() / sizeof(Word); ++i) {
+        const Word x = word_at<Word>(a, i);
+        const Word y = word_at<Word>(b, i);
+        if (std::memcmp(&x, &y, sizeof(Word)) != 0) {
+            const double d = std::fabs(convert(x) - convert(y));
+            most = std::isnan(d) || d > most ? d : most;
+        }
+        if (std::isnan(most)) {
+            break;
+        }
+    }
+    return most;
+}
+
+// The largest |a - b|; nothing for types that are no numbers with a point.
+std::optional<double> distance(const std::string& dtype, std::span<const std::byte> a,
+                               std::span<const std::byte> b, double most) {
+    if (dtype == "F32") {
+        return largest<float>(a, b, most, [](float x) { return static_cast<double>(x); });
+    }
+    if (dtype == "F64") {
+        return largest<double>(a, b, most, [](double x) { return x; });
+    }
+    if (dtype == "F16") {
+        return largest<std::uint16_t>(a, b, most, half);
+    }
+    if (dtype == "BF16") {
+        return largest<std::uint16_t>(a, b, most, [](std::uint16_t x) {
+            return static_cast<double>(std::bit_cast<float>(std::uint32_t{x} << 16U));
+        });
+    }
+    return std::nullopt;
+}
+
+std::uint64_t different_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
+    std::uint64_t count = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        count += a[i] != b[i] ? 1U : 0U;
+    }
+    return count;
+}
+
+struct Line {
+    std::string name;
+    std::string what;  ///< "only in A", "dtype", "shape", "content", "same"
+    std::string detail;
+    std::optional<double> distance;
+};
+
+class Diff {
+public:
+    Diff(CheckpointSource& a, CheckpointSource& b, const std::string& pattern) : a_(a), b_(b) {
+        std::unordered_map<std::string_view, std::size_t> in_b;
+        for (std::size_t i = 0; i < b.tensors().size(); ++i) {
+            in_b.emplace(b.tensors()[i].name, i);
+        }
+        for (std::size_t i = 0; i < a.tensors().size(); ++i) {
+            const SourceTensor& t = a.tensors()[i];
+            if (!matches(t.name, pattern)) {
+                continue;
+            }
+            const auto found = in_b.find(t.name);
+            if (found == in_b.end()) {
+                add(t.name, "only in A", describe(t));
+                continue;
+            }
+            compare(i, found->second);
+            in_b.erase(found);
+        }
+        for (const SourceTensor& t : b.tensors()) {
+            if (in_b.contains(t.name) && matches(t.name, pattern)) {
+                add(t.name, "only in B", describe(t));
+            }
+        }
+    }
+
+    void contents(const penstock::Progress& progress) {
+        std::uint64_t done = 0;
+        for (const auto& [i, k] : pairs_) {
+            content(i, k, [&](std::uint64_t bytes) {
+                done += bytes;
+                progress(done, total_bytes_);
+            });
+        }
+        std::sort(lines_.begin(), lines_.end(),
+                  [](const Line& x, const Line& y) { return x.name < y.name; });
+    }
+    [[nodiscard]] const std::vector<Line>& lines() const { return lines_; }
+
+private:
+    static std::string describe(const SourceTensor& t) {
+        return fmt::format("{} [{}]", t.dtype, fmt::join(t.shape, ", "));
+    }
+    void add(const std::string& name, std::string what, std::string detail = {},
+             std::optional<double> distance = std::nullopt) {
+        lines_.push_back({name, std::move(what), std::move(detail), distance});
+    }
+
+    void compare(std::size_t i, std::size_t k) {
+        const SourceTensor& t = a_.tensors()[i];
+        const SourceTensor& u = b_.tensors()[k];
+        if (t.dtype != u.dtype || t.shape != u.shape) {
+            add(t.name, t.dtype != u.dtype ? "dtype" : "shape",
+                fmt::format("{} and {}", describe(t), describe(u)));
+        } else if (linked(i, k)) {
+            add(t.name, "same");
+        } else {
+            pairs_.emplace_back(i, k);
+            total_bytes_ += t.bytes;
+        }
+    }
+
+    // Whether both look at the same bytes of the same shard, whose sums say so.
+    [[nodiscard]] bool linked(std::size_t i, std::size_t k) const {
+        const checkpoint::Manifest* m = a_.manifest();
+        const checkpoint::Manifest* n = b_.manifest();
+        if (m == nullptr || n == nullptr) {
+            return false;
+        }
+        const auto& x = m->tensors[i].slices;
+        const auto& y = n->tensors[k].slices;
+        return x.size() == y.size() &&
+               std::equal(x.begin(), x.end(), y.begin(), [&](const auto& s, const auto& t) {
+                   return s.offset == t.offset && s.shape == t.shape && s.begin == t.begin &&
+                          !s.sums.empty() && s.sums == t.sums &&
+                          m->shards[s.shard].id == n->shards[t.shard].id;
+               });
+    }
+
+    void content(std::size_t i, std::size_t k, const std::function<void(std::uint64_t)>& told) {
+        const SourceTensor& t = a_.tensors()[i];
+        const std::uint64_t rows = t.shape.empty() ? 1 : t.shape[0];
+        const std::uint64_t row = rows == 0 ? 0 : t.bytes / rows;
+        const std::uint64_t step =
+            row * rows != t.bytes
+                ? rows
+                : std::max<std::uint64_t>(1, kStepBytes / std::max<std::uint64_t>(row, 1));
+        std::uint64_t differ = 0;
+        std::optional<double> most;
+        for (std::uint64_t begin = 0; begin < rows && t.bytes > 0; begin += step) {
+            const std::uint64_t end = std::min(begin + step, rows);
+            const std::uint64_t bytes = begin == 0 && end == rows ? t.bytes : (end - begin) * row;
+            grow(bytes);
+            const auto x = mine_.bytes().first(bytes);
+            const auto y = other_.bytes().first(bytes);
+            a_.read(i, begin, end, x);
+            b_.read(k, begin, end, y);
+            if (std::memcmp(x.data(), y.data(), bytes) != 0) {
+                differ += different_bytes(x, y);
+                most = distance(t.dtype, x, y, most.value_or(0));
+            }
+            told(bytes);
+        }
+        if (differ == 0) {
+            add(t.name, "same");
+        } else {
+            add(t.name, "content",
+                fmt::format("{} of {} bytes{}", differ, t.bytes,
+                            most ? fmt::format(", at most |a - b| = {:g}", *most) : ""),
+                most);
+        }
+    }
+
+    void grow(std::uint64_t bytes) {
+        if (mine_.size() < bytes) {
+            mine_ = pool_.take(bytes);
+            other_ = pool_.take(bytes);
+        }
+    }
+
+    CheckpointSource& a_;
+    CheckpointSource& b_;
+    MemoryPool pool_;
+    Buffer mine_;
+    Buffer other_;
+    std::vector<Line> lines_;
+    std::vector<std::pair<std::size_t, std::size_t>> pairs_;  // whose content is to be compared
+    std::uint64_t total_bytes_ = 0;
+};
+
+// Whether the states mean the same; a source that has tensors and nothing else says nothing.
+bool same_structure(const CheckpointSource& a, const CheckpointSource& b) {
+    if (a.structure() == "null" || b.structure() == "null" || a.structure() == b.structure()) {
+        return true;
+    }
+    const auto tree_of = [](const CheckpointSource& source) {
+        std::vector<CheckpointTensor> tensors;
+        for (const SourceTensor& t : source.tensors()) {
+            tensors.push_back({t.name, t.dtype, t.shape, t.bytes, 0});
+        }
+        return checkpoint::skeleton_of(source.structure(), tensors).tree;
+    };
+    try {
+        return format::same(tree_of(a), tree_of(b));
+    } catch (const Error&) {  // JSON of somebody else
+        return false;
+    }
+}
+
+int report(const CheckpointOptions& options, std::span<const std::string> command,
+           JsonOutput& json) {
+    std::FILE* const out = json.text_stream();
+    const auto engine = new_engine();
+    const auto a = open_source(engine, options.path);
+    const auto b = open_source(engine, options.other);
+    fmt::print(out, "A  {}: {}, {} tensors, {}\nB  {}: {}, {} tensors, {}\n", a->path(), a->kind(),
+               a->tensors().size(), base::format_bytes(a->bytes()), b->path(), b->kind(),
+               b->tensors().size(), base::format_bytes(b->bytes()));
+    std::fflush(out);
+    Progress progress;
+    Diff diff(*a, *b, options.pattern);
+    diff.contents(told_by(progress, "compared"));
+    progress.clear();
+    std::size_t same = 0;
+    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+    for (const Line& line : diff.lines()) {
+        const bool equal = line.what == "same";
+        same += equal ? 1 : 0;
+        if (!equal || options.verbose) {
+            fmt::print(out, "  {:<10} {}{}{}\n", line.what, line.name,
+                       line.detail.empty() ? "" : ": ", line.detail);
+        }
+        if (!equal) {
+            nlohmann::ordered_json row{
+                {"name", line.name}, {"difference", line.what}, {"detail", line.detail}};
+            if (line.distance) {
+                row["largest_distance"] = *line.distance;
+            }
+            rows.push_back(std::move(row));
+        }
+    }
+    const bool structure = options.pattern.empty() && !same_structure(*a, *b);
+    if (structure) {
+        fmt::print(out, "  structure  what stands around the tensors differs\n");
+    }
+    const std::size_t different = diff.lines().size() - same;
+    fmt::print(out, "{} different, {} the same\n", different, same);
+    std::fflush(out);
+    json.write({{"command", words_of(command)},
+                {"a", a->path()},
+                {"b", b->path()},
+                {"different", rows},
+                {"same", same},
+                {"structure_differs", structure}});
+    return different == 0 && !structure ? 0 : kDifferent;
+}
+
+}  // namespace
+
+int checkpoint_diff(const CheckpointOptions& options, std::span<const std::string> command) {
+    JsonOutput json("--json", options.json);
+    try {
+        return report(options, command, json);
+    } catch (const Error& error) {  // 1 would say that they differ
+        fmt::print(stderr, "penstock: {}\n", message_of(error));
+        return kTrouble;
+    }
+}
+
+}  // namespace penstock::cli
