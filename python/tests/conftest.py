@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
+import resource
+import signal
 import subprocess
 import sys
 import textwrap
@@ -70,3 +72,20 @@ def run_script(script):
         return out
 
     return run
+
+
+@pytest.fixture
+def store(tmp_path):
+    with penstock.CheckpointStore(tmp_path / "checkpoints") as made:
+        yield made
+
+
+@pytest.fixture
+def full_disk():
+    """No file may become longer than 1 MiB: a full disk that needs no root."""
+    old_handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, old[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    signal.signal(signal.SIGXFSZ, old_handler)

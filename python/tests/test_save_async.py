@@ -4,8 +4,6 @@
 import asyncio
 import gc
 import os
-import resource
-import signal
 import subprocess
 import sys
 import time
@@ -23,17 +21,6 @@ import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
 """
-
-
-@pytest.fixture
-def full_disk():
-    """No file may become longer than 1 MiB."""
-    old_handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, old[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, old)
-    signal.signal(signal.SIGXFSZ, old_handler)
 
 
 @pytest.fixture
