@@ -11,7 +11,7 @@
 //   3. that image is mounted, and a reader looks: a final name must be whole, and the newest whole
 //      save not older than what was acknowledged by then
 //
-//     power_cut --file-system ext4 --work store [--states N] [--seed S] [--only I] [--python PATH]
+//     power_cut --file-system ext4 --work store [--random N] [--seed S] [--only I] [--python PATH]
 //
 // One line of JSON. Exit status 0 whatever was found, 77 when it cannot run here, 1 when it broke.
 #include "checkpoint/checksum.hpp"
@@ -50,7 +50,7 @@ struct Options {
     std::string file_system = "ext4";
     std::string work = "store";
     std::string python = "python3";
-    std::uint64_t states = 100;
+    std::uint64_t random_states = 100;  ///< besides those at each commit step
     std::uint64_t seed = 1;
     std::int64_t only = -1;
 };
@@ -188,7 +188,7 @@ private:
         }
         commit_steps_ = steps.size();
         std::vector<std::uint64_t> places(steps.begin(), steps.end());
-        while (places.size() < options_.states) {
+        for (std::uint64_t i = 0; i < options_.random_states; ++i) {
             places.push_back(begin_ + random_() % (end_ - begin_ + 1));
         }
         std::sort(places.begin(), places.end());
@@ -356,8 +356,8 @@ Options parse(int count, char** words) {
             options.work = value;
         } else if (name == "--python") {
             options.python = value;
-        } else if (name == "--states") {
-            options.states = std::stoull(value);
+        } else if (name == "--random") {
+            options.random_states = std::stoull(value);
         } else if (name == "--seed") {
             options.seed = std::stoull(value);
         } else if (name == "--only") {

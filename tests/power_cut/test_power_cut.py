@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build" / "release" / "tests" / "power_cut"
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
-# States; more where there are more commit steps, of which each is cut before and after.
-STATES = {"store": 200, "save": 100, "store_no_folder_sync": 60, "torch.save": 60}
+# Cuts at random places, besides those before and after each flush.
+RANDOM = {"store": 100, "save": 60, "store_no_folder_sync": 30, "torch.save": 40}
 HOLDS = ("store", "save")
 COLUMNS = ("states", "damaged", "lost", "none", "unmountable", "stuck")
 HEADINGS = {
@@ -48,9 +48,7 @@ def versions():
 def table(results):
     head = ["writer", "file system", *(HEADINGS[c] for c in COLUMNS)]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    lines += [
-        "| " + " | ".join([r["work"], r["file_system"], *(str(r[c]) for c in COLUMNS)]) + " |" for r in results
-    ]
+    lines += ["| " + " | ".join([r["work"], r["file_system"], *(str(r[c]) for c in COLUMNS)]) + " |" for r in results]
     return "\n".join(lines)
 
 
@@ -69,7 +67,7 @@ def cut(work, file_system, results):
         pytest.skip("build/release/tests/power_cut is not built; it needs libfuse3-dev (tools/setup.sh long)")
     if work == "torch.save":
         pytest.importorskip("torch", reason="no torch in this environment")
-    argv = [PROGRAM, "--file-system", file_system, "--work", work, "--states", str(STATES[work])]
+    argv = [PROGRAM, "--file-system", file_system, "--work", work, "--random", str(RANDOM[work])]
     done = subprocess.run([*argv, "--python", sys.executable], capture_output=True, text=True, timeout=900)
     if done.returncode == 77:
         pytest.skip(done.stderr.strip())
@@ -84,7 +82,7 @@ def cut(work, file_system, results):
 @pytest.mark.parametrize("work", HOLDS)
 def test_what_was_acknowledged_is_there(work, file_system, results):
     result = cut(work, file_system, results)
-    assert result["states"] >= STATES[work]
+    assert result["states"] >= RANDOM[work] + 50, "too few to say anything"
     broken = {name: result[name] for name in ("damaged", "lost", "none", "stuck") if result[name]}
     assert not broken, result["first"]
     # A write of the file system's own, torn at 4 KiB, can be its end; that says nothing about who writes on it.
