@@ -154,6 +154,7 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
     convert_->add_flag("--force", options_.force, "Replace a file that is there");
     convert_->add_flag("!--no-verify", options_.verify,
                        "Do not check the source's checksums before (files)");
+    add_common(*convert_, options_);
     convert_->footer(kConvertFooter);
 }
 

@@ -195,7 +195,7 @@ private:
 }  // namespace
 
 int checkpoint_convert(const CheckpointOptions& options, std::span<const std::string> command) {
-    static_cast<void>(command);
+    JsonOutput json("--json", options.json);
     const std::string& target = options.other;
     const bool torch = ends_with_any(target, {".pt", ".pth", ".bin", ".ckpt"});
     const bool safetensors = target.ends_with(".safetensors");
@@ -217,9 +217,14 @@ int checkpoint_convert(const CheckpointOptions& options, std::span<const std::st
         conversion.to_store(target, shown);
     }
     shown.clear();
-    fmt::print("{}: {} tensors, {}, from {}\n",
-               conversion.written().empty() ? target : conversion.written(),
-               source->tensors().size(), base::format_bytes(source->bytes()), source->path());
+    const std::string& made = conversion.written().empty() ? target : conversion.written();
+    fmt::print(json.text_stream(), "{}: {} tensors, {}, from {}\n", made, source->tensors().size(),
+               base::format_bytes(source->bytes()), source->path());
+    json.write({{"command", words_of(command)},
+                {"source", source->path()},
+                {"target", made},
+                {"tensors", source->tensors().size()},
+                {"tensor_bytes", source->bytes()}});
     return 0;
 }
 

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/checkpoint.hpp"
+
+#include "cli/program.hpp"
+#include "support/temp_folder.hpp"
+
+#include <penstock/checkpoint.hpp>
+#include <penstock/engine.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+namespace penstock::cli {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+// A store with two checkpoints; "a.weight" changed between them by 0.5 in one place.
+class CheckpointCliTest : public testing::Test {
+protected:
+    void SetUp() override {
+        weight_.resize(100'000, 1.5F);
+        bias_.resize(1000, 2);
+        save(10);
+        weight_[77] += 0.5F;
+        save(20);
+    }
+
+    void save(std::uint64_t step) {
+        State state;
+        state.tensors.push_back({"a.weight", "F32", {1000, 100}, bytes_of(weight_)});
+        state.tensors.push_back({"a.bias", "I64", {1000}, bytes_of(bias_)});
+        state.metadata.emplace_back("run", "first");
+        CheckpointStore store(engine_, FileSystem::local(), {store_path()},
+                              {.shard_bytes = 300'000});
+        last_ = store.save(state, {.step = step}).path;
+    }
+    template <typename T>
+    static std::span<const std::byte> bytes_of(const std::vector<T>& values) {
+        return std::as_bytes(std::span(values));
+    }
+    [[nodiscard]] std::string store_path() const { return folder_ / "store"; }
+    // Changes one byte that belongs to a tensor.
+    void damage(const std::string& checkpoint) const {
+        const std::string path = checkpoint + "/shard-00001.safetensors";
+        ASSERT_TRUE(std::filesystem::exists(path));
+        std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+        file.seekp(-5, std::ios::end);
+        file.put('\x7f');
+    }
+    static nlohmann::json json_of(const Outcome& outcome) {
+        return nlohmann::json::parse(outcome.out);
+    }
+
+    support::TempFolder folder_;
+    std::shared_ptr<Engine> engine_ = std::make_shared<Engine>();
+    std::vector<float> weight_;
+    std::vector<std::int64_t> bias_;
+    std::string last_;
+};
+
+TEST_F(CheckpointCliTest, LsListsWhatAStoreHas) {
+    const Outcome outcome = run_cli({"checkpoint", "ls", store_path()});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("generation"), HasSubstr("ok")));
+    const auto rows = json_of(run_cli({"checkpoint", "ls", store_path(), "--json", "-"}));
+    ASSERT_EQ(rows.at("checkpoints").size(), 2U);
+    EXPECT_EQ(rows["checkpoints"][0]["step"], 10);
+    EXPECT_EQ(rows["checkpoints"][1]["step"], 20);
+    EXPECT_EQ(rows["checkpoints"][1]["tensor_bytes"], 408'000);
+    EXPECT_EQ(rows["checkpoints"][1]["problem"], "");
+    std::filesystem::remove(last_ + "/shard-00001.safetensors");
+    const Outcome broken = run_cli({"checkpoint", "ls", store_path()});
+    EXPECT_EQ(broken.status, 0);
+    EXPECT_THAT(broken.out, HasSubstr("missing"));
+}
+
+TEST_F(CheckpointCliTest, ShowTellsTheTensors) {
+    const Outcome outcome = run_cli({"checkpoint", "show", store_path(), "--verbose"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_THAT(outcome.out,
+                AllOf(HasSubstr("step 20"), HasSubstr("a.weight"), HasSubstr("[1000, 100]"),
+                      HasSubstr("shard-0000"), HasSubstr("'run': 'first'")));
+    const auto one =
+        json_of(run_cli({"checkpoint", "show", store_path(), "--name", "*.bias", "--json", "-"}));
+    ASSERT_EQ(one.at("tensors").size(), 1U);
+    EXPECT_EQ(one["tensors"][0]["dtype"], "I64");
+    EXPECT_EQ(one["checkpoint"]["generation"], 2);
+    const auto old =
+        json_of(run_cli({"checkpoint", "show", store_path(), "--generation", "1", "--json", "-"}));
+    EXPECT_EQ(old["checkpoint"]["step"], 10);
+}
+
+TEST_F(CheckpointCliTest, VerifyNamesWhatIsDamagedAndFails) {
+    const Outcome sound = run_cli({"checkpoint", "verify", store_path(), "--all"});
+    EXPECT_EQ(sound.status, 0) << sound.out << sound.err;
+    EXPECT_THAT(sound.out, HasSubstr("ok: "));
+    damage(last_);
+    const Outcome outcome = run_cli({"checkpoint", "verify", last_});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("DAMAGED"), HasSubstr("shard-00001"),
+                                   HasSubstr("tensor 'a."), HasSubstr("byte ")));
+    const Outcome json = run_cli({"checkpoint", "verify", last_, "--json", "-"});
+    EXPECT_EQ(json.status, 1);
+    EXPECT_EQ(json_of(json)["damaged"], 1);
+    EXPECT_THAT(json_of(json)["verified"][0]["problems"], Not(IsEmpty()));
+}
+
+TEST_F(CheckpointCliTest, VerifyOfADamagedManifestIsDamage) {
+    std::ofstream(last_ + "/manifest.json", std::ios::trunc) << "{}";
+    const Outcome outcome = run_cli({"checkpoint", "verify", last_});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("DAMAGED"), HasSubstr("manifest.json")));
+    // The store falls back to the one before it.
+    EXPECT_EQ(run_cli({"checkpoint", "verify", store_path()}).status, 0);
+}
+
+TEST_F(CheckpointCliTest, DiffTellsWhichTensorsAndHowMuch) {
+    const std::string first = store_path() + "/00000001-step-10";
+    const Outcome outcome = run_cli({"checkpoint", "diff", first, last_, "--json", "-"});
+    EXPECT_EQ(outcome.status, 1) << outcome.err;
+    const auto json = json_of(outcome);
+    ASSERT_EQ(json["different"].size(), 1U);
+    EXPECT_EQ(json["different"][0]["name"], "a.weight");
+    EXPECT_EQ(json["different"][0]["difference"], "content");
+    EXPECT_EQ(json["different"][0]["largest_distance"], 0.5);
+    EXPECT_EQ(json["same"], 1);
+    EXPECT_EQ(run_cli({"checkpoint", "diff", first, first}).status, 0);
+    EXPECT_EQ(run_cli({"checkpoint", "diff", first, folder_ / "absent"}).status, 2);
+}
+
+TEST_F(CheckpointCliTest, ConvertGoesRound) {
+    const std::string safetensors = folder_ / "model.safetensors";
+    const std::string torch = folder_ / "model.pt";
+    const std::string second = folder_ / "second";
+    EXPECT_EQ(run_cli({"checkpoint", "convert", store_path(), safetensors}).status, 0);
+    EXPECT_EQ(run_cli({"checkpoint", "verify", safetensors}).status, 0);
+    EXPECT_EQ(run_cli({"checkpoint", "convert", safetensors, torch}).status, 0);
+    EXPECT_EQ(run_cli({"checkpoint", "verify", torch}).status, 0);
+    EXPECT_EQ(run_cli({"checkpoint", "convert", torch, second, "--step", "5"}).status, 0);
+    const Outcome same = run_cli({"checkpoint", "diff", store_path(), second});
+    EXPECT_EQ(same.status, 0) << same.out << same.err;
+    const auto shown = json_of(run_cli({"checkpoint", "show", second, "--json", "-"}));
+    EXPECT_EQ(shown["checkpoint"]["step"], 5);
+    EXPECT_THAT(names_in(folder_.path()),
+                ElementsAre("model.pt", "model.safetensors", "second", "store"));
+    // What is there is not replaced unasked.
+    const Outcome again = run_cli({"checkpoint", "convert", store_path(), torch});
+    EXPECT_EQ(again.status, 2);
+    EXPECT_THAT(again.err, HasSubstr("--force"));
+    const Outcome forced =
+        run_cli({"checkpoint", "convert", store_path(), torch, "--force", "--json", "-"});
+    EXPECT_EQ(forced.status, 0);
+    EXPECT_EQ(json_of(forced)["target"], torch);
+}
+
+TEST_F(CheckpointCliTest, ConvertOfADamagedSourceWritesNothing) {
+    damage(last_);
+    const Outcome outcome = run_cli({"checkpoint", "convert", last_, folder_ / "m.safetensors"});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("tensor 'a."));
+    EXPECT_THAT(names_in(folder_.path()), ElementsAre("store"));
+}
+
+TEST_F(CheckpointCliTest, WhatAFormCannotHoldIsNamed) {
+    State state;
+    state.tensors.push_back({"model.w", "F32", {1000, 100}, bytes_of(weight_)});
+    state.structure =
+        R"({"penstock_structure":1,"values":[["dict",1,2,5,6],"model",["dict",3,4],"w",)"
+        R"(["tensor",0],"step",7],"tensors":[[0]],"storages":["model.w"]})";
+    const std::string nested = folder_ / "nested";
+    CheckpointStore(engine_, FileSystem::local(), {nested}).save(state);
+    const std::string target = folder_ / "m.safetensors";
+    const Outcome outcome = run_cli({"checkpoint", "convert", nested, target});
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("state['model']"), HasSubstr("--tensors-only")));
+    EXPECT_FALSE(std::filesystem::exists(target));
+    EXPECT_EQ(run_cli({"checkpoint", "convert", nested, target, "--tensors-only"}).status, 0);
+    EXPECT_THAT(run_cli({"checkpoint", "show", nested}).out, HasSubstr("['step'] 7"));
+    EXPECT_EQ(run_cli({"checkpoint", "convert", nested, folder_ / "m.pt"}).status, 0);
+    EXPECT_EQ(run_cli({"checkpoint", "diff", nested, folder_ / "m.pt"}).status, 0);
+}
+
+TEST_F(CheckpointCliTest, ASignalEndsAConversionAndLeavesNothing) {
+    weight_.assign(40'000'000, 3);
+    bias_.clear();
+    State state;
+    state.tensors.push_back({"w", "F32", {40'000'000}, bytes_of(weight_)});
+    const std::string large = folder_ / "large";
+    CheckpointStore(engine_, FileSystem::local(), {large}).save(state);
+    for (const int delay_ms : {30, 100, 200}) {
+        Program program({"checkpoint", "convert", large, folder_ / "w.pt"});
+        std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+        program.signal(SIGINT);
+        const Outcome outcome = program.wait();
+        EXPECT_TRUE(outcome.status == 130 || outcome.status == 0) << outcome.status << outcome.err;
+        const bool done = outcome.status == 0;
+        EXPECT_EQ(std::filesystem::exists(folder_ / "w.pt"), done);
+        std::filesystem::remove(folder_ / "w.pt");
+        EXPECT_THAT(names_in(folder_.path()), ElementsAre("large", "store"));
+    }
+}
+
+TEST_F(CheckpointCliTest, WrongUsageSaysWhatToDo) {
+    EXPECT_EQ(run_cli({"checkpoint"}).status, 2);
+    EXPECT_THAT(run_cli({"checkpoint", "show"}).err, HasSubstr("penstock checkpoint show --help"));
+    const Outcome help = run_cli({"checkpoint", "--help"});
+    EXPECT_EQ(help.status, 0);
+    EXPECT_THAT(help.out, HasSubstr("Examples:"));
+    for (const char* command : {"ls", "show", "verify", "diff", "convert"}) {
+        EXPECT_THAT(run_cli({"checkpoint", command, "--help"}).out, HasSubstr("Examples:"));
+    }
+    EXPECT_THAT(run_cli({"checkpoint", "bench", "x"}).err, HasSubstr("Python package"));
+    const Outcome nothing = run_cli({"checkpoint", "show", folder_.path()});
+    EXPECT_EQ(nothing.status, 2);
+    EXPECT_THAT(nothing.err, HasSubstr("no checkpoints in this folder"));
+    std::ofstream(folder_ / "text.pt") << "hello";
+    const Outcome text = run_cli({"checkpoint", "show", folder_ / "text.pt"});
+    EXPECT_EQ(text.status, 1);
+    EXPECT_THAT(text.err, HasSubstr("text.pt"));
+}
+
+}  // namespace
+}  // namespace penstock::cli
