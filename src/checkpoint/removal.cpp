@@ -58,19 +58,23 @@ std::string parts_name(std::string_view checkpoint, const std::string& store_fol
                        digits.substr(0, kRandomDigits));
 }
 
-std::uint64_t Remover::remove_tree(const std::string& path, std::string_view last) {
-    std::vector<std::string> names;
+std::vector<std::string> Remover::names_in(const std::string& folder) const {
     try {
-        names = files_.list(path);
+        return files_.list(folder);
     } catch (const Error& error) {
         if (is_missing(error)) {
-            return 0;
+            return {};
         }
         throw;
     }
-    std::stable_partition(names.begin(), names.end(), [&](const auto& n) { return n != last; });
+}
+
+std::uint64_t Remover::remove_tree(const std::string& path) {
+    if (!is_there(files_, path)) {
+        return 0;
+    }
     std::uint64_t freed = 0;
-    for (const std::string& name : names) {
+    for (const std::string& name : names_in(path)) {
         const std::string inside = join(path, name);
         const FileStatus status = files_.status(inside);
         if (status.kind == FileKind::kFolder) {
@@ -84,34 +88,38 @@ std::uint64_t Remover::remove_tree(const std::string& path, std::string_view las
     return freed;
 }
 
-// Folders that the manifest names, as far as their name says that they are this checkpoint's.
-std::vector<std::string> Remover::parts_of(const std::string& path, std::string_view checkpoint) {
+// Where its links lead, as far as the names there say that they are this checkpoint's: a manifest
+// need not be whole, and a large one is not read for this.
+std::vector<std::string> Remover::parts_of(const std::string& name) const {
+    const std::string path = join(folders_.front(), name);
     std::vector<std::string> parts;
-    try {
-        for (const std::string& folder : read_manifest(engine_, files_, path).folders) {
-            if (split_parts(last_name(folder)).first == checkpoint && !checkpoint.empty()) {
-                parts.push_back(folder);
-            }
+    for (const std::string& file : names_in(path)) {
+        const std::string link = join(path, file);
+        if (files_.status(link).kind != FileKind::kSymbolicLink) {
+            continue;
         }
-    } catch (const Error&) {
-        // Unfinished, damaged or half gone: collect_parts() finds them by their name.
-        return {};
+        const std::string target = files_.resolve(link);
+        const std::string folder = target.substr(0, target.rfind('/'));
+        const auto owner = parse_checkpoint_name(split_parts(last_name(folder)).first);
+        if (owner && owner->generation == hidden_generation(name) &&
+            std::count(parts.begin(), parts.end(), folder) == 0) {
+            parts.push_back(folder);
+        }
     }
     return parts;
 }
 
-std::uint64_t Remover::remove_hidden(const std::string& name, std::string_view checkpoint) {
-    const std::string path = join(folders_.front(), name);
+std::uint64_t Remover::remove_hidden(const std::string& name) {
     std::uint64_t freed = 0;
-    for (const std::string& parts : parts_of(path, checkpoint)) {
+    for (const std::string& parts : parts_of(name)) {
         freed += remove_tree(parts);
     }
-    return freed + remove_tree(path, kManifestName);
+    return freed + remove_tree(join(folders_.front(), name));
 }
 
 std::uint64_t Remover::remove(std::span<const std::string> checkpoints) {
     const std::string& folder = folders_.front();
-    std::vector<std::pair<std::string, std::string>> hidden;
+    std::vector<std::string> hidden;
     for (const std::string& checkpoint : checkpoints) {
         std::string name = removed_name(checkpoint);
         for (int next = 2;; ++next) {
@@ -129,29 +137,20 @@ std::uint64_t Remover::remove(std::span<const std::string> checkpoints) {
             files_.rename(join(folder, name), join(folder, checkpoint));
             continue;
         }
-        hidden.emplace_back(std::move(name), checkpoint);
+        hidden.push_back(std::move(name));
     }
     files_.sync_folder(folder);
     std::uint64_t freed = 0;
-    for (const auto& [name, checkpoint] : hidden) {
-        freed += remove_hidden(name, checkpoint);
+    for (const std::string& name : hidden) {
+        freed += remove_hidden(name);
     }
     return freed;
 }
 
 std::uint64_t Remover::collect_parts(const std::string& folder) {
     const std::string ours = store_digits(folders_.front());
-    std::vector<std::string> names;
-    try {
-        names = files_.list(folder);
-    } catch (const Error& error) {
-        if (is_missing(error)) {
-            return 0;
-        }
-        throw;
-    }
     std::uint64_t freed = 0;
-    for (const std::string& name : names) {
+    for (const std::string& name : names_in(folder)) {
         const auto [checkpoint, digits] = split_parts(name);
         // Another store may have its shards here too.
         if (checkpoint.empty() || !digits.starts_with(ours)) {
@@ -168,13 +167,7 @@ std::uint64_t Remover::collect_parts(const std::string& folder) {
 std::uint64_t Remover::collect() {
     std::uint64_t freed = 0;
     for (const std::string& name : scan_folder(files_, folders_.front()).leftovers) {
-        std::string_view checkpoint = name;
-        if (checkpoint.starts_with(kRemovedPrefix)) {
-            checkpoint.remove_prefix(kRemovedPrefix.size());
-        } else {
-            checkpoint = {};
-        }
-        freed += remove_hidden(name, checkpoint);
+        freed += remove_hidden(name);
     }
     for (std::size_t i = 1; i < folders_.size(); ++i) {
         freed += collect_parts(folders_[i]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How checkpoints and what is left of them go: renamed first, so that nobody takes a half-removed
-// one for whole; then what lies in the other folders; the manifest last, for it says where that is.
+// one for whole; then what lies in the other folders, to which its links lead; then the rest.
 #pragma once
 
 #include <penstock/checkpoint.hpp>
@@ -21,25 +21,23 @@ namespace penstock::checkpoint {
 class Remover {
 public:
     /// folders: of the store, the first has the manifests. All outlive it.
-    Remover(Engine& engine, const FileSystem& files, const std::vector<std::string>& folders)
-        : engine_(engine), files_(files), folders_(folders) {}
+    Remover(const FileSystem& files, const std::vector<std::string>& folders)
+        : files_(files), folders_(folders) {}
 
     /// Checkpoints by their names, whole or not. One that was pinned meanwhile stays. Bytes freed.
     std::uint64_t remove(std::span<const std::string> checkpoints);
     /// What killed processes left: unfinished and removed ones, parts that no checkpoint has. Only
     /// for who holds the store's lock.
     std::uint64_t collect();
-    /// A folder with all that is in it, `last` at the end; links are not followed. What is not
-    /// there is fine.
-    std::uint64_t remove_tree(const std::string& path, std::string_view last = {});
+    /// A folder with all that is in it; links are not followed. What is not there is fine.
+    std::uint64_t remove_tree(const std::string& path);
 
 private:
-    std::uint64_t remove_hidden(const std::string& name, std::string_view checkpoint);
+    [[nodiscard]] std::vector<std::string> names_in(const std::string& folder) const;
+    std::uint64_t remove_hidden(const std::string& name);
     std::uint64_t collect_parts(const std::string& folder);
-    [[nodiscard]] std::vector<std::string> parts_of(const std::string& path,
-                                                    std::string_view checkpoint);
+    [[nodiscard]] std::vector<std::string> parts_of(const std::string& name) const;
 
-    Engine& engine_;
     const FileSystem& files_;
     const std::vector<std::string>& folders_;
 };

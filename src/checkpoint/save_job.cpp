@@ -312,13 +312,13 @@ void SaveJob::take_away() noexcept {
             path_ = join(context_.folders.front(), removed_name(name_));
             context_.files.rename(final_path_, path_);
         }
-        Remover remover(context_.engine, context_.files, context_.folders);
+        Remover remover(context_.files, context_.folders);
         for (std::size_t i = 1; i < shard_folders_.size(); ++i) {
             if (!shard_folders_[i].empty()) {
                 remover.remove_tree(shard_folders_[i]);
             }
         }
-        remover.remove_tree(path_, kManifestName);
+        remover.remove_tree(path_);
     } catch (const std::exception&) {
         return;
     }

@@ -78,7 +78,7 @@ struct CheckpointStore::Impl {
         }
     }
 
-    [[nodiscard]] checkpoint::Remover remover() const { return {*engine, files, folders}; }
+    [[nodiscard]] checkpoint::Remover remover() const { return {files, folders}; }
 
     // Makes the folders and takes the lock, once.
     void begin_writing() {

@@ -26,12 +26,6 @@ std::optional<std::uint64_t> number(std::string_view digits) {
     return good ? std::optional(value) : std::nullopt;
 }
 
-std::uint64_t leftover_generation(std::string_view name) {
-    const bool unfinished = name.starts_with(kUnfinishedPrefix);
-    name.remove_prefix(unfinished ? kUnfinishedPrefix.size() : kRemovedPrefix.size());
-    return number(name.substr(0, name.find('-'))).value_or(0);
-}
-
 bool is_gone(const Error& error) {
     return error.system_errno() == ENOENT || error.system_errno() == ENOTDIR;
 }
@@ -69,6 +63,16 @@ std::string removed_name(std::string_view checkpoint) {
     return fmt::format("{}{}", kRemovedPrefix, checkpoint);
 }
 
+std::uint64_t hidden_generation(std::string_view name) {
+    for (const std::string_view prefix : {kUnfinishedPrefix, kRemovedPrefix}) {
+        if (name.starts_with(prefix)) {
+            name.remove_prefix(prefix.size());
+            return number(name.substr(0, name.find('-'))).value_or(0);
+        }
+    }
+    return 0;
+}
+
 FolderScan scan_folder(const FileSystem& files, const std::string& folder) {
     std::vector<std::string> names;
     try {
@@ -81,7 +85,7 @@ FolderScan scan_folder(const FileSystem& files, const std::string& folder) {
     FolderScan scan;
     for (std::string& name : names) {
         if (name.starts_with(kUnfinishedPrefix) || name.starts_with(kRemovedPrefix)) {
-            scan.generation_max = std::max(scan.generation_max, leftover_generation(name));
+            scan.generation_max = std::max(scan.generation_max, hidden_generation(name));
             scan.leftovers.push_back(std::move(name));
         } else if (auto entry = parse_checkpoint_name(name)) {
             scan.generation_max = std::max(scan.generation_max, entry->generation);

@@ -45,6 +45,8 @@ struct FolderScan {
 [[nodiscard]] std::optional<CheckpointEntry> parse_checkpoint_name(std::string_view name);
 [[nodiscard]] std::string unfinished_name(std::uint64_t generation, std::string_view random);
 [[nodiscard]] std::string removed_name(std::string_view checkpoint);
+/// Of an unfinished or removed one; 0 for any other name.
+[[nodiscard]] std::uint64_t hidden_generation(std::string_view name);
 
 /// A folder that is not there has nothing in it.
 [[nodiscard]] FolderScan scan_folder(const FileSystem& files, const std::string& folder);
