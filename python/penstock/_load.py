@@ -118,7 +118,12 @@ class Fresh:
         self.arena: Any = None
         if at:
             huge = at >= _HUGE
-            self.arena = mmap.mmap(-1, at + (_HUGE if huge else 0), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            try:
+                self.arena = mmap.mmap(-1, at + (_HUGE if huge else 0), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            except OSError as error:
+                raise MemoryError(
+                    f"load: no memory for {at} bytes ({error.strerror}); load a part by `names`, or with mmap=True"
+                ) from None
             self._base = self._view(0, 1).data_ptr()
             if huge:
                 with contextlib.suppress(OSError, AttributeError):  # a kernel without them
@@ -270,6 +275,8 @@ def _check_into(path: str, name: str, tensor: Any, dtype: Any, shape: Iterable[i
     torch = _torch()
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
         raise TypeError(f"load: into[{name!r}]: this is a {type(tensor).__name__}; give dense tensors")
+    if tensor.device.type == "meta":
+        raise ValueError(f"load: into[{name!r}] is on the meta device and has no memory; give it some (to_empty())")
     if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
         raise ValueError(
             f"load: into[{name!r}] is {tensor.dtype} of {list(tensor.shape)}, and in '{path}' it is {dtype} of "

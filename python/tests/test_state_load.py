@@ -130,6 +130,8 @@ def test_into_that_does_not_fit_is_left_alone(tmp_path, suffix):
         with pytest.raises(error, match=text):
             penstock.load(path, into=into)
         assert all((tensor == 1).all() for tensor in into.values())
+    with pytest.raises(ValueError, match="meta device"):
+        penstock.load(path, into={name: tensor.to("meta") for name, tensor in tensors().items()})
     into = {"h.0.b": torch.ones(33, dtype=torch.int64)}
     penstock.load(path, into=into, names=["h.0.b"])
     same({"h.0.b": tensors()["h.0.b"]}, into)

@@ -175,7 +175,7 @@ private:
     const std::uint64_t total_bytes_;
     WritePlan plan_;
     std::vector<bool> set_;
-    std::optional<PieceSums> sums_;  // stops before the transfers are waited for
+    std::optional<PieceSums> sums_;
     std::deque<Sent> sent_;
     std::uint64_t sent_bytes_ = 0;
     std::uint64_t done_bytes_ = 0;
