@@ -63,6 +63,24 @@ async def wait(pending: _core.PendingSave) -> Any:
     return pending.result()
 
 
+def host_copies(storages: list[Any]) -> list[Any]:
+    """Copies of devices' storages in host memory, all under way at once; they are there when it returns. The memory is
+    locked where the device is a CUDA one, and torch keeps it for the next save."""
+    torch = _state._torch()
+    copies, devices = [], set()
+    for storage in storages:
+        cuda = storage.device.type == "cuda"
+        copy = torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=cuda)
+        there = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        copy.copy_(there, non_blocking=cuda)
+        copies.append(copy.untyped_storage())
+        if cuda:
+            devices.add(storage.device)
+    for device in devices:
+        torch.cuda.synchronize(device)
+    return copies
+
+
 def _storages_of(optimizers: Iterable[Any]) -> list[tuple[int, int]]:
     """(address, bytes) of the host memory that only the optimizers' step() changes."""
     found: dict[int, int] = {}

@@ -170,6 +170,32 @@ Saver::Staged Saver::stage(std::vector<std::span<const std::byte>>& spans, const
     return out;
 }
 
+Saver::Staged Saver::stage(std::vector<std::span<const std::byte>>& spans, const CopyChoice& choice,
+                           const std::vector<StorageMemory>& storages) {
+    Staged staged;
+    Ranges straight = choice.straight;
+    bool from_devices = true;
+    for (const StorageMemory& storage : storages) {
+        from_devices = from_devices && (storage.copied || storage.bytes == 0);
+        if (storage.copied) {
+            straight.emplace_back(storage.data, storage.data + storage.bytes);
+        }
+    }
+    std::sort(straight.begin(), straight.end());
+    if (choice.copy) {
+        staged = stage(spans, straight);
+    }
+    staged.all = staged.all && (from_devices || (choice.copy && choice.straight.empty()));
+    if (!staged.all || straight.size() != choice.straight.size()) {
+        nb::list keeps;
+        for (const StorageMemory& storage : storages) {
+            keeps.append(storage.keep);
+        }
+        staged.keeps = keeps;
+    }
+    return staged;
+}
+
 void Saver::warn_tight() {
     warn_at_runtime(
         "penstock: a copy of the tensors does not fit into host_memory (" +
@@ -246,28 +272,15 @@ nb::object save_file_async(FileSaver& self, FileImageObject& made, const std::st
     Saver& saver = self.saver;
     saver.raise_failure("'" + path + "'");
     const std::shared_ptr<Engine> engine = opened(default_engine());
-    Saver::Staged staged;
-    staged.all = false;
     const auto given = made.image.payloads();
     std::vector<std::span<const std::byte>> payloads(given.begin(), given.end());
-    if (choice.copy) {
-        staged = saver.stage(payloads, choice.straight);
-    }
+    Saver::Staged staged = saver.stage(payloads, choice, made.payloads);
     struct Job {
         checkpoint::FileImage image;
         checkpoint::StagedCopy copy;
     };
     made.image.replace_payloads(std::move(payloads));
     auto job = std::make_shared<Job>(Job{std::move(made.image), std::move(staged.copy)});
-    const bool all = staged.all && choice.straight.empty();
-    nb::object keeps = nb::none();
-    if (!all) {
-        nb::list list;
-        for (StorageMemory& memory : made.payloads) {
-            list.append(memory.keep);
-        }
-        keeps = list;
-    }
     PendingSaveObject out;
     out.progress = std::move(progress);
     out.waited_s = staged.waited_s;
@@ -275,7 +288,7 @@ nb::object save_file_async(FileSaver& self, FileImageObject& made, const std::st
         [job, engine, path](checkpoint::PendingSave& save) {
             checkpoint::save_file(*engine, FileSystem::local(), path, job->image, save.progress());
         },
-        "'" + path + "'", all, std::move(keeps));
+        "'" + path + "'", staged.all, std::move(staged.keeps));
     job.reset();
     if (staged.tight) {
         saver.warn_tight();
@@ -311,19 +324,43 @@ nb::object exception_of(PendingSaveObject& self) {
     return nb::none();
 }
 
-}  // namespace
+void bind_pending_handling(nb::class_<PendingSaveObject>& type) {
+    type.def(
+            "cancel", [](PendingSaveObject& p) { p.save->cancel(); },
+            "Stops it; result() then raises Cancelled, unless it was over. What was there before "
+            "stays.")
+        .def_prop_ro(
+            "done_bytes", [](const PendingSaveObject& p) { return p.save->done_bytes(); },
+            "Bytes written so far.")
+        .def_prop_ro(
+            "total_bytes", [](const PendingSaveObject& p) { return p.save->total_bytes(); },
+            "Bytes to be written, 0 before it begins.")
+        .def_ro("waited_s", &PendingSaveObject::waited_s,
+                "Seconds that save_async waited for room in host_memory.")
+        .def(
+            "__await__",
+            [](nb::handle self) {
+                return nb::module_::import_("penstock._async")
+                    .attr("wait")(self)
+                    .attr("__await__")();
+            },
+            nb::sig(
+                "def __await__(self) -> collections.abc.Generator[typing.Any, None, typing.Any]"))
+        .def("__repr__", [](const PendingSaveObject& p) {
+            return "<penstock.PendingSave of " + p.save->name() + ", " + save_state_text(p) + ">";
+        });
+}
 
-void bind_async(nb::module_& parent) {
-    nb::module_ m = parent.def_submodule("_async", "Saves behind the caller's back; private.");
-    nb::class_<PendingSaveObject>(
+void bind_pending_save(nb::module_& parent) {
+    nb::class_<PendingSaveObject> type(
         parent, "PendingSave",
         "A save that goes on while training does. Made by save_async(); thread-safe.\n\n"
         "queued -> staged (the tensors may change) -> durable, or failed. Dropped, it goes on. Its "
         "failure is raised by\n"
         "result(), or by the next save at the latest; what is left at the end of the interpreter "
         "is warned of. In asyncio,\n"
-        "`await pending` gives what result() does.")
-        .def(
+        "`await pending` gives what result() does.");
+    type.def(
             "staged", [](const PendingSaveObject& p) { return p.save->staged(); },
             "Whether the tensors may change. Never blocks.")
         .def(
@@ -367,31 +404,15 @@ void bind_async(nb::module_& parent) {
             "timeout: seconds, then TimeoutError; it goes on.")
         .def("exception", exception_of, nb::sig("def exception(self) -> BaseException | None"),
              "What it failed with, or None (also while it runs); it then counts as told. Never "
-             "blocks.")
-        .def(
-            "cancel", [](PendingSaveObject& p) { p.save->cancel(); },
-            "Stops it; result() then raises Cancelled, unless it was over. What was there before "
-            "stays.")
-        .def_prop_ro(
-            "done_bytes", [](const PendingSaveObject& p) { return p.save->done_bytes(); },
-            "Bytes written so far.")
-        .def_prop_ro(
-            "total_bytes", [](const PendingSaveObject& p) { return p.save->total_bytes(); },
-            "Bytes to be written, 0 before it begins.")
-        .def_ro("waited_s", &PendingSaveObject::waited_s,
-                "Seconds that save_async waited for room in host_memory.")
-        .def(
-            "__await__",
-            [](nb::handle self) {
-                return nb::module_::import_("penstock._async")
-                    .attr("wait")(self)
-                    .attr("__await__")();
-            },
-            nb::sig(
-                "def __await__(self) -> collections.abc.Generator[typing.Any, None, typing.Any]"))
-        .def("__repr__", [](const PendingSaveObject& p) {
-            return "<penstock.PendingSave of " + p.save->name() + ", " + save_state_text(p) + ">";
-        });
+             "blocks.");
+    bind_pending_handling(type);
+}
+
+}  // namespace
+
+void bind_async(nb::module_& parent) {
+    bind_pending_save(parent);
+    nb::module_ m = parent.def_submodule("_async", "Saves behind the caller's back; private.");
     nb::class_<FileSaver>(m, "FileSaver")
         .def(nb::init<std::uint64_t>(), nb::arg("host_memory"))
         .def("save", save_file_async, nb::arg("image"), nb::arg("path"), nb::arg("copy"),

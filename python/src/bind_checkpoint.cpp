@@ -41,10 +41,10 @@ struct MadeJob {
     std::vector<StorageMemory> storages;  ///< with the GIL
 };
 
-MadeJob job_of(nb::handle object, StringPairs metadata) {
+MadeJob job_of(nb::handle object, StringPairs metadata, bool together) {
     MadeJob made;
     made.job = std::make_shared<Job>();
-    State state = state_of(object);
+    State state = state_of(object, together);
     made.storages = std::move(state.storages);
     made.job->tree = std::move(state.tree);
     std::vector<std::span<const std::byte>> spans;
@@ -94,7 +94,7 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
                              StringPairs metadata, nb::handle progress) {
     const std::shared_ptr<CheckpointStore> store = self.open();
     self.saver.raise_failure(step_name(step));
-    const MadeJob made = job_of(object, std::move(metadata));
+    const MadeJob made = job_of(object, std::move(metadata), false);
     // Those in flight are earlier, and come first.
     self.saver.wait_idle(-1);
     CheckpointInfo info;
@@ -104,17 +104,13 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
     return info;
 }
 
-Saver::Staged stage_job(Saver& saver, Job& job, const CopyChoice& choice) {
-    Saver::Staged staged;
-    staged.all = false;
-    if (!choice.copy) {
-        return staged;
-    }
+Saver::Staged stage_job(Saver& saver, const MadeJob& made, const CopyChoice& choice) {
+    Job& job = *made.job;
     std::vector<std::span<const std::byte>> spans;
     for (const StateTensor& tensor : job.state.tensors) {
         spans.push_back(tensor.data);
     }
-    staged = saver.stage(spans, choice.straight);
+    Saver::Staged staged = saver.stage(spans, choice, made.storages);
     for (std::size_t i = 0; i < spans.size(); ++i) {
         job.state.tensors[i].data = spans[i];
     }
@@ -129,17 +125,8 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
     std::shared_ptr<CheckpointStore> store = self.open();
     Saver& saver = self.saver;
     saver.raise_failure(step_name(step));
-    MadeJob made = job_of(object, std::move(metadata));
-    const Saver::Staged staged = stage_job(saver, *made.job, choice);
-    const bool all = staged.all && choice.straight.empty();
-    nb::object keeps = nb::none();
-    if (!all) {
-        nb::list list;
-        for (StorageMemory& storage : made.storages) {
-            list.append(storage.keep);
-        }
-        keeps = list;
-    }
+    MadeJob made = job_of(object, std::move(metadata), true);
+    Saver::Staged staged = stage_job(saver, made, choice);
     PendingSaveObject out;
     out.info = std::make_shared<std::optional<CheckpointInfo>>();
     out.progress = std::move(progress);
@@ -150,7 +137,7 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
             *info = store->save(job->state,
                                 {.step = step, .pinned = pinned, .progress = pending.progress()});
         },
-        step_name(step), all, std::move(keeps));
+        step_name(step), staged.all, std::move(staged.keeps));
     if (staged.tight) {
         saver.warn_tight();
         out.wait(true, -1);
@@ -216,7 +203,7 @@ nb::list checkpoint_problems(const CheckpointObject& self, nb::handle progress) 
 // The name under which a store keeps each storage of a state, in the order of its storages:
 // (name, address, bytes, safetensors' type, shape).
 nb::list named_tensors(nb::handle object) {
-    const MadeJob made = job_of(object, {});
+    const MadeJob made = job_of(object, {}, false);
     nb::list out;
     for (const StateTensor& t : made.job->state.tensors) {
         out.append(nb::make_tuple(t.name, reinterpret_cast<std::uintptr_t>(t.data.data()),

@@ -61,7 +61,12 @@ bool wait_in_slices(double timeout_s, const Step& step) {
 /// Memory that needs no copy: [first, second).
 using Ranges = std::vector<std::pair<const std::byte*, const std::byte*>>;
 
-class Saver;
+/// What save_async(copy=...) was given: True, False, or a list of (address, bytes) that need none.
+struct CopyChoice {
+    explicit CopyChoice(nb::handle copy);
+    bool copy = true;
+    Ranges straight;
+};
 
 /// penstock.PendingSave.
 struct PendingSaveObject {
@@ -99,12 +104,16 @@ public:
         bool all = true;     ///< nothing is left that the caller might change
         bool tight = false;  ///< nothing was copied: more than the whole budget
         double waited_s = 0;
+        nb::object keeps = nb::none();  ///< what the save needs of Python's until it is done
     };
     /// Where nothing was copied (tight), the caller waits, and this says why.
     void warn_tight();
     /// Copies `spans`, those that lie in `straight` excepted, and makes them those of the copy.
     /// Waits for room in the budget.
     Staged stage(std::vector<std::span<const std::byte>>& spans, const Ranges& straight);
+    /// With what was copied from devices already, which nobody changes: also as it is.
+    Staged stage(std::vector<std::span<const std::byte>>& spans, const CopyChoice& choice,
+                 const std::vector<StorageMemory>& storages);
 
     /// `keeps`: what the save needs of Python's until it is done. `staged`: its memory will not
     /// change.
@@ -119,13 +128,6 @@ private:
     std::unique_ptr<checkpoint::Staging> staging_;
     std::unique_ptr<checkpoint::SaveQueue> queue_;
     std::vector<std::pair<std::shared_ptr<checkpoint::PendingSave>, nb::object>> keeps_;
-};
-
-/// What save_async(copy=...) was given: True, False, or a list of (address, bytes) that need none.
-struct CopyChoice {
-    explicit CopyChoice(nb::handle copy);
-    bool copy = true;
-    Ranges straight;
 };
 
 }  // namespace penstock::python

@@ -16,6 +16,7 @@ struct StorageMemory {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
     nb::object keep;
+    bool copied = false;  ///< made for this save, from a device: nobody else changes it
 };
 
 struct State {
@@ -23,8 +24,9 @@ struct State {
     std::vector<StorageMemory> storages;
 };
 
-/// Tensors stay where they are; storages of devices are copied to the host.
-[[nodiscard]] State state_of(nb::handle object);
+/// Tensors stay where they are; storages of devices are copied to the host, one after another, or
+/// (`together`) all at once into memory that the device writes itself.
+[[nodiscard]] State state_of(nb::handle object, bool together = false);
 
 /// `storages`: a torch.UntypedStorage for each of the tree's.
 [[nodiscard]] nb::object objects_of(const format::ValueTree& tree, nb::handle storages);

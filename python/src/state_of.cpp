@@ -47,7 +47,7 @@ std::string raw(nb::handle bytes_object) {
 
 class Builder {
 public:
-    Builder() {
+    explicit Builder(bool together) : together_(together) {
         if (nb::object torch = imported("torch"); !torch.is_none()) {
             tensor_ = torch.attr("Tensor");
             parameter_ = torch.attr("nn").attr("Parameter");
@@ -68,6 +68,7 @@ public:
 
     State run(nb::handle object) {
         state_.tree.root = value(object, 0);
+        fetch();
         return std::move(state_);
     }
 
@@ -361,11 +362,14 @@ private:
             refuse("the tensor is on the meta device and has no data");
         }
         keep_.push_back(own);  // its address stays its own
-        if (value.location != "cpu") {
-            own = call(own, kCpu);
-        }
         StorageMemory memory;
         memory.bytes = nb::cast<std::size_t>(call(own, kBytes));
+        memory.copied = value.location != "cpu";
+        if (memory.copied && together_) {
+            fetched_.append(nb::make_tuple(known->second, own));
+        } else if (memory.copied) {
+            own = call(own, kCpu);
+        }
         memory.data = reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(call(own, kPointer)));
         memory.keep = own;
         value.bytes = memory.bytes;
@@ -373,6 +377,26 @@ private:
         state_.tree.storages.push_back(std::move(value));
         state_.storages.push_back(std::move(memory));
         return known->second;
+    }
+
+    // All copies from devices are under way at once.
+    void fetch() {
+        if (nb::len(fetched_) == 0) {
+            return;
+        }
+        nb::list storages;
+        for (const nb::handle row : fetched_) {
+            storages.append(row[1]);
+        }
+        const nb::object made =
+            nb::module_::import_("penstock._async").attr("host_copies")(storages);
+        for (std::size_t i = 0; i < nb::len(fetched_); ++i) {
+            const nb::object copy = made[i];
+            StorageMemory& memory = state_.storages[nb::cast<std::uint32_t>(fetched_[i][0])];
+            memory.data =
+                reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(copy.attr("data_ptr")()));
+            memory.keep = copy;
+        }
     }
 
     ValueId numpy(nb::handle o) {
@@ -402,6 +426,8 @@ private:
     }
 
     State state_;
+    const bool together_;
+    nb::list fetched_;  // (number of the storage, the device's storage) each
     nb::object tensor_, parameter_, size_, dtype_, device_, strided_;
     nb::object array_, scalar_, contiguous_, ordered_, default_;
     std::vector<nb::handle> path_;
@@ -413,8 +439,8 @@ private:
 
 }  // namespace
 
-State state_of(nb::handle object) {
-    return Builder().run(object);
+State state_of(nb::handle object, bool together) {
+    return Builder(together).run(object);
 }
 
 }  // namespace penstock::python

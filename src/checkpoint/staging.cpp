@@ -95,6 +95,13 @@ private:
     std::byte* area_;
 };
 
+// In the child of a fork: what is the parent's has threads that are not here, and mutexes that may
+// be held for ever. Nothing of it is touched again.
+void leave_to_parent(std::shared_ptr<void> its) {
+    static auto* const kept = new std::vector<std::shared_ptr<void>>;
+    kept->push_back(std::move(its));
+}
+
 // A number in a file, or nothing.
 std::optional<std::uint64_t> number_in(const char* path) {
     std::ifstream file(path);
@@ -191,7 +198,7 @@ struct StagedCopy::Hold {
         if (impl->pid == ::getpid()) {
             impl->put(std::move(area));
         } else {
-            new std::shared_ptr<Staging::Impl>(std::move(impl));
+            leave_to_parent(std::move(impl));
         }
     }
     std::shared_ptr<Staging::Impl> impl;
@@ -210,16 +217,13 @@ Staging::Staging(const StagingOptions& options)
 
 Staging::~Staging() {
     if (impl_->pid != ::getpid()) {
-        new std::shared_ptr<Impl>(std::move(impl_));  // its threads are the parent's
+        leave_to_parent(std::move(impl_));
     }
 }
 
-// In the child of a fork the threads are gone and a mutex may be held for ever: it starts afresh,
-// with the one thread that it has.
 const std::shared_ptr<Staging::Impl>& Staging::impl() const {
     if (impl_->pid != ::getpid()) {
-        new std::shared_ptr<Impl>(
-            std::exchange(impl_, std::make_shared<Impl>(budget_bytes_, threads_)));
+        leave_to_parent(std::exchange(impl_, std::make_shared<Impl>(budget_bytes_, threads_)));
     }
     return impl_;
 }
