@@ -152,7 +152,7 @@ def stall(arguments):
     with states.own_folder(arguments) as folder:
         side = _side(arguments, state, folder)
         for index in range(wanted if first else wanted + 2):
-            states.settle()
+            states.settle(folder)
             start = time.perf_counter()
             side.save(state, index)
             stalls.append(time.perf_counter() - start)

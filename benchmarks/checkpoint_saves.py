@@ -103,7 +103,7 @@ def save(arguments):
     with states.own_folder(arguments) as folder:
         _remove(_save_once(way, small, Path(folder) / "warm" if way == "store" else folder, arguments))
         for turn in range(int(arguments.get("repeat", "1"))):
-            states.settle()
+            states.settle(folder)
             target = Path(folder) / f"turn-{turn}" if way == "store" else folder
             with states.Meter() as meter:
                 whole = _hinder(handicap, state)

@@ -76,7 +76,7 @@ class Bench:
                 steps.append(self._fio_turn)
             steps = steps[turn % len(steps) :] + steps[: turn % len(steps)]
             for step in steps if turn % 2 == 0 else reversed(steps):
-                os.sync()
+                _sides.settle(self._folder)
                 step(f"round {turn + 1} of {rounds}")
 
     def _warm(self) -> None:
