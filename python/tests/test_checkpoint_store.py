@@ -435,6 +435,44 @@ def test_two_stores_on_one_folder(tmp_path, script):
     mine.close()
 
 
+def test_who_waits_for_host_memory_is_told(tmp_path, script):
+    """The first save waits for a lock that somebody else has, and holds the memory that the second one needs."""
+    other = script(
+        """
+        import penstock, sys
+        store = penstock.CheckpointStore(sys.argv[1])
+        store.save({"a": 1})
+        print("saved", flush=True)
+        sys.stdin.readline()
+        """,
+        tmp_path / "c",
+        stdin=subprocess.PIPE,
+    )
+    assert other.stdout.readline() == "saved\n"
+    state = {"w": torch.ones(16 << 20, dtype=torch.uint8)}
+    with penstock.CheckpointStore(tmp_path / "c", lock_wait_s=2, host_memory=24 << 20) as mine:
+        first = mine.save_async(state, step=1)
+        with pytest.warns(RuntimeWarning, match=r"waited .* s for host memory: 24 MiB are the budget"):
+            second = mine.save_async(state, step=2)
+        assert second.waited_s > 1
+        assert isinstance(first.exception(), OSError)
+        other.communicate("go\n", timeout=60)
+        assert second.result().step == 2
+
+
+def test_what_progress_raises_stops_the_save_and_leaves_nothing(store):
+    store.save({"a": 1})
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(20):
+            store.save({"w": torch.randint(0, 200, (64 << 20,), dtype=torch.uint8)}, progress=stop)
+    assert not [n for n in os.listdir(store.folders[0]) if n.startswith((".unfinished", ".removed"))]
+    assert store.save({"a": 2}).generation > 1 and store.load() == {"a": 2}
+
+
 def test_what_a_killed_process_left_is_collected(tmp_path, script):
     child = script(
         """
