@@ -18,6 +18,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -81,9 +82,24 @@ struct StoreObject {
         return store;
     }
 
+    /// For who writes. The child of a fork may not: a save of the parent may hold the store for
+    /// ever there.
+    [[nodiscard]] const std::shared_ptr<CheckpointStore>& writable() {
+        const std::shared_ptr<CheckpointStore>& own = open();
+        if (writer != 0 && writer != ::getpid()) {
+            raise_value(
+                fmt::format("store: this process was forked from {}, which writes to this "
+                            "store; make a CheckpointStore of its own here",
+                            writer));
+        }
+        writer = ::getpid();
+        return own;
+    }
+
     Saver saver;
     std::shared_ptr<Engine> engine;
     std::shared_ptr<CheckpointStore> store;  ///< nullptr: closed
+    pid_t writer = 0;                        ///< the process that has written
 };
 
 std::string step_name(std::uint64_t step) {
@@ -92,7 +108,7 @@ std::string step_name(std::uint64_t step) {
 
 CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t step, bool pinned,
                              StringPairs metadata, nb::handle progress) {
-    const std::shared_ptr<CheckpointStore> store = self.open();
+    const std::shared_ptr<CheckpointStore> store = self.writable();
     self.saver.raise_failure(step_name(step));
     const MadeJob made = job_of(object, std::move(metadata), false);
     // Those in flight are earlier, and come first.
@@ -122,7 +138,7 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
                                bool pinned, StringPairs metadata, nb::handle copy,
                                nb::object progress) {
     const CopyChoice choice(copy);
-    std::shared_ptr<CheckpointStore> store = self.open();
+    std::shared_ptr<CheckpointStore> store = self.writable();
     Saver& saver = self.saver;
     saver.raise_failure(step_name(step));
     MadeJob made = job_of(object, std::move(metadata), true);
@@ -291,19 +307,19 @@ void bind_store(nb::module_& m) {
              })
         .def("pin",
              [](StoreObject& self, std::uint64_t generation, bool pinned) {
-                 const auto store = self.open();
+                 const auto store = self.writable();
                  const WithoutGil nogil;
                  store->pin(generation, pinned);
              })
         .def("remove",
              [](StoreObject& self, std::uint64_t generation) {
-                 const auto store = self.open();
+                 const auto store = self.writable();
                  const WithoutGil nogil;
                  store->remove(generation);
              })
         .def("collect",
              [](StoreObject& self) {
-                 const auto store = self.open();
+                 const auto store = self.writable();
                  const WithoutGil nogil;
                  return store->collect();
              })

@@ -562,6 +562,8 @@ def test_fork_with_pending_saves(tmp_path):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 ours = pending.wait(5) and (pending.durable() or "belongs to" in str(pending.exception()))
+                with pytest.raises(ValueError, match="forked from"):
+                    store.save({"a": 2})
                 with penstock.CheckpointStore(tmp_path / "child") as mine:
                     mine.save_async({"w": torch.zeros(10)}).result(20)
             status = 0 if ours else 2
