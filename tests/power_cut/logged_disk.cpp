@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <fuse.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -180,6 +181,10 @@ Result<void> LoggedDisk::start() {
     for (int i = 0; daemon_ > 0 && i < 500; ++i) {
         file_ = UniqueFd(::open((folder_ + kName).c_str(), O_RDWR | O_CLOEXEC));
         if (file_) {
+            // What is mounted from here on, the daemon does not have.
+            if (::unshare(CLONE_NEWNS) != 0) {
+                return fail(system_error(errno, "unshare", folder_));
+            }
             return {};
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -5,8 +5,10 @@
 //
 //   this process      mkfs, mount, work  ->  loop device  ->  FUSE  ->  the daemon: image and log
 //
-// The daemon is a child that dies with this process; the mount is in a mount namespace of this
-// process's own, and image and log are anonymous memory: nothing is left behind, also when killed.
+// The daemon is a child that dies with this process; the mounts are in mount namespaces of the two,
+// and image and log are anonymous memory: nothing is left behind, also when killed. The daemon's
+// namespace has the FUSE mount alone: were it the last to hold the file system on the loop device,
+// its own end would unmount that, and wait for itself.
 #pragma once
 
 #include "base/result.hpp"

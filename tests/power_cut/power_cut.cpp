@@ -141,7 +141,7 @@ private:
         PENSTOCK_TRY(mount, support::LoopMount::make(options));
         sync_file_system(mount.path());
         begin_ = disk_->count();
-        std::thread background;
+        std::jthread background;
         for (std::uint64_t number = 1; number <= kSaves; ++number) {
             work_->save(mount.path(), number);
             acknowledged_.push_back(disk_->count());
@@ -151,7 +151,7 @@ private:
             }
             // The kernel writes back by itself after some seconds, while something else goes on.
             if (number % 2 == 0) {
-                background = std::thread([folder = mount.path()] { sync_file_system(folder); });
+                background = std::jthread([folder = mount.path()] { sync_file_system(folder); });
             }
         }
         background.join();

@@ -71,7 +71,7 @@ def cut(work, file_system, results):
     done = subprocess.run([*argv, "--python", sys.executable], capture_output=True, text=True, timeout=900)
     if done.returncode == 77:
         pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"status {done.returncode}: {done.stderr}"
     result = json.loads(done.stdout)
     results.append(result)
     print(result)
