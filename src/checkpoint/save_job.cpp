@@ -279,6 +279,13 @@ void SaveJob::render_texts() {
     }
     index_text_ = base::unwrap(format::render_shard_index(index));
     manifest_text_ = render(manifest_);
+    if (manifest_text_.size() > kManifestBytesMax) {
+        base::raise(base::error(
+            ErrorCode::kInvalidArgument, "save checkpoint",
+            fmt::format("its manifest would have {} bytes, and {} are what a reader takes; save "
+                        "large values as tensors instead of text, or fewer tensors",
+                        manifest_text_.size(), kManifestBytesMax)));
+    }
 }
 
 void SaveJob::write_metadata() {

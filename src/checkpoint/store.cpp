@@ -9,6 +9,7 @@
 #include <penstock/checkpoint.hpp>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -52,6 +53,7 @@ struct CheckpointStore::Impl {
 
     std::mutex mutex;  // of whoever writes
     FileLock lock;
+    pid_t lock_owner = 0;
     std::mt19937_64 random;
     std::vector<double> speeds;
     checkpoint::LastCheckpoint last;
@@ -83,6 +85,13 @@ struct CheckpointStore::Impl {
     // Makes the folders and takes the lock, once.
     void begin_writing() {
         if (lock.held()) {
+            // Both sides of a fork have the lock, and would take away what the other one writes.
+            if (lock_owner != ::getpid()) {
+                refuse("save checkpoint", folders.front(),
+                       fmt::format("this process was forked from {}, which writes to this store; "
+                                   "only that one may",
+                                   lock_owner));
+            }
             return;
         }
         for (const std::string& folder : folders) {
@@ -92,6 +101,7 @@ struct CheckpointStore::Impl {
             }
         }
         lock = checkpoint::lock_store(*engine, files, folders.front(), options.lock_wait_ms);
+        lock_owner = ::getpid();
         last = {};
     }
 

@@ -12,6 +12,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -416,6 +417,26 @@ TEST(StoreOnDisk, ALargerStateStraightFromItsMemory) {
     const Manifest manifest = read_manifest(*engine, files, info.path);
     EXPECT_EQ(manifest.shards.front().header_bytes % 4096, 0U);
     EXPECT_EQ(engine->stats().running, 0U);
+}
+
+TEST(StoreOnDisk, AForkedChildDoesNotWrite) {
+    const support::TempFolder folder;
+    CheckpointStore store(std::make_shared<Engine>(), FileSystem::local(), {folder.path()}, {});
+    const Tensors tensors({1000}, 1);
+    store.save(tensors.state());
+    const pid_t child = ::fork();
+    if (child == 0) {
+        try {
+            store.save(tensors.state());
+            ::_exit(1);
+        } catch (const Error& error) {
+            ::_exit(error.reason() == ErrorCode::kInvalidArgument ? 0 : 2);
+        }
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(store.save(tensors.state()).generation, 2U);
 }
 
 TEST(StoreOnDisk, MemoryIsWhereDirectIoIsNot) {
