@@ -233,7 +233,7 @@ TEST(FileWriter, ACrashAtEveryOperationLeavesTheOldFileOrTheNew) {
     }
     recording.finish();
     const CrashReport report =
-        explore(rig, recording, "save_file", 3000, [&](const CrashState& state) -> std::string {
+        explore(rig, recording, "save_file", 1500, [&](const CrashState& state) -> std::string {
             const auto names = rig.files().list("/folder");
             const bool there = std::find(names.begin(), names.end(), "a") != names.end();
             const auto found = there ? read_all(rig, "/folder/a") : std::vector<std::byte>();
@@ -242,7 +242,7 @@ TEST(FileWriter, ACrashAtEveryOperationLeavesTheOldFileOrTheNew) {
             return fine ? "" : "P1: what is there is neither the old file nor the new one";
         });
     EXPECT_EQ(report.violations, 0U) << report.first;
-    EXPECT_GE(report.states, 1000U);
+    EXPECT_GE(report.states, 500U);
 }
 
 TEST(FileWriter, AFullDiskIsToldBeforeTheFirstByte) {
