@@ -4,6 +4,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 import penstock
@@ -78,6 +79,16 @@ def run_script(script):
 def store(tmp_path):
     with penstock.CheckpointStore(tmp_path / "checkpoints") as made:
         yield made
+
+
+@pytest.fixture
+def memory_folder(tmp_path):
+    """A folder in memory where the machine has one: for tests whose time would be that of the disk."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield str(tmp_path)
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield folder
 
 
 @pytest.fixture

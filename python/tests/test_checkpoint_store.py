@@ -364,10 +364,10 @@ def resident_bytes():
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-def test_memory_after_200_saves_is_that_after_10(tmp_path):
+def test_memory_after_200_saves_is_that_after_10(memory_folder):
     """The quick form of the bar ckpt.leak."""
     seen = {}
-    with penstock.CheckpointStore(tmp_path / "c", keep=2, host_memory=64 << 20) as store:
+    with penstock.CheckpointStore(memory_folder + "/c", keep=2, host_memory=64 << 20) as store:
         state = {"w": torch.zeros(4 << 20, dtype=torch.uint8), **{f"t{i}": torch.zeros(64) for i in range(100)}}
         for i in range(1, 201):
             state["w"].fill_(i % 256)
