@@ -60,18 +60,21 @@ struct CheckpointStore::Impl {
     std::map<std::string, checkpoint::Manifest> manifests;  // by name, shards only
 
     Impl(std::shared_ptr<Engine> with_engine, FileSystem with_files,
-         const std::vector<std::string>& with_folders, const StoreOptions& with_options)
+         std::vector<std::string> with_folders, const StoreOptions& with_options)
         : engine(std::move(with_engine)),
           files(std::move(with_files)),
+          folders(std::move(with_folders)),
           options(with_options),
           random(with_options.seed != 0 ? with_options.seed : system_seed()) {
         const std::string operation = "open checkpoint store";
-        if (!engine || with_folders.empty()) {
+        if (!engine || folders.empty()) {
             refuse(operation, {}, "it needs an engine, and one folder or more");
         }
-        for (const std::string& folder : with_folders) {
-            folders.push_back(files.resolve(folder));
-            if (std::count(folders.begin(), folders.end(), folders.back()) != 1) {
+        for (std::string& folder : folders) {
+            folder = files.resolve(folder);
+        }
+        for (const std::string& folder : folders) {
+            if (std::count(folders.begin(), folders.end(), folder) != 1) {
                 refuse(operation, folder, "the folder is named twice; each device needs one");
             }
         }
@@ -261,7 +264,8 @@ struct CheckpointStore::Impl {
 
 CheckpointStore::CheckpointStore(std::shared_ptr<Engine> engine, FileSystem files,
                                  std::vector<std::string> folders, const StoreOptions& options)
-    : impl_(std::make_unique<Impl>(std::move(engine), std::move(files), folders, options)) {}
+    : impl_(std::make_unique<Impl>(std::move(engine), std::move(files), std::move(folders),
+                                   options)) {}
 
 CheckpointStore::CheckpointStore(CheckpointStore&& other) noexcept = default;
 CheckpointStore& CheckpointStore::operator=(CheckpointStore&& other) noexcept = default;
