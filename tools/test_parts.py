@@ -120,8 +120,8 @@ def parts(long=False):
                 Step("tools", pytest("tests/tools"), count="junit"),
             ],
         ),
-        Part("release", 480, [build("release"), tests("release", seeds=100_000)]),
-        Part("asan-ubsan", 480, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)]),
+        Part("release", 600, [build("release"), tests("release", seeds=100_000)]),
+        Part("asan-ubsan", 660, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)]),
         Part(
             "tsan",
             360,
@@ -130,7 +130,7 @@ def parts(long=False):
         ),
         Part(
             "python",
-            300,
+            420,
             [
                 Step("wheel", tool("build_wheel"), gate=True),
                 Step("pytest", pytest("python/tests"), count="junit"),

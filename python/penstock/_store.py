@@ -247,8 +247,23 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         return out
 
 
+def _refuse_devices(state: Any, place: str, seen: set[int]) -> None:
+    """A tensor of a device would be filled in a copy that nobody sees."""
+    device = getattr(getattr(state, "device", None), "type", "cpu")
+    if device != "cpu":
+        raise ValueError(
+            f"load: {place} is on {state.device}, and only tensors in host memory are filled in place; "
+            "leave out into, and give map_location"
+        )
+    if isinstance(state, (dict, list, tuple)) and id(state) not in seen:
+        seen.add(id(state))
+        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
+            _refuse_devices(value, f"{place}[{key!r}]", seen)
+
+
 def _memory_of(into: Any, checkpoint: Checkpoint) -> dict[str, Any]:
     """The memory of each tensor of `into` under the name that a store gives it."""
+    _refuse_devices(into, "into", set())
     out = {}
     for name, address, size, kind, shape in _core._checkpoint.named_tensors(into):
         have = checkpoint._tensors.get(name)

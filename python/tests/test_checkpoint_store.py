@@ -171,6 +171,12 @@ def test_into_fills_the_tensors_that_are_there(store):
     same(loaded, state)  # its memory is still there
 
 
+def test_into_on_a_device_is_refused(store):
+    store.save({"a": [torch.ones(4)]})
+    with pytest.raises(ValueError, match=r"into\['a'\]\[0\] is on meta"):
+        store.load(into={"a": [torch.ones(4, device="meta")]})
+
+
 def test_into_that_does_not_fit_is_named(store):
     store.save({"a": torch.zeros(3), "b": torch.zeros(2)})
     with pytest.raises(ValueError, match=r"'a' is float32 of \(4,\).*float32 of \(3,\)"):
