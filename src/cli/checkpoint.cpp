@@ -206,4 +206,8 @@ std::shared_ptr<Engine> new_engine() {
     return std::make_shared<Engine>(Engine::default_options());
 }
 
+std::string counted(std::uint64_t count, const std::string& what) {
+    return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 }  // namespace penstock::cli

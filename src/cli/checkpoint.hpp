@@ -71,5 +71,7 @@ private:
 [[nodiscard]] penstock::Progress told_by(Progress& shown, std::string what);
 [[nodiscard]] bool matches(const std::string& name, const std::string& pattern);
 [[nodiscard]] std::shared_ptr<Engine> new_engine();
+/// "1 tensor", "7 tensors".
+[[nodiscard]] std::string counted(std::uint64_t count, const std::string& what);
 
 }  // namespace penstock::cli

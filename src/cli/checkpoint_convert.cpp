@@ -218,8 +218,9 @@ int checkpoint_convert(const CheckpointOptions& options, std::span<const std::st
     }
     shown.clear();
     const std::string& made = conversion.written().empty() ? target : conversion.written();
-    fmt::print(json.text_stream(), "{}: {} tensors, {}, from {}\n", made, source->tensors().size(),
-               base::format_bytes(source->bytes()), source->path());
+    fmt::print(json.text_stream(), "{}: {}, {}, from {}\n", made,
+               counted(source->tensors().size(), "tensor"), base::format_bytes(source->bytes()),
+               source->path());
     json.write({{"command", words_of(command)},
                 {"source", source->path()},
                 {"target", made},

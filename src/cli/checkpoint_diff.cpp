@@ -253,9 +253,9 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
     const auto engine = new_engine();
     const auto a = open_source(engine, options.path);
     const auto b = open_source(engine, options.other);
-    fmt::print(out, "A  {}: {}, {} tensors, {}\nB  {}: {}, {} tensors, {}\n", a->path(), a->kind(),
-               a->tensors().size(), base::format_bytes(a->bytes()), b->path(), b->kind(),
-               b->tensors().size(), base::format_bytes(b->bytes()));
+    fmt::print(out, "A  {}: {}, {}, {}\nB  {}: {}, {}, {}\n", a->path(), a->kind(),
+               counted(a->tensors().size(), "tensor"), base::format_bytes(a->bytes()), b->path(),
+               b->kind(), counted(b->tensors().size(), "tensor"), base::format_bytes(b->bytes()));
     std::fflush(out);
     Progress progress;
     Diff diff(*a, *b, options.pattern);

@@ -140,13 +140,13 @@ std::string structure_of(const CheckpointSource& source) {
 void print_head(std::FILE* out, const CheckpointSource& source, const std::string& structure) {
     fmt::print(out, "{}: {}\n", source.path(), source.kind());
     if (const CheckpointInfo* info = source.info()) {
-        fmt::print(out, "  generation {}, step {}, saved {} UTC, {} shards ({} linked), {}{}\n",
-                   info->generation, info->step, utc(info->saved_unix_ns), info->shards,
-                   info->linked_shards,
+        fmt::print(out, "  generation {}, step {}, saved {} UTC, {} ({} linked), {}{}\n",
+                   info->generation, info->step, utc(info->saved_unix_ns),
+                   counted(info->shards, "shard"), info->linked_shards,
                    fmt::format("{} written", base::format_bytes(info->written_bytes)),
                    info->pinned ? ", pinned" : "");
     }
-    fmt::print(out, "  {} tensors, {}\n  {}\n", source.tensors().size(),
+    fmt::print(out, "  {}, {}\n  {}\n", counted(source.tensors().size(), "tensor"),
                base::format_bytes(source.bytes()), structure);
     for (const auto& [key, value] : source.metadata()) {
         fmt::print(out, "  {}: {}\n", format::shown(key), format::shown(value));
@@ -169,8 +169,9 @@ int checkpoint_ls(const CheckpointOptions& options, std::span<const std::string>
         }
     } else {
         const auto source = open_source(engine, options.path);
-        fmt::print(out, "{}: {}, {} tensors, {}\n", source->path(), source->kind(),
-                   source->tensors().size(), base::format_bytes(source->bytes()));
+        fmt::print(out, "{}: {}, {}, {}\n", source->path(), source->kind(),
+                   counted(source->tensors().size(), "tensor"),
+                   base::format_bytes(source->bytes()));
         rows.push_back({{"path", source->path()},
                         {"kind", source->kind()},
                         {"tensors", source->tensors().size()},

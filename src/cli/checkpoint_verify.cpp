@@ -62,16 +62,19 @@ int checkpoint_verify(const CheckpointOptions& options, std::span<const std::str
             row["path"] = source->path();
             row["kind"] = source->kind();
             bytes = source->bytes();
-            fmt::print(out, "{}: {}, {} tensors, {}\n", source->path(), source->kind(),
-                       source->tensors().size(), base::format_bytes(bytes));
+            fmt::print(out, "{}: {}, {}, {}\n", source->path(), source->kind(),
+                       counted(source->tensors().size(), "tensor"), base::format_bytes(bytes));
             std::fflush(out);
             found = source->verify(told_by(progress, "verified"));
         } catch (const Error& error) {
             if (error.reason() != ErrorCode::kDamaged) {
                 throw;
             }
+            const std::string where = error.path().empty() ? path : error.path();
+            const std::string what = message_of(error);
+            const bool twice = what.starts_with(where + ": ");
             found.problems.push_back(
-                {error.path().empty() ? path : error.path(), "", kNoOffset, message_of(error)});
+                {where, "", kNoOffset, twice ? what.substr(where.size() + 2) : what});
         }
         progress.clear();
         row["problems"] = nlohmann::ordered_json::array();

@@ -153,6 +153,9 @@ TEST_F(CheckpointCliTest, ConvertGoesRound) {
     EXPECT_EQ(run_cli({"checkpoint", "convert", torch, second, "--step", "5"}).status, 0);
     const Outcome same = run_cli({"checkpoint", "diff", store_path(), second});
     EXPECT_EQ(same.status, 0) << same.out << same.err;
+    // As stock readers find it.
+    const std::string index = last_ + "/model.safetensors.index.json";
+    EXPECT_EQ(run_cli({"checkpoint", "diff", index, second}).status, 0);
     const auto shown = json_of(run_cli({"checkpoint", "show", second, "--json", "-"}));
     EXPECT_EQ(shown["checkpoint"]["step"], 5);
     EXPECT_THAT(names_in(folder_.path()),
