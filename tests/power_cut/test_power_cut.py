@@ -97,5 +97,6 @@ def test_what_was_acknowledged_is_there(work, file_system, results):
 def test_what_leaves_something_out_is_caught(work, file_system, results):
     result = cut(work, file_system, results)
     assert result["lost"] > 0, "the harness sees nothing"
-    if work == "torch.save":
+    # On btrfs a file that was not synced may be missing in every state, which is no damage.
+    if work == "torch.save" and file_system != "btrfs":
         assert result["damaged"] > 0, "the harness sees nothing"
