@@ -91,7 +91,7 @@ def slice_of_rows(arguments):
         with states.need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1) as store:
             saved = store.save(state, step=1)
             checkpoint = store.open(saved.generation)
-            for _ in range(int(arguments["count"])):
+            for _ in range(5 if whole else int(arguments["count"])):
                 begin = lot.randrange(rows)
                 end = min(rows, begin + lot.randrange(1, 600))
                 before = states.io_bytes("read")
