@@ -40,24 +40,28 @@ std::uint64_t elements(const Shape& shape) {
     return std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<>());
 }
 
-// The elements of a box of a tensor in memory, the plain way.
+// The elements of a box of a tensor in memory, the plain way: row by row.
 Bytes box_of(std::span<const std::byte> data, const Shape& shape, std::uint64_t each,
              const Shape& begin, const Shape& end) {
+    if (shape.empty()) {
+        return {data.begin(), data.end()};
+    }
     Bytes out;
-    Shape at = begin;
     for (std::size_t d = 0; d < shape.size(); ++d) {
         if (begin[d] == end[d]) {
             return out;
         }
     }
+    Shape at = begin;
+    const std::uint64_t row = (end.back() - begin.back()) * each;
     while (true) {
         std::uint64_t index = 0;
         for (std::size_t d = 0; d < shape.size(); ++d) {
             index = index * shape[d] + at[d];
         }
-        out.insert(out.end(), data.begin() + static_cast<std::ptrdiff_t>(index * each),
-                   data.begin() + static_cast<std::ptrdiff_t>((index + 1) * each));
-        std::size_t d = shape.size();
+        const auto from = data.subspan(index * each, row);
+        out.insert(out.end(), from.begin(), from.end());
+        std::size_t d = shape.size() - 1;
         while (d > 0 && ++at[d - 1] == end[d - 1]) {
             --d;
             at[d] = begin[d];
@@ -170,7 +174,7 @@ TEST_F(CheckpointReader, AnyBoxIsWhatSlicingGives) {
     for (const bool checksums : {true, false}) {
         test::write_checkpoint(folder_.path(), state, {.checksums = checksums});
         Checkpoint c = open();
-        for (int round = 0; round < 60; ++round) {
+        for (int round = 0; round < 30; ++round) {
             std::vector<TensorRead> wanted;
             std::vector<Bytes> expected;
             std::deque<Bytes> into;
@@ -349,7 +353,7 @@ protected:
             const TensorRead one{.name = t.tensor.name, .into = into};
             try {
                 c.read({&one, 1});
-                EXPECT_TRUE(std::memcmp(into.data(), t.tensor.data.data(), into.size()) == 0)
+                EXPECT_TRUE(std::equal(into.begin(), into.end(), t.tensor.data.begin()))
                     << what << ": wrong bytes without an error of " << t.tensor.name;
             } catch (const Error& error) {
                 EXPECT_EQ(error.reason(), ErrorCode::kDamaged) << what;
