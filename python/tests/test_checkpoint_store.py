@@ -8,9 +8,9 @@ import random
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import penstock
 import pytest
@@ -583,20 +583,11 @@ def test_fork_with_pending_saves(tmp_path):
 
 
 def test_threads_share_a_store(store):
-    errors = []
-
     def work(first):
-        try:
-            for i in range(5):
-                store.save_async({"w": torch.full((1000,), float(first))}, step=first + i).result()
-                store.latest()
-        except BaseException as error:
-            errors.append(error)
+        for i in range(5):
+            store.save_async({"w": torch.full((1000,), float(first))}, step=first + i).result()
+            store.latest()
 
-    threads = [threading.Thread(target=work, args=(100 * t,)) for t in range(3)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not errors
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(work, (0, 100, 200)))
     assert [i.generation for i in store.list()] == list(range(1, 16))

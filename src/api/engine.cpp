@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/options.hpp"
-#include "base/raise.hpp"
 #include "api/statistics.hpp"
 #include "base/clock.hpp"
+#include "base/raise.hpp"
 #include "engine/core.hpp"
 #include "engine/depth_limit.hpp"
 #include "os/local_file_system.hpp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/transfer.hpp"
 
-#include "base/raise.hpp"
 #include "base/clock.hpp"
+#include "base/raise.hpp"
 #include "engine/core.hpp"
 
 #include <penstock/engine.hpp>
@@ -19,8 +19,9 @@ constexpr base::Nanos kWaitSlice = 200'000'000;
 
 engine::Transfer& require(engine::Transfer* transfer) {
     if (transfer == nullptr) {
-        base::raise(base::error(ErrorCode::kInvalidArgument, "transfer",
-                               "this handle is empty: it was moved from, or never had a transfer"));
+        base::raise(
+            base::error(ErrorCode::kInvalidArgument, "transfer",
+                        "this handle is empty: it was moved from, or never had a transfer"));
     }
     return *transfer;
 }
@@ -110,7 +111,7 @@ std::uint64_t Transfer::extent_bytes(std::size_t index) const {
     const engine::Transfer& transfer = require(transfer_);
     if (index >= transfer.extents.count()) {
         base::raise(base::error(ErrorCode::kInvalidArgument, "transfer",
-                               "there is no extent of that number"));
+                                "there is no extent of that number"));
     }
     return transfer.extent_bytes(index);
 }

@@ -141,10 +141,14 @@ CheckpointInfo info_of(const Manifest& manifest, const std::string& checkpoint) 
 std::string missing_shard(const FileSystem& files, const Manifest& manifest,
                           const std::string& checkpoint) {
     for (const Shard& shard : manifest.shards) {
-        const std::string path = shard_path(manifest, shard, checkpoint);
-        const std::string shown = shard.folder == 0 ? shard.file : path;
+        // By its name in the checkpoint's folder, as readers do: the store may have been moved.
+        std::string path = join(checkpoint, shard.file);
+        std::string shown = shard.file;
         FileStatus status;
         try {
+            if (shard.folder != 0) {
+                path = shown = files.resolve(path);
+            }
             status = files.status(path);
         } catch (const Error& error) {
             return is_gone(error) ? fmt::format("{} is missing", shown) : error.what();

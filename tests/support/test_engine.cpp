@@ -2,9 +2,9 @@
 #include "support/test_engine.hpp"
 
 #include "api/options.hpp"
-#include "base/raise.hpp"
 #include "api/statistics.hpp"
 #include "base/clock.hpp"
+#include "base/raise.hpp"
 #include "engine/core.hpp"
 #include "engine/fake/fake_backend.hpp"
 #include "engine/fake/fake_file_system.hpp"
