@@ -88,6 +88,10 @@ TSAN = {
     # One thread under a virtual clock: nothing for ThreadSanitizer to see, and minutes of it.
     "GTEST_FILTER": "-*FaultPoints.*",
 }
+# Crashes are in one thread, and a child of fork() may start none under ThreadSanitizer.
+TSAN_CHECKPOINT = (
+    "-*Crash*:*Fork*:*Corpus*:*Corruption*:Manifest*:Structure*:DamagedStore*:Killed*:*TroubledSave*:*FailedSync*"
+)
 ENGINE_TESTS = [
     "engine_test",
     "engine_uring_test",
@@ -193,6 +197,15 @@ def parts(long=False):
                 300,
                 [Step("wheel", tool("build_wheel"), gate=True), Step("pytest", pytest("tests/browser"), count="junit")],
                 needs=["tests/browser/test_*.py"],
+                long=True,
+            ),
+            Part(
+                "tsan-checkpoint",
+                900,
+                [
+                    build("tsan", "checkpoint_test"),
+                    tests("tsan", "checkpoint_test", seeds=200, env={**TSAN, "GTEST_FILTER": TSAN_CHECKPOINT}),
+                ],
                 long=True,
             ),
             Part(
