@@ -125,7 +125,7 @@ def parts(long=False):
             ],
         ),
         Part("release", 600, [build("release"), tests("release", seeds=100_000)]),
-        Part("asan-ubsan", 660, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)]),
+        Part("asan-ubsan", 780, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)]),
         Part(
             "tsan",
             360,
