@@ -74,3 +74,10 @@ async def wait(transfer: _core.Transfer) -> Any:
         # Shielded: several tasks may await one transfer, and one that gives up is not the others' affair.
         await asyncio.shield(_watch_of(loop).future_of(loop, transfer))
     return transfer.wait()
+
+
+async def wait_for_save(pending: _core.PendingSave) -> Any:
+    """Saves are few and long: a thread of the loop's waits, in slices, so that a task that is cancelled lets go."""
+    while not pending.done():
+        await asyncio.get_running_loop().run_in_executor(None, pending.wait, 0.2)
+    return pending.result()

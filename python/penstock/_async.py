@@ -8,7 +8,6 @@ queued  ->  staged  ->  durable        PendingSave has the states; the compiled 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 import warnings
@@ -54,13 +53,6 @@ def save_async(
     result; then this save was not begun. A failure later is raised by `result()`. Safe to call from several threads."""
     path, image = _state._image_of(obj, f, metadata)
     return _file_saver().save(image, path, copy, reporter(progress, "save"))
-
-
-async def wait(pending: _core.PendingSave) -> Any:
-    """What `await pending` does."""
-    while not pending.done():
-        await asyncio.get_running_loop().run_in_executor(None, pending.wait, 0.2)
-    return pending.result()
 
 
 def host_copies(storages: list[Any]) -> list[Any]:

@@ -340,8 +340,8 @@ void bind_pending_handling(nb::class_<PendingSaveObject>& type) {
         .def(
             "__await__",
             [](nb::handle self) {
-                return nb::module_::import_("penstock._async")
-                    .attr("wait")(self)
+                return nb::module_::import_("penstock._aio")
+                    .attr("wait_for_save")(self)
                     .attr("__await__")();
             },
             nb::sig(

@@ -2,11 +2,11 @@
 #include "checkpoint/replace.hpp"
 
 #include "base/raise.hpp"
+#include "base/random.hpp"
 
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <random>
 #include <utility>
 
 namespace penstock::checkpoint {
@@ -14,11 +14,6 @@ namespace penstock::checkpoint {
 namespace {
 
 constexpr std::size_t kNameBytesMax = 200;  // of the old name in the temporary one: 255 in all
-
-std::string random_digits() {
-    std::random_device random;
-    return fmt::format("{:08x}{:08x}", random(), random());
-}
 
 bool is_there(const FileSystem& files, const std::string& path) {
     try {
@@ -43,8 +38,8 @@ Replacement::Replacement(FileSystem files, const std::string& path)
     folder_ = slash == 0 ? "/" : target_.substr(0, slash);
     const std::string name = target_.substr(slash + 1);
     const bool replaces = is_there(files_, target_);
-    temporary_ = fmt::format("{}/.{}.{}.tmp", slash == 0 ? "" : folder_,
-                             name.substr(0, kNameBytesMax), random_digits());
+    temporary_ = fmt::format("{}/.{}.{:016x}.tmp", slash == 0 ? "" : folder_,
+                             name.substr(0, kNameBytesMax), base::random_bits());
     file_ = files_.open(temporary_, {.access = Access::kWrite, .create = true, .exclusive = true});
     pending_ = true;
     if (replaces) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/raise.hpp"
+#include "base/random.hpp"
 #include "checkpoint/removal.hpp"
 #include "checkpoint/retention.hpp"
 #include "checkpoint/save_job.hpp"
@@ -33,11 +34,6 @@ constexpr int kScansMax = 100;
     base::raise(base::error(ErrorCode::kInvalidArgument, operation, why, path));
 }
 
-std::uint64_t system_seed() {
-    std::random_device device;
-    return std::uint64_t{device()} << 32U | device();
-}
-
 std::string parent_of(const std::string& path) {
     const std::size_t slash = path.rfind('/');
     return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
@@ -65,7 +61,7 @@ struct CheckpointStore::Impl {
           files(std::move(with_files)),
           folders(std::move(with_folders)),
           options(with_options),
-          random(with_options.seed != 0 ? with_options.seed : system_seed()) {
+          random(with_options.seed != 0 ? with_options.seed : base::random_bits()) {
         const std::string operation = "open checkpoint store";
         if (!engine || folders.empty()) {
             refuse(operation, {}, "it needs an engine, and one folder or more");
