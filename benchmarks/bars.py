@@ -197,8 +197,15 @@ def load_bars(path: Path = BARS_PATH) -> list[Bar]:
 
 
 def select(bars: list[Bar], wanted: list[str]) -> list[Bar]:
-    """The rows whose id starts with one of `wanted`; no `wanted` means all. A word that fits nothing is an error."""
-    for prefix in wanted:
-        if not any(bar.id.startswith(prefix) for bar in bars):
-            raise BarError(f"no bar starts with {prefix!r}; --list shows them")
-    return [bar for bar in bars if not wanted or any(bar.id.startswith(prefix) for prefix in wanted)]
+    """The rows that `wanted` names, each by its id or by how some ids begin; no `wanted` means all.
+
+    A word that fits nothing is an error."""
+    ids = {bar.id for bar in bars}
+
+    def means(word: str, bar: Bar) -> bool:
+        return bar.id == word if word in ids else bar.id.startswith(word)
+
+    for word in wanted:
+        if not any(means(word, bar) for bar in bars):
+            raise BarError(f"no bar starts with {word!r}; --list shows them")
+    return [bar for bar in bars if not wanted or any(means(word, bar) for word in wanted)]

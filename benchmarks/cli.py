@@ -20,7 +20,7 @@ MET, MISSED, UNDECIDED, FAILED, CANNOT_RUN = 0, 1, 2, 70, 77
 _TEACHES = """
 examples:
   python -m benchmarks --list                     every bar, its place and its limit
-  python -m benchmarks engine.read_1g             one bar
+  python -m benchmarks engine.read_1g             one bar (an id is that bar alone, another word all that begin so)
   python -m benchmarks engine --json out.json     all of a part, with every sample kept
   python -m benchmarks yardstick                  fio against fio: is this machine fit to measure on?
   python -m benchmarks engine.read --handicap     ours crippled: the verdict must be `missed`

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import penstock
@@ -29,7 +30,7 @@ def test_typed_and_stubs():
     assert (PACKAGE / "py.typed").exists()
     tree = ast.parse((PACKAGE / "_core.pyi").read_text())
     defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
-    in_python = {n for n in penstock.__all__ if getattr(penstock, n).__class__.__name__ in ("type", "function")}
+    in_python = {n for n in penstock.__all__ if isinstance(getattr(penstock, n), type | types.FunctionType)}
     in_python = {n for n in in_python if not getattr(penstock, n).__module__.startswith("penstock._core")}
     assert {"Error", "save", "load"} <= in_python
     assert set(penstock.__all__) - in_python - defined == {"__version__"}
