@@ -6,6 +6,9 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 
 
+DEATH_LINES = 40
+
+
 @dataclass
 class Counts:
     passed: int = 0
@@ -57,14 +60,15 @@ def _skip_reason(message):
 
 def _count_gtest_log(text, program):
     counts = Counts()
-    begun = None
-    for line in text.splitlines():
+    begun, begun_at = None, 0
+    lines = text.splitlines()
+    for at, line in enumerate(lines):
         match = re.match(r"\[ *(RUN|OK|FAILED|SKIPPED) *\] (\S+)", line)
         if not match:
             continue
         what, name = match.group(1), match.group(2).rstrip(",")
         if what == "RUN":
-            begun = name
+            begun, begun_at = name, at + 1
         elif name == begun:
             begun = None
             if what == "OK":
@@ -73,7 +77,9 @@ def _count_gtest_log(text, program):
                 counts.skipped.append((f"{program}: {name}", "see the log"))
             else:
                 counts.failed.append((f"{program}: {name}", "see the log"))
-    counts.failed.append((f"{program}: {begun or 'the program'}", f"the program died in it\n{_indent(text)}"))
+    # A sanitizer's report begins with what matters.
+    last = "\n".join(lines[begun_at:][:DEATH_LINES] if begun else lines[-DEATH_LINES:])
+    counts.failed.append((f"{program}: {begun or 'the program'}", f"the program died in it\n{_indent(last)}"))
     return counts
 
 

@@ -125,6 +125,7 @@ Recording::~Recording() {
 }
 
 void Recording::record(const engine::DiskOperation& operation) {
+    const std::lock_guard lock(mutex_);
     if (looking_) {
         return;
     }
@@ -135,12 +136,18 @@ void Recording::record(const engine::DiskOperation& operation) {
 
 void Recording::step(const std::function<void()>& work, const std::function<Present()>& look) {
     work();
-    looking_ = true;
-    present_.push_back(look());
+    {
+        const std::lock_guard lock(mutex_);
+        looking_ = true;
+    }
+    Present present = look();
+    const std::lock_guard lock(mutex_);
+    present_.push_back(std::move(present));
     looking_ = false;
 }
 
 void Recording::finish() {
+    const std::lock_guard lock(mutex_);
     moments_.push_back({CrashRig::killed(rig_.disks()), "the end", present_.size() - 1});
     present_.push_back(present_.back());
 }

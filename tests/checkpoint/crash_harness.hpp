@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -62,7 +63,7 @@ struct Moment {
     std::size_t step = 0;
 };
 
-/// The work, step by step, and all the moments in it.
+/// The work, step by step, and all the moments in it. Any thread of the engine may come to one.
 class Recording {
 public:
     /// `before`: what is there already.
@@ -88,6 +89,7 @@ private:
     void record(const engine::DiskOperation& operation);
 
     CrashRig& rig_;
+    std::mutex mutex_;
     bool looking_ = false;
     std::vector<Moment> moments_;
     std::vector<Present> present_;

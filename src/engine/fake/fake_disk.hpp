@@ -106,7 +106,8 @@ public:
     /// The errno that an operation fails with, or 0. A sync that fails has lost some of the dirty
     /// data for good, and the next one succeeds, as on Linux.
     void set_operation_faults(OperationPlan plan);
-    /// Called before each operation, free to fork this disk. Set it before anything runs.
+    /// Called before each operation, on the thread that does it, free to fork this disk. Set it
+    /// before anything runs.
     void set_watch(Watch watch) { watch_ = std::move(watch); }
     /// Operations (accesses and names) so far; from number `at` on every one fails with EIO.
     [[nodiscard]] std::uint64_t operations() const;
