@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from benchmarks import checkpoint_states as states
+from benchmarks.job_tools import need, need_call, skip
 
 # ---- the floor ----
 
@@ -59,7 +60,7 @@ class _Memcpy:
 
     def _views(self, tensors):
         """(there, here) of each tensor."""
-        torch = states.need("torch")
+        torch = need("torch")
         torch.set_num_threads(self._cores)
         there = torch.frombuffer(self._memory, dtype=torch.uint8)
         at, pairs = 0, []
@@ -87,8 +88,8 @@ class _Memcpy:
 
 class _Ours:
     def __init__(self, folder, arguments):
-        penstock = states.need("penstock")
-        self._save = states.need_call(penstock, "save_async")
+        penstock = need("penstock")
+        self._save = need_call(penstock, "save_async")
         self._folder = folder
         self._handicap = arguments.get("handicap")
         self._pending = None
@@ -106,9 +107,9 @@ class _Ours:
 
 class _Dcp:
     def __init__(self, folder, arguments):
-        self._dcp = states.need("torch.distributed.checkpoint")
-        staging = states.need("torch.distributed.checkpoint.staging")
-        torch = states.need("torch")
+        self._dcp = need("torch.distributed.checkpoint")
+        staging = need("torch.distributed.checkpoint.staging")
+        torch = need("torch")
         torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         self._folder = folder
         shared = arguments["staging"] == "shared"
@@ -163,7 +164,7 @@ def stall(arguments):
         "bytes": states.bytes_of(state),
         "operations": wanted,
         "every_s": stalls,
-        "version": states.need("penstock" if way == "ours" else "torch").__version__,
+        "version": need("penstock" if way == "ours" else "torch").__version__,
     }
 
 
@@ -174,7 +175,7 @@ class _Step:
     """Forward and backward as matmuls on cores - 1 threads for about `seconds`, then an update of every tensor."""
 
     def __init__(self, state, seconds):
-        self._torch = states.need("torch")
+        self._torch = need("torch")
         self._torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
         self._a, self._b = self._torch.randn(768, 768), self._torch.randn(768, 768)
         self._into = self._torch.empty(768, 768)
@@ -212,7 +213,7 @@ class _Fio:
         command += ["--thread"]  # one process, whose bytes the kernel counts
         self._log = Path(folder, "fio.json").open("w+")
         if not shutil.which("fio"):
-            states.skip("the control fio is not installed: apt-get install fio")
+            skip("the control fio is not installed: apt-get install fio")
         self._process = subprocess.Popen(command, stdout=self._log, stderr=subprocess.DEVNULL)
         time.sleep(1.0)  # it lays its file out
         self.stop()
@@ -258,8 +259,8 @@ def _steps_beside_fio(step, folder, size, write_s, step_s, count):
 
 def _saved_steps(step, state, folder, count, handicap):
     """`count` steps, a save in each: begun when the step begins, and done with the tensors before they are updated."""
-    penstock = states.need("penstock")
-    store = states.need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1, incremental=False)
+    penstock = need("penstock")
+    store = need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1, incremental=False)
     taken, waits = [], []
     with store:
         for index in range(count + 1):
@@ -302,9 +303,7 @@ def every_step(arguments):
         alone += [step.run() for _ in range(count)]
     filled = write_s / statistics.median(alone)
     if not 0.45 <= filled <= 0.85:
-        states.skip(
-            f"the write would fill {filled:.2f} of a step, not 0.5 to 0.8: this machine is too busy to set its length"
-        )
+        skip(f"the write would fill {filled:.2f} of a step, not 0.5 to 0.8: this machine is too busy to set its length")
     return {
         "value": statistics.median(beside) / statistics.median(alone),
         "seconds": statistics.median(beside),
@@ -315,5 +314,5 @@ def every_step(arguments):
         "state_bytes": size,
         "filled": filled,
         "operations": count,
-        "version": states.need("penstock").__version__,
+        "version": need("penstock").__version__,
     }

@@ -5,18 +5,19 @@ import os
 import random
 
 from benchmarks import checkpoint_states as states
+from benchmarks.job_tools import need, need_call, skip
 
 
 def memory(arguments):
     """MiB of peak memory of a synchronous save above the state. Handicap `copy`: the state is cloned first."""
-    penstock = states.need("penstock")
+    penstock = need("penstock")
     state = states.state_of(arguments)
     with states.own_folder(arguments) as folder:
         states.reset_peak()
         before = states.resident_bytes()
         whole = states.clone(state) if arguments.get("handicap") == "copy" else state
         if arguments["way"] == "store":
-            with states.need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1) as store:
+            with need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1) as store:
                 store.save(whole, step=1)
         else:
             penstock.save(whole, f"{folder}/state.pt")
@@ -31,12 +32,12 @@ def memory(arguments):
 
 def leak(arguments):
     """Resident memory after --count asynchronous saves, to that after 10. Handicap `keep`: 1/20 of each is kept."""
-    penstock = states.need("penstock")
+    penstock = need("penstock")
     state = states.state_of(arguments)
     size = states.bytes_of(state)
     kept, after = [], []
     with states.own_folder(arguments) as folder:
-        with states.need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1, incremental=False) as store:
+        with need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1, incremental=False) as store:
             for index in range(int(arguments["count"])):
                 store.save_async(state, step=index).result()
                 if arguments.get("handicap") == "keep":
@@ -54,12 +55,12 @@ def leak(arguments):
 def incremental(arguments):
     """Bytes written by a save after a tenth of the shards changed, to those of the state; the greater of what the store
     says and what the kernel counts. Handicap `all`: it is not incremental."""
-    penstock = states.need("penstock")
+    penstock = need("penstock")
     count, size = int(arguments["count"]), states.byte_count(arguments["size"])
     state = states.even_tensors(count, size)
     options = {"keep": 2, "shard_bytes": size, "incremental": arguments.get("handicap") != "all"}
     with states.own_folder(arguments) as folder:
-        with states.need_call(penstock, "CheckpointStore")(f"{folder}/store", **options) as store:
+        with need_call(penstock, "CheckpointStore")(f"{folder}/store", **options) as store:
             first = store.save(state, step=1)
             for name in list(state)[: count // 10]:
                 state[name].add_(1)
@@ -82,13 +83,13 @@ def slice_of_rows(arguments):
     """KiB that the kernel reads for rows of a tensor beyond the rows themselves, the most of --count random slices
     along the first dimension; every chunk is verified. `across_ratio`: of columns, bytes read to bytes wanted.
     Handicap `whole`: the tensor is read whole and cut."""
-    penstock, torch = states.need("penstock"), states.need("torch")
+    penstock, torch = need("penstock"), need("torch")
     rows, width = 16384, 1024
     state = {f"part.{i}": states.even_tensors(1, 4 * rows * width)["part.000"].view(rows, width) for i in range(2)}
     whole = arguments.get("handicap") == "whole"
     lot, worst, told = random.Random(1), 0, []
     with states.own_folder(arguments) as folder:
-        with states.need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1) as store:
+        with need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1) as store:
             saved = store.save(state, step=1)
             checkpoint = store.open(saved.generation)
             for _ in range(5 if whole else int(arguments["count"])):
@@ -104,7 +105,7 @@ def slice_of_rows(arguments):
             column = checkpoint["part.1"][:, 100:116]
             across = states.io_bytes("read") - before
     if not any(read > 0 for read in told):
-        states.skip("the kernel counts no reads here: this file system has no direct I/O")
+        skip("the kernel counts no reads here: this file system has no direct I/O")
     return {
         "value": worst / 1024,
         "operations": len(told),

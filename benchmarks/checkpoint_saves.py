@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import checkpoint_states as states
+from benchmarks.job_tools import Meter, need, need_call
 
 _OURS = ("pt", "safetensors", "store")
 
@@ -21,8 +22,8 @@ _OURS = ("pt", "safetensors", "store")
 
 
 def _store(folder, arguments, **more):
-    penstock = states.need("penstock")
-    make = states.need_call(penstock, "CheckpointStore")
+    penstock = need("penstock")
+    make = need_call(penstock, "CheckpointStore")
     options = {"keep": 1, "checksums": arguments.get("checksums", "1") == "1", **more}
     if "shard_bytes" in arguments:
         options["shard_bytes"] = states.byte_count(arguments["shard_bytes"])
@@ -41,7 +42,7 @@ def _folders(folder, arguments):
 
 def _save_once(way, state, folder, arguments):
     """One save under a new name; what to remove after it."""
-    torch = states.need("torch")
+    torch = need("torch")
     if way == "store":
         folders = _folders(folder, arguments)
         with _store(folders, arguments) as store:
@@ -49,9 +50,9 @@ def _save_once(way, state, folder, arguments):
         return [folders] if isinstance(folders, str) else folders
     path = str(Path(folder) / ("state.safetensors" if way in ("safetensors", "st") else "state.pt"))
     if way in _OURS:
-        states.need("penstock").save(state, path)
+        need("penstock").save(state, path)
     elif way == "st":
-        states.need("safetensors.torch").save_file(state, path)
+        need("safetensors.torch").save_file(state, path)
         states.make_durable(path)
     else:
         torch.serialization.set_crc32_options(way != "torch_nocrc")
@@ -75,19 +76,19 @@ def _hinder(handicap, state):
     if handicap == "pickle":
         import io
 
-        states.need("torch").save(state, io.BytesIO())
+        need("torch").save(state, io.BytesIO())
     if handicap == "python_sum":
         import zlib
 
         for _, tensor in states.tensors_of(state):
-            zlib.crc32(tensor.detach().reshape(-1).view(states.need("torch").uint8).numpy())
+            zlib.crc32(tensor.detach().reshape(-1).view(need("torch").uint8).numpy())
     return state
 
 
 def _version(way):
     if way in _OURS:
-        return states.need("penstock").__version__
-    return states.need("safetensors" if way == "st" else "torch").__version__
+        return need("penstock").__version__
+    return need("safetensors" if way == "st" else "torch").__version__
 
 
 def save(arguments):
@@ -104,8 +105,9 @@ def save(arguments):
         _remove(_save_once(way, small, Path(folder) / "warm" if way == "store" else folder, arguments))
         for turn in range(int(arguments.get("repeat", "1"))):
             states.settle(folder)
+            states.back_memory(2 * size)
             target = Path(folder) / f"turn-{turn}" if way == "store" else folder
-            with states.Meter() as meter:
+            with Meter() as meter:
                 whole = _hinder(handicap, state)
                 made = _save_once(way, whole, target, arguments)
                 if handicap == "twice":
@@ -137,18 +139,18 @@ def _lay_out(way, arguments):
         if suffix == "safetensors":
             state = states.flat(state)
         if not theirs:
-            states.need("penstock").save(state, str(path))
+            need("penstock").save(state, str(path))
         elif way == "st":
-            states.need("safetensors.torch").save_file(state, str(path))
+            need("safetensors.torch").save_file(state, str(path))
         else:
-            states.need("torch").save(state, str(path))
+            need("torch").save(state, str(path))
         states.make_durable(str(path))
     return str(path)
 
 
 def _touch(value):
     """One byte of every page: a mapping has nothing until then."""
-    torch = states.need("torch")
+    torch = need("torch")
     total = 0
     for _, tensor in states.tensors_of(value):
         total += int(tensor.reshape(-1).view(torch.uint8)[::4096].sum(dtype=torch.int64)) if tensor.dim() else 0
@@ -157,13 +159,13 @@ def _touch(value):
 
 def _loader(way):
     """load(path, into) of this way, with all its imports done."""
-    penstock, torch = states.need("penstock"), states.need("torch")
+    penstock, torch = need("penstock"), need("torch")
     if way in ("pt", "safetensors"):
         return lambda path, _: penstock.load(path)
     if way == "into":
         return lambda path, into: penstock.load(path, into=into)
     if way == "st":
-        load_file = states.need("safetensors.torch").load_file
+        load_file = need("safetensors.torch").load_file
         return lambda path, _: _touched(load_file(path))
     if way == "torch_mmap":
         return lambda path, _: _touched(torch.load(path, mmap=True))
@@ -190,7 +192,8 @@ def load(arguments):
     load_once = _loader(way)
     load_once(_lay_out(way, {**arguments, "bytes": "32m"}), small_into)
     share = states.make_cold([path])
-    with states.Meter() as meter:
+    states.back_memory(2 * states.byte_count(arguments["bytes"]))
+    with Meter() as meter:
         loaded = load_once(path, into)
         if arguments.get("handicap") == "copy":
             states.clone(states.clone(loaded if into is None else into))
@@ -208,7 +211,7 @@ def load(arguments):
 
 def _check(loaded):
     """Every matrix of a state begins with the same numbers."""
-    torch = states.need("torch")
+    torch = need("torch")
     expected = states.beginning(1024)
     seen = 0
     for name, tensor in states.tensors_of(loaded):

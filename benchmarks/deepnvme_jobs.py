@@ -8,27 +8,14 @@ has its defaults. Prints one JSON object; ends with 77 and the reason where some
 
 import json
 import os
-import resource
 import sys
 import time
 from pathlib import Path
 
-_SKIP = 77
+from benchmarks.job_tools import Meter, need, skip
+
 _MIB = 1 << 20
 _ROOT = Path(__file__).resolve().parent.parent
-
-
-def _skip(reason):
-    print(reason, file=sys.stderr)
-    sys.exit(_SKIP)
-
-
-def _torch():
-    try:
-        import torch
-    except ImportError as error:
-        _skip(f"torch cannot be imported: {error}; `make bench` sets up what is needed")
-    return torch
 
 
 def _prepare_theirs():
@@ -46,7 +33,7 @@ def _builders(engine):
             _prepare_theirs()
             from deepspeed.ops import op_builder as builders
     except ImportError as error:
-        _skip(f"{engine}: {error}; `tools/setup.sh bench` sets up what is needed")
+        skip(f"{engine}: {error}; `tools/setup.sh bench` sets up what is needed")
     return builders
 
 
@@ -54,7 +41,7 @@ def _op(engine):
     try:
         return _builders(engine).AsyncIOBuilder().load(verbose=False)
     except (RuntimeError, OSError) as error:
-        _skip(f"DeepSpeed's op cannot be built here (it wants g++, ninja and libaio-dev): {error}")
+        skip(f"DeepSpeed's op cannot be built here (it wants g++, ninja and libaio-dev): {error}")
 
 
 def _handle(arguments):
@@ -79,22 +66,6 @@ def _version(engine):
     return __import__("penstock" if engine == "ours" else "deepspeed").__version__
 
 
-class _Meter:
-    def __enter__(self):
-        self._cpu = self._cpu_s()
-        self._start = time.perf_counter()
-        return self
-
-    def __exit__(self, *_):
-        self.seconds = time.perf_counter() - self._start
-        self.cpu_s = self._cpu_s() - self._cpu
-
-    @staticmethod
-    def _cpu_s():
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return usage.ru_utime + usage.ru_stime
-
-
 def _result(arguments, meter, size, operations):
     return {
         "seconds": meter.seconds,
@@ -111,7 +82,7 @@ def transfer(arguments):
     --fsync: both end in fsync. Handicaps: `in_pieces`, in blocks of 1 MiB, a pause of 1 ms after each; `copy`, the
     bytes are copied thrice besides.
     """
-    torch = _torch()
+    torch = need("torch")
     size, write = int(arguments["bytes"]), arguments["op"] == "write"
     handle = _handle(arguments)
     if arguments["memory"] == "pinned":
@@ -123,7 +94,7 @@ def transfer(arguments):
     if Path(path).exists():  # rings, threads and memory come with the first
         handle.sync_pread(tensor[: 4 * _MIB], path, 0)
     call = handle.sync_pwrite if write else handle.sync_pread
-    with _Meter() as meter:
+    with Meter() as meter:
         if arguments.get("handicap") == "in_pieces":
             for at in range(0, size, _MIB):
                 call(tensor[at : at + _MIB], path, at)
@@ -143,7 +114,7 @@ def transfer(arguments):
 
 def many(arguments):
     """Many tensors of 256 KiB, a file each: async_* for all, then one wait. Handicap `each`: one at a time."""
-    torch = _torch()
+    torch = need("torch")
     count, size = int(arguments["count"]), int(arguments["size"])
     folder = Path(arguments["dir"], "many")
     folder.mkdir(exist_ok=True)
@@ -161,7 +132,7 @@ def many(arguments):
     write = arguments["op"] == "write"
     submit = handle.async_pwrite if write else handle.async_pread
     each = handle.sync_pwrite if write else handle.sync_pread
-    with _Meter() as meter:
+    with Meter() as meter:
         if arguments.get("handicap") == "each":
             for tensor, path in zip(tensors, paths):
                 each(tensor, path, 0)
@@ -176,7 +147,7 @@ def handle(arguments):
     """A handle made and destroyed. Handicap `slow`: 10 ms each."""
     op = _op(arguments["engine"])
     count = int(arguments["count"])
-    with _Meter() as meter:
+    with Meter() as meter:
         for _ in range(count):
             made = op.aio_handle(_MIB, 32, False, False, 4)
             del made
@@ -189,12 +160,12 @@ def handle(arguments):
 
 def first_read(arguments):
     """From the import of the engine to the first tensor read; torch is imported before. Handicap `slow`: 3 s."""
-    torch = _torch()
+    torch = need("torch")
     tensor = torch.empty(_MIB, dtype=torch.uint8)
     path = Path(arguments["dir"], "first")
     if not path.exists():
         path.write_bytes(os.urandom(_MIB))
-    with _Meter() as meter:
+    with Meter() as meter:
         if arguments.get("handicap") == "slow":
             time.sleep(3)
         _handle(arguments).sync_pread(tensor, str(path), 0)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import IO
 
 from benchmarks.cleanup import signals_held
+from benchmarks.job_tools import SKIP
 from benchmarks.places import CannotRun
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_SKIP = 77
 
 
 class RunFailed(Exception):
@@ -92,7 +92,7 @@ def run(command: list[str], *, cgroup: Path | None = None, timeout_s: float = 60
             process.returncode = 0  # reaped above, by wait4
         code, peak_memory_kib = ended
         said, complained = _text(stdout), _text(stderr)
-    if code == _SKIP:
+    if code == SKIP:
         raise CannotRun((complained or said).strip() or f"{command[0]} says that it cannot run here")
     if code != 0:
         raise RunFailed(f"{' '.join(command)}: exit {code}: {(complained or said).strip()[-2000:]}")

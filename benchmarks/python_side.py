@@ -7,26 +7,13 @@ library is imported before a clock runs.
 
 import json
 import random
-import resource
 import sys
 import time
 from pathlib import Path
 
-_SKIP = 77
+from benchmarks.job_tools import Meter, need
+
 _BLOCK = 4096
-
-
-def _need(module):
-    try:
-        return __import__(module)
-    except ImportError as error:
-        print(f"{module} cannot be imported: {error}; `make bench` sets up what is needed", file=sys.stderr)
-        sys.exit(_SKIP)
-
-
-def _cpu_s():
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _aligned_memory(size):
@@ -38,7 +25,7 @@ def _aligned_memory(size):
 def import_module(arguments):
     """Seconds of `import MODULE`. Handicap `eager`: what the module leaves for later is imported at once."""
     start = time.perf_counter()
-    module = _need(arguments["module"])
+    module = need(arguments["module"])
     if arguments.get("handicap") == "eager":
         for eager in (
             "torch",
@@ -65,7 +52,7 @@ def first_read(arguments):
         path = Path(folder, "data")
         path.write_bytes(bytes(1 << 20))
         memory = bytearray(1 << 20)
-        penstock = _need("penstock")
+        penstock = need("penstock")
         start = time.perf_counter()
         if arguments.get("handicap") == "delay_60ms":
             time.sleep(0.060)
@@ -77,7 +64,7 @@ def first_read(arguments):
 
 def latency(arguments):
     """Median microseconds of one blocking 4 KiB read. Handicap `hop`: through another thread."""
-    penstock = _need("penstock")
+    penstock = need("penstock")
     count = int(arguments["count"])
     memory = _aligned_memory(_BLOCK)
     blocks = Path(arguments["path"]).stat().st_size // _BLOCK
@@ -101,7 +88,7 @@ def latency(arguments):
 
 def torch_tensor(arguments):
     """One tensor as torch allocates it, read or written whole. Handicap `delay_1ms`: in blocks, a pause after each."""
-    penstock, torch = _need("penstock"), _need("torch")
+    penstock, torch = need("penstock"), need("torch")
     size = int(arguments["bytes"])
     tensor = torch.ones(size, dtype=torch.uint8)
     pieces = [(tensor, 0)]
@@ -113,16 +100,15 @@ def torch_tensor(arguments):
         # The ring comes with the first transfer; fio makes its own before its clock starts.
         engine.read_async(file, torch.empty(_BLOCK, dtype=torch.uint8), 0).wait()
         verb = engine.write if write else engine.read
-        start, start_cpu = time.perf_counter(), _cpu_s()
-        for piece, offset in pieces:
-            verb(file, piece, offset)
-            if pause:
-                time.sleep(0.001)
-        seconds, cpu_s = time.perf_counter() - start, _cpu_s() - start_cpu
+        with Meter() as meter:
+            for piece, offset in pieces:
+                verb(file, piece, offset)
+                if pause:
+                    time.sleep(0.001)
     return {
-        "seconds": seconds,
+        "seconds": meter.seconds,
         "bytes": size,
-        "cpu_s": cpu_s,
+        "cpu_s": meter.cpu_s,
         "operations": len(pieces),
         "version": penstock.__version__,
         "torch": torch.__version__,
@@ -135,7 +121,7 @@ def tune(arguments):
     import os
     import subprocess
 
-    penstock = _need("penstock")
+    penstock = need("penstock")
     words = [sys.executable, "-m", "penstock", "tune", arguments["dir"], "--json", os.devnull]
     if arguments.get("handicap") == "patient":
         words += ["--seconds", "75", "--full"]
