@@ -4,6 +4,7 @@
 #include "base/align.hpp"
 #include "base/raise.hpp"
 #include "checkpoint/checksum.hpp"
+#include "checkpoint/when_room.hpp"
 #include "format/fault.hpp"
 
 #include <fmt/format.h>
@@ -137,6 +138,7 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
     if (!find_all_) {
         raise_first();
     }
+    progress_.tick(true);
     return total;
 }
 
@@ -186,9 +188,8 @@ bool ChunkReader::feed(Lane& lane) {
         BatchPtr batch = std::move(lane.waiting.front());
         lane.waiting.pop_front();
         try {
-            batch->transfer = engine_.run(request_of(*batch));
-        } catch (const Error& error) {
-            if (error.reason() == ErrorCode::kWouldBlock) {  // others have all transfers
+            auto sent = run_if_room(engine_, request_of(*batch));
+            if (!sent) {
                 const std::lock_guard lock(mutex_);
                 held_bytes_ -= bytes;
                 batch->memory.clear();
@@ -196,6 +197,8 @@ bool ChunkReader::feed(Lane& lane) {
                 lane.waiting.push_front(std::move(batch));
                 return true;
             }
+            batch->transfer = std::move(*sent);
+        } catch (const Error&) {
             if (!find_all_) {
                 throw;
             }
@@ -242,8 +245,8 @@ void ChunkReader::check_one_by_one(Batch& batch) {
             piece.offset += begin;
             piece.bytes = std::min(kChunkBytes, whole.bytes - begin);
             try {
-                engine_.read(files_.open(parts_[piece.part].slice().shard),
-                             chunk.bytes().first(piece.bytes), in_file(piece));
+                read_when_room(engine_, files_.open(parts_[piece.part].slice().shard),
+                               chunk.bytes().first(piece.bytes), in_file(piece));
                 check_piece(piece, chunk.data());
             } catch (const Error& error) {
                 found({piece.part, piece.offset, piece.bytes, error.what()});

@@ -3,15 +3,15 @@
 
 #include "base/align.hpp"
 #include "base/raise.hpp"
+#include "checkpoint/progress_clock.hpp"
 #include "checkpoint/read_helpers.hpp"
+#include "checkpoint/transfer_window.hpp"
 #include "format/crc32.hpp"
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <memory_resource>
 #include <numeric>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,7 +25,6 @@ constexpr std::uint64_t kGapBytesMax = 64 * base::kKiB;
 // Of memory that gaps are read into, all together; further ones are left out.
 constexpr std::uint64_t kGapsBytesMax = 16 * base::kMiB;
 constexpr std::chrono::milliseconds kSlice{50};
-constexpr std::chrono::milliseconds kProgressInterval{100};
 
 class StepMaker {
 public:
@@ -117,113 +116,30 @@ private:
     std::uint64_t gap_bytes_ = 0;
 };
 
-class Reader {
-public:
-    Reader(Engine& engine, const File& file, const ReadSteps& steps, const Progress& progress)
-        : engine_(engine), file_(file), steps_(steps), progress_(progress) {
-        for (const ReadSteps::Step& step : steps.steps) {
-            total_bytes_ += step.bytes;
+void read_steps(Engine& engine, const File& file, const ReadSteps& steps, ReadHelpers& helpers,
+                ProgressClock& progress) {
+    TransferWindow window(engine, kWindowBytes, progress);
+    for (std::size_t i = 0; i < steps.steps.size(); ++i) {
+        const ReadSteps::Step& step = steps.steps[i];
+        while (!helpers.await_touched(i, kSlice)) {
+            progress.tick();
         }
+        TransferRequest request;
+        request.files = {file};
+        request.extents = step.extents;
+        window.send(request, step.bytes);
+        helpers.submitted(i + 1);
+        helpers.arrived(window.arrived());
     }
-    Reader(const Reader&) = delete;
-    Reader& operator=(const Reader&) = delete;
-    // After an error: nothing arrives in the caller's memory when it is gone.
-    ~Reader() {
-        for (Transfer& transfer : sent_) {
-            transfer.cancel();
-        }
-        for (Transfer& transfer : sent_) {
-            try {
-                transfer.wait();
-            } catch (const Error&) {  // the first error is on its way
-            }
-        }
+    while (!window.empty()) {
+        window.await_oldest();
+        helpers.arrived(window.arrived());
     }
-
-    void run(ReadHelpers& helpers) {
-        for (std::size_t i = 0; i < steps_.steps.size(); ++i) {
-            while (!helpers.await_touched(i, kSlice)) {
-                look_up();
-            }
-            while (!sent_.empty() && sent_bytes_ + steps_.steps[i].bytes > kWindowBytes) {
-                await_oldest(helpers);
-            }
-            send(steps_.steps[i], helpers);
-            helpers.submitted(i + 1);
-        }
-        while (!sent_.empty()) {
-            await_oldest(helpers);
-        }
-        while (!helpers.await_sums(kSlice)) {
-            look_up();
-        }
-        if (progress_) {
-            report();
-        }
+    while (!helpers.await_sums(kSlice)) {
+        progress.tick();
     }
-
-private:
-    void send(const ReadSteps::Step& step, ReadHelpers& helpers) {
-        while (true) {
-            TransferRequest request;
-            request.files = {file_};
-            request.extents = step.extents;
-            try {
-                sent_.push_back(engine_.submit(std::move(request)));
-                break;
-            } catch (const Error& error) {
-                if (error.reason() != ErrorCode::kWouldBlock) {
-                    throw;
-                }
-            }
-            // The engine's limit on transfers; others may have all of it.
-            if (sent_.empty()) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                look_up();
-            } else {
-                await_oldest(helpers);
-            }
-        }
-        sent_bytes_ += step.bytes;
-    }
-
-    void await_oldest(ReadHelpers& helpers) {
-        while (!sent_.front().wait_for(kSlice)) {
-            look_up();
-        }
-        sent_.pop_front();
-        sent_bytes_ -= steps_.steps[arrived_].bytes;
-        done_bytes_ += steps_.steps[arrived_].bytes;
-        helpers.arrived(++arrived_);
-        look_up();
-    }
-
-    void look_up() {
-        const auto now = std::chrono::steady_clock::now();
-        if (progress_ && now - reported_ >= kProgressInterval) {
-            reported_ = now;
-            report();
-        }
-    }
-
-    void report() {
-        if (!progress_(done_bytes_, total_bytes_)) {
-            base::raise(base::error(ErrorCode::kCancelled, "load",
-                                    "it was stopped before it was done", file_.path()));
-        }
-    }
-
-    Engine& engine_;
-    const File& file_;
-    const ReadSteps& steps_;
-    const Progress& progress_;
-    std::deque<Transfer> sent_;
-    std::size_t arrived_ = 0;
-    std::uint64_t sent_bytes_ = 0;
-    std::uint64_t done_bytes_ = 0;
-    std::uint64_t total_bytes_ = 0;
-    std::chrono::steady_clock::time_point reported_ = std::chrono::steady_clock::now();
-};
+    progress.tick(true);
+}
 
 // The CRC of a stretch is put together from those of its pieces, which stand one after another.
 std::optional<WrongSum> compare(std::span<const Wanted> wanted, std::span<const ReadPiece> pieces) {
@@ -259,8 +175,10 @@ std::optional<WrongSum> read_file(Engine& engine, const File& file, std::span<co
     ReadSteps steps;
     StepMaker(wanted, options.fresh).run(options.verify, steps, gaps);
     {
+        ProgressClock clock(progress, "load", file.path());
+        clock.set_total(steps.bytes());
         ReadHelpers helpers(wanted, steps, options.fresh);
-        Reader(engine, file, steps, progress).run(helpers);
+        read_steps(engine, file, steps, helpers, clock);
     }
     return compare(wanted, steps.pieces);
 }

@@ -4,7 +4,9 @@
 #include "base/align.hpp"
 #include "base/raise.hpp"
 #include "checkpoint/piece_sums.hpp"
+#include "checkpoint/progress_clock.hpp"
 #include "checkpoint/replace.hpp"
+#include "checkpoint/transfer_window.hpp"
 #include "checkpoint/write_plan.hpp"
 
 #include <fmt/format.h>
@@ -12,10 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <deque>
 #include <optional>
-#include <thread>
-#include <utility>
 #include <vector>
 
 namespace penstock::checkpoint {
@@ -25,17 +24,17 @@ namespace {
 using format::FileRange;
 
 constexpr std::chrono::milliseconds kSlice{50};
-constexpr std::chrono::milliseconds kProgressInterval{100};
 
 class Writer {
 public:
     Writer(Engine& engine, File& file, FileImage& image, const Progress& progress)
-        : engine_(engine),
-          file_(file),
+        : file_(file),
           image_(image),
-          progress_(progress),
           total_bytes_(image.file().total_bytes()),
-          set_(image.payloads().size()) {
+          progress_(progress, "save", file.path()),
+          set_(image.payloads().size()),
+          window_(engine, kWriteWindowBytes, progress_) {
+        progress_.set_total(total_bytes_);
         const FileInfo info = file.info();
         const std::uint64_t block_bytes = std::max(
             {base::kPageBytes, std::uint64_t{info.block_bytes}, std::uint64_t{info.write_align}});
@@ -43,18 +42,6 @@ public:
     }
     Writer(const Writer&) = delete;
     Writer& operator=(const Writer&) = delete;
-    // After an error: nobody looks at the caller's memory when it is gone.
-    ~Writer() {
-        for (Sent& sent : sent_) {
-            sent.transfer.cancel();
-        }
-        for (Sent& sent : sent_) {
-            try {
-                sent.transfer.wait();
-            } catch (const Error&) {  // the first error is on its way
-            }
-        }
-    }
 
     void run() {
         sums_.emplace(image_);
@@ -65,20 +52,13 @@ public:
             await_sums(range);
             send(range);
         }
-        while (!sent_.empty()) {
-            await_oldest();
+        while (!window_.empty()) {
+            window_.await_oldest();
         }
-        if (progress_) {
-            report();
-        }
+        progress_.tick(true);
     }
 
 private:
-    struct Sent {
-        Transfer transfer;
-        std::uint64_t bytes;
-    };
-
     // In slices, so that an error of what is under way, and the caller, get in between.
     void await_sums(FileRange range) {
         for (const std::size_t payload : image_.sums_in(range)) {
@@ -86,40 +66,17 @@ private:
                 continue;
             }
             while (!sums_->await(payload, kSlice)) {
-                collect();
-                look_up();
+                window_.collect();
             }
             image_.set_sums(payload, sums_->of(payload));
             set_[payload] = true;
         }
     }
 
+    // A small file is done on this thread.
     void send(FileRange range) {
         const std::uint64_t bytes = range.end - range.begin;
-        while (sent_bytes_ != 0 && sent_bytes_ + bytes > kWriteWindowBytes) {
-            await_oldest();
-        }
-        while (true) {
-            try {
-                // A small file is done on this thread.
-                sent_.push_back({bytes == total_bytes_ ? engine_.run(request_of(range))
-                                                       : engine_.submit(request_of(range)),
-                                 bytes});
-                break;
-            } catch (const Error& error) {
-                if (error.reason() != ErrorCode::kWouldBlock) {
-                    throw;
-                }
-            }
-            // The engine's limit on transfers; others may have all of it.
-            if (sent_.empty()) {
-                std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                look_up();
-            } else {
-                await_oldest();
-            }
-        }
-        sent_bytes_ += bytes;
+        window_.send(request_of(range), bytes, bytes == total_bytes_);
     }
 
     [[nodiscard]] TransferRequest request_of(FileRange range) const {
@@ -130,56 +87,14 @@ private:
         return request;
     }
 
-    void await_oldest() {
-        while (!sent_.front().transfer.wait_for(kSlice)) {
-            look_up();
-        }
-        drop_oldest();
-        look_up();
-    }
-
-    // What is done already, without waiting.
-    void collect() {
-        while (!sent_.empty() && sent_.front().transfer.done()) {
-            sent_.front().transfer.wait();
-            drop_oldest();
-        }
-    }
-
-    void drop_oldest() {
-        sent_bytes_ -= sent_.front().bytes;
-        done_bytes_ += sent_.front().bytes;
-        sent_.pop_front();
-    }
-
-    void look_up() {
-        const auto now = std::chrono::steady_clock::now();
-        if (progress_ && now - reported_ >= kProgressInterval) {
-            reported_ = now;
-            report();
-        }
-    }
-
-    void report() {
-        if (!progress_(done_bytes_, total_bytes_)) {
-            base::raise(base::error(ErrorCode::kCancelled, "save",
-                                    "it was stopped before it was done; nothing was changed",
-                                    file_.path()));
-        }
-    }
-
-    Engine& engine_;
     File& file_;
     FileImage& image_;
-    const Progress& progress_;
     const std::uint64_t total_bytes_;
+    ProgressClock progress_;
     WritePlan plan_;
     std::vector<bool> set_;
     std::optional<PieceSums> sums_;
-    std::deque<Sent> sent_;
-    std::uint64_t sent_bytes_ = 0;
-    std::uint64_t done_bytes_ = 0;
-    std::chrono::steady_clock::time_point reported_ = std::chrono::steady_clock::now();
+    TransferWindow window_;
 };
 
 [[noreturn]] void raise_full(const std::string& path, std::uint64_t bytes, std::uint64_t free) {

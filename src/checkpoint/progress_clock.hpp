@@ -16,8 +16,9 @@ namespace penstock::checkpoint {
 
 class ProgressClock {
 public:
-    ProgressClock(Progress tell, std::string operation)
-        : tell_(std::move(tell)), operation_(std::move(operation)) {}
+    /// `operation` and `path` (or none): for the error.
+    ProgressClock(Progress tell, std::string operation, std::string path = {})
+        : tell_(std::move(tell)), operation_(std::move(operation)), path_(std::move(path)) {}
 
     void set_total(std::uint64_t bytes) { total_bytes_ = bytes; }
     /// Any thread.
@@ -34,14 +35,14 @@ public:
         next_ = time + std::chrono::milliseconds(100);
         if (!tell_(done_bytes_.load(std::memory_order_relaxed), total_bytes_)) {
             base::raise(base::error(ErrorCode::kCancelled, operation_,
-                                    "it was stopped by whoever watched its progress; what it had "
-                                    "begun is taken away"));
+                                    "it was stopped by whoever watched its progress", path_));
         }
     }
 
 private:
     Progress tell_;
     std::string operation_;
+    std::string path_;
     std::uint64_t total_bytes_ = 0;
     std::atomic<std::uint64_t> done_bytes_{0};
     std::chrono::steady_clock::time_point next_ =

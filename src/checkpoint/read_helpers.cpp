@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <numeric>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -38,13 +39,14 @@ void touch(const ReadSteps::Step& step) {
 
 }  // namespace
 
+std::uint64_t ReadSteps::bytes() const {
+    return std::accumulate(steps.begin(), steps.end(), std::uint64_t{0},
+                           [](std::uint64_t sum, const Step& step) { return sum + step.bytes; });
+}
+
 ReadHelpers::ReadHelpers(std::span<const Wanted> wanted, ReadSteps& steps, bool fresh)
     : wanted_(wanted), steps_(steps) {
-    std::uint64_t total = 0;
-    for (const ReadSteps::Step& step : steps.steps) {
-        total += step.bytes;
-    }
-    const bool threads = total >= kBytesForThreads && (fresh || !steps.pieces.empty());
+    const bool threads = steps.bytes() >= kBytesForThreads && (fresh || !steps.pieces.empty());
     if (!fresh || !threads) {
         touching_ = touched_ = steps.steps.size();
     }
@@ -69,6 +71,10 @@ ReadHelpers::~ReadHelpers() {
 
 bool ReadHelpers::await_touched(std::size_t step, std::chrono::nanoseconds timeout) {
     std::unique_lock lock(mutex_);
+    while (touched_ <= step && may_touch()) {
+        touch_one(lock);
+        done_.notify_all();
+    }
     return done_.wait_for(lock, timeout, [&] { return touched_ > step; });
 }
 

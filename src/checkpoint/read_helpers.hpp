@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the other cores do while a file is read: they fault fresh memory in, some steps ahead of the
-// reading, and sum what has arrived.
+// reading, and sum what has arrived. Where memory is slower than the device, the reader helps them.
 #pragma once
 
 #include "checkpoint/file_reader.hpp"
@@ -36,6 +36,8 @@ struct ReadSteps {
     };
     std::vector<Step> steps;
     std::vector<ReadPiece> pieces;  ///< in the order of their steps
+
+    [[nodiscard]] std::uint64_t bytes() const;
 };
 
 class ReadHelpers {
@@ -47,7 +49,7 @@ public:
     /// Stops where they are.
     ~ReadHelpers();
 
-    /// Until the memory of a step is there, or the time is over (false).
+    /// Until the memory of a step is there, or the time is over (false). Lends a hand.
     [[nodiscard]] bool await_touched(std::size_t step, std::chrono::nanoseconds timeout);
     /// So many steps are with the engine or through.
     void submitted(std::size_t steps);

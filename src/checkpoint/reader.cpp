@@ -6,6 +6,7 @@
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/chunk_reader.hpp"
 #include "checkpoint/store_folder.hpp"
+#include "checkpoint/when_room.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
@@ -187,7 +188,7 @@ void Checkpoint::Impl::verify_header(std::uint32_t number,
     try {
         const File file = shards.open(number);
         const Buffer header = pool.take(shard.header_bytes);
-        engine->read(file, header.bytes(), 0);
+        checkpoint::read_when_room(*engine, file, header.bytes(), 0);
         if (shard.header_sum != 0 &&
             checkpoint::bind(checkpoint::content_hash(header.bytes()), shard.id, shard.generation,
                              0) != shard.header_sum) {
@@ -206,7 +207,7 @@ void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
     try {
         const File file = files.open(name, {.direct = DirectIo::kOff});
         std::string text(std::min(file.size(), format::kShardIndexBytesMax + 1), '\0');
-        engine->read(file, std::as_writable_bytes(std::span(text)), 0);
+        checkpoint::read_when_room(*engine, file, std::as_writable_bytes(std::span(text)), 0);
         auto index = base::unwrap(format::parse_shard_index(text));
         std::unordered_map<std::string_view, std::string_view> where(index.weight_map.begin(),
                                                                      index.weight_map.end());

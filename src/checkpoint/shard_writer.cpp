@@ -2,10 +2,12 @@
 #include "checkpoint/shard_writer.hpp"
 
 #include "base/align.hpp"
+#include "checkpoint/when_room.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 namespace penstock::checkpoint {
@@ -74,7 +76,7 @@ void ShardWriter::write_small(const ShardFile& shard, ProgressClock& progress) {
     File file = files_.open(
         shard.path,
         {.access = Access::kWrite, .create = true, .exclusive = true, .direct = DirectIo::kOff});
-    engine_.write(file, bytes, 0);
+    write_when_room(engine_, file, bytes, 0);
     syncer_.add(std::move(file));
     progress.add(bytes.size());
     progress.tick();
@@ -85,7 +87,7 @@ void ShardWriter::write_text(const std::string& path, std::string_view text) {
     File file = files_.open(
         path, {.access = Access::kWrite, .create = true, .exclusive = true, .direct = direct});
     if (!text.empty()) {
-        engine_.write(file, std::as_bytes(std::span(text)), 0);
+        write_when_room(engine_, file, std::as_bytes(std::span(text)), 0);
     }
     syncer_.add(std::move(file));
 }
@@ -112,7 +114,7 @@ void ShardWriter::begin_file(Lane& lane, const ShardFile& shard) {
     syncer_.use_threads(std::min(lanes_.size() + kSyncThreadsMore, kSyncThreadsMax));
 }
 
-// Submits what the lane may have; false when it has nothing more to submit.
+// Submits what the lane and the engine may have; false when the lane has nothing more to submit.
 bool ShardWriter::feed(Lane& lane) {
     while (lane.running.size() < kRangesAtOnce) {
         if (!lane.file) {
@@ -123,10 +125,13 @@ bool ShardWriter::feed(Lane& lane) {
             lane.waiting.pop_front();
         }
         Open& open = *lane.file;
-        const format::FileRange range = open.ranges[open.next++];
-        lane.running.push_back({engine_.submit(range_request(*open.shard, open.file, range)),
-                                lane.file, range.end - range.begin});
-        if (open.next == open.ranges.size()) {
+        const format::FileRange range = open.ranges[open.next];
+        auto sent = submit_if_room(engine_, range_request(*open.shard, open.file, range));
+        if (!sent) {
+            return true;
+        }
+        lane.running.push_back({std::move(*sent), lane.file, range.end - range.begin});
+        if (++open.next == open.ranges.size()) {
             lane.file.reset();
         }
     }
@@ -154,7 +159,7 @@ bool ShardWriter::reap(Lane& lane, ProgressClock& progress) {
     return lane.running.size() < before;
 }
 
-void ShardWriter::wait_for_one() {
+void ShardWriter::wait_a_little() {
     for (Lane& lane : lanes_) {
         if (!lane.running.empty()) {
             // Those of other lanes are looked at again soon; each has ranges enough until then.
@@ -162,6 +167,7 @@ void ShardWriter::wait_for_one() {
             return;
         }
     }
+    std::this_thread::sleep_for(kLookAgain);  // others have all transfers
 }
 
 void ShardWriter::write(std::span<const ShardFile> shards, const std::function<bool()>& beside,
@@ -187,7 +193,7 @@ void ShardWriter::write(std::span<const ShardFile> shards, const std::function<b
         if (more_beside) {
             more_beside = beside();
         } else if (more) {
-            wait_for_one();
+            wait_a_little();
         }
     }
     for (const ShardFile& shard : shards) {

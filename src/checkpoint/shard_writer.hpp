@@ -98,7 +98,7 @@ private:
     void begin_file(Lane& lane, const ShardFile& shard);
     bool feed(Lane& lane);
     bool reap(Lane& lane, ProgressClock& progress);
-    void wait_for_one();
+    void wait_a_little();
 
     Engine& engine_;
     const FileSystem& files_;

@@ -2,6 +2,7 @@
 #include "checkpoint/store_folder.hpp"
 
 #include "base/raise.hpp"
+#include "checkpoint/when_room.hpp"
 
 #include <fmt/format.h>
 
@@ -109,7 +110,7 @@ Manifest read_manifest(Engine& engine, const FileSystem& files, const std::strin
             path));
     }
     std::string text(bytes, '\0');
-    engine.read(file, std::as_writable_bytes(std::span(text)), 0);
+    read_when_room(engine, file, std::as_writable_bytes(std::span(text)), 0);
     return parse_manifest(text, path);
 }
 

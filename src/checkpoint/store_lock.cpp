@@ -3,6 +3,7 @@
 
 #include "base/raise.hpp"
 #include "checkpoint/store_folder.hpp"
+#include "checkpoint/when_room.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -38,7 +39,7 @@ void note_owner(Engine& engine, const FileSystem& files, const std::string& path
         const File file = files.open(
             path,
             {.access = Access::kWrite, .create = true, .truncate = true, .direct = DirectIo::kOff});
-        engine.write(file, std::as_bytes(std::span(text)), 0);
+        write_when_room(engine, file, std::as_bytes(std::span(text)), 0);
     } catch (const Error&) {
         return;
     }
@@ -48,7 +49,7 @@ std::string noted_owner(Engine& engine, const FileSystem& files, const std::stri
     try {
         const File file = files.open(path, {.direct = DirectIo::kOff});
         std::string text(std::min<std::uint64_t>(file.size(), kOwnerBytesMax), '\0');
-        engine.read(file, std::as_writable_bytes(std::span(text)), 0);
+        read_when_room(engine, file, std::as_writable_bytes(std::span(text)), 0);
         text.resize(std::min(text.find('\n'), text.size()));
         return text.empty() ? "another process" : text;
     } catch (const Error&) {

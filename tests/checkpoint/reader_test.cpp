@@ -483,13 +483,11 @@ TEST_F(CheckpointReader, ProgressIsToldAndStopsIt) {
     Bytes into(80'000'000);
     const TensorRead one{.name = "a", .into = into};
     const Error error = error_of([&] {
-        for (int i = 0; i < 1000; ++i) {  // a read may be over before it is asked
-            c.read({&one, 1}, true, [](std::uint64_t done, std::uint64_t total) {
-                EXPECT_LE(done, total);
-                EXPECT_EQ(total, 80'000'000U);
-                return false;
-            });
-        }
+        c.read({&one, 1}, true, [](std::uint64_t done, std::uint64_t total) {
+            EXPECT_LE(done, total);
+            EXPECT_EQ(total, 80'000'000U);
+            return false;
+        });
     });
     EXPECT_EQ(error.reason(), ErrorCode::kCancelled);
 }

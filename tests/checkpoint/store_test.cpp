@@ -17,7 +17,9 @@
 
 #include <cerrno>
 #include <map>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace penstock::checkpoint {
@@ -466,6 +468,35 @@ TEST(StoreOnDisk, ManySmallTensorsCostNoCallEach) {
     EXPECT_EQ(info.shards, 1U);
     EXPECT_LT(engine->stats().requests - before, 200U);
     EXPECT_EQ(store.save(state).linked_shards, 1U);
+}
+
+// Others have the one transfer of the engine again and again.
+TEST(StoreOnDisk, AnEngineWithALimitOnTransfersIsWaitedFor) {
+    const support::TempFolder folder;
+    EngineOptions options;
+    options.transfers_max = 1;
+    options.inline_bytes_max = 0;
+    const auto engine = std::make_shared<Engine>(options);
+    std::jthread other([&](const std::stop_token& stop) {
+        const std::vector<std::byte> bytes(4 << 20);
+        while (!stop.stop_requested()) {
+            try {
+                engine->write(folder / "other", bytes);
+            } catch (const Error& error) {
+                EXPECT_EQ(error.reason(), ErrorCode::kWouldBlock) << error.what();
+                std::this_thread::yield();
+            }
+        }
+    });
+    const FileSystem files = FileSystem::local();
+    const Tensors tensors({5 << 20, 1000, 3 << 20}, 1);
+    CheckpointStore store(engine, files, {folder / "store"}, {.shard_bytes = 8 << 20});
+    const std::string path = store.save(tensors.state()).path;
+    Checkpoint checkpoint(engine, files, path);
+    EXPECT_THAT(checkpoint.verify(), IsEmpty());
+    other.request_stop();
+    other.join();
+    expect_holds(*engine, files, path, tensors);
 }
 
 }  // namespace

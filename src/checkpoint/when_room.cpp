@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/when_room.hpp"
+
+#include <penstock/error.hpp>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace penstock::checkpoint {
+
+namespace {
+
+// False when there was no room for it.
+template <typename Work>
+bool done_if_room(Work&& work) {
+    try {
+        work();
+        return true;
+    } catch (const Error& error) {
+        if (error.reason() != ErrorCode::kWouldBlock) {
+            throw;
+        }
+        return false;
+    }
+}
+
+template <typename Work>
+void when_room(const Work& work) {
+    while (!done_if_room(work)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+}
+
+}  // namespace
+
+std::optional<Transfer> submit_if_room(Engine& engine, TransferRequest request) {
+    std::optional<Transfer> sent;
+    done_if_room([&] { sent = engine.submit(std::move(request)); });
+    return sent;
+}
+
+std::optional<Transfer> run_if_room(Engine& engine, TransferRequest request) {
+    std::optional<Transfer> sent;
+    done_if_room([&] { sent = engine.run(std::move(request)); });
+    return sent;
+}
+
+void read_when_room(Engine& engine, const File& file, std::span<std::byte> into,
+                    std::uint64_t offset) {
+    when_room([&] { engine.read(file, into, offset); });
+}
+
+void write_when_room(Engine& engine, const File& file, std::span<const std::byte> data,
+                     std::uint64_t offset) {
+    when_room([&] { engine.write(file, data, offset); });
+}
+
+}  // namespace penstock::checkpoint
