@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <exception>
+#include <string_view>
 #include <utility>
 
 namespace penstock::checkpoint {
@@ -14,6 +16,35 @@ namespace penstock::checkpoint {
 namespace {
 
 constexpr std::size_t kNameBytesMax = 200;  // of the old name in the temporary one: 255 in all
+constexpr std::size_t kRandomDigits = 16;
+constexpr std::string_view kSuffix = ".tmp";
+
+// ".NAME.0123456789abcdef.tmp"
+std::string prefix_of(const std::string& name) {
+    return fmt::format(".{}.", name.substr(0, kNameBytesMax));
+}
+
+bool is_temporary(std::string_view name, std::string_view prefix) {
+    if (name.size() != prefix.size() + kRandomDigits + kSuffix.size() ||
+        !name.starts_with(prefix) || !name.ends_with(kSuffix)) {
+        return false;
+    }
+    return name.substr(prefix.size(), kRandomDigits).find_first_not_of("0123456789abcdef") ==
+           std::string_view::npos;
+}
+
+// Made with it, when it is not there. Where there are no locks nobody removes what others left.
+FileLock lock_if_possible(const FileSystem& files, const std::string& path) {
+    try {
+        return files.lock(path);
+    } catch (const Error& error) {
+        const int number = error.system_errno();
+        if (number == ENOLCK || number == ENOSYS || number == EOPNOTSUPP || number == EINVAL) {
+            return {};
+        }
+        throw;
+    }
+}
 
 bool is_there(const FileSystem& files, const std::string& path) {
     try {
@@ -38,22 +69,44 @@ Replacement::Replacement(FileSystem files, const std::string& path)
     folder_ = slash == 0 ? "/" : target_.substr(0, slash);
     const std::string name = target_.substr(slash + 1);
     const bool replaces = is_there(files_, target_);
-    temporary_ = fmt::format("{}/.{}.{:016x}.tmp", slash == 0 ? "" : folder_,
-                             name.substr(0, kNameBytesMax), base::random_bits());
-    file_ = files_.open(temporary_, {.access = Access::kWrite, .create = true, .exclusive = true});
+    collect_abandoned(name);
+    temporary_ = fmt::format("{}/{}{:016x}{}", slash == 0 ? "" : folder_, prefix_of(name),
+                             base::random_bits(), kSuffix);
+    // Locked before it is opened: without a lock it would be somebody else's to remove.
+    lock_ = lock_if_possible(files_, temporary_);
     pending_ = true;
-    if (replaces) {
-        try {
+    try {
+        file_ = files_.open(temporary_, {.access = Access::kWrite, .create = true});
+        if (replaces) {
             files_.take_attributes(target_, file_);
-        } catch (...) {
-            give_up();
-            throw;
         }
+    } catch (...) {
+        give_up();
+        throw;
     }
 }
 
 Replacement::~Replacement() {
     give_up();
+}
+
+// Of saves of the same file that were killed: nobody holds their locks. A courtesy, so errors do
+// not stop the save.
+void Replacement::collect_abandoned(const std::string& name) const noexcept {
+    try {
+        for (const std::string& other : files_.list(folder_)) {
+            if (!is_temporary(other, prefix_of(name))) {
+                continue;
+            }
+            const std::string path = fmt::format("{}/{}", folder_ == "/" ? "" : folder_, other);
+            try {
+                const FileLock lock = files_.lock(path);
+                files_.remove(path);
+            } catch (const Error&) {  // somebody writes it, or it may not be removed
+            }
+        }
+    } catch (const std::exception&) {  // a folder that may not be listed
+    }
 }
 
 void Replacement::give_up() noexcept {

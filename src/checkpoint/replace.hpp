@@ -2,11 +2,12 @@
 // A file that takes the place of another, or of none, whole and durable, or not at all:
 //
 //   1. the path is resolved: a symbolic link stays, what it leads to is replaced
-//   2. a new file beside the target, under a name of its own; mode and owner of the old one
+//   2. a new file beside the target, under a name of its own, locked; mode and owner of the old one
 //   3. the caller writes it
 //   4. commit: sync, close, rename over the target, sync of the folder
 //
-// Until the rename the old file is untouched; what is given up takes its temporary file along.
+// Until the rename the old file is untouched; what is given up takes its temporary file along. What
+// a killed process left of a save of the same file is removed by the next one: it has no lock.
 #pragma once
 
 #include <penstock/file.hpp>
@@ -33,12 +34,14 @@ public:
     void commit();
 
 private:
+    void collect_abandoned(const std::string& name) const noexcept;
     void give_up() noexcept;
 
     FileSystem files_;
     std::string target_;
     std::string folder_;
     std::string temporary_;
+    FileLock lock_;
     File file_;
     bool pending_ = false;
 };

@@ -94,6 +94,9 @@ std::string check_file(CrashRig& rig, const Save& save, const CrashState& state)
     }
     if (state.seed % 16 == 1) {
         save(rig, kVersions + 1);
+        if (rig.files().list("/folder").size() != 1) {
+            return "P7: the next save did not take away what was left";
+        }
         rig.use(CrashRig::crashed(rig.disks(), state.seed));
         if (found_in(rig) != content_of(kVersions + 1)) {
             return "P7: the next save did not hold";
