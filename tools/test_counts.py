@@ -5,7 +5,6 @@ import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass, field
 
-
 DEATH_LINES = 40
 
 

@@ -32,7 +32,8 @@ private:
 }
 
 [[nodiscard]] inline nb::object call(nb::handle object, const Name& name) {
-    return checked(PyObject_CallNoArgs(get(object, name).ptr()));
+    PyObject* arguments[] = {object.ptr()};
+    return checked(PyObject_VectorcallMethod(name.get(), arguments, 1, nullptr));
 }
 
 [[nodiscard]] inline bool truth(nb::handle object) {

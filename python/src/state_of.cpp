@@ -6,7 +6,9 @@
 
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <memory_resource>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -226,25 +228,38 @@ private:
             state_.tree.values[id].text = factory_name(o.attr("default_factory"));
         }
         std::vector<ValueId> made;
-        const nb::object pairs = checked(PySequence_List(nb::object(o.attr("items")()).ptr()));
-        const auto count = static_cast<Py_ssize_t>(nb::len(pairs));
-        for (Py_ssize_t i = 0; i < count; ++i) {
-            PyObject* pair = PyList_GetItem(pairs.ptr(), i);
-            const nb::handle key(PyTuple_GetItem(pair, 0));
-            const ValueId key_id = step(key, key, depth);
-            if (!format::may_be_key(state_.tree, key_id)) {
-                path_.push_back(key);
-                refuse("this key is a " + type_text(key) +
-                       "; keys are strings, numbers, and short tuples of them");
+        made.reserve(2 * nb::len(o));
+        if (PyDict_CheckExact(o.ptr())) {
+            Py_ssize_t at = 0;
+            PyObject* key = nullptr;
+            PyObject* item = nullptr;
+            while (PyDict_Next(o.ptr(), &at, &key, &item) != 0) {
+                entry(key, item, depth, made);
             }
-            made.push_back(key_id);
-            made.push_back(step(key, nb::handle(PyTuple_GetItem(pair, 1)), depth));
+        } else {  // an OrderedDict has an order of its own
+            const nb::object pairs = checked(PySequence_List(nb::object(o.attr("items")()).ptr()));
+            const auto count = static_cast<Py_ssize_t>(nb::len(pairs));
+            for (Py_ssize_t i = 0; i < count; ++i) {
+                PyObject* pair = PyList_GetItem(pairs.ptr(), i);
+                entry(PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1), depth, made);
+            }
         }
         state_.tree.values[id].items = std::move(made);
         if (ordered) {
             attributes(o, id, depth);
         }
         return id;
+    }
+
+    void entry(nb::handle key, nb::handle item, int depth, std::vector<ValueId>& made) {
+        const ValueId key_id = step(key, key, depth);
+        if (!format::may_be_key(state_.tree, key_id)) {
+            path_.push_back(key);
+            refuse("this key is a " + type_text(key) +
+                   "; keys are strings, numbers, and short tuples of them");
+        }
+        made.push_back(key_id);
+        made.push_back(step(key, item, depth));
     }
 
     // What stands on the object: `_metadata` of every state_dict().
@@ -300,6 +315,7 @@ private:
     static std::vector<std::uint64_t> numbers(nb::handle tuple) {
         const Py_ssize_t count = PyTuple_Size(tuple.ptr());
         std::vector<std::uint64_t> out;
+        out.reserve(static_cast<std::size_t>(std::max<Py_ssize_t>(count, 0)));
         for (Py_ssize_t i = 0; i < count; ++i) {
             out.push_back(PyLong_AsUnsignedLongLong(PyTuple_GetItem(tuple.ptr(), i)));
         }
@@ -348,6 +364,7 @@ private:
         static const Name kBytes("nbytes");
         static const Name kPointer("data_ptr");
         static const Name kDevice("device");
+        static const Name kIsCpu("is_cpu");
         static const Name kCpu("cpu");
         nb::object own = call(tensor, kStorage);
         const auto [known, fresh] =
@@ -357,7 +374,8 @@ private:
             return known->second;
         }
         format::StorageValue value;
-        value.location = text(get(own, kDevice));
+        // A device's text takes longer than all the rest.
+        value.location = truth(get(tensor, kIsCpu)) ? "cpu" : text(get(own, kDevice));
         if (value.location == "meta") {
             refuse("the tensor is on the meta device and has no data");
         }
@@ -431,8 +449,10 @@ private:
     nb::object tensor_, parameter_, size_, dtype_, device_, strided_;
     nb::object array_, scalar_, contiguous_, ordered_, default_;
     std::vector<nb::handle> path_;
-    std::unordered_map<PyObject*, ValueId> seen_;
-    std::unordered_map<std::uint64_t, std::uint32_t> storages_;
+    // Their nodes, one or two a tensor, go all at once.
+    std::pmr::monotonic_buffer_resource nodes_;
+    std::pmr::unordered_map<PyObject*, ValueId> seen_{&nodes_};
+    std::pmr::unordered_map<std::uint64_t, std::uint32_t> storages_{&nodes_};
     std::unordered_map<PyObject*, const format::TorchType*> types_;
     std::vector<nb::object> keep_;
 };

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <memory_resource>
 #include <span>
 #include <unordered_set>
 
@@ -30,6 +31,9 @@ constexpr std::string_view kReading = "read manifest";
 constexpr std::uint64_t kFormatVersion = 1;
 constexpr std::string_view kSumKey = ",\"checksum\":\"";
 constexpr std::string_view kSumEnd = "\"}\n";
+// Of a tensor with one slice and one sum: texts that grow by doubling are copied, and fault in
+// memory.
+constexpr std::size_t kTensorBytesGuess = 112;
 constexpr std::size_t kTailBytes = kSumKey.size() + kHexDigits + kSumEnd.size();
 
 // ---- written ----
@@ -48,7 +52,9 @@ void text(std::string& out, std::string_view value, std::string_view what) {
 
 // What could be written and not be read again.
 void check_written(const Manifest& manifest) {
-    std::unordered_set<std::string_view> names;
+    std::pmr::monotonic_buffer_resource nodes;
+    std::pmr::unordered_set<std::string_view> names(&nodes);
+    names.reserve(manifest.tensors.size());
     for (const Tensor& tensor : manifest.tensors) {
         if (!names.insert(tensor.name).second) {
             refuse(fmt::format("the tensor {} comes twice", shown(tensor.name)));
@@ -432,7 +438,9 @@ void check_sum(std::string_view text, const std::string& path) {
 
 std::string render(const Manifest& manifest) {
     check_written(manifest);
-    std::string out = fmt::format("{{\"penstock_checkpoint\":{}", kFormatVersion);
+    std::string out;
+    out.reserve(manifest.tensors.size() * kTensorBytesGuess + manifest.structure.size() * 5 / 4);
+    out += fmt::format("{{\"penstock_checkpoint\":{}", kFormatVersion);
     field(out, "generation", manifest.generation);
     field(out, "step", manifest.step);
     field(out, "saved_unix_ns",

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory_resource>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -44,7 +45,8 @@ void SaveJob::find_before() {
     if (last_.path.empty() || !context_.options.incremental || !context_.options.checksums) {
         return;
     }
-    std::unordered_map<std::string_view, const Tensor*> tensors;
+    std::pmr::monotonic_buffer_resource nodes;
+    std::pmr::unordered_map<std::string_view, const Tensor*> tensors(&nodes);
     tensors.reserve(last_.manifest.tensors.size());
     for (const Tensor& tensor : last_.manifest.tensors) {
         tensors.emplace(tensor.name, &tensor);
@@ -159,7 +161,9 @@ void SaveJob::draft_manifest() {
     manifest_.structure = state_.structure;
     manifest_.metadata = state_.metadata;
     slice_of_.assign(state_.tensors.size(), {0, 0});
-    std::unordered_map<std::string_view, std::size_t> tensors;
+    std::pmr::monotonic_buffer_resource nodes;
+    std::pmr::unordered_map<std::string_view, std::size_t> tensors(&nodes);
+    manifest_.tensors.reserve(state_.tensors.size());
     tensors.reserve(state_.tensors.size());
     for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
         const StateTensor& tensor = state_.tensors[i];

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <memory_resource>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -76,7 +77,8 @@ bool is_slice(const StateTensor& tensor) {
 }
 
 std::vector<safetensors::Tensor> check_state(const State& state) {
-    std::unordered_map<std::string_view, const StateTensor*> names;
+    std::pmr::monotonic_buffer_resource nodes;
+    std::pmr::unordered_map<std::string_view, const StateTensor*> names(&nodes);
     names.reserve(state.tensors.size());
     std::vector<safetensors::Tensor> out;
     out.reserve(state.tensors.size());

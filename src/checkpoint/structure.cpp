@@ -19,6 +19,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <memory_resource>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -34,6 +35,7 @@ using format::ValueId;
 using format::ValueKind;
 
 constexpr std::size_t kNameBytesMax = 1000;
+constexpr std::size_t kValueBytesGuess = 24;  // of the text; it may be wrong
 
 // Cut behind a whole character.
 std::string_view cut(std::string_view name) {
@@ -65,7 +67,8 @@ public:
     }
 
 private:
-    std::unordered_set<std::string> taken_;
+    std::pmr::monotonic_buffer_resource nodes_;
+    std::pmr::unordered_set<std::string> taken_{&nodes_};
     std::unordered_map<std::string, std::uint64_t> last_;
 };
 
@@ -83,8 +86,9 @@ public:
     State run() {
         if (!visit(tree_.root, 0)) {
             base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint",
-                                    fmt::format("{}: {}", path_, wrong_)));
+                                    fmt::format("{}: {}", path_.text(tree_), wrong_)));
         }
+        state_.tensors.reserve(storage_order_.size());
         storages_text_ = "],\n\"storages\":[";
         for (const std::uint32_t storage : storage_order_) {
             place(storage);
@@ -144,11 +148,10 @@ private:
                refuse("it has a key that is not a string, a number, or a short tuple of such");
     }
 
-    // Goes down to an item: both paths grow by its place, and shrink again when all was well.
-    bool below(ValueId id, int depth, std::string_view name, std::string place) {
-        const std::size_t path_length = path_.size();
+    // Goes down to an item, to whose place the path leads already. When all was well the path and
+    // the name are then what they were.
+    bool below(ValueId id, int depth, std::string_view name) {
         const std::size_t name_length = name_.size();
-        path_ += place;
         if (name_.size() <= kNameBytesMax) {  // what is longer is cut anyway
             name_ += name_.empty() ? "" : ".";
             name_ += name;
@@ -156,7 +159,7 @@ private:
         if (!visit(id, depth + 1)) {
             return false;
         }
-        path_.resize(path_length);
+        path_.leave();
         name_.resize(name_length);
         return true;
     }
@@ -167,16 +170,15 @@ private:
             if (!key(v.items[i])) {
                 return false;
             }
-            std::string place;
-            format::append_key(place, tree_, v.items[i]);
+            path_.enter_key(v.items[i]);
             if (!visit(v.items[i], depth + 1)) {
-                path_ += place;
                 return false;
             }
-            const std::string name = k.kind == ValueKind::kString ? k.text
+            const std::string made = k.kind == ValueKind::kString ? std::string()
                                      : k.kind == ValueKind::kInt  ? fmt::to_string(k.integer)
                                                                   : fmt::format("key{}", i / 2);
-            if (!below(v.items[i + 1], depth, name, std::move(place))) {
+            const std::string_view name = k.kind == ValueKind::kString ? k.text : made;
+            if (!below(v.items[i + 1], depth, name)) {
                 return false;
             }
         }
@@ -186,8 +188,11 @@ private:
     bool items(const Value& v, int depth) {
         const bool keys = v.kind == ValueKind::kSet || v.kind == ValueKind::kFrozenSet;
         for (std::size_t i = 0; i < v.items.size(); ++i) {
-            if ((keys && !key(v.items[i])) ||
-                !below(v.items[i], depth, fmt::to_string(i), fmt::format("[{}]", i))) {
+            if (keys && !key(v.items[i])) {
+                return false;
+            }
+            path_.enter_index(i);
+            if (!below(v.items[i], depth, fmt::format_int(i).c_str())) {
                 return false;
             }
         }
@@ -204,7 +209,8 @@ private:
                 return refuse("it has an attribute whose name is no string");
             }
         }
-        return below(v.attributes, depth, "__dict__", ".__dict__");
+        path_.enter_attributes();
+        return below(v.attributes, depth, "__dict__");
     }
 
     bool tensor(const Value& v) {
@@ -222,23 +228,24 @@ private:
         tensor_numbers_[index] = static_cast<std::uint32_t>(tensor_order_.size());
         tensor_order_.push_back(index);
         Look& look = looks_[t.storage];
-        if (look.tensors.empty()) {
+        if (look.tensor == kNoValue) {
+            look.tensor = index;
             look.number = static_cast<std::uint32_t>(storage_order_.size());
             look.name = name_;
             storage_order_.push_back(t.storage);
+        } else {
+            look.others.emplace_back(index, name_);
         }
-        look.tensors.push_back(index);
-        look.names.push_back(name_);
         return true;
     }
 
     // ---- storages ----
 
-    // What looks at a storage, and what becomes of it.
+    // What looks at a storage (mostly one tensor), and what becomes of it.
     struct Look {
-        std::vector<std::uint32_t> tensors;
-        std::vector<std::string> names;  // of the same
-        std::string name;
+        std::uint32_t tensor = kNoValue;  // the first
+        std::string name;                 // of that; then of what is saved
+        std::vector<std::pair<std::uint32_t, std::string>> others;
         std::uint32_t number = 0;
         std::optional<std::uint32_t> stands_for;  // the tensor that it is saved as
         std::uint64_t begin = 0;                  // of what is saved, bytes
@@ -279,26 +286,29 @@ private:
     void place(std::uint32_t storage) {
         Look& look = looks_[storage];
         const std::span<const std::byte> data = data_[storage];
-        const TensorValue& first = tree_.tensors[look.tensors[0]];
-        std::size_t which = look.tensors.size();
-        for (std::size_t i = 0; i < look.tensors.size() && which == look.tensors.size(); ++i) {
-            const TensorValue& t = tree_.tensors[look.tensors[i]];
-            if (t.offset == 0 && plain(t) && elements(t) * element_bytes(t) == data.size()) {
-                which = i;
-            }
-        }
+        const TensorValue& first = tree_.tensors[look.tensor];
+        const auto covers = [&](std::uint32_t index) {
+            const TensorValue& t = tree_.tensors[index];
+            return t.offset == 0 && plain(t) && elements(t) * element_bytes(t) == data.size();
+        };
+        const auto other = std::find_if(look.others.begin(), look.others.end(),
+                                        [&](const auto& row) { return covers(row.first); });
         const bool alone =
-            plain(first) &&
-            std::all_of(look.tensors.begin(), look.tensors.end(),
-                        [&](std::uint32_t i) { return same_view(first, tree_.tensors[i]); });
-        if (which == look.tensors.size() && alone) {
-            which = 0;
+            plain(first) && std::all_of(look.others.begin(), look.others.end(), [&](const auto& o) {
+                return same_view(first, tree_.tensors[o.first]);
+            });
+        if (covers(look.tensor)) {
+            look.stands_for = look.tensor;
+        } else if (other != look.others.end()) {
+            look.stands_for = other->first;
+            look.name = std::move(other->second);
+        } else if (alone) {
+            look.stands_for = look.tensor;
         }
-        if (which < look.tensors.size()) {
-            const TensorValue& t = tree_.tensors[look.tensors[which]];
-            look.stands_for = look.tensors[which];
+        if (look.stands_for) {
+            const TensorValue& t = tree_.tensors[*look.stands_for];
             look.begin = elements(t) == 0 ? 0 : t.offset * element_bytes(t);
-            look.name = names_.unique(look.names[which]);
+            look.name = names_.unique(look.name);
             state_.tensors.push_back({look.name, std::string(format::safetensors::name_of(t.type)),
                                       t.shape,
                                       data.subspan(look.begin, elements(t) * element_bytes(t))});
@@ -328,7 +338,8 @@ private:
     }
 
     void write() {
-        out_ = fmt::format("{{\"penstock_structure\":{},\n\"values\":[", kStructureVersion);
+        out_.reserve(order_.size() * kValueBytesGuess + storages_text_.size());
+        out_ += fmt::format("{{\"penstock_structure\":{},\n\"values\":[", kStructureVersion);
         for (std::size_t i = 0; i < order_.size(); ++i) {
             out_ += i == 0 ? "" : ",";
             write_value(tree_.at(order_[i]));
@@ -480,7 +491,7 @@ private:
     std::vector<Look> looks_;  // of storages
     std::vector<std::uint32_t> storage_order_;
     std::uint64_t data_bytes_ = 0;
-    std::string path_ = "state";
+    format::ValuePath path_;  // to what is being visited
     std::string name_;
     std::string wrong_;
     Names names_;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <unordered_set>
@@ -97,16 +98,23 @@ Result<void> read_json(std::string_view text, JsonHandler& handler, std::string_
 }
 
 void append_json_string(std::string& out, std::string_view text) {
+    const auto is_special = [](char c) {
+        return c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20;
+    };
     out += '"';
-    for (const char c : text) {
-        if (c == '"' || c == '\\') {
-            out += '\\';
-            out += c;
-        } else if (static_cast<unsigned char>(c) < 0x20) {
-            out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-            out += c;
+    while (!text.empty()) {
+        const auto special = std::find_if(text.begin(), text.end(), is_special);
+        out.append(text.begin(), special);
+        if (special == text.end()) {
+            break;
         }
+        if (*special == '"' || *special == '\\') {
+            out += '\\';
+            out += *special;
+        } else {
+            out += fmt::format("\\u{:04x}", static_cast<unsigned>(*special));
+        }
+        text.remove_prefix(static_cast<std::size_t>(special - text.begin()) + 1);
     }
     out += '"';
 }

@@ -424,8 +424,9 @@ public:
     explicit Check(const ValueTree& tree) : tree_(tree), seen_(tree.values.size(), false) {}
 
     Result<void> run() {
-        return visit(tree_.root, 0) ? Result<void>()
-                                    : Result<void>(fault(kReading, path_ + ": " + wrong_));
+        return visit(tree_.root, 0)
+                   ? Result<void>()
+                   : Result<void>(fault(kReading, path_.text(tree_) + ": " + wrong_));
     }
 
 private:
@@ -473,12 +474,11 @@ private:
             if (!key(v.items[i])) {
                 return false;
             }
-            const std::size_t length = path_.size();
-            append_key(path_, tree_, v.items[i]);
+            path_.enter_key(v.items[i]);
             if (!visit(v.items[i], depth + 1) || !visit(v.items[i + 1], depth + 1)) {
                 return false;
             }
-            path_.resize(length);
+            path_.leave();
         }
         return true;
     }
@@ -486,12 +486,11 @@ private:
     bool items(const Value& v, int depth) {
         const bool keys = v.kind == ValueKind::kSet || v.kind == ValueKind::kFrozenSet;
         for (std::size_t i = 0; i < v.items.size(); ++i) {
-            const std::size_t length = path_.size();
-            append_index(path_, i);
+            path_.enter_index(i);
             if ((keys && !key(v.items[i])) || !visit(v.items[i], depth + 1)) {
                 return false;
             }
-            path_.resize(length);
+            path_.leave();
         }
         return true;
     }
@@ -505,18 +504,17 @@ private:
                 return refuse("it has an attribute whose name is no string");
             }
         }
-        const std::size_t length = path_.size();
-        path_ += ".__dict__";
+        path_.enter_attributes();
         if (!visit(v.attributes, depth + 1)) {
             return false;
         }
-        path_.resize(length);
+        path_.leave();
         return true;
     }
 
     const ValueTree& tree_;
     std::vector<bool> seen_;
-    std::string path_ = "state";
+    ValuePath path_;  // to what is being visited
     std::string wrong_;
 };
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <memory_resource>
 #include <optional>
 #include <unordered_map>
 
@@ -32,7 +33,7 @@ public:
         code(Code::kProtocol);
         out_ += '\x02';
         if (!value(tree_.root, 0)) {
-            return fault(kWriting, path_ + ": " + wrong_);
+            return fault(kWriting, path_.text(tree_) + ": " + wrong_);
         }
         code(Code::kStop);
         return std::move(out_);
@@ -124,13 +125,19 @@ private:
     }
     // Once whole, later by its number: keys of states repeat.
     void string(std::string_view text) {
-        const auto [known, fresh] = strings_.try_emplace(std::string(text), next_);
-        if (!fresh) {
+        if (const auto known = strings_.find(text); known != strings_.end()) {
             get(known->second);
             return;
         }
+        strings_.emplace(kept(text), next_);
         plain_string(text);
         put(next_++);
+    }
+    std::string_view kept(std::string_view text) {
+        auto* const copy =
+            static_cast<char*>(memory_.allocate(std::max<std::size_t>(text.size(), 1), 1));
+        std::copy(text.begin(), text.end(), copy);
+        return {copy, text.size()};
     }
     void global(std::string_view module, std::string_view name) {
         const auto [known, fresh] =
@@ -351,12 +358,11 @@ private:
     }
 
     bool item(ValueId id, std::size_t index, int depth) {
-        const std::size_t length = path_.size();
-        append_index(path_, index);
+        path_.enter_index(index);
         if (!value(id, depth + 1)) {
             return false;
         }
-        path_.resize(length);
+        path_.leave();
         return true;
     }
 
@@ -395,12 +401,11 @@ private:
             const std::size_t end = std::min(begin + 2 * kBatch, v.items.size());
             code(Code::kMark);
             for (std::size_t i = begin; i < end; i += 2) {
-                const std::size_t length = path_.size();
-                append_key(path_, tree_, v.items[i]);
+                path_.enter_key(v.items[i]);
                 if (!value(v.items[i], depth + 1) || !value(v.items[i + 1], depth + 1)) {
                     return false;
                 }
-                path_.resize(length);
+                path_.leave();
             }
             code(Code::kSetItems);
         }
@@ -411,12 +416,11 @@ private:
         if (v.attributes == kNoValue) {
             return true;
         }
-        const std::size_t length = path_.size();
-        path_ += ".__dict__";
+        path_.enter_attributes();
         if (!value(v.attributes, depth + 1)) {
             return false;
         }
-        path_.resize(length);
+        path_.leave();
         code(Code::kBuild);
         return true;
     }
@@ -554,13 +558,14 @@ private:
 
     const ValueTree& tree_;
     std::string out_;
-    std::string path_ = "state";
+    ValuePath path_;  // to what is being visited
     std::string wrong_;
     std::vector<std::uint8_t> uses_;
     std::vector<std::uint32_t> memo_;
     std::vector<bool> open_;
     std::vector<const TorchType*> storage_types_;
-    std::unordered_map<std::string, std::uint32_t> strings_;
+    std::pmr::monotonic_buffer_resource memory_;  // of strings_, and of what they say
+    std::pmr::unordered_map<std::string_view, std::uint32_t> strings_{&memory_};
     std::unordered_map<std::string, std::uint32_t> globals_;
     std::uint32_t next_ = 0;  // of the memo
 };

@@ -10,6 +10,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <memory_resource>
 #include <numeric>
 #include <unordered_set>
 
@@ -20,6 +21,8 @@ namespace {
 constexpr std::string_view kWriting = "write safetensors";
 constexpr std::uint64_t kLargeDataBytes = base::kMiB;
 constexpr std::uint64_t kSmallAlignment = 64;
+// Of a tensor in the header: a text that grows by doubling is copied, and faults in memory.
+constexpr std::size_t kEntryBytesGuess = 112;
 constexpr int kAlignmentShiftMax = 12;  // 4 KiB
 
 using tensor::ElementType;
@@ -55,7 +58,9 @@ int alignment_shift(std::uint64_t bytes) {
 
 std::string render(const std::vector<Tensor>& tensors, const std::vector<std::size_t>& order,
                    const Metadata& metadata) {
-    std::string out = "{";
+    std::string out;
+    out.reserve(tensors.size() * kEntryBytesGuess);
+    out += '{';
     if (!metadata.empty()) {
         out += "\"__metadata__\":{";
         for (const auto& [key, value] : metadata) {
@@ -94,27 +99,29 @@ Result<void> check_metadata(const Metadata& metadata) {
 }
 
 Result<void> check_tensors(std::vector<Tensor>& tensors) {
-    std::unordered_set<std::string_view> names;
+    std::pmr::monotonic_buffer_resource nodes;
+    std::pmr::unordered_set<std::string_view> names(&nodes);
+    names.reserve(tensors.size());
     std::uint64_t total = 0;
     for (Tensor& t : tensors) {
-        const std::string name = shown(t.name);
         if (t.name == "__metadata__" || !is_utf8(t.name)) {
-            return fault(kWriting,
-                         fmt::format("tensor {}: the format does not allow this name", name));
+            return fault(kWriting, fmt::format("tensor {}: the format does not allow this name",
+                                               shown(t.name)));
         }
         if (!names.insert(t.name).second) {
-            return fault(kWriting, fmt::format("tensor {} comes twice", name));
+            return fault(kWriting, fmt::format("tensor {} comes twice", shown(t.name)));
         }
         if (name_of(t.type).empty()) {
             return fault(kWriting, fmt::format("tensor {}: the format has no name for its type; "
                                                "save it as .pt, or convert it",
-                                               name));
+                                               shown(t.name)));
         }
         const auto bytes = bytes_of(t.type, t.shape);
         const auto sum = bytes ? base::checked_add(total, *bytes) : std::nullopt;
         if (!sum || t.shape.size() > kRankMax || *sum > (std::uint64_t{1} << 62)) {
-            return fault(kWriting, fmt::format("tensor {}: shape [{}] of {} is no possible size",
-                                               name, fmt::join(t.shape, ", "), name_of(t.type)));
+            return fault(kWriting,
+                         fmt::format("tensor {}: shape [{}] of {} is no possible size",
+                                     shown(t.name), fmt::join(t.shape, ", "), name_of(t.type)));
         }
         total = *sum;
         t.end = *bytes;  // made an offset by whoever orders them
@@ -122,12 +129,15 @@ Result<void> check_tensors(std::vector<Tensor>& tensors) {
     return {};
 }
 
-std::string padded_header(std::string json, std::uint64_t data_begin) {
-    json.resize(data_begin - 8, ' ');
-    std::string head(8, '\0');
-    const std::uint64_t n = json.size();
+std::string padded_header(std::string_view json, std::uint64_t data_begin) {
+    const std::uint64_t n = data_begin - 8;
+    std::string head;
+    head.reserve(data_begin);
+    head.resize(8);
     std::memcpy(head.data(), &n, 8);  // little-endian, as the one architecture we support
-    return head + json;
+    head += json;
+    head.resize(data_begin, ' ');
+    return head;
 }
 
 }  // namespace
@@ -187,7 +197,7 @@ Result<Layout> Layout::make(std::vector<Tensor> tensors, const Metadata& metadat
                                            "save fewer tensors in a file",
                                            layout.data_begin_ - 8, kHeaderBytesMax));
     }
-    layout.file_.literal(padded_header(std::move(json), layout.data_begin_));
+    layout.file_.literal(padded_header(json, layout.data_begin_));
     for (const std::size_t i : layout.order_) {
         layout.file_.payload(i, all[i].end - all[i].begin);
     }
@@ -202,7 +212,7 @@ Result<void> Layout::set_metadata(const Metadata& metadata) {
                      fmt::format("the header has room for {} bytes and would need {}; reserve more",
                                  data_begin_ - 8, json.size()));
     }
-    file_.patch(0, padded_header(std::move(json), data_begin_));
+    file_.patch(0, padded_header(json, data_begin_));
     return {};
 }
 

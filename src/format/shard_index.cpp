@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <memory_resource>
 #include <unordered_set>
 
 namespace penstock::format {
@@ -101,7 +102,9 @@ Result<std::string> render_shard_index(const ShardIndex& index) {
         out += fmt::format("\n    \"total_size\": {}\n  ", *index.total_bytes);
     }
     out += "},\n  \"weight_map\": {";
-    std::unordered_set<std::string_view> names;
+    std::pmr::monotonic_buffer_resource nodes;
+    std::pmr::unordered_set<std::string_view> names(&nodes);
+    names.reserve(index.weight_map.size());
     for (const auto& [tensor, file] : index.weight_map) {
         if (!is_utf8(tensor) || !is_plain_name(file) || !names.insert(tensor).second) {
             return fault(kWriting, fmt::format("tensor {} in {}: the names are UTF-8, a tensor "

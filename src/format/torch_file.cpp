@@ -245,6 +245,7 @@ Result<Layout> Layout::make(const ValueTree& tree, const std::string& folder) {
     PENSTOCK_TRY(pickle, write_pickle(tree));
     std::string id = serialization_id(folder, pickle);
     std::vector<zip::NewRecord> records;
+    records.reserve(tree.storages.size() + 4);
     records.push_back({folder + "/data.pkl", 0, std::move(pickle)});
     records.push_back({folder + "/byteorder", 0, "little"});
     records.push_back({folder + "/version", 0, "3\n"});

@@ -144,8 +144,18 @@ void append_key(std::string& path, const ValueTree& tree, ValueId key) {
     }
 }
 
-void append_index(std::string& path, std::size_t index) {
-    path += fmt::format("[{}]", index);
+std::string ValuePath::text(const ValueTree& tree) const {
+    std::string out = "state";
+    for (const Step& step : steps_) {
+        if (step.key != kNoValue) {
+            append_key(out, tree, step.key);
+        } else if (step.index == kAttributes) {
+            out += ".__dict__";
+        } else {
+            out += fmt::format("[{}]", step.index);
+        }
+    }
+    return out;
 }
 
 bool same(const ValueTree& a, const ValueTree& b) {

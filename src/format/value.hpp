@@ -97,9 +97,28 @@ inline constexpr int kKeyElementsMax = 64;
 /// Whether it may be a key of a dict or an element of a set.
 [[nodiscard]] bool may_be_key(const ValueTree& tree, ValueId id);
 
-/// As a reader of Python would write it: `state['opt'][3]`. `path` is what has been gone through.
+/// As a reader of Python would write it: `['opt']`, `[3]`.
 void append_key(std::string& path, const ValueTree& tree, ValueId key);
-void append_index(std::string& path, std::size_t index);
+
+/// The way from the root of a tree to a value. Walks keep it as steps, for its text is wanted only
+/// when something is wrong.
+class ValuePath {
+public:
+    void enter_key(ValueId key) { steps_.push_back({key, 0}); }
+    void enter_index(std::size_t index) { steps_.push_back({kNoValue, index}); }
+    void enter_attributes() { steps_.push_back({kNoValue, kAttributes}); }
+    void leave() { steps_.pop_back(); }
+    /// `state['opt'][3]`.
+    [[nodiscard]] std::string text(const ValueTree& tree) const;
+
+private:
+    static constexpr std::size_t kAttributes = SIZE_MAX;
+    struct Step {
+        ValueId key = kNoValue;  ///< of a dict; or
+        std::size_t index = 0;   ///< of a list, or kAttributes
+    };
+    std::vector<Step> steps_;
+};
 
 /// Whether two trees mean the same, values shared in the same places.
 [[nodiscard]] bool same(const ValueTree& a, const ValueTree& b);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory_resource>
 #include <unordered_set>
 
 namespace penstock::format::zip {
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::string_view kWriting = "write zip";
 constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 62;
+constexpr std::size_t kDirectoryBytesGuess = 72;
 constexpr std::size_t kPaddingHead = 4;  // id and length of the padding extra
 
 std::uint64_t alignment_of(std::uint64_t bytes) {
@@ -33,9 +35,12 @@ std::uint64_t short_form(std::uint64_t value) {
     return std::min<std::uint64_t>(value, kMark32);
 }
 
-std::string local_header(const NewRecord& record, std::uint64_t padding) {
+std::uint64_t local_header_bytes(const NewRecord& record) {
+    return kLocalBytes + record.name.size() + (record.bytes >= kMark32 ? 20 : 0) + kPaddingHead;
+}
+
+void put_local_header(std::string& out, const NewRecord& record, std::uint64_t padding) {
     const bool large = record.bytes >= kMark32;
-    std::string out;
     put(out, kLocalSignature, 4);
     put(out, large ? kVersionZip64 : kVersionPlain, 2);
     put(out, kFlagUtf8, 2);
@@ -54,7 +59,6 @@ std::string local_header(const NewRecord& record, std::uint64_t padding) {
     }
     put(out, kExtraPadding, 2);
     put(out, padding, 2);
-    return out;
 }
 
 }  // namespace
@@ -62,14 +66,17 @@ std::string local_header(const NewRecord& record, std::uint64_t padding) {
 void Layout::add_record(const NewRecord& record) {
     Place place;
     place.header_offset = file_.total_bytes();
-    const std::uint64_t head = local_header(record, 0).size();
-    const std::uint64_t begin = place.header_offset + head;
+    const std::uint64_t begin = place.header_offset + local_header_bytes(record);
     const std::uint64_t padding = base::align_up(begin, alignment_of(record.bytes)) - begin;
     place.local_crc = file_.literal_bytes() + kLocalCrcAt;
-    file_.literal(local_header(record, padding));
+    std::string head;
+    head.reserve(begin - place.header_offset + kSmallAlignment);
+    put_local_header(head, record, padding);
     if (padding < kSmallAlignment) {
-        file_.literal(std::string(padding, '\0'));
-    } else {
+        head.append(padding, '\0');
+    }
+    file_.literal(head);
+    if (padding >= kSmallAlignment) {
         file_.zeros(padding);
     }
     place.payload_offset = file_.total_bytes();
@@ -84,6 +91,7 @@ void Layout::add_record(const NewRecord& record) {
 
 void Layout::add_directory(const std::vector<NewRecord>& records) {
     std::string out;
+    out.reserve(records.size() * kDirectoryBytesGuess);
     for (std::size_t i = 0; i < records.size(); ++i) {
         const NewRecord& record = records[i];
         Place& place = places_[i];
@@ -144,7 +152,9 @@ void Layout::add_directory(const std::vector<NewRecord>& records) {
 }
 
 Result<Layout> Layout::make(std::vector<NewRecord> records) {
-    std::unordered_set<std::string_view> names;
+    std::pmr::monotonic_buffer_resource nodes;
+    std::pmr::unordered_set<std::string_view> names(&nodes);
+    names.reserve(records.size());
     std::uint64_t total = 0;
     for (NewRecord& record : records) {
         if (record.literal) {
@@ -162,6 +172,7 @@ Result<Layout> Layout::make(std::vector<NewRecord> records) {
         total = *sum;
     }
     Layout layout;
+    layout.places_.reserve(records.size());
     for (const NewRecord& record : records) {
         layout.add_record(record);
     }
