@@ -153,12 +153,25 @@ def _about_mount(folder: Path) -> dict[str, Any]:
     }
 
 
-def _fill(descriptor: int, size: int) -> None:
-    """Zeros: the first write gives a page of tmpfs its memory, and of a virtual machine the host's. fallocate() does
-    neither."""
+def _fill_holes(image: Path) -> None:
+    """With zeros, as they read: the first write gives a page of tmpfs its memory, and of a virtual machine the host's.
+    fallocate() does neither."""
     zeros = bytes(4 << 20)
-    for offset in range(0, size, len(zeros)):
-        os.pwrite(descriptor, zeros[: size - offset], offset)
+    with image.open("r+b", buffering=0) as file:
+        size = image.stat().st_size
+        hole = os.lseek(file.fileno(), 0, os.SEEK_HOLE)
+        while hole < size:
+            hole += os.pwrite(
+                file.fileno(), zeros[: min(_next_data(file.fileno(), hole, size) - hole, len(zeros))], hole
+            )
+            hole = os.lseek(file.fileno(), hole, os.SEEK_HOLE) if hole < size else size
+
+
+def _next_data(descriptor: int, offset: int, size: int) -> int:
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError:  # nothing but a hole
+        return size
 
 
 @contextlib.contextmanager
@@ -180,11 +193,10 @@ def loop_disk(
         image = memory / "image"
         with image.open("wb") as file:
             file.truncate(image_bytes)
-            if filled:
-                _fill(file.fileno(), image_bytes)
-        # Lazy initialisation would have the kernel write in the background for the first minutes; a discard would
-        # give back the memory of what is filled.
-        _run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", str(image))
+        # Lazy initialisation would have the kernel write in the background for the first minutes.
+        _run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
+        if filled:  # only now: mkfs discards
+            _fill_holes(image)
         _run("mount", "-t", "ext4", "-o", "loop,noatime", str(image), str(root))
         yield root
     finally:

@@ -136,6 +136,14 @@ def test_the_loop_disk_takes_direct_io(tmp_path, monkeypatch):
     assert traces(tmp_path) == []
 
 
+@needs_root
+def test_a_filled_image_keeps_its_memory(tmp_path):
+    with places.loop_disk(tmp_path, image_bytes=64 << 20, filled=True) as root:
+        image = root.parent / "loop-memory" / "image"
+        assert image.stat().st_blocks * 512 == 64 << 20
+    assert traces(tmp_path) == []
+
+
 def test_a_folder_in_memory_is_no_disk():
     if not Path("/dev/shm").is_dir():
         pytest.skip("no /dev/shm")

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/file_writer.hpp"
+#include "checkpoint/replace.hpp"
 
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/crash_harness.hpp"
@@ -17,6 +18,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
@@ -333,6 +335,30 @@ TEST(Replacement, FollowsLinksAndKeepsModes) {
     expect_zip(bytes, other.data);
     const Error error = error_of([&] { save_file(engine, files, folder.path(), other.image); });
     EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument);
+}
+
+TEST(Replacement, TakesAwayWhatNobodyWritesAnyMore) {
+    const support::TempFolder folder;
+    const std::string abandoned = folder / ".state.pt.0123456789abcdef.tmp";
+    const std::vector<std::string> others = {
+        ".state.pt.notes.tmp", ".other.pt.0123456789abcdef.tmp", ".state.pt.0123456789abcdeg.tmp",
+        ".state.pt.0123456789abcdef.tmp2", "state.pt.0123456789abcdef.tmp"};
+    std::ofstream(abandoned) << "half of it";
+    for (const std::string& name : others) {
+        std::ofstream(folder / name) << "mine";
+    }
+    Replacement busy(FileSystem::local(), folder / "state.pt");
+    {
+        Replacement next(FileSystem::local(), folder / "state.pt");
+        EXPECT_TRUE(std::filesystem::exists(busy.temporary()));
+        next.commit();
+    }
+    EXPECT_FALSE(std::filesystem::exists(abandoned));
+    for (const std::string& name : others) {
+        EXPECT_TRUE(std::filesystem::exists(folder / name)) << name;
+    }
+    busy.commit();
+    EXPECT_EQ(FileSystem::local().list(folder.path()).size(), others.size() + 1);
 }
 
 TEST(SumTable, ForeignAndDamagedTablesAreToldApart) {
