@@ -175,11 +175,9 @@ def _next_data(descriptor: int, offset: int, size: int) -> int:
 
 
 @contextlib.contextmanager
-def loop_disk(
-    parent: Path, name: str = "loop", image_bytes: int = _IMAGE_BYTES, filled: bool = False
-) -> Iterator[Path]:
-    """A folder on ext4 on a loop device over a file of `image_bytes` in tmpfs; `filled`: it has all its memory already,
-    so that no first use of a block costs more than the next."""
+def loop_disk(parent: Path, name: str, image_bytes: int) -> Iterator[Path]:
+    """A folder on ext4 on a loop device over a file of `image_bytes` in tmpfs, which has all its memory from the start:
+    no first use of a block costs more than the next."""
     _need_root("loop")
     if _available_bytes() < image_bytes + GIB:
         raise CannotRun(f"place loop wants {(image_bytes + GIB) / GIB:.1f} GiB of free memory for its tmpfs")
@@ -195,8 +193,7 @@ def loop_disk(
             file.truncate(image_bytes)
         # Lazy initialisation would have the kernel write in the background for the first minutes.
         _run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
-        if filled:  # only now: mkfs discards
-            _fill_holes(image)
+        _fill_holes(image)  # only now: mkfs discards
         _run("mount", "-t", "ext4", "-o", "loop,noatime", str(image), str(root))
         yield root
     finally:
@@ -287,7 +284,7 @@ class Places:
 
     def _folder(self, kind: str) -> Path:
         if kind not in self._folders:
-            maker = loop_disk(self._scratch) if kind == "loop" else disk_folder(self._disk)
+            maker = loop_disk(self._scratch, "loop", _IMAGE_BYTES) if kind == "loop" else disk_folder(self._disk)
             self._folders[kind] = self._stack.enter_context(maker)
         return self._folders[kind]
 
@@ -301,7 +298,7 @@ class Places:
     def _own_folders(self, count: int, image_gib: int) -> Iterator[list[Path]]:
         """Loop disks of this bar alone, gone after it: what is kept for all is too small for it."""
         with contextlib.ExitStack() as stack:
-            makers = [loop_disk(self._scratch, f"own-{index}", image_gib * GIB, filled=True) for index in range(count)]
+            makers = [loop_disk(self._scratch, f"own-{index}", image_gib * GIB) for index in range(count)]
             yield [stack.enter_context(maker) for maker in makers]
 
     @contextlib.contextmanager

@@ -51,6 +51,7 @@ from pathlib import Path
 from benchmarks import cleanup, places
 cleanup.raise_on_signals()
 places.FILE_BYTES = 16 << 20
+places._IMAGE_BYTES = 256 << 20
 folder = Path(sys.argv[1])
 try:
     with places.Places(folder, folder) as made, made.open("throttled", {"bps": 500_000_000}) as place:
@@ -105,6 +106,7 @@ def test_the_next_run_removes_what_a_killed_one_left(tmp_path):
 @needs_root
 def test_several_throttled_devices_are_apart_and_all_go_away(tmp_path, monkeypatch):
     monkeypatch.setattr(places, "FILE_BYTES", 16 << 20)
+    monkeypatch.setattr(places, "_IMAGE_BYTES", 256 << 20)
     rate = {"bps": 500_000_000}
     with places.Places(tmp_path, tmp_path) as made:
         with made.open("throttled", rate, 2) as two:
@@ -125,6 +127,7 @@ def test_several_throttled_devices_are_apart_and_all_go_away(tmp_path, monkeypat
 @needs_root
 def test_the_loop_disk_takes_direct_io(tmp_path, monkeypatch):
     monkeypatch.setattr(places, "FILE_BYTES", 16 << 20)
+    monkeypatch.setattr(places, "_IMAGE_BYTES", 256 << 20)
     with places.Places(tmp_path, tmp_path) as made, made.open("loop", {}) as place:
         file = place.data_file()
         assert file.stat().st_size == places.FILE_BYTES
@@ -137,8 +140,8 @@ def test_the_loop_disk_takes_direct_io(tmp_path, monkeypatch):
 
 
 @needs_root
-def test_a_filled_image_keeps_its_memory(tmp_path):
-    with places.loop_disk(tmp_path, image_bytes=64 << 20, filled=True) as root:
+def test_an_image_has_all_its_memory(tmp_path):
+    with places.loop_disk(tmp_path, "loop", 64 << 20) as root:
         image = root.parent / "loop-memory" / "image"
         assert image.stat().st_blocks * 512 == 64 << 20
     assert traces(tmp_path) == []

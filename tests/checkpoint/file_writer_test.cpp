@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/file_writer.hpp"
-#include "checkpoint/replace.hpp"
 
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/crash_harness.hpp"
+#include "checkpoint/replace.hpp"
 #include "checkpoint/sum_table.hpp"
 #include "checkpoint/support.hpp"
 #include "format/crc32.hpp"
