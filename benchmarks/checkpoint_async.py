@@ -154,6 +154,7 @@ def stall(arguments):
         side = _side(arguments, state, folder)
         for index in range(wanted if first else wanted + 2):
             states.settle(folder)
+            states.back_memory(states.bytes_of(state))
             start = time.perf_counter()
             side.save(state, index)
             stalls.append(time.perf_counter() - start)
