@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory_resource>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -230,11 +231,20 @@ private:
         std::vector<ValueId> made;
         made.reserve(2 * nb::len(o));
         if (PyDict_CheckExact(o.ptr())) {
+            const Py_ssize_t count = PyDict_Size(o.ptr());
             Py_ssize_t at = 0;
             PyObject* key = nullptr;
             PyObject* item = nullptr;
             while (PyDict_Next(o.ptr(), &at, &key, &item) != 0) {
-                entry(key, item, depth, made);
+                // Owned: other threads, and Python's code in what is saved, may change the dict.
+                const nb::object own_key = nb::borrow(key);
+                const nb::object own_item = nb::borrow(item);
+                entry(own_key, own_item, depth, made);
+                if (PyDict_Size(o.ptr()) != count) {
+                    throw std::runtime_error(
+                        "save: a dict of the state was changed while it was saved; let the save "
+                        "return first, or save a copy of the dict");
+                }
             }
         } else {  // an OrderedDict has an order of its own
             const nb::object pairs = checked(PySequence_List(nb::object(o.attr("items")()).ptr()));

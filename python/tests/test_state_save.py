@@ -317,3 +317,29 @@ def test_file_writer_that_fails_or_is_dropped_changes_nothing(tmp_path):
         penstock.FileWriter(tmp_path / "no" / "file")
     with pytest.raises(TypeError, match="give a path"):
         penstock.FileWriter(5)
+
+
+def test_a_dict_that_changes_while_it_is_saved_is_an_error(tmp_path):
+    numpy = pytest.importorskip("numpy")
+    state = {}
+
+    class Growing(numpy.float64):
+        def tobytes(self, *args, **kwargs):
+            state.update({f"more {i}": i for i in range(1000)})
+            return super().tobytes(*args, **kwargs)
+
+    state.update(number=Growing(1.0), other=2)
+    with pytest.raises(RuntimeError, match="changed while it was saved"):
+        penstock.save(state, tmp_path / "state.pt")
+
+    class Clearing:
+        @property
+        def __class__(self):
+            state.clear()
+            return int
+
+    state.clear()
+    state.update({("key" + str(i)) * 30: Clearing() for i in range(3)})
+    with pytest.raises(TypeError, match="key0key0.*cannot be saved"):
+        penstock.save(state, tmp_path / "state.pt")
+    assert list(tmp_path.iterdir()) == []

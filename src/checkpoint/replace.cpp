@@ -33,7 +33,7 @@ bool is_temporary(std::string_view name, std::string_view prefix) {
            std::string_view::npos;
 }
 
-// Made with it, when it is not there. Where there are no locks nobody removes what others left.
+// Makes the file. Where there are no locks nobody removes what others left.
 FileLock lock_if_possible(const FileSystem& files, const std::string& path) {
     try {
         return files.lock(path);
@@ -42,7 +42,11 @@ FileLock lock_if_possible(const FileSystem& files, const std::string& path) {
         if (number == ENOLCK || number == ENOSYS || number == EOPNOTSUPP || number == EINVAL) {
             return {};
         }
-        throw;
+        if (number == 0) {
+            throw;
+        }
+        // Whoever saves did not ask for a lock: it is the file that cannot be had.
+        base::raise(base::system_error(number, "open", path));
     }
 }
 
