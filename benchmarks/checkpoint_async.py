@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 
 from benchmarks import checkpoint_states as states
+from benchmarks.host_memory import back_memory
 from benchmarks.job_tools import need, need_call, skip
 
 # ---- the floor ----
@@ -154,7 +155,7 @@ def stall(arguments):
         side = _side(arguments, state, folder)
         for index in range(wanted if first else wanted + 2):
             states.settle(folder)
-            states.back_memory(states.bytes_of(state))
+            back_memory(states.bytes_of(state))
             start = time.perf_counter()
             side.save(state, index)
             stalls.append(time.perf_counter() - start)

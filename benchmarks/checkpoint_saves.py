@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import checkpoint_states as states
+from benchmarks.host_memory import back_memory
 from benchmarks.job_tools import Meter, need, need_call
 
 _OURS = ("pt", "safetensors", "store")
@@ -105,7 +106,7 @@ def save(arguments):
         _remove(_save_once(way, small, Path(folder) / "warm" if way == "store" else folder, arguments))
         for turn in range(int(arguments.get("repeat", "1"))):
             states.settle(folder)
-            states.back_memory(2 * size)
+            back_memory(2 * size)
             target = Path(folder) / f"turn-{turn}" if way == "store" else folder
             with Meter() as meter:
                 whole = _hinder(handicap, state)
@@ -192,7 +193,7 @@ def load(arguments):
     load_once = _loader(way)
     load_once(_lay_out(way, {**arguments, "bytes": "32m"}), small_into)
     share = states.make_cold([path])
-    states.back_memory(2 * states.byte_count(arguments["bytes"]))
+    back_memory(2 * states.byte_count(arguments["bytes"]))
     with Meter() as meter:
         loaded = load_once(path, into)
         if arguments.get("handicap") == "copy":

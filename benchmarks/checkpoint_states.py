@@ -7,8 +7,6 @@ A state is that of a GPT-like transformer in fp32 with Adam's two moments, as a 
 reached, and the embedding takes what is left. The values are 8 Mi random numbers, over and over.
 """
 
-import concurrent.futures
-import contextlib
 import ctypes
 import mmap
 import os
@@ -22,7 +20,6 @@ from benchmarks.job_tools import need, skip
 MIB = 1 << 20
 GIB = 1 << 30
 _PAGE = mmap.PAGESIZE
-_MADV_POPULATE_WRITE = 23
 _UNITS = {"k": 1 << 10, "m": MIB, "g": GIB}
 
 
@@ -192,26 +189,6 @@ def settle(folder):
     finally:
         os.close(descriptor)
     time.sleep(0.3)  # longer than a slice of the block-I/O limit: what was left of one would be free
-
-
-def back_memory(count):
-    """Free memory of so many bytes that the host of a virtual machine has given it already, before a clock starts. What
-    a guest has freed for some seconds its host may take back (free page reporting), and to touch it again then costs
-    1.5 to 2.5 s a GiB here instead of 0.2 to 0.4: seconds of the host, which fall on whoever comes first."""
-    memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError, AttributeError):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    anchor = ctypes.c_char.from_buffer(memory)
-    begin = ctypes.addressof(anchor)
-    madvise = ctypes.CDLL(None).madvise
-    threads = len(os.sched_getaffinity(0))
-    share = -(-count // threads // _PAGE) * _PAGE
-    parts = [(begin + at, min(share, count - at)) for at in range(0, count, share)]
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        # A kernel before 5.14 does not know the call, and then nothing is touched.
-        list(pool.map(lambda p: madvise(ctypes.c_void_p(p[0]), ctypes.c_size_t(p[1]), _MADV_POPULATE_WRITE), parts))
-    del anchor
-    memory.close()
 
 
 def sync_path(path):
