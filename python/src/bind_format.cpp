@@ -20,6 +20,7 @@
 #include "progress.hpp"
 #include "without_gil.hpp"
 
+#include <fcntl.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -72,6 +73,19 @@ public:
             }
             into = into.subspan(static_cast<std::size_t>(got));
             offset += static_cast<std::uint64_t>(got);
+        }
+        return {};
+    }
+    [[nodiscard]] format::Result<void> read_many(std::span<const format::ByteRead> reads) override {
+        // The kernel fetches the pages of one group while those before it are waited for.
+        constexpr std::size_t kAheadMax = 256;
+        std::size_t asked = 0;
+        for (std::size_t i = 0; i < reads.size(); ++i) {
+            for (; asked < std::min(reads.size(), i + kAheadMax); ++asked) {
+                ::posix_fadvise(fd_, static_cast<off_t>(base_ + reads[asked].offset),
+                                static_cast<off_t>(reads[asked].into.size()), POSIX_FADV_WILLNEED);
+            }
+            PENSTOCK_CHECK(read(reads[i].offset, reads[i].into));
         }
         return {};
     }

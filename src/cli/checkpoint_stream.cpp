@@ -7,14 +7,33 @@
 
 namespace penstock::cli {
 
-format::Result<void> FileSource::read(std::uint64_t offset, std::span<std::byte> into) {
+namespace {
+
+template <typename Run>
+format::Result<void> result_of(Run run) {
     try {
-        engine_.read(file_, into, offset);
+        run();
         return {};
     } catch (const Error& error) {
         return base::fail({error.reason(), error.system_errno(), error.operation(), error.path(),
                            error.offset(), error.what()});
     }
+}
+
+}  // namespace
+
+format::Result<void> FileSource::read(std::uint64_t offset, std::span<std::byte> into) {
+    return result_of([&] { engine_.read(file_, into, offset); });
+}
+
+format::Result<void> FileSource::read_many(std::span<const format::ByteRead> reads) {
+    TransferRequest request;
+    request.files.push_back(file_);
+    request.extents.reserve(reads.size());
+    for (const format::ByteRead& one : reads) {
+        request.extents.push_back({one.offset, one.into.size(), one.into.data(), 0});
+    }
+    return result_of([&] { engine_.submit(std::move(request)).wait(); });
 }
 
 Stream::~Stream() {

@@ -25,6 +25,7 @@ public:
     [[nodiscard]] std::uint64_t size() const override { return size_; }
     [[nodiscard]] format::Result<void> read(std::uint64_t offset,
                                             std::span<std::byte> into) override;
+    [[nodiscard]] format::Result<void> read_many(std::span<const format::ByteRead> reads) override;
 
 private:
     Engine& engine_;

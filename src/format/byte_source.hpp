@@ -14,6 +14,12 @@
 
 namespace penstock::format {
 
+/// Of several reads, one.
+struct ByteRead {
+    std::uint64_t offset;
+    std::span<std::byte> into;
+};
+
 class ByteSource {
 public:
     ByteSource() = default;
@@ -23,6 +29,14 @@ public:
     [[nodiscard]] virtual std::uint64_t size() const = 0;
     /// Fills `into` from `offset` on; both lie within size().
     [[nodiscard]] virtual Result<void> read(std::uint64_t offset, std::span<std::byte> into) = 0;
+    /// Fills all of them, in any order. Whoever pays for each read with a wait has many under way
+    /// at once.
+    [[nodiscard]] virtual Result<void> read_many(std::span<const ByteRead> reads) {
+        for (const ByteRead& one : reads) {
+            PENSTOCK_CHECK(read(one.offset, one.into));
+        }
+        return {};
+    }
 };
 
 class MemorySource final : public ByteSource {

@@ -175,29 +175,55 @@ Result<Entry> read_entry(std::span<const std::byte>& bytes, std::uint64_t number
     return entry;
 }
 
+std::size_t header_bytes(const Entry& entry) {
+    return kLocalBytes + entry.record.name.size();
+}
+
+// The local headers with the names behind them, one after the other. They lie beside their
+// payloads, far from one another, and there is one a tensor: all are asked for at once.
+Result<Bytes> fetch_headers(ByteSource& source, std::span<const Entry> entries,
+                            std::uint64_t limit) {
+    std::size_t total = 0;
+    for (const Entry& entry : entries) {
+        if (entry.header_offset > limit || limit - entry.header_offset < header_bytes(entry)) {
+            return fault(kReading,
+                         fmt::format("record {}: its header lies past the end of the data",
+                                     shown(entry.record.name)),
+                         entry.header_offset);
+        }
+        total += header_bytes(entry);  // less than the directory has
+    }
+    Bytes heads(total);
+    std::vector<ByteRead> reads;
+    reads.reserve(entries.size());
+    std::span<std::byte> rest = heads;
+    for (const Entry& entry : entries) {
+        reads.push_back({entry.header_offset, rest.first(header_bytes(entry))});
+        rest = rest.subspan(header_bytes(entry));
+    }
+    PENSTOCK_CHECK(source.read_many(reads));
+    return heads;
+}
+
 // Where the payload begins: behind the local header, whose extra the directory does not know.
-Result<void> locate(ByteSource& source, Entry& entry, std::uint64_t limit) {
+Result<void> locate(std::span<const std::byte> head, Entry& entry, std::uint64_t limit) {
     const auto wrong = [&entry](std::string_view what) {
         return fault(kReading, fmt::format("record {}: {}", shown(entry.record.name), what),
                      entry.header_offset);
     };
-    if (entry.header_offset > limit || limit - entry.header_offset < kLocalBytes) {
-        return wrong("its header lies past the end of the data");
-    }
-    std::array<std::byte, kLocalBytes> head{};
-    PENSTOCK_CHECK(source.read(entry.header_offset, head));
     if (get(head, 0, 4) != kLocalSignature || get(head, 8, 2) != 0 ||
         get(head, 26, 2) != entry.record.name.size()) {
         return wrong("its header is damaged, or is another record's");
     }
-    entry.record.offset = entry.header_offset + kLocalBytes + get(head, 26, 2) + get(head, 28, 2);
+    const auto name = std::as_bytes(std::span(entry.record.name));
+    if (!std::equal(name.begin(), name.end(), head.begin() + kLocalBytes)) {
+        return wrong("its header names another record");
+    }
+    entry.record.offset = entry.header_offset + head.size() + get(head, 28, 2);
     if (entry.record.offset > limit || entry.record.bytes > limit - entry.record.offset) {
         return wrong("it runs past the end of the data");
     }
-    std::string name(entry.record.name.size(), '\0');
-    PENSTOCK_CHECK(
-        source.read(entry.header_offset + kLocalBytes, std::as_writable_bytes(std::span(name))));
-    return name == entry.record.name ? Result<void>() : wrong("its header names another record");
+    return {};
 }
 
 Result<void> check_overlaps(const std::vector<Entry>& entries) {
@@ -259,12 +285,15 @@ Result<std::vector<Record>> read_directory(ByteSource& source) {
     if (!rest.empty()) {
         return fault(kReading, "its directory has more than its end record says");
     }
+    PENSTOCK_TRY(heads, fetch_headers(source, entries, end.directory_offset));
     std::unordered_set<std::string_view> names;
+    std::span<const std::byte> head = heads;
     for (Entry& entry : entries) {
         if (!names.insert(entry.record.name).second) {
             return fault(kReading, fmt::format("record {} comes twice", shown(entry.record.name)));
         }
-        PENSTOCK_CHECK(locate(source, entry, end.directory_offset));
+        PENSTOCK_CHECK(locate(head.first(header_bytes(entry)), entry, end.directory_offset));
+        head = head.subspan(header_bytes(entry));
     }
     PENSTOCK_CHECK(check_overlaps(entries));
     std::vector<Record> out;

@@ -120,6 +120,37 @@ TEST(Zip, PastFourGiBSizesAndOffsetsStandInZip64Fields) {
     EXPECT_GT((*records)[3].offset, 3 * kFourGiB - 10);
 }
 
+TEST(Zip, LocalHeadersAreAskedForAllAtOnce) {
+    struct Counting final : ByteSource {
+        explicit Counting(std::span<const std::byte> file) : memory(file) {}
+        [[nodiscard]] std::uint64_t size() const override { return memory.size(); }
+        [[nodiscard]] Result<void> read(std::uint64_t offset, std::span<std::byte> into) override {
+            ++reads;
+            return memory.read(offset, into);
+        }
+        [[nodiscard]] Result<void> read_many(std::span<const ByteRead> many) override {
+            asked.push_back(many.size());
+            return memory.read_many(many);
+        }
+        MemorySource memory;
+        int reads = 0;
+        std::vector<std::size_t> asked;
+    };
+    std::vector<NewRecord> records;
+    for (int i = 0; i < 1000; ++i) {
+        records.push_back({fmt::format("a/data/{}", i), 4, "four"});
+    }
+    const auto layout = Layout::make(std::move(records));
+    ASSERT_TRUE(layout) << why(layout);
+    const Bytes file = assemble(layout->file(), {});
+    Counting source(file);
+    const auto found = read_directory(source);
+    ASSERT_TRUE(found) << why(found);
+    EXPECT_EQ(found->size(), 1000U);
+    EXPECT_THAT(source.asked, ElementsAre(1000U));
+    EXPECT_LE(source.reads, 4);  // the end, and the directory
+}
+
 TEST(Zip, MoreRecordsThanSixteenBitsCount) {
     std::vector<NewRecord> many;
     for (int i = 0; i < 70'000; ++i) {
