@@ -2,6 +2,7 @@
 #include "format/torch_types.hpp"
 #include "names.hpp"
 #include "state.hpp"
+#include "without_collection.hpp"
 
 #include <nanobind/stl/string.h>
 
@@ -30,7 +31,10 @@ public:
     Maker(const format::ValueTree& tree, nb::handle storages)
         : tree_(tree), storages_(storages), made_(tree.values.size()) {}
 
-    nb::object run() { return value(tree_.root); }
+    nb::object run() {
+        const WithoutCollection making;
+        return value(tree_.root);
+    }
 
 private:
     const nb::object& torch() {

@@ -3,6 +3,7 @@
 #include "format/torch_types.hpp"
 #include "names.hpp"
 #include "state.hpp"
+#include "without_collection.hpp"
 
 #include <nanobind/stl/string.h>
 
@@ -70,6 +71,7 @@ public:
     }
 
     State run(nb::handle object) {
+        const WithoutCollection walking;  // each tensor gets an object for its storage
         state_.tree.root = value(object, 0);
         fetch();
         return std::move(state_);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """save(): to files, shards, through FileWriter; progress, Ctrl-C, a full disk; the arguments of torch.save."""
 
+import gc
 import io
 import json
 import os
@@ -16,6 +17,7 @@ import warnings
 
 import penstock
 import pytest
+from penstock import _core
 
 torch = pytest.importorskip("torch")
 
@@ -343,3 +345,24 @@ def test_a_dict_that_changes_while_it_is_saved_is_an_error(tmp_path):
     with pytest.raises(TypeError, match="key0key0.*cannot be saved"):
         penstock.save(state, tmp_path / "state.pt")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_collector_of_cycles_stays_out_of_it_and_is_as_it_was(tmp_path):
+    state = [torch.zeros(1) for _ in range(20_000)]
+    runs = []
+    gc.callbacks.append(lambda phase, info: runs.append(phase))
+    try:
+        gc.collect()
+        runs.clear()
+        _core._format.image_of_state(state, "archive")
+        assert len(runs) <= 2, "20,000 objects for storages are nothing to collect"
+        gc.disable()
+        penstock.save(state[:1], tmp_path / "a.pt")
+        assert not gc.isenabled()
+        gc.enable()
+        with pytest.raises(TypeError):
+            penstock.save([state[0], object()], tmp_path / "b.pt")
+        assert gc.isenabled()
+    finally:
+        gc.callbacks.pop()
+        gc.enable()
