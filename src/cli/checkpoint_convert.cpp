@@ -14,6 +14,7 @@
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
+#include "os/limits.hpp"
 
 #include <penstock/memory.hpp>
 
@@ -49,8 +50,19 @@ public:
                const CheckpointOptions& options)
         : engine_(std::move(engine)), source_(source), options_(options) {}
 
-    /// The whole source, in memory.
+    /// The whole source, in memory. Throws when there is not enough of that, before it is read.
     void load(Progress& shown) {
+        std::uint64_t total = 0;
+        for (const SourceTensor& t : source_.tensors()) {
+            total += base::align_up(t.bytes, kMemoryAlignment);
+        }
+        if (const std::uint64_t available = os::available_memory(); total > available) {
+            throw Error(ErrorCode::kOutOfMemory, 0, "convert", source_.path(), kNoOffset,
+                        fmt::format("{}: a conversion holds all tensors in memory, {}, and {} are "
+                                    "available; convert it on a machine with more",
+                                    source_.path(), base::format_bytes(total),
+                                    base::format_bytes(available)));
+        }
         if (options_.verify && !source_.checks_reads()) {
             const Verified found = source_.verify(told_by(shown, "verified"));
             if (!found.problems.empty()) {
@@ -64,10 +76,6 @@ public:
                         first.tensor.empty() ? "" : ", tensor " + format::shown(first.tensor),
                         first.message));
             }
-        }
-        std::uint64_t total = 0;
-        for (const SourceTensor& t : source_.tensors()) {
-            total += base::align_up(t.bytes, kMemoryAlignment);
         }
         memory_ = pool_.take(std::max(total, kMemoryAlignment));
         std::uint64_t at = 0;

@@ -2,6 +2,7 @@
 #include "cli/checkpoint_source.hpp"
 
 #include "base/raise.hpp"
+#include "checkpoint/stock_index.hpp"
 #include "checkpoint/store_folder.hpp"
 
 #include <fmt/format.h>

@@ -7,6 +7,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -72,6 +73,20 @@ void each_group(const std::string& root, std::string path, F&& visit) {
     }
 }
 
+// The number behind a word, in lines of "word number"; 0 when it is not there.
+std::uint64_t number_behind(const std::string& text, const std::string& wanted) {
+    std::istringstream lines(text);
+    std::string word;
+    for (std::string line; std::getline(lines, line);) {
+        std::istringstream words(line);
+        std::uint64_t number = 0;
+        if (words >> word >> number && word == wanted) {
+            return number;
+        }
+    }
+    return 0;
+}
+
 void add_version_1(std::vector<IoLimit>& limits) {
     struct Kind {
         const char* file;
@@ -103,6 +118,35 @@ void add_version_1(std::vector<IoLimit>& limits) {
 
 std::uint64_t memlock_limit() {
     return soft_limit(RLIMIT_MEMLOCK);
+}
+
+std::uint64_t memory_left(const std::string& limit, const std::string& taken,
+                          const std::string& statistics) {
+    char* end = nullptr;
+    const std::uint64_t most = std::strtoull(limit.c_str(), &end, 10);
+    if (end == limit.c_str()) {
+        return kUnlimited;  // "max", or no such file
+    }
+    const std::uint64_t cache =
+        number_behind(statistics, "inactive_file") + number_behind(statistics, "active_file");
+    const std::uint64_t kept = std::strtoull(taken.c_str(), nullptr, 10);
+    return most - std::min(most, kept - std::min(kept, cache));
+}
+
+std::uint64_t available_memory() {
+    const auto text = [](const std::string& path) { return read_text(path).value_or(""); };
+    std::uint64_t available = number_behind(text("/proc/meminfo"), "MemAvailable:") << 10U;
+    each_group("/sys/fs/cgroup", cgroup_path(""), [&](const std::string& folder) {
+        available = std::min(
+            available, memory_left(text(folder + "/memory.max"), text(folder + "/memory.current"),
+                                   text(folder + "/memory.stat")));
+    });
+    each_group("/sys/fs/cgroup/memory", cgroup_path("memory"), [&](const std::string& folder) {
+        available = std::min(available, memory_left(text(folder + "/memory.limit_in_bytes"),
+                                                    text(folder + "/memory.usage_in_bytes"),
+                                                    text(folder + "/memory.stat")));
+    });
+    return available;
 }
 
 std::uint64_t open_files_limit() {

@@ -9,6 +9,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -176,6 +177,23 @@ TEST_F(CheckpointCliTest, ConvertOfADamagedSourceWritesNothing) {
     EXPECT_EQ(outcome.status, 1);
     EXPECT_THAT(outcome.err, HasSubstr("tensor 'a."));
     EXPECT_THAT(names_in(folder_.path()), ElementsAre("store"));
+}
+
+TEST_F(CheckpointCliTest, ConvertOfMoreThanMemoryIsRefusedAtOnce) {
+    const std::uint64_t bytes = 2 * static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * 4096;
+    nlohmann::json header;
+    header["w"] = {{"dtype", "U8"}, {"shape", {bytes}}, {"data_offsets", {0, bytes}}};
+    const std::string text = header.dump();
+    const std::string huge = folder_ / "huge.safetensors";
+    const std::uint64_t text_bytes = text.size();
+    std::ofstream(huge, std::ios::binary)
+        .write(reinterpret_cast<const char*>(&text_bytes), sizeof text_bytes)
+        .write(text.data(), static_cast<std::streamsize>(text.size()));
+    std::filesystem::resize_file(huge, sizeof text_bytes + text.size() + bytes);  // a hole
+    const Outcome outcome = run_cli({"checkpoint", "convert", huge, folder_ / "m.pt"});
+    EXPECT_NE(outcome.status, 0);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("huge.safetensors"), HasSubstr("available")));
+    EXPECT_THAT(names_in(folder_.path()), ElementsAre("huge.safetensors", "store"));
 }
 
 TEST_F(CheckpointCliTest, WhatAFormCannotHoldIsNamed) {

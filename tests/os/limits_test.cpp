@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <thread>
@@ -46,6 +47,23 @@ TEST(Limits, ChosenWord) {
     EXPECT_EQ(chosen_word("none"), "none");
     EXPECT_EQ(chosen_word("broken [x"), "broken [x");
     EXPECT_FALSE(huge_page_mode().empty());
+}
+
+TEST(Limits, WhatIsLeftToAControlGroupCountsItsPageCacheAsFree) {
+    const std::string statistics = "anon 700\ninactive_file 200\nactive_file 50\n";
+    EXPECT_EQ(memory_left("max", "900", statistics), kUnlimited);
+    EXPECT_EQ(memory_left("", "", ""), kUnlimited);
+    EXPECT_EQ(memory_left("1000", "900", statistics), 350U);
+    EXPECT_EQ(memory_left("1000", "900", ""), 100U);
+    EXPECT_EQ(memory_left("600", "900", statistics), 0U);
+    EXPECT_EQ(memory_left("1000", "100", statistics), 1000U);
+}
+
+TEST(Limits, AvailableMemoryIsSomeOfTheMachines) {
+    const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
+    const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    EXPECT_GT(available_memory(), std::uint64_t{16} << 20);
+    EXPECT_LT(available_memory(), pages * page_bytes);
 }
 
 TEST(Limits, IoMaxOfVersion2) {
