@@ -5,11 +5,11 @@
 #include "base/raise.hpp"
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/chunk_reader.hpp"
+#include "checkpoint/stock_index.hpp"
 #include "checkpoint/store_folder.hpp"
 #include "checkpoint/when_room.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
-#include "format/shard_index.hpp"
 
 #include <penstock/checkpoint.hpp>
 #include <penstock/memory.hpp>
@@ -208,23 +208,22 @@ void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
         const File file = files.open(name, {.direct = DirectIo::kOff});
         std::string text(std::min(file.size(), format::kShardIndexBytesMax + 1), '\0');
         checkpoint::read_when_room(*engine, file, std::as_writable_bytes(std::span(text)), 0);
-        auto index = base::unwrap(format::parse_shard_index(text));
-        std::unordered_map<std::string_view, std::string_view> where(index.weight_map.begin(),
-                                                                     index.weight_map.end());
-        for (const Tensor& tensor : manifest.tensors) {
-            if (tensor.slices.size() != 1 || tensor.slices.front().shape != tensor.shape) {
-                continue;  // slices stand in their shards under names of their own
-            }
-            const auto found = where.find(tensor.name);
-            const bool right =
-                found != where.end() &&
-                std::any_of(tensor.slices.begin(), tensor.slices.end(), [&](const Slice& slice) {
-                    return manifest.shards[slice.shard].file == found->second;
-                });
-            if (!right) {
-                problems.push_back({name, tensor.name, kNoOffset,
+        const format::ShardIndex index = base::unwrap(format::parse_shard_index(text));
+        const format::ShardIndex saved = checkpoint::stock_index(manifest);
+        const std::unordered_map<std::string_view, std::string_view> where(index.weight_map.begin(),
+                                                                           index.weight_map.end());
+        for (const auto& [tensor, shard] : saved.weight_map) {
+            const auto found = where.find(tensor);
+            if (found == where.end() || found->second != shard) {
+                problems.push_back({name, tensor, kNoOffset,
                                     "the index for stock readers does not say where it is"});
             }
+        }
+        if (index.total_bytes != saved.total_bytes ||
+            index.weight_map.size() != saved.weight_map.size()) {
+            problems.push_back({name, "", kNoOffset,
+                                "the index for stock readers says more tensors, or another size, "
+                                "than were saved"});
         }
     } catch (const Error& error) {
         problems.push_back({name, "", kNoOffset,

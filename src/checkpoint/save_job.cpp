@@ -8,8 +8,8 @@
 #include "checkpoint/placement.hpp"
 #include "checkpoint/removal.hpp"
 #include "checkpoint/state_check.hpp"
+#include "checkpoint/stock_index.hpp"
 #include "checkpoint/store_folder.hpp"
-#include "format/shard_index.hpp"
 
 #include <fmt/format.h>
 
@@ -269,15 +269,7 @@ void SaveJob::render_texts() {
     drafting_.get();
     name_folders();
     fill_sums();
-    format::ShardIndex index;
-    index.total_bytes = 0;
-    for (const Part& part : parts_) {
-        for (const std::size_t i : part.plan.tensors) {
-            index.weight_map.emplace_back(entries_[i].name, part.file);
-        }
-        *index.total_bytes += part.plan.bytes;
-    }
-    index_text_ = base::unwrap(format::render_shard_index(index));
+    index_text_ = base::unwrap(format::render_shard_index(stock_index(manifest_)));
     manifest_text_ = render(manifest_);
     if (manifest_text_.size() > kManifestBytesMax) {
         base::raise(base::error(

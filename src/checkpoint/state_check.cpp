@@ -2,6 +2,7 @@
 #include "checkpoint/state_check.hpp"
 
 #include "base/raise.hpp"
+#include "checkpoint/stock_index.hpp"
 #include "format/fault.hpp"
 #include "format/json.hpp"
 
@@ -95,11 +96,10 @@ std::vector<safetensors::Tensor> check_state(const State& state) {
             (other.global_shape != tensor.global_shape || other.dtype != tensor.dtype)) {
             refuse(tensor, "two slices of it disagree on its global shape or type");
         }
-        out.push_back({.name = is_slice(tensor) ? fmt::format("{}@{}", tensor.name,
-                                                              fmt::join(tensor.global_offset, ","))
-                                                : tensor.name,
-                       .type = type,
-                       .shape = tensor.shape});
+        out.push_back(
+            {.name = is_slice(tensor) ? slice_name(tensor.name, tensor.global_offset) : tensor.name,
+             .type = type,
+             .shape = tensor.shape});
     }
     if (!format::is_utf8(state.structure)) {
         base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint",

@@ -25,7 +25,6 @@ inline constexpr std::string_view kUnfinishedPrefix = ".unfinished-";
 inline constexpr std::string_view kRemovedPrefix = ".removed-";
 inline constexpr std::string_view kLockName = ".lock";
 inline constexpr std::string_view kPinnedName = "pinned";
-inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 struct CheckpointEntry {
     std::string name;

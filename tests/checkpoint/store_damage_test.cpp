@@ -4,6 +4,7 @@
 // nothing else than what was saved is ever read, and latest() falls back where it can tell.
 #include "checkpoint/crash_harness.hpp"
 #include "checkpoint/crash_state.hpp"
+#include "checkpoint/stock_index.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -35,7 +36,7 @@ protected:
         path_ = store.save(NumberedState(2).state()).path;
         whole_ = CrashRig::settled(rig_.disks());
     }
-    // The manifest and the shards: the index is for stock readers, and repeats them.
+    // The manifest and the shards: the index for stock readers repeats them.
     [[nodiscard]] std::vector<std::string> files_of(const std::string& folder) {
         rig_.use(whole_);
         std::vector<std::string> paths;
@@ -107,6 +108,17 @@ TEST_F(DamagedStore, FlippedBitsAreFound) {
         }
     }
     EXPECT_GT(done_, 1500U);
+}
+
+TEST_F(DamagedStore, FlippedBitsOfTheIndexForStockReadersAreFound) {
+    const std::string path = path_ + "/" + std::string(kIndexName);
+    const std::size_t size = read(path).size();
+    for (std::size_t at = 0; at < size; ++at) {
+        expect_found(path, fmt::format("bit {} of byte {}", at % 8, at), [&](Bytes& bytes) {
+            bytes[at] ^= std::byte{static_cast<unsigned char>(1U << at % 8)};
+        });
+    }
+    EXPECT_EQ(done_, size);
 }
 
 TEST_F(DamagedStore, ZeroedAndSwappedBlocksAreFound) {

@@ -3,9 +3,9 @@
 
 #include "base/raise.hpp"
 #include "checkpoint/checksum.hpp"
+#include "checkpoint/stock_index.hpp"
 #include "checkpoint/store_folder.hpp"
 #include "format/safetensors.hpp"
-#include "format/shard_index.hpp"
 #include "support/test_engine.hpp"
 
 #include <fmt/format.h>

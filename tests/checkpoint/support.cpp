@@ -2,9 +2,9 @@
 #include "checkpoint/support.hpp"
 
 #include "checkpoint/checksum.hpp"
+#include "checkpoint/stock_index.hpp"
 #include "checkpoint/store_folder.hpp"
 #include "format/safetensors.hpp"
-#include "format/shard_index.hpp"
 
 #include <fmt/format.h>
 
@@ -54,7 +54,6 @@ Manifest write_checkpoint(const std::string& folder, const std::vector<TestTenso
         shards = std::max(shards, t.shard + 1);
     }
     std::map<std::string, std::size_t> known;
-    format::ShardIndex index;
     for (std::uint32_t number = 0; number < shards; ++number) {
         std::vector<safetensors::Tensor> list;
         std::vector<format::test::Bytes> payloads;
@@ -86,7 +85,6 @@ Manifest write_checkpoint(const std::string& folder, const std::vector<TestTenso
             const auto [at, fresh] = known.emplace(t.name, manifest.tensors.size());
             if (fresh) {
                 manifest.tensors.push_back({t.name, t.dtype, whole ? t.shape : t.global_shape, {}});
-                index.weight_map.emplace_back(t.name, shard.file);
             }
             manifest.tensors[at->second].slices.push_back(
                 {t.shape, whole ? std::vector<std::uint64_t>(t.shape.size(), 0) : t.global_offset,
@@ -96,7 +94,8 @@ Manifest write_checkpoint(const std::string& folder, const std::vector<TestTenso
         }
         manifest.shards.push_back(std::move(shard));
     }
-    write_text(folder + "/" + std::string(kIndexName), *format::render_shard_index(index));
+    write_text(folder + "/" + std::string(kIndexName),
+               *format::render_shard_index(stock_index(manifest)));
     write_text(folder + "/" + std::string(kManifestName), render(manifest));
     return manifest;
 }
