@@ -44,10 +44,12 @@ public:
     Writer& operator=(const Writer&) = delete;
 
     void run() {
-        sums_.emplace(image_);
+        sums_.emplace(image_, 0);
         for (const FileRange& range : plan_.free) {
             send(range);
+            sums_->let(range.end);
         }
+        sums_->let(PieceSums::kAll);
         for (const FileRange& range : plan_.waiting) {
             await_sums(range);
             send(range);

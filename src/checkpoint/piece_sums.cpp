@@ -16,7 +16,8 @@ constexpr unsigned kThreadsMax = 8;
 
 }  // namespace
 
-PieceSums::PieceSums(const FileImage& image) : image_(image), left_(image.payloads().size()) {
+PieceSums::PieceSums(const FileImage& image, std::uint64_t until)
+    : image_(image), left_(image.payloads().size()) {
     const std::uint64_t piece_bytes = image.piece_bytes();
     first_.assign(image.payloads().size() + 1, 0);
     if (piece_bytes == 0) {
@@ -33,14 +34,17 @@ PieceSums::PieceSums(const FileImage& image) : image_(image), left_(image.payloa
     for (const format::Piece& piece : image.file().pieces()) {
         if (piece.kind == format::Piece::Kind::kPayload) {
             for (std::size_t i = first_[piece.source]; i < first_[piece.source + 1]; ++i) {
-                tasks_.push_back({piece.source, i - first_[piece.source]});
+                const std::size_t number = i - first_[piece.source];
+                tasks_.push_back({piece.source, number, piece.offset + number * piece_bytes});
             }
         }
     }
     if (image.payload_bytes() < kBytesForThreads) {
+        let(kAll);
         work();
         return;
     }
+    let(until);
     const unsigned cores = std::max(2U, std::thread::hardware_concurrency());
     for (unsigned i = 0; i < std::min(cores - 1, kThreadsMax); ++i) {
         threads_.emplace_back([this] { work(); });
@@ -49,16 +53,37 @@ PieceSums::PieceSums(const FileImage& image) : image_(image), left_(image.payloa
 
 PieceSums::~PieceSums() {
     stopped_.store(true);
+    let(kAll);
     for (std::thread& thread : threads_) {
         thread.join();
     }
 }
 
+void PieceSums::let(std::uint64_t until) {
+    const auto let = tasks_.begin() + let_.load(std::memory_order_relaxed);
+    const auto end = std::partition_point(
+        let, tasks_.end(), [until](const Task& task) { return task.offset < until; });
+    let_.store(static_cast<std::uint32_t>(end - tasks_.begin()));
+    if (end != let) {
+        base::futex_wake_all(let_);
+    }
+}
+
+bool PieceSums::await_turn(std::size_t task) {
+    for (std::uint32_t let = let_.load(); let <= task; let = let_.load()) {
+        if (stopped_.load()) {
+            return false;
+        }
+        base::futex_wait(let_, let, base::kForever);
+    }
+    return !stopped_.load(std::memory_order_relaxed);
+}
+
 void PieceSums::work() {
     const std::uint64_t piece_bytes = image_.piece_bytes();
-    while (!stopped_.load(std::memory_order_relaxed)) {
+    while (true) {
         const std::size_t i = next_.fetch_add(1, std::memory_order_relaxed);
-        if (i >= tasks_.size()) {
+        if (i >= tasks_.size() || !await_turn(i)) {
             return;
         }
         const Task task = tasks_[i];

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sums of a file's payloads, computed on other cores in the order of the file, while somebody
 // writes it. What is small is summed at once, on the caller's thread.
+//
+// Whoever writes may set the pace. Sums are made several times as fast as a device writes, and all
+// of them at the beginning would take the cores, just then, from what brings the first bytes to the
+// device. And what was summed a moment ago is still in the cache for whoever has to copy it.
 #pragma once
 
 #include "checkpoint/file_image.hpp"
@@ -17,13 +21,18 @@ namespace penstock::checkpoint {
 
 class PieceSums {
 public:
-    /// The image outlives it; only its payloads and hash() are used.
-    explicit PieceSums(const FileImage& image);
+    static constexpr std::uint64_t kAll = ~std::uint64_t{0};
+
+    /// Begins with what stands in the file before `until`. The image outlives it; only its payloads
+    /// and hash() are used.
+    explicit PieceSums(const FileImage& image, std::uint64_t until = kAll);
     PieceSums(const PieceSums&) = delete;
     PieceSums& operator=(const PieceSums&) = delete;
     /// Stops where it is.
     ~PieceSums();
 
+    /// From now on what stands before `until`, which never becomes less. By one thread.
+    void let(std::uint64_t until);
     /// Until all pieces of a payload are summed, or the time is over (false).
     [[nodiscard]] bool await(std::size_t payload, std::chrono::nanoseconds timeout);
     /// After await().
@@ -33,8 +42,10 @@ private:
     struct Task {
         std::size_t payload;
         std::size_t piece;
+        std::uint64_t offset;  ///< in the file
     };
     void work();
+    bool await_turn(std::size_t task);
 
     const FileImage& image_;
     std::vector<Task> tasks_;
@@ -42,6 +53,7 @@ private:
     std::vector<std::uint64_t> sums_;  // by payload
     std::vector<std::atomic<std::uint32_t>> left_;  // pieces of each payload
     std::atomic<std::size_t> next_{0};
+    std::atomic<std::uint32_t> let_{0};  // tasks that may be done
     std::atomic<bool> stopped_{false};
     std::atomic<std::uint32_t> finished_{0};  // payloads
     std::atomic<std::uint32_t> waiters_{0};
