@@ -6,7 +6,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 export CCACHE_DIR := $(CURDIR)/build/.ccache
 
-.PHONY: help setup build python demo test test-long bench fresh format lint tidy clean setup-base setup-test
+.PHONY: help setup build python demo test test-python test-long bench fresh format lint tidy clean setup-base setup-test
 
 help: ## this page
 	@echo "Penstock moves tensors between storage and memory at the speed of the device."
@@ -16,7 +16,7 @@ help: ## this page
 	@echo
 	@echo "Both set up what they need (Debian packages as root or with sudo, a Python environment in .venv)."
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "One preset by hand:   cmake --preset dev && cmake --build --preset dev && ctest --preset dev"
 	@echo "One part of the test: .venv/bin/python tools/run_tests.py --only asan-ubsan   (--list shows all)"
@@ -40,6 +40,9 @@ demo: python ## two minutes: this disk, Penstock beside fio and torch.save, GPT-
 
 test: setup-test ## all checks and tests; the last line counts them
 	@$(PY) tools/run_tests.py $(TEST_ARGS)
+
+test-python: setup-base ## the package and its tests alone; also on another Debian, with another Python
+	@$(PY) tools/run_tests.py --only python
 
 test-long: ## test, then clang-tidy, fuzzers, many seeds, bars against their handicaps, a fresh Debian
 	@tools/setup.sh long

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Proves the two commands of the README, `make demo` and `make test`, in a Debian 12 with nothing in it but git and make.
-# Usage: tools/fresh.sh [--keep] [TARGET ...]     (default: demo test)
+# Usage: tools/fresh.sh [--keep] [--suite NAME] [TARGET ...]     (default: --suite bookworm demo test)
+#
+# Another suite has another Python and another compiler: `--suite trixie test-python` builds and tests the package there.
 #
 # debootstrap makes the system in build/fresh; the committed state of this checkout is cloned into it. Everything is
 # mounted in a mount namespace of its own, and all processes live in a process namespace of their own: however this ends,
@@ -19,7 +21,14 @@ if [ "${1:-}" != --inside ]; then
     done
     unshare --mount true 2>/dev/null || { echo "make fresh needs mount namespaces, which are refused here"; exit 77; }
     keep=no
-    [ "${1:-}" != --keep ] || { keep=yes; shift; }
+    while true; do
+        case "${1:-}" in
+        --keep) keep=yes && shift ;;
+        --suite) suite=${2:?--suite wants the name of one, such as trixie} && shift 2 ;;
+        -*) echo "fresh: there is no option $1; the head of tools/fresh.sh says which there are" >&2 && exit 2 ;;
+        *) break ;;
+        esac
+    done
     rm -rf --one-file-system "$root"
     mkdir -p "$root"
     child=
@@ -31,26 +40,27 @@ if [ "${1:-}" != --inside ]; then
     trap clean_up EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
-    unshare --mount --pid --fork --kill-child=KILL --propagation private "$0" --inside "$@" </dev/null &
+    unshare --mount --pid --fork --kill-child=KILL --propagation private "$0" --inside "$suite" "$@" </dev/null &
     child=$!
     status=0
     wait "$child" || status=$?
     child=
     exit $status
 fi
-shift
+suite=$2
+shift 2
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(demo test)
 
 # --- in namespaces of our own from here on ------------------------------------------------------------------------------
 
 # The mirror is the one this machine uses: one-line sources ("deb URL suite ...") or deb822 ("URIs: URL").
-mirror() {
+mirror() { # mirror SUITE
     local files=()
     for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
         [ ! -e "$f" ] || files+=("$f")
     done
-    awk -v suite=$suite '
+    awk -v suite="$1" '
         /^#/ { next }
         FILENAME ~ /\.sources$/ && /^[[:space:]]*$/ { uri = ""; next }
         /^URIs:/ { uri = $2 }
@@ -66,18 +76,20 @@ bring() { # a file or folder of the host, at the same place inside; links there 
     cp -aL "$1" "$root$(dirname "$1")/"
 }
 
-url=$(mirror)
+url=$(mirror "$suite")
+[ -n "$url" ] || url=$(mirror bookworm)
 [ -n "$url" ] || { echo "no source for $suite in /etc/apt; is this machine's mirror elsewhere?"; exit 1; }
 echo "[fresh] debootstrap $suite (minbase, git, make)"
 debootstrap --variant=minbase --include=git,make,ca-certificates $suite "$root" "$url" >"$top/build/fresh.log" 2>&1 ||
     { tail -n 20 "$top/build/fresh.log"; echo "debootstrap failed; all of it in build/fresh.log"; exit 1; }
 
 # The same sources, certificates and pip settings as this machine: a mirror is a fact of the network, not of the system.
-rm -f "$root/etc/apt/sources.list"
-for f in /etc/apt/sources.list /etc/apt/apt.conf.d/*proxy* /etc/apt/apt.conf; do bring "$f"; done
-for f in /etc/apt/sources.list.d/*; do # only those that serve this suite: others need keys of their own
-    [ -e "$f" ] && grep -q "\b$suite\b" "$f" && grep -qF "$url" "$f" && bring "$f"
-done || true
+for f in /etc/apt/apt.conf.d/*proxy* /etc/apt/apt.conf; do bring "$f"; done
+for f in /etc/apt/sources.list /etc/apt/sources.list.d/*; do # only those that serve this suite: others need keys of their own
+    [ -e "$f" ] && grep -q "\b$suite\b" "$f" && grep -qF "$url" "$f" || continue
+    rm -f "$root/etc/apt/sources.list" # debootstrap's own, which has nothing of security or updates
+    bring "$f"
+done
 bring /etc/ssl/certs
 bring /usr/local/share/ca-certificates
 for f in /etc/pip.conf /etc/resolv.conf /etc/hosts; do bring "$f"; done

@@ -85,7 +85,7 @@ fi
 # The system's Python first: its headers come with python3-dev. $PYTHON overrides.
 find_python() {
     local candidate
-    for candidate in ${PYTHON:+"$PYTHON"} /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.10; do
+    for candidate in ${PYTHON:+"$PYTHON"} /usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
         if command -v "$candidate" >/dev/null && "$candidate" -c '
 import os, sys, sysconfig, venv, ensurepip
 ok = sys.version_info >= (3, 10) and os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))

@@ -223,5 +223,15 @@ def parts(long=False):
                 long=True,
             ),
             Part("fresh", 2400, [Step("debian 12", ["tools/fresh.sh"])], long=True),
+            Part(
+                # The newest Python and compiler that Debian has, beside the oldest here.
+                "other-pythons",
+                2400,
+                [
+                    Step("debian 13", ["tools/fresh.sh", "--suite", "trixie", "test-python"]),
+                    Step("debian sid", ["tools/fresh.sh", "--suite", "sid", "test-python"]),
+                ],
+                long=True,
+            ),
         ]
     return all_parts
