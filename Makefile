@@ -42,7 +42,7 @@ test: setup-test ## all checks and tests; the last line counts them
 	@$(PY) tools/run_tests.py $(TEST_ARGS)
 
 test-python: setup-base ## the package and its tests alone; also on another Debian, with another Python
-	@$(PY) tools/run_tests.py --only python
+	@$(PY) tools/run_tests.py --only python --budget-scale 3
 
 test-long: ## test, then clang-tidy, fuzzers, many seeds, bars against their handicaps, a fresh Debian
 	@tools/setup.sh long
