@@ -212,6 +212,7 @@ void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
         const format::ShardIndex saved = checkpoint::stock_index(manifest);
         const std::unordered_map<std::string_view, std::string_view> where(index.weight_map.begin(),
                                                                            index.weight_map.end());
+        const std::size_t before = problems.size();
         for (const auto& [tensor, shard] : saved.weight_map) {
             const auto found = where.find(tensor);
             if (found == where.end() || found->second != shard) {
@@ -219,8 +220,8 @@ void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
                                     "the index for stock readers does not say where it is"});
             }
         }
-        if (index.total_bytes != saved.total_bytes ||
-            index.weight_map.size() != saved.weight_map.size()) {
+        if (problems.size() == before && (index.total_bytes != saved.total_bytes ||
+                                          index.weight_map.size() != saved.weight_map.size())) {
             problems.push_back({name, "", kNoOffset,
                                 "the index for stock readers says more tensors, or another size, "
                                 "than were saved"});

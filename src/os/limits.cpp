@@ -127,8 +127,11 @@ std::uint64_t memory_left(const std::string& limit, const std::string& taken,
     if (end == limit.c_str()) {
         return kUnlimited;  // "max", or no such file
     }
-    const std::uint64_t cache =
-        number_behind(statistics, "inactive_file") + number_behind(statistics, "active_file");
+    // Version 1 has those of the groups below, whose memory counts too, under other names.
+    const std::uint64_t cache = std::max(
+        number_behind(statistics, "inactive_file") + number_behind(statistics, "active_file"),
+        number_behind(statistics, "total_inactive_file") +
+            number_behind(statistics, "total_active_file"));
     const std::uint64_t kept = std::strtoull(taken.c_str(), nullptr, 10);
     return most - std::min(most, kept - std::min(kept, cache));
 }

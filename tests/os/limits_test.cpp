@@ -55,6 +55,7 @@ TEST(Limits, WhatIsLeftToAControlGroupCountsItsPageCacheAsFree) {
     EXPECT_EQ(memory_left("", "", ""), kUnlimited);
     EXPECT_EQ(memory_left("1000", "900", statistics), 350U);
     EXPECT_EQ(memory_left("1000", "900", ""), 100U);
+    EXPECT_EQ(memory_left("1000", "900", statistics + "total_inactive_file 300\n"), 400U);
     EXPECT_EQ(memory_left("600", "900", statistics), 0U);
     EXPECT_EQ(memory_left("1000", "100", statistics), 1000U);
 }
