@@ -85,11 +85,15 @@ debootstrap --variant=minbase --include=git,make,ca-certificates $suite "$root" 
 
 # The same sources, certificates and pip settings as this machine: a mirror is a fact of the network, not of the system.
 for f in /etc/apt/apt.conf.d/*proxy* /etc/apt/apt.conf; do bring "$f"; done
+served=()
 for f in /etc/apt/sources.list /etc/apt/sources.list.d/*; do # only those that serve this suite: others need keys of their own
     [ -e "$f" ] && grep -q "\b$suite\b" "$f" && grep -qF "$url" "$f" || continue
-    rm -f "$root/etc/apt/sources.list" # debootstrap's own, which has nothing of security or updates
-    bring "$f"
+    served+=("$f")
 done
+if [ ${#served[@]} -gt 0 ]; then
+    rm -f "$root/etc/apt/sources.list" # debootstrap's own, which has nothing of security or updates
+    for f in "${served[@]}"; do bring "$f"; done
+fi
 bring /etc/ssl/certs
 bring /usr/local/share/ca-certificates
 for f in /etc/pip.conf /etc/resolv.conf /etc/hosts; do bring "$f"; done

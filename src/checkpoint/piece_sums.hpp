@@ -4,7 +4,7 @@
 //
 // Whoever writes may set the pace. Sums are made several times as fast as a device writes, and all
 // of them at the beginning would take the cores, just then, from what brings the first bytes to the
-// device. And what was summed a moment ago is still in the cache for whoever has to copy it.
+// device.
 #pragma once
 
 #include "checkpoint/file_image.hpp"
