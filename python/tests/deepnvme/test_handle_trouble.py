@@ -52,7 +52,8 @@ FULL_DISK = """
     from penstock.deepnvme import aio_handle
     handle = aio_handle(1 << 20, 8, False, True, 1)
     small, large = torch.ones(1 << 20, dtype=torch.uint8), torch.ones(64 << 20, dtype=torch.uint8)
-    handle.async_pwrite(small, "disk/before")
+    handle.sync_pwrite(small, "disk/before")  # before the disk fills: two writes in flight race for the last blocks
+    handle.async_pread(torch.empty_like(small), "disk/before")
     handle.async_pwrite(large, "disk/large")
     try:
         print("wait gave", handle.wait())
