@@ -80,11 +80,11 @@ def _result(arguments, meter, size, operations):
 def transfer(arguments):
     """One tensor, whole. --memory=pinned: each engine's own locked tensor; tensor: as torch allocates it.
 
-    --fsync: both end in fsync. Handicaps: `in_pieces`, in blocks of 1 MiB, a pause of 1 ms after each; `copy`, the
-    bytes are copied thrice besides.
+    --repeat: so many times, for what is too little to be told from noise. --fsync: both end in fsync. Handicaps:
+    `in_pieces`, in blocks of 1 MiB, a pause of 1 ms after each; `copy`, the bytes are copied thrice besides.
     """
     torch = need("torch")
-    size, write = int(arguments["bytes"]), arguments["op"] == "write"
+    size, write, repeat = int(arguments["bytes"]), arguments["op"] == "write", int(arguments.get("repeat", "1"))
     handle = _handle(arguments)
     if arguments["memory"] == "pinned":
         tensor = handle.new_cpu_locked_tensor(size, torch.empty(0, dtype=torch.uint8))
@@ -97,21 +97,22 @@ def transfer(arguments):
     call = handle.sync_pwrite if write else handle.sync_pread
     back_memory(size)  # their op takes as much for a tensor that is not locked
     with Meter() as meter:
-        if arguments.get("handicap") == "in_pieces":
-            for at in range(0, size, _MIB):
-                call(tensor[at : at + _MIB], path, at)
-                time.sleep(0.001)
-        else:
-            call(tensor, path, 0)
-        if arguments.get("handicap") == "copy":
-            for _ in range(3):
-                tensor.clone()
+        for _ in range(repeat):
+            if arguments.get("handicap") == "in_pieces":
+                for at in range(0, size, _MIB):
+                    call(tensor[at : at + _MIB], path, at)
+                    time.sleep(0.001)
+            else:
+                call(tensor, path, 0)
+            if arguments.get("handicap") == "copy":
+                for _ in range(3):
+                    tensor.clone()
         if "fsync" in arguments:
             descriptor = os.open(path, os.O_RDONLY)
             os.fsync(descriptor)
             os.close(descriptor)
     assert Path(path).stat().st_size >= size
-    return _result(arguments, meter, size, 1)
+    return _result(arguments, meter, size * repeat, repeat)
 
 
 def many(arguments):

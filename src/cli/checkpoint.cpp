@@ -76,8 +76,9 @@ Examples:
 
 constexpr const char* kConvertFooter =
     R"(TARGET says the form: NAME.pt, NAME.safetensors, or else the folder of a store, which gets
-one checkpoint more. A file appears whole and durable under its name, or not at all. The
-state is held in memory meanwhile. What a form cannot hold is an error that names it.
+one checkpoint more. A file appears whole and durable under its name, or not at all. What a
+form cannot hold is an error that names it. Tensors are held in memory meanwhile; of those
+that do not fit the source is verified first, and then read again as it is written.
 
 Examples:
   penstock checkpoint convert runs/a model.pt                    torch.load() reads it
@@ -154,6 +155,10 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
     convert_->add_flag("--force", options_.force, "Replace a file that is there");
     convert_->add_flag("!--no-verify", options_.verify,
                        "Do not check the source's checksums before (files)");
+    convert_
+        ->add_option("--memory", options_.memory,
+                     "Tensors of more bytes are not held in memory (default: what is left of it)")
+        ->type_name("BYTES");
     add_common(*convert_, options_);
     convert_->footer(kConvertFooter);
 }

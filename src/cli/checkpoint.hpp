@@ -31,6 +31,7 @@ struct CheckpointOptions {
     bool force = false;         ///< convert: replace what is there
     bool tensors_only = false;  ///< convert: leave out what is no tensor
     bool verify = true;         ///< convert: the source first
+    std::string memory;         ///< convert: bytes of tensors that may be held; empty: what is left
     std::uint64_t step = 0;     ///< convert: of the new checkpoint
     bool step_given = false;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One form into another: all tensors into memory, verified, then out through the writer of the
-// form.
+// One form into another: all tensors, verified, out through the writer of the form.
 #include "base/align.hpp"
+#include "base/raise.hpp"
 #include "base/units.hpp"
 #include "checkpoint/file_image.hpp"
 #include "checkpoint/file_writer.hpp"
@@ -11,6 +11,7 @@
 #include "cli/checkpoint_json.hpp"
 #include "cli/checkpoint_source.hpp"
 #include "cli/json_output.hpp"
+#include "cli/mapped_source.hpp"
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
@@ -22,6 +23,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -39,9 +41,22 @@ constexpr std::uint64_t kMemoryAlignment = 4096;
                 fmt::format("{} cannot hold {}", target, what));
 }
 
+std::uint64_t memory_that_may_be_taken(const CheckpointOptions& options) {
+    return options.memory.empty() ? os::available_memory()
+                                  : base::unwrap(base::parse_bytes(options.memory));
+}
+
+enum class Form : std::uint8_t { kTorch, kSafetensors, kStore };
+
 bool ends_with_any(const std::string& name, std::initializer_list<std::string_view> ends) {
     return std::any_of(ends.begin(), ends.end(),
                        [&](std::string_view end) { return name.ends_with(end); });
+}
+
+Form form_named(const std::string& target) {
+    return ends_with_any(target, {".pt", ".pth", ".bin", ".ckpt"}) ? Form::kTorch
+           : target.ends_with(".safetensors")                      ? Form::kSafetensors
+                                                                   : Form::kStore;
 }
 
 class Conversion {
@@ -50,43 +65,50 @@ public:
                const CheckpointOptions& options)
         : engine_(std::move(engine)), source_(source), options_(options) {}
 
-    /// The whole source, in memory. Throws when there is not enough of that, before it is read.
+    /// All tensors, sound: in memory, or where they are when there is not enough of that.
     void load(Progress& shown) {
         std::uint64_t total = 0;
         for (const SourceTensor& t : source_.tensors()) {
             total += base::align_up(t.bytes, kMemoryAlignment);
         }
-        if (const std::uint64_t available = os::available_memory(); total > available) {
-            throw Error(ErrorCode::kOutOfMemory, 0, "convert", source_.path(), kNoOffset,
-                        fmt::format("{}: a conversion holds all tensors in memory, {}, and {} are "
-                                    "available; convert it on a machine with more",
-                                    source_.path(), base::format_bytes(total),
-                                    base::format_bytes(available)));
+        const bool fits = total <= memory_that_may_be_taken(options_);
+        if (source_.checks_reads() ? !fits : options_.verify) {
+            verify(shown);
         }
-        if (options_.verify && !source_.checks_reads()) {
-            const Verified found = source_.verify(told_by(shown, "verified"));
-            if (!found.problems.empty()) {
-                const CheckpointProblem& first = found.problems.front();
-                throw Error(
-                    ErrorCode::kDamaged, 0, "convert", first.path, first.offset,
-                    fmt::format(
-                        "{}{}: {}; penstock checkpoint verify says more, "
-                        "--no-verify converts it all the same",
-                        first.path,
-                        first.tensor.empty() ? "" : ", tensor " + format::shown(first.tensor),
-                        first.message));
-            }
+        if (fits) {
+            hold(total, shown);
+        } else {
+            mapped_.emplace(source_);
+            data_ = mapped_->tensors();
         }
-        memory_ = pool_.take(std::max(total, kMemoryAlignment));
-        std::uint64_t at = 0;
-        for (const SourceTensor& t : source_.tensors()) {
-            by_name_.emplace(t.name, data_.size());
-            data_.push_back(memory_.bytes().subspan(at, t.bytes));
-            at += base::align_up(t.bytes, kMemoryAlignment);
+        for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
+            by_name_.emplace(source_.tensors()[i].name, i);
         }
-        source_.read_all(data_, told_by(shown, "read"));
     }
 
+    [[nodiscard]] bool is_held() const { return !mapped_; }
+
+    void write(const std::string& target, Form form, Progress& shown) {
+        try {
+            switch (form) {
+                case Form::kTorch:
+                    return to_torch(target, shown);
+                case Form::kSafetensors:
+                    return to_safetensors(target, shown);
+                case Form::kStore:
+                    return to_store(target, shown);
+            }
+        } catch (const Error& error) {
+            if (mapped_) {
+                mapped_->explain(error);
+            }
+            throw;
+        }
+    }
+
+    [[nodiscard]] const std::string& written() const { return written_; }
+
+private:
     [[nodiscard]] checkpoint::Skeleton skeleton() const {
         std::vector<CheckpointTensor> tensors;
         for (const SourceTensor& t : source_.tensors()) {
@@ -107,8 +129,7 @@ public:
         stem = stem.substr(0, stem.rfind('.'));
         FileImage image = FileImage::torch_zip(skeleton.tree, stem.empty() ? "archive" : stem,
                                                std::move(payloads));
-        checkpoint::save_file(*engine_, FileSystem::local(), target, image,
-                              told_by(shown, "written"));
+        checkpoint::save_file(*engine_, FileSystem::local(), target, image, written_by(shown));
     }
 
     void to_safetensors(const std::string& target, Progress& shown) {
@@ -125,8 +146,7 @@ public:
         }
         FileImage image =
             FileImage::safetensors(std::move(tensors), std::move(metadata), std::move(payloads));
-        checkpoint::save_file(*engine_, FileSystem::local(), target, image,
-                              told_by(shown, "written"));
+        checkpoint::save_file(*engine_, FileSystem::local(), target, image, written_by(shown));
     }
 
     void to_store(const std::string& target, Progress& shown) {
@@ -141,12 +161,44 @@ public:
         const std::uint64_t step = options_.step_given         ? options_.step
                                    : source_.info() != nullptr ? source_.info()->step
                                                                : 0;
-        written_ = store.save(state, {.step = step, .progress = told_by(shown, "written")}).path;
+        written_ = store.save(state, {.step = step, .progress = written_by(shown)}).path;
     }
 
-    [[nodiscard]] const std::string& written() const { return written_; }
+    void verify(Progress& shown) {
+        const Verified found = source_.verify(told_by(shown, "verified"));
+        if (!found.problems.empty()) {
+            const CheckpointProblem& first = found.problems.front();
+            throw Error(
+                ErrorCode::kDamaged, 0, "convert", first.path, first.offset,
+                fmt::format(
+                    "{}{}: {}; penstock checkpoint verify says more{}", first.path,
+                    first.tensor.empty() ? "" : ", tensor " + format::shown(first.tensor),
+                    first.message,
+                    source_.checks_reads() ? "" : ", --no-verify converts it all the same"));
+        }
+    }
 
-private:
+    void hold(std::uint64_t total, Progress& shown) {
+        memory_ = pool_.take(std::max(total, kMemoryAlignment));
+        std::vector<std::span<std::byte>> into;
+        std::uint64_t at = 0;
+        for (const SourceTensor& t : source_.tensors()) {
+            into.push_back(memory_.bytes().subspan(at, t.bytes));
+            at += base::align_up(t.bytes, kMemoryAlignment);
+        }
+        source_.read_all(into, told_by(shown, "read"));
+        data_.assign(into.begin(), into.end());
+    }
+
+    [[nodiscard]] penstock::Progress written_by(Progress& shown) const {
+        return [this, tell = told_by(shown, "written")](std::uint64_t done, std::uint64_t total) {
+            if (mapped_) {
+                mapped_->check();
+            }
+            return tell(done, total);
+        };
+    }
+
     // The state as names and tensors; an error where it is more than that.
     [[nodiscard]] std::vector<std::pair<std::string, std::size_t>> flat(
         const std::string& target) const {
@@ -195,7 +247,8 @@ private:
     const CheckpointOptions& options_;
     MemoryPool pool_;
     Buffer memory_;
-    std::vector<std::span<std::byte>> data_;  // of each tensor
+    std::optional<MappedSource> mapped_;
+    std::vector<std::span<const std::byte>> data_;  // of each tensor
     std::unordered_map<std::string_view, std::size_t> by_name_;
     std::string written_;
 };
@@ -205,9 +258,8 @@ private:
 int checkpoint_convert(const CheckpointOptions& options, std::span<const std::string> command) {
     JsonOutput json("--json", options.json);
     const std::string& target = options.other;
-    const bool torch = ends_with_any(target, {".pt", ".pth", ".bin", ".ckpt"});
-    const bool safetensors = target.ends_with(".safetensors");
-    if ((torch || safetensors) && !options.force &&
+    const Form form = form_named(target);
+    if (form != Form::kStore && !options.force &&
         checkpoint::is_there(FileSystem::local(), target)) {
         throw Error(ErrorCode::kInvalidArgument, 0, "convert", target, kNoOffset,
                     fmt::format("{}: it is there already; --force replaces it", target));
@@ -217,23 +269,19 @@ int checkpoint_convert(const CheckpointOptions& options, std::span<const std::st
     Progress shown;
     Conversion conversion(engine, *source, options);
     conversion.load(shown);
-    if (torch) {
-        conversion.to_torch(target, shown);
-    } else if (safetensors) {
-        conversion.to_safetensors(target, shown);
-    } else {
-        conversion.to_store(target, shown);
-    }
+    conversion.write(target, form, shown);
     shown.clear();
     const std::string& made = conversion.written().empty() ? target : conversion.written();
-    fmt::print(json.text_stream(), "{}: {}, {}, from {}\n", made,
+    fmt::print(json.text_stream(), "{}: {}, {}, from {}{}\n", made,
                counted(source->tensors().size(), "tensor"), base::format_bytes(source->bytes()),
-               source->path());
+               source->path(),
+               conversion.is_held() ? "" : ", which was read twice for want of memory");
     json.write({{"command", words_of(command)},
                 {"source", source->path()},
                 {"target", made},
                 {"tensors", source->tensors().size()},
-                {"tensor_bytes", source->bytes()}});
+                {"tensor_bytes", source->bytes()},
+                {"held_in_memory", conversion.is_held()}});
     return 0;
 }
 

@@ -108,6 +108,13 @@ std::uint64_t CheckpointSource::bytes() const {
     return total;
 }
 
+std::string CheckpointSource::path_of(const SourceTensor& tensor) const {
+    if (info() != nullptr) {
+        return checkpoint::join(path_, tensor.file);
+    }
+    return path_.substr(0, path_.rfind('/') + 1) + tensor.file;
+}
+
 PathForm form_of(const std::string& path) {
     const FileSystem files = FileSystem::local();
     const FileStatus status = files.status(files.resolve(path));

@@ -50,6 +50,8 @@ public:
         return metadata_;
     }
     [[nodiscard]] std::uint64_t bytes() const;
+    /// Of the file that has a tensor's bytes.
+    [[nodiscard]] std::string path_of(const SourceTensor& tensor) const;
     /// What is known of it as a checkpoint of a store.
     [[nodiscard]] virtual const CheckpointInfo* info() const { return nullptr; }
     [[nodiscard]] virtual const checkpoint::Manifest* manifest() const { return nullptr; }
