@@ -80,11 +80,14 @@ url=$(mirror "$suite")
 [ -n "$url" ] || url=$(mirror bookworm)
 [ -n "$url" ] || { echo "no source for $suite in /etc/apt; is this machine's mirror elsewhere?"; exit 1; }
 echo "[fresh] debootstrap $suite (minbase, git, make)"
-debootstrap --variant=minbase --include=git,make,ca-certificates $suite "$root" "$url" >"$top/build/fresh.log" 2>&1 ||
+script=() # suites that debootstrap has not heard of are made as unstable is
+[ -e "${DEBOOTSTRAP_DIR:-/usr/share/debootstrap}/scripts/$suite" ] || script=("${DEBOOTSTRAP_DIR:-/usr/share/debootstrap}/scripts/sid")
+debootstrap --variant=minbase --include=git,make,ca-certificates "$suite" "$root" "$url" "${script[@]}" \
+    >"$top/build/fresh.log" 2>&1 ||
     { tail -n 20 "$top/build/fresh.log"; echo "debootstrap failed; all of it in build/fresh.log"; exit 1; }
 
 # The same sources, certificates and pip settings as this machine: a mirror is a fact of the network, not of the system.
-for f in /etc/apt/apt.conf.d/*proxy* /etc/apt/apt.conf; do bring "$f"; done
+while IFS= read -r f; do bring "$f"; done < <(grep -lisE 'proxy|check-valid-until' /etc/apt/apt.conf /etc/apt/apt.conf.d/*)
 served=()
 for f in /etc/apt/sources.list /etc/apt/sources.list.d/*; do # only those that serve this suite: others need keys of their own
     [ -e "$f" ] && grep -q "\b$suite\b" "$f" && grep -qF "$url" "$f" || continue

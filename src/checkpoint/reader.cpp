@@ -15,6 +15,7 @@
 #include <penstock/memory.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <unordered_map>

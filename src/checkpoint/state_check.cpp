@@ -7,6 +7,7 @@
 #include "format/json.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory_resource>
 #include <string>

@@ -15,6 +15,7 @@
 #include "format/torch_types.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -297,12 +298,11 @@ private:
             plain(first) && std::all_of(look.others.begin(), look.others.end(), [&](const auto& o) {
                 return same_view(first, tree_.tensors[o.first]);
             });
-        if (covers(look.tensor)) {
-            look.stands_for = look.tensor;
-        } else if (other != look.others.end()) {
+        const bool all = covers(look.tensor);
+        if (!all && other != look.others.end()) {
             look.stands_for = other->first;
             look.name = std::move(other->second);
-        } else if (alone) {
+        } else if (all || alone) {
             look.stands_for = look.tensor;
         }
         if (look.stands_for) {

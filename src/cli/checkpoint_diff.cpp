@@ -12,6 +12,7 @@
 #include <penstock/memory.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>

@@ -11,6 +11,7 @@
 #include "format/fault.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <ctime>

@@ -42,7 +42,7 @@ protected:
         std::vector<std::string> paths;
         for (const std::string& name : rig_.files().list(folder)) {
             if (name.ends_with(".safetensors") || name == "manifest.json") {
-                paths.push_back(folder + "/" + name);
+                paths.push_back(fmt::format("{}/{}", folder, name));
             }
         }
         return paths;
