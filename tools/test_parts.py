@@ -230,5 +230,12 @@ def parts(long=False):
                 [Step("debian 13", ["tools/fresh.sh", "--suite", "trixie", "test-python"])],
                 long=True,
             ),
+            Part(
+                # Python 3.14, which starts processes another way, and GCC 16.
+                "debian-14",
+                1800,
+                [Step("debian 14", ["tools/fresh.sh", "--suite", "forky", "test-python"])],
+                long=True,
+            ),
         ]
     return all_parts

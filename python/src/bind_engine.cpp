@@ -467,7 +467,10 @@ void bind_engine(nb::module_& m) {
             nb::sig("def __enter__(self) -> Engine"))
         .def(
             "__exit__", [](EngineObject& e, nb::args) { close_engine(e); },
-            nb::sig("def __exit__(self, *exc: object) -> None"));
+            nb::sig("def __exit__(self, *exc: object) -> None"))
+        .def(
+            "__reduce__", [](nb::handle) { cannot_pickle("Engine", "its options"); },
+            nb::sig("def __reduce__(self) -> str"));
     bind_methods(engine);
     bind_functions(m);
 }

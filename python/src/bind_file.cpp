@@ -200,6 +200,9 @@ void bind_file(nb::module_& m) {
         .def(
             "__exit__", [](FileObject& f, nb::args) { close_file(f); },
             nb::sig("def __exit__(self, *exc: object) -> None"))
+        .def(
+            "__reduce__", [](nb::handle) { cannot_pickle("File", "its path"); },
+            nb::sig("def __reduce__(self) -> str"))
         .def("__repr__", represent_file);
 }
 

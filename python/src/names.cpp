@@ -48,4 +48,11 @@ void raise_type(const std::string& message) {
     throw nb::type_error(message.c_str());
 }
 
+void cannot_pickle(const std::string& what, const std::string& instead) {
+    raise_type("cannot pickle a penstock." + what + ": pass " + instead +
+               " and make one in the process that uses it. (Processes that are spawned, or come "
+               "from a forkserver, which is the default from Python 3.14 on, get what they are to "
+               "work on pickled.)");
+}
+
 }  // namespace penstock::python

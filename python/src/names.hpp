@@ -53,5 +53,7 @@ private:
 
 [[noreturn]] void raise_value(const std::string& message);
 [[noreturn]] void raise_type(const std::string& message);
+/// TypeError: a `what` lives in its process; others are to be given `instead` of it.
+[[noreturn]] void cannot_pickle(const std::string& what, const std::string& instead);
 
 }  // namespace penstock::python

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals, forks and the end of the interpreter, each in a process of its own."""
 
+import copy
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -234,42 +236,52 @@ def test_multiprocessing(tmp_path, method):
         assert pool.map(_square, [path] * 8) == [b"12345678"] * 8
 
 
-def test_dataloader_workers(run_script):
-    pytest.importorskip("torch")
-    out = run_script(
-        """
-        import torch, penstock
-        ROWS, WIDTH = 128, 1024
+DATALOADER = """
+    import sys, torch, penstock
+    ROWS, WIDTH, METHOD = 128, 1024, sys.argv[1]
+
+    class Rows(torch.utils.data.Dataset):
+        def __init__(self, fail=False):
+            self.fail = fail
+            self.file = penstock.File("table") if METHOD == "fork" else "table"
+        def __len__(self):
+            return ROWS
+        def __getitem__(self, i):
+            if i == 13 and self.fail:
+                penstock.read(self.file, bytearray(10), 1 << 30)
+            row = torch.empty(WIDTH)
+            penstock.read(self.file, row, i * WIDTH * 4)
+            return row
+
+    def load(rows, workers):
+        return torch.utils.data.DataLoader(rows, batch_size=32, num_workers=workers, multiprocessing_context=METHOD)
+
+    if __name__ == "__main__":
         table = torch.arange(ROWS * WIDTH, dtype=torch.float32).reshape(ROWS, WIDTH)
         penstock.write("table", table)
         background = penstock.read_async("table", torch.empty_like(table))  # in flight while workers start
-
-        class Rows(torch.utils.data.Dataset):
-            def __init__(self):
-                self.file = penstock.File("table")
-            def __len__(self):
-                return ROWS
-            def __getitem__(self, i):
-                if i == 13 and fail:
-                    penstock.read(self.file, bytearray(10), 1 << 30)
-                row = torch.empty(WIDTH)
-                penstock.read(self.file, row, i * WIDTH * 4)
-                return row
-
-        fail = False
-        loader = torch.utils.data.DataLoader(Rows(), batch_size=32, num_workers=2)
-        assert torch.equal(torch.cat(list(loader)), table)
+        assert torch.equal(torch.cat(list(load(Rows(), 2))), table)
         penstock.read("table", torch.empty_like(table))
         background.wait()
-        fail = True
         try:
-            list(torch.utils.data.DataLoader(Rows(), batch_size=32, num_workers=1))
+            list(load(Rows(fail=True), 1))
         except penstock.EndOfFile as error:
             print("told:", "1073741824" in str(error))
-        """,
-        timeout_s=120,
-    )
-    assert out == "told: True\n"
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_dataloader_workers(run_script, method):
+    pytest.importorskip("torch")
+    assert run_script(DATALOADER, method, timeout_s=120) == "told: True\n"
+
+
+def test_what_lives_in_a_process_says_what_to_pass_instead(tmp_path):
+    penstock.write(tmp_path / "f", b"12345678")
+    with penstock.File(tmp_path / "f") as file, pytest.raises(TypeError, match="penstock.File: pass its path"):
+        pickle.dumps(file)
+    with penstock.Engine() as engine, pytest.raises(TypeError, match="penstock.Engine: pass its options"):
+        copy.deepcopy(engine)
 
 
 def test_import_is_light():
