@@ -3,6 +3,7 @@
 
 #include "base/raise.hpp"
 #include "base/unique_fd.hpp"
+#include "format/fault.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -104,7 +105,7 @@ MappedSource::MappedSource(const CheckpointSource& source) : source_path_(source
             throw Error(ErrorCode::kDamaged, 0, "mmap", file.path(), t.offset,
                         fmt::format("{}: it has become shorter: {} bytes, and tensor {} ends at "
                                     "byte {}",
-                                    file.path(), bytes, t.name, t.offset + t.bytes));
+                                    file.path(), bytes, format::shown(t.name), t.offset + t.bytes));
         }
         tensors_.push_back(file.bytes().subspan(t.offset, t.bytes));
     }
