@@ -153,8 +153,9 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
     convert_->add_flag("--tensors-only", options_.tensors_only,
                        "Leave out what is no tensor, instead of an error");
     convert_->add_flag("--force", options_.force, "Replace a file that is there");
-    convert_->add_flag("!--no-verify", options_.verify,
-                       "Do not check the source's checksums before (files)");
+    convert_->add_flag(
+        "!--no-verify", options_.verify,
+        "Do not verify the source before (stores that fit into memory are all the same)");
     convert_
         ->add_option("--memory", options_.memory,
                      "Tensors of more bytes are not held in memory (default: what is left of it)")

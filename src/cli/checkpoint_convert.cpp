@@ -72,7 +72,7 @@ public:
             total += base::align_up(t.bytes, kMemoryAlignment);
         }
         const bool fits = total <= memory_that_may_be_taken(options_);
-        if (source_.checks_reads() ? !fits : options_.verify) {
+        if (options_.verify && !(fits && source_.checks_reads())) {
             verify(shown);
         }
         if (fits) {
@@ -170,11 +170,11 @@ private:
             const CheckpointProblem& first = found.problems.front();
             throw Error(
                 ErrorCode::kDamaged, 0, "convert", first.path, first.offset,
-                fmt::format(
-                    "{}{}: {}; penstock checkpoint verify says more{}", first.path,
-                    first.tensor.empty() ? "" : ", tensor " + format::shown(first.tensor),
-                    first.message,
-                    source_.checks_reads() ? "" : ", --no-verify converts it all the same"));
+                fmt::format("{}{}: {}; penstock checkpoint verify says more, --no-verify converts "
+                            "it all the same",
+                            first.path,
+                            first.tensor.empty() ? "" : ", tensor " + format::shown(first.tensor),
+                            first.message));
         }
     }
 
@@ -274,8 +274,7 @@ int checkpoint_convert(const CheckpointOptions& options, std::span<const std::st
     const std::string& made = conversion.written().empty() ? target : conversion.written();
     fmt::print(json.text_stream(), "{}: {}, {}, from {}{}\n", made,
                counted(source->tensors().size(), "tensor"), base::format_bytes(source->bytes()),
-               source->path(),
-               conversion.is_held() ? "" : ", which was read twice for want of memory");
+               source->path(), conversion.is_held() ? "" : ", which did not fit into memory");
     json.write({{"command", words_of(command)},
                 {"source", source->path()},
                 {"target", made},

@@ -32,7 +32,8 @@ public:
             const CheckpointTensor& t = checkpoint_.tensors()[i];
             const checkpoint::Slice& slice = manifest_.tensors[i].slices[0];
             tensors_.push_back({t.name, t.dtype, t.shape, t.bytes,
-                                manifest_.shards[slice.shard].file, slice.begin});
+                                manifest_.shards[slice.shard].file, slice.begin,
+                                manifest_.tensors[i].slices.size() == 1});
         }
     }
 

@@ -26,6 +26,7 @@ struct SourceTensor {
     std::uint64_t bytes = 0;
     std::string file;          ///< its name, in the source's folder
     std::uint64_t offset = 0;  ///< of its first byte, in the file
+    bool in_one_piece = true;  ///< else these are of its first slice
 };
 
 struct Verified {

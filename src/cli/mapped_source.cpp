@@ -95,6 +95,13 @@ MappedSource::MappedSource(const CheckpointSource& source) : source_path_(source
             tensors_.emplace_back();
             continue;
         }
+        if (!t.in_one_piece) {
+            throw Error(ErrorCode::kOutOfMemory, 0, "convert", source.path(), kNoOffset,
+                        fmt::format("{}: tensor {} was saved in slices, which have to be put "
+                                    "together in memory, and there is not enough; convert it on a "
+                                    "machine with more",
+                                    source.path(), format::shown(t.name)));
+        }
         const auto [found, is_new] = by_path.try_emplace(source.path_of(t), nullptr);
         if (is_new) {
             found->second = &files_.emplace_back(found->first);

@@ -55,6 +55,16 @@ TEST_F(MappedSourceTest, HasTheBytesOfEachTensor) {
     EXPECT_EQ(told(mapped), "");
 }
 
+TEST_F(MappedSourceTest, ATensorInSlicesIsRefused) {
+    const auto bytes = std::as_bytes(std::span(values_)).first(4);
+    State state;
+    state.tensors.push_back({"g", "U8", {4}, bytes, {8}, {0}});
+    state.tensors.push_back({"g", "U8", {4}, bytes, {8}, {4}});
+    CheckpointStore(engine_, FileSystem::local(), {folder_ / "sliced"}).save(state);
+    const auto sliced = open_source(engine_, folder_ / "sliced");
+    EXPECT_THROW(MappedSource{*sliced}, Error);
+}
+
 TEST_F(MappedSourceTest, AFileThatShrinksIsAnErrorAndNoEndOfTheProgram) {
     const MappedSource mapped(*source_);
     std::filesystem::resize_file(shard_, 4096);
