@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock import _core, _state
+from penstock import _core, _shards, _state
 from penstock._progress import Progress, reporter
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def save_async(
     """Saves a state to a file as save() does, and returns when training may change its tensors again: a copy of them is
     made on all cores, and written behind the caller's back. Several saves may be in flight; they are done in order.
 
-    obj, f, metadata: as for save().
+    obj, f, metadata: as for save(); f is the path of one file, not of an index of shards.
     copy: False: no copy is made, and the caller promises to leave the tensors alone until
         `pending.wait_before_update()` returns.
     progress: True, or called with (done, total) in bytes, while somebody waits for it.
@@ -51,6 +51,11 @@ def save_async(
 
     Raises as save() for what cannot be saved, and what an earlier save_async() failed with when nobody asked for its
     result; then this save was not begun. A failure later is raised by `result()`. Safe to call from several threads."""
+    if _state._path(f, "save_async").endswith(_shards.INDEX):
+        raise ValueError(
+            f"save_async: '{os.fsdecode(f)}': an index of shards is written by save() alone; give the path of one file "
+            "(.safetensors, .pt), or use CheckpointStore.save_async, whose checkpoints have an index"
+        )
     path, image = _state._image_of(obj, f, metadata)
     return _file_saver().save(image, path, copy, reporter(progress, "save"))
 

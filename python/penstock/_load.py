@@ -14,10 +14,10 @@ import io
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock import _core, _state
+from penstock import _core, _into, _shards, _state
 from penstock._errors import Damaged, EndOfFile
 from penstock._state import _located, _selection, _torch
 
@@ -25,6 +25,7 @@ _format = _core._format
 
 _PAGE = mmap.PAGESIZE
 _HUGE = 2 << 20
+_HEADER_BYTES_MAX = 100_000_000  # that .safetensors allows
 # Of these, and no others, fileno() is the file that read() reads.
 _REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
@@ -42,11 +43,16 @@ class Source:
         return isinstance(self.handle, bytes)
 
     def head(self) -> bytes:
-        return self.handle[:4] if self.in_memory else os.pread(self.handle, 4, self.base)
+        return self.handle[:9] if self.in_memory else os.pread(self.handle, 9, self.base)
 
     def is_pt(self) -> bool:
+        """A pickle begins with 0x80, and so does the length of many a header of .safetensors; but no pickle of torch,
+        and no zip, is one of a length that is allowed."""
         head = self.head()
-        return head == b"PK\x03\x04" or head[:1] == b"\x80"
+        named = self.path.endswith(".safetensors")
+        if int.from_bytes(head[:8], "little") <= _HEADER_BYTES_MAX and (named or head[8:] == b"{"):
+            return False
+        return head.startswith(b"PK\x03\x04") or head[:1] == b"\x80"
 
     def engine_file(self) -> Any:
         """The same file, opened by the engine: what the path names may have been replaced meanwhile."""
@@ -191,41 +197,20 @@ def _read(
 # ---- tensors
 
 
-def tensors(obj: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """Those of a state, under their places joined by dots."""
-    if isinstance(obj, _torch().Tensor):
-        yield name, obj
-    elif isinstance(obj, (dict, list, tuple)) and id(obj) not in seen:
-        seen.add(id(obj))
-        for key, value in obj.items() if isinstance(obj, dict) else enumerate(obj):
-            yield from tensors(value, f"{name}.{key}" if name else str(key), seen)
-
-
-def _stretch(view: Any) -> tuple[int, int]:
-    """The bytes of its storage that a tensor covers, from its first element to its last."""
-    if view.numel() == 0:
-        return 0, 0
-    elements = 1 + sum((n - 1) * step for n, step in zip(view.shape, view.stride(), strict=True))
-    size = view.element_size()
-    return view.storage_offset() * size, elements * size
-
-
-def _tensor_over(storage: Any, like: Any) -> Any:
-    """A tensor as `like`, over a storage that begins with its first element."""
+def view_of(storage: Any, like: Any, begin: int | None = None) -> Any:
+    """A tensor as `like` on another storage, there from element `begin` on, or from the one that it has on its own."""
     torch = _torch()
-    out = torch.empty(0, dtype=like.dtype, device=storage.device).set_(storage, 0, like.shape, like.stride())
-    if like.is_conj():
-        out = out.conj()
-    if like.is_neg():
-        out = torch._neg_view(out)
-    return out
+    begin = like.storage_offset() if begin is None else begin
+    out = torch.empty(0, dtype=like.dtype, device=storage.device).set_(storage, begin, like.shape, like.stride())
+    out = out.conj() if like.is_conj() else out
+    return torch._neg_view(out) if like.is_neg() else out
 
 
 def _placed(tensor: Any, map_location: Any, location: str = "cpu") -> Any:
     if map_location is None and location == "cpu":
         return tensor
     storage = _located(tensor.untyped_storage(), location, map_location)
-    return tensor if storage.device == tensor.device else _tensor_over(storage, tensor)
+    return tensor if storage.device == tensor.device else view_of(storage, tensor, 0)
 
 
 class Wish:
@@ -235,7 +220,7 @@ class Wish:
     def __init__(self, name: str, view: Any, begin: int, size: int, crc: int = 0, number: int = -1) -> None:
         self.name, self.view = name, view
         self.begin, self.size, self.crc, self.number = begin, size, crc, number
-        self.first, self.length = _stretch(view)
+        self.first, self.length = _into.stretch(view)
 
     def whole_pieces(self, piece_bytes: int) -> tuple[int, int]:
         """(begin, bytes) in the storage of what must be read so that it can be checked."""
@@ -246,7 +231,7 @@ class Wish:
         return begin, min(end, self.size) - begin
 
 
-def _fetch(source: Source, wishes: list[Wish], sums: Any, mapped: bool, report: Any) -> dict[str, Any]:
+def _fetch(source: Source, wishes: list[Wish], sums: Any, mapped: bool, report: Any) -> list[Any]:
     """A tensor of its own for each wish."""
     piece_bytes = sums.piece_bytes if sums is not None and not mapped else 0
     pieces = [wish.whole_pieces(piece_bytes) for wish in wishes]
@@ -260,28 +245,15 @@ def _fetch(source: Source, wishes: list[Wish], sums: Any, mapped: bool, report: 
             crc = wish.crc if size == wish.size else 0
             rows.append((offset, memory.address(i), size, crc, wish.number))
         _read(source, rows, sums, True, report, lambda i: f"tensor {wishes[i].name!r}")
-    out = {}
+    out = []
     for i, (wish, (begin, _)) in enumerate(zip(wishes, pieces, strict=True)):
-        tensor = _tensor_over(memory.storage(i, wish.first - begin, wish.length), wish.view)
+        tensor = view_of(memory.storage(i, wish.first - begin, wish.length), wish.view, 0)
         # What lies between its elements is not its own.
-        out[wish.name] = tensor if tensor.numel() * tensor.element_size() == wish.length else tensor.clone()
+        out.append(tensor if tensor.numel() * tensor.element_size() == wish.length else tensor.clone())
     return out
 
 
 # ---- into tensors that exist
-
-
-def _check_into(path: str, name: str, tensor: Any, dtype: Any, shape: Iterable[int]) -> None:
-    torch = _torch()
-    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
-        raise TypeError(f"load: into[{name!r}]: this is a {type(tensor).__name__}; give dense tensors")
-    if tensor.device.type == "meta":
-        raise ValueError(f"load: into[{name!r}] is on the meta device and has no memory; give it some (to_empty())")
-    if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
-        raise ValueError(
-            f"load: into[{name!r}] is {tensor.dtype} of {list(tensor.shape)}, and in '{path}' it is {dtype} of "
-            f"{list(shape)}; nothing was read"
-        )
 
 
 def _plain(tensor: Any) -> bool:
@@ -289,22 +261,25 @@ def _plain(tensor: Any) -> bool:
     return bool(tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg())
 
 
-def _fill(source: Source, wishes: list[Wish], into: dict[str, Any], sums: Any, report: Any) -> None:
+def _fill(source: Source, wishes: list[Wish], into: list[Any], sums: Any, report: Any) -> None:
     """Straight into memory where a tensor is all of its storage in the file; by way of other memory where not."""
-    direct, others = [], []
-    for wish in wishes:
-        target = into[wish.name]
+    direct: dict[tuple[int, int, int], tuple[Wish, Any]] = {}
+    others: list[tuple[Wish, Any]] = []
+    for wish, target in zip(wishes, into, strict=True):
         whole = wish.first == 0 and wish.length == wish.size and _plain(wish.view)
-        (direct if whole and target.device.type == "cpu" and _plain(target) else others).append(wish)
-    rows = [(w.begin, into[w.name].data_ptr(), w.length, w.crc, w.number) for w in direct]
-    _read(source, rows, sums, False, report, lambda i: f"tensor {direct[i].name!r}")
-    torch = _torch()
-    with torch.no_grad():
-        for name, tensor in _fetch_whole(source, others, sums).items():
-            into[name].copy_(tensor)
+        if whole and target.device.type == "cpu" and _plain(target):
+            direct[wish.begin, target.data_ptr(), wish.length] = wish, target  # once, where two are one
+        else:
+            others.append((wish, target))
+    rows = [(*place, wish.crc, wish.number) for place, (wish, _) in direct.items()]
+    named = [wish.name for wish, _ in direct.values()]
+    _read(source, rows, sums, False, report, lambda i: f"tensor {named[i]!r}")
+    with _torch().no_grad():
+        for tensor, (_, target) in zip(_fetch_whole(source, [w for w, _ in others], sums), others, strict=True):
+            target.copy_(tensor)
 
 
-def _fetch_whole(source: Source, wishes: list[Wish], sums: Any) -> dict[str, Any]:
+def _fetch_whole(source: Source, wishes: list[Wish], sums: Any) -> list[Any]:
     """Views of storages that are read whole, so that their CRCs can be checked."""
     if sums is not None or not wishes:
         return _fetch(source, wishes, sums, False, None)
@@ -313,50 +288,11 @@ def _fetch_whole(source: Source, wishes: list[Wish], sums: Any) -> dict[str, Any
     rows = [(begin, memory.address(i), size, crc, -1) for i, (begin, size, crc) in enumerate(storages)]
     _read(source, rows, None, True, None, lambda i: f"the storage of tensor {_first_of(wishes, storages[i]).name!r}")
     made = {key: memory.storage(i, 0, key[1]) for i, key in enumerate(storages)}
-    torch = _torch()
-    out = {}
-    for w in wishes:
-        tensor = torch.empty(0, dtype=w.view.dtype)
-        tensor.set_(made[w.begin, w.size, w.crc], w.view.storage_offset(), w.view.shape, w.view.stride())
-        tensor = tensor.conj() if w.view.is_conj() else tensor
-        out[w.name] = torch._neg_view(tensor) if w.view.is_neg() else tensor
-    return out
+    return [view_of(made[w.begin, w.size, w.crc], w.view) for w in wishes]
 
 
 def _first_of(wishes: list[Wish], storage: tuple[int, int, int]) -> Wish:
     return next(w for w in wishes if (w.begin, w.size, w.crc) == storage)
-
-
-def _replaced(obj: Any, by: dict[int, Any], done: dict[int, Any]) -> Any:
-    """The state with other tensors in the place of its own."""
-    if id(obj) in by:
-        return by[id(obj)]
-    if id(obj) in done:
-        return done[id(obj)]
-    if isinstance(obj, dict):
-        done[id(obj)] = obj
-        for key in obj:
-            obj[key] = _replaced(obj[key], by, done)
-    elif isinstance(obj, list):
-        done[id(obj)] = obj
-        obj[:] = [_replaced(item, by, done) for item in obj]
-    elif type(obj) is tuple:
-        made = tuple(_replaced(item, by, done) for item in obj)
-        done[id(obj)] = obj = obj if all(a is b for a, b in zip(made, obj, strict=True)) else made
-    return obj
-
-
-def _same_names(path: str, there: Iterable[str], into: Mapping[str, Any], chosen: Iterable[str] | None) -> None:
-    names = set(there)
-    missing = [name for name in into if name not in names] if chosen is None else []
-    if missing:
-        raise KeyError(f"load: into: '{path}' has no tensor {missing[0]!r} ({len(missing)} such); nothing was read")
-    lacking = [name for name in (names if chosen is None else chosen) if name not in into]
-    if lacking:
-        raise KeyError(
-            f"load: into has no tensor {min(lacking)!r}, which is in '{path}' ({len(lacking)} such); name in `names` "
-            "what is wanted; nothing was read"
-        )
 
 
 # ---- .safetensors
@@ -372,19 +308,26 @@ def load_safetensors(source: Source, map_location: Any, into: Any, names: Any, m
         number, kind, shape, begin, end = rows[name]
         if kind not in _state._TORCH or not hasattr(torch, _state._TORCH[kind]):
             raise TypeError(f"load: '{source.path}': tensor {name!r}: torch has no type for {kind}")
-        view = torch.empty(shape, dtype=getattr(torch, _state._TORCH[kind]), device="meta")
-        wishes.append(Wish(name, _sliced(view, index, name), begin, end - begin, number=number))
+        try:
+            view = torch.empty(shape, dtype=getattr(torch, _state._TORCH[kind]), device="meta")
+        except (RuntimeError, TypeError, OverflowError) as error:  # beside a 0 an extent may be anything
+            raise Damaged(
+                f"load: '{source.path}': tensor {name!r}: {list(shape)} is no possible shape", path=source.path
+            ) from error
+        wishes.append(Wish(name, sliced(view, index, name), begin, end - begin, number=number))
     if into is not None:
-        _same_names(source.path, rows, into, None if names is None else selection)
+        _into.check_kind(into, (Mapping,))
+        _into.check_names(source.path, rows, into, None if names is None else selection)
         for wish in wishes:
-            _check_into(source.path, wish.name, into[wish.name], wish.view.dtype, wish.view.shape)
-        _fill(source, wishes, into, file, report)
+            _into.check_like(source.path, wish.name, into[wish.name], wish.view.dtype, wish.view.shape)
+        _into.refuse_shared([(name, into[name], None) for name in selection])
+        _fill(source, wishes, [into[name] for name in selection], file, report)
         return {name: into[name] for name in selection}
     out = _fetch(source, wishes, file, mapped, report)
-    return {name: _placed(tensor, map_location) for name, tensor in out.items()}
+    return {name: _placed(tensor, map_location) for name, tensor in zip(selection, out, strict=True)}
 
 
-def _sliced(view: Any, index: Any, name: str) -> Any:
+def sliced(view: Any, index: Any, name: str) -> Any:
     if index is None:
         return view
     try:
@@ -425,7 +368,7 @@ def skeleton(file: Any) -> tuple[Any, dict[int, int]]:
 def _name_at(file: Any, offset: int) -> str:
     state, numbers = skeleton(file)
     places = file.storages
-    for name, tensor in tensors(state, "", set()):
+    for name, _, tensor in _into.tensors(state):
         if places[numbers[tensor.untyped_storage()._cdata]][0] == offset:
             return f"tensor {name!r}"
     return f"the storage at {offset}"
@@ -435,36 +378,72 @@ def _load_some_of_pt(
     source: Source, file: Any, map_location: Any, into: Any, names: Any, mapped: bool, report: Any
 ) -> Any:
     state, numbers = skeleton(file)
-    found = dict(tensors(state, "", set()))
-    selection = _selection(list(found), names, source.path)
-    wishes, locations, places = [], {}, file.storages
-    for name, index in selection.items():
-        view = found[name].detach()
+    found = list(_into.tensors(state))
+    called = _into.labels(found)
+    selection = chosen(found, names, source.path)
+    wishes, locations, places = [], [], file.storages
+    for i, index in selection.items():
+        view = found[i][2].detach()
         offset, size, location, crc = places[numbers[view.untyped_storage()._cdata]]
-        wishes.append(Wish(name, _sliced(view, index, name), offset, size, crc))
-        locations[name] = location
+        wishes.append(Wish(called[i], sliced(view, index, called[i]), offset, size, crc))
+        locations.append(location)
     if into is None:
         out = _fetch(source, wishes, None, mapped, report)
-        return {name: _placed(tensor, map_location, locations[name]) for name, tensor in out.items()}
-    targets = dict(tensors(into, "", set()))
-    _same_names(source.path, found, targets, None if names is None else selection)
-    for wish in wishes:
-        _check_into(source.path, wish.name, targets[wish.name], wish.view.dtype, wish.view.shape)
-    _fill(source, wishes, targets, None, report)
+        return {
+            found[i][0]: _placed(tensor, map_location, location)
+            for i, tensor, location in zip(selection, out, locations, strict=True)
+        }
+    _into.check_kind(into, (dict, list, tuple, _torch().Tensor))
+    given = list(_into.tensors(into))
+    theirs = _into.matched(found, given)
+    targets = {i: row[2] for i, row in zip(theirs, given, strict=True) if i is not None}
+    if names is None:
+        named = zip(theirs, _into.labels(given), strict=True)
+        _into.check_missing(source.path, [name for i, name in named if i is None])
+    _into.check_lacking(source.path, [called[i] for i in selection if i not in targets])
+    kin = []
+    for i, wish in zip(selection, wishes, strict=True):
+        target = targets[i]
+        _into.check_like(source.path, wish.name, target, wish.view.dtype, wish.view.shape)
+        tied = _into.lies_as(target, wish.view)
+        kin.append((wish.begin, target.data_ptr() - wish.first) if tied else None)
+    filled = [targets[i] for i in selection]
+    _into.refuse_shared([(w.name, *row) for w, *row in zip(wishes, filled, kin, strict=True)])
+    _fill(source, wishes, filled, None, report)
     if names is not None:
-        return {name: targets[name] for name in selection}
-    return _replaced(state, {id(tensor): targets[name] for name, tensor in found.items()}, {})
+        return {found[i][0]: targets[i] for i in selection}
+    by_place = {found[i][1]: target for i, target in targets.items()}
+    return _into.replaced(state, by_place, {id(found[i][2]): target for i, target in targets.items()})
+
+
+def chosen(found: list[_into.Row], names: Any, path: str) -> dict[int, Any]:
+    """The rows that are wanted, and what of each."""
+    if names is None:
+        return dict.fromkeys(range(len(found)))
+    rows: dict[str, list[int]] = {}
+    for i, (name, _, _) in enumerate(found):
+        rows.setdefault(name, []).append(i)
+    selection = _selection(list(rows), names, path)
+    for name in selection:
+        if len(rows[name]) > 1:
+            places = ", ".join("state" + found[i][1] for i in rows[name])
+            raise ValueError(
+                f"load: names: '{path}' has {len(rows[name])} tensors of the name {name!r} ({places}); load the whole "
+                "state, and take them out of it"
+            )
+    return {rows[name][0]: index for name, index in selection.items()}
 
 
 # ---- an index of shards
 
 
 def load_shards(path: str, map_location: Any, into: Any, names: Any, mapped: bool, report: Any) -> dict[str, Any]:
-    folder = os.path.dirname(path)
     weight_map = read_index(path)
+    folder = _shards.folder_of(path, weight_map.values())
     selection = _selection(list(weight_map), names, path)
     if into is not None:
-        _same_names(path, weight_map, into, None if names is None else selection)
+        _into.check_kind(into, (Mapping,))
+        _into.check_names(path, weight_map, into, None if names is None else selection)
     shards: dict[str, dict[str, Any]] = {}
     for name, index in selection.items():
         shards.setdefault(os.path.join(folder, weight_map[name]), {})[name] = index
@@ -475,10 +454,12 @@ def load_shards(path: str, map_location: Any, into: Any, names: Any, mapped: boo
             rows = {r[0]: r for r in _format.read_safetensors(source.handle, shard).tensors}
         for name in own:
             if name not in rows:
-                raise Damaged(f"load: '{path}' says that tensor {name!r} is in '{shard}', and it is not", path=shard)
+                raise lacks(path, name, shard)
             if into is not None:
                 dtype = getattr(_torch(), _state._TORCH.get(rows[name][1], ""), None)
-                _check_into(shard, name, into[name], dtype, rows[name][2])
+                _into.check_like(shard, name, into[name], dtype, rows[name][2])
+    if into is not None:
+        _into.refuse_shared([(name, into[name], None) for name in selection])
     out: dict[str, Any] = {}
     before, total = 0, sum(sizes.values())
     for shard, own in shards.items():
@@ -487,6 +468,10 @@ def load_shards(path: str, map_location: Any, into: Any, names: Any, mapped: boo
             out.update(load_safetensors(source, map_location, into, own, mapped, part))
         before += sizes[shard]
     return {name: out[name] for name in selection}
+
+
+def lacks(path: str, name: str, shard: str, verb: str = "load") -> Damaged:
+    return Damaged(f"{verb}: '{path}' says that tensor {name!r} is in '{shard}', and it is not", path=shard)
 
 
 def read_index(path: str) -> dict[str, str]:

@@ -17,14 +17,12 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import io
-import json
 import os
-import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock import _core
+from penstock import _core, _shards
 from penstock._progress import Progress
 from penstock._progress import reporter as _reporter
 
@@ -54,7 +52,7 @@ _TORCH = {
 }
 _SAFETENSORS = {name: ours for ours, name in _TORCH.items()}
 
-_INDEX = ".safetensors.index.json"
+_NESTED = "a nested tensor cannot be saved; save its parts (a list of what its unbind() gives)"
 _SHARD_BYTES = 5_000_000_000  # what Hugging Face's writers take
 
 
@@ -96,8 +94,9 @@ def save(
     obj: tensors, parameters, numbers, strings, bytes, None, NumPy data, and dicts, lists, tuples, sets,
         OrderedDict, defaultdict of them. For `.safetensors`: a dict of names and dense tensors.
     f: a path: one that ends in ".safetensors" is that format, one in ".safetensors.index.json" an index with its
-        shards beside it, any other a `.pt` of torch. Or a binary file to write to, which gets a `.pt`, from where it
-        stands on; its durability is the caller's.
+        shards beside it, any other a `.pt` of torch (but for another ".json", which load() would take for an index: a
+        ValueError). Or a binary file to write to, which gets a `.pt`, from where it stands on; its durability is the
+        caller's.
     pickle_module, pickle_protocol, and the two after them: as in torch.save, so that calls of it go on working. The
         pickle is made by Penstock, at protocol 2; another pickle_module, or the legacy form, is a ValueError.
     metadata: of `.safetensors` only, strings; {"format": "pt"} where none is given.
@@ -124,8 +123,11 @@ def save(
         _save_to_file(obj, f, metadata, report)
         return
     path = _path(f, "save")
-    if path.endswith(_INDEX):
-        _save_shards(obj, os.path.realpath(path), metadata, shard_bytes, report)
+    if path.endswith(_shards.INDEX):
+        if shard_bytes < 1:
+            raise ValueError(f"save: shard_bytes: {shard_bytes}; give 1 or more")
+        rows = list(_metadata(metadata).items())
+        _shards.save_shards(path, _safetensors_rows(obj), rows, shard_bytes, report)
         return
     path, image = _image_of(obj, path, metadata)
     image.save(path, report)
@@ -133,14 +135,37 @@ def save(
 
 def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | None) -> tuple[str, Any]:
     """The path, absolute and without symbolic links, and what is going to be the file."""
-    path = os.path.realpath(_path(f, "save"))
-    if path.endswith(".safetensors"):
+    given = _path(f, "save")
+    path = os.path.realpath(given)
+    if given.endswith(".safetensors"):
         rows = _safetensors_rows(obj)
         return path, _format.image_of_tensors(rows, list(_metadata(metadata).items()))
+    if given.endswith(".json"):
+        raise ValueError(
+            f"save: '{given}': load() takes what ends in .json for an index of shards; end it in {_shards.INDEX} for "
+            "that, in .safetensors for one file of tensors, or in .pt"
+        )
     if metadata is not None:
         raise ValueError("save: metadata: a .pt has none; put it into the state, or save to a .safetensors")
     stem = os.path.basename(path).rsplit(".", 1)[0]
-    return path, _format.image_of_state(obj, stem if stem.isidentifier() else "archive")
+    with named_in(obj):
+        return path, _format.image_of_state(obj, stem if stem.isidentifier() else "archive")
+
+
+@contextlib.contextmanager
+def named_in(obj: Any) -> Iterator[None]:
+    """What torch says of a nested tensor has no place in the state."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "Nested" not in str(error):
+            raise
+        from penstock import _into
+
+        for _, place, tensor in _into.tensors(obj):
+            if tensor.is_nested:
+                raise TypeError(f"save: state{place}: {_NESTED}") from None
+        raise
 
 
 def _metadata(metadata: dict[str, str] | None) -> dict[str, str]:
@@ -157,7 +182,8 @@ def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, report: Any
         raise TypeError("save: f: this is a text file; open it with 'wb'")
     if metadata is not None:
         raise ValueError("save: metadata: a .pt has none; put it into the state, or save to the path of a .safetensors")
-    image = _format.image_of_state(obj, "archive")
+    with named_in(obj):
+        image = _format.image_of_state(obj, "archive")
 
     def write(piece: memoryview) -> None:
         rest = memoryview(piece)
@@ -182,6 +208,8 @@ def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
                 f"save: state[{name!r}]: a .safetensors holds tensors under names, and this is a "
                 f"{type(tensor).__name__}; save it as .pt"
             )
+        if tensor.is_nested:
+            raise TypeError(f"save: state[{name!r}]: {_NESTED}")
         dtype = str(tensor.dtype).removeprefix("torch.")
         if tensor.layout is not torch.strided or dtype not in _SAFETENSORS:
             raise TypeError(f"save: state[{name!r}]: a tensor of {dtype} ({tensor.layout}) has no form in .safetensors")
@@ -198,69 +226,6 @@ def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
                 "save one of them, or a clone, or a .pt"
             )
     return rows
-
-
-def _save_shards(obj: Any, path: str, metadata: dict[str, str] | None, shard_bytes: int, report: Any) -> None:
-    """Shards under names that nobody has yet, then the index, which makes them the state in one step; then those of
-    the index before it go."""
-    if shard_bytes < 1:
-        raise ValueError(f"save: shard_bytes: {shard_bytes}; give 1 or more")
-    metadata = _metadata(metadata)
-    shards: list[list[Any]] = [[]]
-    sizes = [0]
-    for row in _safetensors_rows(obj):
-        size = row[4].nbytes
-        if shards[-1] and sizes[-1] + size > shard_bytes:
-            shards.append([])
-            sizes.append(0)
-        shards[-1].append(row)
-        sizes[-1] += size
-    folder, name = os.path.split(path)
-    stem = name.removesuffix(_INDEX)
-    names = _shard_names(folder, stem, len(shards))
-    old = _shards_of(path)
-    try:
-        for i, rows in enumerate(shards):
-            before, total = sum(sizes[:i]), sum(sizes)
-            part = None if report is None else lambda done, _, before=before, total=total: report(before + done, total)
-            _format.image_of_tensors(rows, list(metadata.items())).save(os.path.join(folder, names[i]), part)
-        weight_map = {row[0]: names[i] for i, rows in enumerate(shards) for row in rows}
-        index = {"metadata": {"total_size": sum(sizes)}, "weight_map": weight_map}
-        _write_whole(path, json.dumps(index, indent=2).encode() + b"\n")
-    except BaseException:
-        # The index may be there already, where the sync of its folder failed: then they are its.
-        for shard in set(names) - _shards_of(path):
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(folder, shard))
-        raise
-    for shard in old - set(names):
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(folder, shard))
-
-
-def _shard_names(folder: str, stem: str, count: int) -> list[str]:
-    while True:
-        names = [f"{stem}-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
-        if not any(os.path.lexists(os.path.join(folder, name)) for name in names):
-            return names
-        stem = f"{stem.split('.', 1)[0]}.{secrets.token_hex(4)}"
-
-
-def _shards_of(path: str) -> set[str]:
-    try:
-        with open(path, "rb") as file:
-            return {name for _, name in _format.parse_shard_index(file.read())}
-    except (OSError, ValueError):
-        return set()
-
-
-def _write_whole(path: str, data: bytes) -> None:
-    replacement = _format.Replacement(path)
-    try:
-        _core.write(replacement.temporary, data)
-        replacement.commit()
-    finally:
-        replacement.give_up()
 
 
 # ---- which tensors are meant
@@ -392,16 +357,18 @@ class TensorInfo:
 def inspect(f: Any) -> list[TensorInfo]:
     """The tensors of a `.pt`, a `.safetensors` or an index of shards, without reading their data. Names are keys of
     `.safetensors`, or the places in the state of a `.pt`, joined by dots ("model.0.weight"). Raises as load()."""
-    from penstock import _load
+    from penstock import _into, _load
 
     if isinstance(f, (str, bytes, os.PathLike)) and os.fsdecode(f).endswith(".json"):
         path = os.fsdecode(f)
         weight_map = _load.read_index(path)
-        found: dict[str, TensorInfo] = {}
-        for name in sorted(set(weight_map.values())):
-            shard = os.path.join(os.path.dirname(path), name)
-            found.update({info.name: replace(info, path=shard) for info in inspect(shard)})
-        return [found[name] for name in weight_map if name in found]
+        folder = _shards.folder_of(path, weight_map.values())
+        shards = {name: os.path.join(folder, name) for name in weight_map.values()}
+        found = {name: {info.name: info for info in inspect(shard)} for name, shard in shards.items()}
+        for name, shard in weight_map.items():
+            if name not in found[shard]:
+                raise _load.lacks(path, name, shards[shard], "inspect")
+        return [replace(found[shard][name], path=shards[shard]) for name, shard in weight_map.items()]
     with _load.opened(f, "inspect") as source:
         if not source.is_pt():
             rows = _format.read_safetensors(source.handle, source.path, source.base).tensors
@@ -412,7 +379,7 @@ def inspect(f: Any) -> list[TensorInfo]:
         return []
     state, numbers = _load.skeleton(file)
     out = []
-    for name, tensor in _load.tensors(state, "", set()):
+    for name, _, tensor in _into.tensors(state):
         begin = base + places[numbers[tensor.untyped_storage()._cdata]][0]
         begin += tensor.storage_offset() * tensor.element_size()
         dtype = str(tensor.dtype).removeprefix("torch.")

@@ -4,8 +4,8 @@ commit and the lock (docs/checkpoint.md); here are torch, NumPy, and signals."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
+import operator
 import os
 import signal
 import threading
@@ -14,9 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import _core, _load, _state
-from penstock._errors import Error, from_core
+from penstock import _core, _into, _load, _state
+from penstock._errors import Cancelled, Error, Unsupported, WouldBlock, from_core
 from penstock._progress import Progress, reporter
+
+_COUNT_MAX, _NUMBER_MAX = (1 << 32) - 1, (1 << 64) - 1
+# What the machine lacks at the moment; the checkpoint may be sound.
+_TROUBLE = (
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EINTR, errno.EAGAIN, errno.EACCES, errno.EPERM,
+)  # fmt: skip
+
+
+def _is_trouble(error: BaseException) -> bool:
+    return getattr(error, "errno", None) in _TROUBLE or isinstance(error, (Cancelled, WouldBlock, Unsupported))
 
 
 def _strings(metadata: dict[str, str] | None) -> list[tuple[str, str]]:
@@ -25,6 +35,17 @@ def _strings(metadata: dict[str, str] | None) -> list[tuple[str, str]]:
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"metadata: {key!r}: {value!r}: keys and values are strings")
     return rows
+
+
+def _whole(verb: str, name: str, value: Any, least: int = 0, most: int = _NUMBER_MAX) -> int:
+    """The argument as an integer, or an error that names it."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{verb}: {name}: this is {value!r}, a {type(value).__name__}; give an integer") from None
+    if not least <= number <= most:
+        raise ValueError(f"{verb}: {name}: this is {number}; give {least} to {most}")
+    return number
 
 
 def _torch_or_none() -> Any:
@@ -205,16 +226,18 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
             return self._load_names(names, map_location, report)
         skeleton = self._core.skeleton()
         sources = skeleton.sources
+        # A state of NumPy data alone needs no torch.
+        filled = into is not None and bool(sources or _torch_or_none())
+        there = _into.memory_of(into, self.info.path, skeleton) if filled else {}
         if not sources:
             return skeleton.objects([])
         rows: list[tuple[str, Any, Any, Any]] = []
         storages = []
-        there = _memory_of(into, self) if into is not None else {}
-        fresh = _fresh([0 if name in there else size for name, size, _ in sources])
+        fresh = _fresh([0 if i in there else size for i, (_, size, _) in enumerate(sources)])
         torch = _state._torch()
         for i, (name, size, _) in enumerate(sources):
-            if name in there:
-                flat = torch.frombuffer(there[name], dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+            if i in there:
+                flat = torch.frombuffer(there[i], dtype=torch.uint8)
                 storage = flat.untyped_storage()
             else:
                 storage = fresh.storage(i, 0, size)
@@ -230,13 +253,30 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         return skeleton.objects(storages)
 
     def _load_names(self, names: Any, map_location: Any, report: Any) -> dict[str, Any]:
-        chosen = _state._selection(list(self), names, self.info.path)
-        out, rows, after = {}, [], {}
-        for name, index in chosen.items():
-            out[name], row, after[name] = self[name]._plan(... if index is None else index)
+        """By their names in the state, or in the shards where those are others. Of a strided tensor the storage is read
+        whole."""
+        skeleton, found = self._views()
+        asked = [names] if isinstance(names, str) else list(names)
+        there = {name for name, _, _ in found}
+        found += [(name, f"[{name!r}]", None) for name in asked if name in self._tensors and name not in there]
+        out, rows, after, views = {}, [], {}, {}
+        for i, index in _load.chosen(found, names, self.info.path).items():
+            name, _, view = found[i]
+            stored = name if view is None else self._stored_as(skeleton, view)
+            if stored is not None:
+                out[name], row, after[name] = self[stored]._plan(... if index is None else index)
+            else:
+                source, size, _ = skeleton.sources[skeleton.numbers[view.untyped_storage()._cdata]]
+                views[name] = _load.sliced(view, index, name)
+                out[name] = _new_array([size], "uint8", name)
+                row = (source, out[name], None, None)
             rows.append(row)
         self._read(rows, report)
-        out = {name: made[after[name]] if after[name] else made for name, made in out.items()}
+        for name, made in out.items():
+            if name in views:
+                out[name] = _load.view_of(made.untyped_storage(), views[name]).clone()
+            elif after[name]:
+                out[name] = made[after[name]]
         if map_location is None:
             return out
         torch = _state._torch()
@@ -246,38 +286,31 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
             out[name] = there.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
         return out
 
+    def _views(self) -> tuple[_Skeleton, list[_into.Row]]:
+        """The tensors of the state, without their data."""
+        skeleton = self._core.skeleton()
+        if not skeleton.sources:
+            return _Skeleton([], {}), []
+        torch = _state._torch()
+        storages = [torch.UntypedStorage(size, device="meta") for _, size, _ in skeleton.sources]
+        found = list(_into.tensors(skeleton.objects(storages)))
+        return _Skeleton(skeleton.sources, {s._cdata: i for i, s in enumerate(storages)}), found
 
-def _refuse_devices(state: Any, place: str, seen: set[int]) -> None:
-    """A tensor of a device would be filled in a copy that nobody sees."""
-    device = getattr(getattr(state, "device", None), "type", "cpu")
-    if device != "cpu":
-        raise ValueError(
-            f"load: {place} is on {state.device}, and only tensors in host memory are filled in place; "
-            "leave out into, and give map_location"
-        )
-    if isinstance(state, (dict, list, tuple)) and id(state) not in seen:
-        seen.add(id(state))
-        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
-            _refuse_devices(value, f"{place}[{key!r}]", seen)
+    def _stored_as(self, skeleton: _Skeleton, view: Any) -> str | None:
+        """The tensor of a shard that is this one, if it lies there as it is."""
+        name, size, _ = skeleton.sources[skeleton.numbers[view.untyped_storage()._cdata]]
+        stored = self._tensors.get(name)
+        is_all = view.is_contiguous() and view.nbytes == size and not view.is_conj() and not view.is_neg()
+        alike = stored is not None and (f"torch.{stored.dtype}", stored.shape) == (str(view.dtype), tuple(view.shape))
+        return name if is_all and alike else None
 
 
-def _memory_of(into: Any, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The memory of each tensor of `into` under the name that a store gives it."""
-    _refuse_devices(into, "into", set())
-    out = {}
-    for name, address, size, kind, shape in _core._checkpoint.named_tensors(into):
-        have = checkpoint._tensors.get(name)
-        if have is None:
-            raise KeyError(f"load: into: '{checkpoint.info.path}' has no tensor {name!r}")
-        if (have._type, have.shape) != (kind, tuple(shape)):
-            raise ValueError(
-                f"load: into: {name!r} is {_state._TORCH.get(kind, kind)} of {tuple(shape)}, and in "
-                f"'{checkpoint.info.path}' it is {have.dtype} of {have.shape}"
-            )
-        memory = (ctypes.c_char * size).from_address(address)
-        memory.keep = into  # type: ignore[attr-defined]
-        out[name] = memory
-    return out
+@dataclass(frozen=True)
+class _Skeleton:
+    """sources: name in the shards, bytes and place of each storage. numbers: which one a storage of the skeleton is."""
+
+    sources: list[tuple[str, int, str]]
+    numbers: dict[int, int]
 
 
 # ---- the store
@@ -321,15 +354,16 @@ class CheckpointStore:
         folders = [os.path.abspath(os.fsdecode(f)) for f in ([folder] if one else folder)]  # type: ignore[list-item]
         if not folders:
             raise ValueError("CheckpointStore: folder: none was given; give one, or several")
-        for name, value, least in (
-            ("keep", keep, 1),
-            ("keep_every", keep_every, 1),
-            ("shard_bytes", shard_bytes, 1),
-            ("host_memory", host_memory, 1),
-            ("lock_wait_s", lock_wait_s, 0),
+        for name, value, most in (
+            ("keep", keep, _COUNT_MAX),
+            ("keep_every", keep_every, _COUNT_MAX),
+            ("shard_bytes", shard_bytes, _NUMBER_MAX),
+            ("host_memory", host_memory, _NUMBER_MAX),
         ):
-            if value is not None and value < least:
-                raise ValueError(f"CheckpointStore: {name}: this is {value}; {least} or more")
+            if value is not None:
+                _whole("CheckpointStore", name, value, 1, most)
+        if lock_wait_s < 0:
+            raise ValueError(f"CheckpointStore: lock_wait_s: this is {lock_wait_s}; 0 or more")
         self._store = _core._checkpoint.Store(
             folders,
             keep=keep or 0,
@@ -367,7 +401,9 @@ class CheckpointStore:
 
         Raises TypeError naming the place in the state for what cannot be saved, penstock.Error (an OSError) for what
         the system refuses, and first what an earlier save_async() failed with when nobody asked for its result."""
-        return self._store.save(state, step, pinned, _strings(metadata), reporter(progress, "save"))
+        step, rows, report = _whole("save", "step", step), _strings(metadata), reporter(progress, "save")
+        with _state.named_in(state):
+            return self._store.save(state, step, bool(pinned), rows, report)
 
     def save_async(
         self,
@@ -381,20 +417,31 @@ class CheckpointStore:
     ) -> _core.PendingSave:
         """save() that returns when training may change the tensors again; `result()` of what it gives is the
         CheckpointInfo. The rest as for penstock.save_async(): `copy`, the budget, failures."""
-        report = reporter(progress, "save")
-        return self._store.save_async(state, step, pinned, _strings(metadata), copy, report)
+        step, rows, report = _whole("save_async", "step", step), _strings(metadata), reporter(progress, "save")
+        with _state.named_in(state):
+            return self._store.save_async(state, step, bool(pinned), rows, bool(copy), report)
 
     def _begin(self, state: Any, step: int, unchanging: list[tuple[int, int]]) -> _core.PendingSave:
         """save_async() that copies everything but the memory at `unchanging`: (address, bytes)."""
-        return self._store.save_async(state, step, False, [], unchanging, None)
+        with _state.named_in(state):
+            return self._store.save_async(state, _whole("save", "step", step), False, [], unchanging, None)
 
     def latest(self) -> _core.CheckpointInfo | None:
         """The newest checkpoint whose manifest is sound and whose files are there, or None. Of newer ones that were
         passed over a RuntimeWarning says why."""
         found, skipped = self._store.latest()
         for info in skipped:
+            self._raise_trouble(info)
             self._skipped(info.path, info.problem)
         return found
+
+    def _raise_trouble(self, info: _core.CheckpointInfo) -> None:
+        """Where the machine is why a checkpoint cannot be used, and not the checkpoint."""
+        try:
+            self._store.open(info.generation)
+        except (Error, EOFError) as error:
+            if _is_trouble(error):
+                raise
 
     def list(self) -> list[_core.CheckpointInfo]:
         """All checkpoints, oldest first; those with a `problem` included."""
@@ -406,7 +453,7 @@ class CheckpointStore:
 
     def open(self, generation: int) -> Checkpoint:
         """A checkpoint for reading: its tensors, and slices of them."""
-        return Checkpoint._of(self._store.open(generation))
+        return Checkpoint._of(self._store.open(_whole("open", "generation", generation)))
 
     def load(
         self,
@@ -427,22 +474,27 @@ class CheckpointStore:
             into the same memory. Each tensor of it has to be in the checkpoint, with its type and shape.
         names: names of tensors or patterns ("model.*"), or a mapping of them to slices: only these, as a dict.
 
-        Raises penstock.Damaged naming file and tensor, KeyError for a name, FileNotFoundError where there is none."""
+        Raises penstock.Damaged naming file and tensor, KeyError for a name, FileNotFoundError where there is none. What
+        the machine lacks (open files, memory, a permission) is raised as it is."""
         arguments = {"into": into, "names": names, "progress": progress}
         if generation is not None:
             if step is not None:
                 raise ValueError("load: generation or step, not both")
             return self.open(generation).load(map_location, **arguments)
+        if step is not None:
+            step = _whole("load", "step", step)
         wanted = [i for i in self.list() if step is None or i.step == step]
         reasons = []
         for info in reversed(wanted):
             why = info.problem
-            if not why:
+            if why:
+                self._raise_trouble(info)
+            else:
                 try:
                     return self.open(info.generation).load(map_location, **arguments)
                 except (Error, EOFError) as error:
                     # Damaged, or deleted by the process that writes.
-                    if isinstance(error, PermissionError):
+                    if _is_trouble(error):
                         raise
                     why = str(error)
             reasons.append(f"'{os.path.basename(info.path)}': {why}")
@@ -456,11 +508,11 @@ class CheckpointStore:
 
     def pin(self, generation: int, pinned: bool = True) -> None:
         """Keeps a checkpoint whatever `keep` says, durably; pinned=False: not any more."""
-        self._store.pin(generation, pinned)
+        self._store.pin(_whole("pin", "generation", generation), bool(pinned))
 
     def remove(self, generation: int) -> None:
         """Deletes a checkpoint. ValueError for the newest that is whole."""
-        self._store.remove(generation)
+        self._store.remove(_whole("remove", "generation", generation))
 
     def collect(self) -> int:
         """Takes away what a killed process left unfinished (save() does it by itself). Bytes freed."""

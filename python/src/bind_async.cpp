@@ -5,6 +5,7 @@
 #include "checkpoint/file_writer.hpp"
 #include "errors.hpp"
 #include "file_image_object.hpp"
+#include "file_object.hpp"
 #include "names.hpp"
 #include "saver.hpp"
 #include "transfer_object.hpp"
@@ -27,7 +28,8 @@ std::set<Saver*>& live_savers() {
 }
 
 void warn_at_runtime(const std::string& message) {
-    if (PyErr_WarnEx(PyExc_RuntimeWarning, message.c_str(), 2) != 0) {
+    const nb::object text = path_object(message);
+    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 2, "%U", text.ptr()) != 0) {
         throw nb::python_error();
     }
 }
@@ -266,8 +268,9 @@ struct FileSaver {
     Saver saver;
 };
 
-nb::object save_file_async(FileSaver& self, FileImageObject& made, const std::string& path,
-                           nb::handle copy, nb::object progress) {
+nb::object save_file_async(FileSaver& self, FileImageObject& made, nb::handle to, nb::handle copy,
+                           nb::object progress) {
+    const std::string path = path_bytes(to, "path", "");
     const CopyChoice choice(copy);
     Saver& saver = self.saver;
     saver.raise_failure("'" + path + "'");
@@ -347,7 +350,8 @@ void bind_pending_handling(nb::class_<PendingSaveObject>& type) {
             nb::sig(
                 "def __await__(self) -> collections.abc.Generator[typing.Any, None, typing.Any]"))
         .def("__repr__", [](const PendingSaveObject& p) {
-            return "<penstock.PendingSave of " + p.save->name() + ", " + save_state_text(p) + ">";
+            return path_object("<penstock.PendingSave of " + p.save->name() + ", " +
+                               save_state_text(p) + ">");
         });
 }
 

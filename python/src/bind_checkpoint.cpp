@@ -5,6 +5,7 @@
 #include "bind.hpp"
 #include "checkpoint/structure.hpp"
 #include "engine_object.hpp"
+#include "file_object.hpp"
 #include "host_memory.hpp"
 #include "names.hpp"
 #include "progress.hpp"
@@ -56,6 +57,14 @@ MadeJob job_of(nb::handle object, StringPairs metadata, bool together) {
     made.job->state = checkpoint::state_of(made.job->tree, spans);
     made.job->state.metadata = std::move(metadata);
     return made;
+}
+
+std::vector<std::string> paths_of(nb::handle folders) {
+    std::vector<std::string> out;
+    for (const nb::handle folder : nb::iter(folders)) {
+        out.push_back(path_bytes(folder, "folder", ""));
+    }
+    return out;
 }
 
 struct StoreObject {
@@ -168,9 +177,10 @@ struct SkeletonObject {
 };
 
 struct CheckpointObject {
-    explicit CheckpointObject(const std::string& path) : engine(opened(default_engine())) {
+    explicit CheckpointObject(nb::handle path) : engine(opened(default_engine())) {
+        const std::string bytes = path_bytes(path, "path", "");
         const WithoutGil nogil;
-        checkpoint = std::make_unique<Checkpoint>(engine, FileSystem::local(), path);
+        checkpoint = std::make_unique<Checkpoint>(engine, FileSystem::local(), bytes);
     }
     CheckpointObject(std::shared_ptr<Engine> own, Checkpoint&& opened_one)
         : engine(std::move(own)), checkpoint(std::make_unique<Checkpoint>(std::move(opened_one))) {}
@@ -211,19 +221,7 @@ nb::list checkpoint_problems(const CheckpointObject& self, nb::handle progress) 
     for (const CheckpointProblem& p : found) {
         const nb::object offset =
             p.offset == kNoOffset ? nb::none() : nb::object(nb::int_(p.offset));
-        out.append(nb::make_tuple(p.path, p.tensor, offset, p.message));
-    }
-    return out;
-}
-
-// The name under which a store keeps each storage of a state, in the order of its storages:
-// (name, address, bytes, safetensors' type, shape).
-nb::list named_tensors(nb::handle object) {
-    const MadeJob made = job_of(object, {}, false);
-    nb::list out;
-    for (const StateTensor& t : made.job->state.tensors) {
-        out.append(nb::make_tuple(t.name, reinterpret_cast<std::uintptr_t>(t.data.data()),
-                                  t.data.size(), t.dtype, nb::cast(t.shape)));
+        out.append(nb::make_tuple(path_object(p.path), p.tensor, offset, path_object(p.message)));
     }
     return out;
 }
@@ -234,7 +232,9 @@ void bind_checkpoint_info(nb::module_& parent) {
         .def_ro("generation", &CheckpointInfo::generation,
                 "Rises with every save; what \"newest\" means.")
         .def_ro("step", &CheckpointInfo::step, "The caller's own number; may repeat.")
-        .def_ro("path", &CheckpointInfo::path, "Its folder.")
+        .def_prop_ro(
+            "path", [](const CheckpointInfo& i) { return path_object(i.path); },
+            nb::sig("def path(self) -> str"), "Its folder.")
         .def_prop_ro(
             "saved_unix_s",
             [](const CheckpointInfo& i) { return static_cast<double>(i.saved_unix_ns) / 1e9; },
@@ -247,11 +247,22 @@ void bind_checkpoint_info(nb::module_& parent) {
         .def_ro("linked_shards", &CheckpointInfo::linked_shards,
                 "Of these, linked from earlier checkpoints.")
         .def_ro("pinned", &CheckpointInfo::pinned, "Kept whatever `keep` says.")
-        .def_ro("problem", &CheckpointInfo::problem, "Empty, or why it cannot be used.")
+        .def_prop_ro(
+            "note", [](const CheckpointInfo& i) { return path_object(i.note); },
+            nb::sig("def note(self) -> str"),
+            "Of save(): empty, or what was out of the ordinary: no direct I/O here, and why; "
+            "shards "
+            "that could\n"
+            "not be linked; older checkpoints that could not be removed.")
+        .def_prop_ro(
+            "problem", [](const CheckpointInfo& i) { return path_object(i.problem); },
+            nb::sig("def problem(self) -> str"), "Empty, or why it cannot be used.")
         .def("__repr__", [](const CheckpointInfo& i) {
-            return fmt::format("<penstock.CheckpointInfo generation={} step={} {} in {} shards{}>",
-                               i.generation, i.step, base::format_bytes(i.tensor_bytes), i.shards,
-                               i.problem.empty() ? "" : ", problem: " + i.problem);
+            return path_object(
+                fmt::format("<penstock.CheckpointInfo generation={} step={} {} in {} shards{}{}>",
+                            i.generation, i.step, base::format_bytes(i.tensor_bytes), i.shards,
+                            i.note.empty() ? "" : ", note: " + i.note,
+                            i.problem.empty() ? "" : ", problem: " + i.problem));
         });
 }
 
@@ -259,9 +270,9 @@ void bind_store(nb::module_& m) {
     nb::class_<StoreObject>(m, "Store")
         .def(
             "__init__",
-            [](StoreObject* self, std::vector<std::string> folders, std::uint32_t keep,
-               std::uint32_t keep_every, std::uint64_t shard_bytes, bool checksums,
-               bool incremental, std::uint64_t host_memory, std::uint32_t lock_wait_ms) {
+            [](StoreObject* self, nb::handle folders, std::uint32_t keep, std::uint32_t keep_every,
+               std::uint64_t shard_bytes, bool checksums, bool incremental,
+               std::uint64_t host_memory, std::uint32_t lock_wait_ms) {
                 StoreOptions options;
                 options.keep = keep;
                 options.keep_every = keep_every;
@@ -269,7 +280,7 @@ void bind_store(nb::module_& m) {
                 options.checksums = checksums;
                 options.incremental = incremental;
                 options.lock_wait_ms = lock_wait_ms;
-                new (self) StoreObject(std::move(folders), options, host_memory);
+                new (self) StoreObject(paths_of(folders), options, host_memory);
             },
             nb::arg("folders"), nb::arg("keep"), nb::arg("keep_every"), nb::arg("shard_bytes"),
             nb::arg("checksums"), nb::arg("incremental"), nb::arg("host_memory"),
@@ -323,7 +334,14 @@ void bind_store(nb::module_& m) {
                  const WithoutGil nogil;
                  return store->collect();
              })
-        .def("folders", [](StoreObject& self) { return self.open()->folders(); })
+        .def("folders",
+             [](StoreObject& self) {
+                 nb::list out;
+                 for (const std::string& folder : self.open()->folders()) {
+                     out.append(path_object(folder));
+                 }
+                 return out;
+             })
         .def("wait",
              [](StoreObject& self, double timeout_s) { return self.saver.wait_idle(timeout_s); })
         .def("in_flight", [](StoreObject& self) { return self.saver.queue().in_flight(); })
@@ -363,7 +381,7 @@ void bind_checkpoint(nb::module_& parent) {
             },
             nb::arg("storages"));
     nb::class_<CheckpointObject>(m, "Checkpoint")
-        .def(nb::init<const std::string&>(), nb::arg("path"))
+        .def(nb::init<nb::handle>(), nb::arg("path"))
         .def_prop_ro("info", [](const CheckpointObject& c) { return c.checkpoint->info(); })
         .def("tensors",
              [](const CheckpointObject& c) {
@@ -383,7 +401,6 @@ void bind_checkpoint(nb::module_& parent) {
              })
         .def("read", read_tensors, nb::arg("rows"), nb::arg("verify"), nb::arg("progress").none())
         .def("verify", checkpoint_problems, nb::arg("progress").none());
-    m.def("named_tensors", named_tensors, nb::arg("state").none());
 }
 
 }  // namespace penstock::python

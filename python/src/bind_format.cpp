@@ -129,7 +129,8 @@ T unwrap_of_file(format::Result<T>&& result, const std::string& path) {
     return std::move(*result);
 }
 
-void save(FileImageObject& self, const std::string& path, nb::handle progress) {
+void save(FileImageObject& self, nb::handle to, nb::handle progress) {
+    const std::string path = path_bytes(to, "path", "");
     const std::shared_ptr<Engine> engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& told) {
         checkpoint::save_file(*engine, FileSystem::local(), path, self.image, told);
@@ -172,8 +173,8 @@ void write_to(FileImageObject& self, nb::handle write, nb::handle progress) {
 // A file that somebody else writes, by the name of its temporary file.
 class ReplacementObject {
 public:
-    explicit ReplacementObject(const std::string& path)
-        : replacement_(std::in_place, FileSystem::local(), path) {}
+    explicit ReplacementObject(nb::handle path)
+        : replacement_(std::in_place, FileSystem::local(), path_bytes(path, "path", "")) {}
     [[nodiscard]] const checkpoint::Replacement& get() const {
         if (!replacement_) {
             raise_value("the file is closed");
@@ -199,7 +200,8 @@ struct PtFile {
     format::torch_file::File file;
 };
 
-PtFile read_pt(nb::handle file, const std::string& path, std::uint64_t base) {
+PtFile read_pt(nb::handle file, nb::handle name, std::uint64_t base) {
+    const std::string path = path_bytes(name, "path", "");
     return with_source(file, base, [&](format::ByteSource& source) {
         return PtFile{unwrap_of_file(format::torch_file::read(source), path)};
     });
@@ -210,7 +212,8 @@ struct SafetensorsFile {
     std::optional<checkpoint::SumTable> table;
 };
 
-SafetensorsFile read_safetensors(nb::handle file, const std::string& path, std::uint64_t base) {
+SafetensorsFile read_safetensors(nb::handle file, nb::handle name, std::uint64_t base) {
+    const std::string path = path_bytes(name, "path", "");
     return with_source(file, base, [&](format::ByteSource& source) {
         std::vector<std::byte> head(std::min<std::uint64_t>(8, source.size()));
         base::unwrap(source.read(0, head));
@@ -346,13 +349,14 @@ void bind_format(nb::module_& parent) {
           nb::arg("fresh"), nb::arg("progress").none());
     m.def(
         "parse_shard_index",
-        [](const nb::bytes& text, const std::string& path) {
-            return unwrap_of_file(format::parse_shard_index({text.c_str(), text.size()}), path)
+        [](const nb::bytes& text, nb::handle path) {
+            return unwrap_of_file(format::parse_shard_index({text.c_str(), text.size()}),
+                                  path_bytes(path, "path", ""))
                 .weight_map;
         },
         nb::arg("json"), nb::arg("path") = "", "(tensor, file) each");
     nb::class_<ReplacementObject>(m, "Replacement")
-        .def(nb::init<const std::string&>(), nb::arg("path"))
+        .def(nb::init<nb::handle>(), nb::arg("path"))
         .def_prop_ro("temporary",
                      [](const ReplacementObject& r) { return path_object(r.get().temporary()); })
         .def("commit", &ReplacementObject::commit)

@@ -10,6 +10,7 @@ import threading
 
 import penstock
 import pytest
+from penstock import _load
 
 torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -293,6 +294,46 @@ def test_torchs_own_arguments():
         penstock.load(stream, pickle_module=json)
 
 
+# ---- what a file is
+
+
+def told(data, tmp_path, name):
+    """What is loaded of it, from a path and from a file object."""
+    path = tmp_path / name
+    path.write_bytes(data)
+    names = [info.name for info in penstock.inspect(path)]
+    found = penstock.load(path)
+    assert sorted(found) == sorted(penstock.load(io.BytesIO(data))) and sorted(names) == sorted(found)
+    return found
+
+
+def test_headers_of_every_length_are_told_from_pickles(tmp_path):
+    """The low byte of a length may be that of a pickle, or all four of them those of a zip."""
+    seen = set()
+    for n in range(1, 321):
+        data = safetensors.save({f"model.layers.{i}.weight": torch.ones(1) for i in range(n)})
+        seen.add(data[0])
+        assert len(told(data, tmp_path, "model.safetensors" if n % 2 else "model")) == n
+    assert 0x80 in seen
+    for length in range(1, 800):
+        header = json.dumps({"x" * length: {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode()
+        seen.add(header.__len__() % 256)
+        data = len(header).to_bytes(8, "little") + header + b"\x07"
+        assert told(data, tmp_path, "model.pt")["x" * length].tolist() == [7]
+    assert len(seen) == 256
+    like_a_zip = int.from_bytes(b"PK\x03\x04", "little").to_bytes(8, "little")
+    assert not _load.Source("m", like_a_zip + b"{").is_pt()
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_files_of_torch_are_told_whatever_they_are_called(tmp_path, protocol, zipped):
+    stream = io.BytesIO()
+    torch.save({"a": torch.arange(5)}, stream, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+    for name in ("a.pt", "a.safetensors", "a", "a.bin"):
+        assert told(stream.getvalue(), tmp_path, name)["a"].tolist() == [0, 1, 2, 3, 4]
+
+
 # ---- what is wrong with a file
 
 
@@ -396,3 +437,14 @@ def test_an_index_that_lies_is_an_error(tmp_path):
     path.write_text(json.dumps(index))
     with pytest.raises(penstock.Damaged):
         penstock.load(path)
+
+
+@pytest.mark.parametrize("shape", [[0, 2**62, 2**62], [0, 2**63], [2**64 - 1, 0], [0] + [2**40] * 3])
+def test_shapes_that_nobody_can_have_are_damage(tmp_path, shape):
+    path = tmp_path / "m.safetensors"
+    header = json.dumps({"big": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    for arguments in ({}, {"names": "big"}, {"mmap": True}, {"into": {"big": torch.empty(0)}}):
+        with pytest.raises(penstock.Damaged, match="tensor 'big'") as caught:
+            penstock.load(path, **arguments)
+        assert caught.value.path == str(path)

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <exception>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -18,6 +19,8 @@ namespace {
 constexpr std::size_t kNameBytesMax = 200;  // of the old name in the temporary one: 255 in all
 constexpr std::size_t kRandomDigits = 16;
 constexpr std::string_view kSuffix = ".tmp";
+// Each is lost only to somebody who collects within the same few microseconds.
+constexpr int kNamesMax = 100;
 
 // ".NAME.0123456789abcdef.tmp"
 std::string prefix_of(const std::string& name) {
@@ -33,14 +36,18 @@ bool is_temporary(std::string_view name, std::string_view prefix) {
            std::string_view::npos;
 }
 
-// Makes the file. Where there are no locks nobody removes what others left.
-FileLock lock_if_possible(const FileSystem& files, const std::string& path) {
+// Makes the file. Where there are no locks nobody removes what others left. Nothing: somebody who
+// collects what is abandoned was there between its making and its locking, and will remove it.
+std::optional<FileLock> lock_if_possible(const FileSystem& files, const std::string& path) {
     try {
         return files.lock(path);
     } catch (const Error& error) {
         const int number = error.system_errno();
         if (number == ENOLCK || number == ENOSYS || number == EOPNOTSUPP || number == EINVAL) {
-            return {};
+            return FileLock();
+        }
+        if (number == EWOULDBLOCK) {
+            return std::nullopt;
         }
         if (number == 0) {
             throw;
@@ -74,10 +81,7 @@ Replacement::Replacement(FileSystem files, const std::string& path)
     const std::string name = target_.substr(slash + 1);
     const bool replaces = is_there(files_, target_);
     collect_abandoned(name);
-    temporary_ = fmt::format("{}/{}{:016x}{}", slash == 0 ? "" : folder_, prefix_of(name),
-                             base::random_bits(), kSuffix);
-    // Locked before it is opened: without a lock it would be somebody else's to remove.
-    lock_ = lock_if_possible(files_, temporary_);
+    take_name(name);
     pending_ = true;
     try {
         file_ = files_.open(temporary_, {.access = Access::kWrite, .create = true});
@@ -92,6 +96,25 @@ Replacement::Replacement(FileSystem files, const std::string& path)
 
 Replacement::~Replacement() {
     give_up();
+}
+
+// Locked before it is opened: without a lock it is somebody else's to remove. Making a file and
+// locking it are two steps, and whoever collects may lock it between them; then the name is theirs.
+// lock() sees to it that what is locked is what has the name.
+void Replacement::take_name(const std::string& name) {
+    for (int i = 0; i < kNamesMax; ++i) {
+        temporary_ = fmt::format("{}/{}{:016x}{}", folder_ == "/" ? "" : folder_, prefix_of(name),
+                                 base::random_bits(), kSuffix);
+        if (auto lock = lock_if_possible(files_, temporary_)) {
+            lock_ = std::move(*lock);
+            return;
+        }
+    }
+    base::raise(base::system_error(
+        EWOULDBLOCK, "open", temporary_, kNoOffset,
+        fmt::format("of {} new files beside the target, others hold the lock of each; find them "
+                    "with 'fuser' on its folder",
+                    kNamesMax)));
 }
 
 // Of saves of the same file that were killed: nobody holds their locks. A courtesy, so errors do

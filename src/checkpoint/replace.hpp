@@ -7,7 +7,8 @@
 //   4. commit: sync, close, rename over the target, sync of the folder
 //
 // Until the rename the old file is untouched; what is given up takes its temporary file along. What
-// a killed process left of a save of the same file is removed by the next one: it has no lock.
+// a killed process left of a save of the same file is removed by the next one: it has no lock. Any
+// number may save under one name at once: who finds a file of its own locked takes another name.
 #pragma once
 
 #include <penstock/file.hpp>
@@ -34,6 +35,7 @@ public:
     void commit();
 
 private:
+    void take_name(const std::string& name);
     void collect_abandoned(const std::string& name) const noexcept;
     void give_up() noexcept;
 

@@ -280,6 +280,10 @@ void SaveJob::render_texts() {
     }
 }
 
+std::uint64_t SaveJob::manifest_hash() const {
+    return content_hash(std::as_bytes(std::span(manifest_text_)));
+}
+
 void SaveJob::write_metadata() {
     writer_->write_text(join(path_, kIndexName), index_text_);
     if (options_.pinned) {

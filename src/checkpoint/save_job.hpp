@@ -63,6 +63,8 @@ public:
     [[nodiscard]] const Manifest& manifest() const { return manifest_; }
     [[nodiscard]] Manifest take_manifest() { return std::move(manifest_); }
     [[nodiscard]] const std::string& path() const { return final_path_; }
+    /// content_hash() of the manifest as it was written.
+    [[nodiscard]] std::uint64_t manifest_hash() const;
     /// Empty, or what was out of the ordinary.
     [[nodiscard]] const std::string& note() const { return note_; }
 

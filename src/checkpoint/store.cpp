@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/raise.hpp"
 #include "base/random.hpp"
+#include "checkpoint/checksum.hpp"
 #include "checkpoint/removal.hpp"
 #include "checkpoint/retention.hpp"
 #include "checkpoint/save_job.hpp"
@@ -53,7 +54,12 @@ struct CheckpointStore::Impl {
     std::mt19937_64 random;
     std::vector<double> speeds;
     checkpoint::LastCheckpoint last;
-    std::map<std::string, checkpoint::Manifest> manifests;  // by name, shards only
+    // Of a manifest's text as long as it has this hash; it is then not parsed again.
+    struct Known {
+        std::uint64_t hash = 0;
+        checkpoint::Manifest manifest;  // shards only
+    };
+    std::map<std::string, Known> manifests;  // by name
 
     Impl(std::shared_ptr<Engine> with_engine, FileSystem with_files,
          std::vector<std::string> with_folders, const StoreOptions& with_options)
@@ -170,25 +176,49 @@ struct CheckpointStore::Impl {
         }
     }
 
+    // On disk, now: an older checkpoint goes because this one stays.
     [[nodiscard]] bool is_whole(const CheckpointEntry& entry) {
         const std::string path = join(folders.front(), entry.name);
-        auto known = manifests.find(entry.name);
-        if (known == manifests.end()) {
-            auto found = checkpoint::inspect(*engine, files, folders.front(), entry);
-            if (!found || !found->info.problem.empty()) {
-                return false;
-            }
-            remember(entry.name, found->manifest);
-            return true;
+        const auto known = manifests.find(entry.name);
+        if (known != manifests.end() && has_hash(path, known->second.hash)) {
+            return checkpoint::missing_shard(files, known->second.manifest, path).empty();
         }
-        return checkpoint::missing_shard(files, known->second, path).empty();
+        const auto found = checkpoint::inspect(*engine, files, folders.front(), entry);
+        if (!found || !found->info.problem.empty()) {
+            return false;
+        }
+        remember(entry.name, found->manifest, found->manifest_hash);
+        return true;
     }
 
-    void remember(const std::string& name, const checkpoint::Manifest& manifest) {
-        checkpoint::Manifest& kept = manifests[name];
-        kept.generation = manifest.generation;
-        kept.folders = manifest.folders;
-        kept.shards = manifest.shards;
+    [[nodiscard]] bool has_hash(const std::string& path, std::uint64_t hash) const {
+        try {
+            const std::string text = checkpoint::read_manifest_text(*engine, files, path);
+            return checkpoint::content_hash(std::as_bytes(std::span(text))) == hash;
+        } catch (const Error&) {  // inspect() finds what it is
+            return false;
+        }
+    }
+
+    void remember(const std::string& name, const checkpoint::Manifest& manifest,
+                  std::uint64_t hash) {
+        Known& known = manifests[name];
+        known.hash = hash;
+        known.manifest.generation = manifest.generation;
+        known.manifest.folders = manifest.folders;
+        known.manifest.shards = manifest.shards;
+    }
+
+    [[nodiscard]] std::uint64_t next_generation() const {
+        const auto scan = checkpoint::scan_folder(files, folders.front());
+        if (scan.generation_max == checkpoint::kGenerationMax) {
+            refuse("save checkpoint", folders.front(),
+                   fmt::format("there is no generation behind that of {}; move it to another "
+                               "folder",
+                               scan.newest));
+        }
+        // Also past what is collected now: a number is not given twice.
+        return scan.generation_max + 1;
     }
 
     void retain() {
@@ -237,9 +267,7 @@ struct CheckpointStore::Impl {
     CheckpointInfo save(const State& state, const SaveOptions& save_options) {
         const std::lock_guard guard(mutex);
         begin_writing();
-        // Also past what is collected now: a number is not given twice.
-        const std::uint64_t generation =
-            checkpoint::scan_folder(files, folders.front()).generation_max + 1;
+        const std::uint64_t generation = next_generation();
         std::string note;
         note_failure(note, "what an earlier save left could not be removed",
                      [&] { remover().collect(); });
@@ -250,8 +278,9 @@ struct CheckpointStore::Impl {
         job.run();
         CheckpointInfo info = checkpoint::info_of(job.manifest(), job.path());
         info.pinned = save_options.pinned;
+        const std::uint64_t hash = job.manifest_hash();
         last = {job.take_manifest(), job.path()};
-        remember(last.path.substr(last.path.rfind('/') + 1), last.manifest);
+        remember(last.path.substr(last.path.rfind('/') + 1), last.manifest, hash);
         note_failure(note, "older checkpoints could not be removed", [&] { retain(); });
         info.note = job.note() + (job.note().empty() || note.empty() ? "" : "; ") + note;
         return info;

@@ -2,6 +2,7 @@
 #include "checkpoint/store_folder.hpp"
 
 #include "base/raise.hpp"
+#include "checkpoint/checksum.hpp"
 #include "checkpoint/when_room.hpp"
 
 #include <fmt/format.h>
@@ -84,12 +85,18 @@ FolderScan scan_folder(const FileSystem& files, const std::string& folder) {
         }
     }
     FolderScan scan;
+    const auto seen = [&scan](std::uint64_t generation, const std::string& name) {
+        if (generation > scan.generation_max) {
+            scan.generation_max = generation;
+            scan.newest = name;
+        }
+    };
     for (std::string& name : names) {
         if (name.starts_with(kUnfinishedPrefix) || name.starts_with(kRemovedPrefix)) {
-            scan.generation_max = std::max(scan.generation_max, hidden_generation(name));
+            seen(hidden_generation(name), name);
             scan.leftovers.push_back(std::move(name));
         } else if (auto entry = parse_checkpoint_name(name)) {
-            scan.generation_max = std::max(scan.generation_max, entry->generation);
+            seen(entry->generation, name);
             scan.checkpoints.push_back(std::move(*entry));
         }
     }
@@ -98,7 +105,8 @@ FolderScan scan_folder(const FileSystem& files, const std::string& folder) {
     return scan;
 }
 
-Manifest read_manifest(Engine& engine, const FileSystem& files, const std::string& checkpoint) {
+std::string read_manifest_text(Engine& engine, const FileSystem& files,
+                               const std::string& checkpoint) {
     const std::string path = join(checkpoint, kManifestName);
     // Through the page cache: most are small, and who lists a store reads them again.
     const File file = files.open(path, {.direct = DirectIo::kOff});
@@ -111,7 +119,12 @@ Manifest read_manifest(Engine& engine, const FileSystem& files, const std::strin
     }
     std::string text(bytes, '\0');
     read_when_room(engine, file, std::as_writable_bytes(std::span(text)), 0);
-    return parse_manifest(text, path);
+    return text;
+}
+
+Manifest read_manifest(Engine& engine, const FileSystem& files, const std::string& checkpoint) {
+    return parse_manifest(read_manifest_text(engine, files, checkpoint),
+                          join(checkpoint, kManifestName));
 }
 
 std::string shard_path(const Manifest& manifest, const Shard& shard,
@@ -170,7 +183,9 @@ std::optional<Inspected> inspect(Engine& engine, const FileSystem& files, const 
     const std::string path = join(folder, entry.name);
     Inspected found;
     try {
-        found.manifest = read_manifest(engine, files, path);
+        const std::string text = read_manifest_text(engine, files, path);
+        found.manifest_hash = content_hash(std::as_bytes(std::span(text)));
+        found.manifest = parse_manifest(text, join(path, kManifestName));
         found.info = info_of(found.manifest, path);
         found.info.problem = missing_shard(files, found.manifest, path);
         if (found.manifest.generation != entry.generation || found.manifest.step != entry.step) {

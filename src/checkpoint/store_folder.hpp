@@ -32,10 +32,13 @@ struct CheckpointEntry {
     std::uint64_t step = 0;
 };
 
+inline constexpr std::uint64_t kGenerationMax = UINT64_MAX;
+
 struct FolderScan {
     std::vector<CheckpointEntry> checkpoints;  ///< by rising generation
     std::vector<std::string> leftovers;        ///< unfinished and removed ones
     std::uint64_t generation_max = 0;          ///< of all of them
+    std::string newest;                        ///< the name that has it
 };
 
 [[nodiscard]] std::string join(const std::string& folder, std::string_view name);
@@ -50,6 +53,9 @@ struct FolderScan {
 /// A folder that is not there has nothing in it.
 [[nodiscard]] FolderScan scan_folder(const FileSystem& files, const std::string& folder);
 
+/// Throws Error.
+[[nodiscard]] std::string read_manifest_text(Engine& engine, const FileSystem& files,
+                                             const std::string& checkpoint);
 /// Throws Error; kDamaged is what a parser says.
 [[nodiscard]] Manifest read_manifest(Engine& engine, const FileSystem& files,
                                      const std::string& checkpoint);
@@ -64,7 +70,8 @@ struct FolderScan {
 
 struct Inspected {
     CheckpointInfo info;
-    Manifest manifest;  ///< empty where it could not be read
+    Manifest manifest;                ///< empty where it could not be read
+    std::uint64_t manifest_hash = 0;  ///< content_hash() of its text
 };
 /// Never throws for what is wrong with the checkpoint: info.problem says it. Nothing when the
 /// folder is gone (whoever writes the store removed it meanwhile).

@@ -5,11 +5,13 @@
 #include "base/units.hpp"
 #include "checkpoint/file_image.hpp"
 #include "checkpoint/file_writer.hpp"
+#include "checkpoint/state_views.hpp"
 #include "checkpoint/store_folder.hpp"
 #include "checkpoint/structure.hpp"
 #include "cli/checkpoint.hpp"
 #include "cli/checkpoint_json.hpp"
 #include "cli/checkpoint_source.hpp"
+#include "cli/checkpoint_views.hpp"
 #include "cli/json_output.hpp"
 #include "cli/mapped_source.hpp"
 #include "cli/progress.hpp"
@@ -25,7 +27,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 
 namespace penstock::cli {
 
@@ -35,6 +36,7 @@ using checkpoint::FileImage;
 using format::ValueKind;
 
 constexpr std::uint64_t kMemoryAlignment = 4096;
+constexpr std::string_view kStorageSuffix = ".storage";  // which structure.hpp gives
 
 [[noreturn]] void cannot(const std::string& target, std::string_view what) {
     throw Error(ErrorCode::kInvalidArgument, 0, "convert", target, kNoOffset,
@@ -109,20 +111,32 @@ public:
     [[nodiscard]] const std::string& written() const { return written_; }
 
 private:
-    [[nodiscard]] checkpoint::Skeleton skeleton() const {
-        std::vector<CheckpointTensor> tensors;
-        for (const SourceTensor& t : source_.tensors()) {
-            tensors.push_back({t.name, t.dtype, t.shape, t.bytes, 0});
-        }
-        return checkpoint::skeleton_of(options_.tensors_only ? "null" : source_.structure(),
-                                       tensors);
+    // A tensor as it goes into the target.
+    struct Out {
+        std::string name;
+        std::string dtype;
+        std::vector<std::uint64_t> shape;
+        std::span<const std::byte> data;
+    };
+
+    // Whether the target keeps the structure, and with it how tensors stand in memory.
+    [[nodiscard]] bool keeps_structure() const {
+        return !options_.tensors_only && source_.structure() != "null";
     }
 
     void to_torch(const std::string& target, Progress& shown) {
-        const checkpoint::Skeleton skeleton = this->skeleton();
+        const std::vector<Out> outs = keeps_structure() ? as_stored() : alone();
+        std::vector<CheckpointTensor> tensors;
+        std::unordered_map<std::string_view, std::span<const std::byte>> data;
+        for (const Out& out : outs) {
+            tensors.push_back({out.name, out.dtype, out.shape, out.data.size(), 0});
+            data.emplace(out.name, out.data);
+        }
+        const checkpoint::Skeleton skeleton =
+            checkpoint::skeleton_of(keeps_structure() ? source_.structure() : "null", tensors);
         std::vector<FileImage::Payload> payloads;
         for (const std::string& name : skeleton.sources) {
-            payloads.emplace_back(data_[by_name_.at(name)]);
+            payloads.emplace_back(data.at(name));
         }
         const std::size_t slash = target.rfind('/');
         std::string stem = slash == std::string::npos ? target : target.substr(slash + 1);
@@ -135,10 +149,10 @@ private:
     void to_safetensors(const std::string& target, Progress& shown) {
         std::vector<format::safetensors::Tensor> tensors;
         std::vector<FileImage::Payload> payloads;
-        for (const auto& [name, index] : flat(target)) {
-            const SourceTensor& t = source_.tensors()[index];
-            tensors.push_back({name, *format::safetensors::type_named(t.dtype), t.shape, 0, 0});
-            payloads.emplace_back(data_[index]);
+        for (Out& out : keeps_structure() ? flat(target) : alone()) {
+            tensors.push_back({std::move(out.name), *format::safetensors::type_named(out.dtype),
+                               std::move(out.shape), 0, 0});
+            payloads.emplace_back(out.data);
         }
         format::safetensors::Metadata metadata = source_.metadata();
         if (metadata.empty()) {
@@ -151,11 +165,11 @@ private:
 
     void to_store(const std::string& target, Progress& shown) {
         State state;
-        for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
-            const SourceTensor& t = source_.tensors()[i];
-            state.tensors.push_back({t.name, t.dtype, t.shape, data_[i]});
+        for (Out& out : keeps_structure() ? as_stored() : alone()) {
+            state.tensors.push_back(
+                {std::move(out.name), std::move(out.dtype), std::move(out.shape), out.data});
         }
-        state.structure = options_.tensors_only ? "null" : source_.structure();
+        state.structure = keeps_structure() ? source_.structure() : "null";
         state.metadata = source_.metadata();
         CheckpointStore store(engine_, FileSystem::local(), {target});
         const std::uint64_t step = options_.step_given         ? options_.step
@@ -180,6 +194,7 @@ private:
 
     void hold(std::uint64_t total, Progress& shown) {
         memory_ = pool_.take(std::max(total, kMemoryAlignment));
+        taken_ = memory_.size();
         std::vector<std::span<std::byte>> into;
         std::uint64_t at = 0;
         for (const SourceTensor& t : source_.tensors()) {
@@ -199,24 +214,101 @@ private:
         };
     }
 
-    // The state as names and tensors; an error where it is more than that.
-    [[nodiscard]] std::vector<std::pair<std::string, std::size_t>> flat(
-        const std::string& target) const {
-        std::vector<std::pair<std::string, std::size_t>> out;
-        if (options_.tensors_only || source_.structure() == "null") {
-            for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
-                out.emplace_back(source_.tensors()[i].name, i);
-            }
+    [[nodiscard]] Out stored(std::size_t index) const {
+        const SourceTensor& t = source_.tensors()[index];
+        return {t.name, t.dtype, t.shape, data_[index]};
+    }
+
+    [[nodiscard]] std::vector<Out> as_stored() const {
+        std::vector<Out> out;
+        for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
+            out.push_back(stored(i));
+        }
+        return out;
+    }
+
+    // Whether what is stored is this tensor, element for element.
+    [[nodiscard]] bool is_stored(const format::TensorValue& t, std::size_t index) const {
+        const SourceTensor& stored = source_.tensors()[index];
+        return format::safetensors::type_named(stored.dtype) == t.type && t.offset == 0 &&
+               checkpoint::is_plain(t) && checkpoint::view_bytes(t) == stored.bytes;
+    }
+
+    // Its elements in a row. In memory, also where the rest is not held.
+    std::span<const std::byte> gathered(const format::TensorValue& t, std::size_t index,
+                                        const std::string& name) {
+        const std::uint64_t bytes = checkpoint::view_bytes(t);
+        const std::uint64_t may = memory_that_may_be_taken(options_);
+        const std::uint64_t taken = options_.memory.empty() ? 0 : taken_;
+        if (taken > may || bytes > may - taken) {
+            throw Error(ErrorCode::kOutOfMemory, 0, "convert", source_.path(), kNoOffset,
+                        fmt::format("{}: tensor {} does not stand in a row in memory; to put it so "
+                                    "takes {} bytes, and {} may be taken; give more with --memory, "
+                                    "or convert it on a machine with more",
+                                    source_.path(), format::shown(name), bytes,
+                                    may - std::min(may, taken)));
+        }
+        Buffer& memory = gathered_.emplace_back(pool_.take(std::max(bytes, kMemoryAlignment)));
+        taken_ += bytes;
+        checkpoint::gather(t, data_[index], memory.bytes().first(bytes));
+        if (mapped_) {
+            mapped_->check();
+        }
+        return memory.bytes().first(bytes);
+    }
+
+    // The tensors and nothing else: those that are alone in their memory as they are in the state,
+    // the others by what is behind them.
+    std::vector<Out> alone() {
+        std::vector<Out> out = as_stored();
+        const std::optional<checkpoint::Skeleton> skeleton = skeleton_of(source_);
+        if (!skeleton) {
             return out;
         }
-        const checkpoint::Skeleton skeleton = this->skeleton();
-        const format::ValueTree& tree = skeleton.tree;
+        std::vector<const format::TensorValue*> seen(out.size(), nullptr);
+        std::vector<bool> several(out.size(), false);
+        for (const format::TensorValue& t : skeleton->tree.tensors) {
+            const std::size_t index = by_name_.at(skeleton->sources[t.storage]);
+            several[index] =
+                several[index] || (seen[index] != nullptr && !looks_alike(*seen[index], t));
+            seen[index] = &t;
+        }
+        for (std::size_t i = 0; i < out.size(); ++i) {
+            if (seen[i] == nullptr || several[i] || is_stored(*seen[i], i) ||
+                !checkpoint::why_not_gathered(*seen[i], data_[i].size()).empty()) {
+                continue;
+            }
+            const std::string name = out[i].name.substr(0, out[i].name.rfind(kStorageSuffix));
+            if (!by_name_.contains(name)) {
+                out[i].name = name;
+            }
+            out[i].dtype = format::safetensors::name_of(seen[i]->type);
+            out[i].shape = seen[i]->shape;
+            out[i].data = gathered(*seen[i], i, out[i].name);
+        }
+        return out;
+    }
+
+    static bool looks_alike(const format::TensorValue& a, const format::TensorValue& b) {
+        return a.type == b.type && a.offset == b.offset && a.shape == b.shape &&
+               a.strides == b.strides && a.conjugated == b.conjugated && a.negated == b.negated;
+    }
+
+    // The state as names and tensors; an error where it is more than that.
+    std::vector<Out> flat(const std::string& target) {
+        const std::optional<checkpoint::Skeleton> skeleton = skeleton_of(source_);
+        if (!skeleton) {
+            cannot(target,
+                   "JSON that Penstock did not write; --tensors-only leaves out what is no tensor");
+        }
+        const format::ValueTree& tree = skeleton->tree;
         const format::Value& root = tree.at(tree.root);
         if (root.kind != ValueKind::kDict && root.kind != ValueKind::kOrderedDict) {
             cannot(target,
                    "a state that is no dict of tensors; --tensors-only leaves the rest out");
         }
-        std::unordered_set<std::uint32_t> storages;
+        std::vector<Out> out;
+        std::unordered_map<std::uint32_t, std::string> places;  // of each storage
         for (std::size_t i = 0; i < root.items.size(); i += 2) {
             std::string place = "state";
             format::append_key(place, tree, root.items[i]);
@@ -228,17 +320,33 @@ private:
                                    "what is none, and names the others by their place");
             }
             const auto& t = tree.tensors[static_cast<std::size_t>(value.integer)];
-            const std::size_t index = by_name_.at(skeleton.sources[t.storage]);
-            const SourceTensor& stored = source_.tensors()[index];
-            if (stored.shape != t.shape ||
-                format::safetensors::type_named(stored.dtype) != t.type ||
-                !storages.insert(t.storage).second) {
-                cannot(target, place +
-                                   ", which shares its memory with another tensor or is a "
-                                   "view; --tensors-only saves what is behind it once");
+            const auto [first, fresh] = places.try_emplace(t.storage, place);
+            if (!fresh) {
+                cannot(target, fmt::format("{}, which shares its memory with {}; --tensors-only "
+                                           "saves what is behind them once",
+                                           place, first->second));
             }
-            out.emplace_back(key.text, index);
+            out.push_back(
+                one(target, place, key.text, t, by_name_.at(skeleton->sources[t.storage])));
         }
+        return out;
+    }
+
+    Out one(const std::string& target, const std::string& place, const std::string& name,
+            const format::TensorValue& t, std::size_t index) {
+        Out out = stored(index);
+        out.name = name;
+        if (is_stored(t, index)) {
+            return out;
+        }
+        const std::string why = checkpoint::why_not_gathered(t, data_[index].size());
+        if (!why.empty()) {
+            cannot(target,
+                   fmt::format("{}, which {}; --tensors-only saves what is behind it", place, why));
+        }
+        out.dtype = format::safetensors::name_of(t.type);
+        out.shape = t.shape;
+        out.data = gathered(t, index, out.name);
         return out;
     }
 
@@ -247,6 +355,8 @@ private:
     const CheckpointOptions& options_;
     MemoryPool pool_;
     Buffer memory_;
+    std::vector<Buffer> gathered_;
+    std::uint64_t taken_ = 0;  // of memory, by all of these
     std::optional<MappedSource> mapped_;
     std::vector<std::span<const std::byte>> data_;  // of each tensor
     std::unordered_map<std::string_view, std::size_t> by_name_;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/units.hpp"
-#include "checkpoint/structure.hpp"
 #include "cli/checkpoint.hpp"
 #include "cli/checkpoint_json.hpp"
 #include "cli/checkpoint_source.hpp"
+#include "cli/checkpoint_views.hpp"
+#include "cli/flush.hpp"
 #include "cli/json_output.hpp"
 #include "cli/message.hpp"
 #include "cli/progress.hpp"
@@ -234,18 +235,9 @@ bool same_structure(const CheckpointSource& a, const CheckpointSource& b) {
     if (a.structure() == "null" || b.structure() == "null" || a.structure() == b.structure()) {
         return true;
     }
-    const auto tree_of = [](const CheckpointSource& source) {
-        std::vector<CheckpointTensor> tensors;
-        for (const SourceTensor& t : source.tensors()) {
-            tensors.push_back({t.name, t.dtype, t.shape, t.bytes, 0});
-        }
-        return checkpoint::skeleton_of(source.structure(), tensors).tree;
-    };
-    try {
-        return format::same(tree_of(a), tree_of(b));
-    } catch (const Error&) {  // JSON of somebody else
-        return false;
-    }
+    const auto of_a = skeleton_of(a);
+    const auto of_b = skeleton_of(b);
+    return of_a && of_b && format::same(of_a->tree, of_b->tree);
 }
 
 int report(const CheckpointOptions& options, std::span<const std::string> command,
@@ -257,7 +249,7 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
     fmt::print(out, "A  {}: {}, {}, {}\nB  {}: {}, {}, {}\n", a->path(), a->kind(),
                counted(a->tensors().size(), "tensor"), base::format_bytes(a->bytes()), b->path(),
                b->kind(), counted(b->tensors().size(), "tensor"), base::format_bytes(b->bytes()));
-    std::fflush(out);
+    flush(out);
     Progress progress;
     Diff diff(*a, *b, options.pattern);
     diff.contents(told_by(progress, "compared"));
@@ -268,7 +260,7 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
         const bool equal = line.what == "same";
         same += equal ? 1 : 0;
         if (!equal || options.verbose) {
-            fmt::print(out, "  {:<10} {}{}{}\n", line.what, line.name,
+            fmt::print(out, "  {:<10} {}{}{}\n", line.what, format::escaped(line.name),
                        line.detail.empty() ? "" : ": ", line.detail);
         }
         if (!equal) {
@@ -286,7 +278,7 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
     }
     const std::size_t different = diff.lines().size() - same;
     fmt::print(out, "{} different, {} the same\n", different, same);
-    std::fflush(out);
+    flush(out);
     json.write({{"command", words_of(command)},
                 {"a", a->path()},
                 {"b", b->path()},

@@ -201,7 +201,7 @@ std::unique_ptr<CheckpointSource> open_index(const std::shared_ptr<Engine>& engi
             throw Error(ErrorCode::kDamaged, 0, "read", path, kNoOffset,
                         fmt::format("{}: tensor {} is in {}, and the index does not say so: the "
                                     "files do not belong together",
-                                    path, format::shown(t.name), t.file));
+                                    path, format::shown(t.name), format::shown(t.file)));
         }
     }
     if (seen.size() != where.size()) {

@@ -6,6 +6,8 @@
 #include "cli/checkpoint.hpp"
 #include "cli/checkpoint_json.hpp"
 #include "cli/checkpoint_source.hpp"
+#include "cli/checkpoint_views.hpp"
+#include "cli/flush.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/json_output.hpp"
 #include "format/fault.hpp"
@@ -51,7 +53,8 @@ void print_list(std::FILE* out, const std::vector<CheckpointInfo>& list) {
                    info.generation, info.step, read ? utc(info.saved_unix_ns) : "-",
                    read ? base::format_bytes(info.tensor_bytes) : "-",
                    read ? base::format_bytes(info.written_bytes) : "-", info.shards,
-                   info.pinned ? "yes" : "", info.problem.empty() ? "ok" : info.problem);
+                   info.pinned ? "yes" : "",
+                   info.problem.empty() ? "ok" : format::escaped(info.problem));
     }
 }
 
@@ -108,23 +111,17 @@ std::string brief(const format::ValueTree& tree, format::ValueId id) {
 }
 
 // The state in one line: "dict of 3: model (dict of 12), opt (dict of 2), step (100)".
-std::string structure_of(const CheckpointSource& source) {
+std::string structure_of(const CheckpointSource& source,
+                         const std::optional<checkpoint::Skeleton>& skeleton) {
     constexpr std::size_t kShownMax = 8;
     if (source.structure() == "null") {
         return "tensors by name, nothing else";
     }
-    std::vector<CheckpointTensor> tensors;
-    for (const SourceTensor& t : source.tensors()) {
-        tensors.push_back({t.name, t.dtype, t.shape, t.bytes, 0});
-    }
-    checkpoint::Skeleton skeleton;
-    try {
-        skeleton = checkpoint::skeleton_of(source.structure(), tensors);
-    } catch (const Error&) {
+    if (!skeleton) {
         return fmt::format("JSON of {} bytes that Penstock did not write",
                            source.structure().size());
     }
-    const format::ValueTree& tree = skeleton.tree;
+    const format::ValueTree& tree = skeleton->tree;
     std::string out = brief(tree, tree.root);
     const format::Value& root = tree.at(tree.root);
     if (kind_name(root.kind) != "dict") {
@@ -138,7 +135,8 @@ std::string structure_of(const CheckpointSource& source) {
     return out + (root.items.size() / 2 > kShownMax ? ", ..." : "");
 }
 
-void print_head(std::FILE* out, const CheckpointSource& source, const std::string& structure) {
+void print_head(std::FILE* out, const CheckpointSource& source, const std::string& structure,
+                std::size_t tensors) {
     fmt::print(out, "{}: {}\n", source.path(), source.kind());
     if (const CheckpointInfo* info = source.info()) {
         fmt::print(out, "  generation {}, step {}, saved {} UTC, {} ({} linked), {}{}\n",
@@ -147,11 +145,51 @@ void print_head(std::FILE* out, const CheckpointSource& source, const std::strin
                    fmt::format("{} written", base::format_bytes(info->written_bytes)),
                    info->pinned ? ", pinned" : "");
     }
-    fmt::print(out, "  {}, {}\n  {}\n", counted(source.tensors().size(), "tensor"),
+    fmt::print(out, "  {}, {}\n  {}\n", counted(tensors, "tensor"),
                base::format_bytes(source.bytes()), structure);
     for (const auto& [key, value] : source.metadata()) {
         fmt::print(out, "  {}: {}\n", format::shown(key), format::shown(value));
     }
+}
+
+void print_rows(std::FILE* out, const std::vector<ViewRow>& rows, bool verbose) {
+    std::vector<std::string> names;
+    std::size_t width = 4;
+    for (const ViewRow& row : rows) {
+        names.push_back(format::escaped(row.tensor.name));
+        width = std::max(width, names.back().size());
+    }
+    width = std::min<std::size_t>(width, 60);
+    fmt::print(out, "\n  {:<{}}  {:<8}  {:<20}  {:>10}{}\n", "name", width, "type", "shape", "size",
+               verbose ? "  file, bytes from to" : "");
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+        const SourceTensor& t = rows[i].tensor;
+        std::string more;
+        if (verbose) {
+            more =
+                fmt::format("  {}, {} {}", format::escaped(t.file), t.offset, t.offset + t.bytes);
+            more += rows[i].strides.empty()
+                        ? ""
+                        : fmt::format(", strides [{}]", fmt::join(rows[i].strides, ", "));
+        }
+        if (!rows[i].shared_with.empty()) {
+            more += fmt::format("  in the memory of {}", format::escaped(rows[i].shared_with));
+        }
+        fmt::print(out, "  {:<{}}  {:<8}  {:<20}  {:>10}{}\n", names[i], width, t.dtype,
+                   fmt::format("[{}]", fmt::join(t.shape, ", ")), base::format_bytes(t.bytes),
+                   more);
+    }
+}
+
+nlohmann::ordered_json json_of(const ViewRow& row) {
+    nlohmann::ordered_json out = json_of(row.tensor);
+    if (row.stored_as != row.tensor.name) {
+        out["stored_as"] = row.stored_as;
+    }
+    if (!row.strides.empty()) {
+        out["strides"] = row.strides;
+    }
+    return out;
 }
 
 }  // namespace
@@ -178,7 +216,7 @@ int checkpoint_ls(const CheckpointOptions& options, std::span<const std::string>
                         {"tensors", source->tensors().size()},
                         {"tensor_bytes", source->bytes()}});
     }
-    std::fflush(out);
+    flush(out);
     json.write({{"command", words_of(command)}, {"path", options.path}, {"checkpoints", rows}});
     return 0;
 }
@@ -187,28 +225,18 @@ int checkpoint_show(const CheckpointOptions& options, std::span<const std::strin
     JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     const auto source = open_source(new_engine(), options.path, options.generation);
-    const std::string structure = structure_of(*source);
-    print_head(out, *source, structure);
-    std::size_t width = 4;
-    for (const SourceTensor& t : source->tensors()) {
-        width = std::max(width, matches(t.name, options.pattern) ? t.name.size() : 0);
-    }
-    width = std::min<std::size_t>(width, 60);
-    fmt::print(out, "\n  {:<{}}  {:<8}  {:<20}  {:>10}{}\n", "name", width, "type", "shape", "size",
-               options.verbose ? "  file, bytes from to" : "");
+    const auto skeleton = skeleton_of(*source);
+    const std::string structure = structure_of(*source, skeleton);
+    std::vector<ViewRow> wanted = rows_of(*source, skeleton);
+    print_head(out, *source, structure, wanted.size());
+    std::erase_if(wanted,
+                  [&](const ViewRow& row) { return !matches(row.tensor.name, options.pattern); });
+    print_rows(out, wanted, options.verbose);
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-    for (const SourceTensor& t : source->tensors()) {
-        if (!matches(t.name, options.pattern)) {
-            continue;
-        }
-        const std::string place =
-            options.verbose ? fmt::format("  {}, {} {}", t.file, t.offset, t.offset + t.bytes) : "";
-        fmt::print(out, "  {:<{}}  {:<8}  {:<20}  {:>10}{}\n", t.name, width, t.dtype,
-                   fmt::format("[{}]", fmt::join(t.shape, ", ")), base::format_bytes(t.bytes),
-                   place);
-        rows.push_back(json_of(t));
+    for (const ViewRow& row : wanted) {
+        rows.push_back(json_of(row));
     }
-    std::fflush(out);
+    flush(out);
     nlohmann::ordered_json all{{"command", words_of(command)},
                                {"path", source->path()},
                                {"kind", source->kind()},

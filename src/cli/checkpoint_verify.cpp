@@ -5,6 +5,7 @@
 #include "cli/checkpoint.hpp"
 #include "cli/checkpoint_json.hpp"
 #include "cli/checkpoint_source.hpp"
+#include "cli/flush.hpp"
 #include "cli/json_output.hpp"
 #include "cli/message.hpp"
 #include "cli/progress.hpp"
@@ -19,10 +20,10 @@ namespace penstock::cli {
 namespace {
 
 void print_problem(std::FILE* out, const CheckpointProblem& problem) {
-    fmt::print(out, "  DAMAGED  {}{}{}: {}\n", problem.path,
+    fmt::print(out, "  DAMAGED  {}{}{}: {}\n", format::escaped(problem.path),
                problem.offset == kNoOffset ? "" : fmt::format(", byte {}", problem.offset),
                problem.tensor.empty() ? "" : ", tensor " + format::shown(problem.tensor),
-               problem.message);
+               format::escaped(problem.message));
 }
 
 // What is to be verified: paths of which each opens one checkpoint.
@@ -64,7 +65,7 @@ int checkpoint_verify(const CheckpointOptions& options, std::span<const std::str
             bytes = source->bytes();
             fmt::print(out, "{}: {}, {}, {}\n", source->path(), source->kind(),
                        counted(source->tensors().size(), "tensor"), base::format_bytes(bytes));
-            std::fflush(out);
+            flush(out);
             found = source->verify(told_by(progress, "verified"));
         } catch (const Error& error) {
             if (error.reason() != ErrorCode::kDamaged) {
@@ -92,7 +93,7 @@ int checkpoint_verify(const CheckpointOptions& options, std::span<const std::str
         } else {
             ++damaged;
         }
-        std::fflush(out);
+        flush(out);
         rows.push_back(std::move(row));
     }
     json.write({{"command", words_of(command)}, {"verified", rows}, {"damaged", damaged}});

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 
 namespace penstock::format {
@@ -43,19 +44,20 @@ std::size_t character_bytes(std::string_view text) {
     return 0;
 }
 
-}  // namespace
-
-Failure fault(std::string_view operation, std::string_view message, std::uint64_t offset) {
-    return base::fail(base::error(ErrorCode::kInvalidArgument, operation, message, {}, offset));
-}
-
-std::string shown(std::string_view text) {
-    std::string out = "'";
+// Escapes what begins before `end`, and says where it came to.
+std::size_t escape(std::string_view text, std::size_t end, std::string& out) {
     std::size_t at = 0;
-    while (at < text.size() && at < kShownBytesMax) {
+    while (at < end) {
         const std::size_t bytes = character_bytes(text.substr(at));
         const auto byte = static_cast<unsigned char>(text[at]);
-        if (bytes == 0 || byte < 0x20 || byte == 0x7F) {
+        // U+0080 to U+009F, which terminals obey as they do those below 32.
+        const bool c1 =
+            bytes == 2 && byte == 0xC2 && static_cast<unsigned char>(text[at + 1]) < 0xA0;
+        if (c1) {
+            out += fmt::format("\\x{:02x}", byte);
+            out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[at + 1]));
+            at += bytes;
+        } else if (bytes == 0 || byte < 0x20 || byte == 0x7F) {
             out += fmt::format("\\x{:02x}", byte);
             ++at;
         } else {
@@ -63,6 +65,24 @@ std::string shown(std::string_view text) {
             at += bytes;
         }
     }
+    return at;
+}
+
+}  // namespace
+
+Failure fault(std::string_view operation, std::string_view message, std::uint64_t offset) {
+    return base::fail(base::error(ErrorCode::kInvalidArgument, operation, message, {}, offset));
+}
+
+std::string escaped(std::string_view text) {
+    std::string out;
+    escape(text, text.size(), out);
+    return out;
+}
+
+std::string shown(std::string_view text) {
+    std::string out = "'";
+    const std::size_t at = escape(text, std::min(text.size(), kShownBytesMax), out);
     out += at < text.size() ? fmt::format("...' ({} bytes)", text.size()) : "'";
     return out;
 }

@@ -18,7 +18,10 @@ using base::Result;
 [[nodiscard]] Failure fault(std::string_view operation, std::string_view message,
                             std::uint64_t offset = kNoOffset);
 
-/// 'text', with control characters and what is no UTF-8 escaped, cut after 120 bytes.
+/// The text with control characters and what is no UTF-8 escaped: it may go to a terminal.
+[[nodiscard]] std::string escaped(std::string_view text);
+
+/// 'text', escaped, cut after 120 bytes.
 [[nodiscard]] std::string shown(std::string_view text);
 
 /// Whether it is UTF-8 as Unicode has it: no overlong forms, no surrogates, nothing past U+10FFFF.

@@ -29,12 +29,18 @@ enum Function : std::int64_t {
     kRebuildTensorV3,
     kRebuildParameter,
     kReconstruct,
+    kFromBuffer,
     kScalar,
     kNdarray,
     kNumpyDtypeClass,
     kFactory,         // list, dict, ...: what a defaultdict may make
     kUntypedStorage,  // and from here on: a storage class, + its row in kTorchTypes + 1
 };
+
+constexpr const char* kNoArray =
+    "it is a NumPy array of a type that is not read, or its bytes are not as many as its shape "
+    "says";
+constexpr const char* kTooMany = "more bytes are made of it than the file has: it is damaged";
 
 struct Name {
     std::string_view module;
@@ -68,6 +74,7 @@ constexpr Name kNames[] = {
     {"numpy", "dtype", kNumpyDtypeClass},
     {"numpy.core.multiarray", "_reconstruct", kReconstruct},
     {"numpy.core.multiarray", "scalar", kScalar},
+    {"numpy.core.numeric", "_frombuffer", kFromBuffer},
 };
 
 // Python 2's and NumPy 2's names for the same modules.
@@ -77,6 +84,9 @@ std::string_view usual_module(std::string_view module) {
     }
     if (module == "numpy._core.multiarray") {
         return "numpy.core.multiarray";
+    }
+    if (module == "numpy._core.numeric") {
+        return "numpy.core.numeric";
     }
     return module == "torch.cuda" ? "torch" : module;
 }
@@ -116,6 +126,12 @@ std::optional<std::string> latin1(std::string_view text) {
 }
 
 }  // namespace
+
+bool PickleCalls::may_copy(std::uint64_t amount) {
+    const bool may = amount <= copies_left_;
+    copies_left_ -= may ? amount : 0;
+    return may;
+}
 
 ValueId PickleCalls::refused(std::string why) {
     return tree_.add(make(ValueKind::kRefused, std::move(why)));
@@ -188,6 +204,8 @@ ValueId PickleCalls::call(ValueId function, ValueId arguments) {
             return parameter(items);
         case kReconstruct:
             return tree_.add(make(ValueKind::kNumpyArray));
+        case kFromBuffer:
+            return numpy_from_buffer(items);
         case kScalar:
             return numpy_scalar(items);
         case kNumpyDtypeClass:
@@ -200,6 +218,9 @@ ValueId PickleCalls::call(ValueId function, ValueId arguments) {
 ValueId PickleCalls::collection(ValueKind kind, const Items& items) {
     if (items.size() != 1 || !is(items[0], ValueKind::kList)) {
         return refused("a set is made of something that is no list");
+    }
+    if (!may_copy(tree_.at(items[0]).items.size())) {
+        return refused(kTooMany);
     }
     Value value = make(kind);
     value.items = tree_.at(items[0]).items;
@@ -227,6 +248,9 @@ ValueId PickleCalls::encode(const Items& items) {
         !is(items[1], ValueKind::kString) || tree_.at(items[1]).text != "latin1") {
         return refused("bytes are encoded otherwise than as Latin-1");
     }
+    if (!may_copy(tree_.at(items[0]).text.size())) {
+        return refused(kTooMany);
+    }
     auto bytes = latin1(tree_.at(items[0]).text);
     if (!bytes) {
         return refused("bytes are made of characters past U+00FF");
@@ -238,6 +262,9 @@ ValueId PickleCalls::byte_array(const Items& items) {
     const bool of_bytes = items.size() == 1 && is(items[0], ValueKind::kBytes);
     if (!items.empty() && !of_bytes) {
         return refused("a bytearray is made of something that is no bytes");
+    }
+    if (of_bytes && !may_copy(tree_.at(items[0]).text.size())) {
+        return refused(kTooMany);
     }
     return tree_.add(
         make(ValueKind::kByteArray, of_bytes ? tree_.at(items[0]).text : std::string()));
@@ -402,6 +429,9 @@ ValueId PickleCalls::numpy_scalar(const Items& items) {
         !is(items[1], ValueKind::kBytes)) {
         return refused("a NumPy scalar is not made of a type and bytes");
     }
+    if (!may_copy(tree_.at(items[1]).text.size())) {
+        return refused(kTooMany);
+    }
     Value value = make(ValueKind::kNumpyScalar, tree_.at(items[0]).text);
     value.data = tree_.at(items[1]).text;
     const auto each = numpy_item_bytes(value.text);
@@ -451,25 +481,108 @@ void PickleCalls::build_numpy_dtype(Value& dtype, const Value& state) const {
 void PickleCalls::build_numpy_array(ValueId id, const Value& state) {
     Value& array = tree_.values[id];
     const Items& items = state.items;
-    std::vector<std::uint64_t> shape;
     const bool formed = state.kind == ValueKind::kTuple && items.size() == 5 &&
-                        sizes(items[1], shape) && is(items[2], ValueKind::kNumpyDtype) &&
                         is(items[3], ValueKind::kBool) && is(items[4], ValueKind::kBytes);
-    std::optional<std::uint64_t> bytes =
-        formed ? numpy_item_bytes(tree_.at(items[2]).text) : std::nullopt;
-    for (const std::uint64_t extent : shape) {
-        bytes = bytes ? base::checked_multiply(*bytes, extent) : bytes;
-    }
-    if (!bytes || *bytes != tree_.at(items[4]).text.size()) {
-        array = make(ValueKind::kRefused,
-                     "it is a NumPy array of a type that is not read, or its "
-                     "bytes are not as many as its shape says");
+    const std::string wrong =
+        formed ? fill_numpy_array(array, items[1], items[2], items[4]) : std::string(kNoArray);
+    if (!wrong.empty()) {
+        array = make(ValueKind::kRefused, wrong);
         return;
     }
-    array.text = tree_.at(items[2]).text;
-    array.data = tree_.at(items[4]).text;
     array.flag = tree_.at(items[3]).flag;
-    array.items = tree_.at(items[1]).items;
+}
+
+// _frombuffer(bytes, dtype, shape, "C" or "F"): what protocol 5 has instead of _reconstruct() and a
+// state. (.., "K", axes): NumPy 2 so says that the axes of what it is stand in another order.
+ValueId PickleCalls::numpy_from_buffer(const Items& items) {
+    const bool formed = items.size() >= 4 &&
+                        (is(items[0], ValueKind::kBytes) || is(items[0], ValueKind::kByteArray)) &&
+                        is(items[3], ValueKind::kString);
+    const std::string order = formed ? tree_.at(items[3]).text : std::string();
+    const bool turned = order == "K" && items.size() == 5;
+    if (!turned && !((order == "C" || order == "F") && items.size() == 4)) {
+        return refused(kNoArray);
+    }
+    Value array = make(ValueKind::kNumpyArray);
+    std::string wrong = fill_numpy_array(array, items[2], items[1], items[0]);
+    if (wrong.empty() && turned && !turn_axes(array, items[4])) {
+        wrong = "it is a NumPy array whose axes are not those of its shape";
+    }
+    if (!wrong.empty()) {
+        return refused(std::move(wrong));
+    }
+    array.flag = order == "F";
+    return tree_.add(std::move(array));
+}
+
+// Empty, or what is wrong.
+std::string PickleCalls::fill_numpy_array(Value& array, ValueId shape, ValueId dtype,
+                                          ValueId bytes) {
+    std::vector<std::uint64_t> extents;
+    const bool formed = is(dtype, ValueKind::kNumpyDtype) && sizes(shape, extents);
+    std::optional<std::uint64_t> wanted =
+        formed ? numpy_item_bytes(tree_.at(dtype).text) : std::nullopt;
+    for (const std::uint64_t extent : extents) {
+        wanted = wanted ? base::checked_multiply(*wanted, extent) : wanted;
+    }
+    const std::string& data = tree_.at(bytes).text;
+    if (!wanted || *wanted != data.size()) {
+        return kNoArray;
+    }
+    if (!may_copy(data.size())) {
+        return kTooMany;
+    }
+    array.text = tree_.at(dtype).text;
+    array.data = data;
+    array.items = tree_.at(shape).items;
+    return {};
+}
+
+// Row-major of array.items, to row-major of the same axes in another order.
+bool PickleCalls::turn_axes(Value& array, ValueId order) const {
+    std::vector<std::uint64_t> axes;
+    std::vector<std::uint64_t> extents;
+    for (const ValueId item : array.items) {
+        extents.push_back(static_cast<std::uint64_t>(tree_.at(item).integer));
+    }
+    if (!sizes(order, axes) || axes.size() != extents.size()) {
+        return false;
+    }
+    std::vector<bool> named(axes.size(), false);
+    for (const std::uint64_t axis : axes) {
+        if (axis >= axes.size() || named[axis]) {
+            return false;
+        }
+        named[axis] = true;
+    }
+    const std::size_t rank = axes.size();
+    std::vector<std::uint64_t> steps(rank);  // of each axis, in what is there, bytes
+    std::uint64_t step = *numpy_item_bytes(array.text);
+    const std::uint64_t each = step;
+    for (std::size_t d = rank; d-- > 0;) {
+        steps[d] = step;
+        step *= extents[d];
+    }
+    std::string out;
+    out.reserve(array.data.size());
+    std::vector<std::uint64_t> at(rank, 0);  // of the element that comes next, by the new axes
+    while (out.size() < array.data.size()) {
+        std::uint64_t from = 0;
+        for (std::size_t d = 0; d < rank; ++d) {
+            from += at[d] * steps[axes[d]];
+        }
+        out.append(array.data, from, each);
+        for (std::size_t d = rank; d-- > 0 && ++at[d] == extents[axes[d]];) {
+            at[d] = 0;
+        }
+    }
+    Items items;
+    for (const std::uint64_t axis : axes) {
+        items.push_back(array.items[axis]);
+    }
+    array.data = std::move(out);
+    array.items = std::move(items);
+    return true;
 }
 
 }  // namespace penstock::format

@@ -6,6 +6,7 @@
 
 #include "format/value.hpp"
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -14,7 +15,11 @@ namespace penstock::format {
 
 class PickleCalls {
 public:
-    explicit PickleCalls(ValueTree& tree) : tree_(tree) {}
+    /// `pickle_bytes`: of the pickle. What is copied out of one value into another (bytes, and
+    /// items of a set) is no more than twice that in all: what stood in the pickle once becomes
+    /// bytes, and these an array, and the memo may not make more of it.
+    PickleCalls(ValueTree& tree, std::uint64_t pickle_bytes)
+        : tree_(tree), copies_left_(2 * pickle_bytes) {}
 
     /// What the name stands for.
     [[nodiscard]] ValueId global(std::string_view module, std::string_view name);
@@ -42,10 +47,16 @@ private:
     [[nodiscard]] ValueId numpy_scalar(const Items& items);
     void build_numpy_dtype(Value& dtype, const Value& state) const;
     void build_numpy_array(ValueId id, const Value& state);
+    [[nodiscard]] ValueId numpy_from_buffer(const Items& items);
+    [[nodiscard]] std::string fill_numpy_array(Value& array, ValueId shape, ValueId dtype,
+                                               ValueId bytes);
+    [[nodiscard]] bool turn_axes(Value& array, ValueId order) const;
+    [[nodiscard]] bool may_copy(std::uint64_t amount);
     [[nodiscard]] bool is(ValueId id, ValueKind kind) const { return tree_.at(id).kind == kind; }
     [[nodiscard]] bool sizes(ValueId id, std::vector<std::uint64_t>& out) const;
 
     ValueTree& tree_;
+    std::uint64_t copies_left_;
     std::unordered_map<std::string, std::int64_t> storages_;  // by key
 };
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stack machine over values. Three things keep a hostile pickle small: a length is compared with
-// the bytes that are left before anything of that length is made; the memo is never longer than the
-// bytes that have been read; values are counted. What may not be in a state becomes a kRefused
-// value, and the finished tree is gone through once, where paths are known.
+// A stack machine over values. These keep a hostile pickle small: a length is compared with the
+// bytes that are left before anything of that length is made; the memo is never longer than the
+// bytes that have been read; values are counted, and so is what calls copy. What may not be in a
+// state becomes a kRefused value, and the finished tree is gone through once, where paths are
+// known.
 #include "format/pickle.hpp"
 #include "format/pickle_calls.hpp"
 #include "format/pickle_codes.hpp"
@@ -26,7 +27,7 @@ constexpr int kProtocolMax = 5;
 class Machine {
 public:
     explicit Machine(std::span<const std::byte> bytes)
-        : bytes_(bytes), calls_(tree_), small_(256, kNoValue) {
+        : bytes_(bytes), calls_(tree_, bytes.size()), small_(256, kNoValue) {
         none_ = make(ValueKind::kNone);
         false_ = make(ValueKind::kBool);
         true_ = make(ValueKind::kBool);

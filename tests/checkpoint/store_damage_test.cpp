@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::checkpoint {
@@ -218,6 +219,44 @@ TEST_F(DamagedStore, MisdirectedWritesAreFound) {
         }
     }
     EXPECT_GT(landed, 3U);
+}
+
+// One process that goes on saving: what is to remain is looked at on disk, whatever it knew of it.
+TEST(DamagedRetention, NothingSoundGoesForWhatWasDamagedSince) {
+    const std::vector<std::pair<std::string, Damage>> damages = {
+        {"manifest.json", [](Bytes& bytes) { bytes[bytes.size() / 2] ^= std::byte{1}; }},
+        {"manifest.json", [](Bytes& bytes) { bytes.back() ^= std::byte{1}; }},
+        {"manifest.json", [](Bytes& bytes) { bytes.resize(bytes.size() - 1); }},
+        {"manifest.json", [](Bytes& bytes) { bytes.clear(); }},
+        {"shard-00001.safetensors", [](Bytes& bytes) { bytes.pop_back(); }}};
+    for (const auto& [file, damage] : damages) {
+        for (std::uint32_t keep = 1; keep <= 3; ++keep) {
+            SCOPED_TRACE(fmt::format("{}, keep {}", file, keep));
+            CrashRig rig;
+            StoreOptions options = options_of(false);
+            options.keep = keep;
+            CheckpointStore store(rig.engine(), rig.files(), {"/ckpt"}, options);
+            std::uint64_t number = 0;
+            for (std::uint32_t i = 0; i < keep; ++i) {
+                store.save(NumberedState(++number).state());
+            }
+            // The newest is damaged; the next save is one sound one, and keep - 1 older ones stay.
+            const std::string path = store.latest()->path + "/" + file;
+            ASSERT_TRUE(rig.disks().front()->damage(path, damage));
+            store.save(NumberedState(++number).state());
+            std::uint32_t whole = 0;
+            for (const CheckpointInfo& info : store.list()) {
+                whole += info.problem.empty() ? 1 : 0;
+            }
+            EXPECT_EQ(whole, keep);
+            // What is damaged goes when enough sound ones are newer.
+            for (std::uint32_t i = 0; i < keep; ++i) {
+                store.save(NumberedState(++number).state());
+            }
+            EXPECT_EQ(store.list().size(), keep);
+            EXPECT_EQ(store.list().front().problem, "");
+        }
+    }
 }
 
 // What rotted in a shard that later checkpoints link is found in each of them.

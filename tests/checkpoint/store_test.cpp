@@ -390,6 +390,28 @@ TEST_F(StoreTrouble, FoldersOfOthersAreLeftAlone) {
     EXPECT_TRUE(is_there(rig_.files(), "/store/1-step-1"));
 }
 
+// A number behind the last one would be 0, and the older checkpoint the newest for ever.
+TEST_F(StoreTrouble, WhereGenerationsEndNothingIsSaved) {
+    for (const std::string name :
+         {"18446744073709551615-step-1", ".unfinished-18446744073709551615-0123456789abcdef",
+          ".removed-18446744073709551615-step-1"}) {
+        rig_.use(Disks{std::make_shared<engine::FakeDisk>(os::DeviceId{240, 0}, engine::DiskShape{},
+                                                          engine::DiskModel{}, 1)});
+        store().save(old_.state(), {.step = 3});
+        rig_.files().make_folder("/store/" + name);
+        const Error error = error_of([&] { store().save(new_.state(), {.step = 4}); });
+        EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument);
+        EXPECT_THAT(error.what(), AllOf(HasSubstr(name), HasSubstr("/store")));
+        expect_latest(1, old_);
+        // The last number that there is can be given.
+        rig_.files().remove("/store/" + name);
+        rig_.files().make_folder("/store/18446744073709551614-step-1");
+        EXPECT_EQ(store().save(new_.state(), {.step = 4}).generation, UINT64_MAX);
+        expect_latest(UINT64_MAX, new_);
+        EXPECT_THROW(store().save(new_.state(), {.step = 5}), Error);
+    }
+}
+
 TEST_F(StoreTrouble, ARenamedCheckpointIsTold) {
     CheckpointStore store = this->store();
     const CheckpointInfo info = store.save(old_.state(), {.step = 3});

@@ -135,6 +135,120 @@ TEST(Pickle, ReadsLaterProtocols) {
     EXPECT_EQ(back->tree.at(root.items[5]).kind, ValueKind::kFrozenSet);
 }
 
+// What NumPy writes at protocol 5: a call of _frombuffer with bytes, a type, a shape and an order.
+struct FromBuffer {
+    std::string module = "numpy._core.numeric";
+    std::string buffer = "\x96\x06\0\0\0\0\0\0\0abcdef"s;  // a bytearray
+    std::string type = "i1";
+    std::string byte_order = "|";
+    std::string shape = "K\x02K\x03\x86"s;
+    std::string order =
+        "\x8c\x01"
+        "C"s;
+
+    [[nodiscard]] std::string call() const {
+        return "c" + module + "\n_frombuffer\n(" + buffer + "cnumpy\ndtype\n\x8c\x02" + type +
+               "\x89\x88\x87R(K\x03\x8c\x01" + byte_order + "NNNJ\xff\xff\xff\xffJ" +
+               "\xff\xff\xff\xffK\0tb"s + shape + order + "tR";
+    }
+    [[nodiscard]] Result<PickleRead> read() const { return test_read("\x80\x05" + call() + "."); }
+    static Result<PickleRead> test_read(const std::string& pickle) {
+        return read_pickle(bytes_of(pickle));
+    }
+};
+
+TEST(Pickle, NumpyArraysOfProtocol5) {
+    const std::string bytes =
+        "C\x06"
+        "abcdef"s;
+    const std::string fortran =
+        "\x8c\x01"
+        "F"s;
+    for (const char* const module : {"numpy.core.numeric", "numpy._core.numeric"}) {
+        for (const std::string& buffer : {FromBuffer().buffer, bytes}) {
+            for (const std::string& order : {FromBuffer().order, fortran}) {
+                const FromBuffer made{.module = module, .buffer = buffer, .order = order};
+                const auto back = made.read();
+                ASSERT_TRUE(back) << why(back);
+                const Value& array = back->tree.at(back->tree.root);
+                EXPECT_EQ(array.kind, ValueKind::kNumpyArray);
+                EXPECT_EQ(array.text, "|i1");
+                EXPECT_EQ(array.data, "abcdef");
+                EXPECT_EQ(array.flag, order == fortran);
+                ASSERT_EQ(array.items.size(), 2U);
+                EXPECT_EQ(back->tree.at(array.items[1]).integer, 3);
+                EXPECT_TRUE(write_pickle(back->tree));
+            }
+        }
+    }
+    // Of axes in another order: the bytes are those of the array before, and the shape, too.
+    const auto turned = FromBuffer{.order = "\x8c\x01KK\x01K\x00\x86"s}.read();
+    ASSERT_TRUE(turned) << why(turned);
+    const Value& array = turned->tree.at(turned->tree.root);
+    EXPECT_EQ(array.data, "adbecf");
+    EXPECT_FALSE(array.flag);
+    ASSERT_EQ(array.items.size(), 2U);
+    EXPECT_EQ(turned->tree.at(array.items[0]).integer, 3);
+    EXPECT_EQ(turned->tree.at(array.items[1]).integer, 2);
+}
+
+TEST(Pickle, NumpyArraysOfProtocol5ThatAreNone) {
+    const auto order = [](const std::string& code) { return FromBuffer{.order = code}; };
+    const auto shape = [](const std::string& code) { return FromBuffer{.shape = code}; };
+    for (const FromBuffer& wrong :
+         {FromBuffer{.buffer = "\x8c\x06"
+                               "abcdef"},
+          FromBuffer{.buffer = "N"}, FromBuffer{.buffer = "K\x06"}, FromBuffer{.type = "i2"},
+          FromBuffer{.type = "O8"}, FromBuffer{.type = "i2", .byte_order = ">"},
+          FromBuffer{.module = "numpy.core.other"}, shape("K\x02K\x04\x86"), shape("K\x06"),
+          shape("K\x02\x85"), shape("J\xff\xff\xff\xffJ\xfa\xff\xff\xff\x86"),
+          // 2^62 * 4 is 0 in 64 bits.
+          shape("\x8a\x08\0\0\0\0\0\0\0\x40K\x04\x86"s), shape("N"),
+          shape("(" + std::string(200, '\x88') + "t"),
+          order("\x8c\x01"
+                "A"),
+          order("N"), order("K\x01"), order(""), order("\x8c\x01K"), order("\x8c\x01KN"),
+          order("\x8c\x01KK\x00K\x00\x86"s), order("\x8c\x01KK\x00K\x02\x86"s),
+          order("\x8c\x01KK\x00\x85"s), order("\x8c\x01KK\x00K\x01K\x02\x87"s),
+          order("\x8c\x01"
+                "CK\x00K\x01\x86"s)}) {
+        EXPECT_FALSE(wrong.read()) << shown(wrong.call());
+    }
+    const std::string whole = "\x80\x05" + FromBuffer().call() + ".";
+    for (std::size_t cut = 0; cut < whole.size(); ++cut) {
+        EXPECT_FALSE(read(whole.substr(0, cut))) << cut;
+    }
+}
+
+// The same bytes, by the memo, in many: a file of 100 kB would take gigabytes.
+TEST(Pickle, SharedBytesDoNotGrowIntoMoreThanTheFileHas) {
+    const std::string zeros(60'000, '\0');
+    const std::string memo = "B\x60\xea\0\0"s + zeros + "q\0"s + "0";
+    const auto many = [&](const std::string& before, const std::string& each) {
+        std::string pickle = "\x80\x05" + memo + before + "](";
+        for (int i = 0; i < 10'000; ++i) {
+            pickle += each;
+        }
+        return read(pickle + "e.");
+    };
+    const std::string type =
+        "cnumpy\ndtype\n\x8c\x02i1\x89\x88\x87R(K\x03\x8c\x01|NNN"
+        "J\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tbq\x01"
+        "0"s;
+    const std::string array =
+        "cnumpy._core.numeric\n_frombuffer\n(h\0h\x01M\x60\xea\x85\x8c\x01"
+        "CtR"s;
+    EXPECT_THAT(why(many(type, array)), HasSubstr("more bytes"));
+    EXPECT_THAT(why(many("", "c__builtin__\nbytearray\nh\0\x85R"s)), HasSubstr("more bytes"));
+    EXPECT_THAT(why(many("",
+                         "cnumpy.core.multiarray\n_reconstruct\n)R(K\x01M\x60\xea\x85"
+                         "cnumpy\ndtype\n\x8c\x02i1\x89\x88\x87R(K\x03\x8c\x01|NNN"
+                         "J\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb\x89h\0tb"s)),
+                HasSubstr("more bytes"));
+    // One use of each is what there is.
+    EXPECT_TRUE(read("\x80\x05" + memo + type + array + "."));
+}
+
 TEST(Pickle, WhatCannotBeWrittenIsNamedWithItsPlace) {
     ValueTree tree;
     const auto add = [&tree](ValueKind kind, std::vector<ValueId> items = {},

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that a load fills in place: which of them stands for which of the file, and whether they can.
+
+A place is what leads to a tensor, as one would write it ("['model']['0.weight']"), and no two tensors share one. A name
+is the same joined by dots, which is shorter and may have several places: {"a": {"b": ..}, "a.b": ..}.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from penstock._state import _torch
+
+Row = tuple[str, str, Any]  # name, place, tensor
+
+
+def tensors(obj: Any, name: str = "", place: str = "", seen: set[int] | None = None) -> Iterator[Row]:
+    """Those of a state. What is in it twice is met once."""
+    seen = set() if seen is None else seen
+    if isinstance(obj, _torch().Tensor):
+        yield name, place, obj
+    elif isinstance(obj, (dict, list, tuple)) and id(obj) not in seen:
+        seen.add(id(obj))
+        for key, value in obj.items() if isinstance(obj, dict) else enumerate(obj):
+            yield from tensors(value, f"{name}.{key}" if name else str(key), f"{place}[{key!r}]", seen)
+        own = getattr(obj, "__dict__", None) if type(obj) is OrderedDict else None
+        if own:
+            yield from tensors(own, f"{name}.__dict__" if name else "__dict__", f"{place}.__dict__", seen)
+
+
+def replaced(obj: Any, by: dict[str, Any], done: dict[int, Any], place: str = "") -> Any:
+    """The state with other tensors at its places. by: those of tensors(). done: at first the same by the ids of the
+    old ones, for what is met on a second way."""
+    if isinstance(obj, _torch().Tensor):
+        return by[place] if place in by else done[id(obj)]
+    if id(obj) in done:
+        return done[id(obj)]
+    if isinstance(obj, dict):
+        done[id(obj)] = obj
+        for key in obj:
+            obj[key] = replaced(obj[key], by, done, f"{place}[{key!r}]")
+        if type(obj) is OrderedDict and obj.__dict__:
+            replaced(obj.__dict__, by, done, f"{place}.__dict__")
+    elif isinstance(obj, list):
+        done[id(obj)] = obj
+        obj[:] = [replaced(item, by, done, f"{place}[{i}]") for i, item in enumerate(obj)]
+    elif type(obj) is tuple:
+        made = tuple(replaced(item, by, done, f"{place}[{i}]") for i, item in enumerate(obj))
+        done[id(obj)] = obj = obj if all(a is b for a, b in zip(made, obj, strict=True)) else made
+    return obj
+
+
+def _only(rows: list[Row]) -> dict[str, int]:
+    """Names that have one place, and the numbers of their rows."""
+    out: dict[str, int] = {}
+    several = set()
+    for i, (name, _, _) in enumerate(rows):
+        if out.setdefault(name, i) != i:
+            several.add(name)
+    return {name: i for name, i in out.items() if name not in several}
+
+
+def labels(rows: list[Row]) -> list[str]:
+    """For messages: the name, or the place where the name has several."""
+    only = _only(rows)
+    return [name if name in only else f"state{place}" for name, place, _ in rows]
+
+
+def matched(found: list[Row], into: list[Row]) -> list[int | None]:
+    """For each tensor of `into` the number of the one in the file that it stands for. By place; and by name where that
+    has one place on either side, so that a list may stand for a dict of numbers."""
+    places = {place: i for i, (_, place, _) in enumerate(found)}
+    theirs, own = _only(found), _only(into)
+    return [places.get(place, theirs.get(name) if name in own else None) for name, place, _ in into]
+
+
+# ---- whether they can be filled
+
+
+def check_kind(into: Any, kinds: tuple[type, ...]) -> None:
+    if not isinstance(into, kinds):
+        raise TypeError(
+            f"load: into: this is a {type(into).__name__}; give a state like the one that was saved "
+            "(a module's state_dict() is one)"
+        )
+
+
+def check_dense(name: str, tensor: Any) -> None:
+    torch = _torch()
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_nested:
+        raise TypeError(f"load: into[{name!r}]: this is a {type(tensor).__name__}; give dense tensors")
+
+
+def check_like(path: str, name: str, tensor: Any, dtype: Any, shape: Iterable[int]) -> None:
+    check_dense(name, tensor)
+    if tensor.device.type == "meta":
+        raise ValueError(f"load: into[{name!r}] is on the meta device and has no memory; give it some (to_empty())")
+    if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
+        raise ValueError(
+            f"load: into[{name!r}] is {tensor.dtype} of {list(tensor.shape)}, and in '{path}' it is {dtype} of "
+            f"{list(shape)}; nothing was read"
+        )
+
+
+def check_names(path: str, there: Iterable[str], into: Mapping[str, Any], chosen: Iterable[str] | None) -> None:
+    names = set(there)
+    check_missing(path, [name for name in into if name not in names] if chosen is None else [])
+    check_lacking(path, [name for name in (names if chosen is None else chosen) if name not in into])
+
+
+def check_missing(path: str, missing: list[str]) -> None:
+    if missing:
+        raise KeyError(f"load: into: '{path}' has no tensor {missing[0]!r} ({len(missing)} such); nothing was read")
+
+
+def check_lacking(path: str, lacking: list[str]) -> None:
+    if lacking:
+        raise KeyError(
+            f"load: into has no tensor {min(lacking)!r}, which is in '{path}' ({len(lacking)} such); name in `names` "
+            "what is wanted; nothing was read"
+        )
+
+
+def lies_as(tensor: Any, view: Any) -> bool:
+    """Whether its elements stand to each other in memory as those of `view`, which has its type and shape."""
+    steps = zip(tensor.shape, tensor.stride(), view.stride(), strict=True)
+    return (
+        tensor.is_conj() == view.is_conj()
+        and tensor.is_neg() == view.is_neg()
+        and (tensor.stride() == view.stride() or not tensor.numel() or all(n == 1 or a == b for n, a, b in steps))
+    )
+
+
+def stretch(view: Any) -> tuple[int, int]:
+    """The bytes of its storage that a tensor covers, from its first element to its last."""
+    if view.numel() == 0:
+        return 0, 0
+    elements = 1 + sum((n - 1) * step for n, step in zip(view.shape, view.stride(), strict=True))
+    size = view.element_size()
+    return view.storage_offset() * size, elements * size
+
+
+# ---- memory that two of them share
+
+
+def _dimensions(tensor: Any) -> list[tuple[int, int]]:
+    """(step in bytes, extent), the nearest first."""
+    size = tensor.element_size()
+    return sorted((step * size, n) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
+
+
+def _end(tensor: Any) -> int:
+    return int(tensor.data_ptr() + tensor.element_size() + sum((n - 1) * step for step, n in _dimensions(tensor)))
+
+
+def _meets_itself(tensor: Any) -> bool:
+    """False: surely not."""
+    reach = tensor.element_size() - 1
+    for step, n in _dimensions(tensor):
+        if step <= reach:
+            return True
+        reach += (n - 1) * step
+    return False
+
+
+def _runs(tensor: Any, origin: int) -> tuple[Any, int]:
+    """Where each stretch of its bytes begins, and how long they are."""
+    torch = _torch()
+    length = tensor.element_size()
+    begins = torch.tensor([tensor.data_ptr() - origin])
+    for step, n in _dimensions(tensor):
+        if step == length and len(begins) == 1:
+            length *= n
+        else:
+            begins = (begins[:, None] + torch.arange(n) * step).flatten()
+    return begins, length
+
+
+def refuse_shared(rows: list[tuple[str, Any, Any]]) -> None:
+    """ValueError naming two tensors that have memory in common. rows: (name, tensor, kin): tensors of the same kin
+    (not None) share in the file what they share here."""
+    spans = []
+    for number, (name, tensor, kin) in enumerate(rows):
+        if not tensor.numel():
+            continue
+        plain = tensor.is_contiguous()
+        expanded = not plain and any(not step for step, _ in _dimensions(tensor))
+        if expanded or (not plain and kin is None and _meets_itself(tensor)):
+            raise ValueError(
+                f"load: into[{name!r}]: several of its elements are one in memory (it is expanded, or a window); "
+                "give a tensor whose elements are its own, clone() makes one; nothing was read"
+            )
+        end = tensor.data_ptr() + tensor.nbytes if plain else _end(tensor)
+        spans.append((str(tensor.device), tensor.data_ptr(), end, number))
+    spans.sort()
+    near: list[int] = []  # tensors whose bytes lie among each other
+    reach: tuple[str, int] = ("", 0)
+    for device, begin, end, number in spans:
+        if device != reach[0] or begin >= reach[1]:
+            _refuse_among(rows, near)
+            near, reach = [], (device, end)
+        near.append(number)
+        reach = (device, max(reach[1], end))
+    _refuse_among(rows, near)
+
+
+def _refuse_among(rows: list[tuple[str, Any, Any]], near: list[int]) -> None:
+    # Columns of one matrix lie among each other and share nothing.
+    kins = {number: rows[number][2] if rows[number][2] is not None else ("alone", number) for number in near}
+    if len(set(kins.values())) < 2:
+        return
+    torch = _torch()
+    numbers = {kin: i for i, kin in enumerate(dict.fromkeys(kins.values()))}
+    origin = min(rows[number][1].data_ptr() for number in near)
+    begins, ends, owners, kin_of = [], [], [], torch.zeros(len(rows), dtype=torch.int64)
+    for number in near:
+        begin, length = _runs(rows[number][1], origin)
+        begins.append(begin)
+        ends.append(begin + length)
+        owners.append(torch.full_like(begin, number))
+        kin_of[number] = numbers[kins[number]]
+    begin, order = torch.cat(begins).sort()
+    owner = torch.cat(owners)[order]
+    reach, which = torch.cat(ends)[order].cummax(0)
+    before = owner[which[:-1]]  # whose run reaches furthest up to here
+    clash = (begin[1:] < reach[:-1]) & (kin_of[before] != kin_of[owner[1:]])
+    at = clash.nonzero()
+    if len(at):
+        one, two = rows[int(before[at[0, 0]])][0], rows[int(owner[1:][at[0, 0]])][0]
+        raise ValueError(
+            f"load: into[{one!r}] and into[{two!r}] share memory, and in what is loaded they do not: one would get "
+            "the values of the other; give them memory of their own; nothing was read"
+        )
+
+
+# ---- a store's
+
+
+def memory_of(into: Any, path: str, skeleton: Any) -> dict[int, Any]:
+    """The memory of `into` for each storage of the checkpoint of which it has tensors."""
+    torch = _torch()
+    check_kind(into, (dict, list, tuple, torch.Tensor))
+    sizes = [size for _, size, _ in skeleton.sources]
+    storages = [torch.UntypedStorage(size, device="meta") for size in sizes]
+    numbers = {storage._cdata: i for i, storage in enumerate(storages)}
+    found, given = list(tensors(skeleton.objects(storages))), list(tensors(into))
+    places: dict[int, list[tuple[str, int, bool, Any]]] = {}  # name, address of the storage, is all of it, tensor
+    for name, (_, place, target), i in zip(labels(given), given, matched(found, given), strict=True):
+        if target.device.type != "cpu":
+            raise ValueError(
+                f"load: into{place} is on {target.device}, and only tensors in host memory are filled in place; "
+                "leave out into, and give map_location"
+            )
+        check_dense(name, target)
+        if i is None:
+            raise KeyError(f"load: into: '{path}' has no tensor {name!r}")
+        view = found[i][2].detach()
+        if (target.dtype, target.shape) != (view.dtype, view.shape):
+            raise ValueError(
+                f"load: into: {name!r} is {_kind(target)}, and in '{path}' it is {_kind(view)}; nothing was read"
+            )
+        if not lies_as(target, view):
+            raise ValueError(
+                f"load: into: {name!r} has the strides {target.stride()}, and in '{path}' {view.stride()}; give a "
+                "tensor as it was saved; nothing was read"
+            )
+        if not view.numel():
+            continue
+        number = numbers[view.untyped_storage()._cdata]
+        first, length = stretch(view)
+        begin, own = target.data_ptr() - first, target.untyped_storage()
+        whole = (own.data_ptr(), own.nbytes()) == (begin, sizes[number]) or (first, length) == (0, sizes[number])
+        places.setdefault(number, []).append((name, begin, whole, target))
+    out, spans = {}, []
+    for number, rows in places.items():
+        name, begin, _, target = rows[0]
+        other = next((row[0] for row in rows if row[1] != begin), None)
+        if other is not None:
+            raise ValueError(
+                f"load: into: {name!r} and {other!r} share memory in '{path}', and here they do not; give tensors that "
+                "share it too; nothing was read"
+            )
+        if not any(whole for _, _, whole, _ in rows):
+            raise ValueError(
+                f"load: into: {name!r} is in '{path}' a part of a storage of {sizes[number]} bytes, and here it is "
+                "not; give all of it; nothing was read"
+            )
+        memory = (ctypes.c_char * sizes[number]).from_address(begin)
+        memory.keep = target  # type: ignore[attr-defined]
+        out[number] = memory
+        spans.append((name, torch.frombuffer(memory, dtype=torch.uint8), None))
+    refuse_shared(spans)
+    return out
+
+
+def _kind(tensor: Any) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} of {tuple(tensor.shape)}"

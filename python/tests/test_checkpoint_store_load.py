@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheckpointStore.load() when it is the machine that cannot, not the checkpoint; arguments; what cannot be saved."""
+
+import errno
+import resource
+import warnings
+
+import penstock
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+# ---- the machine's trouble
+
+MANY = """
+    import errno, resource, sys, warnings
+    import penstock, torch
+
+    warnings.simplefilter("error")
+    state = {f"w{i}": torch.full((1000,), float(i)) for i in range(100)}
+    with penstock.CheckpointStore(sys.argv[1], shard_bytes=4000) as store:
+        assert store.save(state).shards == 100
+    store = penstock.CheckpointStore(sys.argv[1])
+    old = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open("/proc/self/stat") as first:
+        least = first.fileno()
+    for more in (1, 2, 3, 5, 8, 12, 30, 60):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least + more, old[1]))
+        for call in (store.load, store.latest, store.list):
+            try:
+                found = call()
+            except OSError as error:
+                print(more, call.__name__, errno.errorcode[error.errno])
+            else:
+                print(more, call.__name__, "None" if found is None else "found")
+        resource.setrlimit(resource.RLIMIT_NOFILE, old)
+    assert len(store.load()) == 100
+"""
+
+
+def test_a_limit_on_open_files_is_no_missing_checkpoint(tmp_path, run_script):
+    """Whoever starts anew on FileNotFoundError would throw a training away."""
+    out = run_script(MANY, tmp_path / "c", timeout_s=120)
+    lines = [line.split() for line in out.splitlines()]
+    assert len(lines) == 24 and {said for _, _, said in lines} <= {"EMFILE", "found"}, out
+    assert ["30", "load", "EMFILE"] in lines, out
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.EACCES])
+def test_what_the_machine_lacks_is_raised_as_it_is(store, monkeypatch, number):
+    from penstock import _errors
+
+    store.save({"a": torch.ones(3)}, step=1)
+    store.save({"a": torch.ones(3)}, step=2)
+
+    def refuse(*_, **__):
+        raise _errors.from_core(2, "the machine cannot", number, "read", "shard", None)
+
+    monkeypatch.setattr(penstock.Checkpoint, "load", refuse)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(penstock.Error, match="the machine cannot") as caught:
+            store.load()
+    assert caught.value.errno == number
+
+
+def test_memory_that_cannot_be_had_is_raised_as_it_is(store):
+    store.save({"a": torch.ones(64 << 20, dtype=torch.uint8)})
+    with open("/proc/self/statm") as statm:
+        used = int(statm.read().split()[0]) * resource.getpagesize()
+    old = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (8 << 20), old[1]))
+    try:
+        with pytest.raises(MemoryError):
+            store.load()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, old)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENODATA, errno.ESTALE])
+def test_what_the_disk_lost_is_passed_over(store, monkeypatch, number):
+    from penstock import _errors
+
+    store.save({"a": torch.ones(3)}, step=1)
+    store.save({"a": torch.ones(3)}, step=2)
+    load = penstock.Checkpoint.load
+
+    def refuse(self, *arguments, **options):
+        if self.info.step == 2:
+            raise _errors.from_core(2, "the disk cannot", number, "read", "shard", None)
+        return load(self, *arguments, **options)
+
+    monkeypatch.setattr(penstock.Checkpoint, "load", refuse)
+    with pytest.warns(RuntimeWarning, match="the disk cannot"):
+        assert store.load()["a"].tolist() == [1, 1, 1]
+
+
+# ---- arguments
+
+
+@pytest.mark.parametrize("step", [-1, 1.0, "3", None, 1 << 64])
+def test_a_step_that_is_none_is_named(store, step):
+    state = {"a": 1}
+    calls = [lambda: store.save(state, step=step), lambda: store.save_async(state, step=step)]
+    if step is not None:
+        calls.append(lambda: store.load(step=step))
+        calls.append(lambda: store.load(step))
+        calls.append(lambda: store.open(step))
+        calls.append(lambda: store.pin(step))
+        calls.append(lambda: store.remove(step))
+    for call in calls:
+        with pytest.raises((TypeError, ValueError), match=r"^[a-z_]+: (step|generation): this is .*give") as caught:
+            call()
+        assert "nanobind" not in str(caught.value) and "std::" not in str(caught.value)
+    assert store.list() == []
+
+
+def test_whatever_is_an_integer_is_a_step(store):
+    numpy = pytest.importorskip("numpy")
+    for step in (True, numpy.int64(7), torch.tensor(9), (1 << 64) - 1):
+        assert store.save({"a": 1}, step=step).step == int(step)
+        assert store.load(step=step) == {"a": 1}
+
+
+@pytest.mark.parametrize("name", ["keep", "keep_every", "shard_bytes", "host_memory"])
+def test_numbers_of_a_store_are_whole(tmp_path, name):
+    for value in (1.5, "2", 1 << 64):
+        with pytest.raises((TypeError, ValueError), match=f"^CheckpointStore: {name}: this is"):
+            penstock.CheckpointStore(tmp_path / "c", **{name: value})
+
+
+# ---- what cannot be saved
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_named(tmp_path, store):
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    state = {"a": [torch.ones(1), {"b": nested}]}
+    for call in (
+        lambda: store.save(state),
+        lambda: store.save_async(state),
+        lambda: penstock.save(state, tmp_path / "m.pt"),
+        lambda: penstock.save_async(state, tmp_path / "m.pt"),
+    ):
+        with pytest.raises(TypeError, match=r"state\['a'\]\[1\]\['b'\]: a nested tensor"):
+            call()
+    with (
+        open(tmp_path / "open.pt", "wb") as file,
+        pytest.raises(TypeError, match=r"state\['a'\]\[1\]\['b'\]: a nested"),
+    ):
+        penstock.save(state, file)
+    with pytest.raises(TypeError, match=r"state\['n'\]: a nested tensor"):
+        penstock.save({"n": nested}, tmp_path / "m.safetensors")
+    assert store.list() == [] and not list(tmp_path.glob("m.*"))
+
+
+# ---- names of the state, whatever the shards have
+
+
+def odd_state():
+    weight, base = torch.randn(6, 4), torch.arange(24.0).reshape(4, 6)
+    return {
+        "plain": torch.randn(8, 4),
+        "model": {"embed.weight": weight, "lm_head.weight": weight},  # tied
+        "conv": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "turned": base.t(),
+        "window": base[1:3, 2:],
+        "conj": torch.randn(5, dtype=torch.complex64).conj(),
+        "none": torch.empty(0, 3).t(),
+    }
+
+
+def test_names_are_those_of_the_state(store):
+    state = odd_state()
+    store.save(state)
+    flat = {**state, **{f"model.{name}": tensor for name, tensor in state["model"].items()}}
+    del flat["model"]
+    assert list(store.load(names="*")) == [n for n, _, _ in penstock._into.tensors(state)]
+    for name, tensor in flat.items():
+        ((got, made),) = store.load(names=name).items()
+        assert got == name and made.dtype == tensor.dtype and torch.equal(made, tensor)
+        assert made.untyped_storage().nbytes() == made.nbytes
+    for index in (slice(1, 3), (..., slice(0, 1)), 1):
+        for name in ("plain", "model.lm_head.weight", "conv", "turned"):
+            assert torch.equal(store.load(names={name: index})[name], flat[name][index])
+    some = store.load(names=["model.*", "conv"])
+    assert list(some) == ["model.embed.weight", "model.lm_head.weight", "conv"]
+    latest = store.open(store.latest().generation)
+    assert "conv.storage" in list(latest)  # as the shards have it, for who asks for that
+    assert latest.load(names="conv.storage")["conv.storage"].nbytes == state["conv"].nbytes
+    with pytest.raises(KeyError, match="nowhere"):
+        store.load(names="nowhere")
+
+
+def test_a_name_of_a_tied_tensor_reads_its_slice_only(store):
+    big = torch.arange(4 << 20, dtype=torch.float32).reshape(1024, -1)
+    store.save({"a": big, "z": big})
+    before = penstock.default_engine().stats().bytes_read
+    assert torch.equal(store.load(names={"z": slice(5, 6)})["z"], big[5:6])
+    assert penstock.default_engine().stats().bytes_read - before < 2 << 20

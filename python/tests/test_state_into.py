@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""load(into=...): which tensor stands for which, in files and in stores; tensors that share memory."""
+
+import collections
+import itertools
+import random
+
+import penstock
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+def one_name(order=None):
+    """Tensors of which several have one name, in some order of insertion."""
+    state = {
+        "a": {"b": torch.full((4,), 1.0)},
+        "a.b": torch.full((4,), 2.0),
+        1: torch.full((4,), 3.0),
+        "1": torch.full((4,), 4.0),
+        (1, 2): [torch.full((4,), 5.0)],
+        (3, 4): [torch.full((4,), 6.0)],
+    }
+    return {key: state[key] for key in (order or state)}
+
+
+def zeros(state):
+    if isinstance(state, torch.Tensor):
+        return torch.zeros_like(state)
+    if isinstance(state, dict):
+        return {key: zeros(value) for key, value in state.items()}
+    return [zeros(item) for item in state]
+
+
+def flat(state):
+    yield from (
+        [state]
+        if isinstance(state, torch.Tensor)
+        else itertools.chain.from_iterable(map(flat, state.values() if isinstance(state, dict) else state))
+    )
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        assert a.device.type == "cpu" and torch.equal(a, b)
+        return
+    assert len(a) == len(b)
+    for key in a if isinstance(a, dict) else range(len(a)):
+        same(a[key], b[key])
+
+
+class File:
+    """A .pt with the verbs of a store."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def save(self, state):
+        penstock.save(state, self.path)
+
+    def load(self, **arguments):
+        return penstock.load(self.path, **arguments)
+
+
+@pytest.fixture(params=["file", "store"])
+def kept(request, tmp_path):
+    if request.param == "file":
+        yield File(tmp_path / "state.pt")
+        return
+    with penstock.CheckpointStore(tmp_path / "c") as store:
+        yield store
+
+
+# ---- which is which
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_places_of_one_name_are_told_apart_in_any_order(kept, seed):
+    kept.save(one_name())
+    order = list(one_name())
+    random.Random(seed).shuffle(order)
+    into = zeros(one_name(order))
+    found = kept.load(into=into)
+    same(one_name(), into)
+    same(one_name(), found)
+    assert found["a.b"].data_ptr() == into["a.b"].data_ptr()
+
+
+def test_a_name_of_several_places_is_no_choice(tmp_path):
+    path = tmp_path / "state.pt"
+    penstock.save(one_name(), path)
+    for names in ("a.b", "*", ["1"], {"1": None}):
+        with pytest.raises(ValueError, match=r"2 tensors of the name.*state\["):
+            penstock.load(path, names=names)
+    with pytest.raises(ValueError, match=r"state\['a'\]\['b'\], state\['a.b'\]"):
+        penstock.load(path, names="a.b", into=zeros(one_name()))
+
+
+def test_a_place_that_is_not_there_is_an_error(kept):
+    kept.save(one_name())
+    with pytest.raises(KeyError, match="has no tensor"):
+        kept.load(into={"a": {"b": torch.zeros(4)}, "a.b": torch.zeros(4), "1": torch.zeros(4), 2: torch.zeros(4)})
+
+
+def test_lists_stand_for_dicts_of_numbers(kept):
+    kept.save({"a": [torch.ones(2), torch.zeros(2)]})
+    into = {"a": {"0": torch.zeros(2), "1": torch.ones(2)}}
+    found = kept.load(into=into)
+    same({"a": [torch.ones(2), torch.zeros(2)]}, found)
+    assert into["a"]["0"].tolist() == [1, 1] and into["a"]["1"].tolist() == [0, 0]
+
+
+def test_tensors_that_stand_on_an_ordered_dict_are_filled_too(kept):
+    def state(value):
+        made = collections.OrderedDict(a=torch.full((3,), value))
+        made._metadata = {"scale": torch.full((2,), value)}
+        return {"model": made}
+
+    kept.save(state(5.0))
+    into = state(0.0)
+    found = kept.load(into=into)
+    assert found["model"]._metadata["scale"].tolist() == [5, 5]
+    assert into["model"]._metadata["scale"].tolist() == [5, 5]
+
+
+@pytest.mark.parametrize("into", [5, "text", torch.nn.Linear(2, 2)])
+def test_into_that_is_no_state_is_named(kept, tmp_path, into):
+    kept.save({"weight": torch.ones(2, 2), "bias": torch.ones(2)})
+    with pytest.raises(TypeError, match="load: into: this is a (int|str|Linear); give a state"):
+        kept.load(into=into)
+    penstock.save({"weight": torch.ones(2, 2)}, tmp_path / "m.safetensors")
+    with pytest.raises(TypeError, match="load: into: this is a (int|str|Linear); give a state"):
+        penstock.load(tmp_path / "m.safetensors", into=into)
+
+
+# ---- memory that they share
+
+
+def overlapping():
+    """(what is saved, into, the two that share memory)."""
+    one, many = torch.zeros(4), torch.zeros(10)
+    table = torch.zeros(6, 6)
+    yield {"a": torch.ones(4), "b": torch.zeros(4)}, {"a": one, "b": one}
+    yield {"a": torch.ones(4), "b": torch.zeros(6)}, {"a": many[:4], "b": many[3:9]}
+    yield {"a": torch.ones(6, 3), "b": torch.zeros(6, 4)}, {"a": table[:, :3], "b": table[:, 2:]}
+    yield {"a": torch.ones(5), "b": torch.zeros(4)}, {"a": many[::2], "b": many[4:8]}
+
+
+SUFFIXES = ["pt", "safetensors", "safetensors.index.json"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("case", range(4))
+def test_targets_that_share_what_the_file_does_not_are_refused(tmp_path, suffix, case):
+    state, into = list(overlapping())[case]
+    path = tmp_path / f"m.{suffix}"
+    penstock.save(state, path, shard_bytes=1)
+    with pytest.raises(ValueError, match=r"into\['(a|b)'\] and into\['(a|b)'\] share memory") as caught:
+        penstock.load(path, into=into)
+    assert not isinstance(caught.value, penstock.Damaged)
+    assert all(not tensor.any() for tensor in into.values()), "nothing was read"
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_an_expanded_target_is_refused(tmp_path, suffix):
+    path = tmp_path / f"m.{suffix}"
+    penstock.save({"a": torch.arange(12.0).reshape(3, 4)}, path)
+    for target in (torch.zeros(1, 4).expand(3, 4), torch.zeros(8).as_strided((3, 4), (2, 1))):
+        with pytest.raises(ValueError, match=r"into\['a'\]: several of its elements are one"):
+            penstock.load(path, into={"a": target})
+        assert not target.any()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_targets_that_lie_among_each_other_are_filled(tmp_path, suffix):
+    """Columns of one matrix, every other element: their bytes are mixed, and none is in two of them."""
+    path = tmp_path / f"m.{suffix}"
+    state = {"q": torch.randn(6, 2), "k": torch.randn(6, 4), "odd": torch.randn(5), "even": torch.randn(5)}
+    penstock.save(state, path)
+    fused, line = torch.zeros(6, 6), torch.zeros(10)
+    penstock.load(path, into={"q": fused[:, :2], "k": fused[:, 2:], "odd": line[1::2], "even": line[::2]})
+    assert torch.equal(fused, torch.cat([state["q"], state["k"]], 1))
+    assert torch.equal(line[1::2], state["odd"]) and torch.equal(line[::2], state["even"])
+
+
+def tied():
+    weight = torch.arange(20.0).reshape(4, 5)
+    return {"embedding": weight, "head": weight.view(4, 5), "turned": weight.t(), "row": weight[2], "other": weight + 1}
+
+
+def test_targets_that_share_what_the_file_shares_too_are_filled(kept):
+    kept.save(tied())
+    into = tied()
+    into["embedding"].zero_()
+    into["other"].zero_()
+    kept.load(into=into)
+    same(tied(), into)
+
+
+def test_targets_that_share_otherwise_than_the_file_are_refused(kept):
+    kept.save(tied())
+    into = tied()
+    into["row"] = into["embedding"][1]
+    with pytest.raises(ValueError, match="share memory"):
+        kept.load(into=into)
+    into = tied()
+    into["other"] = into["embedding"]
+    with pytest.raises(ValueError, match="share memory"):
+        kept.load(into=into)
+
+
+def test_untied_targets_of_a_store_are_refused_and_those_of_a_file_filled(tmp_path, store):
+    weight = torch.ones(3)
+    state = {"a": weight, "b": weight}
+    penstock.save(state, tmp_path / "state.pt")
+    into = {"a": torch.zeros(3), "b": torch.zeros(3)}
+    penstock.load(tmp_path / "state.pt", into=into)
+    same(state, into)
+    store.save({"a": weight, "b": weight.view(3)})
+    with pytest.raises(ValueError, match="'a' and 'b' share memory.*here they do not"):
+        store.load(into={"a": torch.zeros(3), "b": torch.zeros(3)})
+
+
+def test_overlapping_targets_of_a_store_are_refused(store):
+    store.save({"a": torch.ones(4), "b": torch.zeros(4)})
+    one = torch.full((4,), 7.0)
+    with pytest.raises(ValueError, match="share memory"):
+        store.load(into={"a": one, "b": one})
+    assert one.tolist() == [7] * 4
+
+
+def test_targets_that_lie_otherwise_than_in_the_store_are_refused(store):
+    store.save({"a": torch.arange(6.0).reshape(2, 3).t(), "view": torch.arange(10.0)[2:5], "c": torch.zeros(2)})
+    with pytest.raises(ValueError, match="strides"):
+        store.load(into={"a": torch.zeros(3, 2)})
+    into = {"c": torch.ones(100)[50:52], "view": torch.ones(10)[2:5]}
+    found = store.load(into=into)
+    assert into["c"].tolist() == [0, 0] and into["view"].tolist() == [2, 3, 4]
+    assert found["c"].data_ptr() == into["c"].data_ptr()
+
+
+def test_random_matrices_are_refused_exactly_where_they_share_memory(tmp_path):
+    """Pairs of strided views of one buffer: refused, or filled and right."""
+    draw = random.Random(4)
+    refused = filled = 0
+    for round in range(100):
+        buffer = torch.zeros(70)
+        marks = torch.arange(70)
+        views = {}
+        for name in "abc"[: draw.choice([2, 3])]:
+            shape = (draw.randint(1, 4), draw.randint(1, 4))
+            steps = draw.choice([(10, 1), (1, 10), (10, 2), (12, 3)])
+            views[name] = shape, steps, draw.randint(0, 20)
+        into = {name: buffer.as_strided(*view) for name, view in views.items()}
+        used = [set(marks.as_strided(*view).flatten().tolist()) for view in views.values()]
+        shared = any(a & b for a, b in itertools.combinations(used, 2))
+        state = {name: torch.randn(view[0]) for name, view in views.items()}
+        path = tmp_path / f"m.{draw.choice(['pt', 'safetensors'])}"
+        penstock.save(state, path)
+        if shared:
+            refused += 1
+            with pytest.raises(ValueError, match="share memory"):
+                penstock.load(path, into=into)
+        else:
+            filled += 1
+            penstock.load(path, into=into)
+            assert all(torch.equal(into[name], tensor) for name, tensor in state.items()), (round, views)
+    assert refused > 20 and filled > 20

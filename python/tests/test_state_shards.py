@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An index of shards: saves that are killed, meet, or find no room; links to it; what is no name of one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import penstock
+import pytest
+
+torch = pytest.importorskip("torch")
+safetensors = pytest.importorskip("safetensors.torch")
+
+INDEX = "model.safetensors.index.json"
+
+
+def weights(value=0.0):
+    return {f"layer.{i}": torch.full((1000,), value + i) for i in range(6)}
+
+
+def same(path, value):
+    found = penstock.load(path)
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights(value).items())
+
+
+def save(path, value, **options):
+    penstock.save(weights(value), path, shard_bytes=8000, **options)
+
+
+def shards_of(path):
+    return set(json.loads(path.read_text())["weight_map"].values())
+
+
+def only(path, *others):
+    """The folder has the index, its shards, and nothing else but `others`."""
+    assert sorted(os.listdir(path.parent)) == sorted({path.name, *shards_of(path), *others})
+
+
+# ---- killed
+
+
+PRELUDE = """
+    import os, signal, sys
+    import penstock, torch
+    from penstock import _shards
+
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def save(value, **options):
+        state = {f"layer.{i}": torch.full((1000,), value + i) for i in range(6)}
+        penstock.save(state, "model.safetensors.index.json", shard_bytes=8000, **options)
+"""
+
+DEATHS = {
+    "in the first shard": "save(50.0, progress=die)",
+    "in the last shard": "save(50.0, progress=lambda done, total: die() if done > 17_000 else None)",
+    "before the index": "_shards._write_whole = die; save(50.0)",
+    "behind the index": """
+    old = _shards._write_whole
+    _shards._write_whole = lambda *a: (old(*a), die())
+    save(50.0)
+""",
+}
+
+
+def killed(folder, how):
+    text = textwrap.dedent(PRELUDE) + textwrap.dedent(DEATHS[how])
+    made = subprocess.run([sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert made.returncode == -signal.SIGKILL, made.stderr
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("how", DEATHS)
+def test_what_a_killed_save_left_goes_with_the_next(tmp_path, how, before):
+    path = tmp_path / INDEX
+    mine = {"model-00001-of-00009.safetensors", "model.0123abcd-00001-of-00003.safetensors", "notes.safetensors"}
+    for name in mine:
+        safetensors.save_file({"x": torch.ones(1)}, tmp_path / name)
+    if before:
+        save(path, 1.0)
+    for _ in range(2):
+        killed(tmp_path, how)
+    if how == "behind the index":
+        same(path, 50.0)
+    elif before:
+        same(path, 1.0)
+    assert len(os.listdir(tmp_path)) > (len(mine) + 4 if before else len(mine)), "something was left"
+    save(path, 2.0)
+    same(path, 2.0)
+    only(path, *mine)
+
+
+def test_shards_that_another_index_names_stay(tmp_path):
+    path, other = tmp_path / INDEX, tmp_path / "best.safetensors.index.json"
+    save(path, 1.0)
+    other.write_bytes(path.read_bytes())
+    save(path, 2.0)
+    same(other, 1.0)
+    same(path, 2.0)
+
+
+def test_indexes_whose_names_begin_alike_keep_their_shards(tmp_path):
+    names = ["my.safetensors.index.json", "my.model.safetensors.index.json", "my.models.safetensors.index.json"]
+    for value in (1.0, 2.0, 3.0):
+        for i, name in enumerate(names):
+            save(tmp_path / name, value + 10 * i)
+    for i, name in enumerate(names):
+        same(tmp_path / name, 3.0 + 10 * i)
+    expected = {shard for name in names for shard in shards_of(tmp_path / name)}
+    assert sorted(os.listdir(tmp_path)) == sorted({*names, *expected})
+
+
+# ---- together
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_living_save_keeps_its_shards(tmp_path, before):
+    """Another one begins and ends while it is in the middle of its own; the last to end is what is there."""
+    path = tmp_path / INDEX
+    if before:
+        save(path, 1.0)
+    waits = 'save(50.0, progress=lambda done, total: (print("in", flush=True), sys.stdin.readline()) if done else None)'
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PRELUDE) + waits],
+        cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert child.stdout.readline() == "in\n"
+        save(path, 2.0)
+        save(path, 3.0)
+        same(path, 3.0)
+        child.communicate("\n" * 1000, timeout=60)
+        assert child.returncode == 0
+    finally:
+        child.kill()
+    same(path, 50.0)
+    only(path)
+
+
+def test_saves_that_meet_leave_one_of_them_and_nothing_else(tmp_path):
+    path = tmp_path / INDEX
+
+    def work(first):
+        for i in range(6):
+            save(path, first + 10.0 * i)
+
+    threads = [threading.Thread(target=work, args=(100.0 * k,)) for k in range(1, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    same(path, float(penstock.load(path)["layer.0"][0]))
+    only(path)
+
+
+# ---- links
+
+
+def test_an_index_that_is_saved_through_a_link_loads_through_it(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here").mkdir()
+    link, real = tmp_path / "here" / INDEX, tmp_path / "there" / INDEX
+    save(link, 7.0)  # shards of the same names beside the link, which are not its own then
+    stale = shards_of(link)
+    link.unlink()
+    link.symlink_to(real)
+    save(link, 1.0)
+    assert link.is_symlink() and os.path.isfile(real)
+    same(link, 1.0)
+    same(real, 1.0)
+    assert [info.name for info in penstock.inspect(link)] == list(weights())
+    assert all(os.path.exists(info.path) for info in penstock.inspect(link))
+    assert stale.isdisjoint(shards_of(real))
+
+
+def test_links_to_files_of_other_names_are_followed_one_by_one(tmp_path):
+    """As the cache of Hugging Face has them."""
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    path = tmp_path / INDEX
+    save(path, 3.0)
+    for i, name in enumerate(sorted({INDEX, *shards_of(path)})):
+        os.rename(tmp_path / name, tmp_path / "blobs" / f"{i:064x}")
+        (tmp_path / "snapshot" / name).symlink_to(tmp_path / "blobs" / f"{i:064x}")
+    same(tmp_path / "snapshot" / INDEX, 3.0)
+    assert len(penstock.inspect(tmp_path / "snapshot" / INDEX)) == 6
+
+
+def test_the_form_goes_by_the_name_that_was_given(tmp_path):
+    link = tmp_path / "model.safetensors"
+    link.symlink_to(tmp_path / "blob")
+    penstock.save(weights(), link)
+    assert sorted(safetensors.load_file(tmp_path / "blob")) == sorted(weights())
+
+
+# ---- names, room, and what is not there
+
+
+def test_what_load_would_take_for_an_index_is_refused(tmp_path):
+    for name in ("x.json", "pytorch_model.bin.index.json", "m.index.json"):
+        for verb in (penstock.save, penstock.save_async):
+            with pytest.raises(ValueError, match=r"\.safetensors\.index\.json"):
+                verb(weights(), tmp_path / name)
+    with pytest.raises(ValueError, match=r"save_async: .*written by save\(\) alone"):
+        penstock.save_async(weights(), tmp_path / INDEX)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_index_that_names_what_a_shard_lacks_is_damaged_to_inspect_too(tmp_path):
+    path = tmp_path / INDEX
+    save(path, 1.0)
+    index = json.loads(path.read_text())
+    shard = index["weight_map"]["layer.0"]
+    index["weight_map"]["more"] = shard
+    path.write_text(json.dumps(index))
+    with pytest.raises(penstock.Damaged, match=f"inspect: .*'more' is in .*{shard}"):
+        penstock.inspect(path)
+
+
+def test_room_for_all_shards_is_asked_for_first(tmp_path, monkeypatch):
+    path = tmp_path / INDEX
+    save(path, 1.0)
+    before = sorted(os.listdir(tmp_path))
+    real = os.statvfs
+
+    class Room:
+        f_bavail, f_frsize = 3, 4096
+
+    monkeypatch.setattr(os, "statvfs", lambda folder: Room if os.fspath(folder) == str(tmp_path) else real(folder))
+    with pytest.raises(OSError, match=r"(\d+) bytes and 12288 are free: \d+ bytes are missing; nothing") as caught:
+        save(path, 2.0, progress=lambda done, total: pytest.fail("something was written"))
+    assert caught.value.errno == 28
+    need = int(str(caught.value).split(" need ")[1].split()[0])
+    assert f"{need - 12288} bytes are missing" in str(caught.value) and need >= 24_000
+    assert sorted(os.listdir(tmp_path)) == before
+    same(path, 1.0)

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+
+namespace penstock::cli {
+
+/// fflush(), whose failure is an exception as that of fmt::print() is: what was printed is lost.
+inline void flush(std::FILE* out) {
+    if (std::fflush(out) != 0) {
+        throw std::system_error(errno, std::generic_category(), "flush");
+    }
+}
+
+}  // namespace penstock::cli

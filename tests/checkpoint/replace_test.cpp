@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many that save under one name at once: each save goes well, nobody's unfinished file is taken for
+// an abandoned one, and nothing is left.
+#include "checkpoint/replace.hpp"
+
+#include "checkpoint/crash_harness.hpp"
+#include "support/temp_folder.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace penstock::checkpoint {
+namespace {
+
+constexpr std::uint64_t kSmallest = 1000;  // what a save writes is told by its size
+constexpr std::uint64_t kSizes = 100;
+constexpr int kProcesses = 3;
+constexpr int kThreads = 3;
+constexpr int kSaves = 800;  // of each thread
+
+struct Hammered {
+    std::atomic<int> failed{0};
+    std::mutex mutex;
+    std::string first;
+};
+
+void hammer(const std::string& path, int who, Hammered& told) {
+    for (int i = 0; i < kSaves; ++i) {
+        try {
+            Replacement replacement(FileSystem::local(), path);
+            replacement.file().truncate(kSmallest + static_cast<std::uint64_t>(who));
+            if (i % 8 != 7) {  // else it is given up
+                replacement.commit();
+            }
+        } catch (const std::exception& error) {
+            const std::lock_guard lock(told.mutex);
+            told.first = told.failed++ == 0 ? error.what() : told.first;
+        }
+    }
+}
+
+void hammer_by_threads(const std::string& path, int first, Hammered& told) {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+        threads.emplace_back([&path, &told, who = first + i] { hammer(path, who, told); });
+    }
+}
+
+TEST(ReplacementAtOnce, ThreadsAndProcessesSaveUnderOneName) {
+    const support::TempFolder folder("/dev/shm");
+    const std::string path = folder / "same.pt";
+    std::array<pid_t, kProcesses> children{};
+    for (int i = 0; i < kProcesses; ++i) {
+        children.at(i) = ::fork();
+        if (children.at(i) == 0) {
+            Hammered told;
+            hammer_by_threads(path, (i + 1) * kThreads, told);
+            if (told.failed > 0) {
+                fmt::print(stderr, "{} saves failed: {}\n", told.failed, told.first);
+            }
+            ::_exit(told.failed == 0 ? 0 : 1);
+        }
+    }
+    Hammered told;
+    hammer_by_threads(path, 0, told);
+    EXPECT_EQ(told.failed, 0) << told.first;
+    for (const pid_t child : children) {
+        int status = -1;
+        ASSERT_EQ(::waitpid(child, &status, 0), child);
+        EXPECT_EQ(status, 0);
+    }
+    EXPECT_EQ(FileSystem::local().list(folder.path()), (std::vector<std::string>{"same.pt"}));
+    const std::uint64_t bytes = FileSystem::local().status(path).bytes;
+    EXPECT_GE(bytes, kSmallest);
+    EXPECT_LT(bytes, kSmallest + kSizes);
+}
+
+// Somebody who collects holds the lock of the file between its making and its locking.
+TEST(ReplacementAtOnce, WhoIsForestalledTakesAnotherName) {
+    CrashRig rig;
+    rig.files().make_folder("/folder");
+    std::vector<std::string> taken;
+    std::vector<FileLock> collecting;
+    bool inside = false;
+    rig.disks().front()->set_watch([&](const engine::DiskOperation& operation) {
+        if (operation.call == engine::DiskCall::kLock && !inside && taken.size() < 3) {
+            inside = true;
+            collecting.push_back(rig.files().lock(operation.path));
+            taken.push_back(operation.path);
+            inside = false;
+        }
+    });
+    Replacement replacement(rig.files(), "/folder/state.bin");
+    rig.disks().front()->set_watch({});
+    EXPECT_EQ(taken.size(), 3U);
+    for (const std::string& path : taken) {
+        EXPECT_NE(path, replacement.temporary());
+        rig.files().remove(path);
+    }
+    replacement.commit();
+    EXPECT_EQ(rig.files().list("/folder"), (std::vector<std::string>{"state.bin"}));
+}
+
+// A file system on which everything is always locked by others is told, and not tried for ever.
+TEST(ReplacementAtOnce, AnEndlessStruggleIsToldAsAnError) {
+    CrashRig rig;
+    rig.files().make_folder("/folder");
+    std::vector<FileLock> held;
+    bool inside = false;
+    rig.disks().front()->set_watch([&](const engine::DiskOperation& operation) {
+        if (operation.call == engine::DiskCall::kLock && !inside) {
+            inside = true;
+            held.push_back(rig.files().lock(operation.path));
+            inside = false;
+        }
+    });
+    try {
+        Replacement replacement(rig.files(), "/folder/state.bin");
+        ADD_FAILURE() << "it was accepted";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.system_errno(), EWOULDBLOCK);
+        EXPECT_NE(std::string(error.what()).find("others hold the lock"), std::string::npos)
+            << error.what();
+    }
+    rig.disks().front()->set_watch({});
+    EXPECT_GT(held.size(), 10U);
+}
+
+}  // namespace
+}  // namespace penstock::checkpoint
