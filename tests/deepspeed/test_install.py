@@ -74,6 +74,38 @@ check()
     )
 
 
+@pytest.mark.parametrize("again", ["", "install()"], ids=["by-the-hook", "by-install"])
+def test_after_deepspeed_was_imported_anew(run_script, again):
+    """What a notebook or a reloading test runner does: thrown out of sys.modules, and imported once more."""
+    run_script(
+        CHECK
+        + """
+import sys
+def forget():
+    for name in [name for name in sys.modules if name.partition(".")[0] == "deepspeed"]:
+        del sys.modules[name]
+import torch, deepspeed
+from penstock.deepnvme import install, installed, uninstall
+install()
+check()
+"""
+        + f"""
+for _ in range(2):
+    forget()
+    import deepspeed
+    {again}
+    assert installed()
+    check()
+uninstall()
+assert not installed() and not hasattr(sys, "_deepspeed_pin_memory_op_module")
+forget()
+import deepspeed
+from deepspeed.ops.op_builder import AsyncIOBuilder
+assert AsyncIOBuilder().is_compatible() is False  # DeepSpeed's own, which finds no compiler here
+"""
+    )
+
+
 def test_by_the_environment(run_script):
     """PENSTOCK_DEEPNVME=1 alone, in a program that knows nothing of Penstock."""
     run_script(

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m penstock.deepnvme: the program runs as under `python`."""
 
+import os
+import subprocess
 import sys
 
 import pytest
@@ -44,6 +46,25 @@ def test_script_as_under_python(run_script):
     theirs = run_script(SHOW, *arguments).result
     assert run_script(SHOW, *arguments, before=RUNNER).result == theirs
     assert run_script(SHOW, *arguments, before=(*RUNNER, "--")).result == theirs
+
+
+@pytest.mark.parametrize("way", ["pipe", "stdin", "fifo"])
+def test_script_that_is_no_file(environment, tmp_path, way):
+    """`<(...)` and /dev/stdin, as python runs them: what can be read once."""
+    text = "import sys; print(__name__, __file__ == sys.argv[0], sys.argv[1:])"
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    script = {"pipe": f"<(echo '{text}')", "stdin": "/dev/stdin", "fifo": str(fifo)}[way]
+    feed = f"echo '{text}' " + {"pipe": ">/dev/null;", "stdin": "|", "fifo": f"> {fifo} &"}[way]
+    said = []
+    for runner in ((), RUNNER):
+        command = f"{feed} {sys.executable} {' '.join(runner)} {script} 1 2"
+        done = subprocess.run(
+            ["/bin/bash", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done
+        said.append(done.stdout)
+    assert said == ["__main__ True ['1', '2']\n"] * 2
 
 
 def test_module_as_under_python(run, tmp_path):

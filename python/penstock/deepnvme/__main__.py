@@ -9,7 +9,6 @@ import os
 import runpy
 import sys
 import types
-from pathlib import Path
 
 _USAGE = "python -m penstock.deepnvme [--] script.py [ARGS...]   or   [-m MODULE] [ARGS...]"
 _HELP = f"""\
@@ -74,16 +73,21 @@ def _run_module(name: str) -> None:
 
 
 def _run_script(path: str) -> None:
-    if not Path(path).is_file() or path.endswith((".zip", ".pyz", ".pyc")):
-        if not Path(path).exists():
-            print(f"penstock.deepnvme: cannot open {path!r}: there is no such file", file=sys.stderr)
-            sys.exit(2)
+    if not os.path.exists(path):
+        print(f"penstock.deepnvme: cannot open {path!r}: there is no such file", file=sys.stderr)
+        sys.exit(2)
+    if os.path.isdir(path) or path.endswith((".zip", ".pyz", ".pyc")):
         runpy.run_path(path, run_name="__main__")  # a folder or archive with a __main__.py, or byte code
         return
+    try:
+        # Also a pipe (`<(...)`, /dev/stdin), which can be read once.
+        with io.open_code(os.path.abspath(path)) as file:
+            source = file.read()
+    except OSError as error:
+        print(f"penstock.deepnvme: cannot open {path!r}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = os.path.dirname(os.path.realpath(path))
-    with io.open_code(os.path.abspath(path)) as file:
-        source = file.read()
     # As the interpreter sets it up; multiprocessing finds the script again by __file__ and the missing __spec__.
     module = _new_main()
     vars(module).update(__file__=path, __loader__=importlib.machinery.SourceFileLoader("__main__", path))

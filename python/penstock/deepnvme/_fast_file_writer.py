@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import penstock
+from penstock.deepnvme._memory import check_writable
 
 _SIZE_BYTES = 8  # what save_size puts before each storage: its number of elements
 _GIB = 1 << 30
@@ -61,6 +62,7 @@ class FastFileWriter:
                 f"FastFileWriter({os.fspath(file_path)!r}): writer_rank is {rank} of {writers} num_parallel_writers; "
                 "ranks go from 0 to one less than the writers"
             )
+        check_writable("pinned_tensor", config.pinned_tensor)
         memory = memoryview(penstock.as_bytes(config.pinned_tensor))
         parts = 2 if config.double_buffer else 1
         if len(memory) < parts:

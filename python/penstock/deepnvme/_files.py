@@ -51,16 +51,18 @@ def _by_descriptor(fd: int, write: bool) -> tuple[str, str]:
 
 def where(place: Any, write: bool) -> tuple[Any, str | None]:
     """The path that the engine opens, and the name for people where that is another."""
-    if isinstance(place, int):
-        if isinstance(place, bool):
-            raise TypeError("filename: this is a bool; give a path (str, pathlib.Path) or an open descriptor (int)")
-        return _by_descriptor(place, write)
     try:
         return os.fspath(place), None
     except TypeError:
-        raise TypeError(
-            f"filename: this is a {type(place).__name__}; give a path (str, pathlib.Path) or an open descriptor (int)"
-        ) from None
+        pass
+    try:
+        if not isinstance(place, bool):
+            return _by_descriptor(operator.index(place), write)  # also an integer of NumPy's
+    except TypeError:
+        pass
+    raise TypeError(
+        f"filename: this is a {type(place).__name__}; give a path (str, pathlib.Path) or an open descriptor (int)"
+    )
 
 
 def offset_in_file(value: Any) -> int:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.deepnvme._handle import aio_handle
-from penstock.deepnvme._torch import is_tensor, torch
+from penstock.deepnvme._memory import check_writable
+from penstock.deepnvme._torch import is_tensor, torch, why_lazy, why_not_plain
 
 
 def aio_read(
@@ -46,10 +47,16 @@ def deepspeed_memcpy(dest: Any, src: Any) -> int:
             raise TypeError(f"{name}: this is a {type(tensor).__name__}; give a torch tensor")
         if not tensor.is_cpu:
             raise ValueError(f"{name}: this tensor is on {tensor.device}; deepspeed_memcpy is for the CPU, use copy_()")
+        if why := why_not_plain(tensor):
+            raise ValueError(f"{name}: this tensor cannot be copied: {why}")
+    check_writable("dest", dest)
     with torch().no_grad():
         if dest.dtype == src.dtype and dest.numel() == src.numel():
             dest.copy_(src.reshape(dest.shape))
         elif dest.nbytes == src.nbytes and dest.is_contiguous() and src.is_contiguous():
+            for name, tensor in (("dest", dest), ("src", src)):
+                if why := why_lazy(tensor):
+                    raise ValueError(f"{name}: the bytes of this tensor cannot be copied: {why}")
             _bytes_of(dest).copy_(_bytes_of(src))
         else:
             raise ValueError(
@@ -67,6 +74,8 @@ def _bytes_of(tensor: Any) -> Any:
 def _cast(tensor: Any) -> Any:
     if not is_tensor(tensor):
         raise TypeError(f"src_tensor: this is a {type(tensor).__name__}; give a torch tensor or a sequence of them")
+    if why := why_not_plain(tensor) or why_lazy(tensor):
+        raise ValueError(f"src_tensor: the bytes of this tensor do not lie in one piece of memory: {why}")
     if tensor.nbytes <= 1:
         return tensor
     if not tensor.is_contiguous():

@@ -27,7 +27,7 @@ from typing import Any
 
 from penstock import _core
 from penstock._errors import Error, WouldBlock
-from penstock.deepnvme import _pinned
+from penstock.deepnvme import _memory, _pinned
 from penstock.deepnvme._files import make_private, offset_in_file, renamed, where
 
 _MISSING: Any = object()
@@ -78,11 +78,17 @@ def _meta_or_same(buffer: Any, error: ValueError) -> ValueError:
     return error
 
 
-def _contiguous(buffer: Any) -> Any:
-    """A contiguous copy of a strided CPU tensor, else None. DeepNVMe writes such a tensor by way of a copy, too."""
-    if not _pinned.is_tensor(buffer) or not buffer.is_cpu or buffer.is_sparse or buffer.is_contiguous():
-        return None
-    return buffer.detach().contiguous()
+def _source(buffer: Any, later: bool) -> Any:
+    """What a write is made from. DeepNVMe writes what a tensor holds at the call: `later`, anything but a locked tensor
+    is copied. A strided tensor is written by way of a copy, here as there."""
+    if _pinned.is_tensor(buffer):
+        if not buffer.is_cpu:
+            return buffer  # the engine says why not
+        if not _memory.why_not_plain(buffer) and not buffer.is_contiguous():
+            return buffer.detach().contiguous()
+        if later and _pinned.is_pinned(buffer):
+            return buffer
+    return _memory.copied(buffer) if later else buffer
 
 
 def _compare(shown: str, file: _core.File, buffer: Any, offset: int) -> None:
@@ -221,6 +227,9 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
     permission, descriptor closed or read-only: EBADF); from wait() and the blocking verbs OSError for what the I/O met
     (end of file, full disk); the operations are counted off all the same, and errors after the first are logged.
 
+    A write that is waited for later has the values at the call: all but a locked tensor is copied. Memory that is
+    mapped to be read is refused as a destination; what else should not be written (bytes objects) cannot be known.
+
     Thread-safe: an operation is counted by the wait() that comes first, and a wait() returns when all that was asked
     for before is done. Threads that need counts of their own take a handle each. In the child of a fork the handle
     begins anew: what the parent had under way is the parent's, and a wait() for it raises penstock.Cancelled.
@@ -307,9 +316,10 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
 
     # ---- opening
 
-    def _open(self, path: Any, shown: str | None, write: bool, buffer: Any) -> _core.File:
+    def _open(self, path: Any, shown: str | None, write: bool, buffer: Any, offset: int) -> _core.File:
         if write and not os.access(path, os.F_OK):
-            _core.as_bytes(buffer)  # type: ignore[arg-type]  # what cannot be written makes no file
+            # What cannot be written makes no file.
+            _memory.check_end(offset, _core.as_bytes(buffer).nbytes)  # type: ignore[arg-type]
             make_private(path)
         while True:
             try:
@@ -319,7 +329,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
                     raise renamed(error, path, shown) from None
 
     def _prepare(
-        self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool
+        self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool, later: bool
     ) -> tuple[_core.File, Any, int, Any, Any, Any]:
         """Everything that may be wrong at the call: (file, buffer, offset, path, shown, check)."""
         if isinstance(buffer, (list, tuple)):
@@ -328,39 +338,38 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             offset = offset_in_file(offset)
         path, shown = (place, None) if type(place) is str else where(place, write)
         try:
-            file = self._open(path, shown, write, buffer)
+            if write:
+                buffer = _source(buffer, later)
+            else:
+                _memory.check_writable("buffer", buffer)
+            file = self._open(path, shown, write, buffer, offset)
         except ValueError as error:
-            copy = _contiguous(buffer) if write else None
-            if copy is None:
-                raise _meta_or_same(buffer, error) from None
-            buffer = copy
-            file = self._open(path, shown, write, buffer)
+            raise _meta_or_same(buffer, error) from None
         check = None
         if validate:
-            check = (shown or os.fsdecode(path), self._open(path, shown, False, buffer), buffer, offset)
+            check = (shown or os.fsdecode(path), self._open(path, shown, False, buffer, offset), buffer, offset)
         return file, buffer, offset, path, shown, check
 
     # ---- moving
 
-    def _move(self, verb: Any, write: bool, file: _core.File, buffer: Any, offset: int) -> Any:
+    def _move(self, verb: Any, file: _core.File, buffer: Any, offset: int) -> Any:
         try:
             return verb(file, buffer, offset, block_bytes=self._block_bytes, depth_limit=self._depth)
         except ValueError as error:
-            copy = _contiguous(buffer) if write else None
-            if copy is None:
-                raise _meta_or_same(buffer, error) from None
-            return verb(file, copy, offset, block_bytes=self._block_bytes, depth_limit=self._depth)
+            raise _meta_or_same(buffer, error) from None
 
-    def _submit(self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool = False) -> None:
+    def _submit(
+        self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool = False, later: bool = True
+    ) -> None:
         if self._forks != _forks:
             self._begin()  # what is pending is the parent's
         if len(self._pending) >= self._files_max:
             self._let_go(self._files_max // 2)
-        file, buffer, offset, path, shown, check = self._prepare(write, buffer, place, offset, validate)
+        file, buffer, offset, path, shown, check = self._prepare(write, buffer, place, offset, validate, later)
         verb = _core.write_async if write else _core.read_async
         while True:
             try:
-                operation = self._move(verb, write, file, buffer, offset)
+                operation = self._move(verb, file, buffer, offset)
                 break
             except WouldBlock:
                 if not self._let_go(0):
@@ -374,9 +383,9 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         """One operation by itself, on this thread."""
         if self._forks != _forks:
             self._begin()
-        file, buffer, offset, path, shown, check = self._prepare(write, buffer, place, offset, validate)
+        file, buffer, offset, path, shown, check = self._prepare(write, buffer, place, offset, validate, False)
         try:
-            self._move(_core.write if write else _core.read, write, file, buffer, offset)
+            self._move(_core.write if write else _core.read, file, buffer, offset)
             if check is not None:
                 _compare(*check)
         except Error as error:
@@ -385,7 +394,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
     def _now(self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool = False) -> int:
         """One operation, and all that are pending with it."""
         if self._pending or self._claims or self._completed or self._errors:
-            self._submit(write, buffer, place, offset, validate)
+            self._submit(write, buffer, place, offset, validate, later=False)
             return self.wait()
         self._run(write, buffer, place, offset, validate)
         return 1
@@ -516,12 +525,12 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         return self._now(True, buffer, _place("sync_pwrite", filename, fd), file_offset)
 
     def async_pread(self, buffer: Any, filename: Any = _MISSING, file_offset: int = 0, *, fd: Any = _MISSING) -> int:
-        """Begins to fill `buffer`. 0. Do not use it before wait()."""
+        """Begins to fill `buffer`. 0. Do not use it, nor resize its storage, before wait()."""
         self._submit(False, buffer, _place("async_pread", filename, fd), file_offset)
         return 0
 
     def async_pwrite(self, buffer: Any, filename: Any = _MISSING, file_offset: int = 0, *, fd: Any = _MISSING) -> int:
-        """Begins to write `buffer`. 0. Do not change it before wait()."""
+        """Begins to write `buffer` as it is now. 0. A locked or pinned one is not copied: leave it be till wait()."""
         self._submit(True, buffer, _place("async_pwrite", filename, fd), file_offset)
         return 0
 

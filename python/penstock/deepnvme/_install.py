@@ -52,6 +52,7 @@ _MISSING = object()
 
 _lock = threading.RLock()
 _patches: _Patches | None = None
+_patched: ModuleType | None = None  # the DeepSpeed that they are in
 _variable_before: Any = _MISSING  # what VARIABLE was, once install() has set it
 
 
@@ -100,12 +101,12 @@ def uninstall() -> None:
 
     Handles and tensors that were made meanwhile stay Penstock's and go on working. Thread-safe.
     """
-    global _patches, _variable_before
+    global _patched, _patches, _variable_before
     with _lock:
         _hook.disarm()
         if _patches is not None:
             _patches.undo()
-            _patches = None
+            _patches = _patched = None
         if _variable_before is not _MISSING:
             if _variable_before is None:
                 os.environ.pop(VARIABLE, None)
@@ -120,11 +121,25 @@ def installed() -> bool:
 
 
 def deepspeed_was_imported() -> None:
-    """DeepSpeed is there now: do it, once. For the hook and install()."""
-    global _patches
+    """DeepSpeed is there now: do it, once. For the hook and install().
+
+    A program may have thrown DeepSpeed out of sys.modules and imported it anew: then it is done once more, and undone
+    in the opposite order.
+    """
+    global _patched, _patches
     with _lock:
-        if _patches is None:
+        module = sys.modules.get(_hook.PACKAGE)
+        if _patches is not None and module is _patched:
+            return
+        earlier, _patches = _patches, None
+        try:
             _patches = _put_under_deepspeed()
+        except BaseException:
+            _patches = earlier
+            raise
+        _patched = module
+        if earlier is not None:
+            _patches.before(earlier)
 
 
 def _children_read_pth() -> bool:
@@ -146,6 +161,9 @@ class _Patches:
     def undo(self) -> None:
         while self._undo:
             self._undo.pop()()
+
+    def before(self, earlier: _Patches) -> None:
+        self._undo.insert(0, earlier.undo)
 
     def attribute(self, owner: Any, name: str, value: Any) -> None:
         before = vars(owner).get(name, _MISSING)

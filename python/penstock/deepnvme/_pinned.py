@@ -17,7 +17,7 @@ from collections import deque
 from typing import Any
 
 from penstock import _core
-from penstock.deepnvme._torch import is_tensor, torch
+from penstock.deepnvme._torch import is_tensor, torch, why_not_plain
 
 
 class _Region(weakref.ref):  # type: ignore[type-arg]
@@ -144,13 +144,21 @@ def is_pinned(buffer: Any) -> bool:
         raise TypeError(f"is_pinned: this is a {type(buffer).__name__}; give a torch tensor")
     if not buffer.is_cpu:
         return False
-    if buffer.is_pinned():
-        return True
+    if why_not_plain(buffer):
+        return _torch_pinned(buffer)
     begin = buffer.data_ptr()
-    if begin == 0:
-        return False
-    last = sum((extent - 1) * stride for extent, stride in zip(buffer.shape, buffer.stride()))
-    return _regions.covers(begin, begin + (last + 1) * buffer.element_size())
+    if begin != 0:
+        last = sum((extent - 1) * stride for extent, stride in zip(buffer.shape, buffer.stride()))
+        if _regions.covers(begin, begin + (last + 1) * buffer.element_size()):
+            return True
+    return _torch_pinned(buffer)
+
+
+def _torch_pinned(tensor: Any) -> bool:
+    try:
+        return bool(tensor.is_pinned())
+    except RuntimeError:
+        return False  # of a kind that cannot be
 
 
 class pin_handle:  # noqa: N801 (DeepNVMe's name)

@@ -11,12 +11,13 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 BYTES_PER_GB = 1 << 30  # DeepSpeed's "GB/sec"
+COUNT_MAX = (1 << 31) - 1  # of the depth and the threads that a handle takes
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 NO_GPU = (
@@ -27,6 +28,46 @@ NO_GPU = (
 
 class ToolError(Exception):
     """What was asked cannot be done; the text says what and what to do."""
+
+
+class OutputLost(Exception):
+    """What is printed reaches nobody (any more): the reader of a pipe has gone, or a disk is full."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"what is printed cannot be written: {error.strerror}")
+        self._error = error
+
+    def end(self, command: str) -> int:
+        """The exit status. A reader that has seen enough (`| head`) is told nothing, as by other programs."""
+        if isinstance(self._error, BrokenPipeError):
+            return 128 + signal.SIGPIPE
+        print(f"{command}: {self}; the files that it made are removed", file=sys.stderr)
+        return 1
+
+
+def printer(stream: TextIO | None) -> Callable[[str], None]:
+    """What prints lines, each at once. OutputLost; names that are no text are printed with escapes."""
+
+    def out(text: str) -> None:
+        try:
+            try:
+                print(text, file=stream, flush=True)
+            except UnicodeEncodeError:
+                code = getattr(stream, "encoding", None) or "ascii"
+                print(text.encode(code, "backslashreplace").decode(code), file=stream, flush=True)
+        except OSError as error:
+            _leave(stream)
+            raise OutputLost(error) from error
+
+    return out
+
+
+def _leave(stream: TextIO | None) -> None:
+    """The interpreter flushes at its end what could not be written, and would fail once more."""
+    with suppress(OSError, ValueError, AttributeError):
+        nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        os.dup2(nothing, stream.fileno())  # type: ignore[union-attr]
+        os.close(nothing)
 
 
 def parse_size(flag: str, word: str) -> int:
@@ -148,17 +189,24 @@ def environment() -> dict[str, Any]:
 
 def check_json_path(path: str | None) -> None:
     """A wrong --json costs no time: it is found before the work. ToolError."""
-    if path and path != "-" and not Path(path).resolve().parent.is_dir():
+    if path is None or path == "-":
+        return
+    file = Path(path)
+    if not path or file.is_dir():
+        raise ToolError(f"--json {path!r}: that is no file; name a file, or - for stdout")
+    if not file.exists() and not file.resolve().parent.is_dir():
         raise ToolError(f"--json {path}: its folder is not there; name a file in a folder that is, or - for stdout")
+    if not (os.access(file, os.W_OK) if file.exists() else os.access(file.resolve().parent, os.W_OK | os.X_OK)):
+        raise ToolError(f"--json {path}: it cannot be written; name a file that can be, or - for stdout")
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:
-    """To a file, or to stdout for `-`. ToolError with the system's reason."""
-    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    """To a file, or to stdout for `-`. ToolError with the system's reason, OutputLost."""
+    text = json.dumps(document, indent=2, allow_nan=False)
     if path == "-":
-        sys.stdout.write(text)
+        printer(sys.stdout)(text)
         return
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         raise ToolError(f"--json {path}: {error.strerror}; name a file in a folder that can be written") from error

@@ -26,3 +26,19 @@ def is_tensor(candidate: object) -> bool:
     """Without torch being imported nothing is a tensor."""
     module = sys.modules.get("torch")
     return module is not None and isinstance(candidate, module.Tensor)
+
+
+def why_not_plain(tensor: Any) -> str:
+    """What keeps a tensor from being one array of its values, and the cure; nothing for an ordinary one."""
+    if tensor.layout is not torch().strided:
+        return f"its layout is {tensor.layout}; give tensor.to_dense(), or the parts that it is made of"
+    if tensor.is_nested:
+        return "it is nested; give its parts: tensor.unbind()"
+    return ""
+
+
+def why_lazy(tensor: Any) -> str:
+    """Whether the memory of a tensor holds something else than its values, and the cure."""
+    if tensor.is_conj() or tensor.is_neg():
+        return "it is a lazy conjugate or negative; give tensor.resolve_conj().resolve_neg()"
+    return ""

@@ -32,7 +32,7 @@ from typing import Any
 import penstock
 from penstock.deepnvme import _tools
 from penstock.deepnvme._ds_io_engines import ENGINES, Task, TaskResult, run_task
-from penstock.deepnvme._tools import BYTES_PER_GB, NO_GPU, Progress, ToolError
+from penstock.deepnvme._tools import BYTES_PER_GB, COUNT_MAX, NO_GPU, OutputLost, Progress, ToolError
 
 _EPILOG = """
 GB/sec is 2^30 bytes a second, as DeepSpeed's ds_io counts. --single_submit, --sequential_requests and --io_parallel are
@@ -43,6 +43,16 @@ examples:
   penstock ds_io --folder /mnt/nvme0 /mnt/nvme1 --io_size 1G --fsync       two devices at once: each and the sum
   penstock ds_io --folder_to_device_mapping /mnt/nvme0:0 /mnt/nvme1:1 --io_size 400M --queue_depth 128
 """
+
+
+# What a handle takes, and what one machine can do.
+_RANGES = {
+    "multi_process": (1, 4096),
+    "queue_depth": (1, COUNT_MAX),
+    "loops": (1, 1_000_000),
+    "warmup_loops": (0, 1_000_000),
+    "io_parallel": (1, COUNT_MAX),
+}
 
 
 def make_parser(prog: str = "penstock ds_io") -> argparse.ArgumentParser:
@@ -109,11 +119,10 @@ def _problems(args: argparse.Namespace) -> list[str]:
             found.append(NO_GPU.format(flag=f"--{flag}"))
     if args.engine not in ENGINES:
         found.append(f"--engine {args.engine}: choose one of {', '.join(ENGINES)}")
-    for flag, least in (("multi_process", 1), ("queue_depth", 1), ("loops", 1), ("warmup_loops", 0)):
-        if getattr(args, flag) < least:
-            found.append(f"--{flag} {getattr(args, flag)}: at least {least}")
-    if args.io_parallel is not None and args.io_parallel < 1:
-        found.append(f"--io_parallel {args.io_parallel}: at least 1")
+    for flag, (least, most) in _RANGES.items():
+        value = getattr(args, flag)
+        if value is not None and not least <= value <= most:
+            found.append(f"--{flag} {value}: at least {least}, at most {most}")
     for mapping in args.folder_to_device_mapping:
         folder, _, device = mapping.rpartition(":")
         if not folder or not device.isdigit():
@@ -135,11 +144,16 @@ def refine(args: argparse.Namespace) -> argparse.Namespace:
             setattr(args, flag, _tools.parse_size(f"--{flag}", str(getattr(args, flag))))
         except ToolError as error:
             found.append(str(error))
+    if args.engine == "torch_fastio" and args.fast_io_size == 1:
+        found.append("--fast_io_size 1: at least 2, for torch_fastio fills one half while the other is written")
+    try:
+        _tools.check_json_path(args.json)
+    except ToolError as error:
+        found.append(str(error))
     if found:
         raise ToolError("\n".join(found))
     args.total_loops = args.warmup_loops + args.loops
     args.mapping_list = _mapping(args)
-    _tools.check_json_path(args.json)
     return args
 
 
@@ -400,13 +414,14 @@ def report(outcome: Outcome, out: Callable[[str], None]) -> None:
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit status: 0, 1 when it failed, 2 for wrong arguments, 128 + the signal that ended it."""
     words = list(sys.argv[1:] if argv is None else argv)
-    parser = make_parser()
-    args = parser.parse_args(words)
-    stream = sys.stderr if args.json == "-" else sys.stdout
+    args = make_parser().parse_args(words)
+    try:
+        return _run(args, words, _tools.printer(sys.stderr if args.json == "-" else sys.stdout))
+    except OutputLost as lost:
+        return lost.end("penstock ds_io")
 
-    def out(text: str) -> None:
-        print(text, file=stream, flush=True)
 
+def _run(args: argparse.Namespace, words: list[str], out: Callable[[str], None]) -> int:
     out("Testing DeepNVMe python frontend")
     out(f"args = {args}")
     try:
@@ -420,7 +435,7 @@ def main(argv: list[str] | None = None) -> int:
         with _tools.signals_raise(), _tools.engine_lets_through(args.block_size, args.queue_depth):
             outcome = measure(args, out, Progress())
         report(outcome, out)
-        if args.json:
+        if args.json is not None:
             _tools.write_json(args.json, outcome.as_json(["penstock", "ds_io", *words]))
     except (ToolError, OSError, ImportError, MemoryError) as error:
         print(f"penstock ds_io: {error or 'out of memory: take a smaller --io_size'}", file=sys.stderr)

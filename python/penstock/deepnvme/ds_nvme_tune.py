@@ -24,12 +24,13 @@ import os
 import re
 import statistics
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from penstock.deepnvme import _tools, ds_io
-from penstock.deepnvme._tools import BYTES_PER_GB, NO_GPU, Progress, ToolError
+from penstock.deepnvme._tools import BYTES_PER_GB, COUNT_MAX, NO_GPU, OutputLost, Progress, ToolError
 
 LOG_DIR = "_aio_bench_logs"
 CONFIG_NAME = "ds_config_aio.json"
@@ -40,6 +41,8 @@ DEFAULT_SWEEP: dict[str, list[Any]] = {
     "single_submit": [False, True],
     "io_parallel": [1, 2, 4, 8],
 }
+_REPEATED_MAX = 1_000_000
+_OPERATIONS = ("read", "write")
 _DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 _LOG_NAME = re.compile(r"(read|write)_(single|block)_(sequential|overlap)_ftd\d+_d\d+_bs\w+_p\d+\.txt")
 
@@ -136,7 +139,11 @@ def _check(args: argparse.Namespace) -> None:
     found = [NO_GPU.format(flag=f"--{flag}") for flag in ("gpu", "gds") if getattr(args, flag)]
     if args.no_read and args.no_write:
         found.append("--no_read and --no_write together leave nothing to measure")
-    found += [f"--{flag} {getattr(args, flag)}: at least 1" for flag in ("loops", "rounds") if getattr(args, flag) < 1]
+    found += [
+        f"--{flag} {getattr(args, flag)}: at least 1, at most {_REPEATED_MAX}"
+        for flag in ("loops", "rounds")
+        if not 1 <= getattr(args, flag) <= _REPEATED_MAX
+    ]
     found += [
         f"--nvme_dir {folder}: no folder that can be written is there"
         for folder in args.nvme_dir
@@ -144,17 +151,28 @@ def _check(args: argparse.Namespace) -> None:
     ]
     if args.flush_page_cache and not os.access(_DROP_CACHES, os.W_OK):
         found.append("--flush_page_cache needs root; without it reads still go past the page cache where they can")
+    for check, value in ((_io_bytes, args.io_size), (_tools.check_json_path, args.json)):
+        try:
+            check(value)
+        except ToolError as error:
+            found.append(str(error))
     if found:
         raise ToolError("\n".join(found))
+
+
+def _io_bytes(word: str) -> int:
+    return _tools.parse_size("--io_size", word)
 
 
 def _fits(key: str, value: object) -> bool:
     """Whether a value of a sweep file has the type and the range of its key."""
     if key in ("sequential_requests", "single_submit"):
         return isinstance(value, bool)
-    if key == "block_size" and isinstance(value, str):
-        return bool(_tools.parse_size(key, value))
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        return False
+    if key == "block_size":
+        return bool(_tools.parse_size(key, str(value)))
+    return isinstance(value, int) and 1 <= value <= COUNT_MAX
 
 
 def _sweep_values(path: str | None) -> dict[str, list[Any]]:
@@ -165,6 +183,8 @@ def _sweep_values(path: str | None) -> dict[str, list[Any]]:
         given = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ToolError(f"--sweep_config {path}: {error}") from error
+    except RecursionError as error:
+        raise ToolError(f"--sweep_config {path}: lists in lists in lists; an object with lists is expected") from error
     known = ", ".join(DEFAULT_SWEEP)
     if not isinstance(given, dict) or not set(given) <= set(DEFAULT_SWEEP):
         raise ToolError(f"--sweep_config {path}: an object with keys of {known} is expected")
@@ -192,17 +212,19 @@ def _settings(values: dict[str, list[Any]], full: bool) -> list[Setting]:
     return list(first.values())
 
 
-def _log_folder(log_dir: str, operation: str) -> Path:
-    """The folder of an operation's logs, without those of an earlier run."""
-    folder = Path(log_dir) / f"_aio_bench_{operation}_logs"
+def _log_folders(log_dir: str, operations: list[str]) -> dict[str, Path]:
+    """The folders of the logs of what is measured. Those of an earlier run go, also of what is not measured now."""
+    folders = {operation: Path(log_dir) / f"_aio_bench_{operation}_logs" for operation in _OPERATIONS}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.iterdir():
-            if _LOG_NAME.fullmatch(old.name):
-                old.unlink()
+        for operation, folder in folders.items():
+            if operation in operations:
+                folder.mkdir(parents=True, exist_ok=True)
+            for old in folder.iterdir() if folder.is_dir() else ():
+                if _LOG_NAME.fullmatch(old.name):
+                    old.unlink()
     except OSError as error:
         raise ToolError(f"--log_dir {log_dir}: {error}; name a folder that can be written") from error
-    return folder
+    return folders
 
 
 class _Sweep:
@@ -211,7 +233,7 @@ class _Sweep:
         self._say = say
         self.operations = [o for o, off in (("read", args.no_read), ("write", args.no_write)) if not off]
         self.settings = _settings(_sweep_values(args.sweep_config), args.full_sweep)
-        self._folders = {operation: _log_folder(args.log_dir, operation) for operation in self.operations}
+        self._folders = _log_folders(args.log_dir, self.operations)
         self._progress = Progress()
         self._made: list[str] = []
 
@@ -251,7 +273,9 @@ class _Sweep:
         ds_io.report(outcome, lines.append)
         setting.add(operation, outcome.rate(outcome.e2e_seconds), "\n".join(lines) + "\n")
         name = setting.log_name(operation, len(args.nvme_dir))
-        (self._folders[operation] / name).write_text(setting.median_log(operation), encoding="utf-8")
+        (self._folders[operation] / name).write_text(
+            setting.median_log(operation), encoding="utf-8", errors="backslashreplace"
+        )
 
     def largest(self) -> tuple[int, int]:
         """Block bytes and depth that the engine has to let through for all settings."""
@@ -321,7 +345,7 @@ def _report(args: argparse.Namespace, sweep: _Sweep, out: Any, say: Any) -> None
     if beyond:
         words = " ".join(f"{name}={value}" for name, value in beyond.items())
         say(f"That is more than Penstock's engine lets through by itself; start the training with\n{words}")
-    figures = dict.fromkeys(("read", "write"), "not measured")
+    figures = dict.fromkeys(_OPERATIONS, "not measured")
     figures |= {operation: f"{best.median(operation) / BYTES_PER_GB:5.2f}" for operation in sweep.operations}
     out(f"Best performance (GB/sec): read = {figures['read']}, write = {figures['write']}")
     out(json.dumps({"aio": best.theirs()}, indent=3))
@@ -331,18 +355,18 @@ def main(argv: list[str] | None = None) -> int:
     """The command; its exit status: 0, 1 when it failed, 2 for wrong arguments, 128 + the signal that ended it."""
     words = list(sys.argv[1:] if argv is None else argv)
     args = make_parser().parse_args(words)
-    stream = sys.stderr if args.json == "-" else sys.stdout
+    try:
+        return _run(args, words, _tools.printer(sys.stderr if args.json == "-" else sys.stdout))
+    except OutputLost as lost:
+        return lost.end("penstock ds_nvme_tune")
 
-    def out(text: str) -> None:
-        print(text, file=stream, flush=True)
 
+def _run(args: argparse.Namespace, words: list[str], out: Callable[[str], None]) -> int:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     try:
         _check(args)
-        _tools.parse_size("--io_size", args.io_size)
-        _tools.check_json_path(args.json)
         sweep = _Sweep(args, say)
     except ToolError as error:
         lines = [*str(error).splitlines(), "Try: penstock ds_nvme_tune --help"]
@@ -353,7 +377,7 @@ def main(argv: list[str] | None = None) -> int:
         with _tools.signals_raise(), _tools.engine_lets_through(*sweep.largest()):
             sweep.run()
         _report(args, sweep, out, say)
-        if args.json:
+        if args.json is not None:
             _tools.write_json(args.json, _as_json(["penstock", "ds_nvme_tune", *words], args, sweep))
     except (ToolError, OSError, ImportError, MemoryError) as error:
         print(f"penstock ds_nvme_tune: {error or 'out of memory: take a smaller --io_size'}", file=sys.stderr)

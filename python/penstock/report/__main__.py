@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -34,31 +36,54 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _write(path: Path, text: str) -> None:
+def _shown(path: str) -> str:
+    """A name as text, also one that is none."""
+    return os.fsencode(path).decode("utf-8", "replace")
+
+
+def _target(output: str) -> Path:
+    """The file that the page becomes: what links lead to. ReportError where it can be none."""
+    try:
+        mode = os.stat(output).st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG  # it, or what a link names, is made
+    except (OSError, ValueError) as error:
+        raise ReportError(f"-o {_shown(output)}: {getattr(error, 'strerror', None) or error}; name a file") from error
+    if not output or not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
+        raise ReportError(f"-o {_shown(output) or repr(output)}: that is {kind if output else 'no name'}; name a file")
+    return Path(os.path.realpath(output))
+
+
+def _write(output: str, text: str) -> None:
     """Whole or not at all."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    path = _target(output)
+    draft = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
     try:
         draft.write_text(text, encoding="utf-8")
         draft.replace(path)
     except OSError as error:
-        raise ReportError(f"-o {path}: {error.strerror}; name a file in a folder that can be written") from error
+        told = f"{error.strerror}; name a file in a folder that can be written"
+        raise ReportError(f"-o {_shown(output)}: {told}") from error
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit status: 0, or 1 when no page could be made."""
     args = _parser().parse_args(argv)
-    output = Path(args.output)
     try:
-        if any(os.path.realpath(file) == os.path.realpath(output) for file in args.files):
-            raise ReportError(f"-o {output} is one of the files to read; name another for the page")
+        target = _target(args.output)  # before the work
+        if any(os.path.realpath(file) == str(target) for file in args.files):
+            raise ReportError(f"-o {_shown(args.output)} is one of the files to read; name another for the page")
         page = make_page(args.files, args.title)
-        _write(output, render(page))
+        _write(args.output, render(page))
     except ReportError as error:
         print(f"penstock report: {error}", file=sys.stderr)
         return 1
-    print(f"{output}: {len(page.charts())} pictures from {len(args.files)} files; open it in any browser")
+    told = f"{len(page.charts())} pictures from {len(args.files)} files"
+    print(f"{_shown(args.output)}: {told}; open it in any browser")
     return 0
 
 

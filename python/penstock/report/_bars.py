@@ -60,6 +60,8 @@ def _rates(found: Field) -> list[float]:
 def _bar(found: Field) -> Bar:
     figure = found.get("figure")
     ends = tuple(figure.need(key).any_number() for key in ("mean", "low", "high")) if figure else None
+    if ends and not math.isfinite(ends[0]):
+        ends = None  # nothing that could be drawn
     place = found.need("place")
     rate = place.get("rate")
     ceiling = rate.get("bps") if rate else None

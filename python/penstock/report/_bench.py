@@ -70,7 +70,7 @@ class Bench:
 def targets_of(root: Field) -> list[Field]:
     """The files or devices that were measured: `targets`, or `target` where there is one."""
     several = root.get("targets")
-    return list(several.items()) if several else [root.need("target")]
+    return several.some() if several else [root.need("target")]
 
 
 def where(target: Field) -> str:
@@ -106,7 +106,7 @@ def _job(found: Field, all_paths: list[str]) -> Job:
         rw=found.need("rw").text(),
         block_bytes=found.need("block_bytes").whole(1),
         depth=found.need("depth").whole(1),
-        paths=[path.text() for path in paths.items()] if paths else all_paths,
+        paths=[path.text() for path in paths.some()] if paths else all_paths,
     )
     for sample in found.need("samples").items():
         job.sides.setdefault(sample.need("side").text(), []).append(read_sample(sample))

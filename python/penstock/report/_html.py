@@ -140,7 +140,7 @@ def render(page: Page) -> str:
         for number, section in enumerate(page.sections)
     )
     contents = f"<nav><ul>{links}</ul></nav>" if len(page.sections) > 1 else ""
-    return f"""<!DOCTYPE html>
+    page = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -166,3 +166,5 @@ again, point to read a value.</p>
 </body>
 </html>
 """
+    # A name that is no text (half of a surrogate pair in JSON) is shown with escapes.
+    return page.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -58,6 +58,13 @@ class Field:
         for index, value in enumerate(self.value):
             yield Field(self.file, f"{self.where}[{index}]", value)
 
+    def some(self) -> list[Field]:
+        """A list of one or more."""
+        found = list(self.items())
+        if not found:
+            raise self._expected("a list of one or more")
+        return found
+
     def pairs(self) -> Iterator[tuple[str, Field]]:
         if not isinstance(self.value, dict):
             raise self._expected("an object")

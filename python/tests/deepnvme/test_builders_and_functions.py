@@ -177,3 +177,30 @@ def test_cast_of_what_does_not_lie_in_one_piece_is_refused():
         cast_to_byte_tensor(torch.arange(8)[::2])
     with pytest.raises(TypeError, match="src_tensor"):
         cast_to_byte_tensor(bytearray(5))
+
+
+def test_cast_of_what_holds_no_bytes_of_its_own_is_refused():
+    complex_ones = torch.ones(4, dtype=torch.complex64)
+    for tensor in (
+        complex_ones.conj(),
+        complex_ones.conj().imag,
+        torch.eye(4).to_sparse(),
+        torch.eye(4).to_sparse_csr(),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    ):
+        for asked in (tensor, [tensor]):
+            with pytest.raises(ValueError, match=r"src_tensor: .*give "):
+                cast_to_byte_tensor(asked)
+
+
+def test_memcpy_of_what_holds_no_bytes_of_its_own():
+    dest = torch.zeros(4, dtype=torch.complex64)
+    src = torch.full((4,), 1 + 2j)
+    assert deepspeed_memcpy(dest, src.conj()) == 0 and torch.equal(dest, src.conj().resolve_conj())
+    with pytest.raises(ValueError, match=r"src: .*resolve_conj"):
+        deepspeed_memcpy(torch.zeros(8), src.conj())
+    for sparse in (torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csr()):
+        with pytest.raises(ValueError, match="src: .*to_dense"):
+            deepspeed_memcpy(torch.zeros(2, 2), sparse)
+        with pytest.raises(ValueError, match="dest: .*to_dense"):
+            deepspeed_memcpy(sparse, torch.zeros(2, 2))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`penstock ds_io` and `penstock ds_nvme_tune`: DeepSpeed's output to the letter, and sane where theirs is not."""
 
+import importlib.util
 import json
 import os
 import re
@@ -173,6 +174,94 @@ def test_everything_wrong_is_told_at_once(capsys):
     assert "--folder or --folder_to_device_mapping" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--queue_depth", "3000000000"],
+        ["--io_parallel", "3000000000"],
+        ["--multi_process", "3000000000"],
+        ["--loops", "3000000000"],
+        ["--warmup_loops", "3000000000"],
+        ["--engine", "torch_fastio", "--fast_io_size", "1"],
+        ["--json", "."],
+        ["--json", ""],
+        ["--json", "/absent/x.json"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_is_told_before_any_work(folder, capsys, words):
+    assert ds_io.main(["--folder", str(folder), "--io_size", "12Q", *words]) == 2
+    told = capsys.readouterr().err
+    assert f"{words[-2]} " in told and "--io_size 12Q" in told and names(folder) == []
+
+
+def ending(command, folder, stdout, **options):
+    """(exit status, stderr) of a command of the program whose stdout is something else."""
+    words = [sys.executable, "-m", "penstock", *command]
+    with stdout:
+        done = subprocess.run(words, stdout=stdout, stderr=subprocess.PIPE, cwd=folder, timeout=100, **options)
+    return done.returncode, done.stderr.decode()
+
+
+COMMANDS = {
+    "ds_io": ["ds_io", "--folder", ".", "--io_size", "64K"],
+    "ds_io_in_processes": ["ds_io", "--folder", ".", "--io_size", "64K", "--multi_process", "2"],
+    "ds_io_json": ["ds_io", "--folder", ".", "--io_size", "64K", "--json", "-"],
+    "ds_nvme_tune": ["ds_nvme_tune", "--nvme_dir", ".", "--io_size", "64K", "--rounds", "1", "--log_dir", "../logs"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_reader_that_has_gone_ends_it_quietly(command, folder):
+    reader, writer = os.pipe()
+    os.close(reader)
+    status, err = ending(COMMANDS[command], folder, os.fdopen(writer, "wb"))
+    assert status == 141 and "Error" not in err and "Traceback" not in err
+    assert names(folder) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_full_disk_under_its_output_is_told_in_a_sentence(command, folder):
+    status, err = ending(COMMANDS[command], folder, open("/dev/full", "wb"))
+    told = [line for line in err.splitlines() if line.startswith("penstock ")]
+    assert status == 1 and len(told) == 1 and "No space left" in told[0], err
+    assert "Traceback" not in err and names(folder) == []
+
+
+def test_a_reader_that_goes_in_the_middle(folder):
+    command = [sys.executable, "-m", "penstock", *COMMANDS["ds_io"][:-1], "64M", "--loops", "20"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder)
+    assert child.stdout.readline() == b"Testing DeepNVMe python frontend\n"
+    while b"main task 0" not in child.stdout.readline():
+        pass
+    child.stdout.close()
+    assert child.wait(60) == 141
+    assert child.stderr.read() == b"" and names(folder) == []
+    child.stderr.close()
+
+
+def test_a_folder_whose_name_is_no_text(tmp_path):
+    folder = os.fsencode(tmp_path) + b"/a\xffb"
+    os.mkdir(folder)
+    words = ["ds_io", "--io_size", "4K", "--loops", "1", "--json", os.path.join(folder, b"j.json"), "--folder", folder]
+    for more in ([], [folder]):
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", *words, *more], capture_output=True, timeout=100, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+        assert b"E2E Write Speed" in done.stdout
+    words = ["ds_nvme_tune", "--io_size", "4K", "--rounds", "1", "--nvme_dir", folder]
+    done = subprocess.run([sys.executable, "-m", "penstock", *words], capture_output=True, timeout=100, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    if importlib.util.find_spec("plotly") is None:
+        return
+    words = ["report", os.path.join(folder, b"j.json"), "-o", os.path.join(folder, b"page.html")]
+    done = subprocess.run([sys.executable, "-m", "penstock", *words], capture_output=True, timeout=100, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with open(os.path.join(folder, b"page.html"), "rb") as page:
+        assert b"\\udcff" in page.read().decode("utf-8").encode()
+
+
 def test_what_is_in_the_way_and_what_does_not_fit(folder, capsys):
     words = ["--folder", str(folder), "--loops", "1", "--io_size"]
     assert ds_io.main([*words, "100000T"]) == 1
@@ -254,8 +343,16 @@ def test_logs_have_their_names_one_run_each_and_no_stale_ones(tune, tmp_path):
 def test_one_operation_alone(tune, tmp_path, left_out, measured):
     status, out, err = tune(f"--no_{left_out}", "--rounds", "1")
     assert status == 0, err
+    old = tmp_path / "logs" / f"_aio_bench_{left_out}_logs" / f"{left_out}_block_overlap_ftd1_d32_bs1M_p1.txt"
+    assert not old.parent.exists()
     assert f"{left_out} = not measured" in out and re.search(rf"{measured} = +[\d.]+", out)
     assert names(tmp_path / "logs") == [f"_aio_bench_{measured}_logs", "ds_config_aio.json"]
+    # A log of an earlier run goes, for what reads the logs takes them all for one.
+    old.parent.mkdir()
+    old.write_text("E2E Read Speed = 999 GB/sec")
+    (old.parent / "notes.txt").write_text("mine")
+    assert tune(f"--no_{left_out}", "--rounds", "1")[0] == 0
+    assert names(old.parent) == ["notes.txt"]
 
 
 def test_a_sweep_of_ones_own(tune, tmp_path):
@@ -282,6 +379,12 @@ def test_a_sweep_of_ones_own(tune, tmp_path):
         ('{"queue_depth": ["many"]}', "queue_depth: ['many'] came"),
         ('{"single_submit": [1]}', "single_submit: [1] came"),
         ('{"block_size": ["1Q"]}', "block_size 1Q: a number of bytes"),
+        ('{"block_size": [1e3]}', "block_size: [1000.0] came"),
+        ('{"block_size": [1' + 30 * "0" + "]}", "block_size 1000"),
+        ('{"queue_depth": [3000000000]}', "queue_depth: [3000000000] came"),
+        ('{"io_parallel": [2, 3000000000]}', "io_parallel: [2, 3000000000] came"),
+        ('{"io_parallel": [0]}', "io_parallel: [0] came"),
+        (100_000 * "[", "--sweep_config"),
     ],
 )
 def test_a_wrong_sweep_is_told(tune, tmp_path, text, told):
@@ -297,6 +400,10 @@ def test_wrong_arguments_of_the_tuner(tune):
         (["--gds"], "--gds asks for"),
         (["--no_read", "--no_write"], "nothing to measure"),
         (["--rounds", "0"], "--rounds 0"),
+        (["--rounds", "3000000000"], "--rounds 3000000000"),
+        (["--loops", "3000000000"], "--loops 3000000000"),
+        (["--json", "."], "--json '.'"),
+        (["--gpu", "--io_size", "many", "--json", "."], "--io_size many"),
         (["--io_size", "many"], "--io_size many"),
         (["--json", "/absent/x.json"], "--json /absent/x.json"),
     ):

@@ -95,6 +95,82 @@ def test_a_strided_destination_is_not_left_as_it_was_in_silence(handle, place, t
     assert handle.wait() == 0 and not table.any()
 
 
+LATER_WRITES = {
+    "async_pwrite": lambda handle, tensor, path: handle.async_pwrite(tensor, path),
+    "pwrite": lambda handle, tensor, path: handle.pwrite(tensor, path, False, True),
+    "pwrite_validate": lambda handle, tensor, path: handle.pwrite(tensor, path, True, True),
+}
+
+
+@pytest.mark.parametrize("verb", LATER_WRITES)
+@pytest.mark.parametrize("shape", [(1,), (4097,), (3, 5, 7), (32 * MIB + 1,), (64 * MIB,)])
+def test_an_ordinary_tensor_is_written_as_it_was_at_the_call(handle, tmp_path, verb, shape):
+    """As theirs does, which copies it. What is done to it before wait() does not reach the file."""
+    data = torch.randint(1, 256, shape, dtype=torch.uint8)
+    expected = data.numpy().tobytes()
+    for done in (lambda tensor: tensor.zero_(), lambda tensor: tensor.untyped_storage().resize_(0)):
+        tensor = data.clone()
+        assert LATER_WRITES[verb](handle, tensor, str(tmp_path / "f")) == 0
+        done(tensor)
+        assert handle.wait() == 1
+        assert (tmp_path / "f").read_bytes() == expected
+        os.remove(tmp_path / "f")
+
+
+def test_memory_that_is_mapped_to_be_read_is_refused(run_script):
+    pytest.importorskip("numpy", reason="numpy is not installed")
+    out = run_script("""
+        import os, warnings
+        import numpy, torch
+        from penstock.deepnvme import FastFileWriter, FastFileWriterConfig, aio_handle, aio_read, deepspeed_memcpy
+
+        warnings.simplefilter("ignore")
+        handle = aio_handle()
+        verbs = {
+            "read": lambda t: handle.read(t, "src", False),
+            "pread": lambda t: handle.pread(t, "src", True, False),
+            "pread later": lambda t: handle.pread(t, "src", False, True),
+            "sync_pread": lambda t: handle.sync_pread(t, "src"),
+            "async_pread": lambda t: handle.async_pread(t, "src"),
+            "aio_read": lambda t: aio_read(t, "src", 1 << 20, 8, False, True, False),
+            "deepspeed_memcpy": lambda t: deepspeed_memcpy(t, torch.ones_like(t)),
+            "FastFileWriter": lambda t: FastFileWriter("out", FastFileWriterConfig(handle, t, double_buffer=False)),
+        }
+        for size in (1, 100, 4095, 4096, 8191, 1 << 20, (3 << 20) + 7):
+            with open("dst", "wb") as dst, open("src", "wb") as src:
+                dst.write(bytes(size))
+                src.write(os.urandom(size))
+            for name, verb in verbs.items():
+                for tensor in (
+                    torch.from_numpy(numpy.memmap("dst", numpy.uint8, "r")),
+                    torch.from_numpy(numpy.memmap("dst", numpy.uint8, "r"))[size // 2 :],
+                ):
+                    try:
+                        verb(tensor)
+                    except ValueError as error:
+                        assert "read-only" in str(error) and "clone" in str(error), error
+                    else:
+                        raise AssertionError((name, size))
+            assert handle.wait() == 0
+            assert open("dst", "rb").read() == bytes(size) and not os.path.exists("out")
+            for mode in ("c", "r+"):
+                tensor = torch.from_numpy(numpy.memmap("dst", numpy.uint8, mode))
+                handle.sync_pread(tensor, "src")
+                assert bytes(tensor.numpy()) == open("src", "rb").read()
+        whole = torch.from_file("dst", shared=True, size=size, dtype=torch.uint8)
+        os.truncate("dst", 0)
+        for name, verb in verbs.items():
+            try:
+                verb(whole)
+            except ValueError as error:
+                assert "shorter" in str(error), error
+            else:
+                raise AssertionError(name)
+        print("no crash")
+        """)
+    assert out == "no crash\n"
+
+
 def test_memcpy_neither_overruns_nor_stops_early():
     for src in (torch.arange(64, dtype=torch.uint8), torch.rand(32), torch.rand(4, 100), torch.rand(100).double()):
         memory = torch.zeros(src.numel() + 1024, dtype=src.dtype)
@@ -377,15 +453,21 @@ def _seconds_of_200_handles():
     return time.perf_counter() - start
 
 
-def test_an_ordinary_tensor_is_neither_copied_nor_locked_by_the_call(handle, tmp_path):
+@pytest.mark.parametrize(
+    ("verb", "is_locked"),
+    [("async_pread", False), ("async_pread", True), ("sync_pwrite", False), ("async_pwrite", True)],
+)
+def test_no_tensor_is_locked_by_a_call_and_none_copied_that_need_not_be(handle, tmp_path, verb, is_locked):
     status = Path("/proc/self/status").read_text
+    with open(tmp_path / "f", "wb") as file:
+        file.truncate(256 * MIB)
+    tensor = (locked if is_locked else torch.clone)(torch.ones(256 * MIB, dtype=torch.uint8))
     before = [line for line in status().splitlines() if line.startswith("VmLck")]
-    tensor = torch.zeros(256 * MIB, dtype=torch.uint8)
     resident = _resident_bytes()
-    handle.async_pwrite(tensor, str(tmp_path / "f"))
+    getattr(handle, verb)(tensor, str(tmp_path / "f"))
     grown = _resident_bytes() - resident
     after = [line for line in status().splitlines() if line.startswith("VmLck")]
-    assert handle.wait() == 1
+    assert handle.wait() == (verb != "sync_pwrite")
     assert before == after and grown < 64 * MIB
 
 

@@ -65,6 +65,7 @@ FULL_DISK = """
         except OSError as error:
             print(error.errno == errno.ENOSPC)
     os.remove("disk/large")
+    os.fsync(os.open("disk", os.O_RDONLY))  # ext4 gives the blocks back when its journal has been written
     print(handle.sync_pwrite(small, "disk/after"), os.path.getsize("disk/before"))
 """
 

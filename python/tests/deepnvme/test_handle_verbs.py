@@ -161,6 +161,20 @@ def test_every_verb_by_descriptor(handle, tmp_path, verb, direct):
         assert torch.equal(file_bytes(tmp_path / "f"), data)
 
 
+def test_a_descriptor_may_be_any_integer(handle, tmp_path):
+    numpy = pytest.importorskip("numpy")
+    data = pattern(100)
+    with open(tmp_path / "f", "wb+") as file:
+        for kind in (numpy.int64, numpy.int32, numpy.uint8):
+            assert handle.async_pwrite(data, kind(file.fileno()), 3) == 0 and handle.wait() == 1
+            into = torch.zeros_like(data)
+            assert handle.sync_pread(into, kind(file.fileno()), 3) == 1
+            assert torch.equal(into, data)
+        for no_descriptor in (True, numpy.bool_(True), numpy.float64(3)):
+            with pytest.raises(TypeError, match="filename"):
+                handle.async_pwrite(data, no_descriptor)
+
+
 def test_the_offset_is_zero_where_it_is_left_out(handle, tmp_path):
     data = pattern(5000)
     assert handle.async_pwrite(data, str(tmp_path / "f")) == 0
@@ -275,6 +289,11 @@ def test_tensors_that_cannot_be_moved(handle, tmp_path, verb):
         call(handle, torch.zeros(10, device="meta"), str(tmp_path / "f"), 0)
     with pytest.raises(ValueError, match="to_dense"):
         call(handle, torch.zeros(10).to_sparse(), str(tmp_path / "f"), 0)
+    for sparse in (torch.eye(4).to_sparse_csr(), torch.eye(4).to_sparse_csc(), torch.eye(4).to_sparse_bsr((2, 2))):
+        with pytest.raises(ValueError, match="layout torch.sparse"):
+            call(handle, sparse, str(tmp_path / "f"), 0)
+    with pytest.raises(ValueError, match="resolve_conj"):
+        call(handle, torch.ones(3, dtype=torch.complex64).conj(), str(tmp_path / "f"), 0)
     for no_tensor in ([torch.zeros(3)], None, "text"):
         with pytest.raises(TypeError):
             call(handle, no_tensor, str(tmp_path / "f"), 0)
@@ -306,6 +325,10 @@ def test_what_cannot_be_written_makes_no_file(handle, tmp_path):
         handle.async_pwrite(torch.zeros(3, device="meta"), str(tmp_path / "f"))
     with pytest.raises(ValueError, match="file_offset"):
         handle.async_pwrite(torch.zeros(3), str(tmp_path / "f"), -1)
+    for offset in (2**63 - 12, 2**63 - 1, 2**63, 2**64):
+        for call in (handle.sync_pwrite, handle.async_pwrite):
+            with pytest.raises(ValueError, match="file_offset"):
+                call(torch.zeros(4), str(tmp_path / "f"), offset)
     assert os.listdir(tmp_path) == []
 
 

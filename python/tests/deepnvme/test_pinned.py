@@ -85,6 +85,17 @@ def test_what_reaches_past_a_locked_tensor_is_not_pinned():
     assert not _pinned._regions.covers(begin - 1, begin + 1)
 
 
+def test_what_has_no_memory_of_its_own_is_not_pinned():
+    for tensor in (
+        torch.eye(4).to_sparse(),
+        torch.eye(4).to_sparse_csr(),
+        torch.ones(4, dtype=torch.complex64).conj(),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        torch.empty(4, device="meta"),
+    ):
+        assert pin_handle().is_pinned(tensor) is False
+
+
 def test_no_elements_too_few_and_too_many():
     handle = aio_handle()
     empty = handle.new_cpu_locked_tensor(0, torch.empty(0, dtype=torch.int16))

@@ -2,6 +2,8 @@
 """JSON in, page out: what is on it, and what is said where no page can be made. tests/browser looks at it rendered."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
 
@@ -9,6 +11,7 @@ import documents
 import pytest
 from documents import DELETE, changed
 from penstock import report
+from penstock.report import _html
 from penstock.report.__main__ import main
 from penstock.report._model import Table, Text
 
@@ -174,6 +177,8 @@ BROKEN = [
     ),
     ("bench", ("jobs", 0, "samples", 0, "latency_ns", "histogram"), [7], ["histogram[0]: a list was expected"]),
     ("bench", ("environment",), [], ["environment: an object was expected"]),
+    ("bench", ("jobs", 0, "paths"), [], ["jobs[0].paths: a list of one or more was expected, and [] came"]),
+    ("bench", ("targets",), [], ["targets: a list of one or more was expected, and [] came"]),
     ("bench", ("targets", 0, "path"), 3, ["targets[0].path: a text was expected"]),
     ("tune", ("tune", "choice", "depth"), 0, ["tune.choice.depth"]),
     ("tune", ("tune", "verdicts"), 1, ["tune.verdicts: a list was expected"]),
@@ -195,6 +200,34 @@ def test_what_is_wrong_in_a_file_is_told_with_its_place(write, kind, place, valu
     for word in told:
         assert word in str(error.value)
     assert len(str(error.value)) < 400 + len(path)
+
+
+HOSTILE = [[], {}, [[]], [{}], "", "\ud800", 0, -1, 1e308, float("inf"), float("nan"), 10**400, None, True, DELETE]
+
+
+def places(value, place=()):
+    """Of every value of a document; of a list's the first stands for all."""
+    if place:
+        yield place
+    if isinstance(value, dict):
+        for key in value:
+            yield from places(value[key], (*place, key))
+    elif isinstance(value, list) and value:
+        yield from places(value[0], (*place, 0))
+
+
+@pytest.mark.parametrize("kind", documents.ALL)
+def test_whatever_stands_in_a_file_a_page_is_made_or_the_reason_told(write, monkeypatch, kind):
+    """And the page can be written: it is UTF-8 text, whatever the names in it are."""
+    monkeypatch.setattr(_html, "_plotly_js", lambda: "")
+    document = documents.ALL[kind]()
+    for place in places(document):
+        for value in HOSTILE:
+            path = write(changed(document, place, value))
+            try:
+                report.render(report.make_page([path])).encode()
+            except report.ReportError as error:
+                assert str(error).startswith(path), (place, value)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +310,55 @@ def test_the_command(write, tmp_path):
     absent = run(bench, "-o", "absent/out.html")
     assert absent.returncode == 1 and "-o absent/out.html" in absent.stderr
     assert run().returncode == 2
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Pages without the library, which is 5 MB."""
+    monkeypatch.setattr(_html, "_plotly_js", lambda: "")
+
+
+def test_a_link_is_followed_to_what_it_names(write, small, tmp_path):
+    run, pages = write(documents.bench()), tmp_path / "pages"
+    pages.mkdir()
+    for target in (pages / "old.html", pages / "new.html"):
+        if target.name == "old.html":
+            target.write_text("old")
+        link = tmp_path / "link"
+        link.symlink_to(target)
+        assert main([run, "-o", str(link)]) == 0
+        assert link.is_symlink() and "Testium 9000" in target.read_text()
+        link.unlink()
+    assert sorted(path.name for path in pages.iterdir()) == ["new.html", "old.html"]
+
+
+def test_what_is_no_ordinary_file_is_left_alone(write, small, tmp_path, capsys):
+    run = write(documents.bench())
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "to_fifo").symlink_to("fifo")
+    (tmp_path / "loop").symlink_to("loop")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+    before = {path.name: path.lstat().st_ino for path in tmp_path.iterdir()}
+    for name, told in (
+        ("fifo", "no ordinary file"),
+        ("to_fifo", "no ordinary file"),
+        ("socket", "no ordinary file"),
+        ("folder", "a folder"),
+        ("folder/", "a folder"),
+        (".", "a folder"),
+        ("", "no name"),
+        ("loop", "symbolic links"),
+        ("x" * 250, None),
+        ("x" * 300, "too long"),
+    ):
+        output = name if name in ("", ".") else f"{tmp_path}/{name}"
+        assert main([run, "-o", output]) == (told is not None)
+        err = capsys.readouterr().err
+        assert told is None or (told in err and err.startswith("penstock report: -o ") and err.count("\n") == 1)
+    (tmp_path / ("x" * 250)).unlink()
+    assert {path.name: path.lstat().st_ino for path in tmp_path.iterdir()} == before
 
 
 def test_what_bench_writes_today_makes_a_page(tmp_path):
