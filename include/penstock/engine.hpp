@@ -128,23 +128,25 @@ public:
     /// Submits no more and lets what is at the device come back; wait() then throws kCancelled. The
     /// memory of a read and the extent of a write are undefined. Nothing when it is over.
     void cancel();
-    /// Also while it runs.
+    /// Also while it runs; nothing when it is over. Throws kInvalidArgument when there is no such
+    /// priority.
     void set_priority(Priority priority);
     /// Bytes of one extent: less than asked only with allow_short. Once done.
     [[nodiscard]] std::uint64_t extent_bytes(std::size_t index) const;
     /// Bytes asked for in all.
     [[nodiscard]] std::uint64_t total_bytes() const noexcept;
-    /// Adds 1 to an eventfd when it is done (at once when it is): for event loops.
+    /// Adds 1 to an eventfd when it is done (at once when it is): for event loops. The descriptor
+    /// stays open until then. Throws kInvalidArgument when it is not an eventfd's.
     void notify(int eventfd);
     [[nodiscard]] bool valid() const noexcept { return transfer_ != nullptr; }
 
 private:
     friend class Engine;
-    Transfer(std::shared_ptr<engine::Core> core, engine::Transfer* transfer) noexcept;
+    Transfer(const std::shared_ptr<engine::Core>& core, engine::Transfer* transfer) noexcept;
     void reset() noexcept;
     std::uint64_t result();
 
-    std::shared_ptr<engine::Core> core_;
+    std::weak_ptr<engine::Core> core_;  ///< gone with its Engine, which waits for all transfers
     engine::Transfer* transfer_ = nullptr;
 };
 

@@ -30,6 +30,11 @@ def to_numpy(buffer: _core.Buffer) -> Any:
 def to_torch(buffer: _core.Buffer) -> Any:
     import torch
 
+    if buffer.readonly:
+        raise ValueError(
+            "torch: this Buffer is a view of read-only memory, and torch has no tensors that are read-only; "
+            "copy it: torch.tensor(buffer.numpy())"
+        )
     # By way of bytes, which every version of torch takes; the type need not be one that its DLPack knows.
     dtype = getattr(torch, buffer.dtype, None)
     if dtype is None:

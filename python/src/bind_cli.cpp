@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bind.hpp"
+#include "file_object.hpp"
 #include "without_gil.hpp"
 
 #if PENSTOCK_HAS_CLI
 #include "cli/run.hpp"
 #endif
-
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <string>
 #include <vector>
@@ -16,10 +14,15 @@ namespace penstock::python {
 
 namespace {
 
-int cli_main(const std::vector<std::string>& arguments) {
+// Words are paths, too, and those need not be UTF-8.
+int cli_main(const nb::list& arguments) {
 #if PENSTOCK_HAS_CLI
+    std::vector<std::string> words;
+    for (const nb::handle word : arguments) {
+        words.push_back(path_bytes(word, "arguments", ""));
+    }
     const WithoutGil nogil;
-    return cli::run(arguments);
+    return cli::run(words);
 #else
     static_cast<void>(arguments);
     throw nb::import_error("this build of penstock has no command line inside");
@@ -30,6 +33,7 @@ int cli_main(const std::vector<std::string>& arguments) {
 
 void bind_cli(nb::module_& m) {
     m.def("cli_main", cli_main, nb::arg("arguments"),
+          nb::sig("def cli_main(arguments: list[str]) -> int"),
           "Runs the `penstock` program (without its name in the arguments); its exit status.");
 }
 

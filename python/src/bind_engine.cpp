@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine and the four verbs, as methods and, on the default engine, as functions of the module.
+#include "arguments.hpp"
 #include "bind.hpp"
 #include "engine_object.hpp"
 #include "errors.hpp"
@@ -11,16 +12,19 @@
 
 #include <penstock/options.hpp>
 
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <iterator>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace penstock::python {
 
@@ -31,12 +35,28 @@ using Clock = std::chrono::steady_clock;
 // All access is with the GIL. Never destroyed: engines may outlive the statics.
 struct Engines {
     std::set<EngineObject*> live;
+    std::vector<std::shared_ptr<Engine>> dropped;  // while transfers of theirs ran, which go on
     PyObject* default_engine = nullptr;
 };
 
 Engines& engines() {
     static auto* const instance = new Engines;
     return *instance;
+}
+
+// Of those that were dropped and have nothing more to do. Cheap when there is none.
+void sweep_engines() {
+    std::vector<std::shared_ptr<Engine>>& dropped = engines().dropped;
+    if (dropped.empty()) {
+        return;
+    }
+    const auto first = std::partition(dropped.begin(), dropped.end(),
+                                      [](const auto& e) { return e->stats().running != 0; });
+    std::vector<std::shared_ptr<Engine>> done(std::make_move_iterator(first),
+                                              std::make_move_iterator(dropped.end()));
+    dropped.erase(first, dropped.end());
+    const WithoutGil nogil;
+    done.clear();
 }
 
 }  // namespace
@@ -49,6 +69,10 @@ EngineObject::EngineObject(std::shared_ptr<Engine> made) : engine(std::move(made
 
 EngineObject::~EngineObject() {
     engines().live.erase(this);
+    if (engine && engine->stats().running != 0) {
+        engines().dropped.push_back(std::move(engine));
+        return;
+    }
     const WithoutGil nogil;
     engine.reset();
 }
@@ -104,12 +128,10 @@ bool drain(const std::shared_ptr<Engine>& engine, double timeout_s) {
 
 namespace {
 
-Held hold(EngineObject& self, Request& parsed) {
-    Held held;
-    held.engine = opened(self);
-    held.keeps = std::move(parsed.keeps);
+// The engine, for the length of the call, whoever closes it meanwhile.
+std::shared_ptr<Engine> use(EngineObject& self) {
     self.used = true;
-    return held;
+    return opened(self);
 }
 
 // Ctrl-C during a blocking verb: nobody has a handle to wait on later, so it ends before the
@@ -126,11 +148,13 @@ void cancel_and_wait(Held& held) {
 
 nb::object move_now(EngineObject& self, const Arguments& arguments) {
     sweep_orphans();
+    sweep_engines();
     Request parsed = parse(arguments);
-    Held held = hold(self, parsed);
+    const std::shared_ptr<Engine> engine = use(self);
+    Held held{.transfer = {}, .keeps = std::move(parsed.keeps)};
     {
         const WithoutGil nogil;
-        held.transfer = held.engine->run(std::move(parsed.request));
+        held.transfer = engine->run(std::move(parsed.request));
     }
     std::optional<std::uint64_t> bytes;
     try {
@@ -146,23 +170,24 @@ nb::object move_now(EngineObject& self, const Arguments& arguments) {
 // another thread.
 nb::object start(EngineObject& self, const Arguments& arguments) {
     sweep_orphans();
+    sweep_engines();
     Request parsed = parse(arguments);
-    Held held = hold(self, parsed);
-    held.transfer = held.engine->submit(std::move(parsed.request));
+    Held held{.transfer = use(self)->submit(std::move(parsed.request)),
+              .keeps = std::move(parsed.keeps)};
     return nb::cast(new TransferObject(std::move(held), parsed.list_result, parsed.extent_count),
                     nb::rv_policy::take_ownership);
 }
 
 template <nb::object (*kMove)(EngineObject&, const Arguments&), bool kWrite>
 nb::object method(EngineObject& self, nb::handle file, nb::handle memory, nb::handle offset,
-                  bool flag, nb::handle stream, nb::handle priority, nb::handle block_bytes,
+                  nb::handle flag, nb::handle stream, nb::handle priority, nb::handle block_bytes,
                   nb::handle depth_limit) {
     return kMove(self,
                  {kWrite, file, memory, offset, flag, stream, priority, block_bytes, depth_limit});
 }
 
 template <nb::object (*kMove)(EngineObject&, const Arguments&), bool kWrite>
-nb::object function(nb::handle file, nb::handle memory, nb::handle offset, bool flag,
+nb::object function(nb::handle file, nb::handle memory, nb::handle offset, nb::handle flag,
                     nb::handle stream, nb::handle priority, nb::handle block_bytes,
                     nb::handle depth_limit) {
     return kMove(default_engine(),
@@ -186,33 +211,46 @@ BackendKind backend_of(const std::string& name) {
                 "' is none; allowed are 'auto', 'io_uring', 'libaio' and 'posix'");
 }
 
-template <typename T>
-void set(T& option, const std::optional<T>& value) {
-    option = value.value_or(option);
+const char* name_of(BackendKind backend) {
+    switch (backend) {
+        case BackendKind::kAuto:
+            return "auto";
+        case BackendKind::kUring:
+            return "io_uring";
+        case BackendKind::kAio:
+            return "libaio";
+        case BackendKind::kPosix:
+            return "posix";
+    }
+    return "";
 }
 
-void make_engine(EngineObject* self, nb::handle options_file,
-                 const std::optional<std::string>& backend,
-                 std::optional<std::uint32_t> block_bytes, std::optional<std::uint32_t> queue_depth,
-                 std::optional<std::uint64_t> in_flight_bytes,
-                 std::optional<std::uint32_t> channels, std::optional<std::uint32_t> copy_threads,
-                 std::optional<std::uint64_t> inline_bytes_max,
-                 std::optional<std::uint32_t> transfers_max,
-                 std::optional<std::uint64_t> background_bytes) {
+// `what` the number counts, for the message of a wrong one.
+template <typename T>
+void set(T& option, nb::handle value, const char* name, const char* what) {
+    if (!value.is_none()) {
+        option = static_cast<T>(count_of(value, name, what, std::numeric_limits<T>::max()));
+    }
+}
+
+void make_engine(EngineObject* self, nb::handle options_file, nb::handle backend,
+                 nb::handle block_bytes, nb::handle queue_depth, nb::handle in_flight_bytes,
+                 nb::handle channels, nb::handle copy_threads, nb::handle inline_bytes_max,
+                 nb::handle transfers_max, nb::handle background_bytes) {
     EngineOptions options = options_file.is_none()
                                 ? Engine::default_options()
                                 : load_options(path_bytes(options_file, "options", ""));
-    if (backend) {
-        options.backend = backend_of(*backend);
+    if (!backend.is_none()) {
+        options.backend = backend_of(word_of(backend, "backend"));
     }
-    set(options.block_bytes, block_bytes);
-    set(options.queue_depth, queue_depth);
-    set(options.in_flight_bytes, in_flight_bytes);
-    set(options.channels, channels);
-    set(options.copy_threads, copy_threads);
-    set(options.inline_bytes_max, inline_bytes_max);
-    set(options.transfers_max, transfers_max);
-    set(options.background_bytes, background_bytes);
+    set(options.block_bytes, block_bytes, "block_bytes", "bytes");
+    set(options.queue_depth, queue_depth, "queue_depth", "requests");
+    set(options.in_flight_bytes, in_flight_bytes, "in_flight_bytes", "bytes");
+    set(options.channels, channels, "channels", "channels");
+    set(options.copy_threads, copy_threads, "copy_threads", "threads");
+    set(options.inline_bytes_max, inline_bytes_max, "inline_bytes_max", "bytes");
+    set(options.transfers_max, transfers_max, "transfers_max", "transfers");
+    set(options.background_bytes, background_bytes, "background_bytes", "bytes");
     new (self) EngineObject(std::make_shared<Engine>(options));
 }
 
@@ -227,24 +265,29 @@ void close_engine(EngineObject& self) {
     const_cast<std::shared_ptr<Engine>&>(engine).reset();
 }
 
+void drain_at_exit(const std::shared_ptr<Engine>& engine) {
+    try {
+        drain(engine, -1);
+    } catch (const Error& error) {
+        set_python_error(error);
+        const nb::object who =
+            checked(PyUnicode_FromString("a penstock transfer that was dropped"));
+        PyErr_WriteUnraisable(who.ptr());
+    }
+}
+
 // The interpreter ends: what was asked for is done, and what went wrong with it is told as Python
 // tells such things.
 void at_exit() {
     Engines& all = engines();
     for (EngineObject* self : std::set<EngineObject*>(all.live)) {
         const bool alive = all.live.contains(self);
-        const std::shared_ptr<Engine> engine = alive && self->used ? self->engine : nullptr;
-        if (!engine) {
-            continue;
+        if (const auto engine = alive && self->used ? self->engine : nullptr) {
+            drain_at_exit(engine);
         }
-        try {
-            drain(engine, -1);
-        } catch (const Error& error) {
-            set_python_error(error);
-            const nb::object who =
-                checked(PyUnicode_FromString("a penstock transfer that was dropped"));
-            PyErr_WriteUnraisable(who.ptr());
-        }
+    }
+    for (const auto& engine : std::exchange(all.dropped, {})) {
+        drain_at_exit(engine);
     }
     sweep_orphans();
     nb::object dropped = nb::steal(std::exchange(all.default_engine, nullptr));
@@ -255,11 +298,16 @@ void after_fork_in_child() {
     for (EngineObject* self : engines().live) {
         self->used = false;
     }
+    // Never destroyed: what they do is the parent's.
+    new std::vector<std::shared_ptr<Engine>>(std::exchange(engines().dropped, {}));
 }
 
 void bind_options(nb::module_& m) {
     nb::class_<EngineOptions>(m, "EngineOptions",
                               "The settings of an engine, as they are in force.")
+        .def_prop_ro(
+            "backend", [](const EngineOptions& o) { return name_of(o.backend); },
+            "As asked for: 'auto', 'io_uring', 'libaio' or 'posix'. What runs: describe().")
         .def_ro("block_bytes", &EngineOptions::block_bytes)
         .def_ro("queue_depth", &EngineOptions::queue_depth)
         .def_ro("in_flight_bytes", &EngineOptions::in_flight_bytes)
@@ -276,7 +324,13 @@ void bind_depth_limit(nb::module_& m) {
         "A limit that transfers share on the requests that they have at one "
         "device together, below\n"
         "the engine's queue_depth: DepthLimit(requests), 1 or more. Thread-safe.")
-        .def(nb::init<std::uint32_t>(), nb::arg("requests"))
+        .def(
+            "__init__",
+            [](DepthLimit* self, nb::handle requests) {
+                new (self) DepthLimit(static_cast<std::uint32_t>(
+                    count_of(requests, "requests", "requests", UINT32_MAX)));
+            },
+            nb::arg("requests").none(), nb::sig("def __init__(self, requests: int) -> None"))
         .def_prop_ro("requests", &DepthLimit::requests)
         .def("__repr__", [](const DepthLimit& limit) {
             return "DepthLimit(" + std::to_string(limit.requests()) + ")";
@@ -369,7 +423,7 @@ template <typename Scope, typename Signatures>
 void def_verb(Scope& scope, const char* name, auto verb, const char* memory, const char* flag,
               const Signatures& signature, const char* doc) {
     scope.def(name, verb, nb::arg("file").none(), nb::arg(memory).none(),
-              nb::arg("offset").none() = 0, nb::kw_only(), nb::arg(flag) = false,
+              nb::arg("offset").none() = 0, nb::kw_only(), nb::arg(flag).none() = false,
               nb::arg("stream") = nb::none(), nb::arg("priority").none() = "normal",
               nb::arg("block_bytes") = nb::none(), nb::arg("depth_limit") = nb::none(), signature,
               doc);
@@ -461,7 +515,9 @@ void bind_engine(nb::module_& m) {
         .def_prop_ro("options", [](EngineObject& e) { return opened(e)->options(); })
         .def_prop_ro("closed", [](EngineObject& e) { return e.engine == nullptr; })
         .def("close", close_engine,
-             "drain(), then gives threads and rings back. Calling it again is fine.")
+             "drain(), then gives threads and rings back; what its transfers say can still be "
+             "asked. "
+             "Calling it again is\nfine.")
         .def(
             "__enter__", [](nb::handle self) { return nb::borrow(self); },
             nb::sig("def __enter__(self) -> Engine"))

@@ -25,30 +25,26 @@ std::string message_of(const Error& error) {
     return text;
 }
 
-nb::object path_of(const Error& error) {
-    if (error.path().empty()) {
-        return nb::none();
-    }
-    return checked(PyUnicode_DecodeFSDefaultAndSize(error.path().data(),
-                                                    static_cast<Py_ssize_t>(error.path().size())));
-}
-
-nb::object message_object(const Error& error) {
-    const std::string text = message_of(error);
-    return checked(
-        PyUnicode_DecodeFSDefaultAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
+nb::object made_of(const Error& error) {
+    const nb::object path = error.path().empty() ? nb::none() : path_object(error.path());
+    const nb::object offset =
+        error.offset() == kNoOffset ? nb::none() : nb::object(nb::int_(error.offset()));
+    return nb::module_::import_("penstock._errors")
+        .attr("from_core")(static_cast<int>(error.reason()), path_object(message_of(error)),
+                           error.system_errno(), error.operation(), path, offset);
 }
 
 }  // namespace
 
+// What makes the exception is Python, where a signal's handler may run: what that raises, such as
+// KeyboardInterrupt, goes first.
 void set_python_error(const Error& error) {
-    const nb::object offset =
-        error.offset() == kNoOffset ? nb::none() : nb::object(nb::int_(error.offset()));
-    const nb::object made =
-        nb::module_::import_("penstock._errors")
-            .attr("from_core")(static_cast<int>(error.reason()), message_object(error),
-                               error.system_errno(), error.operation(), path_of(error), offset);
-    PyErr_SetObject(made.type().ptr(), made.ptr());
+    try {
+        const nb::object made = made_of(error);
+        PyErr_SetObject(made.type().ptr(), made.ptr());
+    } catch (nb::python_error& raised) {
+        raised.restore();
+    }
 }
 
 namespace {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "arguments.hpp"
 #include "bind.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
@@ -6,6 +7,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <cstdint>
 #include <string_view>
 #include <utility>
 
@@ -30,12 +32,10 @@ std::string path_bytes(nb::handle path, const char* argument, const char* others
     return {data, static_cast<std::size_t>(length)};
 }
 
-nb::object path_object(const std::string& path) {
-    return checked(
-        PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
-}
-
 namespace {
+
+// The largest that the kernel knows (loff_t).
+constexpr std::uint64_t kFileBytesMax = INT64_MAX;
 
 Access access_of(const std::string& mode) {
     if (mode == "r") {
@@ -75,11 +75,12 @@ const char* mode_of(Access access) {
     return "";
 }
 
-void open_file(FileObject* self, nb::handle path, const std::string& mode, bool truncate,
-               const std::string& direct) {
+void open_file(FileObject* self, nb::handle path, nb::handle mode, nb::handle truncate_flag,
+               nb::handle direct) {
     FileObject opened;
     opened.path = path_bytes(path, "path");
-    opened.access = access_of(mode);
+    opened.access = access_of(word_of(mode, "mode"));
+    const bool truncate = flag_of(truncate_flag, "truncate");
     if (truncate && opened.access == Access::kRead) {
         raise_value(
             "truncate: a file that is opened for reading cannot be cut; use mode 'w' or 'rw'");
@@ -88,7 +89,7 @@ void open_file(FileObject* self, nb::handle path, const std::string& mode, bool 
                               .create = opened.access != Access::kRead,
                               .exclusive = false,
                               .truncate = truncate,
-                              .direct = direct_of(direct)};
+                              .direct = direct_of(word_of(direct, "direct"))};
     {
         const WithoutGil nogil;
         opened.file = File(opened.path, options);
@@ -117,9 +118,9 @@ void close_file(FileObject& self) {
     file.close();
 }
 
-std::string represent_file(const FileObject& self) {
-    return "<penstock.File '" + self.path + "' " + mode_of(self.access) +
-           (self.file.is_open() ? ">" : ", closed>");
+nb::object represent_file(const FileObject& self) {
+    return path_object("<penstock.File '" + self.path + "' " + mode_of(self.access) +
+                       (self.file.is_open() ? ">" : ", closed>"));
 }
 
 void bind_info(nb::module_& m) {
@@ -127,7 +128,9 @@ void bind_info(nb::module_& m) {
         m, "FileInfo",
         "What is known of an open file. Alignments are in bytes, 1 = no demand; Penstock keeps to\n"
         "them by itself.")
-        .def_ro("path", &FileInfo::path)
+        .def_prop_ro(
+            "path", [](const FileInfo& i) { return path_object(i.path); },
+            nb::sig("def path(self) -> str"))
         .def_prop_ro("mode", [](const FileInfo& i) { return mode_of(i.access); })
         .def_ro("file_system", &FileInfo::file_system,
                 "'ext4', 'xfs', 'tmpfs', 'block device', ...")
@@ -141,10 +144,14 @@ void bind_info(nb::module_& m) {
         .def_ro("block_bytes", &FileInfo::block_bytes, "Block of the file system.")
         .def_ro("reason", &FileInfo::reason,
                 "How the alignments were learnt, or why I/O is not direct.")
-        .def("__repr__", [](const FileInfo& i) {
-            return "FileInfo(path='" + i.path + "', file_system='" + i.file_system +
-                   "', direct=" + (i.direct ? "True" : "False") + ", reason='" + i.reason + "')";
-        });
+        .def(
+            "__repr__",
+            [](const FileInfo& i) {
+                return path_object("FileInfo(path='" + i.path + "', file_system='" + i.file_system +
+                                   "', direct=" + (i.direct ? "True" : "False") + ", reason='" +
+                                   i.reason + "')");
+            },
+            nb::sig("def __repr__(self) -> str"));
 }
 
 }  // namespace
@@ -159,8 +166,8 @@ void bind_file(nb::module_& m) {
                            "the file system can, 'required' is an\n"
                            "error where it cannot, 'off' stays in the page cache. Thread-safe.")
         .def(
-            "__init__", open_file, nb::arg("path").none(), nb::arg("mode") = "r",
-            nb::arg("truncate") = false, nb::kw_only(), nb::arg("direct") = "auto",
+            "__init__", open_file, nb::arg("path").none(), nb::arg("mode").none() = "r",
+            nb::arg("truncate").none() = false, nb::kw_only(), nb::arg("direct").none() = "auto",
             nb::sig("def __init__(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], "
                     "mode: str = 'r', truncate: bool = False, *, direct: str = 'auto') -> None"))
         .def_prop_ro(
@@ -175,16 +182,21 @@ void bind_file(nb::module_& m) {
         .def_prop_ro("info", [](const FileObject& f) { return opened(f).info(); })
         .def(
             "truncate",
-            [](const FileObject& f, std::uint64_t size) {
-                outside(f, [size](File& file) { file.truncate(size); });
+            [](const FileObject& f, nb::handle size) {
+                const std::uint64_t bytes = count_of(size, "size", "bytes", kFileBytesMax);
+                outside(f, [bytes](File& file) { file.truncate(bytes); });
             },
-            nb::arg("size"), "Cuts the file to so many bytes, or extends it with zeros.")
+            nb::arg("size").none(), nb::sig("def truncate(self, size: int) -> None"),
+            "Cuts the file to so many bytes, or extends it with zeros.")
         .def(
             "preallocate",
-            [](const FileObject& f, std::uint64_t offset, std::uint64_t size) {
-                return outside(f, [=](File& file) { return file.preallocate(offset, size); });
+            [](const FileObject& f, nb::handle offset, nb::handle size) {
+                const std::uint64_t begin = count_of(offset, "offset", "bytes", kFileBytesMax);
+                const std::uint64_t bytes = count_of(size, "size", "bytes", kFileBytesMax - begin);
+                return outside(f, [=](File& file) { return file.preallocate(begin, bytes); });
             },
-            nb::arg("offset"), nb::arg("size"),
+            nb::arg("offset").none(), nb::arg("size").none(),
+            nb::sig("def preallocate(self, offset: int, size: int) -> bool"),
             "Gives [offset, offset + size) room on the device, and the file that size. False where "
             "the file\n"
             "system cannot, which is normal.")
@@ -203,7 +215,7 @@ void bind_file(nb::module_& m) {
         .def(
             "__reduce__", [](nb::handle) { cannot_pickle("File", "its path"); },
             nb::sig("def __reduce__(self) -> str"))
-        .def("__repr__", represent_file);
+        .def("__repr__", represent_file, nb::sig("def __repr__(self) -> str"));
 }
 
 }  // namespace penstock::python

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "arguments.hpp"
 #include "bind.hpp"
 #include "buffer_object.hpp"
 #include "dlpack_abi.hpp"
@@ -12,6 +13,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <cstdint>
+#include <cstring>
 #include <utility>
 
 namespace penstock::python {
@@ -26,23 +29,18 @@ MemoryPool& pool(bool pinned) {
 }
 
 std::int64_t dimension(nb::handle value) {
-    nb::object index = checked(PyNumber_Index(value.ptr()));
-    const long long extent = PyLong_AsLongLong(index.ptr());
-    if (extent == -1 && PyErr_Occurred() != nullptr) {
-        throw nb::python_error();
-    }
-    if (extent < 0) {
-        raise_value("shape: " + shown(value) + " is negative; dimensions are 0 or more");
-    }
-    return extent;
+    return static_cast<std::int64_t>(count_of(value, "shape", "elements", INT64_MAX));
 }
 
+// A number, or whatever has some: a list, a tuple, a torch.Size, an array.
 std::vector<std::int64_t> dimensions(nb::handle shape) {
-    if (PyIndex_Check(shape.ptr()) != 0) {
+    PyObject* extents = PySequence_Tuple(shape.ptr());
+    if (extents == nullptr) {
+        PyErr_Clear();
         return {dimension(shape)};
     }
     std::vector<std::int64_t> out;
-    for (const nb::handle extent : nb::iter(shape)) {
+    for (const nb::handle extent : nb::steal<nb::tuple>(extents)) {
         out.push_back(dimension(extent));
     }
     return out;
@@ -68,7 +66,8 @@ void set_strides(BufferObject& buffer) {
     }
 }
 
-BufferObject empty(nb::handle shape, nb::handle dtype, bool pinned) {
+BufferObject empty(nb::handle shape, nb::handle dtype, nb::handle is_pinned) {
+    const bool pinned = flag_of(is_pinned, "pinned");
     BufferObject out;
     out.type = &element_type(dtype);
     out.shape = dimensions(shape);
@@ -119,13 +118,26 @@ BufferObject as_bytes(nb::handle tensor) {
     return out;
 }
 
+BufferObject copy_of(const BufferObject& buffer) {
+    BufferObject out = buffer;
+    auto memory = std::make_shared<Buffer>();
+    {
+        const WithoutGil nogil;
+        *memory = pool(false).take(buffer.bytes);
+        if (buffer.bytes != 0) {
+            std::memcpy(memory->data(), buffer.data, buffer.bytes);
+        }
+    }
+    out.data = memory->data();
+    out.readonly = false;
+    out.owner = std::move(memory);
+    return out;
+}
+
 nb::object dlpack_of(const BufferObject& buffer, nb::handle stream, nb::handle max_version,
                      nb::handle dl_device, nb::handle copy) {
     if (!stream.is_none()) {
         raise_value("stream: this is host memory; leave it None");
-    }
-    if (!copy.is_none() && truth(copy)) {
-        raise_value("copy: a Buffer gives its own memory, never a copy");
     }
     if (!dl_device.is_none()) {
         const nb::object type = checked(PyNumber_Long(nb::object(dl_device[0]).ptr()));
@@ -134,7 +146,8 @@ nb::object dlpack_of(const BufferObject& buffer, nb::handle stream, nb::handle m
         }
     }
     const bool versioned = !max_version.is_none() && nb::cast<int>(nb::object(max_version[0])) >= 1;
-    return export_capsule(buffer, versioned);
+    const bool copied = !copy.is_none() && truth(copy);
+    return export_capsule(copied ? copy_of(buffer) : buffer, versioned, copied);
 }
 
 std::string represent_buffer(const BufferObject& buffer) {
@@ -206,7 +219,7 @@ void bind_memory(nb::module_& m) {
              })
         .def("__repr__", represent_buffer);
     m.def("empty", empty, nb::arg("shape").none(), nb::arg("dtype").none() = nb::str("uint8"),
-          nb::arg("pinned") = true,
+          nb::arg("pinned").none() = true,
           nb::sig(
               "def empty(shape: int | collections.abc.Iterable[int], dtype: typing.Any = 'uint8', "
               "pinned: bool = True) -> Buffer"),

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "arguments.hpp"
 #include "bind.hpp"
 #include "engine_object.hpp"
 #include "names.hpp"
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cmath>
 #include <mutex>
 #include <utility>
@@ -201,10 +203,14 @@ void bind_transfer(nb::module_& m) {
             nb::arg("priority").none(), nb::sig("def set_priority(self, priority: str) -> None"),
             "'urgent', 'normal' or 'background', also while it runs.")
         .def(
-            "notify", [](TransferObject& t, int eventfd) { t.held.transfer.notify(eventfd); },
-            nb::arg("eventfd"),
+            "notify",
+            [](TransferObject& t, nb::handle eventfd) {
+                t.held.transfer.notify(
+                    static_cast<int>(count_of(eventfd, "eventfd", "a descriptor", INT_MAX)));
+            },
+            nb::arg("eventfd").none(), nb::sig("def notify(self, eventfd: int) -> None"),
             "Adds 1 to an eventfd when it is done (at once when it is). The descriptor has to stay "
-            "open until then.")
+            "open until then;\nValueError when it is not an eventfd's.")
         .def(
             "__await__",
             [](nb::handle self) {

@@ -114,7 +114,7 @@ PyType_Slot* buffer_slots() {
     return slots;
 }
 
-nb::object export_capsule(const BufferObject& buffer, bool versioned) {
+nb::object export_capsule(const BufferObject& buffer, bool versioned, bool copied) {
     if (!versioned) {
         if (buffer.readonly) {
             PyErr_SetString(
@@ -129,7 +129,8 @@ nb::object export_capsule(const BufferObject& buffer, bool versioned) {
     }
     auto* exported = make_exported<dlpack::ManagedTensorVersioned>(buffer);
     exported->managed.version = {1, 0};
-    exported->managed.flags = buffer.readonly ? dlpack::kFlagReadOnly : 0;
+    exported->managed.flags =
+        (buffer.readonly ? dlpack::kFlagReadOnly : 0) | (copied ? dlpack::kFlagIsCopied : 0);
     return capsule_of(exported, dlpack::kNameVersioned, [](PyObject* capsule) {
         destroy_capsule<dlpack::ManagedTensorVersioned>(capsule, dlpack::kNameVersioned);
     });

@@ -41,6 +41,7 @@ struct BufferObject {
 [[nodiscard]] PyType_Slot* buffer_slots();
 
 /// A DLPack capsule; `versioned` for consumers that know DLPack 1.
-[[nodiscard]] nb::object export_capsule(const BufferObject& buffer, bool versioned);
+[[nodiscard]] nb::object export_capsule(const BufferObject& buffer, bool versioned,
+                                        bool copied = false);
 
 }  // namespace penstock::python

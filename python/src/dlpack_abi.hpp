@@ -12,6 +12,7 @@ constexpr std::int32_t kCudaHost = 3;
 constexpr std::int32_t kRocmHost = 11;
 
 constexpr std::uint64_t kFlagReadOnly = 1;
+constexpr std::uint64_t kFlagIsCopied = 2;
 
 struct Device {
     std::int32_t device_type;

@@ -42,6 +42,11 @@ std::string name_of(nb::handle dtype) {
         source = dtype.attr("__name__");  // numpy.float32, bool
     } else if (!nb::isinstance<nb::str>(dtype) && nb::hasattr(dtype, "name")) {
         source = dtype.attr("name");  // numpy.dtype
+        if (nb::hasattr(dtype, "isnative") && !truth(nb::object(dtype.attr("isnative")))) {
+            raise_value("dtype: " + shown(dtype) +
+                        " has the bytes of its elements in the other order than this machine; "
+                        "take its newbyteorder('=') and swap the values (byteswap)");
+        }
     }
     std::string name = text(source);
     if (name.starts_with("torch.")) {

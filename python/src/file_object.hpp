@@ -21,6 +21,5 @@ struct FileObject {
 /// The bytes of a path: str, bytes or os.PathLike. `others`: what else the argument takes.
 [[nodiscard]] std::string path_bytes(nb::handle path, const char* argument,
                                      const char* others = " or a penstock.File");
-[[nodiscard]] nb::object path_object(const std::string& path);
 
 }  // namespace penstock::python

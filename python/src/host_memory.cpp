@@ -108,22 +108,75 @@ HostMemory borrow_torch(nb::handle tensor, const std::string& argument) {
     static const Name nbytes("nbytes");
     check_torch(tensor, argument);
     HostMemory memory;
-    const nb::object address = call(tensor, data_ptr);
-    memory.data = static_cast<std::byte*>(PyLong_AsVoidPtr(address.ptr()));
-    memory.bytes = PyLong_AsUnsignedLongLong(get(tensor, nbytes).ptr());
-    if (PyErr_Occurred() != nullptr) {
-        throw nb::python_error();
-    }
+    const auto number = [](const nb::object& object) {
+        const std::uint64_t value = PyLong_AsUnsignedLongLong(object.ptr());
+        if (PyErr_Occurred() != nullptr) {
+            throw nb::python_error();
+        }
+        return value;
+    };
+    const std::uint64_t address = number(call(tensor, data_ptr));
+    memory.data = reinterpret_cast<std::byte*>(address);
+    memory.bytes = number(get(tensor, nbytes));
     if (memory.data == nullptr && memory.bytes != 0) {
         raise_value(argument + ": this " + type_text(tensor) +
                     " has no memory of its own; give the tensor that it wraps");
     }
     memory.keep.share = call(tensor, storage);
+    const std::uint64_t begin = number(call(memory.keep.share, data_ptr));
+    const std::uint64_t storage_bytes = number(call(memory.keep.share, nbytes));
+    if (memory.bytes != 0 && (address < begin || address - begin > storage_bytes ||
+                              storage_bytes - (address - begin) < memory.bytes)) {
+        raise_value(argument + ": this " + type_text(tensor) + " of " +
+                    std::to_string(memory.bytes) + " bytes reaches past its storage, which has " +
+                    std::to_string(storage_bytes) +
+                    " (it was resized or freed); give a tensor whose memory is there");
+    }
     memory.keep.object = nb::borrow(tensor);
     return memory;
 }
 
 // ---- buffer protocol
+
+// Python's own references among the elements: 'O', outside of the names of fields (":name:").
+bool has_references(const char* format) {
+    bool in_name = false;
+    for (const char* at = format; at != nullptr && *at != '\0'; ++at) {
+        in_name = in_name != (*at == ':');
+        if (*at == 'O' && !in_name) {
+            return true;
+        }
+    }
+    return false;
+}
+
+[[noreturn]] void raise_references(const std::string& argument, nb::handle object) {
+    raise_value(argument + ": the elements of this " + type_text(object) +
+                " are Python objects, and its memory holds their addresses, which mean nothing in "
+                "a file; give numbers, or bytes (pickle.dumps())");
+}
+
+// Without a format where the type has none, like bfloat16, or none that a buffer can have, like
+// datetime64: NumPy's dtype then says what is in it.
+bool view_of(nb::handle object, const std::string& argument, Py_buffer& view) {
+    if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES | PyBUF_FORMAT) == 0) {
+        if (has_references(view.format)) {
+            PyBuffer_Release(&view);
+            raise_references(argument, object);
+        }
+        return true;
+    }
+    PyErr_Clear();
+    if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES) != 0) {
+        return false;
+    }
+    if (truth(
+            nb::getattr(nb::getattr(object, "dtype", nb::none()), "hasobject", nb::bool_(false)))) {
+        PyBuffer_Release(&view);
+        raise_references(argument, object);
+    }
+    return true;
+}
 
 std::string view_layout(const Py_buffer& view) {
     std::string shape;
@@ -139,9 +192,8 @@ std::string view_layout(const Py_buffer& view) {
 // False where the object has the protocol but not for this memory, so that DLPack may be tried.
 bool borrow_view(nb::handle object, const std::string& argument, HostMemory& memory) {
     auto view = std::make_unique<Py_buffer>();
-    // Neither writable nor a format is asked for: the one to refuse with our own words, the other
-    // because types like bfloat16 have none.
-    if (PyObject_GetBuffer(object.ptr(), view.get(), PyBUF_STRIDES) != 0) {
+    // Not asked for as writable: that is refused with our own words.
+    if (!view_of(object, argument, *view)) {
         if (PyErr_ExceptionMatches(PyExc_BufferError) == 0 &&
             PyErr_ExceptionMatches(PyExc_ValueError) == 0) {
             throw nb::python_error();

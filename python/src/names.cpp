@@ -11,8 +11,40 @@ constexpr std::size_t kShownMax = 80;
 
 }  // namespace
 
+namespace {
+
+// Half characters of UTF-16, which a str may hold and UTF-8 may not, are spelt out.
+std::string utf8(const nb::object& string) {
+    const nb::object bytes =
+        checked(PyUnicode_AsEncodedString(string.ptr(), "utf-8", "backslashreplace"));
+    return {PyBytes_AsString(bytes.ptr()), static_cast<std::size_t>(PyBytes_Size(bytes.ptr()))};
+}
+
+// Never in the middle of a character.
+void cut(std::string& text) {
+    std::size_t end = kShownMax;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
+        --end;
+    }
+    text.resize(end);
+    text += "...";
+}
+
+// Bytes of a path that are not UTF-8 come through as Python has them in a str.
+[[noreturn]] void raise(PyObject* type, const std::string& message) {
+    PyErr_SetObject(type, path_object(message).ptr());
+    throw nb::python_error();
+}
+
+}  // namespace
+
 std::string text(nb::handle object) {
-    return nb::cast<std::string>(checked(PyObject_Str(object.ptr())));
+    return utf8(checked(PyObject_Str(object.ptr())));
+}
+
+nb::object path_object(const std::string& path) {
+    return checked(
+        PyUnicode_DecodeFSDefaultAndSize(path.data(), static_cast<Py_ssize_t>(path.size())));
 }
 
 std::string type_text(nb::handle object) {
@@ -29,23 +61,22 @@ std::string type_text(nb::handle object) {
 std::string shown(nb::handle object) {
     std::string text;
     try {
-        text = nb::cast<std::string>(nb::repr(object));
+        text = utf8(checked(PyObject_Repr(object.ptr())));
     } catch (const nb::python_error&) {
         return type_text(object);
     }
     if (text.size() > kShownMax) {
-        text.resize(kShownMax);
-        text += "...";
+        cut(text);
     }
     return text;
 }
 
 void raise_value(const std::string& message) {
-    throw nb::value_error(message.c_str());
+    raise(PyExc_ValueError, message);
 }
 
 void raise_type(const std::string& message) {
-    throw nb::type_error(message.c_str());
+    raise(PyExc_TypeError, message);
 }
 
 void cannot_pickle(const std::string& what, const std::string& instead) {

@@ -44,8 +44,10 @@ private:
     return value == 1;
 }
 
-/// str(object).
+/// str(object), as UTF-8.
 [[nodiscard]] std::string text(nb::handle object);
+/// A path, or a text with paths in it, as Python's str; bytes that are not UTF-8 come through.
+[[nodiscard]] nb::object path_object(const std::string& path);
 /// "numpy.ndarray", "int", ...
 [[nodiscard]] std::string type_text(nb::handle object);
 /// str(object), cut to a length that fits into a message; never throws.

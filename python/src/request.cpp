@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "request.hpp"
 
+#include "arguments.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
 
@@ -121,13 +122,12 @@ bool is_one_offset(nb::handle object) {
     if (PyLong_CheckExact(object.ptr())) {
         return true;
     }
-    if (is_sequence(object) || PyIndex_Check(object.ptr()) == 0) {
+    if (PyIndex_Check(object.ptr()) == 0) {
         return false;
     }
-    PyObject* index = PyNumber_Index(object.ptr());  // arrays have the slot, and one value at most
+    const bool has_elements = PyObject_Size(object.ptr()) >= 0;  // arrays have that slot, too
     PyErr_Clear();
-    Py_XDECREF(index);
-    return index != nullptr;
+    return !has_elements;
 }
 
 // One offset for several tensors means one thing only: each at the start of a file of its own.
@@ -135,11 +135,13 @@ nb::object offsets_of(const Arguments& arguments, std::size_t count) {
     if (!is_one_offset(arguments.offset)) {
         return items_of(arguments.offset, "offset", count);
     }
-    if (is_sequence(arguments.file) && offset_of(arguments.offset, "offset") == 0) {
+    const std::uint64_t offset = offset_of(arguments.offset, "offset");
+    if (count == 0 || (is_sequence(arguments.file) && offset == 0)) {
         return {};
     }
-    raise_value("offset: one came for " + std::to_string(count) + " tensors; give a sequence of " +
-                std::to_string(count) + " offsets (in bytes, one for each)");
+    raise_value("offset: one came for " + std::to_string(count) +
+                (count == 1 ? " tensor" : " tensors") + " in a sequence; give a sequence of " +
+                std::to_string(count) + " (in bytes, one for each)");
 }
 
 void parse_many(const Arguments& arguments, Request& out) {
@@ -210,14 +212,11 @@ std::uint32_t block_bytes_of(nb::handle block_bytes) {
     if (block_bytes.is_none()) {
         return 0;
     }
-    const unsigned long value =
-        PyLong_Check(block_bytes.ptr()) ? PyLong_AsUnsignedLong(block_bytes.ptr()) : 0;
-    if (PyErr_Occurred() != nullptr || value == 0) {
-        PyErr_Clear();
-        raise_value("block_bytes: " + shown(block_bytes) +
-                    " is no size of a request; give bytes, 1 or more");
+    const std::uint64_t value = count_of(block_bytes, "block_bytes", "bytes of a request");
+    if (value == 0) {
+        raise_value("block_bytes: 0 is no size of a request; give bytes, 1 or more");
     }
-    return static_cast<std::uint32_t>(std::min<unsigned long>(value, 1U << 30));
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(value, 1U << 30));
 }
 
 DepthLimit depth_limit_of(nb::handle limit) {
@@ -241,10 +240,11 @@ Request parse(const Arguments& arguments) {
     Request out;
     out.request.write = arguments.write;
     out.request.options.priority = priority_of(arguments.priority);
-    out.request.options.allow_short = !arguments.write && arguments.flag;
+    const bool flag = flag_of(arguments.flag, arguments.write ? "sync" : "allow_short");
+    out.request.options.allow_short = !arguments.write && flag;
     out.request.options.block_bytes = block_bytes_of(arguments.block_bytes);
     out.request.options.depth_limit = depth_limit_of(arguments.depth_limit);
-    out.request.options.sync = arguments.write && arguments.flag;
+    out.request.options.sync = arguments.write && flag;
     if (is_sequence(arguments.memory)) {
         parse_many(arguments, out);
         out.list_result = out.request.options.allow_short;

@@ -18,7 +18,7 @@ struct Arguments {
     nb::handle file;
     nb::handle memory;
     nb::handle offset;
-    bool flag;  ///< reads: allow_short; writes: sync
+    nb::handle flag;  ///< reads: allow_short; writes: sync
     nb::handle stream;
     nb::handle priority;
     nb::handle block_bytes;

@@ -20,7 +20,6 @@ namespace penstock::python {
 
 /// A transfer and what must stay where it is until it is done.
 struct Held {
-    std::shared_ptr<Engine> engine;  ///< the first member, so it goes last
     Transfer transfer;
     std::vector<Keep> keeps;
 

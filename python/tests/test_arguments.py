@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wrong arguments raise at the call, before any I/O, and name the argument, what came and what is allowed."""
 
+import ctypes
 import mmap
+import os
 
 import numpy
 import penstock
@@ -34,7 +36,7 @@ def path(tmp_path):
         ({"into": bytearray(4), "priority": "high"}, ValueError, ["priority", "high", "urgent"]),
         ({"into": bytearray(4), "priority": None}, ValueError, ["priority", "None"]),
         ({"into": bytearray(4), "block_bytes": 0}, ValueError, ["block_bytes", "0"]),
-        ({"into": bytearray(4), "block_bytes": "1M"}, ValueError, ["block_bytes", "1M"]),
+        ({"into": bytearray(4), "block_bytes": "1M"}, TypeError, ["block_bytes", "str"]),
         ({"into": bytearray(4), "depth_limit": 4}, TypeError, ["depth_limit", "int", "DepthLimit"]),
         ({"into": [bytearray(4)] * 2}, ValueError, ["offset", "2"]),
         ({"into": [bytearray(4)] * 2, "offset": [0]}, ValueError, ["offset", "1", "2"]),
@@ -111,3 +113,124 @@ def test_file_options(tmp_path):
     with pytest.raises(TypeError, match="path"):
         penstock.File(7)
     assert not (tmp_path / "f").exists()
+
+
+def words_of(error):
+    """What a user reads; nothing of C++ or of a binding is in it."""
+    text = str(error)
+    assert text and "incompatible function arguments" not in text and "std::" not in text
+    return text
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "4MiB", True, 1 << 70])
+@pytest.mark.parametrize(
+    "name",
+    ["block_bytes", "queue_depth", "in_flight_bytes", "channels", "copy_threads", "transfers_max", "background_bytes"],
+)
+def test_numbers_of_an_engine(name, wrong):
+    with pytest.raises((TypeError, ValueError), match=f"^{name}: ") as caught:
+        penstock.Engine(**{name: wrong})
+    assert "int" in words_of(caught.value) or "from 0 to" in words_of(caught.value)
+
+
+def test_an_engine_says_what_it_was_asked_for():
+    with penstock.Engine(backend="aio", queue_depth=numpy.uint32(8), block_bytes=numpy.int64(1 << 16)) as made:
+        options = made.options
+        assert (options.backend, options.queue_depth, options.block_bytes) == ("libaio", 8, 1 << 16)
+    with pytest.raises(TypeError, match="backend: this is a int"):
+        penstock.Engine(backend=3)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda file: file.truncate(-1), ["size", "-1"]),
+        (lambda file: file.truncate(1.0), ["size", "float"]),
+        (lambda file: file.truncate(1 << 63), ["size", "9223372036854775807"]),
+        (lambda file: file.preallocate(-1, 1), ["offset", "-1"]),
+        (lambda file: file.preallocate((1 << 63) - 10, 11), ["size", "11"]),
+        (lambda file: penstock.File(file.path, mode=None), ["mode", "NoneType"]),
+        (lambda file: penstock.File(file.path, "rw", truncate=1), ["truncate", "int", "True or False"]),
+        (lambda file: penstock.DepthLimit(-1), ["requests", "-1"]),
+        (lambda file: penstock.DepthLimit("2"), ["requests", "str"]),
+        (lambda file: penstock.read(file, bytearray(1), allow_short=1), ["allow_short", "int"]),
+        (lambda file: penstock.write(file, b"1", sync="no"), ["sync", "str"]),
+        (lambda file: penstock.read(file, bytearray(1), block_bytes=True), ["block_bytes", "bool"]),
+        (lambda file: penstock.empty(1.5), ["shape", "float"]),
+        (lambda file: penstock.empty(1 << 63), ["shape", str(1 << 63)]),
+        (lambda file: penstock.empty((2, -1)), ["shape", "-1"]),
+        (lambda file: penstock.empty(2, pinned=None), ["pinned", "NoneType"]),
+        (lambda file: penstock.empty(2, numpy.dtype(">f4")), ["dtype", ">f4", "order"]),
+        (lambda file: penstock.empty(2, "é" * 60), ["dtype", "éé", "..."]),
+        (lambda file: penstock.empty(2, "\ud800"), ["dtype"]),
+        (lambda file: penstock.read(file, bytearray(1), priority="é" * 60), ["priority", "éé", "urgent"]),
+        (lambda file: penstock.read_async(file, bytearray(1)).notify("x"), ["eventfd", "str"]),
+        (lambda file: penstock.read_async(file, bytearray(1)).notify(-1), ["eventfd", "-1"]),
+        (lambda file: penstock.read_async(file, bytearray(1)).notify(1 << 20), ["not an open eventfd"]),
+    ],
+)
+def test_what_came_is_named(path, call, words):
+    with penstock.File(path, "rw") as file:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            call(file)
+        assert file.size == 4096
+    for word in words:
+        assert word in words_of(caught.value)
+
+
+def test_numbers_flags_and_shapes_of_numpy(path):
+    assert penstock.empty(numpy.array([2, 3])).shape == (2, 3)
+    assert penstock.empty(numpy.int64(3), pinned=numpy.bool_(False)).shape == (3,)
+    into = bytearray(4100)
+    assert penstock.read(path, into, allow_short=numpy.True_) == 4096
+    assert penstock.read(path, into[:512], numpy.int64(0), block_bytes=numpy.int64(4096)) == 512
+    assert penstock.read(path, [bytearray(2)], numpy.array([3])) == 2
+
+
+def test_no_tensors_are_nothing_to_move(path):
+    assert penstock.read(path, []) == 0
+    assert penstock.read(path, [], []) == 0
+    assert penstock.read(path, [], allow_short=True) == []
+    with pytest.raises(ValueError, match=r"offset: one came for 1 tensor in a sequence"):
+        penstock.read(path, [bytearray(1)], 0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: numpy.array([{}, []], dtype=object),
+        lambda: numpy.zeros(2, dtype=[("count", "i4"), ("thing", "O")]),
+        lambda: numpy.zeros(2, dtype=[("when", "M8[s]"), ("thing", "O")]),
+        lambda: memoryview(numpy.array([None], dtype=object)),
+        lambda: (ctypes.py_object * 2)(),
+    ],
+)
+def test_addresses_of_python_objects_are_no_data(path, make):
+    for call in (
+        lambda memory: penstock.read(path, memory),
+        lambda memory: penstock.write(path, memory),
+        penstock.as_bytes,
+    ):
+        with pytest.raises(ValueError, match="Python objects"):
+            call(make())
+    assert path.read_bytes() == bytes(4096)
+
+
+def test_types_that_only_look_like_objects_are_data(path):
+    for dtype in ([("O", "i4"), ("xOx", "f8")], "M8[s]", "S3", "U2", "c16", "V5"):
+        array = numpy.zeros(3, dtype=dtype)
+        assert penstock.read(path, array) == array.nbytes
+        assert penstock.write(path, array) == array.nbytes
+
+
+def test_paths_that_are_not_utf8_are_shown_as_python_shows_them(tmp_path):
+    name = bytes(tmp_path) + b"/bad\xff.bin"
+    file = penstock.File(name, "rw")
+    shown = os.fsdecode(name)
+    assert file.path == file.info.path == shown
+    assert shown in repr(file) and shown in repr(file.info)
+    file.close()
+    for call in (lambda: file.size, lambda: penstock.read(file, bytearray(1)), lambda: file.truncate(0)):
+        with pytest.raises(ValueError, match="closed") as caught:
+            call()
+        assert shown in str(caught.value)

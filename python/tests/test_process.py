@@ -24,6 +24,36 @@ SLOW = """
 """
 
 
+# The exception of a failed call is made in Python, where a handler may run: what it raises is what comes.
+def test_a_signal_while_an_error_is_made(run_script):
+    out = run_script(
+        """
+    import signal, penstock
+
+    class Boom(BaseException):
+        pass
+
+    def boom(*_):
+        raise Boom
+
+    signal.signal(signal.SIGALRM, boom)
+    caught = 0
+    while caught < 200:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0005)
+            while True:
+                try:
+                    penstock.read("not there", bytearray(1))
+                except FileNotFoundError:
+                    pass
+        except Boom:
+            caught += 1
+    print("all of them came as they are", flush=True)
+    """
+    )
+    assert out == "all of them came as they are\n"
+
+
 @pytest.mark.parametrize("backend", ["auto", "posix"])
 @pytest.mark.parametrize("how", ["wait", "wait_limit", "read", "drain", "thread"])
 def test_ctrl_c(script, how, backend):

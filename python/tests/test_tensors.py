@@ -265,6 +265,51 @@ def test_as_bytes_is_the_same_memory(dtype):
         penstock.as_bytes(3)
 
 
+# FSDP and others let a tensor's memory go and keep the tensor.
+@pytest.mark.parametrize("bytes_left", [0, 40, 203])
+def test_a_tensor_whose_storage_shrank_is_refused(engine, tmp_path, bytes_left):
+    (tmp_path / "file").write_bytes(bytes(40_000))
+    tensor = torch.zeros(101)[50:51]
+    tensor.untyped_storage().resize_(bytes_left)
+    for call in (
+        lambda: engine.read(tmp_path / "file", tensor),
+        lambda: engine.write(tmp_path / "file", tensor),
+        lambda: penstock.as_bytes(tensor),
+    ):
+        with pytest.raises(ValueError, match=f"reaches past its storage, which has {bytes_left} "):
+            call()
+    tensor.untyped_storage().resize_(204)
+    assert engine.read(tmp_path / "file", tensor) == 4
+    empty = torch.zeros(100)[:0]
+    empty.untyped_storage().resize_(0)
+    assert engine.read(tmp_path / "file", empty) == 0
+
+
+@pytest.mark.parametrize("make", [lambda: b"hello", lambda: numpy.frombuffer(b"hello", "u1")])
+def test_torch_has_no_tensors_on_read_only_memory(make):
+    memory = make()
+    view = penstock.as_bytes(memory)
+    with pytest.raises(ValueError, match="read-only"):
+        view.torch()
+    assert not view.numpy().flags.writeable
+    assert torch.tensor(view.numpy()).tolist() == list(b"hello")
+
+
+def test_dlpack_gives_a_copy_to_who_asks_for_one():
+    buffer = penstock.empty((2, 3), "float32", pinned=False)
+    buffer.numpy()[:] = 7
+    for copied in (numpy.from_dlpack(buffer, copy=True), torch.from_dlpack(buffer, copy=True)):
+        copied[:] = 1
+        assert (buffer.numpy() == 7).all()
+    shared = torch.from_dlpack(buffer, copy=False)
+    shared[:] = 5
+    assert (buffer.numpy() == 5).all()
+    read_only = penstock.as_bytes(b"abc")
+    copied = torch.from_dlpack(read_only, copy=True)
+    copied[0] = 0
+    assert bytes(memoryview(read_only)) == b"abc"
+
+
 def test_as_bytes_keeps_the_tensor():
     import weakref
 

@@ -5,6 +5,8 @@ import asyncio
 import concurrent.futures
 import gc
 import os
+import select
+import socket
 import threading
 import time
 import weakref
@@ -341,3 +343,65 @@ def test_transfers_with_blocks_and_a_depth_limit_of_their_own(tmp_path):
 def test_a_depth_limit_of_nothing_is_refused():
     with pytest.raises(ValueError, match="1 or more"):
         penstock.DepthLimit(0)
+
+
+def test_a_closed_engine_leaves_no_threads_to_transfers_that_are_kept(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(1 << 20))
+
+    def threads():
+        return len(os.listdir("/proc/self/task"))
+
+    before = threads()
+    kept = []
+    for _ in range(3):
+        with penstock.Engine() as engine:
+            kept += [engine.read_async(path, bytearray(1 << 20)) for _ in range(2)]
+            kept.append(engine.read_async(tmp_path / "none", bytearray(1)))
+            if len(kept) < 5:
+                kept[0].wait()
+    assert threads() == before
+    for good in kept[0::3] + kept[1::3]:
+        assert (good.wait(), good.status, good.done) == (1 << 20, "done", True)
+        good.cancel()
+    for bad in kept[2::3]:
+        assert bad.status == "failed"
+        with pytest.raises(FileNotFoundError):
+            bad.wait()
+
+
+def test_only_an_eventfd_is_notified(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"precious")
+    transfer = penstock.read_async(path, bytearray(8))
+    with open(path, "r+b") as file, select.epoll() as epoll, socket.socket() as sock:
+        for other in (file, epoll, sock):
+            with pytest.raises(ValueError, match="not an open eventfd"):
+                transfer.notify(other.fileno())
+    assert transfer.wait() == 8 and path.read_bytes() == b"precious"
+
+
+def test_an_engine_that_is_dropped_does_what_it_was_asked(path, pattern, run_script):
+    into = [bytearray(SIZE) for _ in range(20)]
+    transfers = [penstock.Engine().read_async(path, one) for one in into]
+    gc.collect()
+    assert [transfer.wait() for transfer in transfers] == [SIZE] * 20
+    assert all(bytes(one) == pattern(SIZE).tobytes() for one in into)
+    out = run_script(
+        """
+        import os, sys, penstock
+        data = os.urandom(64 << 20)
+        kept = penstock.Engine().write_async("written", data)
+        del kept
+        pid = os.fork()
+        if pid == 0:
+            penstock.write("child", b"x")
+            sys.exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        import atexit
+        atexit._run_exitfuncs()
+        assert open("written", "rb").read() == data
+        print("whole")
+        """
+    )
+    assert out == "whole\n"

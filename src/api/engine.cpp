@@ -152,15 +152,15 @@ TransferRequest one(bool write, const std::string& path, const void* memory, std
 }  // namespace
 
 Transfer Engine::submit(TransferRequest request) {
-    auto core = impl_->get();
+    const auto core = impl_->get();
     engine::Transfer* transfer = unwrap(core->start(specify(std::move(request), false)));
-    return Transfer(std::move(core), transfer);
+    return Transfer(core, transfer);
 }
 
 Transfer Engine::run(TransferRequest request) {
-    auto core = impl_->get();
+    const auto core = impl_->get();
     engine::Transfer* transfer = unwrap(core->start(specify(std::move(request), true)));
-    return Transfer(std::move(core), transfer);
+    return Transfer(core, transfer);
 }
 
 std::uint64_t Engine::read(const File& file, std::span<std::byte> into, std::uint64_t offset,

@@ -17,7 +17,13 @@ os::File& opened(const std::shared_ptr<os::File>& file) {
     return *file;
 }
 
-os::OpenOptions inner(const FileOptions& options) {
+os::OpenOptions inner(const std::string& path, const FileOptions& options) {
+    if (options.access > Access::kReadWrite || options.direct > DirectIo::kOff) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "open",
+                                "there is no such access (kRead, kWrite, kReadWrite) or policy of "
+                                "direct I/O (kAuto, kRequired, kOff)",
+                                path));
+    }
     return {.access = options.access,
             .create = options.create,
             .exclusive = options.exclusive,
@@ -28,7 +34,7 @@ os::OpenOptions inner(const FileOptions& options) {
 }  // namespace
 
 File::File(const std::string& path, const FileOptions& options)
-    : file_(unwrap(os::local_file_system()->open(path, inner(options)))) {}
+    : file_(unwrap(os::local_file_system()->open(path, inner(path, options)))) {}
 
 FileInfo File::info() const {
     const os::FileInfo& info = opened(file_).info();
@@ -87,7 +93,7 @@ FileSystem FileSystem::local() {
 }
 
 File FileSystem::open(const std::string& path, const FileOptions& options) const {
-    return File(unwrap(impl_->open(path, inner(options))));
+    return File(unwrap(impl_->open(path, inner(path, options))));
 }
 
 void FileSystem::rename(const std::string& from, const std::string& to) const {

@@ -72,15 +72,27 @@ engine::BackendEntry posix_entry() {
             }};
 }
 
+base::Result<void> is_step(const char* name, std::uint64_t block_bytes) {
+    if (block_bytes % kBlockBytesStep == 0) {
+        return {};
+    }
+    return base::fail(
+        base::error(ErrorCode::kInvalidArgument, "options",
+                    fmt::format("{} is {}; it takes a multiple of {} (such as 1MiB, which is "
+                                "1048576; 1MB is 1000000)",
+                                name, block_bytes, kBlockBytesStep)));
+}
+
 }  // namespace
 
 base::Result<engine::CoreOptions> core_options(const EngineOptions& options) {
-    PENSTOCK_CHECK(in_range("block_bytes", options.block_bytes, kBlockBytesStep, kBlockBytesMax));
-    if (options.block_bytes % kBlockBytesStep != 0) {
-        return base::fail(base::error(
-            ErrorCode::kInvalidArgument, "options",
-            fmt::format("block_bytes is {}; it takes a multiple of 65536", options.block_bytes)));
+    if (options.backend > BackendKind::kPosix) {
+        return base::fail(
+            base::error(ErrorCode::kInvalidArgument, "options",
+                        "there is no such backend; it takes kAuto, kUring, kAio and kPosix"));
     }
+    PENSTOCK_CHECK(in_range("block_bytes", options.block_bytes, kBlockBytesStep, kBlockBytesMax));
+    PENSTOCK_CHECK(is_step("block_bytes", options.block_bytes));
     PENSTOCK_CHECK(in_range("queue_depth", options.queue_depth, 1, 4096));
     PENSTOCK_CHECK(in_range("channels", options.channels, 1, 64));
     PENSTOCK_CHECK(in_range("copy_threads", options.copy_threads, 1, 64));
@@ -121,6 +133,7 @@ base::Result<EngineOptions> options_from_environment() {
         return {};
     };
     PENSTOCK_CHECK(read("BLOCK_BYTES", options.block_bytes, kBlockBytesStep, kBlockBytesMax));
+    PENSTOCK_CHECK(is_step("the environment variable PENSTOCK_BLOCK_BYTES", options.block_bytes));
     PENSTOCK_CHECK(read("QUEUE_DEPTH", options.queue_depth, 1, 4096));
     PENSTOCK_CHECK(read("IN_FLIGHT_BYTES", options.in_flight_bytes, 4096, INT64_MAX));
     PENSTOCK_CHECK(read("CHANNELS", options.channels, 1, 64));

@@ -7,7 +7,12 @@
 
 #include <penstock/engine.hpp>
 
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace penstock {
@@ -17,19 +22,30 @@ namespace {
 // Long waits are made of these, so that whoever holds a signal handler gets in.
 constexpr base::Nanos kWaitSlice = 200'000'000;
 
+base::Error wrong(const std::string& message) {
+    return base::error(ErrorCode::kInvalidArgument, "transfer", message);
+}
+
+// Whatever else the descriptor is, 8 bytes would be written into it. An eventfd has no type of
+// file, and of what has none it alone takes a number; a 0 changes nothing.
+bool is_eventfd(int fd) {
+    struct stat status {};
+    const std::uint64_t nothing = 0;
+    return ::fstat(fd, &status) == 0 && (status.st_mode & S_IFMT) == 0 &&
+           ::write(fd, &nothing, sizeof nothing) == sizeof nothing;
+}
+
 engine::Transfer& require(engine::Transfer* transfer) {
     if (transfer == nullptr) {
-        base::raise(
-            base::error(ErrorCode::kInvalidArgument, "transfer",
-                        "this handle is empty: it was moved from, or never had a transfer"));
+        base::raise(wrong("this handle is empty: it was moved from, or never had a transfer"));
     }
     return *transfer;
 }
 
 }  // namespace
 
-Transfer::Transfer(std::shared_ptr<engine::Core> core, engine::Transfer* transfer) noexcept
-    : core_(std::move(core)), transfer_(transfer) {}
+Transfer::Transfer(const std::shared_ptr<engine::Core>& core, engine::Transfer* transfer) noexcept
+    : core_(core), transfer_(transfer) {}
 
 Transfer::Transfer(Transfer&& other) noexcept
     : core_(std::move(other.core_)), transfer_(std::exchange(other.transfer_, nullptr)) {}
@@ -48,16 +64,14 @@ Transfer::~Transfer() {
 }
 
 void Transfer::reset() noexcept {
-    if (transfer_ != nullptr) {
+    if (transfer_ == nullptr) {
+        return;
+    }
+    if (const auto core = core_.lock()) {  // who would be told of its error
         transfer_->abandon();
-        transfer_->release();
-        transfer_ = nullptr;
     }
-    if (core_ != nullptr && core_->dead()) {
-        // In the child of a fork: its threads are the parent's, and nobody may wait for them.
-        new std::shared_ptr<engine::Core>(std::move(core_));
-    }
-    core_.reset();
+    transfer_->release();
+    transfer_ = nullptr;
 }
 
 std::uint64_t Transfer::result() {
@@ -99,19 +113,25 @@ TransferStatus Transfer::status() const noexcept {
 
 void Transfer::cancel() {
     engine::Transfer& transfer = require(transfer_);
-    core_->cancel(transfer);
+    if (const auto core = core_.lock()) {
+        core->cancel(transfer);
+    }
 }
 
 void Transfer::set_priority(Priority priority) {
     engine::Transfer& transfer = require(transfer_);
-    core_->set_priority(transfer, priority);
+    if (priority > Priority::kBackground) {
+        base::raise(wrong("there is no such priority; it takes urgent, normal or background"));
+    }
+    if (const auto core = core_.lock()) {
+        core->set_priority(transfer, priority);
+    }
 }
 
 std::uint64_t Transfer::extent_bytes(std::size_t index) const {
     const engine::Transfer& transfer = require(transfer_);
     if (index >= transfer.extents.count()) {
-        base::raise(base::error(ErrorCode::kInvalidArgument, "transfer",
-                                "there is no extent of that number"));
+        base::raise(wrong("there is no extent of that number"));
     }
     return transfer.extent_bytes(index);
 }
@@ -121,7 +141,11 @@ std::uint64_t Transfer::total_bytes() const noexcept {
 }
 
 void Transfer::notify(int eventfd) {
-    require(transfer_).notify(eventfd);
+    engine::Transfer& transfer = require(transfer_);
+    if (!is_eventfd(eventfd)) {
+        base::raise(wrong(fmt::format("notify: descriptor {} is not an open eventfd", eventfd)));
+    }
+    transfer.notify(eventfd);
 }
 
 }  // namespace penstock

@@ -3,6 +3,7 @@
 
 #include "base/units.hpp"
 #include "cli/interrupt.hpp"
+#include "cli/number_from.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -198,7 +199,7 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
                    "(default: 1GiB, less where writing that takes over 5 s)")
         ->type_name("SIZE");
     app.add_option("--seconds", options.seconds, "Seconds of each run")
-        ->check(CLI::Range(0.1, 3600.0))
+        ->check(number_from(0.1, 3600.0))
         ->capture_default_str()
         ->type_name("S");
     app.add_option("--repeats", options.repeats, "Runs of each row; the table shows their median")

@@ -3,6 +3,7 @@
 
 #include "base/units.hpp"
 #include "cli/environment.hpp"
+#include "cli/flush.hpp"
 #include "cli/statistics.hpp"
 #include "os/limits.hpp"
 
@@ -218,7 +219,7 @@ void BenchReport::head(const BenchOptions& options, const std::vector<Target>& t
     fmt::print(out_, "{}", several_ ? "     " : "");
     fmt::print(out_, fmt::runtime(kLine), "test", "block", "depth", "by", "GB/s", "GiB/s", "IOPS",
                "p50", "p99", "p99.9", "CPU s/GiB", "runs");
-    std::fflush(out_);
+    flush(out_);
     runs_ = options.repeats;
     peers_ = !fio_version.empty();
 }
@@ -236,7 +237,7 @@ void BenchReport::rows(const std::vector<JobResult>& results) {
         }
         fmt::print(out_, "\n");
     }
-    std::fflush(out_);
+    flush(out_);
 }
 
 void BenchReport::row(const JobResult& result) {
@@ -290,7 +291,7 @@ void BenchReport::foot(const std::vector<Target>& targets) {
             "here) swings, and\nsmaller differences mean nothing. More runs: --repeats 10\n",
             100 * worst_spread_);
     }
-    std::fflush(out_);
+    flush(out_);
 }
 
 nlohmann::json bench_json(std::span<const std::string> command, const std::vector<Target>& targets,

@@ -3,6 +3,7 @@
 
 #include "cli/doctor_checks.hpp"
 #include "cli/environment.hpp"
+#include "cli/flush.hpp"
 #include "cli/json_output.hpp"
 
 #include <fmt/format.h>
@@ -90,7 +91,7 @@ int doctor(const DoctorOptions& options, std::span<const std::string> command) {
     print_findings(out, machine, options.all);
     Findings path;
     fmt::print(out, "\n{}\n", options.path);
-    std::fflush(out);
+    flush(out);
     check_path(options.path, path);
     print_findings(out, path, options.all);
 
@@ -99,7 +100,7 @@ int doctor(const DoctorOptions& options, std::span<const std::string> command) {
     const std::size_t problems = count(all, Verdict::kProblem);
     fmt::print(out, "\n{} ok, {} could be better, {} {}.\n", count(all, Verdict::kOk),
                count(all, Verdict::kBetter), problems, problems == 1 ? "problem" : "problems");
-    std::fflush(out);
+    flush(out);
     nlohmann::json words = nlohmann::json::array({"penstock"});
     for (const std::string& word : command) {
         words.push_back(word);

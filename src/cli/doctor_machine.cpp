@@ -80,7 +80,13 @@ Finding backend() {
 Finding memlock() {
     const std::uint64_t limit = os::memlock_limit();
     const std::string value = limit == os::kUnlimited ? "unlimited" : base::format_bytes(limit);
-    const std::string evidence = "getrlimit(RLIMIT_MEMLOCK) = " + value;
+    std::string evidence = "getrlimit(RLIMIT_MEMLOCK) = " + value;
+    if (limit < kMemlockEnough && os::may_lock(kMemlockEnough)) {  // CAP_IPC_LOCK: root's
+        const std::string enough = base::format_bytes(kMemlockEnough);
+        return {"locked memory", Verdict::kOk, enough + " and more may be locked",
+                fmt::format("{}, yet mlock2() of {} = success (CAP_IPC_LOCK)", evidence, enough),
+                ""};
+    }
     if (limit >= kMemlockEnough) {
         return {"locked memory", Verdict::kOk, value + " may be locked", evidence, ""};
     }

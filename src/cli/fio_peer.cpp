@@ -23,8 +23,18 @@ Error fio_error(const std::string& message) {
     return {ErrorCode::kSystem, 0, "fio", {}, kNoOffset, message};
 }
 
-// In a filename, fio takes a colon for the start of the next.
-std::string escaped(const std::string& path) {
+// For fio, comments begin at these, in its arguments too.
+void check_name(const std::string& path) {
+    if (path.find_first_of(";#") != std::string::npos) {
+        throw fio_error("the path " + path +
+                        " has a ';' or a '#' in it, and fio takes what follows for a comment; for "
+                        "--against fio name another folder, or a link to this one");
+    }
+}
+
+}  // namespace
+
+std::string fio_filename(const std::string& path) {
     std::string out;
     for (const char c : path) {
         if (c == ':' || c == '\\') {
@@ -34,6 +44,8 @@ std::string escaped(const std::string& path) {
     }
     return out;
 }
+
+namespace {
 
 std::vector<std::string> command(const std::string& engine, const JobSpec& job,
                                  const std::vector<const Target*>& targets, double seconds) {
@@ -62,8 +74,9 @@ std::vector<std::string> command(const std::string& engine, const JobSpec& job,
         argv.emplace_back("--readonly");
     }
     for (const Target* target : targets) {
+        check_name(target->path);
         argv.insert(argv.end(),
-                    {"--name=job", fmt::format("--filename={}", escaped(target->path)),
+                    {"--name=job", fmt::format("--filename={}", fio_filename(target->path)),
                      fmt::format("--direct={}", target->file.info().direct ? 1 : 0),
                      fmt::format("--size={}", target->bytes / job.block_bytes * job.block_bytes)});
     }

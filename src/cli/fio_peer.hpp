@@ -12,6 +12,9 @@
 
 namespace penstock::cli {
 
+/// A path as fio takes it: to it, a colon is the start of the next one.
+[[nodiscard]] std::string fio_filename(const std::string& path);
+
 class FioPeer {
 public:
     /// Throws Error with what to install when fio is not here.

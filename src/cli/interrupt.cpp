@@ -13,7 +13,7 @@ namespace penstock::cli {
 
 namespace {
 
-constexpr std::array<int, 4> kHandled{SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+constexpr std::array<int, 5> kHandled{SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ};
 
 std::atomic<int> signal_seen{0};
 std::array<std::atomic<const char*>, RemovedBySignal::kRemovedMax> files_to_remove{};
@@ -22,6 +22,9 @@ static_assert(std::atomic<const char*>::is_always_lock_free);
 
 // Only what a signal handler may do: atomics, unlink, signal, raise.
 void on_signal(int signal) {
+    if (signal == SIGXFSZ) {
+        return;
+    }
     const int saved_errno = errno;
     for (auto& file : files_to_remove) {
         if (const char* path = file.exchange(nullptr)) {

@@ -16,8 +16,9 @@ struct Interrupted {
     int signal = 0;
 };
 
-/// SIGINT, SIGTERM, SIGHUP and SIGPIPE are noted instead of obeyed while one of these lives. One at
-/// a time in a process.
+/// SIGINT, SIGTERM, SIGHUP and SIGPIPE are noted instead of obeyed while one of these lives; the
+/// signal of a limit on the size of files (SIGXFSZ) is passed over, so that the write fails and its
+/// error is told. One at a time in a process.
 class InterruptGuard {
 public:
     InterruptGuard();
@@ -26,7 +27,7 @@ public:
     InterruptGuard& operator=(const InterruptGuard&) = delete;
 
 private:
-    static constexpr std::size_t kSignals = 4;
+    static constexpr std::size_t kSignals = 5;
     std::array<struct sigaction, kSignals> before_{};
 };
 

@@ -13,12 +13,19 @@
 #include <penstock/error.hpp>
 #include <penstock/version.hpp>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <iostream>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
 #include <new>
 #include <optional>
+#include <sstream>
+#include <system_error>
 #include <vector>
 
 namespace penstock::cli {
@@ -127,9 +134,36 @@ int run_command(CommandLine& line, std::span<const std::string> args) {
     }
 }
 
-}  // namespace
+// What the first file that is opened would otherwise become: then its bytes and ours were mixed.
+void open_standard_files() {
+    for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
+        if (::fcntl(fd, F_GETFD) < 0) {
+            [[maybe_unused]] const int opened = ::open("/dev/null", O_RDWR);  // the lowest: fd
+        }
+    }
+}
 
-int run(std::span<const std::string> args) {
+// Nobody reads on (| head): as quiet as other programs are. A full disk: told.
+int output_lost(int code) {
+    if (code == EPIPE) {
+        return 128 + SIGPIPE;
+    }
+    std::fprintf(stderr, "penstock: the output could not be written: %s\n", std::strerror(code));
+    return kFailed;
+}
+
+// Of what was printed, the last may still be in a buffer.
+int with_output_written(int status) {
+    errno = 0;
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) {
+        return status;
+    }
+    const int code = errno == 0 ? EIO : errno;
+    std::clearerr(stdout);
+    return output_lost(code);
+}
+
+int run_line(std::span<const std::string> args) {
     CommandLine line;
     try {
         if (args.empty()) {
@@ -160,11 +194,26 @@ int run(std::span<const std::string> args) {
             line.tune_options.finish();
         }
     } catch (const CLI::Success& success) {  // --help, --version
-        return line.app.exit(success, std::cout, std::cerr);
+        std::ostringstream text;
+        const int status = line.app.exit(success, text, text);
+        fmt::print("{}", text.str());
+        return status;
     } catch (const CLI::ParseError& error) {
         return wrong_usage(line, error);
     }
     return run_command(line, args);
+}
+
+}  // namespace
+
+int run(std::span<const std::string> args) {
+    open_standard_files();
+    try {
+        return with_output_written(run_line(args));
+    } catch (const std::system_error& error) {  // of fmt::print
+        std::clearerr(stdout);
+        return output_lost(error.code().value());
+    }
 }
 
 }  // namespace penstock::cli

@@ -2,6 +2,7 @@
 #include "cli/tune_options.hpp"
 
 #include "base/units.hpp"
+#include "cli/number_from.hpp"
 
 #include <fmt/format.h>
 
@@ -63,14 +64,14 @@ void add_tune_options(CLI::App& app, TuneOptions& options) {
         ->required()
         ->type_name("PATH");
     app.add_option("--seconds", options.seconds, "Seconds it may take in all")
-        ->check(CLI::Range(5.0, 3600.0))
+        ->check(number_from(5.0, 3600.0))
         ->capture_default_str()
         ->type_name("S");
     app.add_option("--only", options.only, "read or write (default: both, and together)")
         ->type_name("KIND");
     app.add_option("--gain", options.gain_percent,
                    "Percent that settings must be faster to be worth it")
-        ->check(CLI::Range(0.0, 100.0))
+        ->check(number_from(0.0, 100.0))
         ->capture_default_str()
         ->type_name("PERCENT");
     app.add_flag("--full", options.full, "Use all of --seconds, also when the answer is known");

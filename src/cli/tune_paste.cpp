@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/tune_paste.hpp"
 
+#include "cli/fio_peer.hpp"
+
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 namespace penstock::cli {
@@ -52,18 +55,29 @@ void check_options_file(const std::string& path) {
     }
 }
 
+// A file, also behind a link, is replaced as a whole; a pipe or a device is written to.
 void write_options_file(const std::string& path, const nlohmann::ordered_json& options) {
     const std::string text =
         options.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-    const std::string fresh = fmt::format("{}.{}", path, ::getpid());
+    std::error_code unknown;
+    const auto kind = std::filesystem::status(path, unknown).type();
+    const bool is_link = std::filesystem::is_symlink(path, unknown);
+    const bool replaces = kind == std::filesystem::file_type::regular ||
+                          (kind == std::filesystem::file_type::not_found && !is_link);
+    const std::string target =
+        is_link && replaces ? std::filesystem::canonical(path).string() : path;
+    const std::string fresh = replaces ? fmt::format("{}.{}", target, ::getpid()) : target;
     std::FILE* const out = std::fopen(fresh.c_str(), "we");
     if (out == nullptr) {
         throw output_error(path, errno);
     }
     const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
-    if (std::fclose(out) != 0 || !written || std::rename(fresh.c_str(), path.c_str()) != 0) {
+    const bool kept = std::fclose(out) == 0 && written;
+    if (!kept || (replaces && std::rename(fresh.c_str(), target.c_str()) != 0)) {
         const int code = errno;
-        ::unlink(fresh.c_str());
+        if (replaces) {
+            ::unlink(fresh.c_str());
+        }
         throw output_error(path, code);
     }
 }
@@ -89,17 +103,19 @@ nlohmann::ordered_json deepspeed_json(const TuneSettings& settings) {
 }
 
 std::string fio_command(const TuneSettings& settings, const std::string& backend,
-                        const std::string& folder, bool write) {
+                        const std::string& path, bool is_folder, bool write) {
     const std::string engine = backend == "posix" ? "psync" : backend;
     // psync has one request a job, so depth is jobs.
     const std::uint32_t jobs =
         backend == "posix" ? settings.depth * settings.channels : settings.channels;
     const std::uint32_t depth = backend == "posix" ? 1 : settings.depth;
+    const std::string name = path + (path.ends_with('/') ? "fio.tmp" : "/fio.tmp");
     return fmt::format(
-        "fio --name=tuned --filename={} --size=1GiB --unlink=1 --direct=1 --ioengine={} --rw={} "
-        "--bs={} --iodepth={} --numjobs={} --thread --group_reporting --time_based --runtime=10",
-        quoted(folder + (folder.ends_with('/') ? "fio.tmp" : "/fio.tmp")), engine,
-        write ? "write" : "read", settings.block_bytes, depth, jobs);
+        "fio --name=tuned --filename={} {} --direct=1 --ioengine={} --rw={} --bs={} --iodepth={} "
+        "--numjobs={} --thread --group_reporting --time_based --runtime=10",
+        quoted(fio_filename(is_folder ? name : path)),
+        is_folder ? "--size=1GiB --unlink=1" : "--readonly", engine, write ? "write" : "read",
+        settings.block_bytes, depth, jobs);
 }
 
 }  // namespace penstock::cli

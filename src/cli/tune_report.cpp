@@ -4,6 +4,7 @@
 #include "base/units.hpp"
 #include "cli/bench_report.hpp"
 #include "cli/environment.hpp"
+#include "cli/flush.hpp"
 #include "cli/statistics.hpp"
 #include "cli/tune_paste.hpp"
 #include "os/limits.hpp"
@@ -160,7 +161,7 @@ void print_tune_head(std::FILE* out, const TuneOptions& options, const Target& t
         fmt::print(out, "           {}\n", refusal);
     }
     fmt::print(out, "  time     {:.0f} s at most (--seconds)\n\n", options.seconds);
-    std::fflush(out);
+    flush(out);
 }
 
 std::string verdict_text(const TuneSearch& search, Goal goal, double gain_min) {
@@ -215,7 +216,7 @@ void print_tune_result(std::FILE* out, const TuneResult& result) {
                                     ? result.engine.backend
                                     : std::string(to_string(choice.backend));
     fmt::print(out, "\nfio: the same work\n{}\n",
-               fio_command(choice, backend, result.options.path, write));
+               fio_command(choice, backend, result.options.path, result.target.ours, write));
     if (!result.target.file.info().direct) {
         fmt::print(out,
                    "\nNote: these went through the page cache ({}):\nthe figures tell of memory as "
@@ -224,7 +225,7 @@ void print_tune_result(std::FILE* out, const TuneResult& result) {
     }
     fmt::print(out, "\n{:.0f} s; {} written.\n", result.seconds,
                base::format_bytes(result.written_bytes));
-    std::fflush(out);
+    flush(out);
 }
 
 nlohmann::ordered_json tune_json(std::span<const std::string> command, const TuneResult& result) {

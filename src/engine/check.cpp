@@ -21,7 +21,9 @@ base::Failure wrong(const TransferSpec& spec, const std::string& message,
 base::Result<void> check_access(const TransferSpec& spec) {
     for (const auto& file : spec.files) {
         if (!file) {
-            return wrong(spec, "the file is not open");
+            return base::fail(base::error(ErrorCode::kClosed,
+                                          spec.op == Op::kRead ? "read" : "write",
+                                          "the file is not open; open it first"));
         }
         const Access access = file->info().access;
         if (spec.op == Op::kRead && access == Access::kWrite) {

@@ -3,6 +3,7 @@
 
 #include "os/sysfs.hpp"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -118,6 +119,17 @@ void add_version_1(std::vector<IoLimit>& limits) {
 
 std::uint64_t memlock_limit() {
     return soft_limit(RLIMIT_MEMLOCK);
+}
+
+bool may_lock(std::uint64_t bytes) {
+    void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) {
+        return false;
+    }
+    const bool locked = ::mlock2(mapped, bytes, MLOCK_ONFAULT) == 0;
+    ::munmap(mapped, bytes);
+    return locked;
 }
 
 std::uint64_t memory_left(const std::string& limit, const std::string& taken,

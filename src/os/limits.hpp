@@ -15,6 +15,9 @@ inline constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 
 /// The soft limit on locked memory in bytes (RLIMIT_MEMLOCK), or kUnlimited.
 [[nodiscard]] std::uint64_t memlock_limit();
+/// Whether so many bytes more may be locked, by locking and unlocking them untouched. The limit
+/// does not bind who has CAP_IPC_LOCK.
+[[nodiscard]] bool may_lock(std::uint64_t bytes);
 
 /// Bytes that can be taken without swapping, or being killed for it: what the machine has free or
 /// in its page cache, or less where a control group of this process, or one above it, has a limit.

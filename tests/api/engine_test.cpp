@@ -6,11 +6,15 @@
 
 #include <penstock/penstock.hpp>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -59,6 +63,7 @@ TEST(Options, WrongOnesNameTheOptionAndWhatItTakes) {
         {"block_bytes", [](EngineOptions& o) { o.block_bytes = 0; }},
         {"block_bytes", [](EngineOptions& o) { o.block_bytes = 65536 + 512; }},
         {"block_bytes", [](EngineOptions& o) { o.block_bytes = 0xffff0000; }},
+        {"backend", [](EngineOptions& o) { o.backend = static_cast<BackendKind>(9); }},
         {"queue_depth", [](EngineOptions& o) { o.queue_depth = 0; }},
         {"queue_depth", [](EngineOptions& o) { o.queue_depth = 1 << 20; }},
         {"channels", [](EngineOptions& o) { o.channels = 0; }},
@@ -200,8 +205,74 @@ TEST_F(PublicEngine, FileMayBeClosedUnderATransfer) {
     EXPECT_TRUE(back_ == data_);
     const auto closed = error_of([&] { return engine_.read(file, back_); });
     ASSERT_TRUE(closed);
-    EXPECT_EQ(closed->reason(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(closed->reason(), ErrorCode::kClosed);
     EXPECT_THAT(closed->what(), HasSubstr("not open"));
+}
+
+// A class that there is not would leave the transfer in no queue at all, and its wait without end.
+TEST_F(PublicEngine, PriorityIsOneThatThereIs) {
+    engine_.write(folder_ / "file", data_);
+    const File file(folder_ / "file");
+    Transfer transfer = engine_.read_async(file, back_);
+    const auto error = error_of([&] {
+        transfer.set_priority(static_cast<Priority>(9));
+        return 0;
+    });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->reason(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error->what(), HasSubstr("urgent, normal or background"));
+    EXPECT_EQ(transfer.wait_for(60s).value_or(0), data_.size());
+}
+
+// Into any other descriptor it would write 8 bytes.
+TEST_F(PublicEngine, OnlyAnEventfdIsNotified) {
+    engine_.write(folder_ / "file", data_);
+    const int file_fd = ::open((folder_ / "other").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    ASSERT_GE(file_fd, 0);
+    std::array<int, 2> pipe_fds{};
+    ASSERT_EQ(::pipe2(pipe_fds.data(), O_CLOEXEC), 0);
+    const int epoll_fd = ::epoll_create1(EPOLL_CLOEXEC);
+    Transfer transfer = engine_.read_async(File(folder_ / "file"), back_);
+    for (const int fd : {-1, 9999, file_fd, pipe_fds[1], epoll_fd}) {
+        const auto error = error_of([&] {
+            transfer.notify(fd);
+            return 0;
+        });
+        ASSERT_TRUE(error) << fd;
+        EXPECT_THAT(error->what(), HasSubstr("is not an open eventfd"));
+    }
+    struct stat status {};
+    ASSERT_EQ(::fstat(file_fd, &status), 0);
+    EXPECT_EQ(status.st_size, 0);
+    for (const int fd : {file_fd, pipe_fds[0], pipe_fds[1], epoll_fd}) {
+        ::close(fd);
+    }
+    transfer.wait();
+}
+
+// Threads and rings go with the engine, not with the last handle of what it did.
+TEST_F(PublicEngine, HandlesOfWhatIsOverOutliveIt) {
+    engine_.write(folder_ / "file", data_);
+    const auto threads = [] {
+        const std::filesystem::directory_iterator tasks("/proc/self/task");
+        return std::distance(begin(tasks), end(tasks));
+    };
+    const auto before = threads();
+    std::vector<Transfer> kept;
+    {
+        Engine other;
+        kept.push_back(other.read_async(File(folder_ / "file"), back_));
+        kept.push_back(other.read_async(folder_ / "not there", back_));
+    }
+    EXPECT_EQ(threads(), before);
+    EXPECT_EQ(kept[0].wait(), data_.size());
+    EXPECT_EQ(kept[0].extent_bytes(0), data_.size());
+    kept[0].cancel();
+    kept[0].set_priority(Priority::kUrgent);
+    EXPECT_EQ(kept[1].status(), TransferStatus::kFailed);
+    const auto error = error_of([&] { return kept[1].wait(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->system_errno(), ENOENT);
 }
 
 TEST_F(PublicEngine, HandlesMove) {

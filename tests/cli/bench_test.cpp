@@ -4,13 +4,16 @@
 #include "cli/program.hpp"
 #include "support/temp_folder.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -220,6 +223,34 @@ TEST_P(BenchSignalTest, TheScratchFileGoesAndTheCodeSaysWhy) {
 }
 INSTANTIATE_TEST_SUITE_P(Signals, BenchSignalTest, testing::Values(SIGINT, SIGTERM, SIGHUP));
 
+// The output cannot be written, there may be no file of this size, stdout is closed: whatever the
+// shell did, nothing is left, and what was asked for is whole.
+TEST_F(BenchTest, WhateverTheShellGivesNothingIsLeft) {
+    const std::vector<std::string> args{"bench",    folder(),    "--size", "8MiB",      "--rw",
+                                        "randread", "--seconds", "0.1",    "--repeats", "1"};
+    const Outcome full = run_cli(args, [] {
+        ::dup2(::open("/dev/full", O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
+        std::setvbuf(stdout, nullptr, _IONBF, 0);
+    });
+    EXPECT_EQ(full.status, 1);
+    EXPECT_THAT(full.err, HasSubstr("could not be written"));
+    EXPECT_THAT(names_in(folder()), IsEmpty());
+    const Outcome limited = run_cli(args, [] {
+        const rlimit limit{1 << 20, 1 << 20};
+        ::setrlimit(RLIMIT_FSIZE, &limit);
+    });
+    EXPECT_EQ(limited.status, 1);
+    EXPECT_THAT(limited.err, HasSubstr("File too large"));
+    EXPECT_THAT(names_in(folder()), IsEmpty());
+    const support::TempFolder elsewhere;
+    const std::string json = elsewhere / "bench.json";
+    std::vector<std::string> with_json = args;
+    with_json.insert(with_json.end(), {"--json", json});
+    EXPECT_EQ(run_cli(with_json, [] { ::close(STDOUT_FILENO); }).status, 0);
+    std::ifstream in(json);
+    EXPECT_TRUE(nlohmann::json::parse(in).contains("jobs"));
+}
+
 TEST_F(BenchTest, BesideFioItPrintsTheRatioOfEachPair) {
     if (!have_fio()) {
         GTEST_SKIP() << "fio is not installed";
@@ -243,6 +274,20 @@ TEST_F(BenchTest, BesideFioItPrintsTheRatioOfEachPair) {
         }
     }
     EXPECT_THAT(names_in(folder()), IsEmpty());
+}
+
+// fio takes what is behind these for a comment, and would work on another file.
+TEST_F(BenchTest, APathThatFioCannotBeGivenIsToldAsSuch) {
+    if (!have_fio()) {
+        GTEST_SKIP() << "fio is not installed";
+    }
+    const std::string odd = folder() + "/n=1;x";
+    std::filesystem::create_directory(odd);
+    const Outcome outcome = run_cli({"bench", odd, "--size", "8MiB", "--seconds", "0.1",
+                                     "--repeats", "1", "--rw", "read", "--against", "fio"});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("takes what follows for a comment"));
+    EXPECT_THAT(names_in(odd), IsEmpty());
 }
 
 class BenchSeveralTest : public BenchTest {

@@ -5,8 +5,14 @@
 
 #include <penstock/version.hpp>
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdio>
 
 namespace penstock::cli {
 namespace {
@@ -53,6 +59,44 @@ TEST(RunTest, NothingAskedShowsTheHelpAndFails) {
     EXPECT_THAT(outcome.out, HasSubstr("bench"));
 }
 
+// stdout as the shell may give it.
+void write_to_a_full_disk() {
+    ::dup2(::open("/dev/full", O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
+}
+
+void write_to_nobody() {
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    ::dup2(ends[1], STDOUT_FILENO);
+    ::close(ends[0]);
+    ::close(ends[1]);
+}
+
+TEST(RunTest, OutputThatCannotBeWrittenIsAnError) {
+    for (const std::vector<std::string>& args :
+         {std::vector<std::string>{"--help"}, {}, {"--version"}, {"doctor"}, {"doctor", "."}}) {
+        const Outcome outcome = run_cli(args, write_to_a_full_disk);
+        EXPECT_EQ(outcome.status, 1);
+        EXPECT_THAT(outcome.err, HasSubstr("the output could not be written: No space left"));
+    }
+    // At the first line, not at the end.
+    const Outcome outcome = run_cli({"doctor"}, [] {
+        write_to_a_full_disk();
+        std::setvbuf(stdout, nullptr, _IONBF, 0);
+    });
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("No space left"));
+}
+
+TEST(RunTest, NobodyReadingOnIsNoNews) {
+    for (const std::vector<std::string>& args :
+         {std::vector<std::string>{"--help"}, {"doctor"}, {"doctor", "."}}) {
+        const Outcome outcome = run_cli(args, write_to_nobody);
+        EXPECT_EQ(outcome.status, 128 + SIGPIPE);
+        EXPECT_EQ(outcome.err, "");
+    }
+}
+
 struct Wrong {
     std::vector<std::string> args;
     std::vector<std::string> told;
@@ -70,7 +114,10 @@ TEST(RunTest, WrongUsageNamesTheOptionAndWhatIsAllowed) {
         {{"bench", ".", "--backend", "spdk"}, {"--backend", "'spdk'", "uring"}},
         {{"bench", ".", "--direct", "maybe"}, {"--direct", "required"}},
         {{"bench", ".", "--against", "dd"}, {"--against", "fio"}},
-        {{"bench", ".", "--seconds", "-1"}, {"--seconds"}},
+        {{"bench", ".", "--seconds", "-1"}, {"--seconds", "0.1 to 3600"}},
+        {{"bench", ".", "--seconds", "nan"}, {"--seconds", "'nan'", "0.1 to 3600"}},
+        {{"bench", ".", "--seconds", "1x"}, {"--seconds"}},
+        {{"tune", ".", "--gain", "nan"}, {"--gain", "'nan'", "0 to 100"}},
         {{"bench", ".", "--repeats", "many"}, {"--repeats"}},
         {{"doctor", ".", "--no-such"}, {"--no-such", "penstock doctor --help"}},
     };

@@ -9,6 +9,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,6 +26,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using testing::SizeIs;
 
 std::string contents(const std::string& path) {
     std::ostringstream text;
@@ -176,14 +178,45 @@ TEST(TunePasteTest, DeepSpeedGetsIntegersAndTrueBooleans) {
 
 TEST(TunePasteTest, FioGetsTheSameWork) {
     const TuneSettings settings{.block_bytes = 2 << 20, .depth = 8, .channels = 2};
-    const std::string ring = fio_command(settings, "io_uring", "/mnt/a b", true);
+    const std::string ring = fio_command(settings, "io_uring", "/mnt/a b", true, true);
     for (const char* word : {"'/mnt/a b/fio.tmp'", "--ioengine=io_uring", "--rw=write",
                              "--bs=2097152", "--iodepth=8", "--numjobs=2"}) {
         EXPECT_THAT(ring, HasSubstr(word));
     }
-    const std::string threads = fio_command(settings, "posix", "/mnt", false);
+    const std::string threads = fio_command(settings, "posix", "/mnt", true, false);
     EXPECT_THAT(threads, HasSubstr("--ioengine=psync --rw=read --bs=2097152 --iodepth=1 "
                                    "--numjobs=16"));
+    // A colon would be the end of the first of two names, and a file of somebody's is only read.
+    EXPECT_THAT(fio_command(settings, "libaio", "/mnt/a:b", true, false),
+                HasSubstr(R"('/mnt/a\:b/fio.tmp' --size=1GiB --unlink=1)"));
+    const std::string file = fio_command(settings, "libaio", "/mnt/model.bin", false, false);
+    EXPECT_THAT(file, HasSubstr("--filename=/mnt/model.bin --readonly "));
+    EXPECT_THAT(file, Not(HasSubstr("--unlink")));
+}
+
+TEST(TunePasteTest, AFileBehindALinkIsReplacedAndAPipeIsWrittenTo) {
+    const support::TempFolder folder;
+    const std::string target = folder / "target.json";
+    const nlohmann::ordered_json options{{"queue_depth", 8}};
+    const auto parsed = [](const std::string& path) {
+        return nlohmann::ordered_json::parse(contents(path));
+    };
+    std::filesystem::create_symlink("target.json", folder / "link.json");
+    for (int i = 0; i < 2; ++i) {  // at first the link leads nowhere
+        check_options_file(folder / "link.json");
+        write_options_file(folder / "link.json", options);
+        EXPECT_TRUE(std::filesystem::is_symlink(folder / "link.json"));
+        EXPECT_EQ(parsed(target), options);
+    }
+    const std::string pipe = folder / "pipe";
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+    std::string came;
+    std::thread reader([&] { came = contents(pipe); });
+    write_options_file(pipe, options);
+    reader.join();
+    EXPECT_EQ(nlohmann::ordered_json::parse(came), options);
+    EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+    EXPECT_THAT(names_in(folder.path()), SizeIs(3));
 }
 
 }  // namespace
