@@ -236,7 +236,9 @@ void Plan::draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std:
     draft_.bytes = static_cast<std::uint32_t>(align_up(skip_bytes + wanted_bytes, align));
 }
 
-// How many bytes, from `after_bytes` behind the cursor, can go straight in one request.
+// How many bytes, from `after_bytes` behind the cursor, can go straight in one request. Where an
+// address may be odd the lengths of pieces may not: what the offset demands is demanded of each of
+// them, too (statx(2), stx_dio_offset_align), and Linux 6.1 and 6.12 insist.
 std::uint64_t Plan::straight(std::uint64_t after_bytes, std::uint64_t limit_bytes,
                              std::uint64_t align, std::uint64_t memory_align) const {
     RunWalk walk(*extents_, cursor_, end_, file_, offset_);
@@ -252,9 +254,9 @@ std::uint64_t Plan::straight(std::uint64_t after_bytes, std::uint64_t limit_byte
             continue;
         }
         if (piece.memory != adjoining) {
-            // A new address: it must be aligned, and so must what came before it.
+            // A new address: it must be aligned, and so must the length of what came before it.
             if (!base::is_aligned(piece.memory, memory_align) ||
-                !base::is_aligned(total, memory_align) || pieces == kPiecesMax) {
+                !base::is_aligned(total, std::max(align, memory_align)) || pieces == kPiecesMax) {
                 break;
             }
             ++pieces;

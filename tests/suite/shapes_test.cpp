@@ -410,16 +410,17 @@ TEST_P(Shapes, RowsGatherAndScatter) {
 TEST_P(Shapes, WrongArgumentsThrowAtTheCall) {
     const File file = with_bytes("file", pattern(100, 1));
     std::array<std::byte, 16> memory{};
-    const auto wrong = [&](const TransferRequest& request, const char* what) {
+    const auto wrong = [&](const TransferRequest& request, const char* what,
+                           ErrorCode reason = ErrorCode::kInvalidArgument) {
         const auto error = error_of([&] { return engine().submit(request) != nullptr; });
         ASSERT_TRUE(error) << what;
-        EXPECT_EQ(error->reason(), ErrorCode::kInvalidArgument) << error->what();
+        EXPECT_EQ(error->reason(), reason) << error->what();
         EXPECT_THAT(error->what(), HasSubstr(what));
     };
     wrong(request_of(false, file, nullptr, 16, 0), "no memory");
     wrong(request_of(false, file, memory.data(), 16, INT64_MAX - 8), "past the largest offset");
     wrong(request_of(false, file, memory.data(), UINT64_MAX, 16), "past the largest offset");
-    wrong(request_of(false, File(), memory.data(), 16, 0), "not open");
+    wrong(request_of(false, File(), memory.data(), 16, 0), "not open", ErrorCode::kClosed);
     TransferRequest number = request_of(false, file, memory.data(), 16, 0);
     number.extents[0].file = 1;
     wrong(number, "names file 1, and there are 1 files");

@@ -122,7 +122,7 @@ std::int64_t FakeDisk::access(Op op, os::Lane lane, std::uint64_t inode, std::ui
     } else if (direct && (!base::is_aligned(offset, align) || !base::is_aligned(bytes, align) ||
                           std::any_of(pieces.begin(), pieces.end(), [&](const iovec& piece) {
                               return !base::is_aligned(piece.iov_base, shape_.memory_align) ||
-                                     !base::is_aligned(piece.iov_len, shape_.memory_align);
+                                     !base::is_aligned(piece.iov_len, align);
                           }))) {
         result = -EINVAL;
     } else {
