@@ -13,6 +13,7 @@ set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 root=$top/build/fresh
 suite=bookworm
+. "$top/tools/debian.sh"
 
 if [ "${1:-}" != --inside ]; then
     [ "$(id -u)" = 0 ] || { echo "make fresh needs root: debootstrap and chroot"; exit 77; }
@@ -31,21 +32,7 @@ if [ "${1:-}" != --inside ]; then
     done
     rm -rf --one-file-system "$root"
     mkdir -p "$root"
-    child=
-    clean_up() {
-        # unshare takes no notice of SIGTERM; when it is gone, the kernel kills what runs in its namespaces.
-        [ -z "$child" ] || { kill -KILL "$child" 2>/dev/null; wait "$child" 2>/dev/null; } || true
-        [ "$keep" = yes ] || rm -rf --one-file-system "$root"
-    }
-    trap clean_up EXIT
-    trap 'exit 130' INT
-    trap 'exit 143' TERM HUP
-    unshare --mount --pid --fork --kill-child=KILL --propagation private "$0" --inside "$suite" "$@" </dev/null &
-    child=$!
-    status=0
-    wait "$child" || status=$?
-    child=
-    exit $status
+    in_namespaces "$root" "$keep" "$0" --inside "$suite" "$@"
 fi
 suite=$2
 shift 2
@@ -53,21 +40,6 @@ targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(demo test)
 
 # --- in namespaces of our own from here on ------------------------------------------------------------------------------
-
-# The mirror is the one this machine uses: one-line sources ("deb URL suite ...") or deb822 ("URIs: URL").
-mirror() { # mirror SUITE
-    local files=()
-    for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
-        [ ! -e "$f" ] || files+=("$f")
-    done
-    awk -v suite="$1" '
-        /^#/ { next }
-        FILENAME ~ /\.sources$/ && /^[[:space:]]*$/ { uri = ""; next }
-        /^URIs:/ { uri = $2 }
-        /^Suites:/ { for (i = 2; i <= NF; i++) if ($i == suite && uri != "") { print uri; exit } }
-        /^deb / { for (i = 2; i < NF; i++) if ($i ~ /:\/\// && $(i + 1) == suite) { print $i; exit } }
-    ' "${files[@]}"
-}
 
 bring() { # a file or folder of the host, at the same place inside; links there would point back to the host
     [ -e "$1" ] || return 0
@@ -77,17 +49,11 @@ bring() { # a file or folder of the host, at the same place inside; links there 
 }
 
 url=$(mirror "$suite")
-[ -n "$url" ] || url=$(mirror bookworm)
-[ -n "$url" ] || { echo "no source for $suite in /etc/apt; is this machine's mirror elsewhere?"; exit 1; }
 echo "[fresh] debootstrap $suite (minbase, git, make)"
-script=() # suites that debootstrap has not heard of are made as unstable is
-[ -e "${DEBOOTSTRAP_DIR:-/usr/share/debootstrap}/scripts/$suite" ] || script=("${DEBOOTSTRAP_DIR:-/usr/share/debootstrap}/scripts/sid")
-debootstrap --variant=minbase --include=git,make,ca-certificates "$suite" "$root" "$url" "${script[@]}" \
-    >"$top/build/fresh.log" 2>&1 ||
-    { tail -n 20 "$top/build/fresh.log"; echo "debootstrap failed; all of it in build/fresh.log"; exit 1; }
+bootstrap "$suite" "$root" "$top/build/fresh.log" git,make,ca-certificates
 
 # The same sources, certificates and pip settings as this machine: a mirror is a fact of the network, not of the system.
-while IFS= read -r f; do bring "$f"; done < <(grep -lisE 'proxy|check-valid-until' /etc/apt/apt.conf /etc/apt/apt.conf.d/*)
+while IFS= read -r f; do bring "$f"; done < <(apt_settings)
 served=()
 for f in /etc/apt/sources.list /etc/apt/sources.list.d/*; do # only those that serve this suite: others need keys of their own
     [ -e "$f" ] && grep -q "\b$suite\b" "$f" && grep -qF "$url" "$f" || continue

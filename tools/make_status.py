@@ -2,6 +2,7 @@
 """Makes docs/status.md, and the table of ratios in README.md, from what was run.
 
     tools/make_status.py                      after `make test`
+    tools/make_status.py --logs DIR ...       results of several runs: a part counts as the last folder has it
     tools/make_status.py --bars run.json ...  takes the verdicts of `python -m benchmarks ... --json run.json` over into
                                               docs/bars.json first
 
@@ -21,6 +22,9 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from test_parts import parts  # noqa: E402
+
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test-logs"
 BARS = ROOT / "docs" / "bars.json"
@@ -28,19 +32,32 @@ STATUS = ROOT / "docs" / "status.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- measured:begin -->", "<!-- measured:end -->"
 
+LONG = {part.name for part in parts(long=True) if part.long}  # of `make test-long`
+ELSEWHERE = {"kernels"}  # of these, what runs the same tests again, on other kernels
+
 NOT_RUN = [
     ("Python 3.10, 3.12", "Debian 12, 13 and 14 have 3.11, 3.13 and 3.14 (`make test-long`, parts debian-13, -14)"),
     ("PyTorch other than 2.6.0 and 2.13.0", "2.6.0 is the oldest that is supported; it was run by hand on Python 3.11"),
-    ("Kernels before 6.18", "older ones are simulated by switching rungs off"),
-    ("NVMe drives, NUMA machines, a GPU", "the machine that ran this has none"),
+    ("Linux 5.15 to 6.0", "6.1, 6.12 and 6.18 were run; for older ones rungs are switched off"),
+    ("NVMe drives and NUMA machines other than emulated ones, a GPU", "the machine that ran this has none"),
 ]
 
 
-def test_results(folder):
+def result_files(folders):
+    """Of each part those of the last folder that has any."""
+    last = {}
+    for folder in folders:
+        found = {}
+        for path in sorted(folder.glob("*.xml")):
+            found.setdefault(path.name.split(".")[0], []).append(path)
+        last.update(found)
+    return [(part, path) for part, paths in sorted(last.items()) for path in paths]
+
+
+def test_results(*folders):
     """{test name: {part: passed | failed | skipped}} of all result files."""
     results = {}
-    for path in sorted(folder.glob("*.xml")):
-        part = path.name.split(".")[0]
+    for part, path in result_files(folders):
         for case in ElementTree.parse(path).getroot().iter("testcase"):
             name = f"{case.get('classname', '')}.{case.get('name', '')}"
             if case.find("failure") is not None or case.find("error") is not None:
@@ -54,13 +71,19 @@ def test_results(folder):
     return results
 
 
+def is_named(proof, name, part):
+    """A proof PART:PATTERN is of one part; PATTERN alone of all parts but those of other kernels."""
+    wanted, _, pattern = proof.rpartition(":")
+    return fnmatch.fnmatchcase(name, pattern) and (part == wanted if wanted else part not in ELSEWHERE)
+
+
 def verdict(proofs, results):
     """How the tests that the patterns name ended, and how many they were."""
     outcomes = [
         outcome
-        for name, parts in results.items()
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in proofs)
-        for outcome in parts.values()
+        for name, ran in results.items()
+        for part, outcome in ran.items()
+        if any(is_named(proof, name, part) for proof in proofs)
     ]
     failed, skipped = outcomes.count("failed"), outcomes.count("skipped")
     if not outcomes:
@@ -118,7 +141,7 @@ def bar_rows(bars):
 
 
 def status_text(promises, results, bars, notes):
-    total = [outcome for parts in results.values() for outcome in parts.values()]
+    total = [outcome for ran in results.values() for part, outcome in ran.items() if part not in LONG]
     lines = [
         "# Status",
         "",
@@ -174,13 +197,17 @@ def main():
     parser.add_argument(
         "--bars", nargs="+", default=[], metavar="FILE", help="JSON of the benchmark runner to take over"
     )
-    parser.add_argument("--logs", type=Path, default=LOGS, help="where the results of `make test` are")
+    parser.add_argument("--logs", type=Path, nargs="+", default=[LOGS], help="where the results of `make test` are")
     arguments = parser.parse_args()
 
     table = tomllib.loads((ROOT / "docs" / "promises.toml").read_text())
-    results = test_results(arguments.logs)
+    results = test_results(*arguments.logs)
     if not results:
-        sys.exit(f"no test results in {arguments.logs}; run `make test` first")
+        sys.exit(f"no test results in {', '.join(map(str, arguments.logs))}; run `make test` first")
+    for promise in table["promise"]:
+        for proof in promise["proof"]:
+            if not any(is_named(proof, name, part) for name, ran in results.items() for part in ran):
+                print(f"no test is named {proof}, which is to prove: {promise['what']}", file=sys.stderr)
     bars = take_bars(arguments.bars)
     notes = []
     if table.get("note"):

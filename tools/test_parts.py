@@ -60,6 +60,16 @@ def deepspeed_tests(folder, parallel):
     return Step(f"pytest {folder}", find, count="junit", parallel=parallel)
 
 
+def kernel_results(kind):
+    """What ran in the machines of tools/kernels.sh, each told again as if it ran here."""
+
+    def find():
+        found = sorted((ROOT / "build" / "kernels-results").glob(f"*/*.{kind}"))
+        return [(f"{p.parent.name}.{p.stem}", ["tools/kernels.sh", "--show", p.parent.name, p.stem]) for p in found]
+
+    return find
+
+
 def build(preset, *targets):
     """Configure (once) and build a preset."""
     argv = [PYTHON, "tools/build.py", preset]
@@ -235,6 +245,18 @@ def parts(long=False):
                 "debian-14",
                 1800,
                 [Step("debian 14", ["tools/fresh.sh", "--suite", "forky", "test-python"])],
+                long=True,
+            ),
+            Part(
+                # Linux 6.1 and 6.12, the driver of NVMe disks, two memory nodes: emulated, so all of it is slow.
+                "kernels",
+                2400,
+                [
+                    build("release"),
+                    Step("machines", ["tools/kernels.sh"]),
+                    Step("programs", kernel_results("tests"), count="gtest"),
+                    Step("checks", kernel_results("check")),
+                ],
                 long=True,
             ),
         ]
