@@ -169,7 +169,7 @@ def parts(long=False):
             [Step("pytest", pytest("tests/benchmarks"), count="junit")],
             needs=["tests/benchmarks/test_*.py"],
         ),
-        Part("examples", 120, [Step("installed", tool("check_examples"))], needs=["examples/*.cpp"]),
+        Part("examples", 120, [Step("pytest", pytest("tests/examples"), count="junit")], needs=["examples/*.cpp"]),
         Part(
             "docs",
             120,

@@ -6,7 +6,8 @@
 //     store.save(state, {.step = 100});
 //     if (auto latest = store.latest()) {
 //         penstock::Checkpoint checkpoint = store.open(latest->generation);
-//         checkpoint.read({{.name = "layer.0.weight", .into = bytes}});
+//         const penstock::TensorRead weight{.name = "layer.0.weight", .into = bytes};
+//         checkpoint.read({&weight, 1});
 //     }
 //
 // A checkpoint is a folder of safetensors shards with a manifest beside them (docs/checkpoint.md

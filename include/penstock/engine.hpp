@@ -102,7 +102,7 @@ struct TransferRequest {
     std::vector<File> files;         ///< that the extents number; or
     std::vector<std::string> paths;  ///< opened for this transfer; writes create, nothing truncates
     std::vector<Extent> extents;
-    std::optional<Rows> rows;  ///< instead of extents: rows of file 0
+    std::optional<Rows> rows;  ///< instead of extents, of which there are none then: rows of file 0
     TransferOptions options;
 };
 

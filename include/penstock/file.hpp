@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock {
@@ -86,7 +87,8 @@ struct FileStatus {
     std::uint64_t links = 1;         ///< names that the file has
     std::uint32_t device_major = 0;  ///< of the file system
     std::uint32_t device_minor = 0;
-    std::uint32_t mode = 0;  ///< permission bits (07777)
+    std::uint32_t mode = 0;        ///< permission bits (07777)
+    std::int64_t modified_ns = 0;  ///< when its content changed last; since 1970
 };
 
 /// Bytes of a file system.
@@ -95,12 +97,14 @@ struct Space {
     std::uint64_t free_bytes = 0;  ///< what this user may still take
 };
 
-/// An advisory lock, held until the last copy is gone.
+/// An advisory lock on a file, held until the last copy is gone.
 class PENSTOCK_API FileLock {
 public:
     FileLock() = default;
     explicit FileLock(std::shared_ptr<os::FileLock> lock) : lock_(std::move(lock)) {}
-    [[nodiscard]] bool held() const noexcept { return lock_ != nullptr; }
+    /// Held, and of the file that its path names now. One on a file that was removed or replaced
+    /// meanwhile locks out nobody.
+    [[nodiscard]] bool held() const noexcept;
 
 private:
     std::shared_ptr<os::FileLock> lock_;
@@ -133,6 +137,9 @@ public:
     [[nodiscard]] std::string resolve(const std::string& path) const;
     /// Gives `to` the permission bits of `from`, and its owner and group where that is permitted.
     void take_attributes(const std::string& from, const File& to) const;
+    /// Sets FileStatus::modified_ns, as exactly as the file system keeps it; no symbolic link is
+    /// followed. May be lost with a power cut.
+    void set_modified(const std::string& path, std::int64_t since_1970_ns) const;
     /// Exclusive; the file is made when it is not there. An Error with EWOULDBLOCK when it is held.
     [[nodiscard]] FileLock lock(const std::string& path) const;
     /// Makes the names in a folder survive a power cut.

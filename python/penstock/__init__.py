@@ -40,8 +40,9 @@ from penstock._core import (
 )
 from penstock._errors import Cancelled, Damaged, EndOfFile, Error, Unsupported, WouldBlock
 from penstock._file_writer import FileWriter
+from penstock._sigterm import SaveOnSigterm
 from penstock._state import TensorInfo, inspect, load, save
-from penstock._store import Checkpoint, CheckpointProblem, CheckpointStore, CheckpointTensor, SaveOnSigterm
+from penstock._store import Checkpoint, CheckpointProblem, CheckpointStore, CheckpointTensor
 
 __version__: str = _core.version
 

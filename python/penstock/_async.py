@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock import _core, _shards, _state
+from penstock import _arguments, _core, _shards, _state
 from penstock._progress import Progress, reporter
 
 if TYPE_CHECKING:
@@ -134,16 +134,24 @@ class StepOverlap:
     ) -> None:
         if on_error not in ("warn", "raise"):
             raise ValueError(f"StepOverlap: on_error: this is {on_error!r}; 'warn' or 'raise'")
-        if every < 1:
-            raise ValueError(f"StepOverlap: every: this is {every}; 1 saves in every step")
+        every = _arguments.whole("StepOverlap", "every", every, 1)
+        step = _arguments.whole("StepOverlap", "step", step)
+        if not hasattr(store, "_begin"):
+            raise TypeError(f"StepOverlap: store: this is a {type(store).__name__}; give a CheckpointStore")
+        optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+        for one in optimizers or [None]:
+            if not hasattr(one, "register_step_post_hook"):
+                raise TypeError(
+                    f"StepOverlap: optimizer: this is a {type(one).__name__}; give a torch optimizer, or several"
+                )
         self.store = store
         self.step = step
         self.saves = 0
         self.failures = 0
         self.stall_s = 0.0  # of all steps together
         self.last_stall_s = 0.0
-        self._optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
-        self._get_state = get_state
+        self._optimizers = optimizers
+        self._get_state = _arguments.function("StepOverlap", "get_state", get_state)
         self._every = every
         self._raise = on_error == "raise"
         self._pending: _core.PendingSave | None = None
@@ -180,7 +188,7 @@ class StepOverlap:
         self._ask()
         try:
             self._pending = self.store._begin(self._get_state(), self.step, _storages_of(self._optimizers))
-        except OSError as error:  # of an earlier save, or of this one
+        except (OSError, MemoryError) as error:  # of an earlier save, or of this one
             self._failed(error)
         else:
             self.saves += 1

@@ -8,34 +8,41 @@ is the same joined by dots, which is shorter and may have several places: {"a": 
 from __future__ import annotations
 
 import ctypes
+import mmap
+import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from penstock import _core
 from penstock._state import _torch
 
 Row = tuple[str, str, Any]  # name, place, tensor
+_PAGE = mmap.PAGESIZE
 
 
-def tensors(obj: Any, name: str = "", place: str = "", seen: set[int] | None = None) -> Iterator[Row]:
+def tensors(obj: Any) -> Iterator[Row]:
     """Those of a state. What is in it twice is met once."""
-    seen = set() if seen is None else seen
-    if isinstance(obj, _torch().Tensor):
+    yield from _of_type(_torch().Tensor, obj, "", "", set())
+
+
+def _of_type(kind: type, obj: Any, name: str, place: str, seen: set[int]) -> Iterator[Row]:
+    if isinstance(obj, kind):
         yield name, place, obj
     elif isinstance(obj, (dict, list, tuple)) and id(obj) not in seen:
         seen.add(id(obj))
         for key, value in obj.items() if isinstance(obj, dict) else enumerate(obj):
-            yield from tensors(value, f"{name}.{key}" if name else str(key), f"{place}[{key!r}]", seen)
+            yield from _of_type(kind, value, f"{name}.{key}" if name else str(key), f"{place}[{key!r}]", seen)
         own = getattr(obj, "__dict__", None) if type(obj) is OrderedDict else None
         if own:
-            yield from tensors(own, f"{name}.__dict__" if name else "__dict__", f"{place}.__dict__", seen)
+            yield from _of_type(kind, own, f"{name}.__dict__" if name else "__dict__", f"{place}.__dict__", seen)
 
 
 def replaced(obj: Any, by: dict[str, Any], done: dict[int, Any], place: str = "") -> Any:
-    """The state with other tensors at its places. by: those of tensors(). done: at first the same by the ids of the
-    old ones, for what is met on a second way."""
-    if isinstance(obj, _torch().Tensor):
-        return by[place] if place in by else done[id(obj)]
+    """The state with others at its places. by: those of tensors(), and of arrays. done: at first the tensors by the ids
+    of the old ones, for what is met on a second way."""
+    if place in by:
+        return by[place]
     if id(obj) in done:
         return done[id(obj)]
     if isinstance(obj, dict):
@@ -143,7 +150,72 @@ def stretch(view: Any) -> tuple[int, int]:
     return view.storage_offset() * size, elements * size
 
 
-# ---- memory that two of them share
+# ---- NumPy's arrays, whose data is in the structure of the file
+
+
+def arrays(found: Any, path: str, into: Any) -> list[tuple[str, Any, Any]]:
+    """(place, target, source) of each array of `into`. found: the state as it is in the file, without tensors' data."""
+    numpy = sys.modules.get("numpy")  # who has not imported it has none
+    if numpy is None:
+        return []
+    theirs = {place: array for _, place, array in _of_type(numpy.ndarray, found, "", "", set())}
+    out = []
+    for name, place, target in _of_type(numpy.ndarray, into, "", "", set()):
+        if place not in theirs:
+            raise KeyError(f"load: into: '{path}' has no NumPy array {name!r}; nothing was read")
+        source = theirs[place]
+        if (target.dtype, target.shape) != (source.dtype, source.shape):
+            raise ValueError(
+                f"load: into[{name!r}] is {target.dtype} of {list(target.shape)}, and in '{path}' it is {source.dtype} "
+                f"of {list(source.shape)}; nothing was read"
+            )
+        if not target.flags.writeable:
+            raise ValueError(
+                f"load: into[{name!r}] is a read-only array; give one that can be filled; nothing was read"
+            )
+        out.append((place, target, source))
+    return out
+
+
+def filled(state: Any, rows: list[tuple[str, Any, Any]], by: dict[str, Any], done: dict[int, Any]) -> Any:
+    """The state with the arrays of arrays(), which get their values, and what else is in `by` and `done`."""
+    for place, target, source in rows:
+        target[...] = source
+        by[place] = target
+    return replaced(state, by, done) if by or done else state
+
+
+# ---- memory that cannot be filled, or that two of them share
+
+
+def refuse_unfit(rows: list[tuple[str, Any, Any]]) -> None:
+    """ValueError naming tensors whose memory cannot be filled. rows: as refuse_shared() has them."""
+    refuse_read_only((name, tensor) for name, tensor, _ in rows)
+    refuse_shared(rows)
+
+
+def refuse_read_only(rows: Iterable[tuple[str, Any]]) -> None:
+    """ValueError naming a tensor of the host of which the first page or the last cannot be written."""
+    for name, tensor in rows:
+        if tensor.device.type != "cpu" or not tensor.numel():
+            continue
+        first, last = tensor.data_ptr(), _end(tensor) - 1
+        pages = (first,) if first // _PAGE == last // _PAGE else (first, last)
+        for reason in map(_core.why_not_writable, pages):
+            if reason:
+                raise ValueError(
+                    f"load: into[{name!r}] cannot be written: {reason}; give a tensor with memory of its own, clone() "
+                    "makes one; nothing was read"
+                )
+
+
+def touched(filled: Iterable[Any]) -> None:
+    """Tells autograd that tensors were written behind its back, as an operation in place does: who saved one for a
+    backward pass gets an error, and no wrong gradient."""
+    bump = _torch().autograd.graph.increment_version
+    for tensor in filled:
+        if not tensor.is_inference():
+            bump(tensor)
 
 
 def _dimensions(tensor: Any) -> list[tuple[int, int]]:
@@ -292,7 +364,7 @@ def memory_of(into: Any, path: str, skeleton: Any) -> dict[int, Any]:
         memory.keep = target  # type: ignore[attr-defined]
         out[number] = memory
         spans.append((name, torch.frombuffer(memory, dtype=torch.uint8), None))
-    refuse_shared(spans)
+    refuse_unfit(spans)
     return out
 
 

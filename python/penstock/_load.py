@@ -26,6 +26,7 @@ _format = _core._format
 _PAGE = mmap.PAGESIZE
 _HUGE = 2 << 20
 _HEADER_BYTES_MAX = 100_000_000  # that .safetensors allows
+_TRIES_WITH_DATA = 3  # of an index, where an attempt has read all of it
 # Of these, and no others, fileno() is the file that read() reads.
 _REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
@@ -265,15 +266,20 @@ def _fill(source: Source, wishes: list[Wish], into: list[Any], sums: Any, report
     """Straight into memory where a tensor is all of its storage in the file; by way of other memory where not."""
     direct: dict[tuple[int, int, int], tuple[Wish, Any]] = {}
     others: list[tuple[Wish, Any]] = []
+    filled: list[Any] = []
     for wish, target in zip(wishes, into, strict=True):
         whole = wish.first == 0 and wish.length == wish.size and _plain(wish.view)
         if whole and target.device.type == "cpu" and _plain(target):
             direct[wish.begin, target.data_ptr(), wish.length] = wish, target  # once, where two are one
+            filled.append(target)
         else:
             others.append((wish, target))
     rows = [(*place, wish.crc, wish.number) for place, (wish, _) in direct.items()]
     named = [wish.name for wish, _ in direct.values()]
-    _read(source, rows, sums, False, report, lambda i: f"tensor {named[i]!r}")
+    try:
+        _read(source, rows, sums, False, report, lambda i: f"tensor {named[i]!r}")
+    finally:
+        _into.touched(filled)
     with _torch().no_grad():
         for tensor, (_, target) in zip(_fetch_whole(source, [w for w, _ in others], sums), others, strict=True):
             target.copy_(tensor)
@@ -302,7 +308,7 @@ def load_safetensors(source: Source, map_location: Any, into: Any, names: Any, m
     torch = _torch()
     file = _format.read_safetensors(source.handle, source.path, source.base)
     rows = {row[0]: (i, *row[1:]) for i, row in enumerate(file.tensors)}
-    selection = _selection(list(rows), names, source.path)
+    selection = _selection(rows, names, source.path)
     wishes = []
     for name, index in selection.items():
         number, kind, shape, begin, end = rows[name]
@@ -320,7 +326,7 @@ def load_safetensors(source: Source, map_location: Any, into: Any, names: Any, m
         _into.check_names(source.path, rows, into, None if names is None else selection)
         for wish in wishes:
             _into.check_like(source.path, wish.name, into[wish.name], wish.view.dtype, wish.view.shape)
-        _into.refuse_shared([(name, into[name], None) for name in selection])
+        _into.refuse_unfit([(name, into[name], None) for name in selection])
         _fill(source, wishes, [into[name] for name in selection], file, report)
         return {name: into[name] for name in selection}
     out = _fetch(source, wishes, file, mapped, report)
@@ -394,6 +400,7 @@ def _load_some_of_pt(
             for i, tensor, location in zip(selection, out, locations, strict=True)
         }
     _into.check_kind(into, (dict, list, tuple, _torch().Tensor))
+    arrays = [] if names is not None else _into.arrays(state, source.path, into)
     given = list(_into.tensors(into))
     theirs = _into.matched(found, given)
     targets = {i: row[2] for i, row in zip(theirs, given, strict=True) if i is not None}
@@ -408,12 +415,12 @@ def _load_some_of_pt(
         tied = _into.lies_as(target, wish.view)
         kin.append((wish.begin, target.data_ptr() - wish.first) if tied else None)
     filled = [targets[i] for i in selection]
-    _into.refuse_shared([(w.name, *row) for w, *row in zip(wishes, filled, kin, strict=True)])
+    _into.refuse_unfit([(w.name, *row) for w, *row in zip(wishes, filled, kin, strict=True)])
     _fill(source, wishes, filled, None, report)
     if names is not None:
         return {found[i][0]: targets[i] for i in selection}
     by_place = {found[i][1]: target for i, target in targets.items()}
-    return _into.replaced(state, by_place, {id(found[i][2]): target for i, target in targets.items()})
+    return _into.filled(state, arrays, by_place, {id(found[i][2]): target for i, target in targets.items()})
 
 
 def chosen(found: list[_into.Row], names: Any, path: str) -> dict[int, Any]:
@@ -423,7 +430,7 @@ def chosen(found: list[_into.Row], names: Any, path: str) -> dict[int, Any]:
     rows: dict[str, list[int]] = {}
     for i, (name, _, _) in enumerate(found):
         rows.setdefault(name, []).append(i)
-    selection = _selection(list(rows), names, path)
+    selection = _selection(rows, names, path)
     for name in selection:
         if len(rows[name]) > 1:
             places = ", ".join("state" + found[i][1] for i in rows[name])
@@ -438,43 +445,77 @@ def chosen(found: list[_into.Row], names: Any, path: str) -> dict[int, Any]:
 
 
 def load_shards(path: str, map_location: Any, into: Any, names: Any, mapped: bool, report: Any) -> dict[str, Any]:
-    weight_map = read_index(path)
-    folder = _shards.folder_of(path, weight_map.values())
-    selection = _selection(list(weight_map), names, path)
-    if into is not None:
-        _into.check_kind(into, (Mapping,))
-        _into.check_names(path, weight_map, into, None if names is None else selection)
-    shards: dict[str, dict[str, Any]] = {}
+    """All shards are open before the first byte of data is read, and kept open: what another save does to their names
+    is nothing to them. Where there are too many of them for that, the index is looked at again behind the data."""
+
+    def opened_all(path: str, weight_map: dict[str, str], folder: str) -> tuple[list[str], list[_Shard]]:
+        held.close()  # those of an attempt before
+        selection = _selection(weight_map, names, path)
+        if into is not None:
+            _into.check_kind(into, (Mapping,))
+            _into.check_names(path, weight_map, into, None if names is None else selection)
+        shards = _by_shard(weight_map, folder, selection)
+        hold = _shards.can_hold(len(shards))
+        # All headers before the first byte of data: what is missing or does not fit stops it here.
+        for shard in shards:
+            with contextlib.ExitStack() as stack:
+                source = stack.enter_context(opened(shard.path, "load"))
+                _check_shard(path, shard, source, into)
+                shard.size = os.fstat(source.handle).st_size
+                if hold:
+                    shard.source = source
+                    held.push(stack.pop_all())
+        if into is not None:
+            _into.refuse_unfit([(name, into[name], None) for name in selection])
+        return list(selection), shards
+
+    def data(order: list[str], shards: list[_Shard]) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        before, total = 0, sum(shard.size for shard in shards)
+        for shard in shards:
+            part = None if report is None else lambda done, _, before=before: report(before + done, total)
+            again = contextlib.nullcontext(shard.source) if shard.source is not None else opened(shard.path, "load")
+            with again as source:
+                out.update(load_safetensors(source, map_location, into, shard.names, mapped, part))
+            before += shard.size
+        return {name: out[name] for name in order}
+
+    with contextlib.ExitStack() as held:
+        order, shards = _shards.of_one_save(path, "load", opened_all)
+        if all(shard.source is not None for shard in shards):
+            return data(order, shards)
+        return _shards.of_one_save(path, "load", lambda *index: data(*opened_all(*index)), _TRIES_WITH_DATA)
+
+
+class _Shard:
+    """names: what of each tensor is wanted; source: where it is held open."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.names: dict[str, Any] = {}
+        self.source: Source | None = None
+        self.size = 0
+
+
+def _by_shard(weight_map: dict[str, str], folder: str, selection: dict[str, Any]) -> list[_Shard]:
+    shards: dict[str, _Shard] = {}
     for name, index in selection.items():
-        shards.setdefault(os.path.join(folder, weight_map[name]), {})[name] = index
-    sizes = {shard: os.stat(shard).st_size for shard in shards}
-    # All headers before the first byte of data: what is missing or does not fit stops it here.
-    for shard, own in shards.items():
-        with opened(shard, "load") as source:
-            rows = {r[0]: r for r in _format.read_safetensors(source.handle, shard).tensors}
-        for name in own:
-            if name not in rows:
-                raise lacks(path, name, shard)
-            if into is not None:
-                dtype = getattr(_torch(), _state._TORCH.get(rows[name][1], ""), None)
-                _into.check_like(shard, name, into[name], dtype, rows[name][2])
-    if into is not None:
-        _into.refuse_shared([(name, into[name], None) for name in selection])
-    out: dict[str, Any] = {}
-    before, total = 0, sum(sizes.values())
-    for shard, own in shards.items():
-        part = None if report is None else lambda done, _, before=before: report(before + done, total)
-        with opened(shard, "load") as source:
-            out.update(load_safetensors(source, map_location, into, own, mapped, part))
-        before += sizes[shard]
-    return {name: out[name] for name in selection}
+        file = weight_map[name]
+        if file not in shards:
+            shards[file] = _Shard(os.path.join(folder, file))
+        shards[file].names[name] = index
+    return list(shards.values())
+
+
+def _check_shard(path: str, shard: _Shard, source: Source, into: Any) -> None:
+    rows = {row[0]: row for row in _format.read_safetensors(source.handle, shard.path).tensors}
+    for name in shard.names:
+        if name not in rows:
+            raise lacks(path, name, shard.path)
+        if into is not None:
+            dtype = getattr(_torch(), _state._TORCH.get(rows[name][1], ""), None)
+            _into.check_like(shard.path, name, into[name], dtype, rows[name][2])
 
 
 def lacks(path: str, name: str, shard: str, verb: str = "load") -> Damaged:
     return Damaged(f"{verb}: '{path}' says that tensor {name!r} is in '{shard}', and it is not", path=shard)
-
-
-def read_index(path: str) -> dict[str, str]:
-    with open(path, "rb") as file:
-        text = file.read()
-    return dict(_format.parse_shard_index(text, path))

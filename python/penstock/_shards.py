@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An index of shards: saving one, and finding its files.
+"""An index of shards: saving one, finding its files, and having them of one save.
 
     1. what dead saves of the same index left goes
     2. a record: a locked temporary file of the index (as every file that is replaced has), with the names of the shards
@@ -9,6 +9,10 @@
 
 Locks of dead processes are gone, so the next save of the same index removes their records, and what these name. The
 steps 1 and 2, and 4, are done by one save at a time (a lock of the folder, for moments only).
+
+The names of the old shards are free then, and the save after that may take them: a name alone does not say of which
+save a file is. But while an index is there its shards are, and nobody else has their names; so who has opened all of
+them looks whether it is the same index still. That one is held open meanwhile, so nobody else gets its inode.
 """
 
 from __future__ import annotations
@@ -19,13 +23,14 @@ import fcntl
 import json
 import os
 import re
+import resource
 import secrets
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from penstock import _core
-from penstock._errors import from_core
+from penstock._errors import Damaged, from_core
 
 _format = _core._format
 
@@ -33,6 +38,9 @@ INDEX = ".safetensors.index.json"
 _RECORD_NAME_BYTES = 200  # of the name of the index in that of a record, as in src/checkpoint/replace.cpp
 _HALF_WRITTEN = re.compile(r"\.(.*)\.[0-9a-f]{16}\.tmp", re.DOTALL)  # a file before it has its name
 _ALONE_WAIT_S = 5.0
+_TRIES = 20  # to open all shards between two saves: moments
+
+_T = TypeVar("_T")
 
 
 def save_shards(path: str, rows: list[Any], metadata: list[tuple[str, str]], shard_bytes: int, report: Any) -> None:
@@ -90,11 +98,55 @@ def shards_of(path: str) -> set[str]:
 
 
 def folder_of(path: str, names: Iterable[str]) -> str:
-    """Where the shards of an index lie: beside it, or beside what it is a symbolic link to."""
+    """Where the shards of an index lie: beside it, or beside what it is a symbolic link to. names: for each tensor."""
+    names = set(names)
     beside, there = os.path.dirname(path), os.path.dirname(os.path.realpath(path))
     if all(os.path.exists(os.path.join(beside, name)) for name in names):
         return beside
     return there if any(os.path.exists(os.path.join(there, name)) for name in names) else beside
+
+
+# ---- of one save
+
+
+def of_one_save(path: str, verb: str, read: Callable[[str, dict[str, str], str], _T], tries: int = _TRIES) -> _T:
+    """read(path, the shard of each tensor, their folder), again where the index was replaced before that was over: so
+    all files that it opened are of one save."""
+    for _ in range(tries):
+        with open(path, "rb") as index:
+            before = os.fstat(index.fileno())
+            weight_map = dict(_format.parse_shard_index(index.read(), path))
+            try:
+                found = read(path, weight_map, folder_of(path, weight_map.values()))
+            except (FileNotFoundError, Damaged):
+                if _is_still(path, before):
+                    raise
+                continue
+            if _is_still(path, before):
+                return found
+    raise Damaged(
+        f"{verb}: '{path}': it was saved anew each of the {tries} times that its shards were read; {verb} it again "
+        "when that is over, or save to an index of another name each time",
+        path=path,
+    )
+
+
+def _is_still(path: str, before: os.stat_result) -> bool:
+    try:
+        now = os.stat(path)
+    except OSError:
+        return False
+    same = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+    return all(getattr(now, name) == getattr(before, name) for name in same)
+
+
+def can_hold(count: int) -> bool:
+    """Whether so many files can be open at once, with as many for the engine, for mappings, and for others."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        return count * 4 <= soft - len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return False
 
 
 # ---- names, and what has none any more

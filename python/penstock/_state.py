@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock import _core, _shards
+from penstock import _arguments, _core, _shards
 from penstock._progress import Progress
 from penstock._progress import reporter as _reporter
 
@@ -118,14 +118,13 @@ def save(
         )
     if not _use_new_zipfile_serialization:
         raise ValueError("save: the legacy form (_use_new_zipfile_serialization=False) is read, not written")
+    shard_bytes = _arguments.whole("save", "shard_bytes", shard_bytes, 1)
     report = _reporter(progress, "save")
     if not isinstance(f, (str, bytes, os.PathLike)) and callable(getattr(f, "write", None)):
         _save_to_file(obj, f, metadata, report)
         return
     path = _path(f, "save")
     if path.endswith(_shards.INDEX):
-        if shard_bytes < 1:
-            raise ValueError(f"save: shard_bytes: {shard_bytes}; give 1 or more")
         rows = list(_metadata(metadata).items())
         _shards.save_shards(path, _safetensors_rows(obj), rows, shard_bytes, report)
         return
@@ -169,12 +168,7 @@ def named_in(obj: Any) -> Iterator[None]:
 
 
 def _metadata(metadata: dict[str, str] | None) -> dict[str, str]:
-    if metadata is None:
-        return {"format": "pt"}
-    for key, value in metadata.items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"save: metadata: {key!r}: {value!r}: keys and values are strings")
-    return metadata
+    return {"format": "pt"} if metadata is None else dict(_arguments.strings("save", "metadata", metadata))
 
 
 def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, report: Any) -> None:
@@ -231,31 +225,25 @@ def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
 # ---- which tensors are meant
 
 
-def _wanted(names: str | Iterable[str] | None) -> list[str] | None:
-    if names is None:
-        return None
+def _wanted(names: str | Iterable[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _chosen(all_names: list[str], wanted: list[str] | None, path: str) -> set[str]:
-    """Those names that are wanted, by name or pattern. KeyError for what nothing has."""
-    if wanted is None:
-        return set(all_names)
-    there = set(all_names)
-    out: set[str] = set()
-    for name in wanted:
-        found = {name} if name in there else set(fnmatch.filter(all_names, name))
-        if not found:
-            raise KeyError(f"load: '{path}' has no tensor {name!r}")
-        out |= found
-    return out
+def _meant(there: Mapping[str, Any], wanted: str, path: str) -> list[str]:
+    """Those names that are wanted, by name or pattern, in their order. KeyError for what nothing has."""
+    found = [wanted] if wanted in there else fnmatch.filter(there, wanted)
+    if not found:
+        raise KeyError(f"load: '{path}' has no tensor {wanted!r}")
+    return found
 
 
-def _selection(all_names: list[str], names: Any, path: str) -> dict[str, Any]:
-    """Names and what of each is wanted: an index (slices), or None for all of it."""
+def _selection(there: Mapping[str, Any], names: Any, path: str) -> dict[str, Any]:
+    """Names and what of each is wanted: an index (slices), or None for all of it. there: by the names there are."""
+    if names is None:
+        return dict.fromkeys(there)
     if not isinstance(names, Mapping):
-        chosen = _chosen(all_names, _wanted(names), path)
-        return {name: None for name in all_names if name in chosen}
+        chosen = {name for wanted in _wanted(names) for name in _meant(there, wanted, path)}
+        return {name: None for name in there if name in chosen}
     out: dict[str, Any] = {}
     for wanted, index in names.items():
         for part in index if isinstance(index, tuple) else (index,):
@@ -264,16 +252,12 @@ def _selection(all_names: list[str], names: Any, path: str) -> dict[str, Any]:
                     f"load: names[{wanted!r}]: {part!r} is no slice; give slices, integers, a tuple of them, or None "
                     "for all of it"
                 )
-        for name in _chosen(all_names, [wanted], path):
+        for name in _meant(there, wanted, path):
             out[name] = index
     return out
 
 
 # ---- storages
-
-
-def _new_storage(size: int) -> Any:
-    return _torch().UntypedStorage(size)
 
 
 def _located(storage: Any, location: str, map_location: Any) -> Any:
@@ -332,6 +316,9 @@ def load(
         raise ValueError("load: into: the tensors say where they are; leave out map_location and mmap")
     if into is not None and isinstance(names, Mapping) and any(i is not None for i in names.values()):
         raise ValueError("load: into fills whole tensors; leave out the slices in names")
+    _arguments.flag("load", "weights_only", weights_only)
+    mmap = _arguments.flag("load", "mmap", mmap)
+    names = None if names is None else _arguments.texts("load", "names", names)
     report = _reporter(progress, "load")
     arguments = (map_location, into, names, bool(mmap), report)
     if isinstance(f, (str, bytes, os.PathLike)) and os.fsdecode(f).endswith(".json"):
@@ -360,15 +347,7 @@ def inspect(f: Any) -> list[TensorInfo]:
     from penstock import _into, _load
 
     if isinstance(f, (str, bytes, os.PathLike)) and os.fsdecode(f).endswith(".json"):
-        path = os.fsdecode(f)
-        weight_map = _load.read_index(path)
-        folder = _shards.folder_of(path, weight_map.values())
-        shards = {name: os.path.join(folder, name) for name in weight_map.values()}
-        found = {name: {info.name: info for info in inspect(shard)} for name, shard in shards.items()}
-        for name, shard in weight_map.items():
-            if name not in found[shard]:
-                raise _load.lacks(path, name, shards[shard], "inspect")
-        return [replace(found[shard][name], path=shards[shard]) for name, shard in weight_map.items()]
+        return _shards.of_one_save(os.fsdecode(f), "inspect", _inspect_shards)
     with _load.opened(f, "inspect") as source:
         if not source.is_pt():
             rows = _format.read_safetensors(source.handle, source.path, source.base).tensors
@@ -385,3 +364,14 @@ def inspect(f: Any) -> list[TensorInfo]:
         dtype = str(tensor.dtype).removeprefix("torch.")
         out.append(TensorInfo(name, dtype, tuple(tensor.shape), begin, tensor.nbytes))
     return out
+
+
+def _inspect_shards(path: str, weight_map: dict[str, str], folder: str) -> list[TensorInfo]:
+    from penstock import _load
+
+    shards = {name: os.path.join(folder, name) for name in weight_map.values()}
+    found = {name: {info.name: info for info in inspect(shard)} for name, shard in shards.items()}
+    for name, shard in weight_map.items():
+        if name not in found[shard]:
+            raise _load.lacks(path, name, shards[shard], "inspect")
+    return [replace(found[shard][name], path=shards[shard]) for name, shard in weight_map.items()]

@@ -5,20 +5,19 @@ commit and the lock (docs/checkpoint.md); here are torch, NumPy, and signals."""
 from __future__ import annotations
 
 import errno
-import operator
 import os
-import signal
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import _core, _into, _load, _state
+from penstock import _arguments, _core, _into, _load, _state
 from penstock._errors import Cancelled, Error, Unsupported, WouldBlock, from_core
 from penstock._progress import Progress, reporter
+from penstock._sigterm import SaveOnSigterm
 
-_COUNT_MAX, _NUMBER_MAX = (1 << 32) - 1, (1 << 64) - 1
+_COUNT_MAX = (1 << 32) - 1
+_WAIT_MAX_S = 1e9  # 30 years
 # What the machine lacks at the moment; the checkpoint may be sound.
 _TROUBLE = (
     errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EINTR, errno.EAGAIN, errno.EACCES, errno.EPERM,
@@ -29,23 +28,10 @@ def _is_trouble(error: BaseException) -> bool:
     return getattr(error, "errno", None) in _TROUBLE or isinstance(error, (Cancelled, WouldBlock, Unsupported))
 
 
-def _strings(metadata: dict[str, str] | None) -> list[tuple[str, str]]:
-    rows = list((metadata or {}).items())
-    for key, value in rows:
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"metadata: {key!r}: {value!r}: keys and values are strings")
-    return rows
-
-
-def _whole(verb: str, name: str, value: Any, least: int = 0, most: int = _NUMBER_MAX) -> int:
-    """The argument as an integer, or an error that names it."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{verb}: {name}: this is {value!r}, a {type(value).__name__}; give an integer") from None
-    if not least <= number <= most:
-        raise ValueError(f"{verb}: {name}: this is {number}; give {least} to {most}")
-    return number
+def _is_refused(error: BaseException) -> bool:
+    """By the system, for another reason than that it is not there: none of it may be seen, and all may be sound."""
+    number = getattr(error, "errno", None)
+    return number is not None and number not in (errno.ENOENT, errno.ENOTDIR)
 
 
 def _torch_or_none() -> Any:
@@ -229,8 +215,9 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         # A state of NumPy data alone needs no torch.
         filled = into is not None and bool(sources or _torch_or_none())
         there = _into.memory_of(into, self.info.path, skeleton) if filled else {}
+        arrays = [] if into is None else _into.arrays(_without_data(skeleton)[0], self.info.path, into)
         if not sources:
-            return skeleton.objects([])
+            return _into.filled(skeleton.objects([]), arrays, {}, {})
         rows: list[tuple[str, Any, Any, Any]] = []
         storages = []
         fresh = _fresh([0 if i in there else size for i, (_, size, _) in enumerate(sources)])
@@ -244,18 +231,23 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
                 flat = torch.empty(0, dtype=torch.uint8).set_(storage)
             storages.append(storage)
             rows.append((name, flat, None, None))
-        self._read(rows, report)
+        try:
+            self._read(rows, report)
+        finally:
+            if there:
+                _into.touched(tensor for _, _, tensor in _into.tensors(into))
         if into is None:
             storages = [
                 _state._located(storage, location, map_location)
                 for storage, (_, _, location) in zip(storages, sources, strict=True)
             ]
-        return skeleton.objects(storages)
+        return _into.filled(skeleton.objects(storages), arrays, {}, {})
 
     def _load_names(self, names: Any, map_location: Any, report: Any) -> dict[str, Any]:
         """By their names in the state, or in the shards where those are others. Of a strided tensor the storage is read
         whole."""
         skeleton, found = self._views()
+        names = _arguments.texts("load", "names", names)
         asked = [names] if isinstance(names, str) else list(names)
         there = {name for name, _, _ in found}
         found += [(name, f"[{name!r}]", None) for name in asked if name in self._tensors and name not in there]
@@ -291,10 +283,8 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         skeleton = self._core.skeleton()
         if not skeleton.sources:
             return _Skeleton([], {}), []
-        torch = _state._torch()
-        storages = [torch.UntypedStorage(size, device="meta") for _, size, _ in skeleton.sources]
-        found = list(_into.tensors(skeleton.objects(storages)))
-        return _Skeleton(skeleton.sources, {s._cdata: i for i, s in enumerate(storages)}), found
+        state, numbers = _without_data(skeleton)
+        return _Skeleton(skeleton.sources, numbers), list(_into.tensors(state))
 
     def _stored_as(self, skeleton: _Skeleton, view: Any) -> str | None:
         """The tensor of a shard that is this one, if it lies there as it is."""
@@ -303,6 +293,13 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         is_all = view.is_contiguous() and view.nbytes == size and not view.is_conj() and not view.is_neg()
         alike = stored is not None and (f"torch.{stored.dtype}", stored.shape) == (str(view.dtype), tuple(view.shape))
         return name if is_all and alike else None
+
+
+def _without_data(skeleton: Any) -> tuple[Any, dict[int, int]]:
+    """The state, its tensors on the meta device; and of each of their storages which source it is."""
+    sizes = [size for _, size, _ in skeleton.sources]
+    storages = [_state._torch().UntypedStorage(size, device="meta") for size in sizes]
+    return skeleton.objects(storages), {s._cdata: i for i, s in enumerate(storages)}
 
 
 @dataclass(frozen=True)
@@ -351,19 +348,20 @@ class CheckpointStore:
         lock_wait_s: float = 10,
     ) -> None:
         one = isinstance(folder, (str, bytes)) or hasattr(folder, "__fspath__")
+        if not one and not isinstance(folder, Iterable):
+            raise TypeError(f"CheckpointStore: folder: this is a {type(folder).__name__}; give a path, or several")
         folders = [os.path.abspath(os.fsdecode(f)) for f in ([folder] if one else folder)]  # type: ignore[list-item]
         if not folders:
             raise ValueError("CheckpointStore: folder: none was given; give one, or several")
         for name, value, most in (
             ("keep", keep, _COUNT_MAX),
             ("keep_every", keep_every, _COUNT_MAX),
-            ("shard_bytes", shard_bytes, _NUMBER_MAX),
-            ("host_memory", host_memory, _NUMBER_MAX),
+            ("shard_bytes", shard_bytes, _arguments.NUMBER_MAX),
+            ("host_memory", host_memory, _arguments.NUMBER_MAX),
         ):
             if value is not None:
-                _whole("CheckpointStore", name, value, 1, most)
-        if lock_wait_s < 0:
-            raise ValueError(f"CheckpointStore: lock_wait_s: this is {lock_wait_s}; 0 or more")
+                _arguments.whole("CheckpointStore", name, value, 1, most)
+        lock_wait_s = min(_arguments.seconds("CheckpointStore", "lock_wait_s", lock_wait_s), _WAIT_MAX_S)
         self._store = _core._checkpoint.Store(
             folders,
             keep=keep or 0,
@@ -401,9 +399,9 @@ class CheckpointStore:
 
         Raises TypeError naming the place in the state for what cannot be saved, penstock.Error (an OSError) for what
         the system refuses, and first what an earlier save_async() failed with when nobody asked for its result."""
-        step, rows, report = _whole("save", "step", step), _strings(metadata), reporter(progress, "save")
+        step, rows = _arguments.whole("save", "step", step), _arguments.strings("save", "metadata", metadata)
         with _state.named_in(state):
-            return self._store.save(state, step, bool(pinned), rows, report)
+            return self._store.save(state, step, bool(pinned), rows, reporter(progress, "save"))
 
     def save_async(
         self,
@@ -417,30 +415,37 @@ class CheckpointStore:
     ) -> _core.PendingSave:
         """save() that returns when training may change the tensors again; `result()` of what it gives is the
         CheckpointInfo. The rest as for penstock.save_async(): `copy`, the budget, failures."""
-        step, rows, report = _whole("save_async", "step", step), _strings(metadata), reporter(progress, "save")
+        step, rows = (
+            _arguments.whole("save_async", "step", step),
+            _arguments.strings("save_async", "metadata", metadata),
+        )
         with _state.named_in(state):
-            return self._store.save_async(state, step, bool(pinned), rows, bool(copy), report)
+            return self._store.save_async(state, step, bool(pinned), rows, bool(copy), reporter(progress, "save"))
 
     def _begin(self, state: Any, step: int, unchanging: list[tuple[int, int]]) -> _core.PendingSave:
         """save_async() that copies everything but the memory at `unchanging`: (address, bytes)."""
         with _state.named_in(state):
-            return self._store.save_async(state, _whole("save", "step", step), False, [], unchanging, None)
+            return self._store.save_async(state, _arguments.whole("save", "step", step), False, [], unchanging, None)
 
     def latest(self) -> _core.CheckpointInfo | None:
         """The newest checkpoint whose manifest is sound and whose files are there, or None. Of newer ones that were
         passed over a RuntimeWarning says why."""
         found, skipped = self._store.latest()
+        if skipped:
+            for info in skipped:
+                self._raise_trouble(info, always=found is None)
+            found, skipped = self._store.latest()  # trouble of a moment may be over
         for info in skipped:
-            self._raise_trouble(info)
             self._skipped(info.path, info.problem)
         return found
 
-    def _raise_trouble(self, info: _core.CheckpointInfo) -> None:
-        """Where the machine is why a checkpoint cannot be used, and not the checkpoint."""
+    def _raise_trouble(self, info: _core.CheckpointInfo, always: bool = False) -> None:
+        """Where the machine is why a checkpoint cannot be used, and not the checkpoint. always: where the system
+        refuses to read it, too."""
         try:
             self._store.open(info.generation)
         except (Error, EOFError) as error:
-            if _is_trouble(error):
+            if _is_trouble(error) or (always and _is_refused(error)):
                 raise
 
     def list(self) -> list[_core.CheckpointInfo]:
@@ -453,7 +458,7 @@ class CheckpointStore:
 
     def open(self, generation: int) -> Checkpoint:
         """A checkpoint for reading: its tensors, and slices of them."""
-        return Checkpoint._of(self._store.open(_whole("open", "generation", generation)))
+        return Checkpoint._of(self._store.open(_arguments.whole("open", "generation", generation)))
 
     def load(
         self,
@@ -475,30 +480,36 @@ class CheckpointStore:
         names: names of tensors or patterns ("model.*"), or a mapping of them to slices: only these, as a dict.
 
         Raises penstock.Damaged naming file and tensor, KeyError for a name, FileNotFoundError where there is none. What
-        the machine lacks (open files, memory, a permission) is raised as it is."""
+        the machine lacks (open files, memory, a permission) is raised as it is, and so is what the system says (a disk
+        that cannot be read) where no checkpoint can be used."""
+        names = None if names is None else _arguments.texts("load", "names", names)
         arguments = {"into": into, "names": names, "progress": progress}
         if generation is not None:
             if step is not None:
                 raise ValueError("load: generation or step, not both")
             return self.open(generation).load(map_location, **arguments)
         if step is not None:
-            step = _whole("load", "step", step)
+            step = _arguments.whole("load", "step", step)
         wanted = [i for i in self.list() if step is None or i.step == step]
         reasons = []
+        refused = None
         for info in reversed(wanted):
-            why = info.problem
-            if why:
-                self._raise_trouble(info)
-            else:
+            why = self._problem_of(info)
+            if not why:
                 try:
                     return self.open(info.generation).load(map_location, **arguments)
                 except (Error, EOFError) as error:
                     # Damaged, or deleted by the process that writes.
                     if _is_trouble(error):
                         raise
+                    refused = refused or (error if _is_refused(error) else None)
                     why = str(error)
             reasons.append(f"'{os.path.basename(info.path)}': {why}")
             self._skipped(info.path, why)
+        for info in wanted:
+            self._raise_trouble(info, always=True)
+        if refused is not None:
+            raise refused
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         why = f", but {'; '.join(reasons)}" if reasons else ""
         raise from_core(
@@ -506,13 +517,21 @@ class CheckpointStore:
             self._folders[0], None,
         )  # fmt: skip
 
+    def _problem_of(self, info: _core.CheckpointInfo) -> str:
+        """What list() said, unless that was of a moment."""
+        if info.problem:
+            self._raise_trouble(info)
+            now = next((i for i in self.list() if i.generation == info.generation), info)
+            return now.problem
+        return ""
+
     def pin(self, generation: int, pinned: bool = True) -> None:
         """Keeps a checkpoint whatever `keep` says, durably; pinned=False: not any more."""
-        self._store.pin(_whole("pin", "generation", generation), bool(pinned))
+        self._store.pin(_arguments.whole("pin", "generation", generation), bool(pinned))
 
     def remove(self, generation: int) -> None:
         """Deletes a checkpoint. ValueError for the newest that is whole."""
-        self._store.remove(_whole("remove", "generation", generation))
+        self._store.remove(_arguments.whole("remove", "generation", generation))
 
     def collect(self) -> int:
         """Takes away what a killed process left unfinished (save() does it by itself). Bytes freed."""
@@ -520,7 +539,7 @@ class CheckpointStore:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Until no save is in flight. False after `timeout` seconds."""
-        return self._store.wait(-1 if timeout is None else max(timeout, 0))
+        return self._store.wait(-1 if timeout is None else _arguments.seconds("wait", "timeout", timeout))
 
     def close(self) -> None:
         """Finishes the saves that are in flight and lets the lock go. Calling it again is fine."""
@@ -544,48 +563,3 @@ class CheckpointStore:
 
         get_state: called with nothing at the step boundary; gives the state. exit_code: of SystemExit."""
         return SaveOnSigterm(self, get_state, exit_code, pinned)
-
-
-class SaveOnSigterm:
-    """The guard of CheckpointStore.save_on_sigterm(). In the main thread only; puts the old handler back at its end."""
-
-    def __init__(self, store: CheckpointStore, get_state: Callable[[], Any], exit_code: int, pinned: bool) -> None:
-        self._store = store
-        self._get_state = get_state
-        self._exit_code = exit_code
-        self._pinned = pinned
-        self._old: Any = None
-        self._step = 0
-        self.arrived = False
-
-    def _handler(self, *_: object) -> None:
-        self.arrived = True
-
-    def __enter__(self) -> SaveOnSigterm:
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("save_on_sigterm: signals come to the main thread; use it there")
-        self._old = signal.signal(signal.SIGTERM, self._handler)
-        return self
-
-    def step_end(self, step: int) -> None:
-        """Where the state is whole. After SIGTERM: saves it as `step`, and raises SystemExit."""
-        self._step = step
-        if self.arrived:
-            self._leave()
-
-    def _leave(self) -> None:
-        try:
-            self._store._store.raise_failure()
-        except (OSError, MemoryError, ValueError) as error:
-            warnings.warn(f"penstock: {error}", RuntimeWarning, stacklevel=4)
-        self.arrived = False
-        self._store.save(self._get_state(), self._step, pinned=self._pinned)
-        raise SystemExit(self._exit_code)
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        signal.signal(signal.SIGTERM, self._old if self._old is not None else signal.SIG_DFL)
-        if self.arrived and kind is None:
-            self._leave()
-        elif self.arrived:
-            # Something else ends the training: the signal is for whoever comes next.
-            os.kill(os.getpid(), signal.SIGTERM)

@@ -349,10 +349,13 @@ void bind_pending_handling(nb::class_<PendingSaveObject>& type) {
             },
             nb::sig(
                 "def __await__(self) -> collections.abc.Generator[typing.Any, None, typing.Any]"))
-        .def("__repr__", [](const PendingSaveObject& p) {
-            return path_object("<penstock.PendingSave of " + p.save->name() + ", " +
-                               save_state_text(p) + ">");
-        });
+        .def(
+            "__repr__",
+            [](const PendingSaveObject& p) {
+                return path_object("<penstock.PendingSave of " + p.save->name() + ", " +
+                                   save_state_text(p) + ">");
+            },
+            nb::sig("def __repr__(self) -> str"));
 }
 
 void bind_pending_save(nb::module_& parent) {

@@ -257,13 +257,16 @@ void bind_checkpoint_info(nb::module_& parent) {
         .def_prop_ro(
             "problem", [](const CheckpointInfo& i) { return path_object(i.problem); },
             nb::sig("def problem(self) -> str"), "Empty, or why it cannot be used.")
-        .def("__repr__", [](const CheckpointInfo& i) {
-            return path_object(
-                fmt::format("<penstock.CheckpointInfo generation={} step={} {} in {} shards{}{}>",
-                            i.generation, i.step, base::format_bytes(i.tensor_bytes), i.shards,
-                            i.note.empty() ? "" : ", note: " + i.note,
-                            i.problem.empty() ? "" : ", problem: " + i.problem));
-        });
+        .def(
+            "__repr__",
+            [](const CheckpointInfo& i) {
+                return path_object(fmt::format(
+                    "<penstock.CheckpointInfo generation={} step={} {} in {} shards{}{}>",
+                    i.generation, i.step, base::format_bytes(i.tensor_bytes), i.shards,
+                    i.note.empty() ? "" : ", note: " + i.note,
+                    i.problem.empty() ? "" : ", problem: " + i.problem));
+            },
+            nb::sig("def __repr__(self) -> str"));
 }
 
 void bind_store(nb::module_& m) {

@@ -68,6 +68,7 @@ EngineObject::EngineObject(std::shared_ptr<Engine> made) : engine(std::move(made
 }
 
 EngineObject::~EngineObject() {
+    sweep_engines();
     engines().live.erase(this);
     if (engine && engine->stats().running != 0) {
         engines().dropped.push_back(std::move(engine));
@@ -251,6 +252,7 @@ void make_engine(EngineObject* self, nb::handle options_file, nb::handle backend
     set(options.inline_bytes_max, inline_bytes_max, "inline_bytes_max", "bytes");
     set(options.transfers_max, transfers_max, "transfers_max", "transfers");
     set(options.background_bytes, background_bytes, "background_bytes", "bytes");
+    sweep_engines();
     new (self) EngineObject(std::make_shared<Engine>(options));
 }
 

@@ -6,6 +6,7 @@
 #include "host_memory.hpp"
 #include "names.hpp"
 #include "without_gil.hpp"
+#include "writable.hpp"
 
 #include <penstock/memory.hpp>
 
@@ -228,6 +229,13 @@ void bind_memory(nb::module_& m) {
           "pinned: locked into RAM. Where the limit forbids it the buffer works all the same, "
           "`pinned` is False\n"
           "and `pinned_reason` says why. Raises MemoryError when there is not so much.");
+    m.def(
+        "why_not_writable",
+        [](std::uintptr_t address) {
+            return why_not_writable(reinterpret_cast<const void*>(address));
+        },
+        nb::arg("address"),
+        "Why the page of an address cannot be written; empty when it can, or nobody knows.");
     m.def(
         "as_bytes", as_bytes, nb::arg("tensor").none(),
         nb::sig("def as_bytes(tensor: typing.Any) -> Buffer"),

@@ -56,7 +56,5 @@ struct ManagedTensorVersioned {
 
 constexpr const char* kName = "dltensor";
 constexpr const char* kNameVersioned = "dltensor_versioned";
-constexpr const char* kUsedName = "used_dltensor";
-constexpr const char* kUsedNameVersioned = "used_dltensor_versioned";
 
 }  // namespace penstock::python::dlpack

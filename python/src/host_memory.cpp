@@ -3,6 +3,7 @@
 
 #include "dlpack_abi.hpp"
 #include "names.hpp"
+#include "writable.hpp"
 
 #include <nanobind/stl/string.h>
 
@@ -352,6 +353,12 @@ HostMemory borrow(nb::handle object, const std::string& argument, bool writable)
     HostMemory memory = borrow_any(object, argument);
     if (writable && memory.readonly) {
         raise_read_only(argument, object);
+    }
+    if (writable && memory.bytes != 0 && is_torch(object)) {  // all others say it themselves
+        if (const std::string reason = why_not_writable(memory.data); !reason.empty()) {
+            raise_value(argument + ": this " + type_text(object) + " cannot be written: " + reason +
+                        "; give tensor.clone() or torch.empty_like(tensor)");
+        }
     }
     return memory;
 }

@@ -199,3 +199,122 @@ def test_a_name_of_a_tied_tensor_reads_its_slice_only(store):
     before = penstock.default_engine().stats().bytes_read
     assert torch.equal(store.load(names={"z": slice(5, 6)})["z"], big[5:6])
     assert penstock.default_engine().stats().bytes_read - before < 2 << 20
+
+
+# ---- trouble that passes, and trouble that does not
+
+
+class Troubled:
+    """A store's core that cannot open one of its checkpoints a few times."""
+
+    def __init__(self, core, generation, number, times):
+        self._core, self._generation, self._number, self.times = core, generation, number, times
+
+    def __getattr__(self, name):
+        return getattr(self._core, name)
+
+    def _fails(self):
+        self.times -= 1
+        return self.times >= 0
+
+    def open(self, generation):
+        if generation == self._generation and self._fails():
+            raise penstock.Error("open: no", self._number, "open", "manifest")
+        return self._core.open(generation)
+
+
+def troubled(store, generation, number, times):
+    store._store = Troubled(store._store, generation, number, times)
+    return store._store
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+def test_what_the_machine_lacks_is_no_reason_for_an_older_one(store, number):
+    for step in (1, 2):
+        store.save({"step": step}, step=step)
+    core = troubled(store, 2, number, 1)
+    with pytest.raises(penstock.Error) as caught:
+        store.load()
+    assert caught.value.errno == number and core.times == 0
+    assert store.load() == {"step": 2}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_where_none_can_be_read_the_reason_is_raised(store, number):
+    """And not that there is none, which would be a reason to begin anew."""
+    store.save({"step": 1}, step=1)
+    troubled(store, 1, number, 100)
+    with pytest.warns(RuntimeWarning, match="passed over"), pytest.raises(penstock.Error) as caught:
+        store.load()
+    assert caught.value.errno == number and not isinstance(caught.value, FileNotFoundError)
+
+
+def test_an_older_one_is_taken_where_the_newest_cannot_be_read(store):
+    for step in (1, 2):
+        store.save({"step": step}, step=step)
+    troubled(store, 2, errno.EIO, 100)
+    with pytest.warns(RuntimeWarning, match="passed over"):
+        assert store.load() == {"step": 1}
+
+
+# ---- NumPy's arrays
+
+
+@pytest.mark.parametrize("form", ["store", "pt"])
+def test_arrays_of_numpy_are_filled_in_place(store, tmp_path, form):
+    np = pytest.importorskip("numpy")
+    saved = {"a": np.arange(4.0), "deep": [np.ones((2, 3), "i4"), 5], "t": torch.arange(3.0)}
+
+    def load(into):
+        return store.load(into=into) if form == "store" else penstock.load(tmp_path / "s.pt", into=into)
+
+    store.save(saved) if form == "store" else penstock.save(saved, tmp_path / "s.pt")
+    into = {"a": np.zeros(4), "deep": [np.zeros((2, 3), "i4"), 0], "t": torch.zeros(3)}
+    got = load(into)
+    assert got["a"] is into["a"] and got["deep"][0] is into["deep"][0] and got["deep"][1] == 5
+    assert (into["a"] == saved["a"]).all() and (into["deep"][0] == 1).all() and into["t"].tolist() == [0, 1, 2]
+    for wrong, error, words in (
+        ({**into, "a": np.zeros(7)}, ValueError, r"into\['a'\] is float64 of \[7\]"),
+        ({**into, "a": np.zeros(4, "f4")}, ValueError, "float32"),
+        ({**into, "zzz": np.zeros(4)}, KeyError, "zzz"),
+        ({**into, "a": np.broadcast_to(np.zeros(1), (4,))}, ValueError, "read-only"),
+    ):
+        into["t"].zero_()
+        with pytest.raises(error, match=words):
+            load(wrong)
+        assert into["t"].sum() == 0
+
+
+# ---- arguments
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda store: penstock.CheckpointStore(5), "CheckpointStore: folder"),
+        (lambda store: penstock.CheckpointStore("x", lock_wait_s="1"), "CheckpointStore: lock_wait_s"),
+        (lambda store: store.load(names=5), "load: names"),
+        (lambda store: store.load(names=[5]), "load: names: 5 is a int"),
+        (lambda store: store.save({}, metadata=5), "save: metadata"),
+        (lambda store: store.save({}, metadata={1: "x"}), "save: metadata"),
+        (lambda store: store.wait("x"), "wait: timeout"),
+        (lambda store: store.save_on_sigterm(5), "save_on_sigterm: get_state"),
+        (lambda store: store.save_on_sigterm(dict, exit_code="x"), "save_on_sigterm: exit_code"),
+        (lambda store: penstock.StepOverlap(store, [], dict), "StepOverlap: optimizer"),
+        (lambda store: penstock.StepOverlap(store, None, dict), "StepOverlap: optimizer"),
+        (lambda store: penstock.StepOverlap(5, sgd(), dict), "StepOverlap: store"),
+        (lambda store: penstock.StepOverlap(store, sgd(), 5), "StepOverlap: get_state"),
+        (lambda store: penstock.StepOverlap(store, sgd(), dict, every=1.5), "StepOverlap: every"),
+        (lambda store: penstock.save({}, "x.pt", shard_bytes="a"), "save: shard_bytes"),
+        (lambda store: penstock.load("x.pt", mmap=5), "load: mmap"),
+        (lambda store: penstock.load("x.pt", weights_only="no"), "load: weights_only"),
+        (lambda store: penstock.load("x.pt", names=5), "load: names"),
+    ],
+)
+def test_what_is_wrong_with_an_argument_is_told_at_the_call(store, call, words):
+    with pytest.raises(TypeError, match=words):
+        call(store)
+
+
+def sgd():
+    return torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)

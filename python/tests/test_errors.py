@@ -36,7 +36,7 @@ def test_a_folder(engine, tmp_path, verb):
 
 
 def test_a_missing_folder(engine, tmp_path):
-    with pytest.raises(FileNotFoundError, match="not its folder"):
+    with pytest.raises(FileNotFoundError, match="a folder is not"):
         engine.write(tmp_path / "no" / "file", b"x")
 
 

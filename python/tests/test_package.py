@@ -38,6 +38,8 @@ def test_typed_and_stubs():
     assert set(penstock.__all__) - in_python - defined == {"__version__"}
     (engine,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Engine")
     (read,) = (n for n in engine.body if isinstance(n, ast.FunctionDef) and n.name == "read")
+    (buffer,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Buffer")
+    assert "__buffer__" in {n.name for n in buffer.body if isinstance(n, ast.FunctionDef)}
     assert [a.arg for a in read.args.args] == ["self", "file", "into", "offset"]
     assert [a.arg for a in read.args.kwonlyargs] == ["allow_short", "stream", "priority", "block_bytes", "depth_limit"]
 
@@ -48,7 +50,8 @@ def test_stub_is_of_this_module():
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             for member in node.body:
-                if isinstance(member, ast.FunctionDef):
+                # The slot of the buffer protocol has this name in Python since 3.12.
+                if isinstance(member, ast.FunctionDef) and member.name != "__buffer__":
                     assert hasattr(getattr(_core, node.name), member.name), (node.name, member.name)
         elif isinstance(node, ast.FunctionDef):
             assert hasattr(_core, node.name)

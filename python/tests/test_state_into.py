@@ -266,3 +266,99 @@ def test_random_matrices_are_refused_exactly_where_they_share_memory(tmp_path):
             penstock.load(path, into=into)
             assert all(torch.equal(into[name], tensor) for name, tensor in state.items()), (round, views)
     assert refused > 20 and filled > 20
+
+
+# ---- what torch and the system know of their memory
+
+
+@pytest.fixture(params=[*SUFFIXES, "store"])
+def form(request, tmp_path):
+    """save(state), load(into) of each form."""
+    path = tmp_path / f"m.{request.param}"
+    if request.param != "store":
+        yield lambda state: penstock.save(state, path, shard_bytes=1), lambda into: penstock.load(path, into=into)
+        return
+    with penstock.CheckpointStore(path) as store:
+        yield store.save, lambda into: store.load(into=into)
+
+
+@pytest.mark.parametrize("of", ["all of it", "a view", "its data"])
+def test_autograd_knows_of_what_was_filled(form, of):
+    save, load = form
+    save({"w": torch.zeros(3), "v": torch.ones(2), "unused": torch.zeros(1)})
+    w, v, unused = (torch.full((n,), 5.0, requires_grad=True) for n in (3, 2, 1))
+    wrong, right = (w * w).sum(), (unused + 1).sum()
+    filled = {"all of it": w, "a view": w.detach().view(3), "its data": w[:]}[of]
+    load({"w": filled, "v": v, "unused": unused})
+    assert w.tolist() == [0, 0, 0] and v.tolist() == [1, 1]
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        wrong.backward()
+    right.backward()
+    (w * w + v.sum()).sum().backward()
+    assert w.grad.tolist() == [0, 0, 0] and v.grad.tolist() == [3, 3]
+
+
+def test_two_ways_to_one_memory_are_both_known_to_autograd(tmp_path):
+    weight = torch.ones(3)
+    penstock.save({"a": weight, "b": weight}, tmp_path / "m.pt")
+    a = torch.full((3,), 5.0, requires_grad=True)
+    b = torch.empty(0).set_(a.detach().untyped_storage(), 0, (3,), (1,)).requires_grad_()
+    of = {name: (tensor * tensor).sum() for name, tensor in (("a", a), ("b", b))}
+    penstock.load(tmp_path / "m.pt", into={"a": a, "b": b})
+    for loss in of.values():
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_tensors_of_inference_are_filled(form):
+    save, load = form
+    save({"w": torch.ones(3)})
+    with torch.inference_mode():
+        w = torch.zeros(3)
+    load({"w": w})
+    assert w.tolist() == [1, 1, 1]
+
+
+READ_ONLY = """
+    import mmap, sys
+    import numpy, penstock, torch
+
+    form, how = sys.argv[1:]
+    size = 3 * mmap.PAGESIZE
+    numpy.arange(size, dtype=numpy.uint8).tofile("data")
+    mapped = torch.from_numpy(numpy.memmap("data", dtype=numpy.uint8, mode="c" if how == "private" else "r"))
+    state = {"good": torch.ones(7), "bad": torch.full((size,), 9, dtype=torch.uint8)}
+    if how == "columns":
+        state["bad"], mapped = torch.full((16, 3), 9, dtype=torch.uint8), mapped[:64].view(16, 4)[:, :3]
+    into = {"good": torch.zeros(7), "bad": mapped}
+    if form == "store":
+        store = penstock.CheckpointStore("c")
+        store.save(state)
+        load = store.load
+    else:
+        penstock.save(state, "m." + form)
+        load = lambda into: penstock.load("m." + form, into=into)
+    try:
+        load(into=into)
+    except ValueError as error:
+        assert not into["good"].any(), "something was read"
+        print(error)
+    else:
+        assert torch.equal(into["bad"], state["bad"])
+        print("filled")
+"""
+
+
+@pytest.mark.parametrize("how", ["whole", "columns", "private"])
+@pytest.mark.parametrize("suffix", [*SUFFIXES, "store"])
+def test_memory_that_cannot_be_written_is_refused(script, suffix, how):
+    pytest.importorskip("numpy")
+    if suffix == "store" and how == "columns":
+        pytest.skip("a store fills what lies as it was saved")
+    child = script(READ_ONLY, suffix, how)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+    if how == "private":
+        assert out == "filled\n"
+    else:
+        assert "into['bad'] cannot be written: its memory is read-only" in out and "nothing was read" in out

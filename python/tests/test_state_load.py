@@ -426,6 +426,20 @@ def test_claims_of_a_file_cost_no_memory(tmp_path):
             penstock.inspect(path)
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_a_pattern_means_has_the_order_of_the_file(tmp_path, suffix):
+    path = tmp_path / f"m.{suffix}"
+    state = {f"layer.{i * 37 % 64}": torch.full((5,), float(i)) for i in range(64)}
+    penstock.save(state, path, shard_bytes=200)
+    for names in ("layer.*", ["*.1*", "layer.*"], {"layer.*": None}, {"layer.*": slice(1, 3)}):
+        assert list(penstock.load(path, names=names)) == list(state)
+    found = penstock.load(path, names={"layer.3*": 0, "layer.7": None, "*": slice(2)})
+    first = [name for name in state if name.startswith("layer.3")]
+    rest = [name for name in state if name not in first and name != "layer.7"]
+    assert list(found) == [*first, "layer.7", *rest]
+    assert all(tensor.shape == (2,) for tensor in found.values()), "the last that means a tensor says what of it"
+
+
 def test_an_index_that_lies_is_an_error(tmp_path):
     path = saved(tmp_path, "safetensors.index.json")
     index = json.loads(path.read_text())

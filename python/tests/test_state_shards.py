@@ -3,14 +3,18 @@
 
 import json
 import os
+import pathlib
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import penstock
 import pytest
+from penstock import _load
 
 torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -239,3 +243,192 @@ def test_room_for_all_shards_is_asked_for_first(tmp_path, monkeypatch):
     assert f"{need - 12288} bytes are missing" in str(caught.value) and need >= 24_000
     assert sorted(os.listdir(tmp_path)) == before
     same(path, 1.0)
+
+
+# ---- loaded while it is saved
+
+
+def seen(info):
+    data = pathlib.Path(info.path).read_bytes()[info.offset : info.offset + info.nbytes]
+    return torch.frombuffer(bytearray(data), dtype=torch.float32)
+
+
+VERBS = {
+    "load": lambda path: penstock.load(path),
+    "mmap": lambda path: penstock.load(path, mmap=True),
+    "names": lambda path: penstock.load(path, names={"layer.*": slice(1, 5)}),
+    "into": lambda path: penstock.load(path, into=weights(-1.0)),
+    "inspect": lambda path: {info.name: seen(info) for info in penstock.inspect(path)},
+}
+
+
+def saved_as(found):
+    """Which save all of it is of."""
+    values = {float((tensor - i)[k]) for i, tensor in enumerate(found.values()) for k in (0, -1)}
+    assert list(found) == list(weights()) and len(values) == 1, f"of several saves: {values}"
+    return values.pop()
+
+
+def few_descriptors(monkeypatch):
+    """None are left to keep all shards open."""
+    real = resource.getrlimit
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (8, 8) if what == resource.RLIMIT_NOFILE else real(what))
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_is_loaded_is_of_one_save_whenever_others_come(tmp_path, monkeypatch, verb, few):
+    """Two saves, of which the second takes the names of the shards that are read, before the k-th opening of a file."""
+    if few:
+        few_descriptors(monkeypatch)
+    real = _load.opened
+    for k in range(9):
+        path = tmp_path / str(k) / INDEX
+        path.parent.mkdir()
+        save(path, 1.0)
+        count = iter(range(1000))
+
+        def opened(f, verb, path=path, count=count, k=k):
+            if next(count) == k:
+                save(path, 2.0)
+                save(path, 3.0)
+            return real(f, verb)
+
+        monkeypatch.setattr(_load, "opened", opened)
+        value = saved_as(VERBS[verb](path))
+        monkeypatch.setattr(_load, "opened", real)
+        assert value in (1.0, 3.0)
+
+
+def test_what_is_inspected_is_of_one_save_too(tmp_path, monkeypatch):
+    path = tmp_path / INDEX
+    save(path, 1.0)
+    real, count = _load.opened, iter(range(1000))
+
+    def opened(f, verb):
+        if next(count) == 1:
+            for _ in range(2):  # the shards have the same names then
+                penstock.save({name: t[:500] for name, t in weights().items()}, path, shard_bytes=4000)
+        return real(f, verb)
+
+    monkeypatch.setattr(_load, "opened", opened)
+    assert {info.shape for info in penstock.inspect(path)} == {(500,)}
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("into", [False, True])
+@pytest.mark.parametrize("saves", [1, 2, 3])
+def test_saves_in_the_middle_of_the_reading_leave_one_state(tmp_path, monkeypatch, into, few, saves):
+    if few:
+        few_descriptors(monkeypatch)
+    path = tmp_path / INDEX
+    save(path, 1.0)
+    done = []
+
+    def progress(bytes_done, total):
+        if not done and bytes_done > 9000:
+            done.append(bytes_done)
+            for i in range(saves):
+                save(path, 2.0 + i)
+
+    value = saved_as(penstock.load(path, into=weights(-1.0) if into else None, progress=progress))
+    assert done and value in (1.0, 1.0 + saves)
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("verb", ["load", "into", "inspect"])
+def test_an_index_that_is_saved_again_and_again_is_an_error_that_says_so(tmp_path, monkeypatch, verb, few):
+    if few:
+        few_descriptors(monkeypatch)
+    path = tmp_path / INDEX
+    save(path, 1.0)
+    real, count = _load.opened, iter(range(1000))
+
+    def opened(f, verb):
+        save(path, float(next(count)))
+        return real(f, verb)
+
+    monkeypatch.setattr(_load, "opened", opened)
+    with pytest.raises(penstock.Damaged, match=f"(load|inspect): '{path}': .*saved anew.*again when") as caught:
+        VERBS[verb](path)
+    assert caught.value.path == str(path)
+    monkeypatch.setattr(_load, "opened", real)
+    assert saved_as(VERBS[verb](path)) >= 1.0
+
+
+def test_loads_beside_a_writer_have_a_state_each(tmp_path):
+    path = tmp_path / INDEX
+    save(path, 0.0)
+    stop = threading.Event()
+
+    def write():
+        value = 0.0
+        while not stop.is_set():
+            value += 10.0
+            save(path, value)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        found = [saved_as(penstock.load(path)) for _ in range(150)]
+    finally:
+        stop.set()
+        writer.join()
+    assert found == sorted(found) and len(set(found)) > 1
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_a_shard_that_is_lost_is_named(tmp_path, monkeypatch, few):
+    if few:
+        few_descriptors(monkeypatch)
+    path = tmp_path / INDEX
+    save(path, 1.0)
+    lost = sorted(shards_of(path))[1]
+    os.unlink(tmp_path / lost)
+    for verb in ("load", "mmap", "into", "inspect"):
+        with pytest.raises(FileNotFoundError, match=lost):
+            VERBS[verb](path)
+
+
+def test_more_shards_than_files_may_be_open_are_loaded(tmp_path, script):
+    penstock.save({f"t{i}": torch.full((4,), float(i)) for i in range(150)}, tmp_path / INDEX, shard_bytes=1)
+    text = f"""
+        import os, resource
+        import penstock, torch
+
+        open_ones = len(os.listdir("/proc/self/fd"))
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        for room in (30, 60, 155, 170, 310, 590, 610, 700):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (open_ones + room, most))
+            into = {{f"t{{i}}": torch.zeros(4) for i in range(150)}}
+            for found in (penstock.load("{INDEX}"), penstock.load("{INDEX}", into=into)):
+                assert [float(t[3]) for t in found.values()] == list(range(150))
+            assert len(penstock.inspect("{INDEX}")) == 150
+    """
+    child = script(text)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+
+
+def test_a_load_leaves_no_file_open(tmp_path):
+    path = tmp_path / INDEX
+    save(path, 1.0)
+    penstock.load(path)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        penstock.load(path)
+    with pytest.raises(KeyError):
+        penstock.load(path, into={**weights(), "more": torch.zeros(1)})
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_many_tensors_of_a_shard_cost_no_more_than_those_of_a_file(tmp_path):
+    state = {f"t{i}": torch.full((1,), float(i)) for i in range(8000)}
+    took = {}
+    for name in ("m.safetensors", INDEX):
+        penstock.save(state, tmp_path / name)
+        start = time.perf_counter()
+        found = penstock.load(tmp_path / name)
+        took[name] = time.perf_counter() - start
+        assert list(found) == list(state)
+    assert took[INDEX] < 4 * took["m.safetensors"] + 0.5, took

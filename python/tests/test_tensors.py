@@ -285,6 +285,29 @@ def test_a_tensor_whose_storage_shrank_is_refused(engine, tmp_path, bytes_left):
     assert engine.read(tmp_path / "file", empty) == 0
 
 
+def test_a_tensor_that_is_mapped_to_be_read_is_refused(run_script):
+    out = run_script(
+        """
+        import numpy, penstock, torch
+        open("source", "wb").write(b"s" * 100_000)
+        open("mapped", "wb").write(bytes(100_000))
+        mapped = torch.from_numpy(numpy.memmap("mapped", "u1", "r"))
+        for size in (1, 511, 4096, 100_000):
+            for call in (penstock.read, penstock.read_async):
+                try:
+                    call("source", mapped[:size])
+                except ValueError as error:
+                    assert "into: this torch.Tensor cannot be written" in str(error), error
+                else:
+                    raise SystemExit("it was taken")
+        assert penstock.write("copy", mapped) == 100_000
+        own = torch.from_numpy(numpy.memmap("mapped", "u1", "r+"))
+        assert penstock.read("source", own) == 100_000 and own.sum() == 100_000 * ord("s")
+        """
+    )
+    assert out == ""
+
+
 @pytest.mark.parametrize("make", [lambda: b"hello", lambda: numpy.frombuffer(b"hello", "u1")])
 def test_torch_has_no_tensors_on_read_only_memory(make):
     memory = make()

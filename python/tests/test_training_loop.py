@@ -77,7 +77,43 @@ def test_the_old_handler_of_sigterm_comes_back(store):
         signal.signal(signal.SIGTERM, before)
 
 
+def test_sigterm_again_during_the_last_save_says_nothing_new(run_script):
+    out = run_script(
+        """
+        import os, penstock, signal
+        store = penstock.CheckpointStore("c")
+
+        def state():
+            os.kill(os.getpid(), signal.SIGTERM)
+            return {"x": 1}
+
+        try:
+            with store.save_on_sigterm(state, exit_code=0) as guard:
+                os.kill(os.getpid(), signal.SIGTERM)
+                guard.step_end(3)
+        finally:
+            print(store.load(), store.latest().step)
+        """
+    )
+    assert out == "{'x': 1} 3\n"
+
+
 # ---- in every step
+
+
+def test_step_overlap_goes_on_where_memory_is_short(store, monkeypatch):
+    _, optimizer, state, run = loop(3)
+
+    def begin(*_):
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(store, "_begin", begin)
+    with (
+        pytest.warns(RuntimeWarning, match="training goes on"),
+        penstock.StepOverlap(store, optimizer, state) as overlap,
+    ):
+        run()
+    assert (overlap.failures, overlap.saves) == (3, 0)
 
 
 def loop(steps, *, on_step=None):

@@ -89,6 +89,10 @@ namespace {
 // Rows whose place does not fit in 64 bits: their extents would lie somewhere else.
 void check_rows(const TransferRequest& request) {
     const Rows& rows = *request.rows;
+    if (!request.extents.empty()) {
+        raise(base::error(ErrorCode::kInvalidArgument, request.write ? "write" : "read",
+                          "it has extents and rows as well; give it extents or rows"));
+    }
     for (const std::uint64_t id : rows.ids) {
         std::uint64_t offset = 0;
         if (__builtin_mul_overflow(id, rows.stride_bytes, &offset) ||

@@ -132,7 +132,8 @@ FileStatus FileSystem::status(const std::string& path) const {
             .links = status.links,
             .device_major = status.device.major,
             .device_minor = status.device.minor,
-            .mode = status.mode};
+            .mode = status.mode,
+            .modified_ns = status.modified_ns};
 }
 
 std::string FileSystem::resolve(const std::string& path) const {
@@ -141,6 +142,14 @@ std::string FileSystem::resolve(const std::string& path) const {
 
 void FileSystem::take_attributes(const std::string& from, const File& to) const {
     unwrap(impl_->take_attributes(from, opened(to.handle())));
+}
+
+void FileSystem::set_modified(const std::string& path, std::int64_t since_1970_ns) const {
+    unwrap(impl_->set_modified(path, since_1970_ns));
+}
+
+bool FileLock::held() const noexcept {
+    return lock_ != nullptr && lock_->is_named();
 }
 
 FileLock FileSystem::lock(const std::string& path) const {

@@ -14,7 +14,7 @@ namespace {
 std::string_view usual_cure(int system_errno) {
     switch (system_errno) {
         case ENOENT:
-            return "check the path; writing creates the file but not its folder";
+            return "check the path: a file is made by writing to it, a folder is not";
         case EACCES:
         case EPERM:
             return "check the permissions of the file and of its folders";

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/checksum.hpp"
 
+#include "base/start_threads.hpp"
+
 // Tensors come from memory, not from a cache: with the 384 bytes ahead that XXH3 fetches by itself
 // a core sums 5 GB/s of them, with 2 KiB 8 (and from a cache 17 either way).
 #define XXH_PREFETCH_DIST 2048
@@ -51,9 +53,7 @@ void content_hashes(std::span<const std::span<const std::byte>> pieces,
         threads = 1;
     }
     std::vector<std::jthread> others;
-    for (std::size_t i = 1; i < threads; ++i) {
-        others.emplace_back(work);
-    }
+    base::start_threads(others, threads == 0 ? 0 : threads - 1, work);
     work();
 }
 

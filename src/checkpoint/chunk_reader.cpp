@@ -3,7 +3,9 @@
 
 #include "base/align.hpp"
 #include "base/raise.hpp"
+#include "base/start_threads.hpp"
 #include "checkpoint/checksum.hpp"
+#include "checkpoint/finding.hpp"
 #include "checkpoint/when_room.hpp"
 #include "format/fault.hpp"
 
@@ -110,9 +112,7 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
     cut(std::move(pieces));
     if (verify_ && total >= kBytesForHelpers) {
         const unsigned threads = std::min(std::thread::hardware_concurrency(), kThreadsMax);
-        for (unsigned i = 1; i < threads; ++i) {
-            helpers_.emplace_back([this] { help(); });
-        }
+        base::start_threads(helpers_, std::max(1U, threads) - 1, [this] { help(); });
     }
     for (bool more = true; more;) {
         more = false;
@@ -249,6 +249,9 @@ void ChunkReader::check_one_by_one(Batch& batch) {
                                chunk.bytes().first(piece.bytes), in_file(piece));
                 check_piece(piece, chunk.data());
             } catch (const Error& error) {
+                if (!is_finding(error)) {
+                    throw;
+                }
                 found({piece.part, piece.offset, piece.bytes, error.what()});
             }
             progress_.tick();

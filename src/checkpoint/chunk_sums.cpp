@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/chunk_sums.hpp"
 
+#include "base/start_threads.hpp"
 #include "checkpoint/checksum.hpp"
 
 #include <algorithm>
@@ -98,9 +99,7 @@ std::vector<bool> ChunkSums::compare(std::span<const Slice* const> before,
     {
         std::vector<std::jthread> others;
         const unsigned cores = bytes < kBytesForThreads ? 1 : std::thread::hardware_concurrency();
-        for (unsigned i = 1; i < cores; ++i) {
-            others.emplace_back(work, false);
-        }
+        base::start_threads(others, std::max(1U, cores) - 1, [&work] { work(false); });
         try {
             work(true);
         } catch (...) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/copy_threads.hpp"
 
+#include "base/start_threads.hpp"
+
 #include <algorithm>
 #include <cstring>
 
@@ -41,9 +43,7 @@ void CopyThreads::run(std::size_t count, const std::function<void(std::size_t)>&
     }
     {
         const std::lock_guard<std::mutex> guard(mutex_);
-        while (others_.size() + 1 < threads_) {
-            others_.emplace_back([this] { loop(); });
-        }
+        base::start_threads(others_, threads_ - 1, [this] { loop(); });
         work_ = &work;
         count_ = count;
         next_.store(0, std::memory_order_relaxed);

@@ -18,7 +18,7 @@ namespace penstock::checkpoint {
 class CopyThreads {
 public:
     /// `threads`: working at once, the caller's included; 0: one a core, 16 at most. They start
-    /// with the first run() that has something for them.
+    /// with the first run() that has something for them, as many as the system gives.
     explicit CopyThreads(unsigned threads = 0);
     CopyThreads(const CopyThreads&) = delete;
     CopyThreads& operator=(const CopyThreads&) = delete;

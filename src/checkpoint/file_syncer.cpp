@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/file_syncer.hpp"
 
+#include "base/start_threads.hpp"
+
 #include <utility>
 
 namespace penstock::checkpoint {
@@ -18,9 +20,7 @@ FileSyncer::~FileSyncer() {
 }
 
 void FileSyncer::use_threads(std::size_t count) {
-    while (threads_.size() < count) {
-        threads_.emplace_back([this] { work(); });
-    }
+    base::start_threads(threads_, count, [this] { work(); });
 }
 
 void FileSyncer::add(File file) {

@@ -23,7 +23,7 @@ public:
     /// Drops what is not begun.
     ~FileSyncer();
 
-    /// From the next add() on; at least this many.
+    /// From the next add() on; at least this many, or as many as the system gives.
     void use_threads(std::size_t count);
     /// Nobody else writes to the file any more. Data and size only; names are the folder's. Throws
     /// what an earlier one met.

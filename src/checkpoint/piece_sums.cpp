@@ -3,6 +3,7 @@
 
 #include "base/align.hpp"
 #include "base/futex.hpp"
+#include "base/start_threads.hpp"
 
 #include <algorithm>
 
@@ -46,9 +47,7 @@ PieceSums::PieceSums(const FileImage& image, std::uint64_t until)
     }
     let(until);
     const unsigned cores = std::max(2U, std::thread::hardware_concurrency());
-    for (unsigned i = 0; i < std::min(cores - 1, kThreadsMax); ++i) {
-        threads_.emplace_back([this] { work(); });
-    }
+    base::start_threads(threads_, std::min(cores - 1, kThreadsMax), [this] { work(); });
 }
 
 PieceSums::~PieceSums() {
@@ -80,22 +79,25 @@ bool PieceSums::await_turn(std::size_t task) {
 }
 
 void PieceSums::work() {
-    const std::uint64_t piece_bytes = image_.piece_bytes();
     while (true) {
         const std::size_t i = next_.fetch_add(1, std::memory_order_relaxed);
         if (i >= tasks_.size() || !await_turn(i)) {
             return;
         }
-        const Task task = tasks_[i];
-        const FileImage::Payload payload = image_.payloads()[task.payload];
-        const std::uint64_t begin = task.piece * piece_bytes;
-        const std::uint64_t bytes = std::min(piece_bytes, payload.size() - begin);
-        sums_[first_[task.payload] + task.piece] = image_.hash(payload.subspan(begin, bytes));
-        if (left_[task.payload].fetch_sub(1, std::memory_order_acq_rel) == 1) {
-            finished_.fetch_add(1);
-            if (waiters_.load() != 0) {
-                base::futex_wake_all(finished_);
-            }
+        sum(tasks_[i]);
+    }
+}
+
+void PieceSums::sum(const Task& task) {
+    const std::uint64_t piece_bytes = image_.piece_bytes();
+    const FileImage::Payload payload = image_.payloads()[task.payload];
+    const std::uint64_t begin = task.piece * piece_bytes;
+    const std::uint64_t bytes = std::min(piece_bytes, payload.size() - begin);
+    sums_[first_[task.payload] + task.piece] = image_.hash(payload.subspan(begin, bytes));
+    if (left_[task.payload].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        finished_.fetch_add(1);
+        if (waiters_.load() != 0) {
+            base::futex_wake_all(finished_);
         }
     }
 }
@@ -103,6 +105,13 @@ void PieceSums::work() {
 bool PieceSums::await(std::size_t payload, std::chrono::nanoseconds timeout) {
     const auto until = std::chrono::steady_clock::now() + timeout;
     const auto done = [&] { return left_[payload].load(std::memory_order_acquire) == 0; };
+    // No thread could be had: whoever waits does it, up to what is waited for.
+    while (threads_.empty() && !done()) {
+        sum(tasks_[next_.fetch_add(1, std::memory_order_relaxed)]);
+        if (std::chrono::steady_clock::now() >= until) {
+            return done();
+        }
+    }
     if (done()) {
         return true;
     }

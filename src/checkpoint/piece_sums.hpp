@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sums of a file's payloads, computed on other cores in the order of the file, while somebody
-// writes it. What is small is summed at once, on the caller's thread.
+// writes it. What is small is summed at once, on the caller's thread; where the system gives no
+// threads, so is the rest, as it is waited for.
 //
 // Whoever writes may set the pace. Sums are made several times as fast as a device writes, and all
 // of them at the beginning would take the cores, just then, from what brings the first bytes to the
@@ -45,6 +46,7 @@ private:
         std::uint64_t offset;  ///< in the file
     };
     void work();
+    void sum(const Task& task);
     bool await_turn(std::size_t task);
 
     const FileImage& image_;

@@ -2,6 +2,7 @@
 #include "checkpoint/read_helpers.hpp"
 
 #include "base/align.hpp"
+#include "base/start_threads.hpp"
 #include "checkpoint/checksum.hpp"
 #include "format/crc32.hpp"
 
@@ -52,9 +53,7 @@ ReadHelpers::ReadHelpers(std::span<const Wanted> wanted, ReadSteps& steps, bool 
     }
     if (threads) {
         const unsigned cores = std::max(2U, std::thread::hardware_concurrency());
-        for (unsigned i = 0; i < std::min(cores - 1, kThreadsMax); ++i) {
-            threads_.emplace_back([this] { work(); });
-        }
+        base::start_threads(threads_, std::min(cores - 1, kThreadsMax), [this] { work(); });
     }
 }
 
@@ -97,11 +96,15 @@ void ReadHelpers::arrived(std::size_t steps) {
 }
 
 bool ReadHelpers::await_sums(std::chrono::nanoseconds timeout) {
-    if (threads_.empty()) {
-        for (; next_ < ready_; ++next_) {
-            sum(steps_.pieces[next_]);
+    if (threads_.empty()) {  // there is little to do, or none could be had
+        const auto until = std::chrono::steady_clock::now() + timeout;
+        while (next_ < ready_) {
+            sum(steps_.pieces[next_++]);
+            if (std::chrono::steady_clock::now() >= until) {
+                break;
+            }
         }
-        return true;
+        return next_ == ready_;
     }
     std::unique_lock lock(mutex_);
     return done_.wait_for(lock, timeout, [&] { return summed_ == ready_; });

@@ -5,6 +5,7 @@
 #include "base/raise.hpp"
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/chunk_reader.hpp"
+#include "checkpoint/finding.hpp"
 #include "checkpoint/stock_index.hpp"
 #include "checkpoint/store_folder.hpp"
 #include "checkpoint/when_room.hpp"
@@ -18,6 +19,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <unordered_map>
 #include <utility>
 
@@ -27,6 +29,7 @@ namespace {
 
 using checkpoint::BadChunks;
 using checkpoint::ChunkReader;
+using checkpoint::is_finding;
 using checkpoint::Manifest;
 using checkpoint::ProgressClock;
 using checkpoint::Shard;
@@ -198,6 +201,9 @@ void Checkpoint::Impl::verify_header(std::uint32_t number,
                                 "one)"});
         }
     } catch (const Error& error) {
+        if (!is_finding(error)) {
+            throw;
+        }
         problems.push_back({shards.path(number), "", kNoOffset, error.what()});
     }
 }
@@ -228,6 +234,9 @@ void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
                                 "than were saved"});
         }
     } catch (const Error& error) {
+        if (!is_finding(error)) {
+            throw;
+        }
         problems.push_back({name, "", kNoOffset,
                             fmt::format("stock readers cannot use the index: {}", error.what())});
     }

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace penstock::checkpoint {
 
@@ -81,9 +82,8 @@ Replacement::Replacement(FileSystem files, const std::string& path)
     const std::string name = target_.substr(slash + 1);
     const bool replaces = is_there(files_, target_);
     collect_abandoned(name);
-    take_name(name);
-    pending_ = true;
     try {
+        take_name(name);
         file_ = files_.open(temporary_, {.access = Access::kWrite, .create = true});
         if (replaces) {
             files_.take_attributes(target_, file_);
@@ -105,10 +105,12 @@ void Replacement::take_name(const std::string& name) {
     for (int i = 0; i < kNamesMax; ++i) {
         temporary_ = fmt::format("{}/{}{:016x}{}", folder_ == "/" ? "" : folder_, prefix_of(name),
                                  base::random_bits(), kSuffix);
+        pending_ = true;  // locking may make the file and fail all the same
         if (auto lock = lock_if_possible(files_, temporary_)) {
             lock_ = std::move(*lock);
             return;
         }
+        pending_ = false;
     }
     base::raise(base::system_error(
         EWOULDBLOCK, "open", temporary_, kNoOffset,
@@ -119,9 +121,10 @@ void Replacement::take_name(const std::string& name) {
 
 // Of saves of the same file that were killed: nobody holds their locks. A courtesy, so errors do
 // not stop the save.
-void Replacement::collect_abandoned(const std::string& name) const noexcept {
+void Replacement::collect_abandoned(const std::string& name) noexcept {
     try {
-        for (const std::string& other : files_.list(folder_)) {
+        const std::vector<std::string> others = files_.list(folder_);
+        for (const std::string& other : others) {
             if (!is_temporary(other, prefix_of(name))) {
                 continue;
             }
@@ -132,7 +135,9 @@ void Replacement::collect_abandoned(const std::string& name) const noexcept {
             } catch (const Error&) {  // somebody writes it, or it may not be removed
             }
         }
-    } catch (const std::exception&) {  // a folder that may not be listed
+    } catch (const Error& error) {
+        may_list_ = error.system_errno() != EACCES;
+    } catch (const std::exception&) {  // no memory
     }
 }
 
@@ -149,10 +154,27 @@ void Replacement::give_up() noexcept {
 
 void Replacement::commit() {
     file_.sync_data();
-    file_.close();
+    if (may_list_) {
+        file_.close();
+    }
     files_.rename(temporary_, target_);
     pending_ = false;
-    files_.sync_folder(folder_);
+    try {
+        if (may_list_) {
+            files_.sync_folder(folder_);
+        } else {
+            // Who may not list a folder cannot open it either. The file, which still is open, has
+            // another way for its name; closing has nothing left that it could lose.
+            file_.sync();
+            file_.close();
+        }
+    } catch (const Error& error) {
+        throw Error(error.reason(), error.system_errno(), error.operation(), error.path(),
+                    error.offset(),
+                    fmt::format("{}. '{}' is the new file already, but after a power cut the old "
+                                "one, or none, may be there; save it again",
+                                error.what(), target_));
+    }
 }
 
 }  // namespace penstock::checkpoint

@@ -30,13 +30,13 @@ public:
     [[nodiscard]] File& file() { return file_; }
     [[nodiscard]] const std::string& temporary() const { return temporary_; }
     [[nodiscard]] const std::string& target() const { return target_; }
-    /// Throws Error. Then the target is as it was, but for an error of the folder's sync: the new
-    /// file is there, and whether it survives a power cut is not known.
+    /// Throws Error. Then the target is as it was, but for an error of the folder's sync, which
+    /// says so: the new file is there, and whether it survives a power cut is not known.
     void commit();
 
 private:
     void take_name(const std::string& name);
-    void collect_abandoned(const std::string& name) const noexcept;
+    void collect_abandoned(const std::string& name) noexcept;
     void give_up() noexcept;
 
     FileSystem files_;
@@ -45,7 +45,8 @@ private:
     std::string temporary_;
     FileLock lock_;
     File file_;
-    bool pending_ = false;
+    bool may_list_ = true;  // the folder
+    bool pending_ = false;  // there may be a temporary file
 };
 
 }  // namespace penstock::checkpoint

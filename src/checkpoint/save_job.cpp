@@ -7,6 +7,7 @@
 #include "checkpoint/hex.hpp"
 #include "checkpoint/placement.hpp"
 #include "checkpoint/removal.hpp"
+#include "checkpoint/shard_time.hpp"
 #include "checkpoint/state_check.hpp"
 #include "checkpoint/stock_index.hpp"
 #include "checkpoint/store_folder.hpp"
@@ -229,7 +230,25 @@ void SaveJob::write_files() {
         write_metadata();
     }
     writer_->finish();
+    set_times();
     progress_.tick(true);
+}
+
+// After the last write, which has a time of its own. Where it cannot be set, or goes with a power
+// cut, the next save writes what it might have linked.
+void SaveJob::set_times() {
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+        const Part& part = parts_[i];
+        if (part.plan.linked != kNoShard) {
+            continue;
+        }
+        try {
+            context_.files.set_modified(join(shard_folder(part.folder), part.file),
+                                        time_of(manifest_.shards[i], manifest_.saved_unix_ns));
+        } catch (const Error&) {
+            return;
+        }
+    }
 }
 
 void SaveJob::name_folders() {

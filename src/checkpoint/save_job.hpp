@@ -6,7 +6,8 @@
 //   3. is there room? Nothing is written before that is known
 //   4. shards, each preallocated, written, made durable; sums, index and manifest are made
 //      meanwhile and written behind them, as durable
-//   5. the folders' names durable; rename to the name that readers look for; its parent durable
+//   5. the shards' times set; the folders' names durable; rename to the name that readers look for;
+//      its parent durable
 //
 // In which order the files of 4 become durable is of no account: nobody looks for them before 5.
 // Whatever fails before the end of 5: everything is taken away, and what was there before stays.
@@ -46,6 +47,7 @@ struct SaveContext {
 struct LastCheckpoint {
     Manifest manifest;
     std::string path;
+    std::uint64_t hash = 0;  ///< content_hash() of its manifest's text
 };
 
 class SaveJob {
@@ -78,7 +80,8 @@ private:
 
     void find_before();
     void plan();
-    [[nodiscard]] bool is_linkable(const Shard& shard, std::uint32_t& folder) const;
+    [[nodiscard]] bool is_linkable(const Shard& shard, std::uint32_t& folder,
+                                   std::string& edited) const;
     void lay_out(Part& part);
     void draft_manifest();
     void check_draft() const;
@@ -91,6 +94,7 @@ private:
     void place();
     [[nodiscard]] std::uint64_t metadata_bytes() const;
     void write_files();
+    void set_times();
     void name_folders();
     void fill_sums();
     void render_texts();

@@ -6,6 +6,7 @@
 #include "checkpoint/hex.hpp"
 #include "checkpoint/manifest_check.hpp"
 #include "checkpoint/save_job.hpp"
+#include "checkpoint/shard_time.hpp"
 #include "checkpoint/store_folder.hpp"
 
 #include <fmt/format.h>
@@ -66,8 +67,9 @@ void SaveJob::find_before() {
     }
 }
 
-// There with its size, in a folder that this store has.
-bool SaveJob::is_linkable(const Shard& shard, std::uint32_t& folder) const {
+// There with its size, in a folder that this store has, and nobody wrote to it since. `edited`: its
+// path, where somebody did.
+bool SaveJob::is_linkable(const Shard& shard, std::uint32_t& folder, std::string& edited) const {
     const std::string path = shard_path(last_.manifest, shard, last_.path);
     folder = 0;
     if (shard.folder != 0) {
@@ -81,7 +83,11 @@ bool SaveJob::is_linkable(const Shard& shard, std::uint32_t& folder) const {
     }
     try {
         const FileStatus status = context_.files.status(path);
-        return status.kind == FileKind::kFile && status.bytes == shard.bytes;
+        if (status.kind != FileKind::kFile || status.bytes != shard.bytes) {
+            return false;
+        }
+        edited = has_its_time(shard, status) ? "" : path;
+        return edited.empty();
     } catch (const Error&) {
         return false;  // then it is written
     }
@@ -90,9 +96,10 @@ bool SaveJob::is_linkable(const Shard& shard, std::uint32_t& folder) const {
 void SaveJob::plan() {
     std::vector<ShardHistory> shards(last_.path.empty() ? 0 : last_.manifest.shards.size());
     std::vector<std::uint32_t> folders(shards.size(), 0);
+    std::vector<std::string> edited(shards.size());
     const bool known = std::any_of(before_.begin(), before_.end(), [](auto* s) { return s; });
     for (std::size_t s = 0; s < shards.size(); ++s) {
-        shards[s].linkable = known && is_linkable(last_.manifest.shards[s], folders[s]);
+        shards[s].linkable = known && is_linkable(last_.manifest.shards[s], folders[s], edited[s]);
     }
     for (const Tensor& tensor : last_.manifest.tensors) {
         for (const Slice& slice : tensor.slices) {
@@ -108,6 +115,14 @@ void SaveJob::plan() {
         if (before_[i] != nullptr) {
             tensors[i].shard = before_[i]->shard;
             tensors[i].changed_before = before_[i]->changed;
+            if (const std::string& path = edited[before_[i]->shard];
+                !changed_[i] && !path.empty() && note_.empty()) {
+                note_ = fmt::format(
+                    "unchanged tensors were written again, for another program wrote to {} since, "
+                    "or copied it without its time of modification; 'penstock checkpoint verify' "
+                    "tells whether that damaged it",
+                    path);
+            }
         }
     }
     std::uint64_t shard_bytes = std::max<std::uint64_t>(context_.options.shard_bytes, 1);

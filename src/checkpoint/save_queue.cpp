@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,6 +22,18 @@ namespace {
 std::exception_ptr cancelled(const std::string& name) {
     return std::make_exception_ptr(
         Error(ErrorCode::kCancelled, 0, "save", name, kNoOffset, "the save was cancelled"));
+}
+
+// The one thread that cannot be gone without: the work may wait for what its caller does next.
+std::thread thread_of(const std::function<void()>& loop) {
+    try {
+        return std::thread(loop);
+    } catch (const std::system_error& error) {
+        base::raise(base::system_error(
+            error.code().value(), "start thread", "", kNoOffset,
+            "the save has not begun, for it needs a thread; raise the limit on threads (ulimit -u, "
+            "or pids.max of the cgroup), or save without save_async"));
+    }
 }
 
 }  // namespace
@@ -187,7 +200,7 @@ std::shared_ptr<PendingSave> SaveQueue::add(Work work, std::string name, bool st
     {
         const std::lock_guard<std::mutex> guard(own.mutex);
         if (!own.thread.joinable()) {
-            own.thread = std::thread([&own] { own.loop(); });
+            own.thread = thread_of([&own] { own.loop(); });
         }
         own.entries.push_back({std::move(work), save});
     }

@@ -83,7 +83,8 @@ public:
     SaveQueue& operator=(const SaveQueue&) = delete;
     ~SaveQueue();
 
-    /// `staged`: the work does not need the caller's tensors.
+    /// `staged`: the work does not need the caller's tensors. Throws Error where the system gives
+    /// no thread; then nothing was added.
     std::shared_ptr<PendingSave> add(Work work, std::string name, bool staged);
     /// Everything that was added is done; false when the time is over.
     [[nodiscard]] bool wait_idle(std::chrono::nanoseconds timeout);

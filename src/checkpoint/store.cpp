@@ -87,27 +87,35 @@ struct CheckpointStore::Impl {
 
     [[nodiscard]] checkpoint::Remover remover() const { return {files, folders}; }
 
-    // Makes the folders and takes the lock, once.
+    // Makes the folders, once, and takes the lock; again where the folder is another one now.
     void begin_writing() {
+        // Both sides of a fork have the lock, and would take away what the other one writes.
+        if (lock_owner != 0 && lock_owner != ::getpid()) {
+            refuse("save checkpoint", folders.front(),
+                   fmt::format("this process was forked from {}, which writes to this store; "
+                               "only that one may",
+                               lock_owner));
+        }
         if (lock.held()) {
-            // Both sides of a fork have the lock, and would take away what the other one writes.
-            if (lock_owner != ::getpid()) {
-                refuse("save checkpoint", folders.front(),
-                       fmt::format("this process was forked from {}, which writes to this store; "
-                                   "only that one may",
-                                   lock_owner));
-            }
             return;
         }
+        lock = {};
+        // A folder that went since then is an error: what it is on may be gone for a while.
+        if (lock_owner == 0) {
+            make_folders();
+        }
+        lock = checkpoint::lock_store(*engine, files, folders.front(), options.lock_wait_ms);
+        lock_owner = ::getpid();
+        last = {};
+    }
+
+    void make_folders() const {
         for (const std::string& folder : folders) {
             if (!checkpoint::is_there(files, folder)) {
                 files.make_folder(folder);
                 files.sync_folder(parent_of(folder));
             }
         }
-        lock = checkpoint::lock_store(*engine, files, folders.front(), options.lock_wait_ms);
-        lock_owner = ::getpid();
-        last = {};
     }
 
     // A reader holds no lock: when something goes while it looks, something newer has come, and it
@@ -120,6 +128,9 @@ struct CheckpointStore::Impl {
             for (auto entry = checkpoints.rbegin(); entry != checkpoints.rend() && !gone; ++entry) {
                 auto found = checkpoint::inspect(*engine, files, folders.front(), *entry);
                 gone = !found;
+                if (found && found->trouble) {
+                    throw Error(*found->trouble);  // an older one is no answer
+                }
                 if (found && !found->info.problem.empty()) {
                     unusable.push_back(std::move(found->info));
                     continue;
@@ -160,19 +171,19 @@ struct CheckpointStore::Impl {
         return *found;
     }
 
-    // The checkpoint whose shards may be linked: the newest whole one.
+    // The checkpoint whose shards may be linked: the newest whole one. What stands in the folder of
+    // the last save may be another by now.
     void find_last() {
         if (!options.incremental || !options.checksums) {
             last = {};
             return;
         }
-        if (!last.path.empty() &&
-            checkpoint::is_there(files, join(last.path, checkpoint::kManifestName))) {
+        if (!last.path.empty() && has_hash(last.path, last.hash)) {
             return;
         }
         last = {};
         if (auto found = newest_whole(nullptr)) {
-            last = {std::move(found->manifest), found->info.path};
+            last = {std::move(found->manifest), found->info.path, found->manifest_hash};
         }
     }
 
@@ -279,7 +290,7 @@ struct CheckpointStore::Impl {
         CheckpointInfo info = checkpoint::info_of(job.manifest(), job.path());
         info.pinned = save_options.pinned;
         const std::uint64_t hash = job.manifest_hash();
-        last = {job.take_manifest(), job.path()};
+        last = {job.take_manifest(), job.path(), hash};
         remember(last.path.substr(last.path.rfind('/') + 1), last.manifest, hash);
         note_failure(note, "older checkpoints could not be removed", [&] { retain(); });
         info.note = job.note() + (job.note().empty() || note.empty() ? "" : "; ") + note;

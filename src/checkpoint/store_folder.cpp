@@ -3,6 +3,7 @@
 
 #include "base/raise.hpp"
 #include "checkpoint/checksum.hpp"
+#include "checkpoint/finding.hpp"
 #include "checkpoint/when_room.hpp"
 
 #include <fmt/format.h>
@@ -198,6 +199,9 @@ std::optional<Inspected> inspect(Engine& engine, const FileSystem& files, const 
         found.info.problem = error.reason() == ErrorCode::kSystem && is_gone(error)
                                  ? fmt::format("{} is missing", kManifestName)
                                  : error.what();
+        if (!is_finding(error)) {
+            found.trouble = error;
+        }
     }
     found.info.generation = entry.generation;
     found.info.step = entry.step;

@@ -72,9 +72,10 @@ struct Inspected {
     CheckpointInfo info;
     Manifest manifest;                ///< empty where it could not be read
     std::uint64_t manifest_hash = 0;  ///< content_hash() of its text
+    std::optional<Error> trouble;     ///< where the machine is the problem, and not the checkpoint
 };
-/// Never throws for what is wrong with the checkpoint: info.problem says it. Nothing when the
-/// folder is gone (whoever writes the store removed it meanwhile).
+/// Never throws for what keeps the checkpoint from being used: info.problem says it. Nothing when
+/// the folder is gone (whoever writes the store removed it meanwhile).
 [[nodiscard]] std::optional<Inspected> inspect(Engine& engine, const FileSystem& files,
                                                const std::string& folder,
                                                const CheckpointEntry& entry);

@@ -3,6 +3,9 @@
 
 #include <penstock/error.hpp>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -26,8 +29,10 @@ Error json_error(const std::string& option, const std::string& path, int code) {
 
 JsonOutput::JsonOutput(std::string option, std::string path)
     : option_(std::move(option)), path_(std::move(path)) {
+    // What an earlier run wrote stays there until there is something to take its place.
     if (!path_.empty() && path_ != "-") {
-        file_.reset(std::fopen(path_.c_str(), "we"));
+        const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666);
+        file_.reset(fd < 0 ? nullptr : ::fdopen(fd, "w"));
         if (!file_) {
             throw json_error(option_, path_, errno);
         }
@@ -39,6 +44,9 @@ void JsonOutput::write(const nlohmann::ordered_json& json) {
         return;
     }
     std::FILE* const out = file_ ? file_.get() : stdout;
+    if (file_ && ::ftruncate(::fileno(out), 0) != 0 && errno != EINVAL) {  // a pipe has no length
+        throw json_error(option_, path_, errno);
+    }
     const std::string text =
         json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
     if (std::fwrite(text.data(), 1, text.size(), out) != text.size() || std::fflush(out) != 0) {

@@ -73,6 +73,9 @@ base::Result<void> check_transfer(const TransferSpec& spec) {
     if (spec.priority > Priority::kBackground) {
         return wrong(spec, "there is no such priority; it takes urgent, normal or background");
     }
+    if (spec.direct > DirectIo::kOff) {
+        return wrong(spec, "there is no such policy of direct I/O; it takes auto, required or off");
+    }
     const std::size_t file_count = spec.files.size() + spec.paths.size();
     std::uint64_t total = 0;
     for (std::uint64_t i = 0; i < spec.extents.count(); ++i) {

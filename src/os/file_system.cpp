@@ -29,4 +29,9 @@ base::Result<void> FileSystem::take_attributes(const std::string& from, File& /*
     return lacks("take_attributes", from);
 }
 
+base::Result<void> FileSystem::set_modified(const std::string& path,
+                                            std::int64_t /*since_1970_ns*/) {
+    return lacks("set_modified", path);
+}
+
 }  // namespace penstock::os

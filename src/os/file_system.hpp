@@ -32,14 +32,17 @@ struct FileStatus {
     FileKind kind = FileKind::kOther;
     std::uint64_t bytes = 0;
     std::uint64_t links = 1;
-    DeviceId device;         ///< of the file system
-    std::uint32_t mode = 0;  ///< permission bits
+    DeviceId device;               ///< of the file system
+    std::uint32_t mode = 0;        ///< permission bits
+    std::int64_t modified_ns = 0;  ///< since 1970
 };
 
 /// An advisory lock on a file, held until destroyed.
 class FileLock {
 public:
     virtual ~FileLock() = default;
+    /// Whether the path that was locked still names the locked file.
+    [[nodiscard]] virtual bool is_named() const noexcept = 0;
 };
 
 /// Blocking; any thread; each error names its operation and path. What is not pure is kUnsupported
@@ -71,6 +74,9 @@ public:
     [[nodiscard]] virtual base::Result<std::string> resolve(const std::string& path);
     /// Mode, and owner and group where that is permitted.
     [[nodiscard]] virtual base::Result<void> take_attributes(const std::string& from, File& to);
+    /// FileStatus::modified_ns, as exactly as it is kept; no symbolic link is followed.
+    [[nodiscard]] virtual base::Result<void> set_modified(const std::string& path,
+                                                          std::int64_t since_1970_ns);
     /// Exclusive; made when it is not there. EWOULDBLOCK when somebody else holds it.
     [[nodiscard]] virtual base::Result<std::unique_ptr<FileLock>> lock(const std::string& path) = 0;
     /// Makes the names in a folder survive a power cut.

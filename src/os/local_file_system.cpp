@@ -29,6 +29,8 @@ using base::UniqueFd;
 
 namespace {
 
+constexpr std::int64_t kNanosPerSecond = 1'000'000'000;
+
 // An error of two paths names both.
 Error error_of_two(int system_errno, const char* operation, const std::string& from,
                    const std::string& to) {
@@ -39,10 +41,18 @@ Error error_of_two(int system_errno, const char* operation, const std::string& f
 
 class LocalLock final : public FileLock {
 public:
-    explicit LocalLock(UniqueFd fd) : fd_(std::move(fd)) {}
+    LocalLock(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+
+    [[nodiscard]] bool is_named() const noexcept override {
+        struct stat locked {};
+        struct stat named {};
+        return ::fstat(fd_.get(), &locked) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+               locked.st_dev == named.st_dev && locked.st_ino == named.st_ino;
+    }
 
 private:
     UniqueFd fd_;  // closing it lets go
+    std::string path_;
 };
 
 Result<std::unique_ptr<FileLock>> lock_file(const std::string& path) {
@@ -70,9 +80,12 @@ Result<std::unique_ptr<FileLock>> lock_file(const std::string& path) {
         // nobody.
         struct stat locked {};
         struct stat named {};
-        if (::fstat(fd.get(), &locked) == 0 && ::stat(path.c_str(), &named) == 0 &&
-            locked.st_dev == named.st_dev && locked.st_ino == named.st_ino) {
-            return std::make_unique<LocalLock>(std::move(fd));
+        const bool known = ::fstat(fd.get(), &locked) == 0 && ::stat(path.c_str(), &named) == 0;
+        if (!known && errno != ENOENT && errno != EINTR) {
+            return fail(system_error(errno, "lock", path));
+        }
+        if (known && locked.st_dev == named.st_dev && locked.st_ino == named.st_ino) {
+            return std::make_unique<LocalLock>(std::move(fd), path);
         }
     }
 }
@@ -238,7 +251,9 @@ public:
                           .links = status.st_nlink,
                           .device = {static_cast<std::uint32_t>(major(status.st_dev)),
                                      static_cast<std::uint32_t>(minor(status.st_dev))},
-                          .mode = status.st_mode & 07777U};
+                          .mode = status.st_mode & 07777U,
+                          .modified_ns = std::int64_t{status.st_mtim.tv_sec} * kNanosPerSecond +
+                                         status.st_mtim.tv_nsec};
     }
 
     Result<std::string> resolve(const std::string& path) override {
@@ -263,6 +278,17 @@ public:
         }
         if (::fchmod(fd, status.st_mode & 07777U) != 0) {
             return fail(system_error(errno, "take_attributes", to.info().path));
+        }
+        return {};
+    }
+
+    Result<void> set_modified(const std::string& path, std::int64_t since_1970_ns) override {
+        PENSTOCK_CHECK(check_path("set_modified", path));
+        timespec times[2] = {{0, UTIME_OMIT}, {}};
+        times[1].tv_nsec = (since_1970_ns % kNanosPerSecond + kNanosPerSecond) % kNanosPerSecond;
+        times[1].tv_sec = (since_1970_ns - times[1].tv_nsec) / kNanosPerSecond;
+        if (::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0) {
+            return fail(system_error(errno, "set_modified", path));
         }
         return {};
     }

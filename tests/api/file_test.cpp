@@ -175,6 +175,34 @@ TEST_F(PublicFile, LockIsHeldUntilTheLastCopy) {
     EXPECT_TRUE(files.lock(folder_ / "lock").held());
 }
 
+TEST_F(PublicFile, ALockIsHeldWhileItsFileHasItsName) {
+    const FileSystem files = FileSystem::local();
+    const FileLock lock = files.lock(folder_ / "lock");
+    files.rename(folder_ / "lock", folder_ / "other");
+    EXPECT_FALSE(lock.held());
+    const FileLock second = files.lock(folder_ / "lock");
+    EXPECT_TRUE(second.held());
+    EXPECT_FALSE(lock.held());
+    files.rename(folder_ / "other", folder_ / "lock");
+    EXPECT_TRUE(lock.held());
+    EXPECT_FALSE(second.held());
+    files.remove(folder_ / "lock");
+    EXPECT_FALSE(lock.held());
+}
+
+TEST_F(PublicFile, TimesAreSetAndTold) {
+    const FileSystem files = FileSystem::local();
+    files.open(folder_ / "file", {.access = Access::kWrite, .create = true}).close();
+    for (const std::int64_t time : {std::int64_t{0}, std::int64_t{1'700'000'000'123'456'700},
+                                    std::int64_t{1}, std::int64_t{-1}}) {
+        files.set_modified(folder_ / "file", time);
+        EXPECT_EQ(files.status(folder_ / "file").modified_ns, time);
+    }
+    const auto missing = error_of([&] { files.set_modified(folder_ / "none", 1); });
+    ASSERT_TRUE(missing);
+    EXPECT_EQ(missing->system_errno(), ENOENT);
+}
+
 TEST(PublicMemory, BuffersComeAndGoBack) {
     MemoryPool pool({.kept_bytes_max = 64 << 20});
     std::byte* first = nullptr;

@@ -5,7 +5,7 @@
 //
 // A state has a name, "<work>:<operation>:<seed>", which a violation prints. One alone:
 //
-//     PENSTOCK_TEST_STATE=store:118:3 build/release/tests/checkpoint_test --gtest_filter='*Crash*'
+//     PENSTOCK_TEST_STATE=store:118:3 checkpoint_test --gtest_filter='*CrashOfStore.*'
 #pragma once
 
 #include "engine/fake/fake_disk.hpp"

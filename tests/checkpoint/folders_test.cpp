@@ -152,7 +152,7 @@ TEST_F(Folders, WhatAKilledProcessLeftIsCollectedInAllOfThem) {
         for (std::size_t i = 0; i < tensors_.size(); ++i) {
             tensors_.change(i, 9);
         }
-        rig_.disks()[0]->cut_off_at(rig_.disks()[0]->operations() + 12);
+        rig_.disks()[0]->cut_off_at(rig_.disks()[0]->operations() + 14);
         EXPECT_THROW(store.save(tensors_.state(), {.step = 2}), Error);
     }
     rig_.use(CrashRig::killed(rig_.disks()));

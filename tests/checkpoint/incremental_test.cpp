@@ -181,6 +181,28 @@ TEST_F(Incremental, ADamagedOrMissingShardIsWrittenAgain) {
     expect_holds(*rig_.engine(), rig_.files(), third.path, tensors);
 }
 
+// What copies a store keeps the times of files, or those but for the part of a second, or neither.
+TEST_F(Incremental, ACopyIsLinkedWhereItKeptTheTimesOfFiles) {
+    constexpr std::int64_t kSecond = 1'000'000'000;
+    const Tensors tensors({2048, 2048, 2048}, 1);
+    for (const std::int64_t off : {std::int64_t{0}, kSecond, -3 * kSecond, std::int64_t{1},
+                                   std::int64_t{100}, -kSecond / 2}) {
+        const CheckpointInfo info = store().save(tensors.state());
+        for (const bool seconds : {false, true}) {
+            for (const Shard& shard : manifest(info).shards) {
+                const std::string path = join(info.path, shard.file);
+                const std::int64_t time = rig_.files().status(path).modified_ns + off;
+                rig_.files().set_modified(path, seconds ? time - time % kSecond : time);
+            }
+            const CheckpointInfo next = store().save(tensors.state());
+            const bool linked = seconds || off % kSecond == 0;
+            EXPECT_EQ(next.linked_shards, linked ? 3U : 0U) << off;
+            EXPECT_EQ(next.note.empty(), linked) << next.note;
+            expect_holds(*rig_.engine(), rig_.files(), next.path, tensors);
+        }
+    }
+}
+
 TEST_F(Incremental, WhereLinksFailItIsWritten) {
     for (const int refused : {EMLINK, EXDEV, EPERM, EOPNOTSUPP}) {
         rig_.use(Disks{std::make_shared<engine::FakeDisk>(os::DeviceId{240, 0}, engine::DiskShape{},
@@ -244,6 +266,26 @@ TEST_F(Incremental, RandomStatesAndRandomChanges) {
         }
         expect_holds(*rig_.engine(), rig_.files(), all.back().path, tensors);
         ASSERT_FALSE(HasFailure()) << "round " << round;
+    }
+}
+
+TEST(IncrementalOnDisk, WhatWasEditedSinceIsWrittenAgain) {
+    const support::TempFolder folder;
+    const auto engine = std::make_shared<Engine>();
+    const FileSystem files = FileSystem::local();
+    CheckpointStore store(engine, files, {folder.path()}, {.shard_bytes = 8192});
+    const Tensors tensors({2048, 2048, 2048, 1 << 20}, 1);
+    store.save(tensors.state());
+    const CheckpointInfo whole = store.save(tensors.state());
+    EXPECT_EQ(whole.linked_shards, 4U);
+    for (const Shard& shard : read_manifest(*engine, files, whole.path).shards) {
+        const std::vector<std::byte> bytes(8, std::byte{0x5a});
+        const File file =
+            files.open(join(store.latest()->path, shard.file), {.access = Access::kWrite});
+        engine->write(file, bytes, shard.bytes - bytes.size());
+        const CheckpointInfo info = store.save(tensors.state());
+        EXPECT_EQ(info.linked_shards, 3U);
+        expect_holds(*engine, files, info.path, tensors);
     }
 }
 

@@ -3,6 +3,7 @@
 // wherever, is found.
 #include "base/clock.hpp"
 #include "checkpoint/checksum.hpp"
+#include "checkpoint/crash_harness.hpp"
 #include "checkpoint/support.hpp"
 #include "support/temp_folder.hpp"
 
@@ -11,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstring>
 #include <deque>
 #include <filesystem>
@@ -455,6 +457,62 @@ TEST_F(CheckpointReader, WithoutChecksumsVerifySaysThatItCannotTell) {
     const auto problems = c.verify();
     ASSERT_THAT(problems, SizeIs(1));
     EXPECT_THAT(problems[0].message, HasSubstr("4000 bytes were saved without checksums"));
+}
+
+// What verify() says of a sound checkpoint on a disk that refuses, `number` from the opening of a
+// file whose name ends so, or, where that is empty, from a read.
+class Refusing : public CheckpointReader {
+protected:
+    Refusing() {
+        test::write_checkpoint(folder_.path(), {tensor("a", {1000})});
+        rig_.files().make_folder("/saved");
+        for (const std::string& name : FileSystem::local().list(folder_.path())) {
+            const std::string text = test::read_text(folder_ / name);
+            const File file =
+                rig_.files().open("/saved/" + name, {.access = Access::kWrite, .create = true});
+            rig_.engine()->write(file, std::as_bytes(std::span(text)), 0);
+        }
+    }
+    std::vector<CheckpointProblem> verify(int number, const std::string& ending) {
+        Checkpoint c(rig_.engine(), rig_.files(), "/saved");
+        rig_.disks().front()->set_operation_faults([=](const engine::DiskOperation& operation) {
+            const bool meant = ending.empty() ? operation.call == engine::DiskCall::kAccess
+                                              : operation.call == engine::DiskCall::kOpen &&
+                                                    operation.path.ends_with(ending);
+            return meant ? number : 0;
+        });
+        return c.verify();
+    }
+    // A shard that could not be opened early is opened anew by verify().
+    std::vector<CheckpointProblem> verify_unopened(int number) {
+        rig_.disks().front()->set_operation_faults([=](const engine::DiskOperation& operation) {
+            return operation.path.ends_with("safetensors") ? number : 0;
+        });
+        return Checkpoint(rig_.engine(), rig_.files(), "/saved").verify();
+    }
+
+    CrashRig rig_;
+};
+
+TEST_F(Refusing, WhatTheMachineLacksIsNoDamage) {
+    for (const int number : {EMFILE, ENFILE, ENOMEM, EACCES, EPERM, ESTALE}) {
+        EXPECT_EQ(error_of([&] { (void)verify_unopened(number); }).system_errno(), number);
+        rig_.disks().front()->set_operation_faults({});
+        EXPECT_EQ(error_of([&] { (void)verify(number, "index.json"); }).system_errno(), number);
+        rig_.disks().front()->set_operation_faults({});
+    }
+    EXPECT_EQ(error_of([&] { (void)verify(ENOMEM, ""); }).system_errno(), ENOMEM);
+    rig_.disks().front()->set_operation_faults({});
+    EXPECT_THAT(verify(0, ""), IsEmpty());
+}
+
+TEST_F(Refusing, WhatTheDiskCannotGiveBackIsFound) {
+    EXPECT_THAT(verify_unopened(EIO), SizeIs(1));
+    rig_.disks().front()->set_operation_faults({});
+    EXPECT_THAT(verify(EIO, "index.json"), SizeIs(1));
+    EXPECT_THAT(verify(ENOENT, "index.json"), SizeIs(1));
+    rig_.disks().front()->set_operation_faults({});
+    EXPECT_THAT(verify(EIO, ""), SizeIs(2));  // the header, so the shard; the index
 }
 
 TEST_F(CheckpointReader, ManySmallTensorsInOneRead) {

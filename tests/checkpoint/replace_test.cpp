@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many that save under one name at once: each save goes well, nobody's unfinished file is taken for
-// an abandoned one, and nothing is left.
+// an abandoned one, and nothing is left. One alone: what fails leaves nothing, or says what is
+// there.
 #include "checkpoint/replace.hpp"
 
 #include "checkpoint/crash_harness.hpp"
@@ -8,11 +9,14 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/fsuid.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -136,6 +140,82 @@ TEST(ReplacementAtOnce, AnEndlessStruggleIsToldAsAnError) {
     }
     rig.disks().front()->set_watch({});
     EXPECT_GT(held.size(), 10U);
+}
+
+// Locking makes the file first; what it then fails with is not one of those that are gone without.
+TEST(ReplacementAlone, NothingIsLeftOfAFileThatCannotBeLocked) {
+    for (const int number : {EIO, ESTALE, ENOMEM, EACCES}) {
+        CrashRig rig;
+        rig.files().make_folder("/folder");
+        bool inside = false;
+        rig.disks().front()->set_watch([&](const engine::DiskOperation& operation) {
+            if (operation.call == engine::DiskCall::kLock && !inside) {
+                inside = true;
+                static_cast<void>(
+                    rig.files().open(operation.path, {.access = Access::kWrite, .create = true}));
+                inside = false;
+            }
+        });
+        rig.disks().front()->set_operation_faults([&](const engine::DiskOperation& operation) {
+            return operation.call == engine::DiskCall::kLock ? number : 0;
+        });
+        try {
+            Replacement replacement(rig.files(), "/folder/state.bin");
+            ADD_FAILURE() << "it was accepted";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.system_errno(), number);
+        }
+        EXPECT_TRUE(rig.files().list("/folder").empty()) << number;
+    }
+}
+
+TEST(ReplacementAlone, AnErrorAfterTheRenameSaysThatTheNewFileIsThere) {
+    CrashRig rig;
+    rig.files().make_folder("/folder");
+    { Replacement(rig.files(), "/folder/state.bin").commit(); }
+    rig.disks().front()->set_operation_faults([](const engine::DiskOperation& operation) {
+        return operation.call == engine::DiskCall::kSyncFolder ? EMFILE : 0;
+    });
+    Replacement replacement(rig.files(), "/folder/state.bin");
+    replacement.file().truncate(kSmallest);
+    try {
+        replacement.commit();
+        ADD_FAILURE() << "it was accepted";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.system_errno(), EMFILE);
+        const std::string what = error.what();
+        EXPECT_NE(what.find("ulimit -n"), std::string::npos) << what;
+        EXPECT_NE(what.find("'/folder/state.bin' is the new file already"), std::string::npos)
+            << what;
+    }
+    EXPECT_EQ(rig.files().list("/folder"), (std::vector<std::string>{"state.bin"}));
+    EXPECT_EQ(rig.files().status("/folder/state.bin").bytes, kSmallest);
+}
+
+// A folder in which files may be made and replaced, and that may not be listed (mode -wx): it
+// cannot be opened for its sync.
+TEST(ReplacementAlone, AFolderThatMayNotBeListed) {
+    if (::geteuid() != 0) {
+        GTEST_SKIP() << "only root may become somebody else";
+    }
+    const support::TempFolder folder("/dev/shm");
+    const std::string path = folder / "state.bin";
+    ASSERT_EQ(::chmod(folder.path().c_str(), 0333), 0);
+    for (const std::uint64_t bytes : {kSmallest, kSmallest + 1}) {
+        ::setfsuid(65534);
+        std::string said;
+        try {
+            Replacement replacement(FileSystem::local(), path);
+            replacement.file().truncate(bytes);
+            replacement.commit();
+        } catch (const Error& error) {
+            said = error.what();
+        }
+        ::setfsuid(0);
+        EXPECT_EQ(said, "");
+        EXPECT_EQ(FileSystem::local().status(path).bytes, bytes);
+    }
+    EXPECT_EQ(FileSystem::local().list(folder.path()), (std::vector<std::string>{"state.bin"}));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -222,6 +223,35 @@ TEST_F(DamagedStore, MisdirectedWritesAreFound) {
 }
 
 // One process that goes on saving: what is to remain is looked at on disk, whatever it knew of it.
+// The newest one cannot be looked at just now: that is an error, and an older one is no answer to
+// what is newest, nor does it make the newest one a thing that may go.
+TEST(DamagedRetention, WhatTheMachineLacksMakesNoOlderOneTheNewest) {
+    for (const int number : {EMFILE, ENOMEM, EACCES}) {
+        CrashRig rig;
+        CheckpointStore store(rig.engine(), rig.files(), {"/ckpt"}, options_of(false));
+        store.save(NumberedState(1).state());
+        const std::string newest = store.save(NumberedState(2).state()).path;
+        rig.disks().front()->set_operation_faults([&](const engine::DiskOperation& operation) {
+            const bool meant = operation.call == engine::DiskCall::kOpen &&
+                               operation.path == newest + "/manifest.json";
+            return meant ? number : 0;
+        });
+        const auto errno_of = [](const auto& call) {
+            try {
+                call();
+            } catch (const Error& error) {
+                return error.system_errno();
+            }
+            return 0;
+        };
+        EXPECT_EQ(errno_of([&] { (void)store.latest(); }), number);
+        EXPECT_EQ(errno_of([&] { store.remove(2); }), number);
+        EXPECT_EQ(store.list().size(), 2U);
+        rig.disks().front()->set_operation_faults({});
+        EXPECT_EQ(store.latest()->generation, 2U);
+    }
+}
+
 TEST(DamagedRetention, NothingSoundGoesForWhatWasDamagedSince) {
     const std::vector<std::pair<std::string, Damage>> damages = {
         {"manifest.json", [](Bytes& bytes) { bytes[bytes.size() / 2] ^= std::byte{1}; }},
@@ -255,6 +285,79 @@ TEST(DamagedRetention, NothingSoundGoesForWhatWasDamagedSince) {
             }
             EXPECT_EQ(store.list().size(), keep);
             EXPECT_EQ(store.list().front().problem, "");
+        }
+    }
+}
+
+// The folder of the last checkpoint has another one in it now: a backup that was copied back.
+TEST(DamagedRetention, WhatStandsInThePlaceOfTheLastCheckpointIsReadAnew) {
+    CrashRig rig;
+    const FileSystem& files = rig.files();
+    StoreOptions options = options_of(true);
+    options.keep = 1;
+    for (const std::uint64_t other : {1, 2, 7}) {
+        const std::string folder = fmt::format("/ckpt{}", other);
+        const std::string from =
+            CheckpointStore(rig.engine(), files, {fmt::format("/bak{}", other)}, options)
+                .save(NumberedState(other).state())
+                .path;
+        CheckpointStore store(rig.engine(), files, {folder}, options);
+        const std::string to = store.save(NumberedState(1).state()).path;
+        for (const std::string& name : files.list(to)) {
+            files.remove(to + "/" + name);
+        }
+        for (const std::string& name : files.list(from)) {
+            Bytes bytes(files.open(from + "/" + name).size());
+            rig.engine()->read(files.open(from + "/" + name), bytes);
+            rig.engine()->write(
+                files.open(to + "/" + name, {.access = Access::kWrite, .create = true}), bytes);
+            files.set_modified(to + "/" + name, files.status(from + "/" + name).modified_ns);
+        }
+        const CheckpointInfo info = store.save(NumberedState(1).state());
+        EXPECT_EQ(store.list().size(), 1U);
+        Checkpoint checkpoint(rig.engine(), files, info.path);
+        EXPECT_TRUE(checkpoint.verify().empty());
+        EXPECT_EQ(compare(checkpoint, 1), "");
+        // What it has of the same state is as good as the store's own.
+        EXPECT_EQ(info.linked_shards == info.shards, other == 1);
+    }
+}
+
+// Another program wrote to a shard, which kept its size.
+TEST(DamagedLink, WhatWasEditedSinceIsWrittenAgain) {
+    for (const bool same_process : {true, false}) {
+        for (std::uint64_t at : {std::uint64_t{0}, std::uint64_t{9000}, UINT64_MAX}) {
+            SCOPED_TRACE(fmt::format("{}, at {}", same_process, at));
+            CrashRig rig;
+            const FileSystem& files = rig.files();
+            std::optional<CheckpointStore> store;
+            const auto open = [&] {
+                store.reset();
+                store.emplace(rig.engine(), files, std::vector<std::string>{"/ckpt"},
+                              options_of(true));
+            };
+            open();
+            store->save(NumberedState(1).state());
+            const CheckpointInfo before = store->save(NumberedState(1).state());
+            ASSERT_EQ(before.linked_shards, before.shards);
+            const std::string path = before.path + "/shard-00001.safetensors";
+            Bytes bytes(8, std::byte{0x5a});
+            const std::uint64_t end = files.status(path).bytes - bytes.size();
+            rig.engine()->write(files.open(path, {.access = Access::kWrite}), bytes,
+                                std::min(at, end));
+            if (!same_process) {
+                open();
+            }
+            const CheckpointInfo info = store->save(NumberedState(1).state());
+            EXPECT_EQ(info.linked_shards, info.shards - 1);
+            EXPECT_NE(info.note.find(path), std::string::npos) << info.note;
+            Checkpoint checkpoint(rig.engine(), files, info.path);
+            EXPECT_TRUE(checkpoint.verify().empty());
+            EXPECT_EQ(compare(checkpoint, 1), "");
+            // From there on it is linked again.
+            const CheckpointInfo next = store->save(NumberedState(1).state());
+            EXPECT_EQ(next.linked_shards, next.shards);
+            EXPECT_EQ(next.note, "");
         }
     }
 }

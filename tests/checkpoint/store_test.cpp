@@ -16,8 +16,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -461,6 +463,43 @@ TEST(StoreOnDisk, AForkedChildDoesNotWrite) {
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);
     EXPECT_EQ(store.save(tensors.state()).generation, 2U);
+}
+
+// A lock on a file that is gone locks out nobody.
+TEST(StoreOnDisk, AFolderThatIsMadeAnewHasOneWriter) {
+    const support::TempFolder folder;
+    const std::string path = folder / "store";
+    const auto engine = std::make_shared<Engine>();
+    const StoreOptions options{.lock_wait_ms = 0};
+    const Tensors tensors({1000}, 1);
+    const auto make_anew = [&] {
+        std::filesystem::remove_all(path);
+        std::filesystem::create_directory(path);
+    };
+    const auto refused = [&](CheckpointStore& store) {
+        return test::error_of([&] { store.save(tensors.state()); }).system_errno();
+    };
+    CheckpointStore one(engine, FileSystem::local(), {path}, options);
+    std::optional<CheckpointStore> two(std::in_place, engine, FileSystem::local(),
+                                       std::vector<std::string>{path}, options);
+    one.save(tensors.state());
+    EXPECT_EQ(refused(*two), EWOULDBLOCK);
+    make_anew();
+    one.save(tensors.state());
+    EXPECT_EQ(refused(*two), EWOULDBLOCK);
+    make_anew();
+    two->save(tensors.state());
+    EXPECT_EQ(refused(one), EWOULDBLOCK);
+    EXPECT_EQ(test::error_of([&] { one.collect(); }).system_errno(), EWOULDBLOCK);
+    two->save(tensors.state());
+    two.reset();
+    EXPECT_EQ(one.save(tensors.state()).generation, 3U);
+    // Nor is one that is gone made again: its device may be.
+    std::filesystem::remove_all(path);
+    EXPECT_EQ(refused(one), ENOENT);
+    EXPECT_EQ(refused(one), ENOENT);
+    std::filesystem::create_directory(path);
+    EXPECT_EQ(one.save(tensors.state()).generation, 1U);
 }
 
 TEST(StoreOnDisk, MemoryIsWhereDirectIoIsNot) {

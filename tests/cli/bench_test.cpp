@@ -276,6 +276,15 @@ TEST_F(BenchTest, BesideFioItPrintsTheRatioOfEachPair) {
     EXPECT_THAT(names_in(folder()), IsEmpty());
 }
 
+TEST_F(BenchTest, ARunThatFailsLeavesTheJsonOfTheOneBefore) {
+    const std::string json = folder() + "/bench.json";
+    std::ofstream(json) << "of before";
+    EXPECT_NE(run_cli({"bench", folder() + "/absent", "--json", json}).status, 0);
+    EXPECT_EQ(contents(json), "of before");
+    EXPECT_EQ(run_cli(quick(make_file(8 << 20), {"--rw", "read", "--json", json})).status, 0);
+    EXPECT_TRUE(nlohmann::json::parse(contents(json)).contains("jobs"));
+}
+
 // fio takes what is behind these for a comment, and would work on another file.
 TEST_F(BenchTest, APathThatFioCannotBeGivenIsToldAsSuch) {
     if (!have_fio()) {

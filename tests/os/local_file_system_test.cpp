@@ -2,6 +2,7 @@
 #include "os/local_file_system.hpp"
 
 #include "os/faults.hpp"
+#include "support/seccomp.hpp"
 #include "support/temp_folder.hpp"
 
 #include <gmock/gmock.h>
@@ -117,6 +118,19 @@ TEST_F(LocalFileSystemTest, LockIsHeldUntilDropped) {
     first->reset();
     EXPECT_TRUE(files_->lock(folder_ / "lock"));
     EXPECT_EQ(files_->lock(folder_.path()).error().system_errno, EISDIR);
+}
+
+// Whose file it is cannot be known: that is an error, and not a reason to look for ever.
+TEST_F(LocalFileSystemTest, ALockOnAFileThatCannotBeLookedAtIsAnError) {
+    const std::string got = penstock::test::in_child([this]() -> std::string {
+        if (!penstock::test::refuse_system_call(SYS_newfstatat, EIO)) {
+            return "no seccomp";
+        }
+        ::alarm(30);
+        const auto lock = files_->lock(folder_ / "lock");
+        return lock ? "locked" : lock.error().system_errno == EIO ? "told" : "another error";
+    });
+    EXPECT_EQ(got, "told");
 }
 
 TEST_F(LocalFileSystemTest, LockOfAnotherProcess) {

@@ -76,6 +76,9 @@ public:
     base::Result<void> take_attributes(const std::string& from, os::File& to) override {
         return inner_->take_attributes(from, to);
     }
+    base::Result<void> set_modified(const std::string& path, std::int64_t since_1970_ns) override {
+        return inner_->set_modified(path, since_1970_ns);
+    }
     base::Result<std::unique_ptr<os::FileLock>> lock(const std::string& path) override {
         return inner_->lock(path);
     }

@@ -18,7 +18,6 @@ from typing import Any
 import penstock
 from penstock.deepnvme._memory import check_writable
 
-_SIZE_BYTES = 8  # what save_size puts before each storage: its number of elements
 _GIB = 1 << 30
 
 

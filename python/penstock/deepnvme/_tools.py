@@ -79,14 +79,6 @@ def parse_size(flag: str, word: str) -> int:
     return size
 
 
-def short_size(size: int) -> str:
-    """`1G`, `400M`, `4096`: the largest suffix that leaves a whole number."""
-    for suffix in ("T", "G", "M", "K"):
-        if size % _FACTORS[suffix] == 0 and size:
-            return f"{size // _FACTORS[suffix]}{suffix}"
-    return str(size)
-
-
 class Progress:
     """One line on stderr while something runs: rewritten on a terminal, else a line each five seconds."""
 

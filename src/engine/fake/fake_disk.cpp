@@ -150,6 +150,7 @@ int FakeDisk::move(Op op, std::uint64_t inode, std::uint64_t offset, std::span<c
         if (const int refused = resize(file, std::max(file.bytes(), offset + bytes))) {
             return refused;
         }
+        file.set_modified(time());
         place = fault.lands_at.value_or(offset);
         bytes = std::min(bytes, file.bytes() - std::min(file.bytes(), place));
     }
@@ -179,6 +180,7 @@ int FakeDisk::resize(FakeInode& inode, std::uint64_t bytes) {
         return ENOSPC;
     }
     inode.resize(bytes);
+    inode.set_modified(time());
     return 0;
 }
 
@@ -198,6 +200,11 @@ FakeInode& FakeDisk::edit(std::uint64_t inode) {
         held = std::make_shared<FakeInode>(*held);
     }
     return *held;
+}
+
+// What counts as the time on this disk: each operation takes a nanosecond of it.
+std::int64_t FakeDisk::time() const {
+    return static_cast<std::int64_t>(operations_);
 }
 
 bool FakeDisk::is_file(std::uint64_t inode) const {
@@ -293,6 +300,7 @@ FakeDisk::Opened FakeDisk::open(const std::string& path, const os::OpenOptions& 
         return {names_.node(inode)->kind == FileKind::kFolder ? EISDIR : ELOOP, 0};
     } else if (options.truncate) {
         edit(inode).resize(0);
+        edit(inode).set_modified(time());
     }
     ++opened_[inode];
     return {0, inode};
@@ -422,7 +430,8 @@ int FakeDisk::status(const std::string& path, os::FileStatus& status) const {
               .bytes = is_file(inode) ? inodes_.at(inode)->bytes() : 0,
               .links = node.links,
               .device = device_,
-              .mode = node.mode};
+              .mode = node.mode,
+              .modified_ns = is_file(inode) ? inodes_.at(inode)->modified_ns() : 0};
     return 0;
 }
 
@@ -431,6 +440,17 @@ void FakeDisk::set_mode(std::uint64_t inode, std::uint32_t mode) {
     if (is_file(inode)) {
         names_.set_mode(inode, mode);
     }
+}
+
+// No operation: nothing of it has to be durable, and no crash looks different for it.
+int FakeDisk::set_modified(const std::string& path, std::int64_t since_1970_ns) {
+    const std::lock_guard lock(mutex_);
+    const std::uint64_t inode = names_.find(path);
+    if (!is_file(inode)) {
+        return inode == FakeNames::kNone ? ENOENT : EISDIR;
+    }
+    edit(inode).set_modified(since_1970_ns);
+    return 0;
 }
 
 int FakeDisk::remove(const std::string& path) {
@@ -493,6 +513,11 @@ FakeDisk::Opened FakeDisk::lock(const std::string& path) {
 void FakeDisk::unlock(std::uint64_t inode) {
     const std::lock_guard guard(mutex_);
     locks_.erase(inode);
+}
+
+bool FakeDisk::is_named(std::uint64_t inode, const std::string& path) const {
+    const std::lock_guard guard(mutex_);
+    return names_.find(path) == inode;
 }
 
 }  // namespace penstock::engine

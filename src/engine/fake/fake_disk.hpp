@@ -157,6 +157,7 @@ public:
                                                                const std::string& mount) const;
     [[nodiscard]] int status(const std::string& path, os::FileStatus& status) const;
     void set_mode(std::uint64_t inode, std::uint32_t mode);
+    [[nodiscard]] int set_modified(const std::string& path, std::int64_t since_1970_ns);
     [[nodiscard]] int remove(const std::string& path);
     [[nodiscard]] int make_folder(const std::string& path);
     [[nodiscard]] int list(const std::string& path, std::vector<std::string>& names) const;
@@ -164,6 +165,7 @@ public:
     /// Makes the file when it is not there.
     [[nodiscard]] Opened lock(const std::string& path);
     void unlock(std::uint64_t inode);
+    [[nodiscard]] bool is_named(std::uint64_t inode, const std::string& path) const;
 
     [[nodiscard]] const DiskShape& shape() const { return shape_; }
     [[nodiscard]] os::DeviceId device() const { return device_; }
@@ -176,6 +178,7 @@ private:
     int step(DiskCall call, const std::string& path);
     [[nodiscard]] FakeInode& edit(std::uint64_t inode);
     [[nodiscard]] bool is_file(std::uint64_t inode) const;
+    [[nodiscard]] std::int64_t time() const;
     int make(const std::string& path, FileKind kind, const std::string& target,
              std::uint64_t& inode);
     int move(Op op, std::uint64_t inode, std::uint64_t offset, std::span<const iovec> pieces,

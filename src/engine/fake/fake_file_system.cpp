@@ -18,15 +18,17 @@ base::Result<void> outcome(int system_errno, const char* operation, const std::s
 
 class FakeLock final : public os::FileLock {
 public:
-    FakeLock(std::shared_ptr<FakeDisk> disk, std::uint64_t inode)
-        : disk_(std::move(disk)), inode_(inode) {}
+    FakeLock(std::shared_ptr<FakeDisk> disk, std::uint64_t inode, std::string path)
+        : disk_(std::move(disk)), inode_(inode), path_(std::move(path)) {}
     FakeLock(const FakeLock&) = delete;
     FakeLock& operator=(const FakeLock&) = delete;
     ~FakeLock() override { disk_->unlock(inode_); }
+    [[nodiscard]] bool is_named() const noexcept override { return disk_->is_named(inode_, path_); }
 
 private:
     std::shared_ptr<FakeDisk> disk_;
     std::uint64_t inode_;
+    std::string path_;  // on the disk
 };
 
 }  // namespace
@@ -201,11 +203,17 @@ base::Result<void> FakeFileSystem::take_attributes(const std::string& from, os::
     return {};
 }
 
+base::Result<void> FakeFileSystem::set_modified(const std::string& path,
+                                                std::int64_t since_1970_ns) {
+    const Place where = place(path, false);
+    return outcome(where.disk->set_modified(where.path, since_1970_ns), "set time", path);
+}
+
 base::Result<std::unique_ptr<os::FileLock>> FakeFileSystem::lock(const std::string& path) {
     const Place where = place(path, true);
     const FakeDisk::Opened locked = where.disk->lock(where.path);
     PENSTOCK_CHECK(outcome(locked.system_errno, "lock", path));
-    return std::make_unique<FakeLock>(where.disk, locked.inode);
+    return std::make_unique<FakeLock>(where.disk, locked.inode, where.path);
 }
 
 base::Result<void> FakeFileSystem::sync_folder(const std::string& path) {

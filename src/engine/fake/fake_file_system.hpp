@@ -71,6 +71,8 @@ public:
     [[nodiscard]] base::Result<std::string> resolve(const std::string& path) override;
     [[nodiscard]] base::Result<void> take_attributes(const std::string& from,
                                                      os::File& to) override;
+    [[nodiscard]] base::Result<void> set_modified(const std::string& path,
+                                                  std::int64_t since_1970_ns) override;
     [[nodiscard]] base::Result<std::unique_ptr<os::FileLock>> lock(
         const std::string& path) override;
     [[nodiscard]] base::Result<void> sync_folder(const std::string& path) override;

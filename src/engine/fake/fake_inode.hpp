@@ -31,6 +31,10 @@ public:
     /// Volatile.
     void resize(std::uint64_t bytes);
 
+    /// Whoever writes or resizes says when.
+    [[nodiscard]] std::int64_t modified_ns() const { return modified_ns_; }
+    void set_modified(std::int64_t since_1970_ns) { modified_ns_ = since_1970_ns; }
+
     void sync();
     /// Of the cache reaches the medium what `keep` says, the rest never will. `size_choice` says
     /// which size is on the medium: 0 the old, 1 the new, else one between them.
@@ -52,6 +56,7 @@ private:
 
     bool hollow_;
     std::uint64_t bytes_ = 0;
+    std::int64_t modified_ns_ = 0;
     std::uint64_t durable_bytes_ = 0;
     std::uint64_t cut_to_ = kNotCut;  ///< smallest size since the last sync: zeros beyond it
     std::vector<std::byte> data_;

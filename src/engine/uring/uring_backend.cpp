@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 
 namespace penstock::engine {
 
@@ -19,6 +21,8 @@ constexpr std::uint64_t kWakeTag = 0;
 constexpr std::uint32_t kDepthMax = 16384;
 // Longer ones are cut by the kernel; its argument is 32 bits wide, so cut them before it does.
 constexpr std::size_t kRequestBytesMax = 0x7ffff000;
+// How long a thread lets go of a core where the kernel refuses to let it sleep.
+constexpr std::chrono::milliseconds kRefusedSleep{1};
 
 }  // namespace
 
@@ -129,6 +133,9 @@ void UringBackend::refuse_unsubmitted(int error) {
     ring_.take_back([&](std::uint64_t tag) {
         if (tag == kWakeTag) {
             wake_event_.set_armed(false);
+            // A sleep could not be ended now: it is a short one.
+            wake_event_.set_woken(true);
+            std::this_thread::sleep_for(kRefusedSleep);
         } else {
             finish(*reinterpret_cast<Request*>(tag), -error);
         }

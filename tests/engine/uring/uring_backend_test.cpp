@@ -148,6 +148,29 @@ TEST_P(UringCalls, RefusedEnterBecomesTheResultOfWhatItCarried) {
     EXPECT_EQ(got, "and goes on");
 }
 
+// Not even the wake-up of a sleep can be asked for: whoever sleeps without a limit must come back
+// all the same, or would never see what is asked of it next.
+TEST_P(UringCalls, WithEveryEnterRefusedNothingSleepsForEver) {
+    const std::string got = test::in_child([this]() -> std::string {
+        backend_->abandon_after_fork();
+        backend_ = make(kDepth);
+        if (!test::refuse_system_call(SYS_io_uring_enter, EPERM)) {
+            return "no seccomp";
+        }
+        ::alarm(30);
+        for (int i = 0; i < 3; ++i) {
+            backend_->enter(1, base::kForever);
+        }
+        const TestMemory memory(8192);
+        set(one_, Op::kWrite, *file_, direct(), 0, {{memory.data(), 8192}});
+        backend_->push(one_);
+        backend_->enter(1, base::kForever);
+        std::array<Request*, 4> done{};
+        return backend_->reap(done) == 1 && one_.result == -EPERM ? "told" : "lost";
+    });
+    EXPECT_EQ(got, "told");
+}
+
 INSTANTIATE_TEST_SUITE_P(Uring, UringCalls,
                          testing::Values(on_rungs("best", UringRungs::best()),
                                          on_rungs("linux_5_15", UringRungs::linux_5_15())),
