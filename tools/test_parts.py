@@ -150,7 +150,7 @@ def parts(long=False):
         ),
         Part(
             "python",
-            420,
+            540,
             [
                 Step("wheel", tool("build_wheel"), gate=True),
                 Step("pytest", pytest("python/tests"), count="junit"),
