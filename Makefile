@@ -6,13 +6,13 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 export CCACHE_DIR := $(CURDIR)/build/.ccache
 
-.PHONY: help setup build python demo test test-python test-long bench fresh format lint tidy clean setup-base setup-test
+.PHONY: help setup build python demo test test-ci test-python test-long bench fresh format lint tidy clean setup-base setup-test
 
 help: ## this page
 	@echo "Penstock moves tensors between storage and memory at the speed of the device."
 	@echo
 	@echo "  make demo    see it work here: what this disk can do, and what Penstock gets out of it"
-	@echo "  make test    everything that must hold, in one command"
+	@echo "  make test    what must hold, in one command"
 	@echo
 	@echo "Both set up what they need (Debian packages as root or with sudo, a Python environment in .venv)."
 	@echo
@@ -38,15 +38,18 @@ python: setup-base ## the Python package, built and installed into .venv
 demo: python ## two minutes: this disk, Penstock beside fio and torch.save, GPT-2 small there and back
 	@$(PY) tools/demo.py
 
-test: setup-test ## all checks and tests; the last line counts them
+test: setup-test ## checks and tests, quick ones; the last line counts them
 	@$(PY) tools/run_tests.py $(TEST_ARGS)
+
+test-ci: setup-test ## test, then sanitizers and longer searches: what .ci/run runs
+	@$(PY) tools/run_tests.py --level ci $(TEST_ARGS)
 
 test-python: setup-base ## the package and its tests alone; also on another Debian, with another Python
 	@$(PY) tools/run_tests.py --only python --budget-scale 3
 
-test-long: ## test, then clang-tidy, fuzzers, many seeds, bars against their handicaps, a fresh Debian
+test-long: ## test-ci, then clang-tidy, fuzzers, many seeds, bars against their handicaps, a fresh Debian
 	@tools/setup.sh long
-	@$(PY) tools/run_tests.py --long $(TEST_ARGS)
+	@$(PY) tools/run_tests.py --level long $(TEST_ARGS)
 
 bench: ## benchmarks against their bars: make bench IDS="engine.read_1g engine.cpu" (none: the list)
 	@tools/setup.sh bench

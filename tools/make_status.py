@@ -32,7 +32,7 @@ STATUS = ROOT / "docs" / "status.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- measured:begin -->", "<!-- measured:end -->"
 
-LONG = {part.name for part in parts(long=True) if part.long}  # of `make test-long`
+LONG = {part.name for part in parts("long") if part.level == "long"}  # of `make test-long`
 ELSEWHERE = {"kernels"}  # of these, what runs the same tests again, on other kernels
 
 NOT_RUN = [

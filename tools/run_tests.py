@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every part of the test suite, in order, and counts.
 
-    tools/run_tests.py [--long] [--only PART ...] [--budget-scale X] [--list]
+    tools/run_tests.py [--level test|ci|long] [--only PART ...] [--budget-scale X] [--list]
 
 A part has a budget in seconds (on 2 cores, from a cold start); a part that takes longer fails. The parts are in
 tools/test_parts.py. Logs are in build/test-logs. The last line is `N passed, N failed, N skipped`; the exit status is 0
@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from test_counts import Counts, count_gtest, count_junit  # noqa: E402
-from test_parts import ROOT, Step, parts  # noqa: E402
+from test_parts import LEVELS, ROOT, Step, parts  # noqa: E402
 
 LOGS = ROOT / "build" / "test-logs"
 GRACE_S = 10  # what a stopped child gets to unmount and remove what it made
@@ -197,7 +197,12 @@ def report(total):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--long", action="store_true", help="also the parts of `make test-long`")
+    parser.add_argument(
+        "--level",
+        choices=LEVELS,
+        default="test",
+        help="test (default): the parts of `make test`; ci: and what `.ci/run` adds; long: and what `make test-long` adds",
+    )
     parser.add_argument("--only", nargs="+", metavar="PART", default=[], help="only these parts")
     parser.add_argument(
         "--budget-scale",
@@ -209,7 +214,7 @@ def main():
     args = parser.parse_args()
 
     chosen, absent = [], []
-    for part in parts(long=args.long or bool(args.only)):
+    for part in parts("long" if args.only else args.level):
         if args.only and part.name not in args.only:
             continue
         (chosen if part.present() else absent).append(part)

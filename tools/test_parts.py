@@ -8,6 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = sys.executable
+# `make test`, what `.ci/run` adds to it, what `make test-long` adds to that.
+LEVELS = ("test", "ci", "long")
 CPUS = len(os.sched_getaffinity(0))
 
 
@@ -31,7 +33,7 @@ class Part:
     steps: list
     needs: list = field(default_factory=list)  # paths without which the part does not exist yet
     env: dict = field(default_factory=dict)
-    long: bool = False
+    level: str = "test"  # of LEVELS: which command runs it
 
     def missing(self):
         return next((p for p in self.needs if not list(ROOT.glob(p))), None)
@@ -128,8 +130,14 @@ def tests(preset, *names, seeds, env=None):
     )
 
 
-def parts(long=False):
-    all_parts = [
+def parts(level="test"):
+    """The parts of a level, after those of the levels before it."""
+    wanted = LEVELS[: LEVELS.index(level) + 1]
+    return [part for part in all_parts() if part.level in wanted]
+
+
+def all_parts():
+    return [
         Part(
             "checks",
             120,
@@ -141,13 +149,6 @@ def parts(long=False):
             ],
         ),
         Part("release", 600, [build("release"), tests("release", seeds=100_000)]),
-        Part("asan-ubsan", 780, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)]),
-        Part(
-            "tsan",
-            360,
-            [build("tsan", "engine_tests"), tests("tsan", *ENGINE_TESTS, seeds=500, env=TSAN)],
-            needs=["tests/engine/*.cpp"],
-        ),
         Part(
             "python",
             540,
@@ -176,88 +177,92 @@ def parts(long=False):
             [Step("pytest", pytest("tests/docs"), count="junit")],
             needs=["tests/docs/test_*.py"],
         ),
+        Part("asan-ubsan", 780, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)], level="ci"),
+        Part(
+            "tsan",
+            360,
+            [build("tsan", "engine_tests"), tests("tsan", *ENGINE_TESTS, seeds=500, env=TSAN)],
+            needs=["tests/engine/*.cpp"],
+            level="ci",
+        ),
+        Part(
+            "clang-tidy",
+            1800,
+            [Step("clang-tidy", tool("run_clang_tidy"))],
+            level="long",
+        ),
+        Part(
+            "fuzz",
+            1200,
+            [build("fuzz"), Step("fuzz", tool("run_fuzzers", "--seconds", "300"))],
+            needs=["fuzz/*.cpp"],
+            level="long",
+        ),
+        Part("seeds", 3600, [build("release"), tests("release", seeds=2_000_000)], level="long"),
+        Part(
+            "handicaps",
+            3600,
+            [Step("bars", [PYTHON, "-m", "benchmarks", "--check-handicaps"])],
+            needs=["benchmarks/bars.toml"],
+            level="long",
+        ),
+        Part(
+            # Builds DeepSpeed's own op first, once: two minutes.
+            "deepnvme-long",
+            1200,
+            [Step("wheel", tool("build_wheel"), gate=True), deepspeed_tests("deepnvme_long", 1)],
+            needs=["tests/deepnvme_long/test_*.py"],
+            level="long",
+        ),
+        Part(
+            "browser",
+            300,
+            [Step("wheel", tool("build_wheel"), gate=True), Step("pytest", pytest("tests/browser"), count="junit")],
+            needs=["tests/browser/test_*.py"],
+            level="long",
+        ),
+        Part(
+            "tsan-checkpoint",
+            900,
+            [
+                build("tsan", "checkpoint_test"),
+                tests("tsan", "checkpoint_test", seeds=200, env={**TSAN, "GTEST_FILTER": TSAN_CHECKPOINT}),
+            ],
+            level="long",
+        ),
+        Part(
+            # Root and /dev/fuse; without them its tests are skipped, and say why.
+            "power-cut",
+            1200,
+            [build("release"), Step("pytest", pytest("tests/power_cut"), count="junit")],
+            needs=["tests/power_cut/test_*.py"],
+            level="long",
+        ),
+        Part("fresh", 2400, [Step("debian 12", ["tools/fresh.sh"])], level="long"),
+        Part(
+            # Python 3.13 with the stable ABI, GCC 14, and newer libraries.
+            "debian-13",
+            1800,
+            [Step("debian 13", ["tools/fresh.sh", "--suite", "trixie", "test-python"])],
+            level="long",
+        ),
+        Part(
+            # Python 3.14, which starts processes another way, and GCC 16.
+            "debian-14",
+            1800,
+            [Step("debian 14", ["tools/fresh.sh", "--suite", "forky", "test-python"])],
+            level="long",
+        ),
+        Part(
+            # Linux 6.1 and 6.12, the driver of NVMe disks, two memory nodes: emulated, so all of it is slow.
+            "kernels",
+            2400,
+            [
+                build("release"),
+                Step("machines", ["tools/kernels.sh"]),
+                Step("programs", kernel_results("tests"), count="gtest"),
+                Step("checks", kernel_results("check")),
+            ],
+            level="long",
+        ),
     ]
-    if long:
-        all_parts += [
-            Part(
-                "clang-tidy",
-                1800,
-                [Step("clang-tidy", tool("run_clang_tidy"))],
-                long=True,
-            ),
-            Part(
-                "fuzz",
-                1200,
-                [build("fuzz"), Step("fuzz", tool("run_fuzzers", "--seconds", "300"))],
-                needs=["fuzz/*.cpp"],
-                long=True,
-            ),
-            Part("seeds", 3600, [build("release"), tests("release", seeds=2_000_000)], long=True),
-            Part(
-                "handicaps",
-                3600,
-                [Step("bars", [PYTHON, "-m", "benchmarks", "--check-handicaps"])],
-                needs=["benchmarks/bars.toml"],
-                long=True,
-            ),
-            Part(
-                # Builds DeepSpeed's own op first, once: two minutes.
-                "deepnvme-long",
-                1200,
-                [Step("wheel", tool("build_wheel"), gate=True), deepspeed_tests("deepnvme_long", 1)],
-                needs=["tests/deepnvme_long/test_*.py"],
-                long=True,
-            ),
-            Part(
-                "browser",
-                300,
-                [Step("wheel", tool("build_wheel"), gate=True), Step("pytest", pytest("tests/browser"), count="junit")],
-                needs=["tests/browser/test_*.py"],
-                long=True,
-            ),
-            Part(
-                "tsan-checkpoint",
-                900,
-                [
-                    build("tsan", "checkpoint_test"),
-                    tests("tsan", "checkpoint_test", seeds=200, env={**TSAN, "GTEST_FILTER": TSAN_CHECKPOINT}),
-                ],
-                long=True,
-            ),
-            Part(
-                # Root and /dev/fuse; without them its tests are skipped, and say why.
-                "power-cut",
-                1200,
-                [build("release"), Step("pytest", pytest("tests/power_cut"), count="junit")],
-                needs=["tests/power_cut/test_*.py"],
-                long=True,
-            ),
-            Part("fresh", 2400, [Step("debian 12", ["tools/fresh.sh"])], long=True),
-            Part(
-                # Python 3.13 with the stable ABI, GCC 14, and newer libraries.
-                "debian-13",
-                1800,
-                [Step("debian 13", ["tools/fresh.sh", "--suite", "trixie", "test-python"])],
-                long=True,
-            ),
-            Part(
-                # Python 3.14, which starts processes another way, and GCC 16.
-                "debian-14",
-                1800,
-                [Step("debian 14", ["tools/fresh.sh", "--suite", "forky", "test-python"])],
-                long=True,
-            ),
-            Part(
-                # Linux 6.1 and 6.12, the driver of NVMe disks, two memory nodes: emulated, so all of it is slow.
-                "kernels",
-                2400,
-                [
-                    build("release"),
-                    Step("machines", ["tools/kernels.sh"]),
-                    Step("programs", kernel_results("tests"), count="gtest"),
-                    Step("checks", kernel_results("check")),
-                ],
-                long=True,
-            ),
-        ]
-    return all_parts
