@@ -201,7 +201,7 @@ def main():
         "--level",
         choices=LEVELS,
         default="test",
-        help="test (default): the parts of `make test`; ci: and what `.ci/run` adds; long: and what `make test-long` adds",
+        help="test (default): the parts of `make test`; ci: and those of `.ci/run`; long: and those of `make test-long`",
     )
     parser.add_argument("--only", nargs="+", metavar="PART", default=[], help="only these parts")
     parser.add_argument(
