@@ -201,7 +201,7 @@ def main():
         "--level",
         choices=LEVELS,
         default="test",
-        help="test (default): the parts of `make test`; ci: and those of `.ci/run`; long: and those of `make test-long`",
+        help="test (default): the parts of `make test`; ci, long: also those of `.ci/run`, `make test-long`",
     )
     parser.add_argument("--only", nargs="+", metavar="PART", default=[], help="only these parts")
     parser.add_argument(

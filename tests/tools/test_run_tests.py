@@ -137,7 +137,7 @@ def test_stopping_the_runner_lets_its_children_clean_up(tmp_path, number):
 def test_every_part_is_named_once_and_has_a_budget():
     names = [part.name for part in test_parts.parts("long")]
     assert len(names) == len(set(names))
-    # `make test` is to take 15 minutes and `.ci/run` 60, on 2 idle cores; budgets leave room for a machine that is shared.
+    # `make test` is to take 15 minutes and `.ci/run` 60, on 2 idle cores; budgets leave room for a shared machine.
     assert sum(part.budget_s for part in test_parts.parts("test")) <= 45 * 60
     assert sum(part.budget_s for part in test_parts.parts("ci")) <= 80 * 60
 
