@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the table of verbs: transfers, engines, files, buffers."""
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+
+import penstock
+from verbs import DATA, OLD, SIZE, verb
+
+
+@verb("read", "Engine.read", "default_engine")
+def read(box):
+    path, into = box.file(), bytearray(SIZE)
+    with box.call():
+        done = penstock.read(path, into)
+    assert done == SIZE and into == DATA
+
+
+@verb("read_async", "Engine.read_async", "Transfer.wait")
+def read_async(box):
+    path, into = box.file(), bytearray(SIZE - 1)
+    with box.call():
+        transfer = penstock.read_async(path, into, 1)
+        done = transfer.wait()
+    assert done == SIZE - 1 and into == DATA[1:]
+
+
+@verb("write", "Engine.write")
+def write(box):
+    path = box.path()
+    with box.call():
+        done = penstock.write(path, DATA, sync=True)
+    assert done == SIZE and Path(path).read_bytes() == DATA
+
+
+@verb("write_async", "Engine.write_async")
+def write_async(box):
+    path = box.path()
+    with box.call():
+        done = penstock.write_async(path, DATA, 5).wait()
+    assert done == SIZE and Path(path).read_bytes()[5:] == DATA
+
+
+@verb("read:many")
+def read_many(box):
+    paths = [box.file(DATA[i : i + 5000]) for i in range(12)]
+    into = [bytearray(6000) for _ in paths]
+    with box.call():
+        done = penstock.read(paths, into, allow_short=True)
+    assert done == [5000] * 12 and all(into[i][:5000] == DATA[i : i + 5000] for i in range(12))
+    assert all(part[5000:] == bytes(1000) for part in into)
+
+
+@verb("Engine", "Engine.close", "Engine.__enter__")
+def engine(box):
+    path, copy, into = box.file(), box.path(), bytearray(SIZE)
+    with box.call():
+        with penstock.Engine() as made:
+            made.read(path, into)
+            made.write(copy, into)
+    assert into == DATA and Path(copy).read_bytes() == DATA
+
+
+@verb("Engine.drain")
+def drain(box):
+    path = box.path()
+    with box.call():
+        penstock.write_async(path, DATA)
+        assert penstock.default_engine().drain(10)
+    assert Path(path).read_bytes() == DATA
+
+
+@verb("Engine.stats", "Engine.describe")
+def stats(box):
+    with box.call():
+        made = penstock.default_engine()
+        moved, text = made.stats(), str(made.describe())
+    assert moved.bytes_read >= 0 and text
+
+
+@verb("Transfer.__await__")
+def awaited(box):
+    path, into = box.file(), bytearray(SIZE)
+
+    async def run():
+        transfer = penstock.read_async(path, into)
+        with box.call():
+            return await transfer
+
+    assert asyncio.run(run()) == SIZE and into == DATA
+
+
+@verb("Transfer.cancel")
+def cancel(box):
+    path, into = box.file(), bytearray(SIZE)
+    with box.call():
+        transfer = penstock.read_async(path, into)
+        transfer.cancel()
+        try:
+            done = transfer.wait(10)
+        except penstock.Cancelled:
+            done = None
+    assert transfer.done and (done is None or into == DATA)
+
+
+@verb("Transfer.set_priority")
+def set_priority(box):
+    path, into = box.file(), bytearray(SIZE)
+    with box.call():
+        transfer = penstock.read_async(path, into, priority="background")
+        transfer.set_priority("urgent")
+        done = transfer.wait()
+    assert done == SIZE and into == DATA
+
+
+@verb("Transfer.notify")
+def notify(box):
+    path, into, event = box.file(), bytearray(SIZE), os.eventfd(0)
+    try:
+        with box.call():
+            transfer = penstock.read_async(path, into)
+            transfer.notify(event)
+            done = transfer.wait()
+        assert done == SIZE and into == DATA and os.eventfd_read(event) == 1
+    finally:
+        with contextlib.suppress(OSError, ValueError, MemoryError):
+            transfer.wait()
+        os.close(event)
+
+
+# ---- File, Buffer
+
+
+@verb("File", "File.close", "File.__enter__")
+def file_object(box):
+    path, into = box.file(), bytearray(SIZE)
+    with box.call():
+        with penstock.File(path) as file:
+            done = penstock.read(file, into)
+    assert done == SIZE and into == DATA
+
+
+@verb("File.truncate", "File.sync")
+def truncate(box):
+    path = box.file()
+    with box.call():
+        with penstock.File(path, "rw") as file:
+            file.truncate(1000)
+            penstock.write(file, b"end", 1000)
+            file.sync()
+    assert Path(path).read_bytes() == DATA[:1000] + b"end"
+
+
+@verb("File.preallocate")
+def preallocate(box):
+    path = box.path()
+    with box.call():
+        with penstock.File(path, "rw") as file:
+            file.preallocate(0, SIZE)
+            penstock.write(file, DATA)
+    assert Path(path).read_bytes()[:SIZE] == DATA
+
+
+@verb("Buffer", "empty", "Buffer.numpy", "Buffer.torch")
+def buffer(box):
+    with box.call():
+        made = penstock.empty((100, 7), "float32")
+        made.numpy()[:] = 2
+        seen = made.torch()
+    assert seen.sum() == 1400
+
+
+@verb("as_bytes")
+def as_bytes(box):
+    with box.call():
+        made = penstock.as_bytes(OLD["a"])
+    assert bytes(made) == OLD["a"].numpy().tobytes()

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the table of verbs: states in files, and files that are written to."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import penstock
+from verbs import DATA, NEW, OLD, SIZE, alike, flat_of, nested_of, verb
+
+
+def save_row(name, **options):
+    def run(box):
+        path = box.path(name)
+        old, new = (flat_of(OLD), flat_of(NEW)) if "flat" in name else (OLD, NEW)
+        penstock.save(old, path, **options)
+
+        def is_old():
+            there = nested_of(penstock.load(path))
+            assert alike(there, OLD) or alike(there, NEW), "neither the old nor the new state is there"
+            left = [n for n in os.listdir(box.folder) if n.endswith(".tmp")]
+            assert not left, f"left behind: {left}"
+
+        with box.call(is_old):
+            penstock.save(new, path, **options)
+        assert alike(nested_of(penstock.load(path)), NEW)
+
+    return run
+
+
+verb("save")(save_row("state.pt"))
+verb("save:safetensors")(save_row("flat.safetensors"))
+verb("save:index")(save_row("flat.safetensors.index.json", shard_bytes=2000))
+
+
+@verb("save:file")
+def save_file(box):
+    path = box.path()
+    with open(path, "wb") as file:
+        with box.call():
+            penstock.save(NEW, file)
+    assert alike(penstock.load(path), NEW)
+
+
+def load_row(name, **options):
+    def run(box):
+        path = box.path(name)
+        penstock.save(flat_of(OLD), path, **({"shard_bytes": 2000} if "index" in name else {}))
+        with box.call():
+            found = penstock.load(path, **options)
+        assert alike(nested_of(found), OLD)
+
+    return run
+
+
+verb("load")(load_row("flat.pt"))
+verb("load:safetensors")(load_row("flat.safetensors"))
+verb("load:index")(load_row("flat.safetensors.index.json"))
+verb("load:mmap")(load_row("flat.safetensors", mmap=True))
+verb("load:names")(load_row("flat.safetensors", names=["a", "b.c", "n"]))
+
+
+@verb("load:into")
+def load_into(box):
+    path = box.path("state.safetensors")
+    penstock.save(flat_of(OLD), path)
+    into = {name: tensor.clone() for name, tensor in flat_of(NEW).items()}
+    with box.call():
+        penstock.load(path, into=into)
+    assert alike(nested_of(into), OLD)
+
+
+@verb("inspect")
+def inspect_file(box):
+    path = box.path("state.pt")
+    penstock.save(OLD, path)
+    with box.call():
+        found = penstock.inspect(path)
+    assert {row.name for row in found} == {"a", "b.c"}
+
+
+@verb("save_async", "PendingSave.result")
+def save_async(box):
+    path = box.path("state.pt")
+    penstock.save(OLD, path)
+
+    def is_old():
+        there = penstock.load(path)
+        assert alike(there, OLD) or alike(there, NEW), "neither the old nor the new state is there"
+
+    with box.call(is_old):
+        penstock.save_async(NEW, path).result(20)
+    assert alike(penstock.load(path), NEW)
+
+
+@verb(
+    "PendingSave.wait", "PendingSave.done", "PendingSave.exception", "PendingSave.wait_before_update",
+    "PendingSave.__await__",
+    "PendingSave.staged", "PendingSave.durable",
+)  # fmt: skip
+def pending_save(box):
+    path = box.path("state.pt")
+
+    async def run():
+        return await penstock.save_async(OLD, path)
+
+    with box.call():
+        pending = penstock.save_async(NEW, path, copy=False)
+        pending.wait_before_update()
+        assert pending.wait(20) and pending.done()
+        error = pending.exception()
+        if error is not None:
+            raise error
+        assert pending.staged() and pending.durable()
+        asyncio.run(run())
+    assert alike(penstock.load(path), OLD)
+
+
+@verb("PendingSave.cancel")
+def cancel_save(box):
+    path = box.path("state.pt")
+    with box.call():
+        pending = penstock.save_async(NEW, path)
+        pending.cancel()
+        try:
+            pending.result(20)
+        except penstock.Cancelled:
+            assert not os.path.exists(path)
+            return
+    assert alike(penstock.load(path), NEW)
+
+
+@verb(
+    "FileWriter", "FileWriter.write", "FileWriter.flush", "FileWriter.tell", "FileWriter.close",
+    "FileWriter.__enter__",
+)  # fmt: skip
+def file_writer(box):
+    path = box.file(b"old")
+
+    def is_old():
+        assert Path(path).read_bytes() in (b"old", DATA)
+        assert os.listdir(box.folder) == [os.path.basename(path)], "a temporary file is left"
+
+    with box.call(is_old):
+        with penstock.FileWriter(path, buffer_bytes=1 << 20) as file:
+            file.write(DATA[:1000])
+            file.flush()
+            file.write(DATA[1000:])
+            assert file.tell() == SIZE
+    assert Path(path).read_bytes() == DATA
+
+
+@verb("FileWriter.abort")
+def abort(box):
+    path = box.file(b"old")
+    with box.call():
+        file = penstock.FileWriter(path, buffer_bytes=1 << 20)
+        try:
+            file.write(DATA)
+        finally:
+            file.abort()
+    assert Path(path).read_bytes() == b"old"
