@@ -267,7 +267,7 @@ bool Channel::draw() {
 std::uint32_t Channel::block_bytes_of(const Part& part) const {
     const std::uint32_t most = part.queue == Priority::kBackground ? options_.background_block_bytes
                                                                    : options_.block_bytes;
-    const std::uint32_t wanted = part.transfer->block_bytes;
+    const std::uint32_t wanted = part.block_bytes;
     return wanted == 0 ? most : std::min(wanted, most);
 }
 
@@ -541,7 +541,7 @@ void Channel::part_quiet(Part& part) {
         return;
     }
     linked_parts_.fetch_sub(1, std::memory_order_relaxed);
-    part.transfer->part_done();
+    part.transfer->part_done(part);
 }
 
 }  // namespace penstock::engine

@@ -6,7 +6,6 @@
 #include "base/futex.hpp"
 #include "engine/check.hpp"
 #include "engine/fork.hpp"
-#include "engine/layout.hpp"
 
 #include <fmt/format.h>
 
@@ -16,20 +15,10 @@
 
 namespace penstock::engine {
 
-namespace {
-
-constexpr std::uint64_t kInlineExtentsMax = 16;
-
-}  // namespace
-
 Core::Core(const CoreOptions& options, Platform platform)
-    : options_(options), platform_(std::move(platform)) {
-    if (options.domain.threads) {
-        opener_ = std::make_unique<Workers>("penstock-open", 2);
-    } else {
-        opener_ = std::make_unique<InlineExecutor>();
-    }
-}
+    : options_(options),
+      platform_(std::move(platform)),
+      openers_(options.domain.threads, *platform_.clock) {}
 
 base::Result<std::shared_ptr<Core>> Core::make(const CoreOptions& options, Platform platform) {
     const std::shared_ptr<Core> core(new Core(options, std::move(platform)));
@@ -129,192 +118,43 @@ base::Result<Transfer*> Core::start(TransferSpec spec) {
     transfer->set_priority(spec.priority);
     transfer->acquire();  // one reference is the caller's, one is ours until finish()
     add_live(*transfer);
-    transfer->on_caller = spec.caller_waits;
-    if (spec.caller_waits ||
-        (transfer->paths.empty() && !may_extend(*transfer, options_.preallocate_bytes_min))) {
-        prologue(*transfer);
-        return transfer;
-    }
-    transfer->errand.owner = this;
-    transfer->errand.transfer = transfer;
-    transfer->errand.run = [](Job& job) {
-        auto& errand = static_cast<Transfer::Errand&>(job);
-        static_cast<Core*>(errand.owner)->prologue(*errand.transfer);
-    };
-    opener_->post(transfer->errand);
+    begin(*transfer, spec.caller_waits);
     return transfer;
-}
-
-// All that may block before the first request. Ends in parts that are linked, or in finish().
-void Core::prologue(Transfer& transfer) {
-    base::Result<void> ready = open_files(transfer);
-    if (ready && run_inline(transfer)) {
-        return;
-    }
-    if (ready) {
-        ready = preallocate(transfer);
-    }
-    if (ready) {
-        ready = lay_out_and_link(transfer);
-    }
-    if (!ready) {
-        transfer.fail(std::move(ready.error()));
-        transfer.finish();
-    }
-}
-
-base::Result<void> Core::open_files(Transfer& transfer) {
-    os::OpenOptions how;
-    how.access = transfer.op == Op::kRead ? Access::kRead : Access::kWrite;
-    how.create = transfer.op == Op::kWrite;
-    how.direct = transfer.direct;
-    for (const std::string& path : transfer.paths) {
-        PENSTOCK_TRY(file, platform_.file_system->open(path, how));
-        transfer.files.push_back(std::move(file));
-    }
-    return {};
-}
-
-// A run that extends its file gets its room first: extending writes wait for each other, and a full
-// disk is better met now. That a file system cannot is normal.
-base::Result<void> Core::preallocate(Transfer& transfer) {
-    if (!may_extend(transfer, options_.preallocate_bytes_min)) {
-        return {};
-    }
-    for (const FileRange& range : extending_runs(transfer, options_.preallocate_bytes_min)) {
-        os::File& file = *transfer.files[range.file];
-        PENSTOCK_TRY(size, file.size());
-        file.note_size(size);
-        if (range.end <= size) {
-            continue;
-        }
-        const std::uint64_t begin = std::max(range.begin, size);
-        auto made = file.preallocate(begin, range.end - begin);
-        if (!made && made.error().code != ErrorCode::kUnsupported) {
-            return made;
-        }
-        if (made) {
-            file.note_size(range.end);
-        }
-    }
-    return {};
-}
-
-// A small blocking transfer with nothing before it is done here and now: a hop to another thread
-// and back costs more than the read.
-bool Core::run_inline(Transfer& transfer) {
-    if (!transfer.on_caller || !options_.domain.threads ||
-        transfer.total_bytes > options_.inline_bytes_max ||
-        transfer.extents.count() > kInlineExtentsMax || transfer.files.size() != 1) {
-        return false;
-    }
-    auto domain = domain_of(*transfer.files.front());
-    if (!domain) {
-        return false;
-    }
-    auto lane = (*domain)->take_inline_lane();
-    if (!lane) {
-        return false;
-    }
-    transfer.parts.resize(1);
-    transfer.block_bytes = 0;  // not rounded to the device's blocks yet, and of no use here
-    Part& part = transfer.parts.front();
-    part.transfer = &transfer;
-    part.channel = &lane->channel();
-    part.plan =
-        Plan(transfer.extents, transfer.files, transfer.op, {}, {transfer.extents.count(), 0});
-    // The extra reference keeps it alive to the end of this loop.
-    transfer.acquire();
-    transfer.expect_parts(1);
-    lane->channel().link(part);
-    while (!transfer.finished()) {
-        lane->channel().turn(false);
-    }
-    transfer.release();
-    return true;
-}
-
-base::Result<void> Core::lay_out_and_link(Transfer& transfer) {
-    std::vector<Domain*> domains;
-    for (const auto& file : transfer.files) {
-        PENSTOCK_TRY(domain, domain_of(*file));
-        const auto found = std::find(domains.begin(), domains.end(), domain);
-        transfer.groups.push_back(static_cast<std::uint32_t>(found - domains.begin()));
-        if (found == domains.end()) {
-            domains.push_back(domain);
-        }
-    }
-    lay_out(transfer, domains);
-    transfer.on_caller = false;
-    // The last part that is done may end the transfer, so nothing of it is read after the last
-    // link.
-    const std::size_t count = transfer.parts.size();
-    Part* const parts = transfer.parts.data();
-    transfer.expect_parts(static_cast<std::uint32_t>(count));
-    if (count == 0) {
-        parts_done(transfer);
-        return {};
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-        parts[i].channel->link(parts[i]);
-    }
-    return {};
-}
-
-void Core::parts_done(Transfer& transfer) {
-    const bool durable = transfer.sync && !transfer.stopped();
-    if (transfer.files.empty() || (!durable && transfer.paths.empty())) {
-        transfer.finish();
-        return;
-    }
-    auto domain = domain_of(*transfer.files.front());
-    if (transfer.on_caller || !domain) {
-        epilogue(transfer);
-        return;
-    }
-    transfer.errand.owner = this;
-    transfer.errand.transfer = &transfer;
-    transfer.errand.run = [](Job& job) {
-        auto& errand = static_cast<Transfer::Errand&>(job);
-        static_cast<Core*>(errand.owner)->epilogue(*errand.transfer);
-    };
-    (*domain)->blocking().post(transfer.errand);
-}
-
-// What blocks after the last request: durability, and closing what was opened for this transfer.
-void Core::epilogue(Transfer& transfer) {
-    if (transfer.sync && !transfer.stopped()) {
-        for (const auto& file : transfer.files) {
-            if (auto synced = file->sync(); !synced) {
-                transfer.fail(std::move(synced.error()));
-            }
-        }
-    }
-    if (!transfer.paths.empty()) {
-        for (const auto& file : transfer.files) {
-            if (auto closed = file->close(); !closed && transfer.op == Op::kWrite) {
-                transfer.fail(std::move(closed.error()));
-            }
-        }
-    }
-    transfer.finish();
 }
 
 void Core::cancel(Transfer& transfer) {
     transfer.cancel();
-    if (transfer.linked()) {
-        for (const Part& part : transfer.parts) {
-            part.channel->poke();
+    poke(transfer);
+    // Those that wait for room to open more files have nothing to wait for.
+    if (!transfer.paths.empty()) {
+        auto waiting = Descriptors::of_process().drop(&transfer);
+        while (RoomWaiter* waiter = waiting.pop_front()) {
+            window_done(static_cast<Window&>(*waiter));
         }
     }
 }
 
 void Core::set_priority(Transfer& transfer, Priority priority) {
     transfer.set_priority(priority);
-    if (transfer.linked()) {
-        for (const Part& part : transfer.parts) {
+    poke(transfer);
+}
+
+// Of a transfer of paths, parts are laid out again and again.
+void Core::poke(Transfer& transfer) {
+    std::unique_lock<std::mutex> lock;
+    if (!transfer.paths.empty()) {
+        lock = std::unique_lock(transfer.windows_mutex);
+    } else if (!transfer.linked()) {
+        return;
+    }
+    const auto poke_parts = [](const Window& window) {
+        for (const Part& part : window.parts) {
             part.channel->poke();
         }
+    };
+    poke_parts(transfer.first_window);
+    for (const auto& window : transfer.more_windows) {
+        poke_parts(*window);
     }
 }
 
@@ -372,7 +212,7 @@ bool Core::wait_idle(base::Nanos timeout) {
 
 // First everything is brought to rest, then the locks are taken: what comes to rest may need them.
 void Core::before_fork() {
-    static_cast<Workers&>(*opener_).pause();
+    openers_.pause();
     std::set<Domain*> paused;
     while (true) {
         Domain* next = nullptr;
@@ -396,7 +236,7 @@ void Core::after_fork_in_parent() {
         domain->resume();
     }
     domains_mutex_.unlock();
-    static_cast<Workers&>(*opener_).resume();
+    openers_.resume();
 }
 
 void Core::after_fork_in_child() {
@@ -406,7 +246,7 @@ void Core::after_fork_in_child() {
     for (const auto& [device, domain] : domains_) {
         domain->abandon_after_fork();
     }
-    static_cast<Workers&>(*opener_).abandon_after_fork();
+    openers_.abandon_after_fork();
     dead_.store(true, std::memory_order_release);
     // For handles that the child lets go of.
     live_mutex_.unlock();

@@ -11,6 +11,7 @@
 #include "base/result.hpp"
 #include "engine/check.hpp"
 #include "engine/domain.hpp"
+#include "engine/openers.hpp"
 #include "engine/transfer.hpp"
 #include "os/file_system.hpp"
 
@@ -94,7 +95,7 @@ public:
     void after_fork_in_child();
 
     // TransferOwner
-    void parts_done(Transfer& transfer) override;
+    void parts_done(Window& window) override;
     void finishing(Transfer& transfer) override;
     void finished(Transfer& transfer) override;
     void unobserved(const base::Error& error) override;
@@ -105,13 +106,29 @@ private:
     base::Result<Domain*> domain_of(const os::File& file);
     base::Result<std::unique_ptr<Domain>> make_domain(const os::File& file);
 
-    bool run_inline(Transfer& transfer);
-    void prologue(Transfer& transfer);
-    base::Result<void> open_files(Transfer& transfer);
-    base::Result<void> preallocate(Transfer& transfer);
-    base::Result<void> lay_out_and_link(Transfer& transfer);
-    void epilogue(Transfer& transfer);
     void add_live(Transfer& transfer);
+
+    // The life of a window: see windows.cpp.
+    void begin(Transfer& transfer, bool caller_waits);
+    void begin_open(Window& window, bool caller_waits);
+    void next_files(Window& window, bool on_caller);
+    void post_opening(Window& window, Executor& opener);
+    void open_files(Window& window);
+    base::Result<bool> open_some(Window& window, Executor*& next_opener);
+    base::Result<bool> open_file(Window& window, std::uint32_t index);
+    base::Result<void> preallocate(Window& window, std::uint32_t group);
+    void preallocate_by_device(Window& window);
+    void move_files(Window& window);
+    bool run_inline(Window& window);
+    base::Result<void> find_domains(Window& window);
+    base::Result<void> lay_out_and_link(Window& window);
+    void settle(Window& window);
+    void settle_files(Window& window, std::uint32_t group);
+    void failed(Window& window, base::Error error);
+    void window_done(Window& window);
+    template <void (Core::*step)(Window&)>
+    void post(Window& window, Executor& executor);
+    static void poke(Transfer& transfer);
 
     const CoreOptions options_;
     Platform platform_;
@@ -132,7 +149,7 @@ private:
     std::mutex domains_mutex_;
     std::vector<std::string> refusals_;
     std::map<os::DeviceId, std::unique_ptr<Domain>> domains_;
-    std::unique_ptr<Executor> opener_;
+    Openers openers_;
 };
 
 }  // namespace penstock::engine

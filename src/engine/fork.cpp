@@ -2,6 +2,7 @@
 #include "engine/fork.hpp"
 
 #include "engine/core.hpp"
+#include "engine/descriptors.hpp"
 
 #include <pthread.h>
 
@@ -29,9 +30,11 @@ void before_fork() {
     for (Core* core : registry().cores) {
         core->before_fork();
     }
+    Descriptors::of_process().before_fork();
 }
 
 void after_fork_in_parent() {
+    Descriptors::of_process().after_fork_in_parent();
     for (Core* core : registry().cores) {
         core->after_fork_in_parent();
     }
@@ -39,6 +42,7 @@ void after_fork_in_parent() {
 }
 
 void after_fork_in_child() {
+    Descriptors::of_process().after_fork_in_child();
     for (Core* core : registry().cores) {
         core->after_fork_in_child();
     }

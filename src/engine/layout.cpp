@@ -5,16 +5,61 @@
 #include "engine/depth_limit.hpp"
 
 #include <algorithm>
+#include <span>
 
 namespace penstock::engine {
 
 namespace {
 
-std::uint64_t bytes_of_group(const Transfer& transfer, std::uint32_t group) {
+struct Range {
+    std::uint64_t begin = 0;  ///< of extents
+    std::uint64_t end = 0;
+};
+
+// The first extent of a file from `file` on; files do not go back in the list.
+std::uint64_t first_of(const Transfer& transfer, std::uint32_t file) {
+    std::uint64_t low = 0;
+    std::uint64_t high = transfer.extents.count();
+    while (low < high) {
+        const std::uint64_t middle = low + (high - low) / 2;
+        if (transfer.extents[middle].file < file) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+// Where the extents of a window's files are, possibly with others between them.
+Range extents_of(const Window& window) {
+    const Transfer& transfer = *window.transfer;
+    if (transfer.paths.size() < 2 || !transfer.in_order) {
+        return {0, transfer.extents.count()};
+    }
+    return {first_of(transfer, window.first_file), first_of(transfer, window.end_file)};
+}
+
+// Which of a window's files are of one domain.
+class Group {
+public:
+    Group(const Window& window, std::uint32_t number) : window_(window), number_(number) {}
+    [[nodiscard]] bool has(std::uint32_t file) const {
+        const auto& groups = window_.transfer->groups;
+        return file >= window_.first_file && file < window_.end_file &&
+               (groups.empty() || groups[file] == number_);
+    }
+
+private:
+    const Window& window_;
+    const std::uint32_t number_;
+};
+
+std::uint64_t bytes_of(const Transfer& transfer, const Group& group, Range range) {
     std::uint64_t total = 0;
-    for (std::uint64_t i = 0; i < transfer.extents.count(); ++i) {
+    for (std::uint64_t i = range.begin; i < range.end; ++i) {
         const Extent extent = transfer.extents[i];
-        total += transfer.groups[extent.file] == group ? extent.bytes : 0;
+        total += group.has(extent.file) ? extent.bytes : 0;
     }
     return total;
 }
@@ -22,13 +67,14 @@ std::uint64_t bytes_of_group(const Transfer& transfer, std::uint32_t group) {
 // Walks one group's bytes and gives the position at which each further stretch begins.
 class Cutter {
 public:
-    Cutter(const Transfer& transfer, std::uint32_t group) : transfer_(transfer), group_(group) {}
+    Cutter(const Transfer& transfer, const Group& group, Range range)
+        : transfer_(transfer), group_(group), index_(range.begin), end_(range.end) {}
 
     // The first place at or behind `target` bytes where a run may be cut. Targets only grow.
     Position at(std::uint64_t target) {
-        for (; index_ < transfer_.extents.count(); ++index_) {
+        for (; index_ < end_; ++index_) {
             const Extent extent = transfer_.extents[index_];
-            if (transfer_.groups[extent.file] != group_) {
+            if (!group_.has(extent.file)) {
                 continue;
             }
             if (before_ + extent.bytes > target) {
@@ -52,57 +98,69 @@ public:
 
 private:
     const Transfer& transfer_;
-    const std::uint32_t group_;
-    std::uint64_t index_ = 0;
+    const Group& group_;
+    std::uint64_t index_;
+    const std::uint64_t end_;
     std::uint64_t before_ = 0;
 };
 
 // A request moves whole blocks of the device, whatever its caller thinks a block is.
-void round_block(Transfer& transfer) {
+std::uint32_t rounded_block(const Window& window) {
+    const Transfer& transfer = *window.transfer;
     if (transfer.block_bytes == 0) {
-        return;
+        return 0;
     }
     std::uint64_t align = base::kPageBytes;
-    for (const auto& file : transfer.files) {
-        const os::Geometry& geometry = file->geometry();
-        align = std::max({align, geometry.edge_align(), std::uint64_t{geometry.read_align},
-                          std::uint64_t{geometry.memory_align}});
+    for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
+        if (const auto& file = transfer.files[i]) {
+            const os::Geometry& geometry = file->geometry();
+            align = std::max({align, geometry.edge_align(), std::uint64_t{geometry.read_align},
+                              std::uint64_t{geometry.memory_align}});
+        }
     }
-    transfer.block_bytes =
-        static_cast<std::uint32_t>(base::align_up(std::uint64_t{transfer.block_bytes}, align));
+    return static_cast<std::uint32_t>(base::align_up(std::uint64_t{transfer.block_bytes}, align));
 }
 
 }  // namespace
 
-void lay_out(Transfer& transfer, std::span<Domain* const> domains) {
+void lay_out(Window& window) {
+    Transfer& transfer = *window.transfer;
+    window.parts.clear();
     if (transfer.total_bytes == 0) {
         return;
     }
     std::size_t count = 0;
-    for (Domain* domain : domains) {
+    for (Domain* domain : window.domains) {
         count += domain->channel_count();
     }
-    transfer.parts.resize(count);
-    round_block(transfer);
+    window.parts.resize(count);
+    const std::uint32_t block_bytes = rounded_block(window);
+    const bool all = window.domains.size() == 1 && transfer.paths.size() < 2;
     const std::span<const std::uint32_t> groups =
-        domains.size() > 1 ? std::span<const std::uint32_t>(transfer.groups)
-                           : std::span<const std::uint32_t>();
-    const Position end{transfer.extents.count(), 0};
+        all ? std::span<const std::uint32_t>()
+            : std::span(transfer.groups)
+                  .subspan(window.first_file, window.end_file - window.first_file);
+    const Range range = extents_of(window);
     std::size_t next = 0;
-    for (std::uint32_t group = 0; group < domains.size(); ++group) {
-        const std::uint32_t channels = domains[group]->channel_count();
-        const std::uint64_t bytes = channels > 1 ? bytes_of_group(transfer, group) : 0;
-        Cutter cutter(transfer, group);
-        Position begin;
+    for (std::uint32_t number = 0; number < window.domains.size(); ++number) {
+        Domain& domain = *window.domains[number];
+        const std::uint32_t channels = domain.channel_count();
+        const Group group(window, number);
+        const std::uint64_t bytes = channels > 1 ? bytes_of(transfer, group, range) : 0;
+        Cutter cutter(transfer, group, range);
+        Position begin{range.begin, 0};
         for (std::uint32_t c = 0; c < channels; ++c) {
-            const Position stop = c + 1 == channels ? end : cutter.at(bytes / channels * (c + 1));
-            Part& part = transfer.parts[next++];
+            const Position stop = c + 1 == channels ? Position{range.end, 0}
+                                                    : cutter.at(bytes / channels * (c + 1));
+            Part& part = window.parts[next++];
             part.transfer = &transfer;
-            part.channel = &domains[group]->channel(c);
+            part.window = &window;
+            part.channel = &domain.channel(c);
+            part.block_bytes = block_bytes;
             part.seat = transfer.depth_limit ? &transfer.depth_limit->seat(*part.channel, channels)
                                              : nullptr;
-            part.plan =
-                Plan(transfer.extents, transfer.files, transfer.op, begin, stop, groups, group);
+            part.plan = Plan(transfer.extents, transfer.files, transfer.op, begin, stop, groups,
+                             number, window.first_file);
             begin = stop;
         }
     }
@@ -123,17 +181,20 @@ bool may_extend(const Transfer& transfer, std::uint64_t bytes_min) {
     return false;
 }
 
-std::vector<FileRange> extending_runs(const Transfer& transfer, std::uint64_t bytes_min) {
+std::vector<FileRange> extending_runs(const Window& window, std::uint64_t bytes_min) {
+    const Transfer& transfer = *window.transfer;
     std::vector<FileRange> runs;
     FileRange run;
     const auto close_run = [&] {
-        if (run.end - run.begin >= bytes_min && run.end > transfer.files[run.file]->size_seen()) {
+        if (run.end != run.begin && run.end - run.begin >= bytes_min && run.end > transfer.files[run.file]->size_seen()) {
             runs.push_back(run);
         }
     };
-    for (std::uint64_t i = 0; i < transfer.extents.count(); ++i) {
+    const Range range = extents_of(window);
+    for (std::uint64_t i = range.begin; i < range.end; ++i) {
         const Extent extent = transfer.extents[i];
-        if (extent.bytes == 0) {
+        if (extent.bytes == 0 || extent.file < window.first_file ||
+            extent.file >= window.end_file || !transfer.files[extent.file]) {
             continue;
         }
         if (extent.file != run.file || extent.offset != run.end) {

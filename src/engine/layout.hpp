@@ -6,15 +6,14 @@
 #include "engine/transfer.hpp"
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 namespace penstock::engine {
 
-/// Makes the parts: one a channel of each domain (`transfer.groups` has the domain of each file). A
-/// domain with several channels has its bytes cut into as many stretches of about one length, at
-/// places where written runs may be cut. No parts when there are no bytes.
-void lay_out(Transfer& transfer, std::span<Domain* const> domains);
+/// Makes the parts of a window: one a channel of each of its domains (`transfer.groups` has the
+/// domain of each file). A domain with several channels has its bytes cut into as many stretches of
+/// about one length, at places where written runs may be cut. No parts when there are no bytes.
+void lay_out(Window& window);
 
 /// A stretch of a file.
 struct FileRange {
@@ -26,8 +25,8 @@ struct FileRange {
 /// Could this write extend a file? By the sizes that were seen; wrong answers cost time, not bytes.
 [[nodiscard]] bool may_extend(const Transfer& transfer, std::uint64_t bytes_min);
 
-/// The runs of a write, of at least `bytes_min`, that may end behind their file's size.
-[[nodiscard]] std::vector<FileRange> extending_runs(const Transfer& transfer,
-                                                    std::uint64_t bytes_min);
+/// The runs of a write to a window's files, of at least `bytes_min`, that may end behind their
+/// file's size.
+[[nodiscard]] std::vector<FileRange> extending_runs(const Window& window, std::uint64_t bytes_min);
 
 }  // namespace penstock::engine

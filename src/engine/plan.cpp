@@ -60,11 +60,12 @@ private:
 }  // namespace
 
 Plan::Plan(const Extents& extents, Files files, Op op, Position begin, Position end,
-           std::span<const std::uint32_t> groups, std::uint32_t group)
+           std::span<const std::uint32_t> groups, std::uint32_t group, std::uint32_t first_file)
     : extents_(&extents),
       files_(files),
       groups_(groups),
       group_(group),
+      first_file_(first_file),
       op_(op),
       begin_(begin),
       end_(end),
@@ -113,7 +114,7 @@ bool Plan::settle() {
     while (cursor_ < end_ && cursor_.index < extents_->count()) {
         const Extent extent = (*extents_)[cursor_.index];
         const std::uint64_t stop = cursor_.index == end_.index ? end_.skip : extent.bytes;
-        if (cursor_.skip < stop && (groups_.empty() || groups_[extent.file] == group_)) {
+        if (cursor_.skip < stop && (groups_.empty() || mine(extent.file))) {
             file_ = extent.file;
             offset_ = extent.offset + cursor_.skip;
             in_run_ = in_run_ && file_ == run_file_ && offset_ == run_next_;

@@ -36,9 +36,11 @@ class Plan {
 public:
     Plan() = default;
     /// The bytes of `extents` in [begin, end) whose file is of `group`, where `groups` has the
-    /// group of each file (empty: all files). What is referred to must outlive the plan.
+    /// group of each file from `first_file` on (empty: all files). What is referred to must outlive
+    /// the plan.
     Plan(const Extents& extents, Files files, Op op, Position begin, Position end,
-         std::span<const std::uint32_t> groups = {}, std::uint32_t group = 0);
+         std::span<const std::uint32_t> groups = {}, std::uint32_t group = 0,
+         std::uint32_t first_file = 0);
 
     /// The next request of this phase, of at most `block_bytes` (a multiple of every alignment);
     /// nullptr when the phase is exhausted. The same until pop(), whatever `block_bytes` says then.
@@ -59,6 +61,9 @@ private:
     void draft_straight(os::Lane lane, std::uint64_t bytes);
     void draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std::uint64_t align);
     [[nodiscard]] bool settle();
+    [[nodiscard]] bool mine(std::uint32_t file) const {
+        return file - first_file_ < groups_.size() && groups_[file - first_file_] == group_;
+    }
     [[nodiscard]] std::uint64_t straight(std::uint64_t after_bytes, std::uint64_t limit_bytes,
                                          std::uint64_t align, std::uint64_t memory_align) const;
     [[nodiscard]] std::uint64_t covered(std::uint64_t limit_bytes) const;
@@ -68,6 +73,7 @@ private:
     Files files_;
     std::span<const std::uint32_t> groups_;
     std::uint32_t group_ = 0;
+    std::uint32_t first_file_ = 0;
     Op op_ = Op::kRead;
     Phase phase_ = Phase::kMain;
     bool has_edges_ = false;

@@ -40,16 +40,17 @@ void Transfer::fail(base::Error error) {
 }
 
 void Transfer::cancel() {
-    if (!finished()) {
-        // `files` may be growing just now: the prologue opens what has paths.
+    // finish() waits for whoever was first here, so that `files` stay until the error is written.
+    if ((state_.fetch_or(kFailing, std::memory_order_acq_rel) & kFailing) == 0) {
         const std::string path = !paths.empty()  ? paths.front()
                                  : files.empty() ? ""
                                                  : files.front()->info().path;
-        fail(
+        error_ =
             base::error(ErrorCode::kCancelled, op == Op::kRead ? "read" : "write",
                         "cancelled before it was through; the memory of a read and the extent of a "
                         "write are undefined",
-                        path));
+                        path);
+        state_.fetch_or(kStopped);
     }
 }
 
@@ -102,16 +103,18 @@ void Transfer::note_end_of_file(const Draft& draft, std::uint64_t end_offset) {
     }
 }
 
-void Transfer::expect_parts(std::uint32_t count) {
-    parts_left_.store(count, std::memory_order_relaxed);
+void Transfer::expect_parts(Window& window) {
+    window.parts_left.store(static_cast<std::uint32_t>(window.parts.size()),
+                            std::memory_order_relaxed);
     // In one order with kStopped: either cancel() sees the parts and pokes their channels, or their
     // channels see that it is stopped.
     linked_.store(true);
 }
 
-void Transfer::part_done() {
-    if (parts_left_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        owner_.parts_done(*this);
+void Transfer::part_done(const Part& part) {
+    Window& window = *part.window;
+    if (window.parts_left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        owner_.parts_done(window);
     }
 }
 
@@ -123,6 +126,7 @@ void Transfer::finish() {
             std::this_thread::yield();
         }
     }
+    files.clear();  // whoever has waited may unmount
     owner_.finishing(*this);
     std::uint32_t before = 0;
     {
@@ -187,7 +191,7 @@ void Transfer::end_after_fork() {
         error_ =
             base::error(ErrorCode::kCancelled, op == Op::kRead ? "read" : "write",
                         "this transfer belongs to the parent process; a fork does not inherit it",
-                        files.empty() ? "" : files.front()->info().path);
+                        paths.empty() ? "" : paths.front());
         observed_.store(true, std::memory_order_relaxed);
         state_.fetch_or(kStopped | kFinished | kFailing, std::memory_order_release);
     }

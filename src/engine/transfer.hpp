@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A transfer: one read or write that a caller asked for, of one extent or a million.
 //
-//   made -> prologue (open, preallocate) -> parts linked to channels -> parts quiet -> epilogue
-//   (sync)
+//   made -> windows: [open, preallocate -> parts linked to channels -> parts quiet -> sync, close]
 //        -> finished
+//
+// A window has all files of a transfer of open files. One of paths has a few windows side by side,
+// each with the next files in turn until none is left: see windows.cpp.
 //
 // It finishes exactly once, when every byte of it is quiet, also after an error and a cancel: from
 // then on nobody touches the caller's memory. It lives until the handle and the engine have both
@@ -13,6 +15,7 @@
 #include "base/clock.hpp"
 #include "base/intrusive.hpp"
 #include "base/result.hpp"
+#include "engine/descriptors.hpp"
 #include "engine/extents.hpp"
 #include "engine/job.hpp"
 #include "engine/plan.hpp"
@@ -32,31 +35,54 @@
 namespace penstock::engine {
 
 class Channel;
+class Core;
 class DepthLimit;
+class Domain;
 class Transfer;
 struct Seat;
+struct Window;
 
 /// What one channel does of a transfer. All but the link is the channel's own.
 class Part {
 public:
     base::Link<Part> link;
     Transfer* transfer = nullptr;
+    Window* window = nullptr;
     Channel* channel = nullptr;
     Seat* seat = nullptr;  ///< its share of the transfer's depth limit, if it has one
     Plan plan;
+    std::uint32_t block_bytes = 0;  ///< of a request at most; 0: as the channel has it
     std::uint32_t in_flight = 0;
     Priority queue = Priority::kNormal;
     bool queued = false;  ///< in the channel's queues, or parked
     bool parked_before = false;
 };
 
+/// Files of a transfer that are worked on together, from their opening to their closing.
+struct Window : Job, RoomWaiter {
+    Core* core = nullptr;
+    Transfer* transfer = nullptr;
+    std::uint32_t first_file = 0;  ///< [first_file, end_file), those that are in hand
+    std::uint32_t end_file = 0;
+    std::vector<Domain*> domains;  ///< of the files that are open
+    std::vector<Part> parts;       ///< one a channel of each domain
+    std::atomic<std::uint32_t> parts_left{0};
+    Executor* opener = nullptr;     ///< on whose thread it is being opened; none: the caller's
+    std::uint32_t taken_files = 0;  ///< room for so many was taken
+    std::uint32_t to_open = 0;      ///< of those, not opened yet
+    std::uint32_t descriptors = 0;  ///< of its files
+    int highest_descriptor = -1;
+    std::uint32_t domains_left = 0;  ///< whose files are still to be synced and closed
+    bool on_caller = false;          ///< its parts are turned on the caller's thread (inline)
+};
+
 /// What is told of a transfer when it has finished and of nothing before.
 class TransferOwner {
 public:
     virtual ~TransferOwner() = default;
-    /// Every part is quiet; on the thread that found it so. May do the epilogue; must end in
+    /// Every part of a window is quiet; on the thread that found it so. The last window must end in
     /// finish().
-    virtual void parts_done(Transfer& transfer) = 0;
+    virtual void parts_done(Window& window) = 0;
     /// It is about to finish: its waiters have not been told yet.
     virtual void finishing(Transfer& transfer) = 0;
     /// It has finished; on the thread that finished it.
@@ -75,11 +101,11 @@ public:
     // ---- immutable once parts are linked
     const Op op;
     const bool allow_short;
+    /// Until it finishes. Those of paths are there while their window has them open.
     std::vector<std::shared_ptr<os::File>> files;
     const Extents extents;
-    std::vector<Part> parts;
     std::uint64_t total_bytes = 0;
-    std::uint32_t block_bytes = 0;            ///< of a request at most; 0: as the channel has it
+    std::uint32_t block_bytes = 0;            ///< as asked for; Part has it in whole blocks
     std::shared_ptr<DepthLimit> depth_limit;  ///< or none
 
     // ---- any thread
@@ -105,11 +131,11 @@ public:
     /// A read found the end of file number `file` at `end_offset`; `draft` is the request that did.
     void note_end_of_file(const Draft& draft, std::uint64_t end_offset);
     /// One part is quiet and has nothing more to draw.
-    void part_done();
+    void part_done(const Part& part);
 
     // ---- owner
     /// The parts are laid out: from now on linked() is true.
-    void expect_parts(std::uint32_t count);
+    void expect_parts(Window& window);
     [[nodiscard]] bool linked() const { return linked_.load(); }
     /// The very end; the caller's reference is gone afterwards.
     void finish();
@@ -129,18 +155,24 @@ public:
     void end_after_fork();
 
     // ---- the owner's own
-    struct Errand : Job {
-        TransferOwner* owner = nullptr;
-        Transfer* transfer = nullptr;
-    };
-    Errand errand;                      ///< prologue, then epilogue
-    std::vector<std::string> paths;     ///< files that are opened for this transfer alone
-    std::vector<std::uint32_t> groups;  ///< of each file: which of its domains
+    Window first_window;
+    std::vector<std::unique_ptr<Window>> more_windows;
+    std::atomic<std::uint32_t> windows_left{1};
+    std::atomic<std::uint64_t> next_file{0};  ///< that no window has had in hand yet
+    std::mutex windows_mutex;  ///< paths: held while parts are laid out anew, or poked
+    std::vector<std::string> paths;  ///< files that are opened for this transfer alone
+    /// Of each file, which of its window's domains, or one of these. Empty where there is one file
+    /// alone.
+    std::vector<std::uint32_t> groups;
+    static constexpr std::uint32_t kNotOpen = UINT32_MAX;      ///< yet
+    static constexpr std::uint32_t kJustOpen = UINT32_MAX - 1;
+    static constexpr std::uint32_t kReady = UINT32_MAX - 2;    ///< open, with its room
+    static constexpr std::uint32_t kThrough = UINT32_MAX - 3;  ///< closed
+    bool in_order = true;  ///< no extent is of an earlier file than one before it
     DirectIo direct = DirectIo::kAuto;
     Transfer* live_next = nullptr;  ///< the engine's list of what runs
     Transfer* live_previous = nullptr;
-    bool sync = false;       ///< make it durable before it finishes
-    bool on_caller = false;  ///< its parts are turned on the caller's thread (inline)
+    bool sync = false;  ///< make it durable before it finishes
 
 private:
     static constexpr std::uint32_t kStopped = 1;
@@ -155,7 +187,6 @@ private:
 
     TransferOwner& owner_;
     mutable std::atomic<std::uint32_t> state_{0};
-    std::atomic<std::uint32_t> parts_left_{0};
     std::atomic<std::uint32_t> references_{1};
     std::atomic<Priority> priority_{Priority::kNormal};
     std::atomic<bool> observed_{false};

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/descriptors.hpp"
+
+#include "os/limits.hpp"
+
+#include <algorithm>
+
+namespace penstock::engine {
+
+namespace {
+
+// What is left to the program: it opens files too, and does not expect to find none.
+std::uint64_t spare(std::uint64_t limit) {
+    return std::clamp<std::uint64_t>(limit / 8, 4, 128);
+}
+
+}  // namespace
+
+Descriptors& Descriptors::of_process() {
+    // Never destroyed: engines may end later than statics.
+    static auto* const instance = new Descriptors;
+    return *instance;
+}
+
+// In files.
+std::uint64_t Descriptors::room() const {
+    const std::uint64_t limit = os::open_files_limit();
+    const std::uint64_t taken = others_ + open_ + reserved_ + spare(limit);
+    return taken >= limit ? 0 : (limit - taken) / kPerFile;
+}
+
+bool Descriptors::take(RoomWaiter& waiter) {
+    const std::lock_guard lock(mutex_);
+    const bool none = open_ + reserved_ == 0;
+    const std::uint64_t files = std::min<std::uint64_t>(waiter.files, room());
+    if (!none && (files == 0 || !waiting_.empty())) {
+        waiting_.push_back(waiter);
+        return false;
+    }
+    waiter.files = static_cast<std::uint32_t>(std::max<std::uint64_t>(files, 1));
+    reserved_ += std::uint64_t{kPerFile} * waiter.files;
+    return true;
+}
+
+void Descriptors::opened(std::uint32_t files, std::uint32_t open, int highest) {
+    Waiters admitted;
+    {
+        const std::lock_guard lock(mutex_);
+        reserved_ -= std::uint64_t{kPerFile} * files;
+        open_ += open;
+        if (highest >= 0) {
+            const std::uint64_t below = static_cast<std::uint64_t>(highest) + 1;
+            others_ = below - std::min(below, open_);
+        }
+        admitted = let_in();
+    }
+    tell(admitted);
+}
+
+void Descriptors::closed(std::uint32_t open) {
+    if (open == 0) {
+        return;
+    }
+    Waiters admitted;
+    {
+        const std::lock_guard lock(mutex_);
+        open_ -= open;
+        ++closings_;
+        admitted = let_in();
+    }
+    tell(admitted);
+}
+
+Descriptors::Refused Descriptors::refused(RoomWaiter& waiter, std::uint64_t before) {
+    Waiters admitted;
+    Refused what = Refused::kQueued;
+    {
+        const std::lock_guard lock(mutex_);
+        reserved_ -= std::uint64_t{kPerFile} * waiter.files;
+        if (closings_ != before) {
+            what = Refused::kTryAgain;
+        } else if (open_ + reserved_ == 0) {
+            what = Refused::kNoneOfOurs;
+        } else {
+            const std::uint64_t limit = os::open_files_limit();
+            others_ = limit - std::min(limit, open_);
+            waiting_.push_back(waiter);
+        }
+        admitted = let_in();
+    }
+    tell(admitted);
+    return what;
+}
+
+std::uint64_t Descriptors::closings() {
+    const std::lock_guard lock(mutex_);
+    return closings_;
+}
+
+bool Descriptors::scarce(int number) {
+    const std::uint64_t limit = os::open_files_limit();
+    return number >= 0 && static_cast<std::uint64_t>(number) + spare(limit) >= limit;
+}
+
+Descriptors::Waiters Descriptors::let_in() {
+    Waiters admitted;
+    while (!waiting_.empty()) {
+        const bool none = open_ + reserved_ == 0;
+        const std::uint64_t files = std::min<std::uint64_t>(waiting_.front()->files, room());
+        if (!none && files == 0) {
+            break;
+        }
+        RoomWaiter& next = *waiting_.pop_front();
+        next.files = static_cast<std::uint32_t>(std::max<std::uint64_t>(files, 1));
+        reserved_ += std::uint64_t{kPerFile} * next.files;
+        admitted.push_back(next);
+    }
+    return admitted;
+}
+
+void Descriptors::tell(Waiters waiters) {
+    while (RoomWaiter* waiter = waiters.pop_front()) {
+        waiter->admitted(*waiter);
+    }
+}
+
+Descriptors::Waiters Descriptors::drop(const void* what) {
+    const std::lock_guard lock(mutex_);
+    Waiters dropped;
+    Waiters kept;
+    while (RoomWaiter* waiter = waiting_.pop_front()) {
+        (waiter->waits_for == what ? dropped : kept).push_back(*waiter);
+    }
+    waiting_ = kept;
+    return dropped;
+}
+
+// The transfers of the parent are none of ours.
+void Descriptors::after_fork_in_child() {
+    waiting_ = {};
+    reserved_ = 0;
+    open_ = 0;
+    others_ = 0;
+    mutex_.unlock();
+}
+
+}  // namespace penstock::engine

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Room for descriptors: what the transfers of this process that open files by path may hold,
+// compared with the limit on open files. It is one limit for all engines, so this is one object.
+//
+// Whoever wants to open files takes room first, and is queued where there is none; whoever closes
+// gives back, which lets the next ones in, oldest first. Nobody sleeps here. Where none of ours is
+// open, one file is always let in, so that the system's own answer is what a caller gets.
+//
+// How many descriptors the rest of the program has is seen in the numbers that openings return:
+// the system gives the lowest that is free, so that all below it are taken.
+#pragma once
+
+#include "base/intrusive.hpp"
+
+#include <cstdint>
+#include <mutex>
+
+namespace penstock::engine {
+
+/// Who waits for room; lives in whatever waits.
+struct RoomWaiter {
+    base::Link<RoomWaiter> room_link;
+    std::uint32_t files = 0;         ///< asked for, then let in
+    const void* waits_for = nullptr;  ///< what drop() looks for
+    void (*admitted)(RoomWaiter&) = nullptr;
+};
+
+class Descriptors {
+public:
+    using Waiters = base::Fifo<RoomWaiter, &RoomWaiter::room_link>;
+
+    [[nodiscard]] static Descriptors& of_process();
+
+    Descriptors() = default;
+    Descriptors(const Descriptors&) = delete;
+    Descriptors& operator=(const Descriptors&) = delete;
+
+    /// A local file has one descriptor, and one more for direct I/O.
+    static constexpr std::uint32_t kPerFile = 2;
+
+    /// True: `waiter.files` may be opened now, at least one. False: it is queued, and `admitted` is
+    /// called when its turn comes, on the thread of whoever gave back.
+    [[nodiscard]] bool take(RoomWaiter& waiter);
+    /// Room was taken for `files`; `open` descriptors came of it, the highest of them `highest`.
+    void opened(std::uint32_t files, std::uint32_t open, int highest);
+    /// Of what opened() said.
+    void closed(std::uint32_t open);
+
+    enum class Refused : std::uint8_t { kNoneOfOurs, kTryAgain, kQueued };
+    /// The system had no descriptor for the first of `waiter.files`, asked for after closings()
+    /// was `before`. The room is given up.
+    [[nodiscard]] Refused refused(RoomWaiter& waiter, std::uint64_t before);
+    [[nodiscard]] std::uint64_t closings();
+
+    /// An opening returned `number`: should no more be opened than must be?
+    [[nodiscard]] static bool scarce(int number);
+
+    /// Takes the waiters for `what` out of the queue; they are the caller's.
+    [[nodiscard]] Waiters drop(const void* what);
+
+    // fork()
+    void before_fork() { mutex_.lock(); }
+    void after_fork_in_parent() { mutex_.unlock(); }
+    void after_fork_in_child();
+
+private:
+    [[nodiscard]] std::uint64_t room() const;
+    [[nodiscard]] Waiters let_in();
+    static void tell(Waiters waiters);
+
+    std::mutex mutex_;
+    Waiters waiting_;
+    std::uint64_t reserved_ = 0;  ///< taken, and not opened yet
+    std::uint64_t open_ = 0;
+    std::uint64_t others_ = 0;  ///< of the rest of the program, when we last looked
+    std::uint64_t closings_ = 0;
+};
+
+}  // namespace penstock::engine

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/openers.hpp"
+
+#include "os/sysfs.hpp"
+
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+namespace penstock::engine {
+
+namespace {
+
+constexpr std::uint32_t kThreadsPerDevice = 4;
+constexpr std::size_t kLearntMax = 1024;
+constexpr base::Nanos kMountsAge = 2'000'000'000;
+
+std::string folder_of(const std::string& path) {
+    const std::size_t slash = path.rfind('/');
+    return slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
+}
+
+}  // namespace
+
+os::DeviceId Openers::device_of(const std::string& folder) {
+    if (const auto known = learnt_.find(folder); known != learnt_.end()) {
+        return known->second;
+    }
+    const base::Nanos now = clock_.now();
+    if (mounts_.empty() || now - mounts_read_ > kMountsAge) {
+        mounts_ = os::mounts();
+        mounts_read_ = now;
+    }
+    std::error_code ignored;
+    const std::filesystem::path given(folder);
+    const std::filesystem::path absolute =
+        given.is_absolute() ? given : std::filesystem::current_path(ignored) / given;
+    return os::whole_disk(
+        os::device_of_path(mounts_, absolute.lexically_normal().native()));
+}
+
+Executor& Openers::of(const std::string& path) {
+    if (!threads_) {
+        return inline_executor_;
+    }
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<Workers>& pool = pools_[device_of(folder_of(path))];
+    if (!pool) {
+        pool = std::make_unique<Workers>("penstock-open", kThreadsPerDevice);
+    }
+    return *pool;
+}
+
+void Openers::learn(const std::string& path, os::DeviceId device) {
+    if (!threads_) {
+        return;
+    }
+    const std::lock_guard lock(mutex_);
+    if (learnt_.size() >= kLearntMax) {
+        learnt_.clear();
+    }
+    learnt_.insert_or_assign(folder_of(path), device);
+}
+
+// First the pools come to rest, then the lock is taken: what comes to rest may need it.
+void Openers::pause() {
+    std::set<Workers*> paused;
+    while (true) {
+        Workers* next = nullptr;
+        mutex_.lock();
+        for (const auto& [device, pool] : pools_) {
+            next = paused.contains(pool.get()) ? next : pool.get();
+        }
+        if (next == nullptr) {
+            return;
+        }
+        mutex_.unlock();
+        next->pause();
+        paused.insert(next);
+    }
+}
+
+void Openers::resume() {
+    for (const auto& [device, pool] : pools_) {
+        pool->resume();
+    }
+    mutex_.unlock();
+}
+
+void Openers::abandon_after_fork() {
+    for (const auto& [device, pool] : pools_) {
+        pool->abandon_after_fork();
+    }
+    mutex_.unlock();
+}
+
+}  // namespace penstock::engine

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of a window of a transfer: what may block before its first request and after its last.
+//
+//   next_files -> [wait for room] -> open_files -> move_files -> parts ... parts_done -> settle
+//       ^                            an opener of    channels                            blocking threads
+//       +------ more files ----------each device---------------------------------------- of each device
+//
+// A transfer of open files has one window, which begins at move_files (or at preallocating) and ends
+// its transfer. One of paths has up to kWindowsMax, each of which takes the next kWindowFiles files
+// when it has closed those before, so that while one opens files the others keep the devices busy,
+// and a transfer of a million files has few of them open. Near the limit on descriptors a window
+// opens fewer, or waits for others to close theirs: it goes over its files again until none is left.
+//
+// What may block is done device by device, each on a thread of that device's.
+#include "engine/core.hpp"
+#include "engine/layout.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace penstock::engine {
+
+namespace {
+
+constexpr std::uint64_t kInlineExtentsMax = 16;
+// 4 x 64 files of 4 KiB are twice the requests that a device gets at once.
+constexpr std::uint32_t kWindowFiles = 64;
+constexpr std::uint32_t kWindowsMax = 4;
+
+bool no_descriptor(const base::Error& error) {
+    return error.system_errno == EMFILE || error.system_errno == ENFILE;
+}
+
+std::uint32_t descriptors_of(const os::File& file) {
+    return (file.descriptor(os::Lane::kBuffered) >= 0 ? 1U : 0U) +
+           (file.descriptor(os::Lane::kDirect) >= 0 ? 1U : 0U);
+}
+
+}  // namespace
+
+template <void (Core::*step)(Window&)>
+void Core::post(Window& window, Executor& executor) {
+    window.run = [](Job& job) {
+        auto& self = static_cast<Window&>(job);
+        (self.core->*step)(self);
+    };
+    executor.post(window);
+}
+
+void Core::begin(Transfer& transfer, bool caller_waits) {
+    Window& first = transfer.first_window;
+    first.core = this;
+    first.transfer = &transfer;
+    if (transfer.paths.empty()) {
+        begin_open(first, caller_waits);
+        return;
+    }
+    const auto files = static_cast<std::uint32_t>(transfer.paths.size());
+    transfer.files.resize(files);
+    transfer.groups.assign(files, Transfer::kNotOpen);
+    for (std::uint64_t i = 1; i < transfer.extents.count() && transfer.in_order; ++i) {
+        transfer.in_order = transfer.extents[i - 1].file <= transfer.extents[i].file;
+    }
+    const std::uint32_t windows = std::min((files + kWindowFiles - 1) / kWindowFiles, kWindowsMax);
+    for (std::uint32_t i = 1; i < windows; ++i) {
+        auto window = std::make_unique<Window>();
+        window->core = this;
+        window->transfer = &transfer;
+        transfer.more_windows.push_back(std::move(window));
+    }
+    transfer.windows_left.store(windows);
+    // The others open theirs while the caller does. The list does not change any more; the transfer
+    // is there until the first window, which is begun last, is through.
+    for (const auto& window : transfer.more_windows) {
+        next_files(*window, false);
+    }
+    next_files(first, caller_waits);
+}
+
+// A transfer of files that are open already.
+void Core::begin_open(Window& window, bool caller_waits) {
+    Transfer& transfer = *window.transfer;
+    window.end_file = static_cast<std::uint32_t>(transfer.files.size());
+    if (transfer.files.size() > 1) {
+        transfer.groups.assign(transfer.files.size(), Transfer::kReady);
+    }
+    if (caller_waits && run_inline(window)) {
+        return;
+    }
+    if (!may_extend(transfer, options_.preallocate_bytes_min)) {
+        move_files(window);
+        return;
+    }
+    if (auto found = find_domains(window); !found) {
+        failed(window, std::move(found.error()));
+        return;
+    }
+    window.domains_left = static_cast<std::uint32_t>(window.domains.size());
+    if (caller_waits) {
+        preallocate_by_device(window);
+    } else {
+        post<&Core::preallocate_by_device>(window, window.domains.front()->blocking());
+    }
+}
+
+// The files of one device after the other's, each on a thread of the device's.
+void Core::preallocate_by_device(Window& window) {
+    const std::uint32_t group = --window.domains_left;
+    auto made = preallocate(window, group);
+    if (!made) {
+        failed(window, std::move(made.error()));
+    } else if (group != 0) {
+        post<&Core::preallocate_by_device>(window, window.domains[group - 1]->blocking());
+    } else {
+        move_files(window);
+    }
+}
+
+// A run that extends its file gets its room first: extending writes wait for each other, and a full
+// disk is better met now. That a file system cannot is normal.
+base::Result<void> Core::preallocate(Window& window, std::uint32_t group) {
+    Transfer& transfer = *window.transfer;
+    if (transfer.op == Op::kRead || transfer.total_bytes < options_.preallocate_bytes_min) {
+        return {};
+    }
+    for (const FileRange& range : extending_runs(window, options_.preallocate_bytes_min)) {
+        if (!transfer.groups.empty() && transfer.groups[range.file] != group) {
+            continue;
+        }
+        os::File& file = *transfer.files[range.file];
+        PENSTOCK_TRY(size, file.size());
+        file.note_size(size);
+        if (range.end <= size) {
+            continue;
+        }
+        const std::uint64_t begin = std::max(range.begin, size);
+        auto made = file.preallocate(begin, range.end - begin);
+        if (!made && made.error().code != ErrorCode::kUnsupported) {
+            return made;
+        }
+        if (made) {
+            file.note_size(range.end);
+        }
+    }
+    return {};
+}
+
+// Of a window that has nothing open.
+void Core::next_files(Window& window, bool on_caller) {
+    Transfer& transfer = *window.transfer;
+    if (transfer.stopped()) {
+        window_done(window);
+        return;
+    }
+    const auto waits = [&](std::uint32_t file) {
+        return transfer.groups[file] == Transfer::kNotOpen;
+    };
+    while (window.first_file < window.end_file && !waits(window.first_file)) {
+        ++window.first_file;
+    }
+    if (window.first_file == window.end_file) {
+        const std::uint64_t next = transfer.next_file.fetch_add(kWindowFiles);
+        if (next >= transfer.paths.size()) {
+            window_done(window);
+            return;
+        }
+        window.first_file = static_cast<std::uint32_t>(next);
+        window.end_file = static_cast<std::uint32_t>(
+            std::min<std::uint64_t>(next + kWindowFiles, transfer.paths.size()));
+    }
+    window.opener = nullptr;
+    window.waits_for = &transfer;
+    window.files = 0;
+    for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
+        window.files += waits(i) ? 1 : 0;
+    }
+    window.admitted = [](RoomWaiter& waiter) {
+        auto& self = static_cast<Window&>(waiter);
+        Core& core = *self.core;
+        core.post_opening(self, core.openers_.of(self.transfer->paths[self.first_file]));
+    };
+    if (!Descriptors::of_process().take(window)) {
+        return;  // it may be anywhere by now
+    }
+    if (on_caller) {
+        window.taken_files = window.to_open = window.files;
+        open_files(window);
+    } else {
+        window.admitted(window);
+    }
+}
+
+void Core::post_opening(Window& window, Executor& opener) {
+    if (window.opener == nullptr) {
+        window.taken_files = window.to_open = window.files;
+    }
+    window.opener = &opener;
+    post<&Core::open_files>(window, opener);
+}
+
+// Opens what is of this thread's device; where others are left, the window goes on there.
+void Core::open_files(Window& window) {
+    Executor* next_opener = nullptr;
+    auto opened = open_some(window, next_opener);
+    if (opened && !*opened) {
+        return;  // it waits for room
+    }
+    if (opened && next_opener != nullptr) {
+        post_opening(window, *next_opener);
+        return;
+    }
+    Descriptors::of_process().opened(window.taken_files, window.descriptors,
+                                     window.highest_descriptor);
+    if (!opened) {
+        failed(window, std::move(opened.error()));
+    } else if (!window.transfer->more_windows.empty() || window.opener != nullptr ||
+               !run_inline(window)) {
+        move_files(window);
+    }
+}
+
+// False when the window waits for room, and is another thread's.
+base::Result<bool> Core::open_some(Window& window, Executor*& next_opener) {
+    Transfer& transfer = *window.transfer;
+    for (std::uint32_t i = window.first_file; i < window.end_file && window.to_open != 0; ++i) {
+        if (transfer.groups[i] != Transfer::kNotOpen || transfer.stopped()) {
+            continue;
+        }
+        if (window.opener != nullptr) {
+            Executor& opener = openers_.of(transfer.paths[i]);
+            if (&opener != window.opener) {
+                next_opener = next_opener == nullptr ? &opener : next_opener;
+                continue;
+            }
+        }
+        PENSTOCK_TRY(go_on, open_file(window, i));
+        if (!go_on) {
+            return false;
+        }
+    }
+    PENSTOCK_CHECK(preallocate(window, Transfer::kJustOpen));
+    for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
+        if (transfer.groups[i] == Transfer::kJustOpen) {
+            transfer.groups[i] = Transfer::kReady;
+        }
+    }
+    next_opener = window.to_open == 0 ? nullptr : next_opener;
+    return true;
+}
+
+base::Result<bool> Core::open_file(Window& window, std::uint32_t index) {
+    Transfer& transfer = *window.transfer;
+    os::OpenOptions how;
+    how.access = transfer.op == Op::kRead ? Access::kRead : Access::kWrite;
+    how.create = transfer.op == Op::kWrite;
+    how.direct = transfer.direct;
+    Descriptors& room = Descriptors::of_process();
+    const std::uint64_t before = room.closings();
+    auto file = platform_.file_system->open(transfer.paths[index], how);
+    if (!file && no_descriptor(file.error())) {
+        if (window.descriptors != 0) {
+            window.to_open = 0;  // the rest when these are closed
+            return true;
+        }
+        window.files = window.taken_files;
+        switch (room.refused(window, before)) {
+            case Descriptors::Refused::kQueued:
+                return false;
+            case Descriptors::Refused::kTryAgain:
+                window.taken_files = 0;
+                next_files(window, window.opener == nullptr);
+                return false;
+            case Descriptors::Refused::kNoneOfOurs:
+                window.taken_files = 0;
+                break;
+        }
+    }
+    if (!file) {
+        return base::fail(std::move(file.error()));
+    }
+    openers_.learn(transfer.paths[index], (*file)->info().device);
+    const int highest = std::max((*file)->descriptor(os::Lane::kBuffered),
+                                 (*file)->descriptor(os::Lane::kDirect));
+    window.descriptors += descriptors_of(**file);
+    window.highest_descriptor = std::max(window.highest_descriptor, highest);
+    transfer.files[index] = std::move(*file);
+    transfer.groups[index] = Transfer::kJustOpen;
+    window.to_open = Descriptors::scarce(highest) ? 0 : window.to_open - 1;
+    return true;
+}
+
+void Core::move_files(Window& window) {
+    if (auto linked = lay_out_and_link(window); !linked) {
+        failed(window, std::move(linked.error()));
+    }
+}
+
+// A small blocking transfer with nothing before it is done here and now: a hop to another thread
+// and back costs more than the read.
+bool Core::run_inline(Window& window) {
+    Transfer& transfer = *window.transfer;
+    if (!options_.domain.threads || transfer.total_bytes > options_.inline_bytes_max ||
+        transfer.extents.count() > kInlineExtentsMax || transfer.files.size() != 1) {
+        return false;
+    }
+    auto domain = domain_of(*transfer.files.front());
+    if (!domain) {
+        return false;
+    }
+    auto lane = (*domain)->take_inline_lane();
+    if (!lane) {
+        return false;
+    }
+    window.on_caller = true;
+    window.parts.resize(1);
+    Part& part = window.parts.front();
+    part.transfer = &transfer;
+    part.window = &window;
+    part.channel = &lane->channel();
+    part.plan =
+        Plan(transfer.extents, transfer.files, transfer.op, {}, {transfer.extents.count(), 0});
+    // The extra reference keeps it alive to the end of this loop.
+    transfer.acquire();
+    transfer.expect_parts(window);
+    lane->channel().link(part);
+    while (!transfer.finished()) {
+        lane->channel().turn(false);
+    }
+    transfer.release();
+    return true;
+}
+
+// The domains of what is ready; each file learns the number of its own.
+base::Result<void> Core::find_domains(Window& window) {
+    Transfer& transfer = *window.transfer;
+    window.domains.clear();
+    for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
+        if (!transfer.groups.empty() && transfer.groups[i] != Transfer::kReady) {
+            continue;
+        }
+        PENSTOCK_TRY(domain, domain_of(*transfer.files[i]));
+        auto found = std::find(window.domains.begin(), window.domains.end(), domain);
+        if (found == window.domains.end()) {
+            found = window.domains.insert(found, domain);
+        }
+        if (!transfer.groups.empty()) {
+            transfer.groups[i] = static_cast<std::uint32_t>(found - window.domains.begin());
+        }
+    }
+    return {};
+}
+
+base::Result<void> Core::lay_out_and_link(Window& window) {
+    Transfer& transfer = *window.transfer;
+    if (!transfer.paths.empty() || window.domains.empty()) {
+        PENSTOCK_CHECK(find_domains(window));
+    }
+    if (transfer.paths.empty()) {
+        lay_out(window);
+    } else {
+        const std::lock_guard lock(transfer.windows_mutex);
+        lay_out(window);
+    }
+    // The last part that is done may end the transfer, so nothing of it is read after the last
+    // link.
+    const std::size_t count = window.parts.size();
+    Part* const parts = window.parts.data();
+    transfer.expect_parts(window);
+    if (count == 0) {
+        parts_done(window);
+        return {};
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+        parts[i].channel->link(parts[i]);
+    }
+    return {};
+}
+
+void Core::parts_done(Window& window) {
+    Transfer& transfer = *window.transfer;
+    const bool durable = transfer.sync && !transfer.stopped();
+    // Whoever lets go last closes, which may block.
+    const auto ours_alone = [](const auto& file) { return file.use_count() == 1; };
+    if (transfer.files.empty() ||
+        (!durable && transfer.paths.empty() &&
+         std::none_of(transfer.files.begin(), transfer.files.end(), ours_alone))) {
+        window_done(window);
+        return;
+    }
+    if (window.on_caller || window.domains.empty()) {
+        window.domains_left = 1;
+        settle(window);
+        return;
+    }
+    window.domains_left = static_cast<std::uint32_t>(window.domains.size());
+    post<&Core::settle>(window, window.domains.back()->blocking());
+}
+
+// The files of one device after the other's, each on a thread of the device's.
+void Core::settle(Window& window) {
+    Transfer& transfer = *window.transfer;
+    const std::uint32_t group = --window.domains_left;
+    settle_files(window, group);
+    if (group != 0) {
+        post<&Core::settle>(window, window.domains[group - 1]->blocking());
+        return;
+    }
+    if (transfer.paths.empty()) {
+        window_done(window);
+        return;
+    }
+    Descriptors::of_process().closed(std::exchange(window.descriptors, 0));
+    window.highest_descriptor = -1;
+    next_files(window, false);
+}
+
+// What blocks after the last request: durability, and closing.
+void Core::settle_files(Window& window, std::uint32_t group) {
+    Transfer& transfer = *window.transfer;
+    for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
+        auto& file = transfer.files[i];
+        if (file == nullptr || (!transfer.groups.empty() && transfer.groups[i] != group &&
+                                transfer.groups[i] != Transfer::kReady)) {
+            continue;
+        }
+        if (transfer.sync && !transfer.stopped()) {
+            if (auto synced = file->sync(); !synced) {
+                transfer.fail(std::move(synced.error()));
+            }
+        }
+        if (!transfer.paths.empty()) {
+            if (auto closed = file->close(); !closed && transfer.op == Op::kWrite) {
+                transfer.fail(std::move(closed.error()));
+            }
+            transfer.groups[i] = Transfer::kThrough;
+        }
+        file.reset();
+    }
+}
+
+// Before any part was linked.
+void Core::failed(Window& window, base::Error error) {
+    Transfer& transfer = *window.transfer;
+    transfer.fail(std::move(error));
+    if (!transfer.paths.empty()) {
+        for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
+            if (transfer.files[i] != nullptr) {
+                static_cast<void>(transfer.files[i]->close());
+                transfer.files[i].reset();
+            }
+        }
+        Descriptors::of_process().closed(std::exchange(window.descriptors, 0));
+    }
+    window_done(window);
+}
+
+void Core::window_done(Window& window) {
+    Transfer& transfer = *window.transfer;
+    if (transfer.windows_left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        transfer.finish();
+    }
+}
+
+}  // namespace penstock::engine
