@@ -99,8 +99,10 @@ struct Rows {
 /// A transfer in full generality; the verbs of Engine are short forms of it.
 struct TransferRequest {
     bool write = false;
-    std::vector<File> files;         ///< that the extents number; or
-    std::vector<std::string> paths;  ///< opened for this transfer; writes create, nothing truncates
+    std::vector<File> files;  ///< that the extents number; or
+    /// Opened for this transfer, a few at a time, so there may be more of them than descriptors.
+    /// Writes create, nothing truncates.
+    std::vector<std::string> paths;
     std::vector<Extent> extents;
     std::optional<Rows> rows;  ///< instead of extents, of which there are none then: rows of file 0
     TransferOptions options;

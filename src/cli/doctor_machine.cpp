@@ -105,7 +105,9 @@ Finding open_files() {
                     "getrlimit(RLIMIT_NOFILE) = " + value, ""};
     if (limit < kFilesEnough) {
         finding.verdict = Verdict::kBetter;
-        finding.what += ": transfers over many files will run into it";
+        finding.what +=
+            ": transfers of many files by path open fewer at a time, and files that a "
+            "program keeps open may run into it";
         finding.cure = "ulimit -n 65536";
     }
     return finding;

@@ -20,7 +20,7 @@ namespace penstock::engine {
 /// Who waits for room; lives in whatever waits.
 struct RoomWaiter {
     base::Link<RoomWaiter> room_link;
-    std::uint32_t files = 0;         ///< asked for, then let in
+    std::uint32_t files = 0;          ///< asked for, then let in
     const void* waits_for = nullptr;  ///< what drop() looks for
     void (*admitted)(RoomWaiter&) = nullptr;
 };

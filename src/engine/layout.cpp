@@ -150,8 +150,8 @@ void lay_out(Window& window) {
         Cutter cutter(transfer, group, range);
         Position begin{range.begin, 0};
         for (std::uint32_t c = 0; c < channels; ++c) {
-            const Position stop = c + 1 == channels ? Position{range.end, 0}
-                                                    : cutter.at(bytes / channels * (c + 1));
+            const Position stop =
+                c + 1 == channels ? Position{range.end, 0} : cutter.at(bytes / channels * (c + 1));
             Part& part = window.parts[next++];
             part.transfer = &transfer;
             part.window = &window;
@@ -186,7 +186,8 @@ std::vector<FileRange> extending_runs(const Window& window, std::uint64_t bytes_
     std::vector<FileRange> runs;
     FileRange run;
     const auto close_run = [&] {
-        if (run.end != run.begin && run.end - run.begin >= bytes_min && run.end > transfer.files[run.file]->size_seen()) {
+        if (run.end != run.begin && run.end - run.begin >= bytes_min &&
+            run.end > transfer.files[run.file]->size_seen()) {
             runs.push_back(run);
         }
     };

@@ -35,8 +35,7 @@ os::DeviceId Openers::device_of(const std::string& folder) {
     const std::filesystem::path given(folder);
     const std::filesystem::path absolute =
         given.is_absolute() ? given : std::filesystem::current_path(ignored) / given;
-    return os::whole_disk(
-        os::device_of_path(mounts_, absolute.lexically_normal().native()));
+    return os::whole_disk(os::device_of_path(mounts_, absolute.lexically_normal().native()));
 }
 
 Executor& Openers::of(const std::string& path) {

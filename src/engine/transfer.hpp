@@ -159,12 +159,12 @@ public:
     std::vector<std::unique_ptr<Window>> more_windows;
     std::atomic<std::uint32_t> windows_left{1};
     std::atomic<std::uint64_t> next_file{0};  ///< that no window has had in hand yet
-    std::mutex windows_mutex;  ///< paths: held while parts are laid out anew, or poked
+    std::mutex windows_mutex;        ///< paths: held while parts are laid out anew, or poked
     std::vector<std::string> paths;  ///< files that are opened for this transfer alone
     /// Of each file, which of its window's domains, or one of these. Empty where there is one file
     /// alone.
     std::vector<std::uint32_t> groups;
-    static constexpr std::uint32_t kNotOpen = UINT32_MAX;      ///< yet
+    static constexpr std::uint32_t kNotOpen = UINT32_MAX;  ///< yet
     static constexpr std::uint32_t kJustOpen = UINT32_MAX - 1;
     static constexpr std::uint32_t kReady = UINT32_MAX - 2;    ///< open, with its room
     static constexpr std::uint32_t kThrough = UINT32_MAX - 3;  ///< closed

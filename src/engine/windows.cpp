@@ -2,16 +2,17 @@
 // The life of a window of a transfer: what may block before its first request and after its last.
 //
 //   next_files -> [wait for room] -> open_files -> move_files -> parts ... parts_done -> settle
-//       ^                            an opener of    channels                            blocking threads
-//       +------ more files ----------each device---------------------------------------- of each device
+//       |                                                                                  |
+//       +<--------------------------- more files -----------------------------------------+
 //
-// A transfer of open files has one window, which begins at move_files (or at preallocating) and ends
-// its transfer. One of paths has up to kWindowsMax, each of which takes the next kWindowFiles files
-// when it has closed those before, so that while one opens files the others keep the devices busy,
-// and a transfer of a million files has few of them open. Near the limit on descriptors a window
-// opens fewer, or waits for others to close theirs: it goes over its files again until none is left.
+// A transfer of open files has one window, which begins at move_files (or at preallocating) and
+// ends its transfer. One of paths has up to kWindowsMax, each of which takes the next kWindowFiles
+// files when it has closed those before, so that while one opens files the others keep the devices
+// busy, and a transfer of a million files has few of them open. Near the limit on descriptors a
+// window opens fewer, or waits for others to close theirs: it goes over its files again until none
+// is left.
 //
-// What may block is done device by device, each on a thread of that device's.
+// open_files and settle, which may block, go device by device, each on a thread of that device's.
 #include "engine/core.hpp"
 #include "engine/layout.hpp"
 
@@ -280,8 +281,8 @@ base::Result<bool> Core::open_file(Window& window, std::uint32_t index) {
         return base::fail(std::move(file.error()));
     }
     openers_.learn(transfer.paths[index], (*file)->info().device);
-    const int highest = std::max((*file)->descriptor(os::Lane::kBuffered),
-                                 (*file)->descriptor(os::Lane::kDirect));
+    const int highest =
+        std::max((*file)->descriptor(os::Lane::kBuffered), (*file)->descriptor(os::Lane::kDirect));
     window.descriptors += descriptors_of(**file);
     window.highest_descriptor = std::max(window.highest_descriptor, highest);
     transfer.files[index] = std::move(*file);

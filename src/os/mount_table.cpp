@@ -28,8 +28,8 @@ std::string unescaped(const std::string& text) {
 }
 
 bool is_above(const std::string& folder, std::string_view path) {
-    return folder == "/" ||
-           (path.starts_with(folder) && (path.size() == folder.size() || path[folder.size()] == '/'));
+    return folder == "/" || (path.starts_with(folder) &&
+                             (path.size() == folder.size() || path[folder.size()] == '/'));
 }
 
 }  // namespace

@@ -112,42 +112,41 @@ INSTANTIATE_TEST_SUITE_P(Backends, KernelPaths, kernel_kinds(), kind_name);
 // and not.
 TEST_P(KernelPaths, ManyFilesWithFewDescriptors) {
     const Shelf shelf(path("many"), 500);
-    EXPECT_EQ(test::in_child([&]() -> std::string {
-                  const auto other = make();
-                  const std::size_t before = open_descriptors();
-                  if (!limit_descriptors(64)) {
-                      return "no limit";
-                  }
-                  for (const bool scattered : {false, true}) {
-                      auto data = shelf.bytes;
-                      const auto wrote = error_of([&] {
-                          const TransferRequest request =
-                              shelf.request(true, data.data(), scattered);
-                          return (scattered ? other->run(request) : other->submit(request))->wait();
-                      });
-                      if (wrote) {
-                          return wrote->what();
-                      }
-                      if (const std::string wrong = shelf.compare(); !wrong.empty()) {
-                          return wrong;
-                      }
-                      std::vector<std::byte> back(data.size());
-                      const auto read = error_of([&] {
-                          const TransferRequest request =
-                              shelf.request(false, back.data(), scattered);
-                          return (scattered ? other->submit(request) : other->run(request))->wait();
-                      });
-                      if (read || back != data) {
-                          return read ? read->what() : "other bytes were read";
-                      }
-                  }
-                  limit_descriptors(1024);
-                  for (int i = 0; i < 1000 && open_descriptors() > before + 8; ++i) {
-                      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                  }
-                  return open_descriptors() <= before + 8 ? "" : "descriptors were left open";
-              }),
-              "");
+    EXPECT_EQ(
+        test::in_child([&]() -> std::string {
+            const auto other = make();
+            const std::size_t before = open_descriptors();
+            if (!limit_descriptors(64)) {
+                return "no limit";
+            }
+            for (const bool scattered : {false, true}) {
+                auto data = shelf.bytes;
+                const auto wrote = error_of([&] {
+                    const TransferRequest request = shelf.request(true, data.data(), scattered);
+                    return (scattered ? other->run(request) : other->submit(request))->wait();
+                });
+                if (wrote) {
+                    return wrote->what();
+                }
+                if (const std::string wrong = shelf.compare(); !wrong.empty()) {
+                    return wrong;
+                }
+                std::vector<std::byte> back(data.size());
+                const auto read = error_of([&] {
+                    const TransferRequest request = shelf.request(false, back.data(), scattered);
+                    return (scattered ? other->submit(request) : other->run(request))->wait();
+                });
+                if (read || back != data) {
+                    return read ? read->what() : "other bytes were read";
+                }
+            }
+            limit_descriptors(1024);
+            for (int i = 0; i < 1000 && open_descriptors() > before + 8; ++i) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            }
+            return open_descriptors() <= before + 8 ? "" : "descriptors were left open";
+        }),
+        "");
 }
 
 // Transfers in the queue have nothing open that keeps others from opening.
@@ -163,10 +162,10 @@ TEST_P(KernelPaths, ManyTransfersWithFewDescriptors) {
                   }
                   std::vector<TransferPtr> transfers;
                   for (std::size_t i = 0; i < shelf.paths.size(); ++i) {
-                      transfers.push_back((i % 2 == 0 ? other : second)
-                                              ->submit(request_of(false, shelf.paths[i],
-                                                                  back.data() + i * kFileBytes,
-                                                                  kFileBytes, 0)));
+                      transfers.push_back(
+                          (i % 2 == 0 ? other : second)
+                              ->submit(request_of(false, shelf.paths[i],
+                                                  back.data() + i * kFileBytes, kFileBytes, 0)));
                   }
                   for (const TransferPtr& transfer : transfers) {
                       if (const auto error = error_of([&] { return transfer->wait(); })) {
@@ -272,9 +271,8 @@ TEST_P(Paths, OneOfVeryManyIsMissing) {
         request.extents.push_back({0, 100, back.data() + i * 100, i});
     }
     for (const bool blocking : {false, true}) {
-        const auto error = error_of([&] {
-            return (blocking ? engine().run(request) : engine().submit(request))->wait();
-        });
+        const auto error = error_of(
+            [&] { return (blocking ? engine().run(request) : engine().submit(request))->wait(); });
         ASSERT_TRUE(error);
         EXPECT_EQ(error->system_errno(), ENOENT);
         EXPECT_EQ(error->path(), path("file205"));
@@ -409,12 +407,11 @@ TEST_P(KernelPaths, OpeningsThatHangStopNoOtherFileSystem) {
                       if (::fcntl(leases.back(), F_SETLEASE, F_RDLCK) != 0) {
                           return "";  // this file system has no leases
                       }
-                      hung.push_back(
-                          other->submit(request_of(true, file, memory.data(), 8192, 0)));
+                      hung.push_back(other->submit(request_of(true, file, memory.data(), 8192, 0)));
                   }
                   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-                  const TransferPtr fine = other->submit(
-                      request_of(false, elsewhere / "fine", memory.data(), 8192, 0));
+                  const TransferPtr fine =
+                      other->submit(request_of(false, elsewhere / "fine", memory.data(), 8192, 0));
                   const bool in_time = fine->wait_for(std::chrono::seconds(10)).has_value();
                   const bool hangs = !hung.front()->done();
                   for (const int lease : leases) {
