@@ -220,8 +220,13 @@ bool Engine::drain(std::chrono::nanoseconds timeout) {
         }
         static_cast<void>(core->wait_idle(std::min<base::Nanos>(left, 200'000'000)));
     }
-    if (const auto error = core->take_unobserved()) {
-        raise(*error);
+    if (auto error = core->take_unobserved()) {
+        try {
+            raise(*error);
+        } catch (const std::bad_alloc&) {
+            core->unobserved(std::move(*error));  // for the next drain()
+            throw;
+        }
     }
     return true;
 }

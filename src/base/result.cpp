@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <new>
 #include <system_error>
 
 namespace penstock::base {
@@ -45,6 +46,47 @@ std::string_view usual_cure(int system_errno) {
     }
 }
 
+std::string system_message(int system_errno, std::string_view cure) {
+    if (cure.empty()) {
+        cure = usual_cure(system_errno);
+    }
+    std::string message = std::generic_category().message(system_errno);
+    message += fmt::format(" (errno {})", system_errno);
+    if (!cure.empty()) {
+        message += fmt::format("; {}", cure);
+    }
+    return message;
+}
+
+std::string usual_message(const Error& error) {
+    if (error.system_errno != 0) {
+        return system_message(error.system_errno, {});
+    }
+    if (error.code == ErrorCode::kOutOfMemory) {
+        return fmt::format("memory ran out; {}", usual_cure(ENOMEM));
+    }
+    return error_category().message(static_cast<int>(error.code));
+}
+
+// An Error with those of its texts for which there is memory.
+template <typename MakeMessage>
+Error make_error(ErrorCode code, int system_errno, std::string_view operation,
+                 std::string_view path, std::uint64_t offset,
+                 const MakeMessage& make_message) noexcept {
+    Error made;
+    made.code = code;
+    made.system_errno = system_errno;
+    made.offset = offset;
+    try {
+        made.operation = operation;
+        made.path = path;
+        made.message = make_message();
+    } catch (const std::bad_alloc&) {
+        return made;
+    }
+    return made;
+}
+
 }  // namespace
 
 std::string Error::describe() const {
@@ -56,27 +98,24 @@ std::string Error::describe() const {
         text += fmt::format(" at byte {}", offset);
     }
     text += ": ";
-    text += message;
+    text += message.empty() ? usual_message(*this) : message;
     return text;
 }
 
 Error system_error(int system_errno, std::string_view operation, std::string_view path,
-                   std::uint64_t offset, std::string_view cure) {
-    if (cure.empty()) {
-        cure = usual_cure(system_errno);
-    }
-    std::string message = std::generic_category().message(system_errno);
-    message += fmt::format(" (errno {})", system_errno);
-    if (!cure.empty()) {
-        message += fmt::format("; {}", cure);
-    }
-    return Error{ErrorCode::kSystem, system_errno, std::string(operation),
-                 std::string(path),  offset,       std::move(message)};
+                   std::uint64_t offset, std::string_view cure) noexcept {
+    return make_error(ErrorCode::kSystem, system_errno, operation, path, offset,
+                      [&] { return system_message(system_errno, cure); });
 }
 
 Error error(ErrorCode code, std::string_view operation, std::string_view message,
-            std::string_view path, std::uint64_t offset) {
-    return Error{code, 0, std::string(operation), std::string(path), offset, std::string(message)};
+            std::string_view path, std::uint64_t offset) noexcept {
+    return make_error(code, 0, operation, path, offset, [&] { return message; });
+}
+
+Error out_of_memory(std::string_view operation) noexcept {
+    return make_error(ErrorCode::kOutOfMemory, 0, operation, {}, kNoOffset,
+                      [] { return std::string_view(); });
 }
 
 }  // namespace penstock::base

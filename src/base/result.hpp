@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operating errors are values: Result<T>. They become exceptions only at the public border
 // (base/raise.hpp). An Error is built when something failed, so its strings cost nothing otherwise.
+// It can be built when memory ran out, too: what there is no memory for is left out of it.
 #pragma once
 
 #include <penstock/error.hpp>
 
+#include <concepts>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <tl/expected.hpp>
+#include <type_traits>
 
 namespace penstock::base {
 
@@ -18,9 +23,10 @@ struct Error {
     std::string operation;
     std::string path;
     std::uint64_t offset = kNoOffset;
-    std::string message;  ///< what was asked, what happened, what to do
+    std::string message;  ///< what was asked, what happened, what to do; empty: see describe()
 
-    /// The whole sentence that a user reads.
+    /// The whole sentence that a user reads. Where there was no memory for the message, the usual
+    /// one of the code or errno.
     [[nodiscard]] std::string describe() const;
 };
 
@@ -33,13 +39,43 @@ using Failure = tl::unexpected<Error>;
 /// `cure` (or, when empty, what usually helps against this errno) at its end.
 [[nodiscard]] Error system_error(int system_errno, std::string_view operation,
                                  std::string_view path, std::uint64_t offset = kNoOffset,
-                                 std::string_view cure = {});
+                                 std::string_view cure = {}) noexcept;
 
 [[nodiscard]] Error error(ErrorCode code, std::string_view operation, std::string_view message,
-                          std::string_view path = {}, std::uint64_t offset = kNoOffset);
+                          std::string_view path = {}, std::uint64_t offset = kNoOffset) noexcept;
+
+/// The same for whoever must not throw: `make_message` may run out of memory.
+template <std::invocable MakeMessage>
+[[nodiscard]] Error error(ErrorCode code, std::string_view operation,
+                          const MakeMessage& make_message, std::string_view path = {},
+                          std::uint64_t offset = kNoOffset) noexcept {
+    try {
+        return error(code, operation, std::string_view(make_message()), path, offset);
+    } catch (const std::bad_alloc&) {
+        return error(code, operation, std::string_view(), path, offset);
+    }
+}
+
+/// Memory ran out. Building it asks for none.
+[[nodiscard]] Error out_of_memory(std::string_view operation) noexcept;
 
 [[nodiscard]] inline Failure fail(Error e) {
     return Failure(std::move(e));
+}
+
+/// What `call` gives, which is a Result. That memory or threads could not be had is an error of it
+/// and no exception: for threads of ours, which an exception would end with the process, and for
+/// what is counted or started already.
+template <std::invocable Call>
+[[nodiscard]] std::invoke_result_t<Call> as_result(std::string_view operation,
+                                                   Call&& call) noexcept {
+    try {
+        return call();
+    } catch (const std::bad_alloc&) {
+        return fail(out_of_memory(operation));
+    } catch (const std::system_error& refused) {
+        return fail(system_error(refused.code().value(), operation, {}));
+    }
 }
 
 }  // namespace penstock::base

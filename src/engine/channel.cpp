@@ -61,7 +61,7 @@ Channel::~Channel() {
     PENSTOCK_ASSERT(out_ == 0);
 }
 
-void Channel::link(Part& part) {
+void Channel::link(Part& part) noexcept {
     linked_parts_.fetch_add(1, std::memory_order_relaxed);
     inbox_.put(part);
     wake();
@@ -101,7 +101,7 @@ bool Channel::arrived() const {
     return !inbox_.empty() || !returned_.empty() || poked_.load() || mover_->ready();
 }
 
-bool Channel::turn(bool may_sleep) {
+bool Channel::turn(bool may_sleep) noexcept {
     counters_.turns.add(1);
     bool moved_on = take_inbox();
     moved_on |= reap();
@@ -352,7 +352,7 @@ void Channel::push(ChannelRequest& request) {
         backend_->push(request);
         return;
     }
-    request.run = [](Job& job) {
+    request.run = [](Job& job) noexcept {
         auto& self = static_cast<ChannelRequest&>(job);
         Channel& channel = *self.channel;
         std::unique_lock<std::mutex> gate;
@@ -460,13 +460,14 @@ void Channel::end_of_file(ChannelRequest& request) {
              extent.bytes == 0 || extent.offset + extent.bytes <= end;) {
             extent = transfer.extents[++i];  // the first that reaches behind the end
         }
-        transfer.fail(base::error(
-            ErrorCode::kEndOfFile, "read",
-            fmt::format(
+        const auto message = [&] {
+            return fmt::format(
                 "the file has {} bytes, and {} bytes from byte {} on were asked for, up to {}; "
                 "ask for fewer, or allow a short read",
-                end, extent.bytes, extent.offset, extent.offset + extent.bytes),
-            request.file->info().path, extent.offset));
+                end, extent.bytes, extent.offset, extent.offset + extent.bytes);
+        };
+        transfer.fail(base::error(ErrorCode::kEndOfFile, "read", message, request.file->info().path,
+                                  extent.offset));
         free_request(request);
         return;
     }

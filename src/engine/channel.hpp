@@ -11,7 +11,8 @@
 // takes what arrived, reaps what is through, draws as much as there is room for, hands it over, and
 // sleeps if asked to until something can go on. A request takes its entry and its slot together, so
 // that no request ever holds one and waits for the other. Nothing here allocates or locks per
-// request.
+// request, and nothing throws: where there is no memory for slots, that is an error of the
+// transfer.
 #pragma once
 
 #include "base/clock.hpp"
@@ -65,7 +66,7 @@ public:
     ~Channel();
 
     // ---- any thread
-    void link(Part& part);
+    void link(Part& part) noexcept;
     /// A transfer was stopped or changed its class: look at all parts again.
     void poke();
     /// Draw nothing more until resume(); device_quiet() then says when nothing is out.
@@ -84,7 +85,7 @@ public:
     // ---- the channel's thread
     /// Advances by one pass; true when anything moved. `may_sleep`: wait when there is nothing to
     /// do.
-    bool turn(bool may_sleep);
+    bool turn(bool may_sleep) noexcept;
     [[nodiscard]] bool idle() const { return out_ == 0 && classes_.empty() && inbox_.empty(); }
     void abandon_after_fork() { backend_->abandon_after_fork(); }
 

@@ -96,30 +96,43 @@ base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
     return base::fail(std::move(*last));
 }
 
+// What allocates comes first, so that a call that throws leaves nothing counted. From add_live() on
+// nothing is thrown: what cannot be had then ends the transfer, with that as its error.
 base::Result<Transfer*> Core::start(TransferSpec spec) {
     PENSTOCK_CHECK(check_transfer(spec));
-    // Counted first and looked at then, so that many threads at once do not pass the limit.
-    const std::uint32_t before = in_flight_.fetch_add(1);
-    if (options_.transfers_max != 0 && before >= options_.transfers_max) {
-        in_flight_.fetch_sub(1);
-        return base::fail(base::error(
-            ErrorCode::kWouldBlock, spec.op == Op::kRead ? "read" : "write",
-            fmt::format(
-                "{} transfers are in flight, which is the limit (transfers_max); wait for one",
-                options_.transfers_max)));
-    }
-    auto* transfer = new Transfer(*this, spec.op, std::move(spec.files), std::move(spec.extents),
-                                  spec.allow_short);
+    const bool caller_waits = spec.caller_waits;
+    TransferPtr transfer = make_transfer(std::move(spec));
+    PENSTOCK_CHECK(admit(transfer->op));
+    transfer->acquire();  // one reference is the caller's, one is ours until finish()
+    add_live(*transfer);
+    begin(*transfer, caller_waits);
+    return transfer.release();
+}
+
+Core::TransferPtr Core::make_transfer(TransferSpec&& spec) {
+    TransferPtr transfer(new Transfer(*this, spec.op, std::move(spec.files),
+                                      std::move(spec.extents), spec.allow_short));
     transfer->paths = std::move(spec.paths);
     transfer->direct = spec.direct;
     transfer->sync = spec.sync;
     transfer->block_bytes = spec.block_bytes;
     transfer->depth_limit = std::move(spec.depth_limit);
     transfer->set_priority(spec.priority);
-    transfer->acquire();  // one reference is the caller's, one is ours until finish()
-    add_live(*transfer);
-    begin(*transfer, spec.caller_waits);
+    make_windows(*transfer);
     return transfer;
+}
+
+// Counted first and looked at then, so that many threads at once do not pass the limit.
+base::Result<void> Core::admit(Op op) {
+    const std::uint32_t before = in_flight_.fetch_add(1);
+    if (options_.transfers_max == 0 || before < options_.transfers_max) {
+        return {};
+    }
+    in_flight_.fetch_sub(1);
+    return base::fail(base::error(
+        ErrorCode::kWouldBlock, op == Op::kRead ? "read" : "write",
+        fmt::format("{} transfers are in flight, which is the limit (transfers_max); wait for one",
+                    options_.transfers_max)));
 }
 
 void Core::cancel(Transfer& transfer) {
@@ -158,7 +171,7 @@ void Core::poke(Transfer& transfer) {
     }
 }
 
-void Core::add_live(Transfer& transfer) {
+void Core::add_live(Transfer& transfer) noexcept {
     running_.fetch_add(1);
     const std::lock_guard lock(live_mutex_);
     transfer.live_next = live_;
@@ -169,11 +182,11 @@ void Core::add_live(Transfer& transfer) {
 }
 
 // Before its waiters know: whoever has waited may start the next, also at the limit.
-void Core::finishing(Transfer& /*transfer*/) {
+void Core::finishing(Transfer& /*transfer*/) noexcept {
     in_flight_.fetch_sub(1);
 }
 
-void Core::finished(Transfer& transfer) {
+void Core::finished(Transfer& transfer) noexcept {
     {
         const std::lock_guard lock(live_mutex_);
         Transfer*& before =
@@ -188,10 +201,10 @@ void Core::finished(Transfer& transfer) {
     }
 }
 
-void Core::unobserved(const base::Error& error) {
+void Core::unobserved(base::Error&& error) noexcept {
     const std::lock_guard lock(live_mutex_);
     if (!unobserved_) {
-        unobserved_ = error;
+        unobserved_ = std::move(error);
     }
 }
 

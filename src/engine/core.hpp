@@ -95,10 +95,10 @@ public:
     void after_fork_in_child();
 
     // TransferOwner
-    void parts_done(Window& window) override;
-    void finishing(Transfer& transfer) override;
-    void finished(Transfer& transfer) override;
-    void unobserved(const base::Error& error) override;
+    void parts_done(Window& window) noexcept override;
+    void finishing(Transfer& transfer) noexcept override;
+    void finished(Transfer& transfer) noexcept override;
+    void unobserved(base::Error&& error) noexcept override;
 
 private:
     Core(const CoreOptions& options, Platform platform);
@@ -106,28 +106,38 @@ private:
     base::Result<Domain*> domain_of(const os::File& file);
     base::Result<std::unique_ptr<Domain>> make_domain(const os::File& file);
 
-    void add_live(Transfer& transfer);
+    struct Release {
+        void operator()(Transfer* transfer) const { transfer->release(); }
+    };
+    using TransferPtr = std::unique_ptr<Transfer, Release>;
 
-    // The life of a window: see windows.cpp.
-    void begin(Transfer& transfer, bool caller_waits);
-    void begin_open(Window& window, bool caller_waits);
-    void next_files(Window& window, bool on_caller);
-    void post_opening(Window& window, Executor& opener);
-    void open_files(Window& window);
+    [[nodiscard]] TransferPtr make_transfer(TransferSpec&& spec);
+    base::Result<void> admit(Op op);
+    void add_live(Transfer& transfer) noexcept;
+
+    // The life of a window: see windows.cpp. What throws nothing there is noexcept.
+    void make_windows(Transfer& transfer);
+    void begin(Transfer& transfer, bool caller_waits) noexcept;
+    base::Result<void> begin_open(Window& window, bool caller_waits);
+    void next_files(Window& window, bool on_caller) noexcept;
+    void room_taken(Window& window) noexcept;
+    void post_opening(Window& window, Executor& opener) noexcept;
+    void open_files(Window& window) noexcept;
+    void opened(Window& window, base::Result<void> result) noexcept;
     base::Result<bool> open_some(Window& window, Executor*& next_opener);
     base::Result<bool> open_file(Window& window, std::uint32_t index);
     base::Result<void> preallocate(Window& window, std::uint32_t group);
-    void preallocate_by_device(Window& window);
-    void move_files(Window& window);
+    void preallocate_by_device(Window& window) noexcept;
+    void move_files(Window& window) noexcept;
     bool run_inline(Window& window);
     base::Result<void> find_domains(Window& window);
     base::Result<void> lay_out_and_link(Window& window);
-    void settle(Window& window);
-    void settle_files(Window& window, std::uint32_t group);
-    void failed(Window& window, base::Error error);
-    void window_done(Window& window);
-    template <void (Core::*step)(Window&)>
-    void post(Window& window, Executor& executor);
+    void settle(Window& window) noexcept;
+    void settle_files(Window& window, std::uint32_t group) noexcept;
+    void failed(Window& window, base::Error error) noexcept;
+    void window_done(Window& window) noexcept;
+    template <void (Core::*step)(Window&) noexcept>
+    void post(Window& window, Executor& executor) noexcept;
     static void poke(Transfer& transfer);
 
     const CoreOptions options_;

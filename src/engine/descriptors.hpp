@@ -22,7 +22,7 @@ struct RoomWaiter {
     base::Link<RoomWaiter> room_link;
     std::uint32_t files = 0;          ///< asked for, then let in
     const void* waits_for = nullptr;  ///< what drop() looks for
-    void (*admitted)(RoomWaiter&) = nullptr;
+    void (*admitted)(RoomWaiter&) noexcept = nullptr;
 };
 
 class Descriptors {

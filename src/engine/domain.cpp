@@ -40,6 +40,7 @@ base::Result<std::unique_ptr<Domain>> Domain::make(os::DeviceId device,
                                                    const DomainOptions& options,
                                                    const DomainParts& parts) {
     std::unique_ptr<Domain> domain(new Domain(device, options, parts));
+    domain->channels_.reserve(options.channels);  // so that a channel that has started gets in
     for (std::uint32_t i = 0; i < options.channels; ++i) {
         PENSTOCK_CHECK(domain->start_channel());
     }
@@ -72,7 +73,7 @@ base::Result<void> Domain::start_channel() {
     try {
         member->thread = std::thread([this, self = member.get(), &made] {
             ::pthread_setname_np(::pthread_self(), "penstock-io");
-            auto channel = make_channel();
+            auto channel = base::as_result("start a channel", [this] { return make_channel(); });
             if (!channel) {
                 made.set_value(base::fail(std::move(channel.error())));
                 return;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/job.hpp"
 
-#include <pthread.h>
+#include "base/start_threads.hpp"
 
-#include <system_error>
+#include <pthread.h>
 
 namespace penstock::engine {
 
@@ -18,36 +18,27 @@ Workers::~Workers() {
     }
 }
 
-void Workers::post(Job& job) {
-    bool alone = false;
+// The thread comes before the job: what is linked is done, and by nobody but a thread that is
+// there.
+void Workers::post(Job& job) noexcept {
     {
         const std::lock_guard lock(mutex_);
-        jobs_.push_back(job);
-        ++queued_;
-        if (queued_ > idle_ && threads_.size() < threads_max_) {
-            try {
-                threads_.emplace_back([this] { loop(); });
-            } catch (const std::system_error&) {
-                // No more threads to be had: those that are there do it; with none, the caller
-                // does.
-                alone = threads_.empty();
-            }
+        if (queued_ + 1 > idle_ && threads_.size() < threads_max_) {
+            base::start_threads(threads_, threads_.size() + 1, [this] { loop(); });
         }
-        if (alone) {
-            jobs_.pop_front();
-            --queued_;
-        } else {
+        if (!threads_.empty()) {
+            jobs_.push_back(job);
+            ++queued_;
             // Under the lock: the job may be the last, and whoever waits for it destroy this
             // object.
             work_.notify_one();
+            return;
         }
     }
-    if (alone) {
-        job.run(job);
-    }
+    job.run(job);
 }
 
-void Workers::loop() {
+void Workers::loop() noexcept {
     ::pthread_setname_np(::pthread_self(), name_);
     std::unique_lock lock(mutex_);
     while (true) {

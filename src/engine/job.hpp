@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Work that may block, and who does it. A job lives in whatever asked for it; posting links it.
+// Neither posting nor running throws: nobody is there who could catch it.
 #pragma once
 
 #include "base/intrusive.hpp"
@@ -15,23 +16,24 @@ namespace penstock::engine {
 /// Run once by an executor. It may be gone as soon as `run` has said that it is done.
 struct Job {
     base::Link<Job> job_link;
-    void (*run)(Job&) = nullptr;
+    void (*run)(Job&) noexcept = nullptr;
 };
 
 class Executor {
 public:
     virtual ~Executor() = default;
     /// Any thread; does not wait for the job.
-    virtual void post(Job& job) = 0;
+    virtual void post(Job& job) noexcept = 0;
 };
 
 /// Runs a job where it is posted: for simulations and for the caller's own thread.
 class InlineExecutor final : public Executor {
 public:
-    void post(Job& job) override { job.run(job); }
+    void post(Job& job) noexcept override { job.run(job); }
 };
 
-/// Threads that are made as work comes and sleep for nothing. First in, first out.
+/// Threads that are made as work comes and sleep for nothing. First in, first out. Where the system
+/// gives no thread and there is none yet, whoever posts does the work.
 class Workers final : public Executor {
 public:
     Workers(const char* name, std::uint32_t threads_max) : name_(name), threads_max_(threads_max) {}
@@ -39,7 +41,7 @@ public:
     Workers& operator=(const Workers&) = delete;
     ~Workers() override;
 
-    void post(Job& job) override;
+    void post(Job& job) noexcept override;
 
     /// Waits until no job runs and starts none until resume(). For fork().
     void pause();
@@ -48,7 +50,7 @@ public:
     void abandon_after_fork();
 
 private:
-    void loop();
+    void loop() noexcept;
 
     const char* name_;
     const std::uint32_t threads_max_;

@@ -133,7 +133,8 @@ void lay_out(Window& window) {
     for (Domain* domain : window.domains) {
         count += domain->channel_count();
     }
-    window.parts.resize(count);
+    // Whoever pokes a window looks at its parts: they come there when all of them are laid out.
+    std::vector<Part> parts(count);
     const std::uint32_t block_bytes = rounded_block(window);
     const bool all = window.domains.size() == 1 && transfer.paths.size() < 2;
     const std::span<const std::uint32_t> groups =
@@ -152,7 +153,7 @@ void lay_out(Window& window) {
         for (std::uint32_t c = 0; c < channels; ++c) {
             const Position stop =
                 c + 1 == channels ? Position{range.end, 0} : cutter.at(bytes / channels * (c + 1));
-            Part& part = window.parts[next++];
+            Part& part = parts[next++];
             part.transfer = &transfer;
             part.window = &window;
             part.channel = &domain.channel(c);
@@ -164,6 +165,7 @@ void lay_out(Window& window) {
             begin = stop;
         }
     }
+    window.parts = std::move(parts);
 }
 
 bool may_extend(const Transfer& transfer, std::uint64_t bytes_min) {

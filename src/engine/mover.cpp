@@ -32,7 +32,7 @@ void HostMover::start(Move& move) {
         return;
     }
     move.mover = this;
-    move.run = [](Job& job) {
+    move.run = [](Job& job) noexcept {
         auto& self = static_cast<Move&>(job);
         HostMover& mover = *self.mover;
         self.copy_now();

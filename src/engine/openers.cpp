@@ -43,11 +43,14 @@ Executor& Openers::of(const std::string& path) {
         return inline_executor_;
     }
     const std::lock_guard lock(mutex_);
-    std::unique_ptr<Workers>& pool = pools_[device_of(folder_of(path))];
-    if (!pool) {
-        pool = std::make_unique<Workers>("penstock-open", kThreadsPerDevice);
+    const os::DeviceId device = device_of(folder_of(path));
+    auto found = pools_.find(device);
+    if (found == pools_.end()) {
+        found =
+            pools_.emplace(device, std::make_unique<Workers>("penstock-open", kThreadsPerDevice))
+                .first;
     }
-    return *pool;
+    return *found->second;
 }
 
 void Openers::learn(const std::string& path, os::DeviceId device) {

@@ -24,15 +24,18 @@ void Slots::give_back(Slot& slot) {
 
 base::Result<void> Slots::stock(Shelf& shelf, std::uint32_t bytes, std::uint32_t count,
                                 Mover& mover) {
-    PENSTOCK_TRY(block, mover.slot_memory(std::uint64_t{bytes} * count));
-    shelf.block = std::move(block);
-    shelf.slots.resize(count);
-    for (std::uint32_t i = 0; i < count; ++i) {
-        shelf.slots[i].data = shelf.block.data() + std::uint64_t{bytes} * i;
-        shelf.slots[i].bytes = bytes;
-        shelf.free.push_back(shelf.slots[i]);
-    }
-    return {};
+    return base::as_result("allocate", [&]() -> base::Result<void> {
+        std::vector<Slot> slots(count);
+        PENSTOCK_TRY(block, mover.slot_memory(std::uint64_t{bytes} * count));
+        shelf.block = std::move(block);
+        shelf.slots = std::move(slots);
+        for (std::uint32_t i = 0; i < count; ++i) {
+            shelf.slots[i].data = shelf.block.data() + std::uint64_t{bytes} * i;
+            shelf.slots[i].bytes = bytes;
+            shelf.free.push_back(shelf.slots[i]);
+        }
+        return {};
+    });
 }
 
 }  // namespace penstock::engine

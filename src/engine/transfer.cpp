@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -32,19 +33,19 @@ Transfer::Transfer(TransferOwner& owner, Op operation,
     }
 }
 
-void Transfer::fail(base::Error error) {
+void Transfer::fail(base::Error error) noexcept {
     if ((state_.fetch_or(kFailing, std::memory_order_acq_rel) & kFailing) == 0) {
         error_ = std::move(error);
         state_.fetch_or(kStopped);
     }
 }
 
-void Transfer::cancel() {
+void Transfer::cancel() noexcept {
     // finish() waits for whoever was first here, so that `files` stay until the error is written.
     if ((state_.fetch_or(kFailing, std::memory_order_acq_rel) & kFailing) == 0) {
-        const std::string path = !paths.empty()  ? paths.front()
-                                 : files.empty() ? ""
-                                                 : files.front()->info().path;
+        const std::string_view path = !paths.empty()  ? std::string_view(paths.front())
+                                      : files.empty() ? std::string_view()
+                                                      : files.front()->info().path;
         error_ =
             base::error(ErrorCode::kCancelled, op == Op::kRead ? "read" : "write",
                         "cancelled before it was through; the memory of a read and the extent of a "
@@ -111,14 +112,14 @@ void Transfer::expect_parts(Window& window) {
     linked_.store(true);
 }
 
-void Transfer::part_done(const Part& part) {
+void Transfer::part_done(const Part& part) noexcept {
     Window& window = *part.window;
     if (window.parts_left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
         owner_.parts_done(window);
     }
 }
 
-void Transfer::finish() {
+void Transfer::finish() noexcept {
     // From here on it is too late to fail; who is writing an error just now gets to the end of
     // that.
     if ((state_.fetch_or(kFailing, std::memory_order_acq_rel) & kFailing) != 0) {
@@ -170,28 +171,28 @@ void Transfer::release() {
     }
 }
 
-void Transfer::abandon() {
+void Transfer::abandon() noexcept {
     const std::uint32_t before = state_.fetch_or(kAbandoned, std::memory_order_acq_rel);
     if ((before & kFinished) != 0) {
         tell_unobserved();
     }
 }
 
-// Whoever comes second of finish() and abandon() tells; a cancel that somebody asked for is no
-// news.
-void Transfer::tell_unobserved() {
+// Whoever comes second of finish() and abandon() tells, and gives the error away: its handle is
+// gone. A cancel that somebody asked for is no news.
+void Transfer::tell_unobserved() noexcept {
     if (error_ && error_->code != ErrorCode::kCancelled &&
         !observed_.exchange(true, std::memory_order_acq_rel)) {
-        owner_.unobserved(*error_);
+        owner_.unobserved(std::move(*error_));
     }
 }
 
-void Transfer::end_after_fork() {
+void Transfer::end_after_fork() noexcept {
     if (!finished()) {
         error_ =
             base::error(ErrorCode::kCancelled, op == Op::kRead ? "read" : "write",
                         "this transfer belongs to the parent process; a fork does not inherit it",
-                        paths.empty() ? "" : paths.front());
+                        paths.empty() ? std::string_view() : std::string_view(paths.front()));
         observed_.store(true, std::memory_order_relaxed);
         state_.fetch_or(kStopped | kFinished | kFailing, std::memory_order_release);
     }

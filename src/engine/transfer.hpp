@@ -76,19 +76,20 @@ struct Window : Job, RoomWaiter {
     bool on_caller = false;          ///< its parts are turned on the caller's thread (inline)
 };
 
-/// What is told of a transfer when it has finished and of nothing before.
+/// What is told of a transfer when it has finished and of nothing before. Nothing here throws: the
+/// transfer ends, whatever memory is left.
 class TransferOwner {
 public:
     virtual ~TransferOwner() = default;
     /// Every part of a window is quiet; on the thread that found it so. The last window must end in
     /// finish().
-    virtual void parts_done(Window& window) = 0;
+    virtual void parts_done(Window& window) noexcept = 0;
     /// It is about to finish: its waiters have not been told yet.
-    virtual void finishing(Transfer& transfer) = 0;
+    virtual void finishing(Transfer& transfer) noexcept = 0;
     /// It has finished; on the thread that finished it.
-    virtual void finished(Transfer& transfer) = 0;
+    virtual void finished(Transfer& transfer) noexcept = 0;
     /// An error that nobody will ever ask for: its handle was dropped.
-    virtual void unobserved(const base::Error& error) = 0;
+    virtual void unobserved(base::Error&& error) noexcept = 0;
 };
 
 class Transfer {
@@ -116,8 +117,8 @@ public:
     [[nodiscard]] bool stopped() const { return (state() & kStopped) != 0; }
     [[nodiscard]] bool finished() const { return (state() & kFinished) != 0; }
     /// Notes the first error and stops it. The others are dropped.
-    void fail(base::Error error);
-    void cancel();
+    void fail(base::Error error) noexcept;
+    void cancel() noexcept;
     /// After finished(): the error, or nullptr.
     [[nodiscard]] const base::Error* error() const { return error_ ? &*error_ : nullptr; }
     [[nodiscard]] TransferStatus status() const;
@@ -131,14 +132,14 @@ public:
     /// A read found the end of file number `file` at `end_offset`; `draft` is the request that did.
     void note_end_of_file(const Draft& draft, std::uint64_t end_offset);
     /// One part is quiet and has nothing more to draw.
-    void part_done(const Part& part);
+    void part_done(const Part& part) noexcept;
 
     // ---- owner
     /// The parts are laid out: from now on linked() is true.
     void expect_parts(Window& window);
     [[nodiscard]] bool linked() const { return linked_.load(); }
     /// The very end; the caller's reference is gone afterwards.
-    void finish();
+    void finish() noexcept;
 
     // ---- results, after finished()
     [[nodiscard]] std::uint64_t bytes_moved() const;
@@ -148,11 +149,11 @@ public:
     void acquire() { references_.fetch_add(1, std::memory_order_relaxed); }
     void release();
     /// The handle is gone; an error of it that was never looked at goes to the owner.
-    void abandon();
+    void abandon() noexcept;
     void mark_observed() { observed_.store(true, std::memory_order_relaxed); }
 
     /// In the child of a fork: ends as cancelled without telling anybody but waiters.
-    void end_after_fork();
+    void end_after_fork() noexcept;
 
     // ---- the owner's own
     Window first_window;
@@ -182,7 +183,7 @@ private:
     static constexpr std::uint32_t kWaited = 16;  ///< somebody may sleep until it has finished
 
     ~Transfer() = default;
-    void tell_unobserved();
+    void tell_unobserved() noexcept;
     [[nodiscard]] std::uint32_t state() const { return state_.load(std::memory_order_acquire); }
 
     TransferOwner& owner_;

@@ -13,6 +13,9 @@
 // is left.
 //
 // open_files and settle, which may block, go device by device, each on a thread of that device's.
+//
+// Each step goes on to the next or ends the window, and throws nothing. What may throw within one
+// does so before the window is anybody else's: then failed() ends it.
 #include "engine/core.hpp"
 #include "engine/layout.hpp"
 
@@ -29,6 +32,10 @@ constexpr std::uint64_t kInlineExtentsMax = 16;
 constexpr std::uint32_t kWindowFiles = 64;
 constexpr std::uint32_t kWindowsMax = 4;
 
+const char* name_of(Op op) {
+    return op == Op::kRead ? "read" : "write";
+}
+
 bool no_descriptor(const base::Error& error) {
     return error.system_errno == EMFILE || error.system_errno == ENFILE;
 }
@@ -40,21 +47,24 @@ std::uint32_t descriptors_of(const os::File& file) {
 
 }  // namespace
 
-template <void (Core::*step)(Window&)>
-void Core::post(Window& window, Executor& executor) {
-    window.run = [](Job& job) {
+template <void (Core::*step)(Window&) noexcept>
+void Core::post(Window& window, Executor& executor) noexcept {
+    window.run = [](Job& job) noexcept {
         auto& self = static_cast<Window&>(job);
         (self.core->*step)(self);
     };
     executor.post(window);
 }
 
-void Core::begin(Transfer& transfer, bool caller_waits) {
+void Core::make_windows(Transfer& transfer) {
     Window& first = transfer.first_window;
     first.core = this;
     first.transfer = &transfer;
     if (transfer.paths.empty()) {
-        begin_open(first, caller_waits);
+        first.end_file = static_cast<std::uint32_t>(transfer.files.size());
+        if (transfer.files.size() > 1) {
+            transfer.groups.assign(transfer.files.size(), Transfer::kReady);
+        }
         return;
     }
     const auto files = static_cast<std::uint32_t>(transfer.paths.size());
@@ -71,6 +81,18 @@ void Core::begin(Transfer& transfer, bool caller_waits) {
         transfer.more_windows.push_back(std::move(window));
     }
     transfer.windows_left.store(windows);
+}
+
+void Core::begin(Transfer& transfer, bool caller_waits) noexcept {
+    Window& first = transfer.first_window;
+    if (transfer.paths.empty()) {
+        auto begun =
+            base::as_result(name_of(transfer.op), [&] { return begin_open(first, caller_waits); });
+        if (!begun) {
+            failed(first, std::move(begun.error()));
+        }
+        return;
+    }
     // The others open theirs while the caller does. The list does not change any more; the transfer
     // is there until the first window, which is begun last, is through.
     for (const auto& window : transfer.more_windows) {
@@ -80,35 +102,27 @@ void Core::begin(Transfer& transfer, bool caller_waits) {
 }
 
 // A transfer of files that are open already.
-void Core::begin_open(Window& window, bool caller_waits) {
-    Transfer& transfer = *window.transfer;
-    window.end_file = static_cast<std::uint32_t>(transfer.files.size());
-    if (transfer.files.size() > 1) {
-        transfer.groups.assign(transfer.files.size(), Transfer::kReady);
-    }
+base::Result<void> Core::begin_open(Window& window, bool caller_waits) {
     if (caller_waits && run_inline(window)) {
-        return;
+        return {};
     }
-    if (!may_extend(transfer, options_.preallocate_bytes_min)) {
-        move_files(window);
-        return;
+    if (!may_extend(*window.transfer, options_.preallocate_bytes_min)) {
+        return lay_out_and_link(window);
     }
-    if (auto found = find_domains(window); !found) {
-        failed(window, std::move(found.error()));
-        return;
-    }
+    PENSTOCK_CHECK(find_domains(window));
     window.domains_left = static_cast<std::uint32_t>(window.domains.size());
     if (caller_waits) {
         preallocate_by_device(window);
     } else {
         post<&Core::preallocate_by_device>(window, window.domains.front()->blocking());
     }
+    return {};
 }
 
 // The files of one device after the other's, each on a thread of the device's.
-void Core::preallocate_by_device(Window& window) {
+void Core::preallocate_by_device(Window& window) noexcept {
     const std::uint32_t group = --window.domains_left;
-    auto made = preallocate(window, group);
+    auto made = base::as_result("preallocate", [&] { return preallocate(window, group); });
     if (!made) {
         failed(window, std::move(made.error()));
     } else if (group != 0) {
@@ -148,7 +162,7 @@ base::Result<void> Core::preallocate(Window& window, std::uint32_t group) {
 }
 
 // Of a window that has nothing open.
-void Core::next_files(Window& window, bool on_caller) {
+void Core::next_files(Window& window, bool on_caller) noexcept {
     Transfer& transfer = *window.transfer;
     if (transfer.stopped()) {
         window_done(window);
@@ -176,10 +190,9 @@ void Core::next_files(Window& window, bool on_caller) {
     for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
         window.files += waits(i) ? 1 : 0;
     }
-    window.admitted = [](RoomWaiter& waiter) {
+    window.admitted = [](RoomWaiter& waiter) noexcept {
         auto& self = static_cast<Window&>(waiter);
-        Core& core = *self.core;
-        core.post_opening(self, core.openers_.of(self.transfer->paths[self.first_file]));
+        self.core->room_taken(self);
     };
     if (!Descriptors::of_process().take(window)) {
         return;  // it may be anywhere by now
@@ -192,32 +205,53 @@ void Core::next_files(Window& window, bool on_caller) {
     }
 }
 
-void Core::post_opening(Window& window, Executor& opener) {
-    if (window.opener == nullptr) {
-        window.taken_files = window.to_open = window.files;
+void Core::room_taken(Window& window) noexcept {
+    window.taken_files = window.to_open = window.files;
+    auto opener = base::as_result("open", [&]() -> base::Result<Executor*> {
+        return &openers_.of(window.transfer->paths[window.first_file]);
+    });
+    if (opener) {
+        post_opening(window, **opener);
+    } else {
+        opened(window, base::fail(std::move(opener.error())));
     }
+}
+
+void Core::post_opening(Window& window, Executor& opener) noexcept {
     window.opener = &opener;
     post<&Core::open_files>(window, opener);
 }
 
 // Opens what is of this thread's device; where others are left, the window goes on there.
-void Core::open_files(Window& window) {
+void Core::open_files(Window& window) noexcept {
     Executor* next_opener = nullptr;
-    auto opened = open_some(window, next_opener);
-    if (opened && !*opened) {
+    auto some = base::as_result("open", [&] { return open_some(window, next_opener); });
+    if (!some) {
+        opened(window, base::fail(std::move(some.error())));
+    } else if (!*some) {
         return;  // it waits for room
-    }
-    if (opened && next_opener != nullptr) {
+    } else if (next_opener != nullptr) {
         post_opening(window, *next_opener);
-        return;
+    } else {
+        opened(window, {});
     }
+}
+
+// The window opens no more: its room is what it has open.
+void Core::opened(Window& window, base::Result<void> result) noexcept {
     Descriptors::of_process().opened(window.taken_files, window.descriptors,
                                      window.highest_descriptor);
-    if (!opened) {
-        failed(window, std::move(opened.error()));
-    } else if (!window.transfer->more_windows.empty() || window.opener != nullptr ||
-               !run_inline(window)) {
-        move_files(window);
+    const bool may_be_inline = window.transfer->more_windows.empty() && window.opener == nullptr;
+    if (result) {
+        result = base::as_result(name_of(window.transfer->op), [&]() -> base::Result<void> {
+            if (may_be_inline && run_inline(window)) {
+                return {};
+            }
+            return lay_out_and_link(window);
+        });
+    }
+    if (!result) {
+        failed(window, std::move(result.error()));
     }
 }
 
@@ -291,8 +325,10 @@ base::Result<bool> Core::open_file(Window& window, std::uint32_t index) {
     return true;
 }
 
-void Core::move_files(Window& window) {
-    if (auto linked = lay_out_and_link(window); !linked) {
+void Core::move_files(Window& window) noexcept {
+    auto linked =
+        base::as_result(name_of(window.transfer->op), [&] { return lay_out_and_link(window); });
+    if (!linked) {
         failed(window, std::move(linked.error()));
     }
 }
@@ -378,7 +414,7 @@ base::Result<void> Core::lay_out_and_link(Window& window) {
     return {};
 }
 
-void Core::parts_done(Window& window) {
+void Core::parts_done(Window& window) noexcept {
     Transfer& transfer = *window.transfer;
     const bool durable = transfer.sync && !transfer.stopped();
     // Whoever lets go last closes, which may block.
@@ -399,7 +435,7 @@ void Core::parts_done(Window& window) {
 }
 
 // The files of one device after the other's, each on a thread of the device's.
-void Core::settle(Window& window) {
+void Core::settle(Window& window) noexcept {
     Transfer& transfer = *window.transfer;
     const std::uint32_t group = --window.domains_left;
     settle_files(window, group);
@@ -417,7 +453,7 @@ void Core::settle(Window& window) {
 }
 
 // What blocks after the last request: durability, and closing.
-void Core::settle_files(Window& window, std::uint32_t group) {
+void Core::settle_files(Window& window, std::uint32_t group) noexcept {
     Transfer& transfer = *window.transfer;
     for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
         auto& file = transfer.files[i];
@@ -426,12 +462,14 @@ void Core::settle_files(Window& window, std::uint32_t group) {
             continue;
         }
         if (transfer.sync && !transfer.stopped()) {
-            if (auto synced = file->sync(); !synced) {
+            auto synced = base::as_result("sync", [&] { return file->sync(); });
+            if (!synced) {
                 transfer.fail(std::move(synced.error()));
             }
         }
         if (!transfer.paths.empty()) {
-            if (auto closed = file->close(); !closed && transfer.op == Op::kWrite) {
+            auto closed = base::as_result("close", [&] { return file->close(); });
+            if (!closed && transfer.op == Op::kWrite) {
                 transfer.fail(std::move(closed.error()));
             }
             transfer.groups[i] = Transfer::kThrough;
@@ -441,13 +479,14 @@ void Core::settle_files(Window& window, std::uint32_t group) {
 }
 
 // Before any part was linked.
-void Core::failed(Window& window, base::Error error) {
+void Core::failed(Window& window, base::Error error) noexcept {
     Transfer& transfer = *window.transfer;
     transfer.fail(std::move(error));
     if (!transfer.paths.empty()) {
         for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
             if (transfer.files[i] != nullptr) {
-                static_cast<void>(transfer.files[i]->close());
+                static_cast<void>(
+                    base::as_result("close", [&] { return transfer.files[i]->close(); }));
                 transfer.files[i].reset();
             }
         }
@@ -456,7 +495,7 @@ void Core::failed(Window& window, base::Error error) {
     window_done(window);
 }
 
-void Core::window_done(Window& window) {
+void Core::window_done(Window& window) noexcept {
     Transfer& transfer = *window.transfer;
     if (transfer.windows_left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
         transfer.finish();

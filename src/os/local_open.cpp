@@ -205,7 +205,8 @@ Result<std::shared_ptr<File>> open_local_file(const std::string& path, const Ope
                                 "create and truncate need write access; open for writing", path));
     }
     PENSTOCK_TRY(opened, open_buffered(path, options));
-    auto file = finish(path, options, std::move(opened.fd));
+    auto file =
+        base::as_result("open", [&] { return finish(path, options, std::move(opened.fd)); });
     if (!file && opened.created) {
         ::unlink(path.c_str());
     }

@@ -1,91 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nothing on the path of a request allocates: a transfer of twenty times the requests allocates no
-// more than a short one. A program of its own, for it counts every allocation of the process:
-// operator new, and the C library's where no sanitizer has taken that already.
-#include "support/loop_mount.hpp"
+// more than a short one.
+#include "allocations/allocator.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 
 #include <gtest/gtest.h>
-#include <malloc.h>
 
-#include <atomic>
-#include <cerrno>
-#include <cstdlib>
-#include <new>
-#include <thread>
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define PENSTOCK_COUNTS_MALLOC 0
-#else
-#define PENSTOCK_COUNTS_MALLOC 1
-#endif
-
-namespace {
-
-std::atomic<std::uint64_t> allocations{0};
-
-}  // namespace
-
-#if PENSTOCK_COUNTS_MALLOC
-
-extern "C" {
-
-void* __libc_malloc(std::size_t bytes);
-void* __libc_calloc(std::size_t count, std::size_t bytes);
-void* __libc_realloc(void* memory, std::size_t bytes);
-void* __libc_memalign(std::size_t align, std::size_t bytes);
-
-void* malloc(std::size_t bytes) {
-    allocations.fetch_add(1, std::memory_order_relaxed);
-    return __libc_malloc(bytes);
-}
-void* calloc(std::size_t count, std::size_t bytes) {
-    allocations.fetch_add(1, std::memory_order_relaxed);
-    return __libc_calloc(count, bytes);
-}
-void* realloc(void* memory, std::size_t bytes) {
-    allocations.fetch_add(1, std::memory_order_relaxed);
-    return __libc_realloc(memory, bytes);
-}
-void* aligned_alloc(std::size_t align, std::size_t bytes) {
-    allocations.fetch_add(1, std::memory_order_relaxed);
-    return __libc_memalign(align, bytes);
-}
-int posix_memalign(void** out, std::size_t align, std::size_t bytes) {
-    allocations.fetch_add(1, std::memory_order_relaxed);
-    *out = __libc_memalign(align, bytes);
-    return *out == nullptr ? ENOMEM : 0;
-}
-
-}  // extern "C"
-
-#else
-
-void* operator new(std::size_t bytes) {
-    allocations.fetch_add(1, std::memory_order_relaxed);
-    if (void* memory = std::malloc(bytes)) {
-        return memory;
-    }
-    throw std::bad_alloc();
-}
-void* operator new[](std::size_t bytes) {
-    return operator new(bytes);
-}
-void operator delete(void* memory) noexcept {
-    std::free(memory);
-}
-void operator delete[](void* memory) noexcept {
-    std::free(memory);
-}
-void operator delete(void* memory, std::size_t /*bytes*/) noexcept {
-    std::free(memory);
-}
-void operator delete[](void* memory, std::size_t /*bytes*/) noexcept {
-    std::free(memory);
-}
-
-#endif
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace penstock {
 namespace {
@@ -121,10 +47,10 @@ protected:
     std::uint64_t count(bool write, std::uint64_t blocks, std::uint64_t offset) {
         TransferRequest request =
             support::request_of(write, file_, memory_.data(), blocks * kBlock, offset);
-        const std::uint64_t before = allocations.load();
+        const std::uint64_t before = allocator::count();
         const support::TransferPtr transfer = engine_->submit(std::move(request));
         static_cast<void>(transfer->wait());
-        return allocations.load() - before;
+        return allocator::count() - before;
     }
 
     std::optional<support::TempFolder> folder_;
@@ -168,10 +94,10 @@ TEST_P(Allocations, OfRowsAreOneListOfNumbers) {
             table.ids[i] = i * 7919 % 2000;
         }
         request.rows = std::move(table);
-        const std::uint64_t before = allocations.load();
+        const std::uint64_t before = allocator::count();
         const support::TransferPtr transfer = engine_->submit(std::move(request));
         EXPECT_EQ(transfer->wait(), number * 100);
-        return allocations.load() - before;
+        return allocator::count() - before;
     };
     static_cast<void>(rows(2000));
     static_cast<void>(rows(2000));

@@ -32,7 +32,7 @@ protected:
         one.files = wanted;
         one.waits_for = what;
         one.told = &told_;
-        one.admitted = [](RoomWaiter& waiter) {
+        one.admitted = [](RoomWaiter& waiter) noexcept {
             auto& self = static_cast<Asker&>(waiter);
             self.told->push_back(&self);
         };

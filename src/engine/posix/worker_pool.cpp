@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <system_error>
+#include <exception>
 
 namespace penstock::engine {
 
@@ -74,7 +74,7 @@ bool WorkerPool::start_thread() {
         threads_.emplace_back([this] { work(); });
         pthread_setname_np(threads_.back().native_handle(), "penstock-posix");
         thread_count_.fetch_add(1, std::memory_order_relaxed);
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {  // no thread, or no memory for it
         started = false;
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
