@@ -57,15 +57,14 @@ ChunkReader::~ChunkReader() {
     work_.notify_all();
     for (Lane& lane : lanes_) {
         for (const BatchPtr& batch : lane.running) {
-            batch->transfer.cancel();
+            if (batch->transfer.valid()) {
+                batch->transfer.cancel();
+            }
         }
     }
     for (Lane& lane : lanes_) {
         for (const BatchPtr& batch : lane.running) {
-            try {
-                batch->transfer.wait();
-            } catch (const Error&) {  // of which the first is on its way already
-            }
+            let_end(batch->transfer);  // the first error is on its way already
         }
     }
     helpers_.clear();
@@ -122,9 +121,7 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
             moved = reap(lane) || moved;
         }
         progress_.tick();
-        if (!find_all_) {
-            raise_first();
-        }
+        raise_first();
         if (BatchPtr batch = take_arrived()) {
             check(*batch);
             more = true;
@@ -135,9 +132,7 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
     std::unique_lock lock(mutex_);
     finished_.wait(lock, [this] { return checking_ == 0; });
     lock.unlock();
-    if (!find_all_) {
-        raise_first();
-    }
+    raise_first();
     progress_.tick(true);
     return total;
 }
@@ -185,28 +180,35 @@ bool ChunkReader::feed(Lane& lane) {
             }
             held_bytes_ += bytes;
         }
-        BatchPtr batch = std::move(lane.waiting.front());
-        lane.waiting.pop_front();
+        // Its place comes first: what has begun is waited for.
+        lane.running.push_back(std::move(lane.waiting.front()));
+        Batch& batch = *lane.running.back();
         try {
-            auto sent = run_if_room(engine_, request_of(*batch));
-            if (!sent) {
-                const std::lock_guard lock(mutex_);
-                held_bytes_ -= bytes;
-                batch->memory.clear();
-                batch->ours = {};
-                lane.waiting.push_front(std::move(batch));
-                return true;
+            if (auto sent = run_if_room(engine_, request_of(batch))) {
+                batch.transfer = std::move(*sent);
+                lane.waiting.pop_front();
+                continue;
             }
-            batch->transfer = std::move(*sent);
         } catch (const Error&) {
             if (!find_all_) {
                 throw;
             }
-            check_one_by_one(*batch);
-            check_later(std::move(batch));
+            BatchPtr failed = std::move(lane.running.back());
+            lane.running.pop_back();
+            lane.waiting.pop_front();
+            check_one_by_one(*failed);
+            check_later(std::move(failed));
             continue;
         }
-        lane.running.push_back(std::move(batch));
+        {
+            const std::lock_guard lock(mutex_);
+            held_bytes_ -= bytes;
+        }
+        batch.memory.clear();
+        batch.ours = {};
+        lane.waiting.front() = std::move(lane.running.back());
+        lane.running.pop_back();
+        return true;
     }
     return !lane.waiting.empty() || !lane.running.empty();
 }
@@ -295,9 +297,14 @@ void ChunkReader::help() {
     }
 }
 
-void ChunkReader::check(Batch& batch) {
-    for (std::size_t i = 0; i < batch.pieces.size(); ++i) {
-        check_piece(batch.pieces[i], batch.memory[i]);
+void ChunkReader::check(Batch& batch) noexcept {
+    std::exception_ptr failure;
+    try {
+        for (std::size_t i = 0; i < batch.pieces.size(); ++i) {
+            check_piece(batch.pieces[i], batch.memory[i]);
+        }
+    } catch (...) {
+        failure = std::current_exception();
     }
     batch.ours = {};
     progress_.add(batch.bytes);
@@ -305,6 +312,7 @@ void ChunkReader::check(Batch& batch) {
         const std::lock_guard lock(mutex_);
         --checking_;
         held_bytes_ -= batch.bytes;
+        failure_ = failure_ ? failure_ : failure;
     }
     finished_.notify_all();
 }
@@ -337,7 +345,10 @@ void ChunkReader::found(BadChunks bad) {
 
 void ChunkReader::raise_first() {
     std::unique_lock lock(mutex_);
-    if (bad_.empty()) {
+    if (failure_) {
+        std::rethrow_exception(failure_);
+    }
+    if (find_all_ || bad_.empty()) {
         return;
     }
     const BadChunks first = bad_.front();

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -75,7 +76,7 @@ private:
     void check_one_by_one(Batch& batch);
     void check_later(BatchPtr batch);
     [[nodiscard]] BatchPtr take_arrived();
-    void check(Batch& batch);
+    void check(Batch& batch) noexcept;
     void check_piece(const SlicePiece& piece, const std::byte* memory);
     void found(BadChunks bad);
     void raise_first();
@@ -101,6 +102,7 @@ private:
     std::size_t checking_ = 0;      // taken and not finished
     std::uint64_t held_bytes_ = 0;  // of batches from their submission to their check
     std::vector<BadChunks> bad_;
+    std::exception_ptr failure_;  // of a check: no memory
     bool over_ = false;
     std::vector<std::jthread> helpers_;
 };

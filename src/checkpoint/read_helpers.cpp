@@ -46,7 +46,7 @@ std::uint64_t ReadSteps::bytes() const {
 }
 
 ReadHelpers::ReadHelpers(std::span<const Wanted> wanted, ReadSteps& steps, bool fresh)
-    : wanted_(wanted), steps_(steps) {
+    : wanted_(wanted), steps_(steps), out_of_turn_(steps.steps.size()) {
     const bool threads = steps.bytes() >= kBytesForThreads && (fresh || !steps.pieces.empty());
     if (!fresh || !threads) {
         touching_ = touched_ = steps.steps.size();
@@ -140,8 +140,8 @@ void ReadHelpers::touch_one(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     touch(steps_.steps[step]);
     lock.lock();
-    out_of_turn_.insert(step);
-    while (out_of_turn_.erase(touched_) != 0) {
+    out_of_turn_[step] = true;
+    while (touched_ < out_of_turn_.size() && out_of_turn_[touched_]) {
         ++touched_;
     }
 }

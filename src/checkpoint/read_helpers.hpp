@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <set>
 #include <span>
 #include <thread>
 #include <vector>
@@ -69,9 +68,9 @@ private:
     std::mutex mutex_;
     std::condition_variable work_;
     std::condition_variable done_;
-    std::size_t touching_ = 0;           // the next step whose memory is faulted in
-    std::size_t touched_ = 0;            // all before it are
-    std::set<std::size_t> out_of_turn_;  // and these
+    std::size_t touching_ = 0;       // the next step whose memory is faulted in
+    std::size_t touched_ = 0;        // all before it are
+    std::vector<bool> out_of_turn_;  // and these; the helpers allocate nothing
     std::size_t submitted_ = 0;
     std::size_t ready_ = 0;  // pieces
     std::size_t next_ = 0;

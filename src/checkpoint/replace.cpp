@@ -148,7 +148,7 @@ void Replacement::give_up() noexcept {
     try {
         files_.remove(temporary_);
         file_.close();
-    } catch (const Error&) {  // what went wrong before is what the caller hears of
+    } catch (const std::exception&) {  // what went wrong before is what the caller hears of
     }
 }
 

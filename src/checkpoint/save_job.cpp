@@ -19,6 +19,7 @@
 #include <numeric>
 #include <span>
 #include <string_view>
+#include <system_error>
 
 namespace penstock::checkpoint {
 
@@ -210,9 +211,7 @@ void SaveJob::write_files() {
         shards.push_back(std::move(shard));
     }
     progress_.set_total(total);
-    const auto policy =
-        state_.tensors.size() < kTensorsForAThread ? std::launch::deferred : std::launch::async;
-    drafting_ = std::async(policy, [this] { draft_manifest(); });
+    draft_beside();
     writer_->write(
         shards,
         [this] {
@@ -232,6 +231,17 @@ void SaveJob::write_files() {
     writer_->finish();
     set_times();
     progress_.tick(true);
+}
+
+void SaveJob::draft_beside() {
+    if (state_.tensors.size() >= kTensorsForAThread) {
+        try {
+            drafting_ = std::async(std::launch::async, [this] { draft_manifest(); });
+            return;
+        } catch (const std::system_error&) {  // there is no thread: then later, on this one
+        }
+    }
+    drafting_ = std::async(std::launch::deferred, [this] { draft_manifest(); });
 }
 
 // After the last write, which has a time of its own. Where it cannot be set, or goes with a power

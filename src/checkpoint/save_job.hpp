@@ -94,6 +94,7 @@ private:
     void place();
     [[nodiscard]] std::uint64_t metadata_bytes() const;
     void write_files();
+    void draft_beside();
     void set_times();
     void name_folders();
     void fill_sums();

@@ -19,9 +19,13 @@ namespace penstock::checkpoint {
 
 namespace {
 
-std::exception_ptr cancelled(const std::string& name) {
-    return std::make_exception_ptr(
-        Error(ErrorCode::kCancelled, 0, "save", name, kNoOffset, "the save was cancelled"));
+// Or std::bad_alloc, when there is no memory for it.
+std::exception_ptr cancelled(const std::string& name, const char* message) noexcept {
+    try {
+        throw Error(ErrorCode::kCancelled, 0, "save", name, kNoOffset, message);
+    } catch (...) {
+        return std::current_exception();
+    }
 }
 
 // The one thread that cannot be gone without: the work may wait for what its caller does next.
@@ -83,9 +87,8 @@ std::exception_ptr PendingSave::failure() noexcept {
     if (static_cast<State>(state_.load(std::memory_order_acquire)) == State::kFailed) {
         return failure_;
     }
-    return std::make_exception_ptr(
-        Error(ErrorCode::kCancelled, 0, "save", name_, kNoOffset,
-              "this save belongs to the process that began it, and goes on there; ask there"));
+    return cancelled(
+        name_, "this save belongs to the process that began it, and goes on there; ask there");
 }
 
 void PendingSave::cancel() noexcept {
@@ -147,7 +150,7 @@ struct SaveQueue::Impl {
     static std::exception_ptr run(Entry& entry) {
         try {
             if (entry.save->cancelled_.load(std::memory_order_relaxed)) {
-                return cancelled(entry.save->name());
+                return cancelled(entry.save->name(), "the save was cancelled");
             }
             entry.work(*entry.save);
         } catch (...) {
@@ -188,8 +191,7 @@ SaveQueue::~SaveQueue() {
 // the parent's is touched again.
 SaveQueue::Impl& SaveQueue::impl() {
     if (impl_->pid != ::getpid()) {
-        static_cast<void>(impl_.release());
-        impl_ = std::make_unique<Impl>();
+        static_cast<void>(std::exchange(impl_, std::make_unique<Impl>()).release());
     }
     return *impl_;
 }
@@ -202,6 +204,8 @@ std::shared_ptr<PendingSave> SaveQueue::add(Work work, std::string name, bool st
         if (!own.thread.joinable()) {
             own.thread = thread_of([&own] { own.loop(); });
         }
+        // Room for its failure, too: its thread cannot say that there is none.
+        own.failures.reserve(own.failures.size() + own.entries.size() + 2);
         own.entries.push_back({std::move(work), save});
     }
     own.wake.notify_one();

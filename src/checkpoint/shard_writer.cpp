@@ -52,15 +52,14 @@ std::vector<format::FileRange> ranges_of(const ShardFile& shard, std::uint64_t b
 ShardWriter::~ShardWriter() {
     for (Lane& lane : lanes_) {
         for (Running& running : lane.running) {
-            running.transfer.cancel();
+            if (running.transfer.valid()) {
+                running.transfer.cancel();
+            }
         }
     }
     for (Lane& lane : lanes_) {
         for (Running& running : lane.running) {
-            try {
-                running.transfer.wait();
-            } catch (const Error&) {  // of which the first is on its way already
-            }
+            let_end(running.transfer);  // the first error is on its way already
         }
     }
 }
@@ -126,11 +125,14 @@ bool ShardWriter::feed(Lane& lane) {
         }
         Open& open = *lane.file;
         const format::FileRange range = open.ranges[open.next];
+        // Its place comes first: what has begun is waited for.
+        lane.running.push_back({Transfer(), lane.file, range.end - range.begin});
         auto sent = submit_if_room(engine_, range_request(*open.shard, open.file, range));
         if (!sent) {
+            lane.running.pop_back();
             return true;
         }
-        lane.running.push_back({std::move(*sent), lane.file, range.end - range.begin});
+        lane.running.back().transfer = std::move(*sent);
         if (++open.next == open.ranges.size()) {
             lane.file.reset();
         }

@@ -16,6 +16,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <fstream>
+#include <list>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -56,6 +57,9 @@ struct Area {
     Buffer buffer;
     std::uint64_t touched_bytes = 0;  ///< the most that was ever used of it
 };
+// Of one, in the hands of a copy: it goes back into the list of those that are kept without asking
+// for memory.
+using Areas = std::list<Area>;
 
 // The copy as a job for threads: unit i is [i, i + 1) * kUnitBytes of the area.
 class CopyJob {
@@ -121,11 +125,12 @@ struct Staging::Impl {
           pool({.kept_bytes_max = 0, .touch = false, .keep_on_fork = false}) {}
 
     // An area of that size, when the budget has room for it.
-    std::optional<Area> take(std::uint64_t bytes, std::chrono::nanoseconds timeout) {
-        std::vector<Area> dropped;  // given back to the system after the lock
+    Areas take(std::uint64_t bytes, std::chrono::nanoseconds timeout) {
+        Areas dropped;  // given back to the system after the lock
+        Areas area(1);
         std::unique_lock<std::mutex> lock(mutex);
         if (!room.wait_for(lock, timeout, [&] { return used_bytes + bytes <= budget_bytes; })) {
-            return std::nullopt;
+            return {};
         }
         auto best = kept.end();
         for (auto it = kept.begin(); it != kept.end(); ++it) {
@@ -137,33 +142,32 @@ struct Staging::Impl {
                 best = it;
             }
         }
-        Area area;
         if (best != kept.end()) {
-            area = std::move(*best);
-            kept.erase(best);
+            area.swap(dropped);
+            area.splice(area.end(), kept, best);
         }
-        area.touched_bytes = std::max(area.touched_bytes, bytes);
-        used_bytes += area.touched_bytes;
+        Area& taken = area.front();
+        taken.touched_bytes = std::max(taken.touched_bytes, bytes);
+        used_bytes += taken.touched_bytes;
         while (!kept.empty() && used_bytes + kept_bytes_locked() > budget_bytes) {
-            dropped.push_back(std::move(kept.front()));
-            kept.erase(kept.begin());
+            dropped.splice(dropped.end(), kept, kept.begin());
         }
         return area;
     }
 
     // Oldest first.
-    void put(Area area) {
-        std::vector<Area> dropped;
+    void put(Areas area) noexcept {
+        Areas dropped;
         {
             const std::lock_guard<std::mutex> guard(mutex);
-            used_bytes -= area.touched_bytes;
-            if (area.buffer.size() != 0) {
-                kept.push_back(std::move(area));
+            for (const Area& each : area) {
+                used_bytes -= each.touched_bytes;
             }
+            kept.splice(kept.end(), area);
+            kept.remove_if([](const Area& each) { return each.buffer.size() == 0; });
             while (!kept.empty() &&
                    (kept.size() > kAreasMax || used_bytes + kept_bytes_locked() > budget_bytes)) {
-                dropped.push_back(std::move(kept.front()));
-                kept.erase(kept.begin());
+                dropped.splice(dropped.end(), kept, kept.begin());
             }
         }
         room.notify_all();
@@ -185,13 +189,12 @@ struct Staging::Impl {
     std::mutex mutex;
     std::condition_variable room;
     std::uint64_t used_bytes = 0;
-    std::vector<Area> kept;
+    Areas kept;
 };
 
 // Gives the area back, and nothing in the child of a fork: the memory did not come along.
 struct StagedCopy::Hold {
-    Hold(std::shared_ptr<Staging::Impl> owner, Area taken)
-        : impl(std::move(owner)), area(std::move(taken)) {}
+    explicit Hold(std::shared_ptr<Staging::Impl> owner) : impl(std::move(owner)) {}
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
     ~Hold() {
@@ -202,7 +205,7 @@ struct StagedCopy::Hold {
         }
     }
     std::shared_ptr<Staging::Impl> impl;
-    Area area;
+    Areas area;
 };
 
 StagedCopy::StagedCopy() = default;
@@ -239,13 +242,13 @@ std::optional<StagedCopy> Staging::copy(Pieces pieces, std::chrono::nanoseconds 
                         base::format_bytes(bytes), base::format_bytes(budget_bytes_))));
     }
     const std::shared_ptr<Impl>& own = impl();
-    std::optional<Area> area = own->take(bytes, timeout);
-    if (!area) {
+    StagedCopy copy;
+    copy.hold_ = std::make_unique<StagedCopy::Hold>(own);
+    copy.hold_->area = own->take(bytes, timeout);
+    if (copy.hold_->area.empty()) {
         return std::nullopt;
     }
-    StagedCopy copy;
-    copy.hold_ = std::make_unique<StagedCopy::Hold>(own, std::move(*area));
-    Buffer& buffer = copy.hold_->area.buffer;
+    Buffer& buffer = copy.hold_->area.front().buffer;
     if (buffer.size() == 0) {
         buffer = own->pool.take(std::bit_ceil(bytes));
     }

@@ -19,13 +19,12 @@ constexpr std::chrono::milliseconds kSlice{50};
 
 TransferWindow::~TransferWindow() {
     for (Sent& sent : sent_) {
-        sent.transfer.cancel();
+        if (sent.transfer.valid()) {
+            sent.transfer.cancel();
+        }
     }
     for (Sent& sent : sent_) {
-        try {
-            sent.transfer.wait();
-        } catch (const Error&) {  // the first error is on its way
-        }
+        let_end(sent.transfer);  // the first error is on its way
     }
 }
 
@@ -34,12 +33,15 @@ void TransferWindow::send(const TransferRequest& request, std::uint64_t bytes, b
         await_oldest();
     }
     while (true) {
+        // Its place comes first: what has begun is waited for.
+        sent_.push_back({Transfer(), bytes});
         if (auto sent =
                 may_run ? run_if_room(engine_, request) : submit_if_room(engine_, request)) {
-            sent_.push_back({std::move(*sent), bytes});
+            sent_.back().transfer = std::move(*sent);
             bytes_ += bytes;
             return;
         }
+        sent_.pop_back();
         if (!sent_.empty()) {
             await_oldest();
             continue;

@@ -4,6 +4,7 @@
 #include <penstock/error.hpp>
 
 #include <chrono>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -44,6 +45,17 @@ std::optional<Transfer> run_if_room(Engine& engine, TransferRequest request) {
     std::optional<Transfer> sent;
     done_if_room([&] { sent = engine.run(std::move(request)); });
     return sent;
+}
+
+void let_end(Transfer& transfer) noexcept {
+    if (!transfer.valid()) {
+        return;
+    }
+    try {
+        transfer.wait();
+    } catch (const std::exception&) {  // its error, or no memory to say which: it has ended
+        return;
+    }
 }
 
 void read_when_room(Engine& engine, const File& file, std::span<std::byte> into,

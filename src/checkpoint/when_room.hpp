@@ -16,6 +16,10 @@ namespace penstock::checkpoint {
 [[nodiscard]] std::optional<Transfer> submit_if_room(Engine& engine, TransferRequest request);
 [[nodiscard]] std::optional<Transfer> run_if_room(Engine& engine, TransferRequest request);
 
+/// Waits for the end of a transfer, or of none, whatever it ends with: nobody looks at its memory
+/// afterwards.
+void let_end(Transfer& transfer) noexcept;
+
 /// Engine::read() and Engine::write(), once there is room. Throw Error.
 void read_when_room(Engine& engine, const File& file, std::span<std::byte> into,
                     std::uint64_t offset);

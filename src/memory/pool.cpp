@@ -68,8 +68,9 @@ struct PooledBlock::Shelf {
             }
             while (kept_bytes > kept_bytes_max - bytes) {
                 auto& kept = oldest();
-                kept_bytes -= kept.front().block.size();
+                const std::uint64_t oldest_bytes = kept.front().block.size();
                 fallen.push_back(std::move(kept.front().block));
+                kept_bytes -= oldest_bytes;
                 kept.pop_front();
             }
             classes[class_of(bytes)].push_back(Kept{std::move(block), ++ages});

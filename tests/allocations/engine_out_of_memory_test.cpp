@@ -448,7 +448,7 @@ TEST_P(OutOfMemory, AtEachAllocation) {
                     engine.reset();
                     static_cast<void>(once(none));
                 }
-                return allocator::each_allocation(once, where.warm ? 1 : 3);
+                return allocator::each_allocation(once, 1, where.warm ? 1 : 3);
             }),
         "");
 }

@@ -95,9 +95,10 @@ std::size_t open_descriptors() {
     return count;
 }
 
-std::string each_allocation(const std::function<std::string(Attempt&)>& body, std::uint64_t step) {
+std::string each_allocation(const std::function<std::string(Attempt&)>& body, std::uint64_t step,
+                            std::uint64_t more_step) {
     for (const Fails how : {Fails::kOnce, Fails::kFromThenOn}) {
-        for (std::uint64_t n = 1;; n += how == Fails::kOnce ? 1 : step) {
+        for (std::uint64_t n = 1;; n += how == Fails::kOnce ? step : more_step) {
             const std::string place = fmt::format(
                 "allocation {}{}", n, how == Fails::kOnce ? "" : " and all that follow");
             note(progress_fd, "\n" + place);

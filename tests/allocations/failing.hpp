@@ -40,9 +40,10 @@ private:
 /// Descriptors that this process has open.
 [[nodiscard]] std::size_t open_descriptors();
 
-/// `body` once for each allocation that its Attempt sees, failing alone, and for every `step`-th,
-/// failing with all that follow. Empty, or what it said first, with the number of the allocation.
+/// `body` once for each allocation that its Attempt sees, every `step`-th, failing alone; and every
+/// `more_step`-th, failing with all that follow. Empty, or what it said first, with the number of
+/// the allocation.
 [[nodiscard]] std::string each_allocation(const std::function<std::string(Attempt&)>& body,
-                                          std::uint64_t step = 1);
+                                          std::uint64_t step = 1, std::uint64_t more_step = 1);
 
 }  // namespace penstock::allocator

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory runs out at each allocation of saving and loading: the call says so or has done what was
+// asked; what was saved before is there; nobody touches the memory of a load that failed; nothing
+// stays open, locked or in flight; and the same call works afterwards.
+#include "allocations/failing.hpp"
+#include "checkpoint/file_image.hpp"
+#include "checkpoint/file_reader.hpp"
+#include "checkpoint/file_writer.hpp"
+#include "checkpoint/save_queue.hpp"
+#include "checkpoint/staging.hpp"
+#include "support/temp_folder.hpp"
+#include "support/test_engine.hpp"
+
+#include <penstock/penstock.hpp>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock::checkpoint {
+namespace {
+
+using namespace std::chrono_literals;
+using allocator::Attempt;
+
+constexpr std::byte kUntouched{0x55};
+constexpr std::uint64_t kHelperBytes = std::uint64_t{65} << 20;  // a store's reader takes helpers
+
+std::uint64_t sampled(std::uint64_t step) {
+    return std::max<std::uint64_t>(1, step / support::engine_seeds(1));
+}
+
+std::shared_ptr<Engine> make_engine() {
+    EngineOptions options;
+    options.queue_depth = 16;
+    return std::make_shared<Engine>(options);
+}
+
+struct Saved {
+    std::vector<std::vector<std::byte>> data;
+
+    Saved(std::size_t tensors, std::uint64_t bytes, std::uint64_t seed) {
+        for (std::size_t i = 0; i < tensors; ++i) {
+            data.push_back(support::pattern(bytes, seed + i));
+        }
+    }
+    [[nodiscard]] State state() const {
+        State state;
+        for (std::size_t i = 0; i < data.size(); ++i) {
+            state.tensors.push_back(
+                {fmt::format("t{}", i), "U8", {data[i].size()}, std::span(data[i])});
+        }
+        return state;
+    }
+};
+
+// What a test of this file has in its child process: an engine that is warm, and its folder.
+struct Scene {
+    explicit Scene(const std::string& place) : folder(place) {}
+    std::string folder;
+    std::shared_ptr<Engine> engine = make_engine();
+    FileSystem files = FileSystem::local();
+
+    [[nodiscard]] CheckpointStore store(const StoreOptions& options = {}) const {
+        return {engine, files, {folder + "/store"}, options};
+    }
+};
+
+std::string holds(Checkpoint& checkpoint, const Saved& saved) {
+    for (std::size_t i = 0; i < saved.data.size(); ++i) {
+        std::vector<std::byte> into(saved.data[i].size());
+        const TensorRead wanted{fmt::format("t{}", i), into};
+        checkpoint.read({&wanted, 1});
+        if (into != saved.data[i]) {
+            return "wrong bytes";
+        }
+    }
+    return "";
+}
+
+// `body` at each allocation, and what must hold after it.
+std::string each(Scene& scene, const std::function<std::string(Attempt&)>& body,
+                 std::uint64_t step = 1) {
+    Attempt none(0, allocator::Fails::kOnce);
+    static_cast<void>(body(none));
+    const std::size_t descriptors = allocator::open_descriptors();
+    return allocator::each_allocation(
+        [&](Attempt& attempt) {
+            std::string said = body(attempt);
+            if (!scene.engine->drain(10s)) {
+                said += " drain() does not return";
+            }
+            const std::size_t more = allocator::open_descriptors() - descriptors;
+            said += more != 0 ? fmt::format(" {} descriptors left open", more) : "";
+            return said;
+        },
+        sampled(step), sampled(3 * step));
+}
+
+class CheckpointOutOfMemory : public ::testing::Test {
+protected:
+    void in_child(const std::function<std::string(Scene&)>& body) {
+        EXPECT_EQ(allocator::in_child(60,
+                                      [&] {
+                                          Scene scene(folder_.path());
+                                          return body(scene);
+                                      }),
+                  "");
+    }
+
+private:
+    support::TempFolder folder_{"/dev/shm"};
+};
+
+FileImage image_of(const Saved& saved) {
+    std::vector<format::safetensors::Tensor> tensors;
+    std::vector<FileImage::Payload> payloads;
+    for (std::size_t i = 0; i < saved.data.size(); ++i) {
+        tensors.push_back(
+            {fmt::format("t{}", i), tensor::ElementType::kU8, {saved.data[i].size()}, 0, 0});
+        payloads.emplace_back(saved.data[i]);
+    }
+    return FileImage::safetensors(tensors, {}, payloads);
+}
+
+TEST_F(CheckpointOutOfMemory, AFileIsSaved) {
+    in_child([](Scene& scene) {
+        const Saved before(1, 1000, 1);
+        const Saved saved(5, 1 << 20, 2);  // sums are made by threads
+        const std::string path = scene.folder + "/file";
+        return each(scene, [&](Attempt& attempt) -> std::string {
+            {
+                FileImage image = image_of(before);
+                save_file(*scene.engine, scene.files, path, image, {});
+            }
+            const std::uint64_t size = File(path).size();
+            const bool through = attempt([&] {
+                FileImage image = image_of(saved);
+                save_file(*scene.engine, scene.files, path, image, {});
+            });
+            const bool is_new = File(path).size() != size;
+            for (const std::string& name : scene.files.list(scene.folder)) {
+                if (name != "file") {
+                    scene.files.remove(scene.folder + "/" + name);
+                    if (through) {
+                        return "it left " + name;
+                    }
+                }
+            }
+            return through && !is_new ? "the old file is there" : "";
+        });
+    });
+}
+
+TEST_F(CheckpointOutOfMemory, AFileIsRead) {
+    in_child([](Scene& scene) {
+        const auto data = support::pattern(6 << 20, 1);
+        const std::string path = scene.folder + "/file";
+        scene.engine->write(path, data);
+        std::vector<std::byte> into(data.size());
+        return each(scene, [&](Attempt& attempt) -> std::string {
+            const File file(path);
+            const bool through = attempt([&] {
+                const Wanted wanted{.into = into, .sums = {}, .piece_bytes = 0};
+                static_cast<void>(
+                    read_file(*scene.engine, file, {&wanted, 1}, {.fresh = true}, {}));
+            });
+            std::string said = through && into != data ? "wrong bytes" : "";
+            std::fill(into.begin(), into.end(), kUntouched);
+            scene.engine->drain();
+            return std::count(into.begin(), into.end(), kUntouched) ==
+                           static_cast<std::ptrdiff_t>(into.size())
+                       ? said
+                       : "memory of a load that is over was written";
+        });
+    });
+}
+
+TEST_F(CheckpointOutOfMemory, AStoreSaves) {
+    in_child([](Scene& scene) {
+        scene.files.make_folder(scene.folder + "/store");
+        const Saved saved(3, 300'000, 2);
+        Saved next(3, 300'000, 7);
+        next.data[0] = saved.data[0];
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                const std::uint64_t first = scene.store({.keep = 2}).save(saved.state()).generation;
+                const bool through = attempt(
+                    [&] { scene.store({.keep = 2, .shard_bytes = 300'000}).save(next.state()); });
+                const CheckpointStore store = scene.store();
+                const auto latest = store.latest();
+                if (!latest || (through && latest->generation == first)) {
+                    return "it is not there";
+                }
+                Checkpoint there = store.open(latest->generation);
+                return holds(there, latest->generation == first ? saved : next);
+            },
+            5);
+    });
+}
+
+TEST_F(CheckpointOutOfMemory, AStoreLoads) {
+    in_child([](Scene& scene) {
+        scene.files.make_folder(scene.folder + "/store");
+        const Saved saved(3, 300'000, 2);
+        scene.store({.shard_bytes = 300'000}).save(saved.state());
+        std::vector<std::vector<std::byte>> into(3, std::vector<std::byte>(300'000));
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                const bool through = attempt([&] {
+                    const CheckpointStore store = scene.store();
+                    static_cast<void>(store.list());
+                    Checkpoint checkpoint = store.open(store.latest().value().generation);
+                    std::vector<TensorRead> wanted;
+                    for (std::size_t i = 0; i < 3; ++i) {
+                        wanted.push_back({fmt::format("t{}", i), into[i]});
+                    }
+                    checkpoint.read(wanted);
+                });
+                const bool right = into == saved.data;
+                for (auto& memory : into) {
+                    std::fill(memory.begin(), memory.end(), kUntouched);
+                }
+                scene.engine->drain();
+                for (const auto& memory : into) {
+                    if (memory.front() != kUntouched || memory.back() != kUntouched) {
+                        return "memory of a load that is over was written";
+                    }
+                }
+                return through && !right ? "wrong bytes" : "";
+            },
+            2);
+    });
+}
+
+TEST_F(CheckpointOutOfMemory, AStoreVerifiesWithHelpers) {
+    in_child([](Scene& scene) {
+        scene.files.make_folder(scene.folder + "/store");
+        const Saved saved(1, kHelperBytes, 2);
+        const CheckpointInfo info = scene.store().save(saved.state());
+        const FileSystem files = scene.files;
+        for (const std::string& name : files.list(info.path)) {
+            if (name.ends_with(".safetensors")) {  // each batch has something to tell
+                const File file(info.path + "/" + name, {.access = Access::kWrite});
+                for (std::uint64_t at = 1 << 20; at < kHelperBytes; at += 1 << 20) {
+                    scene.engine->write(file, std::as_bytes(std::span("damage")), at);
+                }
+            }
+        }
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                std::size_t problems = 0;
+                const bool through = attempt(
+                    [&] { problems = scene.store().open(info.generation).verify().size(); });
+                return through && problems == 0 ? "it found nothing" : "";
+            },
+            100);
+    });
+}
+
+TEST_F(CheckpointOutOfMemory, AStoreRemovesPinsAndCollects) {
+    in_child([](Scene& scene) {
+        scene.files.make_folder(scene.folder + "/store");
+        const Saved saved(2, 1000, 2);
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                const std::uint64_t kept = scene.store({.keep = 9}).save(saved.state()).generation;
+                const std::uint64_t gone = scene.store({.keep = 9}).save(saved.state()).generation;
+                scene.store({.keep = 9}).save(saved.state());
+                attempt([&] {
+                    CheckpointStore store = scene.store({.keep = 9});
+                    store.pin(kept);
+                    store.remove(gone);
+                    static_cast<void>(store.collect());
+                    store.pin(kept, false);
+                });
+                Checkpoint there = scene.store().open(kept);
+                return holds(there, saved);
+            },
+            5);
+    });
+}
+
+TEST_F(CheckpointOutOfMemory, ASaveBehindTheCallersBack) {
+    in_child([](Scene& scene) {
+        const Saved saved(3, 2 << 20, 2);
+        const std::vector<std::span<const std::byte>> pieces(saved.data.begin(), saved.data.end());
+        const std::string path = scene.folder + "/file";
+        Staging staging({.budget_bytes = std::uint64_t{64} << 20, .threads = 3});
+        SaveQueue queue;
+        return each(scene, [&](Attempt& attempt) -> std::string {
+            attempt([&] {
+                auto copy = std::make_shared<std::optional<StagedCopy>>(staging.copy(pieces, 0ns));
+                const auto save = queue.add(
+                    [&scene, &path, copy](PendingSave&) {
+                        const std::vector<std::byte> first((*copy)->pieces()[0].begin(),
+                                                           (*copy)->pieces()[0].end());
+                        scene.engine->write(path, first);
+                    },
+                    "step 1", true);
+                copy.reset();
+                while (!save->wait_done(1s)) {
+                }
+                if (const auto failure = save->failure()) {
+                    std::rethrow_exception(failure);
+                }
+            });
+            if (!queue.wait_idle(10s)) {
+                return "the queue is not idle";
+            }
+            static_cast<void>(queue.take_failure());
+            return staging.used_bytes() == 0
+                       ? ""
+                       : fmt::format("{} bytes are still in use", staging.used_bytes());
+        });
+    });
+}
+
+}  // namespace
+}  // namespace penstock::checkpoint
