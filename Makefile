@@ -35,6 +35,11 @@ build: setup-base ## the library and the `penstock` program, in build/program
 python: setup-base ## the Python package, built and installed into .venv
 	@$(PY) tools/build_wheel.py
 
+smoke: ## the set-up, the package built without optimisation, and a first look at it: without torch, minutes
+	@tools/setup.sh build
+	@$(PY) tools/build_wheel.py --quick
+	@cd build && ../$(PY) ../tools/smoke.py
+
 demo: python ## two minutes: this disk, Penstock beside fio and torch.save, GPT-2 small there and back
 	@$(PY) tools/demo.py
 

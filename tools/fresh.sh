@@ -4,11 +4,14 @@
 # Proves the two commands of the README, `make demo` and `make test`, in a Debian 12 with nothing in it but git and make.
 # Usage: tools/fresh.sh [--keep] [--suite NAME] [TARGET ...]     (default: --suite bookworm demo test)
 #
+# `tools/fresh.sh smoke` is the short form, a part of .ci/run: the set-up, the package built and looked at, no torch.
+#
 # Another suite has another Python and another compiler: `--suite trixie test-python` builds and tests the package there.
 #
 # debootstrap makes the system in build/fresh; the committed state of this checkout is cloned into it. Everything is
 # mounted in a mount namespace of its own, and all processes live in a process namespace of their own: however this ends,
-# the kernel takes mounts and processes away, and the folder is removed. Needs root: exits 77 without.
+# the kernel takes mounts and processes away, and the folder is removed. Exits 77 without root, debootstrap, mount
+# namespaces or a mirror that answers.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 root=$top/build/fresh
@@ -16,11 +19,6 @@ suite=bookworm
 . "$top/tools/debian.sh"
 
 if [ "${1:-}" != --inside ]; then
-    [ "$(id -u)" = 0 ] || { echo "make fresh needs root: debootstrap and chroot"; exit 77; }
-    for tool in debootstrap unshare; do
-        command -v $tool >/dev/null || { echo "make fresh needs $tool: apt-get install debootstrap util-linux"; exit 77; }
-    done
-    unshare --mount true 2>/dev/null || { echo "make fresh needs mount namespaces, which are refused here"; exit 77; }
     keep=no
     while true; do
         case "${1:-}" in
@@ -30,6 +28,14 @@ if [ "${1:-}" != --inside ]; then
         *) break ;;
         esac
     done
+    lacks() { echo "tools/fresh.sh needs $*" && exit 77; }
+    [ "$(id -u)" = 0 ] || lacks "root: debootstrap and chroot"
+    for tool in debootstrap:debootstrap unshare:util-linux wget:wget; do
+        command -v "${tool%:*}" >/dev/null || lacks "${tool%:*}: apt-get install ${tool#*:}"
+    done
+    unshare --mount true 2>/dev/null || lacks "mount namespaces, which are refused here"
+    url=$(mirror "$suite") || lacks "a mirror of Debian in /etc/apt"
+    wget -q -T 20 -t 2 --spider "$url/dists/$suite/Release" || lacks "a mirror that answers; $url does not"
     rm -rf --one-file-system "$root"
     mkdir -p "$root"
     in_namespaces "$root" "$keep" "$0" --inside "$suite" "$@"

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Sets this checkout up: Debian packages, then a Python environment in .venv, and for all but "base" a second one with
-# DeepSpeed, in .venv-deepspeed. Usage: tools/setup.sh [base|test|bench|long]
+# Sets this checkout up: Debian packages, then a Python environment in .venv, and for all but "build" and "base" a second
+# one with DeepSpeed, in .venv-deepspeed. Usage: tools/setup.sh [build|base|test|bench|long]
+#
+# "build" is enough to build the Python package, and has neither torch nor anything else that the package does not need.
 #
 # It may be called as often as one likes: what is there is found in a moment. Outside the checkout it changes nothing but
 # the installed packages, and those only as root or where sudo asks no password; otherwise it says what to run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 want=${1:-base}
-case "$want" in base | test | bench | long) ;; *)
-    echo "setup: there is no package set '$want'; choose base, test, bench or long" >&2
+case "$want" in build | base | test | bench | long) ;; *)
+    echo "setup: there is no package set '$want'; choose build, base, test, bench or long" >&2
     exit 2
     ;;
 esac
@@ -21,7 +23,13 @@ say() { printf '[setup %4ds] %s\n' "$SECONDS" "$*"; }
 # --- packages ---------------------------------------------------------------------------------------------------------
 
 sets() { # which sets a set includes
-    case "$want" in base) echo base ;; test) echo base test ;; bench) echo base bench ;; long) echo base test bench long ;; esac
+    case "$want" in
+    build | base) ;;
+    test | bench) echo "$want" ;;
+    long) echo test bench long ;;
+    esac
+    [ "$want" = build ] || echo base
+    echo build
 }
 
 missing_packages() {
@@ -67,7 +75,7 @@ install_packages() {
 
 apt_failed() {
     tail -n 25 "$logs/apt.log" >&2
-    echo "setup: apt-get failed (above; all of it in $logs/apt.log). Mend what it names and run the same make again." >&2
+    echo "setup: apt-get failed (above; all of it in $logs/apt.log). Fix what it names and run the same make again." >&2
     exit 1
 }
 
@@ -111,21 +119,25 @@ pip_install() { # pip_install FILE [pip's own options ...]: FILE lists what to i
     fi
 }
 
-stamp=.requirements-$(cksum <tools/requirements.txt | tr ' ' '-')
-if [ ! -e ".venv/$stamp" ] || [ ! -x .venv/bin/python ]; then
+list=tools/requirements.txt
+[ "$want" != build ] || list=tools/requirements-build.txt
+stamp=.requirements-$(cat "$list" tools/requirements-build.txt | cksum | tr ' ' '-')
+# An environment with everything has what building needs.
+[ "$want" != build ] || ! compgen -G '.venv/.requirements-*' >/dev/null || stamp=$(cd .venv && ls -d .requirements-* | head -n 1)
+if [ ! -x .venv/bin/python ] || [ ! -e ".venv/$stamp" ]; then
     python=$(find_python)
     say "python: making .venv with $("$python" --version) ($python)"
     rm -rf .venv
     "$python" -m venv .venv
-    say "python: installing tools/requirements.txt into .venv (torch is the large one)"
-    pip_install tools/requirements.txt install --no-cache-dir
+    say "python: installing $list into .venv$([ "$want" = build ] || echo ' (torch is the large one)')"
+    pip_install "$list" install --no-cache-dir
     touch ".venv/$stamp"
 fi
 
 # DeepSpeed is what tests and benchmarks compare with, and needs a dozen packages that nothing else does. So it has an
 # environment of its own, with .venv's packages (torch, penstock, pytest) under it.
 stamp=$stamp+$(cksum <tools/requirements-deepspeed.txt | tr ' ' '-')
-if [ "$want" != base ] && [ ! -e ".venv-deepspeed/$stamp" ]; then
+if [ "$want" != build ] && [ "$want" != base ] && [ ! -e ".venv-deepspeed/$stamp" ]; then
     say "python: making .venv-deepspeed over .venv, and installing tools/requirements-deepspeed.txt into it"
     rm -rf .venv-deepspeed
     .venv/bin/python -m venv --without-pip .venv-deepspeed
