@@ -70,6 +70,14 @@ class Limit:
             return "met"
         return "undecided" if high_ok else "missed"
 
+    def side(self, mean: float) -> str:
+        """On which side of the limit a figure stands, whatever its interval says: "clears the bar", or how it fails."""
+        if self.sign == "within":
+            return "clears the bar" if abs(mean - 1) <= self.figure else "outside the bar"
+        if self.sign == ">=":
+            return "clears the bar" if mean >= self.figure else "below the bar"
+        return "clears the bar" if mean <= self.figure else "above the bar"
+
     def control_allowance(self) -> float:
         """How far from 1 (from 0 for a difference) the peer against itself may stray before nothing can be told."""
         if self.difference:

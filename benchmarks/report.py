@@ -39,6 +39,8 @@ def line(outcome: Outcome) -> str:
     reason = f' reason="{one_line}"' if outcome.reason else ""
     if outcome.interval is None or outcome.verdict in ("cannot-run", "failed"):
         return f"BAR {bar.id} bar{bar.limit.text} place={bar.place} verdict={outcome.verdict}{tail}{reason}"
+    if outcome.verdict == "undecided":
+        tail = f' side="{bar.limit.side(outcome.interval.mean)}"{tail}'
     unit = bar.limit.unit
     name = "diff" if bar.kind == "diff" else "value" if bar.kind == "value" and unit else "ratio"
     control_unit = unit if bar.kind == "diff" else ""

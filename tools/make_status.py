@@ -22,8 +22,10 @@ try:
 except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
 from test_parts import parts  # noqa: E402
+
+from benchmarks.bars import parse_limit  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test-logs"
@@ -124,8 +126,26 @@ def figure(line):
     return found.groups() if found else ("", "", "")
 
 
-def bar_rows(bars):
-    for row in tomllib.loads((ROOT / "benchmarks" / "bars.toml").read_text())["bar"]:
+def standing(row, bar):
+    """The verdict of a bar; of an undecided one also the side of the bar that its figure stands on."""
+    verdict = bar.get("verdict", "not run")
+    number = re.match(r"[-+]?[0-9.]+", figure(bar["line"])[0]) if verdict == "undecided" else None
+    return f"undecided, {parse_limit(row['bar']).side(float(number[0]))}" if number else verdict
+
+
+def worst_first(table, bars):
+    """What missed its bar, then what may have, then all else: a reader looks at the first rows."""
+    ranks = {"missed": 0, "undecided, below the bar": 1, "undecided, above the bar": 1, "undecided, outside the bar": 1}
+    ranks |= {"undecided, clears the bar": 2}
+    return sorted(table, key=lambda row: ranks.get(standing(row, bars.get(row["id"], {})), 3))
+
+
+def bar_table():
+    return tomllib.loads((ROOT / "benchmarks" / "bars.toml").read_text())["bar"]
+
+
+def bar_rows(table, bars):
+    for row in worst_first(table, bars):
         name = row["id"]
         if name not in bars:
             peer = row.get("peer", "")
@@ -136,7 +156,7 @@ def bar_rows(bars):
         yield (
             f"| `{name}` | {bar['what']} | {bar['peer']} | {bar['place']} | {bar['bar']} "
             f"| {value} {interval if interval not in ('', 'none') else ''} | {control if control != 'none' else ''} "
-            f"| {bar['verdict']}{': ' + bar['reason'] if bar['reason'] else ''} |"
+            f"| {standing(row, bar)}{': ' + bar['reason'] if bar['reason'] else ''} |"
         )
 
 
@@ -163,11 +183,12 @@ def status_text(promises, results, bars, notes):
         "",
         "## Bars",
         "",
-        "The figure is ours to the peer (or a count), with its 95 % interval; beside it the peer against itself.",
+        "The figure is ours to the peer (or a count), with its 95 % interval; beside it the peer against itself. What "
+        "missed its bar comes first, then what is undecided; of that, the side is where the figure itself stands.",
         "",
         "| id | what | against | place | bar | figure | peer against itself | verdict |",
         "|---|---|---|---|---|---|---|---|",
-        *bar_rows(bars),
+        *bar_rows(bar_table(), bars),
         "",
     ]
     machines = sorted({f"kernel {bar['kernel']}, {bar['cpus']} cores" for bar in bars.values()})
@@ -178,16 +199,17 @@ def status_text(promises, results, bars, notes):
     return "\n".join(lines) + "\n"
 
 
-def readme_table(bars, chosen):
-    """The bars that the README shows, whatever their verdict, in the order of docs/promises.toml."""
-    rows = ["| what | beside | ratio | bar | verdict |", "|---|---|---|---|---|"]
-    table = {row["id"]: row for row in tomllib.loads((ROOT / "benchmarks" / "bars.toml").read_text())["bar"]}
-    for name in chosen:
-        row = table[name]
-        bar = bars.get(name, {"line": "", "verdict": "not run"})
+def readme_table(table, bars, chosen):
+    """The bars that the README shows: all that were missed, and those of docs/promises.toml, whatever their verdict."""
+    rows = ["| what | compared with | ratio | bar | verdict |", "|---|---|---|---|---|"]
+    known = {row["id"]: row for row in table}
+    missed = [name for name in known if bars.get(name, {}).get("verdict") == "missed"]
+    for row in worst_first([known[name] for name in dict.fromkeys([*missed, *chosen])], bars):
+        bar = bars.get(row["id"], {"line": ""})
         value, interval, _ = figure(bar["line"])
         rows.append(
-            f"| {row['what']} (`{name}`) | {row['peer']} | {value} {interval} | {row['bar']} | {bar['verdict']} |"
+            f"| {row['what']} (`{row['id']}`) | {row.get('peer', '')} | {value} {interval} | {row['bar']} "
+            f"| {standing(row, bar)} |"
         )
     return "\n".join(rows)
 
@@ -215,7 +237,7 @@ def main():
     STATUS.write_text(status_text(table["promise"], results, bars, notes))
     readme = README.read_text()
     begin, end = readme.index(BEGIN) + len(BEGIN), readme.index(END)
-    README.write_text(f"{readme[:begin]}\n{readme_table(bars, table['readme'])}\n{readme[end:]}")
+    README.write_text(f"{readme[:begin]}\n{readme_table(bar_table(), bars, table['readme'])}\n{readme[end:]}")
     print(f"{STATUS.relative_to(ROOT)}: {len(table['promise'])} promises, {len(bars)} bars")
 
 

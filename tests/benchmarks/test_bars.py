@@ -169,3 +169,18 @@ def test_an_image_belongs_to_a_loop_device_and_is_larger_than_its_file():
         parse_bars(row.replace('"loop"', '"disk"'))
     with pytest.raises(BarError, match="wants a larger image_gib"):
         parse_bars(row.replace("= 2", "= 5"))
+
+
+@pytest.mark.parametrize(
+    ("text", "mean", "side"),
+    [
+        (">= 0.98", 0.99, "clears the bar"),
+        (">= 0.98", 0.97, "below the bar"),
+        ("<= 1.3", 1.31, "above the bar"),
+        ("<= 1.3", 1.3, "clears the bar"),
+        ("within 0.5%", 0.996, "clears the bar"),
+        ("within 0.5%", 1.006, "outside the bar"),
+    ],
+)
+def test_the_side_on_which_a_figure_stands(text, mean, side):
+    assert parse_limit(text).side(mean) == side
