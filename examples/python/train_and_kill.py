@@ -5,8 +5,9 @@
     python train_and_kill.py --kills 3 --steps 60     # shorter
 
 Runs resumable_training.py once undisturbed. Then runs it again and kills it (SIGKILL: nothing gets to tidy up) at
-random moments, and starts it anew each time, until it is through. Every loss that any of these runs has written must
-be, to the last bit, the one of the undisturbed run: else this ends with status 1.
+random moments, and starts it again each time, until it is through. Every loss that any of these runs has written must
+be, to the last bit, the one of the undisturbed run, and each kill must have left a step to do again: else this ends
+with status 1.
 """
 
 import argparse
@@ -43,14 +44,14 @@ def read_log(path):
     return {step: loss for _, losses in runs for step, loss in losses}, runs
 
 
-def progress(path):
-    """(runs that have begun, steps that are done)"""
-    losses, runs = read_log(path)
-    return len(runs), max(losses, default=0)
+def begun_from(path, number):
+    """The step that run `number` began from; None before it has begun."""
+    _, runs = read_log(path)
+    return runs[number - 1][0] if len(runs) >= number else None
 
 
-def reached(now, wanted):
-    return all(a >= b for a, b in zip(now, wanted))
+def last_step(path):
+    return max(read_log(path)[0], default=0)
 
 
 def run_undisturbed(folder, arguments):
@@ -62,26 +63,42 @@ def run_undisturbed(folder, arguments):
     return losses
 
 
+def wait_for(process, wanted):
+    """Until it has happened, or the process is over."""
+    while process.poll() is None and not wanted():
+        time.sleep(0.005)
+
+
 def run_killed(folder, arguments):
-    """Starts it again and again; kills each run but the last when it has done its share, at a moment drawn by lot."""
+    """Starts it again and again; kills each run but the last when it has done its share, at a moment drawn by lot. A
+    kill counts when the run after it had a step to do again: one after the last step, or at a checkpoint, shows
+    nothing. The steps that the kills came after."""
     lot = random.Random(arguments.seed if arguments.same_moments else None)
     log = folder / "killed.jsonl"
-    kills = []
-    while True:
+    kills, killed_after = [], None
+    for number in range(1, 4 * arguments.kills + 8):
         process = subprocess.Popen(command(folder, "killed", arguments))
+        wait_for(process, lambda: begun_from(log, number) is not None)
+        begin = begun_from(log, number) or 0
+        if killed_after is not None and begin < killed_after:
+            kills.append(killed_after)
+            print(f"  kill {len(kills)}: -9 after step {killed_after}, goes on from step {begin}", flush=True)
+        elif killed_after is not None:
+            print(f"  a kill after step {killed_after} left nothing to do again, and does not count", flush=True)
         if len(kills) < arguments.kills:
             share = arguments.steps * (len(kills) + 1) // (arguments.kills + 1)
-            while process.poll() is None and not reached(progress(log), (len(kills) + 1, share)):
-                time.sleep(0.01)
-            time.sleep(lot.random() * 0.3)  # somewhere in the next steps, or in a save
+            start = time.monotonic()
+            wait_for(process, lambda: last_step(log) >= max(share, begin + 1))
+            step_s = (time.monotonic() - start) / max(1, last_step(log) - begin)
+            time.sleep(lot.random() * min(0.3, 2 * step_s))  # somewhere in the next steps, or in a save
             process.kill()
         status = process.wait()
         if status == 0:
             return kills
         if status != -9:
             sys.exit(f"the training ended with status {status}, which is no kill")
-        kills.append(progress(log)[1])
-        print(f"  kill {len(kills)}: -9 after step {kills[-1]}", flush=True)
+        killed_after = last_step(log)
+    sys.exit("the training does not get on between the kills; give it more --steps")
 
 
 def compare(expected, runs):
@@ -142,6 +159,8 @@ def main():
         print(f"step {step}: loss {loss!r}, undisturbed {right!r}")
     if wrong or last != arguments.steps:
         sys.exit(f"{len(wrong)} of {losses} losses differ; the last step is {last}")
+    if len(kills) < arguments.kills:
+        sys.exit(f"only {len(kills)} of {arguments.kills} kills left a step to do again; give more --steps")
     print(f"{losses} losses of {len(runs)} runs: every one is, to the last bit, that of the undisturbed run")
 
 

@@ -32,3 +32,34 @@ def test_a_kill_changes_no_loss_and_the_comparison_sees_one_bit(tmp_path, monkey
     assert train_and_kill.compare({1: right}, runs) == []
     off = math.nextafter(right, 2)
     assert train_and_kill.compare({1: off}, runs) == [(1, right, off)]
+
+
+# A training that has all steps done at once, and then sleeps: whoever kills it, kills it after the last step.
+ALL_AT_ONCE = """
+import json, sys, time
+log, steps = sys.argv[1], int(sys.argv[2])
+done = sum(1 for line in open(log)) > 1 if __import__("os").path.exists(log) else False
+with open(log, "a") as file:
+    file.write(json.dumps({"from": steps if done else 0}) + "\\n")
+    for step in range(1, steps + 1) if not done else ():
+        file.write(json.dumps({"step": step, "loss": (1.5).hex()}) + "\\n")
+time.sleep(0 if done else 60)
+"""
+
+
+def test_a_kill_after_the_last_step_does_not_count(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(EXAMPLES[0].parent))
+    import train_and_kill
+
+    def command(folder, name, arguments):
+        log = folder / f"{name}.jsonl"
+        return [sys.executable, "-c", ALL_AT_ONCE if name == "killed" else ALL_AT_ONCE.replace("60", "0"),
+                str(log), str(arguments.steps)]  # fmt: skip
+
+    monkeypatch.setattr(train_and_kill, "command", command)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train_and_kill.py", "--kills", "1", "--steps", "4", "--keep", str(tmp_path)])
+    with pytest.raises(SystemExit) as caught:
+        train_and_kill.main()
+    assert caught.value.code == "only 0 of 1 kills left a step to do again; give more --steps"
+    assert "does not count" in capsys.readouterr().out
