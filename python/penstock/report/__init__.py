@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock report`: what bench, tune, the benchmark runner, ds_io and ds_nvme_tune wrote with --json, as an HTML page.
+"""`penstock report`: what bench, tune, the benchmark runner, ds_io, ds_nvme_tune and checkpoint bench wrote with --json, as
+an HTML page.
 
-    _read      files, of which nothing is trusted            _bench, _tune, _bars, _deepnvme   a file's section
-    _model     page, sections, charts, tables                _compare                          several files together
-    _figures   the pictures, as plotly's dictionaries        _html                             the page as one file
+    _read      files, of which nothing is trusted            _bench, _tune, _bars, _deepnvme, _checkpoints
+    _model     page, sections, charts, tables                           a section a file
+    _figures   the pictures, as plotly's dictionaries        _compare   several files together
+                                                             _html      the page as one file
 
 Only _html needs plotly (MIT), and only when it writes.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.report import _bars, _bench, _compare, _deepnvme, _tune
+from penstock.report import _bars, _bench, _checkpoints, _compare, _deepnvme, _tune
 from penstock.report._html import render
 from penstock.report._model import Page, Section
 from penstock.report._read import Document, ReportError, load
@@ -25,6 +27,7 @@ _SECTIONS: dict[str, Callable[[Document], Section]] = {
     "bars": _bars.section,
     "ds_io": _deepnvme.ds_io,
     "ds_nvme_tune": _deepnvme.ds_nvme_tune,
+    "checkpoint bench": _checkpoints.section,
 }
 
 

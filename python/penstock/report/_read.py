@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ KINDS = {
     "bars": "python -m benchmarks --json",
     "ds_io": "penstock ds_io --json",
     "ds_nvme_tune": "penstock ds_nvme_tune --json",
+    "checkpoint bench": "penstock checkpoint bench --json",
 }
 
 
@@ -83,6 +84,12 @@ class Field:
             raise self._expected("a text")
         return self.value if len(self.value) <= _TEXT_MAX else self.value[:_TEXT_MAX] + " ..."
 
+    def one_of(self, words: Iterable[str]) -> str:
+        text = self.text()
+        if text not in words:
+            raise self._expected(f"one of {', '.join(words)}")
+        return text
+
     def number(self, least: float = 0) -> float:
         """A finite number."""
         value = self.any_number()
@@ -133,6 +140,8 @@ def load(path: str) -> Document:
         raise ReportError(f"{expected}; this file holds no object")
     if isinstance(data.get("bars"), list):
         return Document(path, "bars", root)
+    if data.get("program") == "penstock checkpoint bench":
+        return Document(path, "checkpoint bench", root)
     command = data.get("command")
     if isinstance(command, list) and len(command) > 1 and isinstance(command[1], str) and command[1] in KINDS:
         return Document(path, command[1], root)

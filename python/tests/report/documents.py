@@ -212,3 +212,38 @@ def changed(document, place, value):
 
 
 DELETE = object()
+
+
+def checkpoint_bench():
+    """Saves at 2 and 1 GB/s, loads at 4 and 2, stalls of 0.25 and 1 s."""
+    size = 1_000_000_000
+
+    def side(name, verb, seconds):
+        return {
+            "side": name,
+            "verb": verb,
+            "seconds": [seconds * factor for factor in (0.8, 1.0, 1.6)],
+            "cpu_seconds": [0.1, 0.2, 0.3],
+            "median_seconds": seconds,
+            "bytes_per_second": size / seconds,
+        }
+
+    return {
+        "program": "penstock checkpoint bench",
+        "environment": {**ENVIRONMENT, "torch": "2.13.0"},
+        "model": "gpt2",
+        "state": "adam",
+        "weights": "bf16",
+        "left_out": "",
+        "bytes": size,
+        "tensors": 444,
+        "rounds": 3,
+        "figures": [
+            side("penstock .pt", "save", 0.5),
+            side("torch.save", "save", 1.0),
+            side("penstock .pt", "load", 0.25),
+            side("torch.load", "load", 0.5),
+            side("penstock save_async", "stall", 0.25),
+            side("torch.save", "stall", 1.0),
+        ],
+    }

@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -371,3 +372,34 @@ def test_what_bench_writes_today_makes_a_page(tmp_path):
     titles = [c.title for c in made.charts()]
     assert "Bandwidth by block size and depth: read" in titles and "Latency distribution" in titles
     assert f"bench of {tmp_path}" == made.sections[0].title
+
+
+def test_checkpoint_bench_has_a_picture_of_each_verb(page):
+    made = page(documents.checkpoint_bench())
+    assert [c.title for c in made.charts()] == ["Durable save", "Cold load", "Training stands still"]
+    ours, peer = chart(made, "Durable save")["data"]
+    assert (ours["name"], ours["x"], ours["y"]) == ("penstock", ["penstock .pt", "torch.save"], [2.0, None])
+    assert (peer["name"], peer["y"]) == ("others", [None, 1.0])
+    assert ours["error_y"]["array"] == [pytest.approx(0.5), None]
+    assert ours["error_y"]["arrayminus"] == [pytest.approx(0.75), None]
+    assert chart(made, "Training stands still")["data"][1]["y"] == [None, 1.0]
+    rows = table(made, "Figures")
+    assert rows[1][:3] == ["Durable save", "torch.save", "1.000"] and rows[1][-1] == "2.00"
+    assert "State of gpt2" in texts(made) and "444 tensors" in texts(made)
+    assert ["torch", "2.13.0"] in table(made, "Where it was measured")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "told"),
+    [
+        (("bytes",), 0, "bytes: a whole number from 1 up was expected"),
+        (("figures",), [], "figures: a list of one or more was expected"),
+        (("figures", 0, "seconds"), [], "figures[0].seconds: a list of one or more was expected"),
+        (("figures", 0, "seconds"), ["x"], "figures[0].seconds[0]: a number was expected"),
+        (("figures", 0, "verb"), "fly", "figures[0].verb: one of save, load, stall was expected"),
+        (("model",), DELETE, "'model'"),
+    ],
+)
+def test_checkpoint_bench_that_is_wrong(page, place, value, told):
+    with pytest.raises(report.ReportError, match=re.escape(told)):
+        page(changed(documents.checkpoint_bench(), place, value))
