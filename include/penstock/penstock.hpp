@@ -6,6 +6,7 @@
 #include <penstock/engine.hpp>
 #include <penstock/error.hpp>
 #include <penstock/file.hpp>
+#include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
 #include <penstock/options.hpp>
 #include <penstock/types.hpp>

@@ -8,6 +8,7 @@
 #include "without_gil.hpp"
 #include "writable.hpp"
 
+#include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
 
 #include <nanobind/stl/string.h>
@@ -229,6 +230,9 @@ void bind_memory(nb::module_& m) {
           "pinned: locked into RAM. Where the limit forbids it the buffer works all the same, "
           "`pinned` is False\n"
           "and `pinned_reason` says why. Raises MemoryError when there is not so much.");
+    m.def(
+        "available_memory_bytes", [] { return available_memory_bytes(); },
+        "Bytes that this process can take now without swapping, or being killed for it; private.");
     m.def(
         "why_not_writable",
         [](std::uintptr_t address) {

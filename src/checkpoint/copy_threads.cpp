@@ -3,6 +3,8 @@
 
 #include "base/start_threads.hpp"
 
+#include <penstock/machine.hpp>
+
 #include <algorithm>
 #include <cstring>
 
@@ -19,8 +21,7 @@ constexpr unsigned kThreadsMax = 16;  // more than memory has bandwidth for
 }  // namespace
 
 CopyThreads::CopyThreads(unsigned threads)
-    : threads_(threads != 0 ? threads
-                            : std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax)) {}
+    : threads_(threads != 0 ? threads : std::min(usable_processors(), kThreadsMax)) {}
 
 CopyThreads::~CopyThreads() {
     {

@@ -6,6 +6,7 @@
 #include "base/units.hpp"
 #include "checkpoint/copy_threads.hpp"
 
+#include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
 
 #include <fmt/format.h>
@@ -15,10 +16,8 @@
 #include <bit>
 #include <condition_variable>
 #include <cstring>
-#include <fstream>
 #include <list>
 #include <mutex>
-#include <string>
 #include <utility>
 
 namespace penstock::checkpoint {
@@ -104,16 +103,6 @@ private:
 void leave_to_parent(std::shared_ptr<void> its) {
     static auto* const kept = new std::vector<std::shared_ptr<void>>;
     kept->push_back(std::move(its));
-}
-
-// A number in a file, or nothing.
-std::optional<std::uint64_t> number_in(const char* path) {
-    std::ifstream file(path);
-    std::uint64_t number = 0;
-    if (file >> number) {
-        return number;
-    }
-    return std::nullopt;
 }
 
 }  // namespace
@@ -266,13 +255,7 @@ std::uint64_t Staging::area_bytes(Pieces pieces) {
 }
 
 std::uint64_t Staging::default_budget_bytes() {
-    std::uint64_t bytes = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-                          static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-    for (const char* limit :
-         {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-        bytes = std::min(bytes, number_in(limit).value_or(bytes));
-    }
-    return bytes / 2;
+    return usable_memory_bytes() / 2;
 }
 
 std::uint64_t Staging::used_bytes() const {

@@ -62,7 +62,7 @@ public:
 
     /// What a copy of the pieces takes of the budget.
     [[nodiscard]] static std::uint64_t area_bytes(Pieces pieces);
-    /// Half of the memory that this process may have: the machine's, or its cgroup's.
+    /// Half of usable_memory_bytes().
     [[nodiscard]] static std::uint64_t default_budget_bytes();
 
     [[nodiscard]] std::uint64_t budget_bytes() const noexcept { return budget_bytes_; }

@@ -17,8 +17,8 @@
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
-#include "os/limits.hpp"
 
+#include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
 
 #include <fmt/format.h>
@@ -44,7 +44,7 @@ constexpr std::string_view kStorageSuffix = ".storage";  // which structure.hpp 
 }
 
 std::uint64_t memory_that_may_be_taken(const CheckpointOptions& options) {
-    return options.memory.empty() ? os::available_memory()
+    return options.memory.empty() ? available_memory_bytes()
                                   : base::unwrap(base::parse_bytes(options.memory));
 }
 

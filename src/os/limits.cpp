@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/limits.hpp"
 
+#include "os/control_groups.hpp"
 #include "os/sysfs.hpp"
 
 #include <sys/mman.h>
@@ -40,54 +41,6 @@ IoLimit& entry(std::vector<IoLimit>& limits, DeviceId id, const std::string& sou
     return limits.back();
 }
 
-// The paths of this process in the hierarchy of a controller; "" names the unified one.
-std::string cgroup_path(const std::string& controller) {
-    std::istringstream lines(read_text("/proc/self/cgroup").value_or(""));
-    for (std::string line; std::getline(lines, line);) {
-        const std::size_t first = line.find(':');
-        const std::size_t second = line.find(':', first + 1);
-        if (first == std::string::npos || second == std::string::npos) {
-            continue;
-        }
-        const std::string names = "," + line.substr(first + 1, second - first - 1) + ",";
-        if (names == ",,"
-                ? controller.empty()
-                : !controller.empty() && names.find("," + controller + ",") != std::string::npos) {
-            return line.substr(second + 1);
-        }
-    }
-    return {};
-}
-
-// Calls with the folder of the group and of each one above it.
-template <typename F>
-void each_group(const std::string& root, std::string path, F&& visit) {
-    while (!path.empty()) {
-        visit(root + (path == "/" ? "" : path));
-        if (path == "/") {
-            break;
-        }
-        path.erase(path.find_last_of('/'));
-        if (path.empty()) {
-            path = "/";
-        }
-    }
-}
-
-// The number behind a word, in lines of "word number"; 0 when it is not there.
-std::uint64_t number_behind(const std::string& text, const std::string& wanted) {
-    std::istringstream lines(text);
-    std::string word;
-    for (std::string line; std::getline(lines, line);) {
-        std::istringstream words(line);
-        std::uint64_t number = 0;
-        if (words >> word >> number && word == wanted) {
-            return number;
-        }
-    }
-    return 0;
-}
-
 void add_version_1(std::vector<IoLimit>& limits) {
     struct Kind {
         const char* file;
@@ -99,7 +52,7 @@ void add_version_1(std::vector<IoLimit>& limits) {
         {"blkio.throttle.read_iops_device", &IoLimit::reads_per_s},
         {"blkio.throttle.write_iops_device", &IoLimit::writes_per_s},
     }};
-    each_group("/sys/fs/cgroup/blkio", cgroup_path("blkio"), [&](const std::string& folder) {
+    for (const std::string& folder : control_groups("blkio")) {
         for (const Kind& kind : kKinds) {
             const std::string file = folder + "/" + kind.file;
             std::istringstream lines(read_text(file).value_or(""));
@@ -112,7 +65,7 @@ void add_version_1(std::vector<IoLimit>& limits) {
                 }
             }
         }
-    });
+    }
 }
 
 }  // namespace
@@ -130,38 +83,6 @@ bool may_lock(std::uint64_t bytes) {
     const bool locked = ::mlock2(mapped, bytes, MLOCK_ONFAULT) == 0;
     ::munmap(mapped, bytes);
     return locked;
-}
-
-std::uint64_t memory_left(const std::string& limit, const std::string& taken,
-                          const std::string& statistics) {
-    char* end = nullptr;
-    const std::uint64_t most = std::strtoull(limit.c_str(), &end, 10);
-    if (end == limit.c_str()) {
-        return kUnlimited;  // "max", or no such file
-    }
-    // Version 1 has those of the groups below, whose memory counts too, under other names.
-    const std::uint64_t cache = std::max(
-        number_behind(statistics, "inactive_file") + number_behind(statistics, "active_file"),
-        number_behind(statistics, "total_inactive_file") +
-            number_behind(statistics, "total_active_file"));
-    const std::uint64_t kept = std::strtoull(taken.c_str(), nullptr, 10);
-    return most - std::min(most, kept - std::min(kept, cache));
-}
-
-std::uint64_t available_memory() {
-    const auto text = [](const std::string& path) { return read_text(path).value_or(""); };
-    std::uint64_t available = number_behind(text("/proc/meminfo"), "MemAvailable:") << 10U;
-    each_group("/sys/fs/cgroup", cgroup_path(""), [&](const std::string& folder) {
-        available = std::min(
-            available, memory_left(text(folder + "/memory.max"), text(folder + "/memory.current"),
-                                   text(folder + "/memory.stat")));
-    });
-    each_group("/sys/fs/cgroup/memory", cgroup_path("memory"), [&](const std::string& folder) {
-        available = std::min(available, memory_left(text(folder + "/memory.limit_in_bytes"),
-                                                    text(folder + "/memory.usage_in_bytes"),
-                                                    text(folder + "/memory.stat")));
-    });
-    return available;
 }
 
 std::uint64_t open_files_limit() {
@@ -252,12 +173,12 @@ std::vector<IoLimit> parse_io_max(const std::string& text, const std::string& so
 
 std::vector<IoLimit> io_limits() {
     std::vector<IoLimit> limits;
-    each_group("/sys/fs/cgroup", cgroup_path(""), [&](const std::string& folder) {
+    for (const std::string& folder : control_groups("")) {
         const std::string file = folder + "/io.max";
         for (IoLimit& limit : parse_io_max(read_text(file).value_or(""), file)) {
             limits.push_back(std::move(limit));
         }
-    });
+    }
     add_version_1(limits);
     return limits;
 }

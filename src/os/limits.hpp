@@ -19,15 +19,6 @@ inline constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 /// does not bind who has CAP_IPC_LOCK.
 [[nodiscard]] bool may_lock(std::uint64_t bytes);
 
-/// Bytes that can be taken without swapping, or being killed for it: what the machine has free or
-/// in its page cache, or less where a control group of this process, or one above it, has a limit.
-[[nodiscard]] std::uint64_t available_memory();
-
-/// What is left to a control group, of the texts of its files: its limit, what it has taken, and
-/// its statistics, which know how much of that is page cache.
-[[nodiscard]] std::uint64_t memory_left(const std::string& limit, const std::string& taken,
-                                        const std::string& statistics);
-
 /// The soft limit on open files.
 [[nodiscard]] std::uint64_t open_files_limit();
 

@@ -49,24 +49,6 @@ TEST(Limits, ChosenWord) {
     EXPECT_FALSE(huge_page_mode().empty());
 }
 
-TEST(Limits, WhatIsLeftToAControlGroupCountsItsPageCacheAsFree) {
-    const std::string statistics = "anon 700\ninactive_file 200\nactive_file 50\n";
-    EXPECT_EQ(memory_left("max", "900", statistics), kUnlimited);
-    EXPECT_EQ(memory_left("", "", ""), kUnlimited);
-    EXPECT_EQ(memory_left("1000", "900", statistics), 350U);
-    EXPECT_EQ(memory_left("1000", "900", ""), 100U);
-    EXPECT_EQ(memory_left("1000", "900", statistics + "total_inactive_file 300\n"), 400U);
-    EXPECT_EQ(memory_left("600", "900", statistics), 0U);
-    EXPECT_EQ(memory_left("1000", "100", statistics), 1000U);
-}
-
-TEST(Limits, AvailableMemoryIsSomeOfTheMachines) {
-    const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
-    const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-    EXPECT_GT(available_memory(), std::uint64_t{16} << 20);
-    EXPECT_LT(available_memory(), pages * page_bytes);
-}
-
 TEST(Limits, IoMaxOfVersion2) {
     const auto limits = parse_io_max(
         "8:16 rbps=2097152 wbps=max riops=max wiops=120\n259:0 rbps=max wbps=7 riops=9 wiops=max\n",

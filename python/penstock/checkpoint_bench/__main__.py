@@ -11,9 +11,9 @@ import statistics
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
+from penstock import _core
 from penstock.checkpoint_bench import _models
 from penstock.deepnvme import _tools
 from penstock.deepnvme._tools import ToolError
@@ -73,13 +73,6 @@ def _list_of(flag: str, text: str, known: tuple[str, ...]) -> list[str]:
     return words
 
 
-def _memory_free() -> int:
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    return 1 << 30
-
-
 def _refine(args: argparse.Namespace) -> argparse.Namespace:
     """Checks everything before any work. ToolError says what to do."""
     if args.model not in _models.MODELS:
@@ -106,7 +99,7 @@ def _refine(args: argparse.Namespace) -> argparse.Namespace:
 def _limit(args: argparse.Namespace) -> tuple[int, str]:
     """Bytes that a state may have here, and whose limit that is."""
     limits = [
-        (_memory_free() // 3, "a third of the free memory"),
+        (_core.available_memory_bytes() // 3, "a third of the free memory"),
         (shutil.disk_usage(args.dir).free // 2, f"half of what is free in {args.dir}"),
     ]
     if args.max_bytes:

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "os/control_groups.hpp"
+
+#include <penstock/machine.hpp>
+
+namespace penstock {
+
+std::uint64_t usable_memory_bytes(const std::string& root) {
+    return os::usable_memory(root);
+}
+
+std::uint64_t available_memory_bytes(const std::string& root) {
+    return os::available_memory(root);
+}
+
+unsigned usable_processors(const std::string& root) {
+    return os::usable_processors(root);
+}
+
+}  // namespace penstock
