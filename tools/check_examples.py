@@ -10,6 +10,7 @@ shared and static, and runs each program of the CMake build in an empty folder; 
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,12 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+STATIC = """cmake_minimum_required(VERSION 3.25)
+project(example LANGUAGES CXX)
+find_package(penstock REQUIRED)
+add_executable(example "{source}")
+target_link_libraries(example PRIVATE penstock::penstock_static)
+"""
 
 
 def run(*argv, cwd=ROOT, **env):
@@ -36,6 +43,9 @@ def main():
     shutil.rmtree(work, ignore_errors=True)
     prefix = work / "installed"
     run("cmake", "--install", args.build, "--prefix", prefix)
+    for file in (*prefix.rglob("*.cmake"), *prefix.rglob("*.pc")):
+        if found := re.findall(r"(?:/usr|/opt|/home|" + re.escape(str(ROOT)) + r")/[^\s\"';>]+", file.read_text()):
+            sys.exit(f"{file} names {found[0]}, which other machines have elsewhere")
 
     # 1. find_package, away from our own tree, so that nothing of it can be found by accident.
     with tempfile.TemporaryDirectory(prefix="penstock-examples-") as away:
@@ -49,7 +59,17 @@ def main():
             folder.mkdir()
             run(work / "cmake" / source.stem, cwd=folder)
 
-    # 2. pkg-config
+    # 2. The same, statically.
+    if list(prefix.rglob("libpenstock.a")):
+        with tempfile.TemporaryDirectory(prefix="penstock-static-") as away:
+            (Path(away) / "CMakeLists.txt").write_text(
+                STATIC.format(source=sorted((ROOT / "examples").glob("*.cpp"))[0])
+            )
+            run("cmake", "-S", away, "-B", work / "static", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}")
+            run("cmake", "--build", work / "static")
+            run(work / "static" / "example", cwd=away)
+
+    # 3. pkg-config
     (pc,) = prefix.rglob("penstock.pc")
     env = {"PKG_CONFIG_PATH": str(pc.parent)}
     source = sorted((ROOT / "examples").glob("*.cpp"))[0]
