@@ -121,7 +121,7 @@ struct TensorRead {
 };
 
 /// One checkpoint, opened for reading. It stays readable when the store deletes it meanwhile.
-/// Movable, thread-safe but for moving.
+/// Movable, thread-safe but for moving; calls of one that was moved from throw kInvalidArgument.
 class PENSTOCK_API Checkpoint {
 public:
     /// A folder by its path, without a store. kDamaged when its manifest is.
@@ -151,11 +151,13 @@ private:
 
 /// Numbered checkpoints in a folder, or with their shards spread over several. Any number of
 /// readers; one process writes at a time (a lock, taken by the first save and held until the store
-/// is destroyed). Thread-safe; saves of one store go one after another.
+/// is destroyed). Thread-safe; saves of one store go one after another. Calls of one that was moved
+/// from throw kInvalidArgument.
 class PENSTOCK_API CheckpointStore {
 public:
     /// `folders`: where checkpoints are; the first has the manifests, each gets shards by the speed
-    /// of its device. They are made when they are not there (their parents must be).
+    /// of its device. The first save makes them, and their parents, when they are not there. A
+    /// second store that writes to the same folders, also of the same process, is refused.
     CheckpointStore(std::shared_ptr<Engine> engine, FileSystem files,
                     std::vector<std::string> folders, const StoreOptions& options = {});
     CheckpointStore(CheckpointStore&& other) noexcept;

@@ -86,7 +86,7 @@ bool SaveJob::is_linkable(const Shard& shard, std::uint32_t& folder, std::string
         if (status.kind != FileKind::kFile || status.bytes != shard.bytes) {
             return false;
         }
-        edited = has_its_time(shard, status) ? "" : path;
+        edited = has_its_time(shard, status, last_.manifest.saved_unix_ns) ? "" : path;
         return edited.empty();
     } catch (const Error&) {
         return false;  // then it is written

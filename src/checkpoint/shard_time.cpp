@@ -26,9 +26,9 @@ std::int64_t time_of(const Shard& shard, std::int64_t saved_unix_ns) {
     return time <= saved_unix_ns ? time : time - kSecond;
 }
 
-bool has_its_time(const Shard& shard, const FileStatus& status) {
+bool has_its_time(const Shard& shard, const FileStatus& status, std::int64_t saved_unix_ns) {
     const std::int64_t part = (status.modified_ns % kSecond + kSecond) % kSecond;
-    return part == 0 || part == part_of(shard);
+    return part == part_of(shard) || (part == 0 && status.modified_ns <= saved_unix_ns);
 }
 
 }  // namespace penstock::checkpoint

@@ -15,8 +15,10 @@ namespace penstock::checkpoint {
 
 /// Less than a second before `saved_unix_ns`, which is past the first second.
 [[nodiscard]] std::int64_t time_of(const Shard& shard, std::int64_t saved_unix_ns);
-/// Also where the file system, or whatever copied the store, keeps whole seconds, which say
-/// nothing.
-[[nodiscard]] bool has_its_time(const Shard& shard, const FileStatus& status);
+/// `saved_unix_ns`: of the last checkpoint that has the shard. Where the file system, or whatever
+/// copied the store, keeps whole seconds, a time is its own that is no later than that: an edit in
+/// the very second of the save does not show there.
+[[nodiscard]] bool has_its_time(const Shard& shard, const FileStatus& status,
+                                std::int64_t saved_unix_ns);
 
 }  // namespace penstock::checkpoint

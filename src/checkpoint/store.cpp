@@ -7,6 +7,7 @@
 #include "checkpoint/save_job.hpp"
 #include "checkpoint/store_folder.hpp"
 #include "checkpoint/store_lock.hpp"
+#include "format/fault.hpp"
 
 #include <penstock/checkpoint.hpp>
 
@@ -35,11 +36,6 @@ constexpr int kScansMax = 100;
     base::raise(base::error(ErrorCode::kInvalidArgument, operation, why, path));
 }
 
-std::string parent_of(const std::string& path) {
-    const std::size_t slash = path.rfind('/');
-    return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
-}
-
 }  // namespace
 
 struct CheckpointStore::Impl {
@@ -49,7 +45,7 @@ struct CheckpointStore::Impl {
     StoreOptions options;
 
     std::mutex mutex;  // of whoever writes
-    FileLock lock;
+    checkpoint::StoreLock lock;
     pid_t lock_owner = 0;
     std::mt19937_64 random;
     std::vector<double> speeds;
@@ -74,10 +70,18 @@ struct CheckpointStore::Impl {
         }
         for (std::string& folder : folders) {
             folder = files.resolve(folder);
+            checkpoint::check_folder(files, folder);
         }
         for (const std::string& folder : folders) {
             if (std::count(folders.begin(), folders.end(), folder) != 1) {
                 refuse(operation, folder, "the folder is named twice; each device needs one");
+            }
+        }
+        for (std::size_t i = 1; i < folders.size(); ++i) {
+            if (!format::is_utf8(folders[i])) {
+                refuse(operation, folders[i],
+                       "a manifest names the folders after the first one, and it is written in "
+                       "UTF-8, which the path is not; give a path of UTF-8, or one folder alone");
             }
         }
         if (options.shard_bytes == 0) {
@@ -99,7 +103,7 @@ struct CheckpointStore::Impl {
         if (lock.held()) {
             return;
         }
-        lock = {};
+        lock = checkpoint::StoreLock();
         // A folder that went since then is an error: what it is on may be gone for a while.
         if (lock_owner == 0) {
             make_folders();
@@ -111,10 +115,7 @@ struct CheckpointStore::Impl {
 
     void make_folders() const {
         for (const std::string& folder : folders) {
-            if (!checkpoint::is_there(files, folder)) {
-                files.make_folder(folder);
-                files.sync_folder(parent_of(folder));
-            }
+            checkpoint::make_folders(files, folder);
         }
     }
 
@@ -298,6 +299,18 @@ struct CheckpointStore::Impl {
     }
 };
 
+namespace {
+
+template <typename T>
+T& there(const std::unique_ptr<T>& impl) {
+    if (!impl) {
+        refuse("checkpoint store", {}, "it was moved from; use the store that it was moved to");
+    }
+    return *impl;
+}
+
+}  // namespace
+
 CheckpointStore::CheckpointStore(std::shared_ptr<Engine> engine, FileSystem files,
                                  std::vector<std::string> folders, const StoreOptions& options)
     : impl_(std::make_unique<Impl>(std::move(engine), std::move(files), std::move(folders),
@@ -308,17 +321,17 @@ CheckpointStore& CheckpointStore::operator=(CheckpointStore&& other) noexcept = 
 CheckpointStore::~CheckpointStore() = default;
 
 CheckpointInfo CheckpointStore::save(const State& state, const SaveOptions& options) {
-    return impl_->save(state, options);
+    return there(impl_).save(state, options);
 }
 
 std::optional<CheckpointInfo> CheckpointStore::latest(std::vector<CheckpointInfo>* skipped) const {
-    auto found = impl_->newest_whole(skipped);
+    auto found = there(impl_).newest_whole(skipped);
     return found ? std::optional(std::move(found->info)) : std::nullopt;
 }
 
 std::vector<CheckpointInfo> CheckpointStore::list() const {
     std::vector<CheckpointInfo> infos;
-    const std::string& folder = impl_->folders.front();
+    const std::string& folder = there(impl_).folders.front();
     for (const auto& entry : checkpoint::scan_folder(impl_->files, folder).checkpoints) {
         if (auto found = checkpoint::inspect(*impl_->engine, impl_->files, folder, entry)) {
             infos.push_back(std::move(found->info));
@@ -328,14 +341,14 @@ std::vector<CheckpointInfo> CheckpointStore::list() const {
 }
 
 Checkpoint CheckpointStore::open(std::uint64_t generation) const {
-    const CheckpointEntry entry = impl_->entry_of("open checkpoint", generation);
+    const CheckpointEntry entry = there(impl_).entry_of("open checkpoint", generation);
     return {impl_->engine, impl_->files, join(impl_->folders.front(), entry.name)};
 }
 
 void CheckpointStore::pin(std::uint64_t generation, bool pinned) {
     // Without the lock, so that a tool can while a training holds it. Whoever removes looks again
     // after the renaming.
-    const FileSystem& files = impl_->files;
+    const FileSystem& files = there(impl_).files;
     const CheckpointEntry entry = impl_->entry_of("pin checkpoint", generation);
     const std::string path = join(impl_->folders.front(), entry.name);
     const std::string mark = join(path, checkpoint::kPinnedName);
@@ -354,7 +367,7 @@ void CheckpointStore::pin(std::uint64_t generation, bool pinned) {
 }
 
 void CheckpointStore::remove(std::uint64_t generation) {
-    const std::lock_guard guard(impl_->mutex);
+    const std::lock_guard guard(there(impl_).mutex);
     impl_->begin_writing();
     const CheckpointEntry entry = impl_->entry_of("remove checkpoint", generation);
     const std::string path = join(impl_->folders.front(), entry.name);
@@ -372,13 +385,13 @@ void CheckpointStore::remove(std::uint64_t generation) {
 }
 
 std::uint64_t CheckpointStore::collect() {
-    const std::lock_guard guard(impl_->mutex);
+    const std::lock_guard guard(there(impl_).mutex);
     impl_->begin_writing();
     return impl_->remover().collect();
 }
 
 const std::vector<std::string>& CheckpointStore::folders() const {
-    return impl_->folders;
+    return there(impl_).folders;
 }
 
 }  // namespace penstock

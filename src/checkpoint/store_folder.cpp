@@ -29,6 +29,11 @@ std::optional<std::uint64_t> number(std::string_view digits) {
     return good ? std::optional(value) : std::nullopt;
 }
 
+std::string parent_of(const std::string& path) {
+    const std::size_t slash = path.rfind('/');
+    return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
+}
+
 bool is_gone(const Error& error) {
     return error.system_errno() == ENOENT || error.system_errno() == ENOTDIR;
 }
@@ -222,6 +227,31 @@ bool is_there(const FileSystem& files, const std::string& path) {
             return false;
         }
         throw;
+    }
+}
+
+void make_folders(const FileSystem& files, const std::string& folder) {
+    std::vector<std::string> missing;
+    for (std::string at = folder; at != "/" && !is_there(files, at); at = parent_of(at)) {
+        missing.push_back(at);
+    }
+    for (auto at = missing.rbegin(); at != missing.rend(); ++at) {
+        try {
+            files.make_folder(*at);
+        } catch (const Error& error) {
+            if (error.system_errno() != EEXIST) {
+                throw;
+            }
+        }
+        files.sync_folder(parent_of(*at));
+    }
+}
+
+void check_folder(const FileSystem& files, const std::string& path) {
+    if (is_there(files, path) && files.status(path).kind != FileKind::kFolder) {
+        base::raise(base::system_error(ENOTDIR, "open checkpoint store", path, kNoOffset,
+                                       "it is a file; give the path of a folder, which need not "
+                                       "be there"));
     }
 }
 

@@ -80,5 +80,10 @@ struct Inspected {
                                                const std::string& folder,
                                                const CheckpointEntry& entry);
 [[nodiscard]] bool is_there(const FileSystem& files, const std::string& path);
+/// A folder and those above it that are not there yet, each durable before the next one. Who makes
+/// the same ones concurrently is in nobody's way.
+void make_folders(const FileSystem& files, const std::string& folder);
+/// Throws an Error with ENOTDIR where the path, or what is above it, is there and no folder.
+void check_folder(const FileSystem& files, const std::string& path);
 
 }  // namespace penstock::checkpoint

@@ -10,12 +10,17 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <thread>
+#include <utility>
+#include <vector>
 
 namespace penstock::checkpoint {
 
@@ -68,16 +73,63 @@ std::optional<FileLock> try_lock(const FileSystem& files, const std::string& pat
     }
 }
 
+// Which locks this process holds. A child of fork() begins with none: what it inherited is its
+// parent's.
+class OwnLocks {
+public:
+    [[nodiscard]] std::shared_ptr<void> add(const FileSystem& files, const std::string& path) {
+        auto key = std::make_shared<Key>(files.handle().get(), path);
+        const std::lock_guard guard(mutex_);
+        std::erase_if(keys_, [](const auto& known) { return known.expired(); });
+        keys_.push_back(key);
+        return key;
+    }
+    [[nodiscard]] bool has(const FileSystem& files, const std::string& path) {
+        const std::lock_guard guard(mutex_);
+        return std::any_of(keys_.begin(), keys_.end(), [&](const auto& known) {
+            const auto key = known.lock();
+            return key && *key == Key(files.handle().get(), path);
+        });
+    }
+    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+
+private:
+    using Key = std::pair<const void*, std::string>;
+    const pid_t pid_ = ::getpid();
+    std::mutex mutex_;
+    std::vector<std::weak_ptr<Key>> keys_;
+};
+
+// Never destroyed, and after a fork another one: its mutex may have been held then.
+OwnLocks& own_locks() {
+    static std::atomic<OwnLocks*> current{nullptr};
+    OwnLocks* known = current.load();
+    while (known == nullptr || known->pid() != ::getpid()) {
+        auto* const made = new OwnLocks;
+        if (current.compare_exchange_strong(known, made)) {
+            return *made;
+        }
+        delete made;
+    }
+    return *known;
+}
+
 }  // namespace
 
-FileLock lock_store(Engine& engine, const FileSystem& files, const std::string& folder,
-                    std::uint32_t wait_ms) {
+StoreLock lock_store(Engine& engine, const FileSystem& files, const std::string& folder,
+                     std::uint32_t wait_ms) {
     const std::string path = join(folder, kLockName);
     const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(wait_ms);
     while (true) {
         if (auto lock = try_lock(files, path)) {
             note_owner(engine, files, path);
-            return std::move(*lock);
+            return {std::move(*lock), own_locks().add(files, path)};
+        }
+        if (own_locks().has(files, path)) {
+            base::raise(base::system_error(
+                EWOULDBLOCK, "lock checkpoint store", folder, kNoOffset,
+                "this process has it open for saving in another CheckpointStore: close() that one, "
+                "or save with it"));
         }
         if (std::chrono::steady_clock::now() >= until) {
             break;

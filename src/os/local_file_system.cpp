@@ -304,7 +304,8 @@ public:
 }  // namespace
 
 std::shared_ptr<FileSystem> local_file_system() {
-    return std::make_shared<LocalFileSystem>();
+    static const auto* const one = new std::shared_ptr<FileSystem>(new LocalFileSystem);
+    return *one;
 }
 
 }  // namespace penstock::os

@@ -233,9 +233,10 @@ TEST(FoldersOnDisk, LinksLeadThere) {
     tensors.change(0, 1);
     expect_holds(*engine, files, store.save(tensors.state()).path, tensors);
     EXPECT_EQ(files.list(two.path()).size(), 1U);
-    const Error missing =
-        error_of([&] { CheckpointStore(engine, files, {one / "a/b"}).save(tensors.state()); });
-    EXPECT_THAT(missing.what(), HasSubstr("make the folder above it first"));
+    const CheckpointInfo deep =
+        CheckpointStore(engine, files, {one / "a/b/c", two / "d/e"}).save(tensors.state());
+    EXPECT_EQ(deep.path, files.resolve(one.path()) + "/a/b/c/00000001-step-0");
+    expect_holds(*engine, files, deep.path, tensors);
     EXPECT_THAT(error_of([&] {
                     CheckpointStore(engine, files, {one.path(), one / "."});
                 }).what(),

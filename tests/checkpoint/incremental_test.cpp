@@ -185,10 +185,15 @@ TEST_F(Incremental, ADamagedOrMissingShardIsWrittenAgain) {
 TEST_F(Incremental, ACopyIsLinkedWhereItKeptTheTimesOfFiles) {
     constexpr std::int64_t kSecond = 1'000'000'000;
     const Tensors tensors({2048, 2048, 2048}, 1);
-    for (const std::int64_t off : {std::int64_t{0}, kSecond, -3 * kSecond, std::int64_t{1},
+    for (const std::int64_t off : {kSecond, std::int64_t{0}, -3 * kSecond, std::int64_t{1},
                                    std::int64_t{100}, -kSecond / 2}) {
+        rig_.use(Disks{std::make_shared<engine::FakeDisk>(os::DeviceId{240, 0}, engine::DiskShape{},
+                                                          engine::DiskModel{}, 1)});
         const CheckpointInfo info = store().save(tensors.state());
         for (const bool seconds : {false, true}) {
+            if (seconds && off >= kSecond) {
+                continue;  // later than the save: that is an edit
+            }
             for (const Shard& shard : manifest(info).shards) {
                 const std::string path = join(info.path, shard.file);
                 const std::int64_t time = rig_.files().status(path).modified_ns + off;
@@ -287,6 +292,34 @@ TEST(IncrementalOnDisk, WhatWasEditedSinceIsWrittenAgain) {
         EXPECT_EQ(info.linked_shards, 3U);
         expect_holds(*engine, files, info.path, tensors);
     }
+}
+
+// As on Lustre, or with a time that `touch -d` or tar gave it.
+TEST(IncrementalOnDisk, WhatWasEditedSinceIsWrittenAgainWhereTimesAreWholeSeconds) {
+    constexpr std::int64_t kSecond = 1'000'000'000;
+    const support::TempFolder folder;
+    const auto engine = std::make_shared<Engine>();
+    const FileSystem files = FileSystem::local();
+    CheckpointStore store(engine, files, {folder.path()}, {.shard_bytes = 8192});
+    const Tensors tensors({2048, 2048, 2048}, 1);
+    const CheckpointInfo first = store.save(tensors.state());
+    const Manifest manifest = read_manifest(*engine, files, first.path);
+    const auto cut = [&](const Shard& shard, std::int64_t time_ns) {
+        files.set_modified(join(first.path, shard.file), time_ns - time_ns % kSecond);
+    };
+    for (const Shard& shard : manifest.shards) {
+        cut(shard, first.saved_unix_ns);
+    }
+    EXPECT_EQ(store.save(tensors.state()).linked_shards, 3U);
+    const Shard& shard = manifest.shards.front();
+    const std::vector<std::byte> bytes(8, std::byte{0x5a});
+    const File file = files.open(join(first.path, shard.file), {.access = Access::kWrite});
+    engine->write(file, bytes, shard.bytes - bytes.size());
+    cut(shard, first.saved_unix_ns + 2 * kSecond);
+    const CheckpointInfo info = store.save(tensors.state());
+    EXPECT_EQ(info.linked_shards, 2U);
+    EXPECT_NE(info.note, "");
+    expect_holds(*engine, files, info.path, tensors);
 }
 
 TEST(IncrementalOnDisk, LinksAreTheFileSystemsOwn) {

@@ -251,14 +251,47 @@ TEST_F(StorePromise, P7WhatIsUnfinishedGoesOnlyWhenItsOwnerIsDead) {
     CheckpointStore second = store();
     const Error refused = error_of([&] { second.save(new_.state()); });
     EXPECT_EQ(refused.system_errno(), EWOULDBLOCK);
-    EXPECT_THAT(refused.what(), AllOf(HasSubstr("process " + std::to_string(::getpid())),
-                                      HasSubstr(" on "), HasSubstr("/store")));
+    EXPECT_THAT(refused.what(), AllOf(HasSubstr("this process"), HasSubstr("close() that one"),
+                                      HasSubstr("/store")));
     EXPECT_THROW(second.collect(), Error);
     EXPECT_EQ(leftovers().size(), 1U);
     EXPECT_EQ(second.latest()->generation, 1U);  // reading needs no lock
     { const CheckpointStore gone = std::move(owner); }
     EXPECT_EQ(second.save(new_.state()).generation, 3U);  // past the unfinished one's number
     EXPECT_THAT(leftovers(), IsEmpty());
+}
+
+TEST_F(StorePromise, TheOwnerOfTheLockIsNamed) {
+    store().save(old_.state());
+    const FileLock foreign = rig_.files().lock("/store/.lock");  // not a store's of this process
+    CheckpointStore second = store();
+    const Error refused = error_of([&] { second.save(new_.state()); });
+    EXPECT_EQ(refused.system_errno(), EWOULDBLOCK);
+    EXPECT_THAT(refused.what(), AllOf(HasSubstr("process " + std::to_string(::getpid())),
+                                      HasSubstr(" on "), HasSubstr("/store")));
+}
+
+// Each folder that is made survives a power cut before there is something in it.
+TEST_F(StorePromise, ParentsOfTheFolderAreMadeDurably) {
+    const auto save = [&](CrashRig& rig) {
+        CheckpointStore made(rig.engine(), rig.files(), {"/runs/exp/ckpt"}, kSmall);
+        EXPECT_FALSE(made.latest());
+        return made.save(old_.state());
+    };
+    const CheckpointInfo info = save(rig_);
+    EXPECT_EQ(info.path, "/runs/exp/ckpt/00000001-step-0");
+    for (std::uint64_t seed = 0; seed < 16; ++seed) {
+        CrashRig after;
+        after.use(CrashRig::crashed(rig_.disks(), seed));
+        const CheckpointStore found(after.engine(), after.files(), {"/runs/exp/ckpt"}, kSmall);
+        ASSERT_TRUE(found.latest()) << seed;
+        expect_holds(*after.engine(), after.files(), found.latest()->path, old_);
+    }
+    rig_.files().open("/file", {.access = Access::kWrite, .create = true}).close();
+    EXPECT_EQ(error_of([&] {
+                  const CheckpointStore none(rig_.engine(), rig_.files(), {"/file"}, kSmall);
+              }).system_errno(),
+              ENOTDIR);
 }
 
 TEST_F(StorePromise, P8SlicesOfGlobalTensors) {
