@@ -111,7 +111,8 @@ private:
 };
 
 /// Everything that is done with storage and is not a transfer. Thread-safe. All calls block and
-/// throw Error with the operation and path.
+/// throw Error with the operation and path; those of an empty one (made of nullptr, or moved from)
+/// kInvalidArgument.
 class PENSTOCK_API FileSystem {
 public:
     /// This machine's.

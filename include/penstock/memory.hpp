@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace penstock {
 
@@ -28,6 +29,22 @@ struct MemoryOptions {
 class PENSTOCK_API Buffer {
 public:
     Buffer() = default;
+    /// What is moved from is empty.
+    Buffer(Buffer&& other) noexcept
+        : owner_(std::move(other.owner_)),
+          data_(std::exchange(other.data_, nullptr)),
+          bytes_(std::exchange(other.bytes_, 0)) {}
+    Buffer& operator=(Buffer&& other) noexcept {
+        if (this != &other) {
+            owner_ = std::move(other.owner_);
+            data_ = std::exchange(other.data_, nullptr);
+            bytes_ = std::exchange(other.bytes_, 0);
+        }
+        return *this;
+    }
+    Buffer(const Buffer&) = default;
+    Buffer& operator=(const Buffer&) = default;
+    ~Buffer() = default;
     [[nodiscard]] std::byte* data() const noexcept { return data_; }
     /// Bytes, as asked.
     [[nodiscard]] std::uint64_t size() const noexcept { return bytes_; }
@@ -43,7 +60,8 @@ private:
     std::uint64_t bytes_ = 0;
 };
 
-/// Hands out buffers and keeps those that come back. Thread-safe. Buffers may outlive it.
+/// Hands out buffers and keeps those that come back. Thread-safe. Buffers may outlive it. Calls of
+/// one that was moved from throw kInvalidArgument.
 class PENSTOCK_API MemoryPool {
 public:
     explicit MemoryPool(const MemoryOptions& options = {});

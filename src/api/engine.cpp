@@ -50,6 +50,11 @@ Engine::Engine(const EngineOptions& options) : Engine(options, FileSystem::local
 
 Engine::Engine(const EngineOptions& options, const FileSystem& file_system)
     : impl_(std::make_unique<Impl>()) {
+    if (!file_system.handle()) {
+        raise(base::error(ErrorCode::kInvalidArgument, "make an engine",
+                          "the file system is empty, or was moved from; FileSystem::local() is "
+                          "this machine's"));
+    }
     impl_->options = options;
     impl_->file_system = file_system.handle();
     impl_->core = impl_->make_core();

@@ -17,6 +17,15 @@ os::File& opened(const std::shared_ptr<os::File>& file) {
     return *file;
 }
 
+os::FileSystem& there(const std::shared_ptr<os::FileSystem>& files) {
+    if (!files) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "file system",
+                                "it is empty, or was moved from; FileSystem::local() is this "
+                                "machine's"));
+    }
+    return *files;
+}
+
 os::OpenOptions inner(const std::string& path, const FileOptions& options) {
     if (options.access > Access::kReadWrite || options.direct > DirectIo::kOff) {
         base::raise(base::error(ErrorCode::kInvalidArgument, "open",
@@ -93,40 +102,40 @@ FileSystem FileSystem::local() {
 }
 
 File FileSystem::open(const std::string& path, const FileOptions& options) const {
-    return File(unwrap(impl_->open(path, inner(path, options))));
+    return File(unwrap(there(impl_).open(path, inner(path, options))));
 }
 
 void FileSystem::rename(const std::string& from, const std::string& to) const {
-    unwrap(impl_->rename(from, to));
+    unwrap(there(impl_).rename(from, to));
 }
 
 void FileSystem::link(const std::string& from, const std::string& to) const {
-    unwrap(impl_->link(from, to));
+    unwrap(there(impl_).link(from, to));
 }
 
 void FileSystem::symbolic_link(const std::string& target, const std::string& path) const {
-    unwrap(impl_->symbolic_link(target, path));
+    unwrap(there(impl_).symbolic_link(target, path));
 }
 
 void FileSystem::remove(const std::string& path) const {
-    unwrap(impl_->remove(path));
+    unwrap(there(impl_).remove(path));
 }
 
 void FileSystem::make_folder(const std::string& path) const {
-    unwrap(impl_->make_folder(path));
+    unwrap(there(impl_).make_folder(path));
 }
 
 std::vector<std::string> FileSystem::list(const std::string& path) const {
-    return unwrap(impl_->list(path));
+    return unwrap(there(impl_).list(path));
 }
 
 Space FileSystem::space(const std::string& path) const {
-    const os::Space space = unwrap(impl_->space(path));
+    const os::Space space = unwrap(there(impl_).space(path));
     return {space.total_bytes, space.free_bytes};
 }
 
 FileStatus FileSystem::status(const std::string& path) const {
-    const os::FileStatus status = unwrap(impl_->status(path));
+    const os::FileStatus status = unwrap(there(impl_).status(path));
     return {.kind = status.kind,
             .bytes = status.bytes,
             .links = status.links,
@@ -137,15 +146,15 @@ FileStatus FileSystem::status(const std::string& path) const {
 }
 
 std::string FileSystem::resolve(const std::string& path) const {
-    return unwrap(impl_->resolve(path));
+    return unwrap(there(impl_).resolve(path));
 }
 
 void FileSystem::take_attributes(const std::string& from, const File& to) const {
-    unwrap(impl_->take_attributes(from, opened(to.handle())));
+    unwrap(there(impl_).take_attributes(from, opened(to.handle())));
 }
 
 void FileSystem::set_modified(const std::string& path, std::int64_t since_1970_ns) const {
-    unwrap(impl_->set_modified(path, since_1970_ns));
+    unwrap(there(impl_).set_modified(path, since_1970_ns));
 }
 
 bool FileLock::held() const noexcept {
@@ -153,11 +162,11 @@ bool FileLock::held() const noexcept {
 }
 
 FileLock FileSystem::lock(const std::string& path) const {
-    return FileLock(std::shared_ptr<os::FileLock>(unwrap(impl_->lock(path))));
+    return FileLock(std::shared_ptr<os::FileLock>(unwrap(there(impl_).lock(path))));
 }
 
 void FileSystem::sync_folder(const std::string& path) const {
-    unwrap(impl_->sync_folder(path));
+    unwrap(there(impl_).sync_folder(path));
 }
 
 }  // namespace penstock

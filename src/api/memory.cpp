@@ -11,6 +11,19 @@ struct MemoryPool::Impl {
     memory::Pool pool;
 };
 
+namespace {
+
+template <typename T>
+memory::Pool& pool_of(const std::shared_ptr<T>& impl) {
+    if (!impl) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "memory pool",
+                                "it was moved from; use the one that it was moved to"));
+    }
+    return impl->pool;
+}
+
+}  // namespace
+
 MemoryPool::MemoryPool(const MemoryOptions& options)
     : impl_(std::make_shared<Impl>(
           memory::Pool::Options{.kept_bytes_max = options.kept_bytes_max,
@@ -20,7 +33,7 @@ MemoryPool::MemoryPool(const MemoryOptions& options)
                                           .keep_on_fork = options.keep_on_fork}})) {}
 
 Buffer MemoryPool::take(std::uint64_t bytes) {
-    auto block = std::make_shared<memory::PooledBlock>(base::unwrap(impl_->pool.take(bytes)));
+    auto block = std::make_shared<memory::PooledBlock>(base::unwrap(pool_of(impl_).take(bytes)));
     Buffer buffer;
     buffer.data_ = block->data();
     buffer.bytes_ = bytes;
@@ -29,11 +42,11 @@ Buffer MemoryPool::take(std::uint64_t bytes) {
 }
 
 std::uint64_t MemoryPool::kept_bytes() const {
-    return impl_->pool.kept_bytes();
+    return pool_of(impl_).kept_bytes();
 }
 
 void MemoryPool::trim() {
-    impl_->pool.trim();
+    pool_of(impl_).trim();
 }
 
 bool Buffer::locked() const {

@@ -293,33 +293,52 @@ std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress
     return problems;
 }
 
+namespace {
+
+template <typename T>
+T& there(const std::unique_ptr<T>& impl) {
+    if (!impl) {
+        wrong_call("it was moved from; use the checkpoint that it was moved to", {});
+    }
+    return *impl;
+}
+
+std::shared_ptr<Engine> given(std::shared_ptr<Engine> engine, const std::string& path) {
+    if (!engine) {
+        wrong_call("it needs an engine, and this one is null", path);
+    }
+    return engine;
+}
+
+}  // namespace
+
 Checkpoint::Checkpoint(std::shared_ptr<Engine> engine, const FileSystem& files,
                        const std::string& path)
-    : impl_(std::make_unique<Impl>(std::move(engine), files, path)) {}
+    : impl_(std::make_unique<Impl>(given(std::move(engine), path), files, path)) {}
 Checkpoint::Checkpoint(Checkpoint&& other) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept = default;
 Checkpoint::~Checkpoint() = default;
 
 const CheckpointInfo& Checkpoint::info() const {
-    return impl_->info;
+    return there(impl_).info;
 }
 const std::vector<CheckpointTensor>& Checkpoint::tensors() const {
-    return impl_->tensors;
+    return there(impl_).tensors;
 }
 const std::string& Checkpoint::structure() const {
-    return impl_->manifest.structure;
+    return there(impl_).manifest.structure;
 }
 const std::vector<std::pair<std::string, std::string>>& Checkpoint::metadata() const {
-    return impl_->manifest.metadata;
+    return there(impl_).manifest.metadata;
 }
 
 std::uint64_t Checkpoint::read(std::span<const TensorRead> wanted, bool verify,
                                const Progress& progress) {
-    return impl_->read(wanted, verify, progress);
+    return there(impl_).read(wanted, verify, progress);
 }
 
 std::vector<CheckpointProblem> Checkpoint::verify(const Progress& progress) {
-    return impl_->verify(progress);
+    return there(impl_).verify(progress);
 }
 
 }  // namespace penstock
