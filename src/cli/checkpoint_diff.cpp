@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/units.hpp"
+#include "checkpoint/state_views.hpp"
 #include "cli/checkpoint.hpp"
 #include "cli/checkpoint_json.hpp"
 #include "cli/checkpoint_source.hpp"
@@ -9,6 +10,7 @@
 #include "cli/message.hpp"
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
+#include "format/torch_types.hpp"
 
 #include <penstock/memory.hpp>
 
@@ -22,6 +24,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 namespace penstock::cli {
 
@@ -99,15 +102,70 @@ struct Line {
     std::optional<double> distance;
 };
 
+// What a view says of its numbers: to be read as their complex conjugates, or with the other sign.
+void turn_signs(const format::TensorValue& view, const std::string& dtype,
+                std::span<std::byte> bytes) {
+    const bool complex = dtype.starts_with('C');
+    const std::size_t number = format::torch_type(view.type)->bytes / (complex ? 2 : 1);
+    for (std::size_t i = 0; (view.conjugated || view.negated) && i < bytes.size() / number; ++i) {
+        if (view.negated != (view.conjugated && complex && i % 2 == 1)) {
+            bytes[(i + 1) * number - 1] ^= std::byte{0x80};
+        }
+    }
+}
+
+// A source and its tensors: as the state has them, whatever a store made of their storages.
+struct Side {
+    CheckpointSource& source;
+    std::optional<checkpoint::Skeleton> skeleton = skeleton_of(source);
+    std::vector<ViewRow> rows = rows_of(source, skeleton);
+
+    [[nodiscard]] const SourceTensor& at(std::size_t row) const { return rows[row].tensor; }
+
+    // Rows [begin, end) of the first dimension; of what is a view, all of it.
+    void read(std::size_t row, std::uint64_t begin, std::uint64_t end, std::span<std::byte> into,
+              MemoryPool& pool) {
+        const ViewRow& wanted = rows[row];
+        if (!wanted.view) {
+            source.read(wanted.index, begin, end, into);
+            return;
+        }
+        const SourceTensor& stored = source.tensors()[wanted.index];
+        const Buffer storage = pool.take(stored.bytes);
+        source.read(wanted.index, 0, stored.shape.empty() ? 1 : stored.shape[0], storage.bytes());
+        format::TensorValue plain = *wanted.view;
+        plain.conjugated = plain.negated = false;
+        if (const std::string why = checkpoint::why_not_gathered(plain, stored.bytes);
+            !why.empty()) {
+            throw Error(ErrorCode::kUnsupported, 0, "compare", source.path(), kNoOffset,
+                        fmt::format("{}: tensor {}: {}", source.path(),
+                                    format::shown(wanted.tensor.name), why));
+        }
+        checkpoint::gather(plain, storage.bytes(), into);
+        turn_signs(*wanted.view, wanted.tensor.dtype, into);
+    }
+
+    // By their names in the source: for who compares with a source that knows no others.
+    void as_stored() { rows = rows_of(source, std::nullopt); }
+    [[nodiscard]] bool stores_all_of(const Side& other) const {
+        std::unordered_set<std::string_view> names;
+        for (const SourceTensor& t : source.tensors()) {
+            names.insert(t.name);
+        }
+        return std::all_of(other.source.tensors().begin(), other.source.tensors().end(),
+                           [&](const SourceTensor& t) { return names.contains(t.name); });
+    }
+};
+
 class Diff {
 public:
-    Diff(CheckpointSource& a, CheckpointSource& b, const std::string& pattern) : a_(a), b_(b) {
+    Diff(Side& a, Side& b, const std::string& pattern) : a_(a), b_(b) {
         std::unordered_map<std::string_view, std::size_t> in_b;
-        for (std::size_t i = 0; i < b.tensors().size(); ++i) {
-            in_b.emplace(b.tensors()[i].name, i);
+        for (std::size_t i = 0; i < b.rows.size(); ++i) {
+            in_b.emplace(b.at(i).name, i);
         }
-        for (std::size_t i = 0; i < a.tensors().size(); ++i) {
-            const SourceTensor& t = a.tensors()[i];
+        for (std::size_t i = 0; i < a.rows.size(); ++i) {
+            const SourceTensor& t = a.at(i);
             if (!matches(t.name, pattern)) {
                 continue;
             }
@@ -119,9 +177,9 @@ public:
             compare(i, found->second);
             in_b.erase(found);
         }
-        for (const SourceTensor& t : b.tensors()) {
-            if (in_b.contains(t.name) && matches(t.name, pattern)) {
-                add(t.name, "only in B", describe(t));
+        for (const ViewRow& row : b.rows) {
+            if (in_b.contains(row.tensor.name) && matches(row.tensor.name, pattern)) {
+                add(row.tensor.name, "only in B", describe(row.tensor));
             }
         }
     }
@@ -149,8 +207,8 @@ private:
     }
 
     void compare(std::size_t i, std::size_t k) {
-        const SourceTensor& t = a_.tensors()[i];
-        const SourceTensor& u = b_.tensors()[k];
+        const SourceTensor& t = a_.at(i);
+        const SourceTensor& u = b_.at(k);
         if (t.dtype != u.dtype || t.shape != u.shape) {
             add(t.name, t.dtype != u.dtype ? "dtype" : "shape",
                 fmt::format("{} and {}", describe(t), describe(u)));
@@ -164,13 +222,13 @@ private:
 
     // Whether both look at the same bytes of the same shard, whose sums say so.
     [[nodiscard]] bool linked(std::size_t i, std::size_t k) const {
-        const checkpoint::Manifest* m = a_.manifest();
-        const checkpoint::Manifest* n = b_.manifest();
-        if (m == nullptr || n == nullptr) {
+        const checkpoint::Manifest* m = a_.source.manifest();
+        const checkpoint::Manifest* n = b_.source.manifest();
+        if (m == nullptr || n == nullptr || a_.rows[i].view || b_.rows[k].view) {
             return false;
         }
-        const auto& x = m->tensors[i].slices;
-        const auto& y = n->tensors[k].slices;
+        const auto& x = m->tensors[a_.rows[i].index].slices;
+        const auto& y = n->tensors[b_.rows[k].index].slices;
         return x.size() == y.size() &&
                std::equal(x.begin(), x.end(), y.begin(), [&](const auto& s, const auto& t) {
                    return s.offset == t.offset && s.shape == t.shape && s.begin == t.begin &&
@@ -180,11 +238,11 @@ private:
     }
 
     void content(std::size_t i, std::size_t k, const std::function<void(std::uint64_t)>& told) {
-        const SourceTensor& t = a_.tensors()[i];
+        const SourceTensor& t = a_.at(i);
         const std::uint64_t rows = t.shape.empty() ? 1 : t.shape[0];
         const std::uint64_t row = rows == 0 ? 0 : t.bytes / rows;
         const std::uint64_t step =
-            row * rows != t.bytes
+            row * rows != t.bytes || a_.rows[i].view || b_.rows[k].view
                 ? rows
                 : std::max<std::uint64_t>(1, kStepBytes / std::max<std::uint64_t>(row, 1));
         std::uint64_t differ = 0;
@@ -195,8 +253,8 @@ private:
             grow(bytes);
             const auto x = mine_.bytes().first(bytes);
             const auto y = other_.bytes().first(bytes);
-            a_.read(i, begin, end, x);
-            b_.read(k, begin, end, y);
+            a_.read(i, begin, end, x, pool_);
+            b_.read(k, begin, end, y, pool_);
             if (std::memcmp(x.data(), y.data(), bytes) != 0) {
                 differ += different_bytes(x, y);
                 most = distance(t.dtype, x, y, most.value_or(0));
@@ -220,8 +278,8 @@ private:
         }
     }
 
-    CheckpointSource& a_;
-    CheckpointSource& b_;
+    Side& a_;
+    Side& b_;
     MemoryPool pool_;
     Buffer mine_;
     Buffer other_;
@@ -230,14 +288,28 @@ private:
     std::uint64_t total_bytes_ = 0;
 };
 
+// Without what says how the elements of a tensor lie in memory: those are compared.
+format::ValueTree without_layout(format::ValueTree tree) {
+    for (format::TensorValue& t : tree.tensors) {
+        t.storage = 0;
+        t.offset = 0;
+        t.strides.clear();
+        t.conjugated = t.negated = false;
+    }
+    for (format::StorageValue& storage : tree.storages) {
+        storage = {};
+    }
+    return tree;
+}
+
 // Whether the states mean the same; a source that has tensors and nothing else says nothing.
-bool same_structure(const CheckpointSource& a, const CheckpointSource& b) {
-    if (a.structure() == "null" || b.structure() == "null" || a.structure() == b.structure()) {
+bool same_structure(const Side& a, const Side& b) {
+    if (a.source.structure() == "null" || b.source.structure() == "null" ||
+        a.source.structure() == b.source.structure()) {
         return true;
     }
-    const auto of_a = skeleton_of(a);
-    const auto of_b = skeleton_of(b);
-    return of_a && of_b && format::same(of_a->tree, of_b->tree);
+    return a.skeleton && b.skeleton &&
+           format::same(without_layout(a.skeleton->tree), without_layout(b.skeleton->tree));
 }
 
 int report(const CheckpointOptions& options, std::span<const std::string> command,
@@ -251,7 +323,14 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
                b->kind(), counted(b->tensors().size(), "tensor"), base::format_bytes(b->bytes()));
     flush(out);
     Progress progress;
-    Diff diff(*a, *b, options.pattern);
+    Side side_a{*a};
+    Side side_b{*b};
+    if (side_a.skeleton.has_value() != side_b.skeleton.has_value() &&
+        (side_a.skeleton ? side_a.stores_all_of(side_b) : side_b.stores_all_of(side_a))) {
+        side_a.as_stored();
+        side_b.as_stored();
+    }
+    Diff diff(side_a, side_b, options.pattern);
     diff.contents(told_by(progress, "compared"));
     progress.clear();
     std::size_t same = 0;
@@ -272,7 +351,7 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
             rows.push_back(std::move(row));
         }
     }
-    const bool structure = options.pattern.empty() && !same_structure(*a, *b);
+    const bool structure = options.pattern.empty() && !same_structure(side_a, side_b);
     if (structure) {
         fmt::print(out, "  structure  what stands around the tensors differs\n");
     }

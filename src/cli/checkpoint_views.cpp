@@ -27,6 +27,11 @@ SourceTensor seen_as(const format::TensorValue& t, const SourceTensor& stored, s
     return out;
 }
 
+bool is_all_of(const ViewRow& row, const SourceTensor& stored) {
+    return row.strides.empty() && row.tensor.dtype == stored.dtype &&
+           row.tensor.shape == stored.shape && row.tensor.offset == stored.offset;
+}
+
 }  // namespace
 
 std::optional<checkpoint::Skeleton> skeleton_of(const CheckpointSource& source) {
@@ -60,13 +65,18 @@ std::vector<ViewRow> rows_of(const CheckpointSource& source,
             row.tensor = seen_as(t, behind, std::move(view.name));
             row.stored_as = behind.name;
             row.strides = checkpoint::is_plain(t) ? std::vector<std::uint64_t>() : t.strides;
+            row.index = static_cast<std::size_t>(&behind - source.tensors().data());
+            if (!is_all_of(row, behind)) {
+                row.view = t;
+            }
             const auto [known, fresh] = first.try_emplace(behind.name, row.tensor.name);
             row.shared_with = fresh ? "" : known->second;
         }
     }
     for (const SourceTensor& t : source.tensors()) {
         if (!first.contains(t.name)) {
-            rows.push_back({t, t.name, {}, {}});
+            rows.push_back(
+                {t, t.name, {}, {}, static_cast<std::size_t>(&t - source.tensors().data())});
         }
     }
     return rows;

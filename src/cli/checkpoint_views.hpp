@@ -18,6 +18,8 @@ struct ViewRow {
     std::string stored_as;               ///< the name in the source
     std::string shared_with;             ///< the first row of the same memory, or empty
     std::vector<std::uint64_t> strides;  ///< elements; empty: row-major
+    std::size_t index = 0;               ///< of what is stored, in the source
+    std::optional<format::TensorValue> view = {};  ///< of that; nothing: it is the row itself
 };
 
 /// Nothing where there is no structure around the tensors, or one that Penstock did not write.
