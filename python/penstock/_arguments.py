@@ -9,7 +9,33 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock import _core
+
 NUMBER_MAX = (1 << 64) - 1
+_SHOWN_MAX = 80
+
+
+def shown(value: Any) -> str:
+    """repr(value), cut to what fits into a message."""
+    try:
+        text = repr(value)
+    except Exception:  # of somebody else's class, or an int of 5,000 digits
+        return f"a {_type(value)}"
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
+
+
+def got(value: Any) -> str:
+    """What came, for "expected an integer, got ...": of what holds other values only how many."""
+    if isinstance(value, (Mapping, list, tuple, set, frozenset)):
+        return f"a {_type(value)} of {len(value)}"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"a {_type(value)} of shape {list(value.shape)}"
+    return f"{shown(value)} ({_type(value)})"
+
+
+def _type(value: Any) -> str:
+    made = type(value)
+    return made.__qualname__ if made.__module__ == "builtins" else f"{made.__module__}.{made.__qualname__}"
 
 
 def whole(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_MAX) -> int:
@@ -17,26 +43,33 @@ def whole(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_M
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{verb}: {name}: this is {value!r}, a {type(value).__name__}; give an integer") from None
+        raise TypeError(f"{verb}: {name}: expected an integer, got {got(value)}") from None
     if not least <= number <= most:
-        raise ValueError(f"{verb}: {name}: this is {number}; give {least} to {most}")
+        raise ValueError(f"{verb}: {name}: expected {least} to {most}, got {shown(number)}")
     return number
+
+
+def step(verb: str, value: Any, state: Any) -> int:
+    """The step of a save of that state."""
+    if isinstance(state, int) and isinstance(value, Mapping):
+        raise TypeError(f"{verb}: step: got {got(value)}; the state comes first: {verb}(state, step)")
+    return whole(verb, "step", value)
 
 
 def seconds(verb: str, name: str, value: Any) -> float:
     """A time, 0 or more; inf is one."""
     if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
-        raise TypeError(f"{verb}: {name}: this is {value!r}, a {type(value).__name__}; give seconds")
+        raise TypeError(f"{verb}: {name}: expected seconds, got {got(value)}")
     number = float(value)
     if math.isnan(number) or number < 0:
-        raise ValueError(f"{verb}: {name}: this is {value}; give seconds, 0 or more")
+        raise ValueError(f"{verb}: {name}: expected seconds, 0 or more, got {number}")
     return number
 
 
 def function(verb: str, name: str, value: Any) -> Any:
     """Something that can be called."""
     if not callable(value):
-        raise TypeError(f"{verb}: {name}: this is {value!r}, a {type(value).__name__}; give a function")
+        raise TypeError(f"{verb}: {name}: expected a function, got {got(value)}")
     return value
 
 
@@ -44,19 +77,19 @@ def flag(verb: str, name: str, value: Any) -> bool | None:
     """True, False (NumPy's too) or None."""
     if value is None or isinstance(value, bool) or type(value).__module__ == "numpy" and value.dtype == bool:
         return value
-    raise TypeError(f"{verb}: {name}: this is {value!r}, a {type(value).__name__}; give True, False or None")
+    raise TypeError(f"{verb}: {name}: expected True, False or None, got {got(value)}")
 
 
 def texts(verb: str, name: str, value: Any) -> Any:
     """A str, or several: of a mapping the keys."""
     if isinstance(value, bytes) or not isinstance(value, Iterable):
-        raise TypeError(f"{verb}: {name}: this is {value!r}, a {type(value).__name__}; give a str, or several")
+        raise TypeError(f"{verb}: {name}: expected a str or several, got {got(value)}")
     if isinstance(value, str):
         return value
     several = value if isinstance(value, Mapping) else list(value)
     for one in several:
         if not isinstance(one, str):
-            raise TypeError(f"{verb}: {name}: {one!r} is a {type(one).__name__}; give str")
+            raise TypeError(f"{verb}: {name}: expected str in it, got {got(one)}")
     return several
 
 
@@ -65,8 +98,18 @@ def strings(verb: str, name: str, value: Any) -> list[tuple[str, str]]:
     if value is None:
         return []
     if not isinstance(value, Mapping):
-        raise TypeError(f"{verb}: {name}: this is {value!r}, a {type(value).__name__}; give a dict of strings")
+        raise TypeError(f"{verb}: {name}: expected a dict of strings, got {got(value)}")
     for key, text in value.items():
         if not isinstance(key, str) or not isinstance(text, str):
-            raise TypeError(f"{verb}: {name}: {key!r}: {text!r}: keys and values are strings")
+            raise TypeError(f"{verb}: {name}: keys and values are strings, got {shown(key)}: {got(text)}")
     return list(value.items())
+
+
+def lacks(what: str, wanted: str, there: Iterable[str]) -> str:
+    """Of a name that is not there: what may be meant."""
+    names = [name for name in there if isinstance(name, str)]
+    text = f"{what} has no tensor {shown(wanted)}"
+    if any(name.startswith(f"{wanted}.") for name in names):
+        return f"{text}; '{wanted}.*' names those below it"
+    near = _core.nearest(wanted, names)
+    return f"{text}; did you mean {shown(near)}?" if near else text

@@ -133,7 +133,7 @@ class StepOverlap:
         on_error: str = "warn",
     ) -> None:
         if on_error not in ("warn", "raise"):
-            raise ValueError(f"StepOverlap: on_error: this is {on_error!r}; 'warn' or 'raise'")
+            raise ValueError(f"StepOverlap: on_error: expected 'warn' or 'raise', got {_arguments.got(on_error)}")
         every = _arguments.whole("StepOverlap", "every", every, 1)
         step = _arguments.whole("StepOverlap", "step", step)
         if not hasattr(store, "_begin"):

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import errno as _errno
 import os as _os
-from typing import Any
+import re as _re
+from typing import Any, BinaryIO
 
 
 class Error(OSError):
@@ -86,11 +87,14 @@ _BY_ERRNO: dict[int, type[Error]] = {
         (_errno.EISDIR, IsADirectoryError),
         (_errno.ENOTDIR, NotADirectoryError),
         (_errno.EACCES, PermissionError),
+        (_errno.EAGAIN, BlockingIOError),
     )
 }
 _BY_ERRNO[_errno.EPERM] = _BY_ERRNO[_errno.EACCES]
 _ALL: tuple[type[Error], ...] = (Error, EndOfFile, Cancelled, WouldBlock, Unsupported, Damaged, *_BY_ERRNO.values())
 _BY_NAME = {made.__name__: made for made in _ALL}
+
+_CHECKPOINT = _re.compile(r"[0-9]{8,}-step-[0-9]+")  # the folder of one, in a store's
 
 # penstock::ErrorCode
 _INVALID_ARGUMENT, _SYSTEM, _END_OF_FILE, _CANCELLED, _WOULD_BLOCK, _UNSUPPORTED, _OUT_OF_MEMORY, _CLOSED, _DAMAGED = (
@@ -100,6 +104,35 @@ _INVALID_ARGUMENT, _SYSTEM, _END_OF_FILE, _CANCELLED, _WOULD_BLOCK, _UNSUPPORTED
 
 def _remake(name: str, *arguments: Any) -> Error:
     return _BY_NAME.get(name, Error)(*arguments)
+
+
+def opened(path: str, verb: str) -> BinaryIO:
+    """The file, for reading. Errors are those of this module and name the path."""
+    try:
+        return open(path, "rb")
+    except IsADirectoryError:
+        raise from_core(_SYSTEM, _folder(path, verb), _errno.EISDIR, verb, path, None) from None
+    except OSError as error:
+        from penstock import _core
+
+        raise _core.system_error(error.errno, verb, path) from None
+
+
+def _folder(path: str, verb: str) -> str:
+    """What there is in a folder that was given for a file, and what takes it."""
+    try:
+        names = sorted(_os.listdir(path))
+    except OSError:
+        names = []
+    if "manifest.json" in names:
+        return f"{verb}: '{path}' is a checkpoint of a store; penstock.Checkpoint({path!r}).load() loads it"
+    if any(_CHECKPOINT.fullmatch(name) for name in names):
+        return f"{verb}: '{path}' is the folder of a store; penstock.CheckpointStore({path!r}).load() loads its newest"
+    for ending in (".safetensors.index.json", ".safetensors", ".pt", ".pth", ".bin"):
+        for name in names:
+            if name.endswith(ending):
+                return f"{verb}: '{path}' is a folder; give the path of a file, such as '{_os.path.join(path, name)}'"
+    return f"{verb}: '{path}' is a folder, and has no checkpoint in it; give the path of a file"
 
 
 def from_core(

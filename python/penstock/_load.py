@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock import _core, _into, _shards, _state
+from penstock import _arguments, _core, _errors, _into, _shards, _state
 from penstock._errors import Damaged, EndOfFile
 from penstock._state import _located, _selection, _torch
 
@@ -81,7 +81,7 @@ class Source:
 def opened(f: Any, verb: str) -> Iterator[Source]:
     if isinstance(f, (str, bytes, os.PathLike)):
         path = os.fsdecode(f)
-        with open(path, "rb") as file:
+        with _errors.opened(path, verb) as file:
             yield Source(path, file.fileno(), by_path=True)
         return
     if isinstance(f, io.TextIOBase):
@@ -339,7 +339,9 @@ def sliced(view: Any, index: Any, name: str) -> Any:
     try:
         return view[index]
     except (IndexError, ValueError, TypeError) as error:
-        raise ValueError(f"load: names[{name!r}]: {list(view.shape)} cannot be cut by {index!r}: {error}") from None
+        raise ValueError(
+            f"load: names[{name!r}]: {list(view.shape)} cannot be cut by {_arguments.shown(index)}: {error}"
+        ) from None
 
 
 # ---- .pt

@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from penstock import _core
+from penstock import _core, _errors
 from penstock._errors import Damaged, from_core
 
 _format = _core._format
@@ -45,6 +45,10 @@ _T = TypeVar("_T")
 
 def save_shards(path: str, rows: list[Any], metadata: list[tuple[str, str]], shard_bytes: int, report: Any) -> None:
     """rows: as image_of_tensors() takes them."""
+    if os.path.basename(path) != os.fsencode(os.path.basename(path)).decode("utf-8", "replace"):
+        raise ValueError(
+            f"save: '{path}': an index names its shards after itself, in JSON, which is UTF-8; give it a name of UTF-8"
+        )
     shards: list[list[Any]] = [[]]
     sizes = [0]
     for row in rows:
@@ -113,7 +117,7 @@ def of_one_save(path: str, verb: str, read: Callable[[str, dict[str, str], str],
     """read(path, the shard of each tensor, their folder), again where the index was replaced before that was over: so
     all files that it opened are of one save."""
     for _ in range(tries):
-        with open(path, "rb") as index:
+        with _errors.opened(path, verb) as index:
             before = os.fstat(index.fileno())
             weight_map = dict(_format.parse_shard_index(index.read(), path))
             try:

@@ -109,12 +109,12 @@ def save(
     with the bytes that are missing. Safe to call from several threads."""
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
         raise ValueError(
-            f"save: pickle_module: {pickle_module!r} is not used: the pickle holds plain values only and is made by "
+            f"save: pickle_module: {_arguments.shown(pickle_module)} is not used: the pickle holds plain values only and is made by "
             "Penstock; leave it out, or use torch.save"
         )
     if pickle_protocol not in range(2, 6):
         raise ValueError(
-            f"save: pickle_protocol: {pickle_protocol!r}; 2 is what is written, and 2 to 5 are taken for it"
+            f"save: pickle_protocol: expected 2 to 5 (2 is what is written), got {_arguments.got(pickle_protocol)}"
         )
     if not _use_new_zipfile_serialization:
         raise ValueError("save: the legacy form (_use_new_zipfile_serialization=False) is read, not written")
@@ -233,7 +233,7 @@ def _meant(there: Mapping[str, Any], wanted: str, path: str) -> list[str]:
     """Those names that are wanted, by name or pattern, in their order. KeyError for what nothing has."""
     found = [wanted] if wanted in there else fnmatch.filter(there, wanted)
     if not found:
-        raise KeyError(f"load: '{path}' has no tensor {wanted!r}")
+        raise KeyError(_arguments.lacks(f"load: '{path}'", wanted, there))
     return found
 
 
@@ -249,8 +249,8 @@ def _selection(there: Mapping[str, Any], names: Any, path: str) -> dict[str, Any
         for part in index if isinstance(index, tuple) else (index,):
             if part is not None and part is not ... and not isinstance(part, (slice, int)):
                 raise TypeError(
-                    f"load: names[{wanted!r}]: {part!r} is no slice; give slices, integers, a tuple of them, or None "
-                    "for all of it"
+                    f"load: names[{_arguments.shown(wanted)}]: expected a slice, an integer, a tuple of them, or None "
+                    f"for all of it, got {_arguments.got(part)}"
                 )
         for name in _meant(there, wanted, path):
             out[name] = index
@@ -309,7 +309,7 @@ def load(
 
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
         raise ValueError(
-            f"load: pickle_module: {pickle_module!r} is not used: nothing of a file is executed; leave it out, or use "
+            f"load: pickle_module: {_arguments.shown(pickle_module)} is not used: nothing of a file is executed; leave it out, or use "
             "torch.load for a file that you trust"
         )
     if into is not None and (mmap or map_location is not None):

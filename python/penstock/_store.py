@@ -180,7 +180,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         try:
             return self._tensors[name]
         except KeyError:
-            raise KeyError(f"'{self.info.path}' has no tensor {name!r}") from None
+            raise KeyError(_arguments.lacks(f"'{self.info.path}'", name, self._tensors)) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -325,13 +325,14 @@ class CheckpointStore:
     writes at a time (a lock, from the first save to close()); any number read.
 
     folder: where; or several, over whose devices the files are spread by speed, the first has the manifests. Made
-        when it is not there.
-    keep: newest checkpoints that are kept (None: all); keep_every: and every so-manieth beyond that (None: none).
+        by the first save, with its parents, when it is not there.
+    keep: newest checkpoints that are kept (None: all); keep_every: and every n-th beyond that (None: none).
     shard_bytes: of a file, about.
     checksums: of every chunk; without them nothing can be verified.
     incremental: files whose tensors did not change are linked, not written.
     host_memory: bytes that copies of save_async() may take; None: half of what this process may have.
-    lock_wait_s: seconds that a save waits for another process that writes here.
+    lock_wait_s: seconds that a save waits for another process that writes here. Another CheckpointStore of this
+        process that writes here is not waited for: BlockingIOError.
 
     Safe to use from several threads; saves go one after another."""
 
@@ -399,7 +400,7 @@ class CheckpointStore:
 
         Raises TypeError naming the place in the state for what cannot be saved, penstock.Error (an OSError) for what
         the system refuses, and first what an earlier save_async() failed with when nobody asked for its result."""
-        step, rows = _arguments.whole("save", "step", step), _arguments.strings("save", "metadata", metadata)
+        step, rows = _arguments.step("save", step, state), _arguments.strings("save", "metadata", metadata)
         with _state.named_in(state):
             return self._store.save(state, step, bool(pinned), rows, reporter(progress, "save"))
 
@@ -416,7 +417,7 @@ class CheckpointStore:
         """save() that returns when training may change the tensors again; `result()` of what it gives is the
         CheckpointInfo. The rest as for penstock.save_async(): `copy`, the budget, failures."""
         step, rows = (
-            _arguments.whole("save_async", "step", step),
+            _arguments.step("save_async", step, state),
             _arguments.strings("save_async", "metadata", metadata),
         )
         with _state.named_in(state):
@@ -425,7 +426,7 @@ class CheckpointStore:
     def _begin(self, state: Any, step: int, unchanging: list[tuple[int, int]]) -> _core.PendingSave:
         """save_async() that copies everything but the memory at `unchanging`: (address, bytes)."""
         with _state.named_in(state):
-            return self._store.save_async(state, _arguments.whole("save", "step", step), False, [], unchanging, None)
+            return self._store.save_async(state, _arguments.step("save", step, state), False, [], unchanging, None)
 
     def latest(self) -> _core.CheckpointInfo | None:
         """The newest checkpoint whose manifest is sound and whose files are there, or None. Of newer ones that were

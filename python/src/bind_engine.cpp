@@ -208,8 +208,8 @@ BackendKind backend_of(const std::string& name) {
     if (name == "posix") {
         return BackendKind::kPosix;
     }
-    raise_value("backend: '" + name +
-                "' is none; allowed are 'auto', 'io_uring', 'libaio' and 'posix'");
+    raise_value("backend: " + quoted(name) +
+                " is not a backend; expected 'auto', 'io_uring', 'libaio' or 'posix'");
 }
 
 const char* name_of(BackendKind backend) {

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // penstock::Error becomes what penstock/_errors.py makes of it: ValueError, MemoryError, or a
 // penstock.Error.
+#include "base/near.hpp"
+#include "base/result.hpp"
 #include "bind.hpp"
 #include "errors.hpp"
+#include "file_object.hpp"
 #include "names.hpp"
 
 #include <penstock/error.hpp>
 
 #include <nanobind/stl/string.h>
 
+#include <cstddef>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace penstock::python {
 
@@ -57,10 +63,39 @@ void translate(const std::exception_ptr& thrown, void* /*payload*/) {
     }
 }
 
+nb::object nearest(nb::handle word, nb::list names) {
+    std::vector<std::string> texts;
+    for (const nb::handle name : names) {
+        texts.push_back(text(name));
+    }
+    const std::vector<std::string_view> views(texts.begin(), texts.end());
+    const std::string_view found = base::nearest(text(word), views);
+    for (std::size_t i = 0; !found.empty() && i < views.size(); ++i) {
+        if (views[i].data() == found.data()) {
+            return nb::borrow(names[i]);
+        }
+    }
+    return nb::none();
+}
+
 }  // namespace
 
-void bind_errors(nb::module_& /*m*/) {
+void bind_errors(nb::module_& m) {
     nb::register_exception_translator(translate);
+    m.def(
+        "system_error",
+        [](int number, const std::string& operation, nb::handle path) {
+            const base::Error error =
+                base::system_error(number, operation, path_bytes(path, "path", ""));
+            return made_of(Error(error.code, error.system_errno, error.operation, error.path,
+                                 error.offset, error.describe()));
+        },
+        nb::arg("errno"), nb::arg("operation"), nb::arg("path"),
+        nb::sig("def system_error(errno: int, operation: str, path: str) -> BaseException"),
+        "What the compiled part would raise; private.");
+    m.def("nearest", nearest, nb::arg("word"), nb::arg("names"),
+          nb::sig("def nearest(word: str, names: list[str]) -> str | None"),
+          "The one of the names that may have been meant; private.");
 }
 
 }  // namespace penstock::python

@@ -47,7 +47,7 @@ Access access_of(const std::string& mode) {
     if (mode == "rw") {
         return Access::kReadWrite;
     }
-    raise_value("mode: '" + mode + "' is none; allowed are 'r', 'w' and 'rw'");
+    raise_value("mode: " + quoted(mode) + " is not a mode; expected 'r', 'w' or 'rw'");
 }
 
 DirectIo direct_of(const std::string& direct) {
@@ -60,7 +60,8 @@ DirectIo direct_of(const std::string& direct) {
     if (direct == "off") {
         return DirectIo::kOff;
     }
-    raise_value("direct: '" + direct + "' is none; allowed are 'auto', 'required' and 'off'");
+    raise_value("direct: " + quoted(direct) +
+                " is not a policy of direct I/O; expected 'auto', 'required' or 'off'");
 }
 
 const char* mode_of(Access access) {

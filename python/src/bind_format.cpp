@@ -13,6 +13,7 @@
 #include "engine_object.hpp"
 #include "file_image_object.hpp"
 #include "file_object.hpp"
+#include "format/file_kind.hpp"
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
 #include "format/torch_file.hpp"
@@ -126,7 +127,9 @@ T unwrap_of_file(format::Result<T>&& result, const std::string& path) {
         error.path = path;
         base::raise(error);
     }
-    return std::move(*result);
+    if constexpr (!std::is_void_v<T>) {
+        return std::move(*result);
+    }
 }
 
 void save(FileImageObject& self, nb::handle to, nb::handle progress) {
@@ -215,6 +218,7 @@ struct SafetensorsFile {
 SafetensorsFile read_safetensors(nb::handle file, nb::handle name, std::uint64_t base) {
     const std::string path = path_bytes(name, "path", "");
     return with_source(file, base, [&](format::ByteSource& source) {
+        unwrap_of_file(format::refuse_other_kinds(source, path.ends_with(".safetensors")), path);
         std::vector<std::byte> head(std::min<std::uint64_t>(8, source.size()));
         base::unwrap(source.read(0, head));
         head.resize(8 +

@@ -69,7 +69,7 @@ const ElementType& element_type(nb::handle dtype) {
         allowed += allowed.empty() ? "" : ", ";
         allowed += type.name;
     }
-    raise_value("dtype: " + shown(dtype) + " is not known here; allowed are " + allowed +
+    raise_value("dtype: " + shown(dtype) + " is not known here; expected one of " + allowed +
                 " (as a string, or NumPy's or torch's object)");
 }
 

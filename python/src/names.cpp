@@ -22,6 +22,9 @@ std::string utf8(const nb::object& string) {
 
 // Never in the middle of a character.
 void cut(std::string& text) {
+    if (text.size() <= kShownMax) {
+        return;
+    }
     std::size_t end = kShownMax;
     while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) {
         --end;
@@ -65,10 +68,13 @@ std::string shown(nb::handle object) {
     } catch (const nb::python_error&) {
         return type_text(object);
     }
-    if (text.size() > kShownMax) {
-        cut(text);
-    }
+    cut(text);
     return text;
+}
+
+std::string quoted(std::string text) {
+    cut(text);
+    return "'" + text + "'";
 }
 
 void raise_value(const std::string& message) {

@@ -50,8 +50,10 @@ private:
 [[nodiscard]] nb::object path_object(const std::string& path);
 /// "numpy.ndarray", "int", ...
 [[nodiscard]] std::string type_text(nb::handle object);
-/// str(object), cut to a length that fits into a message; never throws.
+/// repr(object), cut to a length that fits into a message; never throws.
 [[nodiscard]] std::string shown(nb::handle object);
+/// 'text', cut likewise.
+[[nodiscard]] std::string quoted(std::string text);
 
 [[noreturn]] void raise_value(const std::string& message);
 [[noreturn]] void raise_type(const std::string& message);

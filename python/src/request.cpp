@@ -173,13 +173,14 @@ void parse_one(const Arguments& arguments, Request& out) {
             std::string("file: several came for one tensor; give a sequence of tensors as `") +
             memory_argument(arguments) + "` too");
     }
-    const std::uint64_t offset = offset_of(arguments.offset, "offset");
     if (nb::isinstance<FileObject>(arguments.file)) {
         out.request.files.push_back(open_file(*nb::inst_ptr<FileObject>(arguments.file), "file"));
     } else {
         out.request.paths.push_back(path_bytes(arguments.file, "file"));
     }
-    add_extent(out, arguments, arguments.memory, memory_argument(arguments), offset, 0);
+    add_extent(out, arguments, arguments.memory, memory_argument(arguments), 0, 0);
+    // After the memory: a generator with a list of offsets lacks a list, not an offset.
+    out.request.extents.back().offset = offset_of(arguments.offset, "offset");
 }
 
 }  // namespace
@@ -203,7 +204,7 @@ Priority priority_of(nb::handle priority) {
         }
     }
     raise_value("priority: " + shown(priority) +
-                " is none; allowed are 'urgent', 'normal' and 'background'");
+                " is not a priority; expected 'urgent', 'normal' or 'background'");
 }
 
 namespace {

@@ -11,11 +11,32 @@ namespace penstock::base {
 
 namespace {
 
+// "s3://bucket/file"; what made a path absolute has left one slash of it.
+bool is_url(std::string_view path) {
+    for (std::size_t at = path.find(":/"); at != std::string_view::npos;
+         at = path.find(":/", at + 1)) {
+        const std::size_t slash = path.substr(0, at).rfind('/');
+        const std::string_view scheme =
+            path.substr(slash == std::string_view::npos ? 0 : slash + 1, at - slash - 1);
+        if (scheme.size() > 1 &&
+            scheme.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789+-.") ==
+                std::string_view::npos) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // What usually helps; an errno that needs no advice is left alone.
-std::string_view usual_cure(int system_errno) {
+std::string_view usual_cure(int system_errno, std::string_view path) {
     switch (system_errno) {
         case ENOENT:
-            return "check the path: a file is made by writing to it, a folder is not";
+            return is_url(path) ? "only local paths are opened, no URL (scheme://...): copy it to "
+                                  "a local disk first"
+                                : "check the path: a file is made by writing to it, a folder is "
+                                  "not";
+        case ESPIPE:
+            return "it has no offsets to read or write at (a pipe, or a file of /proc or /sys)";
         case EACCES:
         case EPERM:
             return "check the permissions of the file and of its folders";
@@ -46,9 +67,9 @@ std::string_view usual_cure(int system_errno) {
     }
 }
 
-std::string system_message(int system_errno, std::string_view cure) {
+std::string system_message(int system_errno, std::string_view path, std::string_view cure) {
     if (cure.empty()) {
-        cure = usual_cure(system_errno);
+        cure = usual_cure(system_errno, path);
     }
     std::string message = std::generic_category().message(system_errno);
     message += fmt::format(" (errno {})", system_errno);
@@ -105,7 +126,7 @@ std::string Error::describe() const {
 Error system_error(int system_errno, std::string_view operation, std::string_view path,
                    std::uint64_t offset, std::string_view cure) noexcept {
     return make_error(ErrorCode::kSystem, system_errno, operation, path, offset,
-                      [&] { return system_message(system_errno, cure); });
+                      [&] { return system_message(system_errno, path, cure); });
 }
 
 Error error(ErrorCode code, std::string_view operation, std::string_view message,

@@ -60,9 +60,13 @@ std::optional<FileLock> lock_if_possible(const FileSystem& files, const std::str
 
 bool is_there(const FileSystem& files, const std::string& path) {
     try {
-        if (files.status(path).kind != FileKind::kFile) {
+        const FileKind kind = files.status(path).kind;
+        if (kind != FileKind::kFile) {
             base::raise(base::error(ErrorCode::kInvalidArgument, "save",
-                                    "it is no regular file; give the path of one", path));
+                                    kind == FileKind::kFolder
+                                        ? "it is a folder; give the path of a file in it"
+                                        : "it is no regular file; give the path of one",
+                                    path));
         }
         return true;
     } catch (const Error& error) {
@@ -70,6 +74,16 @@ bool is_there(const FileSystem& files, const std::string& path) {
             throw;
         }
         return false;
+    }
+}
+
+// Of "/a/b/file" whether "/a/b" is there.
+bool has_folder(const FileSystem& files, const std::string& folder) {
+    try {
+        static_cast<void>(files.status(folder));
+        return true;
+    } catch (const Error& error) {
+        return error.system_errno() != ENOENT;  // all else: as making the file says it
     }
 }
 
@@ -81,6 +95,9 @@ Replacement::Replacement(FileSystem files, const std::string& path)
     folder_ = slash == 0 ? "/" : target_.substr(0, slash);
     const std::string name = target_.substr(slash + 1);
     const bool replaces = is_there(files_, target_);
+    if (!replaces && !has_folder(files_, folder_)) {
+        base::raise(base::system_error(ENOENT, "save into folder", folder_));
+    }
     collect_abandoned(name);
     try {
         take_name(name);

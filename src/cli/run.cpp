@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run.hpp"
 
+#include "base/near.hpp"
 #include "cli/bench.hpp"
 #include "cli/bench_options.hpp"
 #include "cli/checkpoint.hpp"
@@ -9,15 +10,18 @@
 #include "cli/message.hpp"
 #include "cli/tune.hpp"
 #include "cli/tune_options.hpp"
+#include "format/fault.hpp"
 
 #include <penstock/error.hpp>
 #include <penstock/version.hpp>
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -25,6 +29,7 @@
 #include <new>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -49,6 +54,10 @@ With the Python package, which calls this program for all else:
   penstock ds_nvme_tune                DeepSpeed's tuner, on Penstock
 
 `penstock COMMAND --help` says more.)";
+
+// Those of the Python package, too.
+constexpr std::array<std::string_view, 7> kCommands{"bench",        "checkpoint", "doctor", "ds_io",
+                                                    "ds_nvme_tune", "report",     "tune"};
 
 struct CommandLine {
     CLI::App app{"Penstock moves tensors between storage and memory at the speed of the device.",
@@ -179,11 +188,11 @@ int run_line(std::span<const std::string> args) {
             return kWrongUsage;
         }
         if (is_unknown_command(line, args[0])) {
-            fmt::print(stderr,
-                       "penstock: there is no command '{}'; there are bench, tune, checkpoint and "
-                       "doctor\n"
-                       "Try: penstock --help\n",
-                       args[0]);
+            const std::string_view near = base::nearest(args[0], kCommands);
+            fmt::print(stderr, "penstock: there is no command {}; {}\nTry: penstock --help\n",
+                       format::shown(args[0]),
+                       near.empty() ? fmt::format("expected one of {}", fmt::join(kCommands, ", "))
+                                    : fmt::format("did you mean '{}'?", near));
             return kWrongUsage;
         }
         line.app.parse(std::vector<std::string>(args.rbegin(), args.rend()));

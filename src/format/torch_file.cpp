@@ -3,6 +3,7 @@
 
 #include "base/align.hpp"
 #include "format/crc32.hpp"
+#include "format/file_kind.hpp"
 #include "format/pickle.hpp"
 
 #include <fmt/format.h>
@@ -50,8 +51,10 @@ public:
         PENSTOCK_TRY(records, zip::read_directory(source));
         Archive archive;
         constexpr std::string_view kPickle = "/data.pkl";
+        bool arrays = false;
         for (const zip::Record& record : records) {
             const std::string_view name = record.name;
+            arrays = arrays || name.ends_with(".npy");
             const bool found =
                 name.ends_with(kPickle) && name.find('/') + kPickle.size() == name.size();
             if (found && archive.folder_.empty()) {
@@ -62,8 +65,10 @@ public:
         }
         if (archive.folder_.empty()) {
             return fault(kReading,
-                         "it is a zip without a data.pkl in its folder: not written by "
-                         "torch.save (TorchScript, or a zip of something else)");
+                         arrays ? "it is an archive of NumPy arrays (.npz), which numpy.load() "
+                                  "reads"
+                                : "it is a zip without a data.pkl in its folder: not written by "
+                                  "torch.save (TorchScript, or a zip of something else)");
         }
         for (zip::Record& record : records) {
             if (record.name.starts_with(archive.folder_)) {
@@ -272,6 +277,9 @@ Result<File> read(ByteSource& source, bool check_crcs) {
     std::string head(std::min<std::uint64_t>(source.size(), 4), '\0');
     PENSTOCK_CHECK(source.read(0, std::as_writable_bytes(std::span(head))));
     if (head != kZipSignature) {
+        if (!head.starts_with('\x80')) {  // as every pickle begins that torch writes
+            PENSTOCK_CHECK(refuse_other_kinds(source, false));
+        }
         return LegacyReader(source).run();
     }
     PENSTOCK_TRY(file, read_zip(source));

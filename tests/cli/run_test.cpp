@@ -41,6 +41,17 @@ TEST(RunTest, CommandsOfThePythonPackageAreListedAndNamedAsSuch) {
     }
 }
 
+TEST(RunTest, AnUnknownCommandIsToldWithTheNearestOrAll) {
+    const Outcome nonsense = run_cli({"nonsense"});
+    EXPECT_EQ(nonsense.status, 2);
+    for (const char* name : {"bench", "tune", "doctor", "checkpoint", "report", "ds_io",
+                             "ds_nvme_tune", "'nonsense'"}) {
+        EXPECT_THAT(nonsense.err, HasSubstr(name));
+    }
+    EXPECT_THAT(run_cli({"chekpoint", "ls"}).err, HasSubstr("did you mean 'checkpoint'?"));
+    EXPECT_THAT(run_cli({"repotr"}).err, HasSubstr("did you mean 'report'?"));
+}
+
 TEST(RunTest, BenchHelpTellsBinaryAndDecimalApart) {
     const Outcome outcome = run_cli({"bench", "--help"});
     EXPECT_THAT(outcome.out, HasSubstr("1 KiB = 1024 bytes"));

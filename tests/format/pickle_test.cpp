@@ -402,7 +402,12 @@ TEST(TorchFile, WhatIsNoneSaysSo) {
         MemorySource source(bytes_of(bytes));
         return why(torch_file::read(source));
     };
-    EXPECT_THAT(error(""), HasSubstr("first byte"));
+    EXPECT_THAT(error(""), HasSubstr("it is empty"));
+    EXPECT_THAT(error("\x93NUMPY\x01"), HasSubstr("numpy.load()"));
+    EXPECT_THAT(error("GGUF\x03"), HasSubstr("a GGUF model"));
+    EXPECT_THAT(error("hello\n"), HasSubstr("neither a .pt nor a .safetensors: it is text"));
+    EXPECT_THAT(error(" [1, 2]"), HasSubstr("JSON"));
+    EXPECT_THAT(error("\x01\x02\xff"), HasSubstr("begins with the bytes 01 02 ff"));
     EXPECT_THAT(error("PK\x03\x04"), HasSubstr("at least 22"));
     EXPECT_THAT(error("\x80\x02K\x01.\x80\x02K\x01.\x80\x02K\x01."), HasSubstr("neither a zip"));
     const auto zip_of = [](std::vector<zip::NewRecord> records) {
@@ -410,6 +415,7 @@ TEST(TorchFile, WhatIsNoneSaysSo) {
         return std::string(text_of(assemble(layout->file(), {})));
     };
     EXPECT_THAT(error(zip_of({{"a/x", 0, "y"}})), HasSubstr("without a data.pkl"));
+    EXPECT_THAT(error(zip_of({{"arr_0.npy", 0, "y"}})), HasSubstr("numpy.load()"));
     EXPECT_THAT(error(zip_of({{"a/data.pkl", 0, "\x80\x02N."}, {"b/data.pkl", 0, "\x80\x02N."}})),
                 HasSubstr("comes twice"));
     EXPECT_THAT(error(zip_of({{"a/data.pkl", 0, "\x80\x02N."}, {"a/byteorder", 0, "big"}})),

@@ -25,7 +25,7 @@ from collections import deque
 from itertools import islice
 from typing import Any
 
-from penstock import _core
+from penstock import _arguments, _core
 from penstock._errors import Error, WouldBlock
 from penstock.deepnvme import _memory, _pinned
 from penstock.deepnvme._files import make_private, offset_in_file, renamed, where
@@ -68,7 +68,7 @@ def _flag(name: str, value: Any) -> bool:
     if value is True or value is False:
         return bool(value)
     if isinstance(value, (str, bytes)) or not hasattr(type(value), "__bool__"):
-        raise TypeError(f"{name}: this is {value!r}; give True or False")
+        raise TypeError(f"{name}: expected True or False, got {_arguments.got(value)}")
     return bool(value)
 
 

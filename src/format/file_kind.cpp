@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "format/file_kind.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <string_view>
+#include <vector>
+
+namespace penstock::format {
+
+namespace {
+
+using namespace std::string_view_literals;
+
+constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  // of a .safetensors
+constexpr std::size_t kShownBytes = 8;
+
+struct Kind {
+    std::string_view begins;
+    std::string_view what;
+};
+
+constexpr std::array kKinds{
+    Kind{"\x93NUMPY"sv, "a NumPy array (.npy), which numpy.load() reads"},
+    Kind{"GGUF"sv, "a GGUF model, which llama.cpp and the package gguf read"},
+    Kind{"\x89HDF\r\n\x1a\n"sv, "an HDF5 file (.h5), which h5py reads"},
+    Kind{"\x1f\x8b"sv, "compressed with gzip; unpack it first"},
+    Kind{"\x28\xb5\x2f\xfd"sv, "compressed with zstd; unpack it first"},
+    Kind{"\xfd"
+         "7zXZ\0"sv,
+         "compressed with xz; unpack it first"},
+    Kind{"BZh"sv, "compressed with bzip2; unpack it first"},
+    Kind{"PAR1"sv, "a Parquet file, which pyarrow reads"},
+    Kind{"ARROW1"sv, "an Arrow file, which pyarrow reads"},
+    Kind{"\x7f"
+         "ELF"sv,
+         "a program or a library (ELF)"},
+    Kind{"%PDF-"sv, "a PDF document"},
+    Kind{"version https://git-lfs"sv,
+         "a pointer of Git LFS and not the file itself; fetch that with 'git lfs pull'"},
+    Kind{"<!DOCTYPE"sv, "a web page; what was downloaded is the server's message, not the file"},
+    Kind{"<!doctype"sv, "a web page; what was downloaded is the server's message, not the file"},
+    Kind{"<html"sv, "a web page; what was downloaded is the server's message, not the file"},
+};
+
+bool is_text(std::string_view head) {
+    return !head.empty() &&
+           is_utf8(head.substr(0, head.size() - std::min<std::size_t>(head.size() - 1, 3))) &&
+           std::all_of(head.begin(), head.end(), [](char c) {
+               const auto byte = static_cast<unsigned char>(c);
+               return byte >= 0x80 || std::isprint(byte) != 0 || std::isspace(byte) != 0;
+           });
+}
+
+// The length of a header that the format allows, and a header that begins as JSON does.
+bool may_be_safetensors(std::string_view head) {
+    std::uint64_t length = 0;
+    for (std::size_t i = 0; i < 8 && i < head.size(); ++i) {
+        length |= std::uint64_t{static_cast<unsigned char>(head[i])} << (8 * i);
+    }
+    return head.size() > 8 && length <= kHeaderBytesMax && head[8] == '{';
+}
+
+std::string looks(std::string_view head) {
+    if (head.empty()) {
+        return "it is empty (0 bytes)";
+    }
+    if (!is_text(head)) {
+        std::string bytes;
+        for (const char c : head.substr(0, kShownBytes)) {
+            bytes += fmt::format(" {:02x}", static_cast<unsigned char>(c));
+        }
+        return "it begins with the bytes" + bytes;
+    }
+    return head.find_first_of("{[") == head.find_first_not_of(" \r\n\t")
+               ? "it is text, JSON as it seems (the name of an index of shards ends in .json)"
+               : "it is text";
+}
+
+}  // namespace
+
+std::string known_kind(std::span<const std::byte> head) {
+    const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
+    for (const Kind& kind : kKinds) {
+        if (text.starts_with(kind.begins)) {
+            return fmt::format("it is {}", kind.what);
+        }
+    }
+    return {};
+}
+
+Result<void> refuse_other_kinds(ByteSource& source, bool named) {
+    std::vector<std::byte> head(std::min(source.size(), kKindBytes));
+    PENSTOCK_CHECK(source.read(0, head));
+    const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
+    if (may_be_safetensors(text)) {
+        return {};
+    }
+    std::string what = known_kind(head);
+    if (what.empty() && named) {
+        return {};
+    }
+    return fault("load", fmt::format("it is neither a .pt nor a .safetensors: {}",
+                                     what.empty() ? looks(text) : what));
+}
+
+}  // namespace penstock::format
