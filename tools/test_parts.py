@@ -186,6 +186,13 @@ def all_parts():
             level="ci",
         ),
         Part(
+            # The set-up and the package in a Debian with nothing in it but git and make: no tool of this machine helps.
+            "smoke",
+            360,
+            [Step("fresh machine", ["tools/fresh.sh", "smoke"])],
+            level="ci",
+        ),
+        Part(
             "clang-tidy",
             1800,
             [Step("clang-tidy", tool("run_clang_tidy"))],

@@ -81,10 +81,10 @@ std::string system_message(int system_errno, std::string_view path, std::string_
 
 std::string usual_message(const Error& error) {
     if (error.system_errno != 0) {
-        return system_message(error.system_errno, {});
+        return system_message(error.system_errno, error.path, {});
     }
     if (error.code == ErrorCode::kOutOfMemory) {
-        return fmt::format("memory ran out; {}", usual_cure(ENOMEM));
+        return fmt::format("memory ran out; {}", usual_cure(ENOMEM, {}));
     }
     return error_category().message(static_cast<int>(error.code));
 }
