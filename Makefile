@@ -35,7 +35,7 @@ build: setup-base ## the library and the `penstock` program, in build/program
 python: setup-base ## the Python package, built and installed into .venv
 	@$(PY) tools/build_wheel.py
 
-smoke: ## the set-up, the package built without optimisation, and a first look at it: without torch, minutes
+smoke: ## the set-up and the package, built quickly and tried: without torch, minutes
 	@tools/setup.sh build
 	@$(PY) tools/build_wheel.py --quick
 	@cd build && ../$(PY) ../tools/smoke.py

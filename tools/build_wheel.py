@@ -4,8 +4,8 @@
 
     tools/build_wheel.py [--force] [--quick]
 
-The wheel lies in build/wheels. Nothing is done when no file that goes into it has changed. --quick compiles without
-optimisation, in half of the time: for who asks whether it builds.
+The wheel lies in build/wheels. Nothing is done when no file that goes into it has changed. --quick compiles with less
+optimisation, in less time: for who asks whether it builds.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def installed():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--force", action="store_true", help="also when nothing has changed")
-    parser.add_argument("--quick", action="store_true", help="without optimisation: not for use")
+    parser.add_argument("--quick", action="store_true", help="with less optimisation: not for use")
     args = parser.parse_args()
     WHEELS.mkdir(parents=True, exist_ok=True)
     stamp = WHEELS / ".inputs"
@@ -60,7 +60,7 @@ def main():
     # With the flags of the preset `release`, so that ccache has most of it already.
     options = ("--no-build-isolation", "--no-deps", "--config-settings=cmake.define.PENSTOCK_WERROR=ON")
     if args.quick:
-        options += ("--config-settings=cmake.build-type=None",)
+        options += ("--config-settings=cmake.build-type=None", "--config-settings=cmake.define.CMAKE_CXX_FLAGS=-O1")
     pip("wheel", "-q", *options, "--wheel-dir", str(WHEELS), ".")
     (wheel,) = WHEELS.glob("*.whl")
     pip("install", "-q", "--no-deps", "--force-reinstall", str(wheel))
