@@ -112,15 +112,20 @@ struct CheckpointTensor {
 };
 
 /// A piece of a tensor that is wanted: [begin[d], end[d]) of each dimension, all of it when empty;
-/// into memory of exactly that many bytes, row-major.
+/// into memory of exactly that many bytes, row-major. Nothing else is written, not even between the
+/// elements where `strides_bytes` leaves room.
 struct TensorRead {
     std::string name;
-    std::span<std::byte> into;
+    std::span<std::byte> into;  ///< from the first element to the end of the last
     std::vector<std::uint64_t> begin = {};
     std::vector<std::uint64_t> end = {};
+    /// In `into`, from one element to the next in each dimension: a column of a matrix, a
+    /// transposed tensor. Elements must not overlap. Empty: row-major without gaps.
+    std::vector<std::uint64_t> strides_bytes = {};
 };
 
-/// One checkpoint, opened for reading. It stays readable when the store deletes it meanwhile.
+/// One checkpoint, opened for reading. It stays readable when the store deletes it meanwhile, and
+/// the space on the disk is free again when the Checkpoint is closed or destroyed.
 /// Movable, thread-safe but for moving; calls of one that was moved from throw kInvalidArgument.
 class PENSTOCK_API Checkpoint {
 public:
@@ -143,6 +148,9 @@ public:
                        const Progress& progress = {});
     /// Reads everything and checks it. Empty: all is as it was saved.
     [[nodiscard]] std::vector<CheckpointProblem> verify(const Progress& progress = {});
+    /// Closes the files. Afterwards read() and verify() throw kClosed, also those that run on other
+    /// threads and need another file; what is known without reading stays. Again is fine.
+    void close() noexcept;
 
 private:
     struct Impl;

@@ -311,61 +311,154 @@ def _refuse_among(rows: list[tuple[str, Any, Any]], near: list[int]) -> None:
 # ---- a store's
 
 
-def memory_of(into: Any, path: str, skeleton: Any) -> dict[int, Any]:
-    """The memory of `into` for each storage of the checkpoint of which it has tensors."""
-    torch = _torch()
-    check_kind(into, (dict, list, tuple, torch.Tensor))
-    sizes = [size for _, size, _ in skeleton.sources]
-    storages = [torch.UntypedStorage(size, device="meta") for size in sizes]
-    numbers = {storage._cdata: i for i, storage in enumerate(storages)}
-    found, given = list(tensors(skeleton.objects(storages))), list(tensors(into))
-    places: dict[int, list[tuple[str, int, bool, Any]]] = {}  # name, address of the storage, is all of it, tensor
-    for name, (_, place, target), i in zip(labels(given), given, matched(found, given), strict=True):
-        if target.device.type != "cpu":
-            raise ValueError(
-                f"load: into{place} is on {target.device}, and only tensors in host memory are filled in place; "
-                "leave out into, and give map_location"
-            )
-        check_dense(name, target)
-        if i is None:
-            raise KeyError(f"load: into: '{path}' has no tensor {name!r}")
-        view = found[i][2].detach()
-        if (target.dtype, target.shape) != (view.dtype, view.shape):
-            raise ValueError(
-                f"load: into: {name!r} is {_kind(target)}, and in '{path}' it is {_kind(view)}; nothing was read"
-            )
-        if not lies_as(target, view):
-            raise ValueError(
-                f"load: into: {name!r} has the strides {target.stride()}, and in '{path}' {view.stride()}; give a "
-                "tensor as it was saved; nothing was read"
-            )
-        if not view.numel():
-            continue
-        number = numbers[view.untyped_storage()._cdata]
-        first, length = stretch(view)
-        begin, own = target.data_ptr() - first, target.untyped_storage()
-        whole = (own.data_ptr(), own.nbytes()) == (begin, sizes[number]) or (first, length) == (0, sizes[number])
-        places.setdefault(number, []).append((name, begin, whole, target))
-    out, spans = {}, []
-    for number, rows in places.items():
-        name, begin, _, target = rows[0]
-        other = next((row[0] for row in rows if row[1] != begin), None)
-        if other is not None:
-            raise ValueError(
-                f"load: into: {name!r} and {other!r} share memory in '{path}', and here they do not; give tensors that "
-                "share it too; nothing was read"
-            )
-        if not any(whole for _, _, whole, _ in rows):
-            raise ValueError(
-                f"load: into: {name!r} is in '{path}' a part of a storage of {sizes[number]} bytes, and here it is "
-                "not; give all of it; nothing was read"
-            )
-        memory = (ctypes.c_char * sizes[number]).from_address(begin)
-        memory.keep = target  # type: ignore[attr-defined]
-        out[number] = memory
-        spans.append((name, torch.frombuffer(memory, dtype=torch.uint8), None))
-    refuse_unfit(spans)
+class Plan:
+    """What of a checkpoint is read where, so that the elements of `into` get their values and no other byte changes.
+
+        without gaps  elements that fill a stretch of memory, as they do in the storage: its bytes, straight there
+        strided       a tensor that is in a shard as it is in the state: straight there, element by element
+        copied        all others: their storage is read whole into fresh memory, and copied from there
+
+    rows: for the reader. there: storages that need no fresh memory. filled: tensors that `rows` fill.
+
+    state: without data, numbers: of its storages, by what they are known by. stored: type and shape of each tensor of
+    the shards."""
+
+    def __init__(
+        self,
+        into: Any,
+        path: str,
+        skeleton: Any,
+        state: Any,
+        numbers: dict[int, int],
+        stored: Mapping[str, tuple[str, tuple[int, ...]]],
+    ) -> None:
+        check_kind(into, (dict, list, tuple, _torch().Tensor))
+        self._sources, self._stored = skeleton.sources, stored
+        self.rows: list[tuple[str, Any, Any, Any, Any]] = []
+        self.there: dict[int, Any] = {}
+        self.filled: list[Any] = []
+        self._copied: list[int] = []
+        self._targets: dict[int, Any] = {}  # by the number of the tensor in the state
+        found, given = list(tensors(state)), list(tensors(into))
+        fit, by_storage = [], {}
+        for name, (_, place, target), i in zip(labels(given), given, matched(found, given), strict=True):
+            if i is None:
+                raise KeyError(f"load: into: '{path}' has no tensor {name!r}")
+            view = found[i][2].detach()
+            _check_host(name, place, target, view, path)
+            self._targets[i] = target
+            number = numbers[view.untyped_storage()._cdata]
+            first = stretch(view)[0]
+            fit.append((name, target, (number, target.data_ptr() - first) if lies_as(target, view) else None))
+            by_storage.setdefault(number, {})[i] = view
+        refuse_unfit(fit)
+        for number, views in by_storage.items():
+            everybody = len({id(found[i][2]) for i in views}) == skeleton.tensor_counts[number]
+            rows = self._direct(number, views, everybody)
+            if rows is None:
+                self._copied += views
+            else:
+                self.rows += rows
+                self.filled += [self._targets[i] for i in views]
+
+    def _direct(
+        self, number: int, views: dict[int, Any], everybody: bool
+    ) -> list[tuple[str, Any, Any, Any, Any]] | None:
+        """Rows that fill all targets of a storage without fresh memory, or None. everybody: they are all tensors that
+        it has in the state."""
+        torch = _torch()
+        name, size, _ = self._sources[number]
+        kind, shape = self._stored[name]
+        stretches: dict[
+            int, list[tuple[int, int]]
+        ] = {}  # of the storage, by the address that its first byte would have
+        strided: dict[tuple[int, tuple[int, ...]], Any] = {}
+        for i, view in views.items():
+            target = self._targets[i]
+            if not view.numel():
+                continue
+            first, length = stretch(view)
+            if _meets_itself(target):
+                return None
+            if lies_as(target, view) and view.nbytes == length:
+                stretches.setdefault(target.data_ptr() - first, []).append((first, first + length))
+            elif _plain(view) and (view.nbytes, tuple(view.shape), f"torch.{kind}") == (size, shape, str(view.dtype)):
+                if not _plain_bits(target):
+                    return None
+                strided[target.data_ptr(), target.stride()] = target
+            else:
+                return None
+        merged = {begin: _merged(parts) for begin, parts in stretches.items()}
+        whole = [begin for begin, parts in merged.items() if parts == [(0, size)]]
+        if not everybody and not whole:
+            return None
+        rows: list[tuple[str, Any, Any, Any, Any]] = []
+        keep = [self._targets[i] for i in views]
+        for begin, parts in merged.items():
+            for first, end in parts:
+                memory = _memory_at(begin + first, end - first, keep)
+                if (first, end) == (0, size):
+                    rows.append((name, memory, None, None, None))
+                elif kind == "uint8" and len(shape) == 1:
+                    rows.append((name, memory, [first], [end], None))
+                else:
+                    return None
+        for target in strided.values():
+            memory = _memory_at(target.data_ptr(), _end(target) - target.data_ptr(), keep)
+            rows.append((name, memory, None, None, [step * target.element_size() for step in target.stride()]))
+        if everybody:
+            self.there[number] = torch.UntypedStorage(size, device="meta")  # of which nothing is left in finish()
+        else:
+            shared = torch.frombuffer(_memory_at(whole[0], size, keep), dtype=torch.uint8)
+            self.there[number] = shared.untyped_storage()
+        return rows
+
+    def finish(self, state: Any) -> tuple[dict[str, Any], dict[int, Any]]:
+        """Copies what was not read straight into place. state: with its data. What replaced() puts into it."""
+        rows = list(tensors(state))
+        with _torch().no_grad():
+            for i in self._copied:
+                self._targets[i].copy_(rows[i][2].detach())
+        by_place = {rows[i][1]: target for i, target in self._targets.items()}
+        return by_place, {id(rows[i][2]): target for i, target in self._targets.items()}
+
+
+def _check_host(name: str, place: str, target: Any, view: Any, path: str) -> None:
+    if target.device.type != "cpu":
+        raise ValueError(
+            f"load: into{place} is on {target.device}, and only tensors in host memory are filled in place; leave out "
+            "into, and give map_location"
+        )
+    check_dense(name, target)
+    if (target.dtype, target.shape) != (view.dtype, view.shape):
+        raise ValueError(
+            f"load: into: {name!r} is {_kind(target)}, and in '{path}' it is {_kind(view)}; nothing was read"
+        )
+
+
+def _plain_bits(tensor: Any) -> bool:
+    return not tensor.is_conj() and not tensor.is_neg()
+
+
+def _plain(tensor: Any) -> bool:
+    return bool(tensor.is_contiguous()) and _plain_bits(tensor)
+
+
+def _merged(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same bytes as stretches that do not meet."""
+    out: list[tuple[int, int]] = []
+    for first, end in sorted(parts):
+        if out and first <= out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        else:
+            out.append((first, end))
     return out
+
+
+def _memory_at(address: int, size: int, keep: Any) -> memoryview:
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    memory.keep = keep  # type: ignore[attr-defined]
+    return memoryview(memory)
 
 
 def _kind(tensor: Any) -> str:

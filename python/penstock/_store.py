@@ -44,6 +44,14 @@ def _torch_or_none() -> Any:
 
 # ---- one checkpoint
 
+# Name, memory, begin and end of what is wanted or None for all, strides of the memory in bytes or None.
+_ReadRow = tuple[str, Any, Any, Any, Any]
+
+
+def _read(core: Any, rows: list[_ReadRow], progress: Any = None) -> int:
+    read: int = core.read([row for row in rows if row[1].nbytes], True, progress)
+    return read
+
 
 class CheckpointTensor:
     """A tensor of a checkpoint. Nothing of it is read before it is indexed:
@@ -54,8 +62,8 @@ class CheckpointTensor:
     The result is a torch tensor where torch is installed, else a NumPy array, in memory of its own. Indices are
     integers, slices and `...`; along other dimensions than the first whatever lies between is read too."""
 
-    def __init__(self, checkpoint: Checkpoint, row: tuple[str, str, list[int], int, int]) -> None:
-        self._checkpoint = checkpoint
+    def __init__(self, core: Any, row: tuple[str, str, list[int], int, int]) -> None:
+        self._core = core  # and not the Checkpoint, which has this tensor: its files close with their last user
         self.name, self._type, shape, self.nbytes, self.changed_generation = row
         self.shape = tuple(shape)
         self.dtype: str = _state._TORCH.get(self._type, self._type)
@@ -70,14 +78,14 @@ class CheckpointTensor:
 
     def __getitem__(self, index: Any) -> Any:
         made, row, after = self._plan(index)
-        self._checkpoint._read([row])
+        _read(self._core, [row])
         return made[after] if after else made
 
-    def _plan(self, index: Any) -> tuple[Any, tuple[str, Any, list[int], list[int]], tuple[Any, ...]]:
+    def _plan(self, index: Any) -> tuple[Any, _ReadRow, tuple[Any, ...]]:
         """Memory for what is read, what is to be read, and what is then taken of it."""
         begin, end, after = self._box(index if isinstance(index, tuple) else (index,))
         made = _new_array([e - b for b, e in zip(begin, end, strict=True)], self.dtype, self.name)
-        return made, (self.name, made, begin, end), after
+        return made, (self.name, made, begin, end, None), after
 
     def _box(self, index: tuple[Any, ...]) -> tuple[list[int], list[int], tuple[Any, ...]]:
         """The smallest box that holds what is asked for, and what is then taken of it."""
@@ -150,6 +158,9 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
     """One checkpoint, opened for reading: a mapping of names to CheckpointTensors. It stays readable when a store
     deletes it meanwhile. Safe to use from several threads.
 
+    Its files are open until close(), the end of a `with` block, or until nothing refers to it and its CheckpointTensors
+    any more. What load() and indexing gave has memory of its own.
+
     path: its folder; a store is not needed. Raises penstock.Damaged for a manifest that is not sound."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -163,7 +174,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
 
     def _take(self, opened: Any) -> None:
         self._core = opened
-        self._tensors = {row[0]: CheckpointTensor(self, row) for row in opened.tensors()}
+        self._tensors = {row[0]: CheckpointTensor(opened, row) for row in opened.tensors()}
 
     def __repr__(self) -> str:
         return f"<penstock.Checkpoint of {self.info.path!r}, {len(self)} tensors>"
@@ -188,9 +199,16 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
     def __len__(self) -> int:
         return len(self._tensors)
 
-    def _read(self, rows: list[tuple[str, Any, Any, Any]], progress: Any = None) -> int:
-        rows = [row for row in rows if row[1].nbytes]
-        return self._core.read(rows, True, progress)
+    def close(self) -> None:
+        """Closes its files. What needs them raises ValueError afterwards (load(), verify(), indexing a tensor); names,
+        shapes, info and metadata stay. Calling it again is fine."""
+        self._core.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def verify(self, progress: Progress = False) -> list[CheckpointProblem]:
         """Reads everything and checks it against its checksums. Empty: all is as it was saved."""
@@ -213,35 +231,44 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         skeleton = self._core.skeleton()
         sources = skeleton.sources
         # A state of NumPy data alone needs no torch.
-        filled = into is not None and bool(sources or _torch_or_none())
-        there = _into.memory_of(into, self.info.path, skeleton) if filled else {}
+        if into is not None and (sources or _torch_or_none()):
+            return self._fill(skeleton, into, report)
         arrays = [] if into is None else _into.arrays(_without_data(skeleton)[0], self.info.path, into)
         if not sources:
             return _into.filled(skeleton.objects([]), arrays, {}, {})
-        rows: list[tuple[str, Any, Any, Any]] = []
-        storages = []
+        storages = self._storages(skeleton, [], report)
+        located = [
+            _state._located(storage, location, map_location)
+            for storage, (_, _, location) in zip(storages, sources, strict=True)
+        ]
+        return skeleton.objects(located)
+
+    def _storages(self, skeleton: Any, rows: list[_ReadRow], report: Any, there: Mapping[int, Any] = {}) -> list[Any]:
+        """Storages of the state in fresh memory, but for those that are `there`. rows: what is read with them."""
+        sources = skeleton.sources
         fresh = _fresh([0 if i in there else size for i, (_, size, _) in enumerate(sources)])
         torch = _state._torch()
+        storages = []
         for i, (name, size, _) in enumerate(sources):
-            if i in there:
-                flat = torch.frombuffer(there[i], dtype=torch.uint8)
-                storage = flat.untyped_storage()
-            else:
-                storage = fresh.storage(i, 0, size)
-                flat = torch.empty(0, dtype=torch.uint8).set_(storage)
-            storages.append(storage)
-            rows.append((name, flat, None, None))
+            storages.append(there[i] if i in there else fresh.storage(i, 0, size))
+            if i not in there:
+                rows.append((name, torch.empty(0, dtype=torch.uint8).set_(storages[i]), None, None, None))
+        _read(self._core, rows, report)
+        return storages
+
+    def _fill(self, skeleton: Any, into: Any, report: Any) -> Any:
+        """load() into tensors that exist: nothing but their elements is written."""
+        state, numbers = _without_data(skeleton)
+        stored = {name: (tensor.dtype, tensor.shape) for name, tensor in self._tensors.items()}
+        plan = _into.Plan(into, self.info.path, skeleton, state, numbers, stored)
+        arrays = _into.arrays(state, self.info.path, into)
         try:
-            self._read(rows, report)
+            storages = self._storages(skeleton, plan.rows, report, plan.there)
         finally:
-            if there:
-                _into.touched(tensor for _, _, tensor in _into.tensors(into))
-        if into is None:
-            storages = [
-                _state._located(storage, location, map_location)
-                for storage, (_, _, location) in zip(storages, sources, strict=True)
-            ]
-        return _into.filled(skeleton.objects(storages), arrays, {}, {})
+            _into.touched(plan.filled)
+        state = skeleton.objects(storages)
+        by_place, done = plan.finish(state)
+        return _into.filled(state, arrays, by_place, done)
 
     def _load_names(self, names: Any, map_location: Any, report: Any) -> dict[str, Any]:
         """By their names in the state, or in the shards where those are others. Of a strided tensor the storage is read
@@ -261,9 +288,9 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
                 source, size, _ = skeleton.sources[skeleton.numbers[view.untyped_storage()._cdata]]
                 views[name] = _load.sliced(view, index, name)
                 out[name] = _new_array([size], "uint8", name)
-                row = (source, out[name], None, None)
+                row = (source, out[name], None, None, None)
             rows.append(row)
-        self._read(rows, report)
+        _read(self._core, rows, report)
         for name, made in out.items():
             if name in views:
                 out[name] = _load.view_of(made.untyped_storage(), views[name]).clone()
@@ -476,8 +503,8 @@ class CheckpointStore:
         generation, step: which checkpoint (of several of one step the newest); neither: the newest that is sound. One
             that turns out to be damaged is passed over with a RuntimeWarning that says why.
         map_location: as in torch.load.
-        into: a state whose tensors are filled in place; what comes back is the state as saved, and its tensors look
-            into the same memory. Each tensor of it has to be in the checkpoint, with its type and shape.
+        into: a state whose tensors are filled in place, their elements and nothing else; what comes back is the state
+            as saved with these tensors in it. Each tensor of it has to be in the checkpoint, with its type and shape.
         names: names of tensors or patterns ("model.*"), or a mapping of them to slices: only these, as a dict.
 
         Raises penstock.Damaged naming file and tensor, KeyError for a name, FileNotFoundError where there is none. What
@@ -488,7 +515,8 @@ class CheckpointStore:
         if generation is not None:
             if step is not None:
                 raise ValueError("load: generation or step, not both")
-            return self.open(generation).load(map_location, **arguments)
+            with self.open(generation) as checkpoint:
+                return checkpoint.load(map_location, **arguments)
         if step is not None:
             step = _arguments.whole("load", "step", step)
         wanted = [i for i in self.list() if step is None or i.step == step]
@@ -498,7 +526,8 @@ class CheckpointStore:
             why = self._problem_of(info)
             if not why:
                 try:
-                    return self.open(info.generation).load(map_location, **arguments)
+                    with self.open(info.generation) as checkpoint:
+                        return checkpoint.load(map_location, **arguments)
                 except (Error, EOFError) as error:
                     # Damaged, or deleted by the process that writes.
                     if _is_trouble(error):

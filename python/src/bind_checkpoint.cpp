@@ -189,7 +189,8 @@ struct CheckpointObject {
     std::unique_ptr<Checkpoint> checkpoint;
 };
 
-// rows: (name, memory, begin, end) each; begin and end: a list of elements, or None for all.
+// rows: (name, memory, begin, end, strides) each; begin and end: a list of elements, or None for
+// all; strides: a list of bytes, or None.
 std::uint64_t read_tensors(const CheckpointObject& self, nb::handle rows, bool verify,
                            nb::handle progress) {
     std::vector<TensorRead> wanted;
@@ -203,6 +204,10 @@ std::uint64_t read_tensors(const CheckpointObject& self, nb::handle rows, bool v
         if (!begin.is_none()) {
             read.begin = nb::cast<std::vector<std::uint64_t>>(begin);
             read.end = nb::cast<std::vector<std::uint64_t>>(row[3]);
+        }
+        const nb::object strides = row[4];
+        if (!strides.is_none()) {
+            read.strides_bytes = nb::cast<std::vector<std::uint64_t>>(strides);
         }
         wanted.push_back(std::move(read));
     }
@@ -377,6 +382,16 @@ void bind_checkpoint(nb::module_& parent) {
                 return out;
             },
             "(name, bytes, location) of each storage")
+        .def_prop_ro(
+            "tensor_counts",
+            [](const SkeletonObject& s) {
+                std::vector<std::size_t> out(s.skeleton.sources.size());
+                for (const auto& tensor : s.skeleton.tree.tensors) {
+                    ++out[tensor.storage];
+                }
+                return out;
+            },
+            "Tensors of the state on each storage")
         .def(
             "objects",
             [](const SkeletonObject& s, nb::handle storages) {
@@ -403,7 +418,11 @@ void bind_checkpoint(nb::module_& parent) {
                      checkpoint::skeleton_of(c.checkpoint->structure(), c.checkpoint->tensors())};
              })
         .def("read", read_tensors, nb::arg("rows"), nb::arg("verify"), nb::arg("progress").none())
-        .def("verify", checkpoint_problems, nb::arg("progress").none());
+        .def("verify", checkpoint_problems, nb::arg("progress").none())
+        .def("close", [](CheckpointObject& c) {
+            const WithoutGil nogil;
+            c.checkpoint->close();
+        });
 }
 
 }  // namespace penstock::python

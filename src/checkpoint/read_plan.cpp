@@ -40,7 +40,8 @@ SlicePart::SlicePart(const Tensor& tensor, const Slice& slice)
 
 std::optional<SlicePart> SlicePart::of(const Tensor& tensor, const Slice& slice,
                                        std::span<const std::uint64_t> begin,
-                                       std::span<const std::uint64_t> end, std::byte* memory) {
+                                       std::span<const std::uint64_t> end, std::byte* memory,
+                                       std::span<const std::uint64_t> strides_bytes) {
     const std::size_t rank = tensor.shape.size();
     SlicePart part(tensor, slice);
     part.memory_ = memory;
@@ -49,6 +50,7 @@ std::optional<SlicePart> SlicePart::of(const Tensor& tensor, const Slice& slice,
     std::uint64_t target_step = 1;  // likewise, in the box
     std::uint64_t source = 0;
     std::uint64_t target = 0;
+    std::uint64_t strided = 0;  // bytes, in place of `target`
     std::uint64_t run = 1;
     bool in_run = true;
     for (std::size_t d = rank; d-- > 0;) {
@@ -59,11 +61,17 @@ std::optional<SlicePart> SlicePart::of(const Tensor& tensor, const Slice& slice,
         }
         const std::uint64_t count = high - low;
         source += (low - slice.offset[d]) * source_step;
-        target += (low - begin[d]) * target_step;
+        if (strides_bytes.empty()) {
+            target += (low - begin[d]) * target_step;
+        } else {
+            strided += (low - begin[d]) * strides_bytes[d];
+            in_run = in_run && (count == 1 || strides_bytes[d] == bytes(run));
+        }
         if (in_run) {
             run *= count;
         } else if (count > 1) {
-            part.outer_.push_back({count, bytes(source_step), bytes(target_step)});
+            part.outer_.push_back({count, bytes(source_step),
+                                   strides_bytes.empty() ? bytes(target_step) : strides_bytes[d]});
             part.runs_ *= count;
         }
         in_run = in_run && count == slice.shape[d] && count == end[d] - begin[d];
@@ -71,7 +79,7 @@ std::optional<SlicePart> SlicePart::of(const Tensor& tensor, const Slice& slice,
         target_step *= end[d] - begin[d];
     }
     part.source_ = bytes(source);
-    part.target_ = bytes(target);
+    part.target_ = bytes(target) + strided;
     part.run_bytes_ = bytes(run);
     if (!bytes.whole()) {
         base::raise(base::error(ErrorCode::kUnsupported, "read checkpoint",

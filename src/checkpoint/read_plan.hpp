@@ -31,13 +31,15 @@ class SlicePart {
 public:
     /// All of a slice, wanted by nobody: to be verified.
     SlicePart(const Tensor& tensor, const Slice& slice);
-    /// The part of the box [begin, end) of `tensor` that `slice` holds; `memory` has the box.
+    /// The part of the box [begin, end) of `tensor` that `slice` holds; `memory` has the box, row-
+    /// major or with strides as in TensorRead.
     /// Nothing where they do not meet. Throws kUnsupported where elements of less than a byte would
     /// have to be shifted.
     [[nodiscard]] static std::optional<SlicePart> of(const Tensor& tensor, const Slice& slice,
                                                      std::span<const std::uint64_t> begin,
                                                      std::span<const std::uint64_t> end,
-                                                     std::byte* memory);
+                                                     std::byte* memory,
+                                                     std::span<const std::uint64_t> strides_bytes);
 
     [[nodiscard]] const Tensor& tensor() const { return *tensor_; }
     [[nodiscard]] const Slice& slice() const { return *slice_; }

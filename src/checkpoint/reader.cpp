@@ -58,6 +58,43 @@ std::uint64_t bits_of(const Tensor& tensor) {
     return tensor::bits_of(*format::safetensors::type_named(tensor.dtype));
 }
 
+// That elements with these strides lie in the memory that is given, and not on each other: with the
+// nearest dimension first, each step is past all that the nearer ones reach.
+void check_strides(const TensorRead& wanted, const Box& box, const std::string& path) {
+    const std::uint64_t bits = bits_of(*box.tensor);
+    const std::vector<std::uint64_t>& strides = wanted.strides_bytes;
+    if (bits % 8 != 0 || strides.size() != box.begin.size()) {
+        wrong_call(
+            fmt::format("tensor {} is {} of {} dimensions, and {} strides are given; give "
+                        "one for each, and none where elements are less than a byte",
+                        shown(wanted.name), box.tensor->dtype, box.begin.size(), strides.size()),
+            path);
+    }
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> steps;  // stride, extent
+    for (std::size_t d = 0; d < strides.size(); ++d) {
+        if (box.end[d] - box.begin[d] > 1) {
+            steps.emplace_back(strides[d], box.end[d] - box.begin[d]);
+        }
+    }
+    std::sort(steps.begin(), steps.end());
+    std::uint64_t reach = box.elements == 0 ? 0 : bits / 8;
+    bool sound = true;
+    for (const auto& [stride, extent] : steps) {
+        std::uint64_t more = 0;
+        sound = sound && stride >= reach && !__builtin_mul_overflow(stride, extent - 1, &more) &&
+                !__builtin_add_overflow(reach, more, &reach);
+    }
+    if (box.elements > 0 && (!sound || reach != wanted.into.size())) {
+        wrong_call(fmt::format("of tensor {} {} elements of {} are wanted with strides of [{}] "
+                               "bytes, which {} the {} bytes that are given for them",
+                               shown(wanted.name), box.elements, box.tensor->dtype,
+                               fmt::join(strides, ", "),
+                               sound ? "do not end with" : "overlap, or do not fit in",
+                               wanted.into.size()),
+                   path);
+    }
+}
+
 // Elements of a slice that lie in the box.
 std::uint64_t common(const Box& box, const Slice& slice) {
     std::uint64_t count = 1;
@@ -139,7 +176,9 @@ Box Checkpoint::Impl::box_of(const TensorRead& wanted) const {
                    path);
     }
     const std::uint64_t bits = box.elements * bits_of(*box.tensor);
-    if (bits % 8 != 0 || bits / 8 != wanted.into.size()) {
+    if (!wanted.strides_bytes.empty()) {
+        check_strides(wanted, box, path);
+    } else if (bits % 8 != 0 || bits / 8 != wanted.into.size()) {
         wrong_call(
             fmt::format("of tensor {} {} elements of {} are wanted, which do not fill the "
                         "{} bytes that are given for them",
@@ -157,7 +196,8 @@ void Checkpoint::Impl::add_parts(const TensorRead& wanted, std::vector<SlicePart
     std::uint64_t held = 0;  // slices do not overlap
     for (const Slice& slice : box.tensor->slices) {
         held += common(box, slice);
-        if (auto part = SlicePart::of(*box.tensor, slice, box.begin, box.end, wanted.into.data())) {
+        if (auto part = SlicePart::of(*box.tensor, slice, box.begin, box.end, wanted.into.data(),
+                                      wanted.strides_bytes)) {
             parts.push_back(std::move(*part));
         }
     }
@@ -171,6 +211,7 @@ void Checkpoint::Impl::add_parts(const TensorRead& wanted, std::vector<SlicePart
 
 std::uint64_t Checkpoint::Impl::read(std::span<const TensorRead> wanted, bool verify,
                                      const Progress& progress) {
+    shards.check_open();
     std::vector<SlicePart> parts;
     parts.reserve(wanted.size());
     for (const TensorRead& one : wanted) {
@@ -243,6 +284,7 @@ void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
 }
 
 std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress) {
+    shards.check_open();
     std::vector<CheckpointProblem> problems;
     std::vector<bool> broken(manifest.shards.size(), false);
     for (std::uint32_t i = 0; i < manifest.shards.size(); ++i) {
@@ -339,6 +381,12 @@ std::uint64_t Checkpoint::read(std::span<const TensorRead> wanted, bool verify,
 
 std::vector<CheckpointProblem> Checkpoint::verify(const Progress& progress) {
     return there(impl_).verify(progress);
+}
+
+void Checkpoint::close() noexcept {
+    if (impl_ != nullptr) {
+        impl_->shards.close();
+    }
 }
 
 }  // namespace penstock

@@ -20,6 +20,11 @@ constexpr std::size_t kOpenedEarlyMax = 256;
     base::raise(base::error(ErrorCode::kDamaged, "open shard", why, path));
 }
 
+[[noreturn]] void raise_closed(const std::string& folder) {
+    base::raise(base::error(ErrorCode::kClosed, "read checkpoint",
+                            "this checkpoint is closed; open it again", folder));
+}
+
 }  // namespace
 
 ShardFiles::ShardFiles(FileSystem files, const Manifest& manifest, std::string folder)
@@ -42,6 +47,9 @@ std::string ShardFiles::path(std::uint32_t shard) const {
 
 File ShardFiles::open(std::uint32_t shard) {
     const std::lock_guard lock(mutex_);
+    if (closed_) {
+        raise_closed(folder_);
+    }
     if (!opened_[shard].is_open()) {
         File file = open_now(shard);
         if (shard >= kOpenedEarlyMax) {
@@ -50,6 +58,19 @@ File ShardFiles::open(std::uint32_t shard) {
         opened_[shard] = std::move(file);
     }
     return opened_[shard];
+}
+
+void ShardFiles::check_open() {
+    const std::lock_guard lock(mutex_);
+    if (closed_) {
+        raise_closed(folder_);
+    }
+}
+
+void ShardFiles::close() noexcept {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    opened_.clear();
 }
 
 File ShardFiles::open_now(std::uint32_t shard) const {

@@ -25,6 +25,10 @@ public:
     [[nodiscard]] std::string path(std::uint32_t shard) const;
     /// Any thread. Throws Error; kDamaged where it is missing or has another size.
     [[nodiscard]] File open(std::uint32_t shard);
+    /// Throws kClosed after close().
+    void check_open();
+    /// Lets go of all of them. open() throws kClosed from now on.
+    void close() noexcept;
 
 private:
     [[nodiscard]] File open_now(std::uint32_t shard) const;
@@ -34,6 +38,7 @@ private:
     std::string folder_;
     std::mutex mutex_;
     std::vector<File> opened_;
+    bool closed_ = false;
 };
 
 }  // namespace penstock::checkpoint
