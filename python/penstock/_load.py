@@ -4,7 +4,8 @@ them at the speed of the device and checks them beside the reading, and tensors 
 
 Without `into` all of a file's data is in one mapping of huge pages, laid out so that each storage begins as far into a
 page as it does in the file: then the device writes straight into it. Each tensor's storage covers exactly its own
-bytes of the mapping, so torch.save writes no more than those; the mapping goes with the last of them.
+bytes of the mapping, so torch.save writes no more than those. Its pages go with it, those of small ones with their
+neighbours'.
 """
 
 from __future__ import annotations
@@ -23,8 +24,6 @@ from penstock._state import _located, _selection, _torch
 
 _format = _core._format
 
-_PAGE = mmap.PAGESIZE
-_HUGE = 2 << 20
 _HEADER_BYTES_MAX = 100_000_000  # that .safetensors allows
 _TRIES_WITH_DATA = 3  # of an index, where an attempt has read all of it
 # Of these, and no others, fileno() is the file that read() reads.
@@ -106,50 +105,23 @@ def opened(f: Any, verb: str) -> Iterator[Source]:
 
 
 class Fresh:
-    """Memory for stretches of a file, each with a storage of its own that covers a part of it."""
+    """Memory for stretches of a file, each with a storage of its own that covers a part of it. What no tensor uses any
+    more is the system's again, in parts of a MiB or more (src/checkpoint/fresh_memory.hpp)."""
 
     def __init__(self, stretches: list[tuple[int, int]]) -> None:
         """stretches: (offset in the file, bytes) each."""
-        self._positions = [0] * len(stretches)
-        at = end = 0
-        for i in sorted(range(len(stretches)), key=lambda i: stretches[i][0]):
-            offset, size = stretches[i]
-            if not size:
-                continue
-            if at and 0 <= offset - end < _PAGE:
-                at += offset - end
-            else:
-                at = -(-at // _PAGE) * _PAGE + offset % _PAGE
-            self._positions[i] = at
-            at, end = at + size, offset + size
-        self.arena: Any = None
-        if at:
-            huge = at >= _HUGE
-            try:
-                self.arena = mmap.mmap(-1, at + (_HUGE if huge else 0), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            except OSError as error:
-                raise MemoryError(
-                    f"load: no memory for {at} bytes ({error.strerror}); load a part by `names`, or with mmap=True"
-                ) from None
-            self._base = self._view(0, 1).data_ptr()
-            if huge:
-                with contextlib.suppress(OSError, AttributeError):  # a kernel without them
-                    self.arena.madvise(mmap.MADV_HUGEPAGE)
-                shift = -self._base % _HUGE
-                self._positions = [position + shift for position in self._positions]
-
-    def _view(self, position: int, size: int) -> Any:
-        torch = _torch()
-        return torch.frombuffer(self.arena, dtype=torch.uint8, count=size, offset=position)
+        self._memory = _format.FreshMemory(stretches)
 
     def address(self, i: int) -> int:
-        return self._base + self._positions[i] if self.arena is not None else 0
+        return self._memory.address(i)
 
     def storage(self, i: int, begin: int, size: int) -> Any:
         """Over `size` bytes of stretch i, from `begin` on."""
+        torch = _torch()
         if not size:
-            return _torch().UntypedStorage(0)
-        return self._view(self._positions[i] + begin, size).untyped_storage()
+            return torch.UntypedStorage(0)
+        part, at = self._memory.part(i)
+        return torch.frombuffer(part, dtype=torch.uint8, count=size, offset=at + begin).untyped_storage()
 
 
 class Mapped:

@@ -5,8 +5,10 @@
 #include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "bind.hpp"
+#include "buffer_object.hpp"
 #include "checkpoint/file_reader.hpp"
 #include "checkpoint/file_writer.hpp"
+#include "checkpoint/fresh_memory.hpp"
 #include "checkpoint/piece_sums.hpp"
 #include "checkpoint/replace.hpp"
 #include "checkpoint/sum_table.hpp"
@@ -306,6 +308,50 @@ nb::object read_rows(nb::handle file, nb::list rows, const SafetensorsFile* sums
                           wrong->found);
 }
 
+// Memory of a load, of which tensors are made.
+class FreshObject {
+public:
+    explicit FreshObject(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& stretches)
+        : memory_(stretches_of(stretches)) {}
+    [[nodiscard]] std::uintptr_t address(std::size_t stretch) const {
+        return reinterpret_cast<std::uintptr_t>(memory_.address(stretch));
+    }
+    // (Buffer that keeps it, where the stretch begins in that).
+    nb::object part(std::size_t stretch) {
+        const checkpoint::FreshMemory::Place& place = memory_.place(stretch);
+        if (!last_.is_valid() || place.part != last_part_) {  // many small ones share one
+            last_part_ = place.part;
+            BufferObject out;
+            out.type = &byte_type();
+            if (place.part) {
+                out.data = place.part->bytes().data();
+                out.bytes = place.part->bytes().size();
+            }
+            out.shape = {static_cast<std::int64_t>(out.bytes)};
+            out.strides_bytes = {1};
+            out.pinned_reason = "it was not asked for";
+            out.owner = place.part;
+            last_ = nb::cast(std::move(out));
+        }
+        return nb::make_tuple(last_, place.offset);
+    }
+
+private:
+    static std::vector<checkpoint::Stretch> stretches_of(
+        const std::vector<std::pair<std::uint64_t, std::uint64_t>>& pairs) {
+        std::vector<checkpoint::Stretch> out;
+        out.reserve(pairs.size());
+        for (const auto& [offset, bytes] : pairs) {
+            out.push_back({offset, bytes});
+        }
+        return out;
+    }
+
+    checkpoint::FreshMemory memory_;
+    std::shared_ptr<checkpoint::FreshMemory::Part> last_part_;
+    nb::object last_;
+};
+
 }  // namespace
 
 void bind_format(nb::module_& parent) {
@@ -337,6 +383,11 @@ void bind_format(nb::module_& parent) {
         .def(
             "objects", [](const PtFile& f, nb::handle s) { return objects_of(f.file.tree, s); },
             nb::arg("storages"));
+    nb::class_<FreshObject>(m, "FreshMemory")
+        .def(nb::init<const std::vector<std::pair<std::uint64_t, std::uint64_t>>&>(),
+             nb::arg("stretches"), "stretches: (offset in the file, bytes) each.")
+        .def("address", &FreshObject::address, nb::arg("stretch"))
+        .def("part", &FreshObject::part, nb::arg("stretch"));
     m.def("image_of_state", image_of_state, nb::arg("object").none(), nb::arg("folder"));
     m.def("image_of_tensors", image_of_tensors, nb::arg("tensors"), nb::arg("metadata"),
           nb::arg("checksums") = true);

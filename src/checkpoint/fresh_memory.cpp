@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/fresh_memory.hpp"
+
+#include "base/align.hpp"
+#include "base/raise.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace penstock::checkpoint {
+
+namespace {
+
+// A part has at least so many bytes, for the pages at its ends stay when it goes.
+constexpr std::uint64_t kPartBytesMin = base::kMiB;
+
+// Positions in the mapping, and its size.
+std::uint64_t lay_out(std::span<const Stretch> stretches, std::span<const std::size_t> order,
+                      std::vector<std::uint64_t>& positions) {
+    std::uint64_t at = 0;
+    std::uint64_t end = 0;  // in the file
+    for (const std::size_t i : order) {
+        const Stretch& s = stretches[i];
+        if (s.bytes == 0) {
+            continue;
+        }
+        if (at != 0 && s.offset >= end && s.offset - end < base::kPageBytes) {
+            at += s.offset - end;
+        } else {
+            at = base::align_up(at, base::kPageBytes) + s.offset % base::kPageBytes;
+        }
+        positions[i] = at;
+        at += s.bytes;
+        end = s.offset + s.bytes;
+    }
+    return at;
+}
+
+std::shared_ptr<memory::Block> mapped(std::uint64_t bytes) {
+    auto made = memory::Block::make(bytes);
+    if (!made) {
+        base::Error error = std::move(made.error());
+        error.message =
+            fmt::format("no memory for {} bytes; load a part by `names`, or with mmap=True", bytes);
+        base::raise(error);
+    }
+    return std::make_shared<memory::Block>(std::move(*made));
+}
+
+}  // namespace
+
+FreshMemory::FreshMemory(std::span<const Stretch> stretches) : places_(stretches.size()) {
+    std::vector<std::size_t> order(stretches.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return stretches[a].offset < stretches[b].offset;
+    });
+    std::vector<std::uint64_t> positions(stretches.size());
+    const std::uint64_t total = lay_out(stretches, order, positions);
+    if (total == 0) {
+        return;
+    }
+    const std::shared_ptr<memory::Block> mapping = mapped(total);
+    std::vector<std::size_t> members;
+    std::uint64_t begin = 0;
+    const auto close = [&](std::uint64_t end) {
+        const auto part =
+            std::make_shared<Part>(mapping, mapping->bytes().subspan(begin, end - begin));
+        for (const std::size_t i : members) {
+            places_[i] = {part, positions[i] - begin};
+        }
+        members.clear();
+    };
+    std::uint64_t end = 0;
+    for (const std::size_t i : order) {
+        const Stretch& s = stretches[i];
+        if (s.bytes == 0) {
+            continue;
+        }
+        const bool large = s.bytes >= kPartBytesMin || end - begin >= kPartBytesMin;
+        if (!members.empty() && large) {
+            close(end);
+        }
+        if (members.empty()) {
+            begin = positions[i];
+        }
+        members.push_back(i);
+        end = positions[i] + s.bytes;
+    }
+    close(end);
+}
+
+std::byte* FreshMemory::address(std::size_t stretch) const {
+    const Place& place = places_.at(stretch);
+    return place.part ? place.part->bytes().data() + place.offset : nullptr;
+}
+
+// Pages at the ends may be the neighbours' too.
+FreshMemory::Part::~Part() {
+    if (mapping_.use_count() == 1) {
+        return;  // all of it goes
+    }
+    const auto first = base::align_up(reinterpret_cast<std::uintptr_t>(bytes_.data()),
+                                      std::uintptr_t{base::kPageBytes});
+    const auto last =
+        base::align_down(reinterpret_cast<std::uintptr_t>(bytes_.data() + bytes_.size()),
+                         std::uintptr_t{base::kPageBytes});
+    if (first < last) {
+        static_cast<void>(::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED));
+    }
+}
+
+}  // namespace penstock::checkpoint

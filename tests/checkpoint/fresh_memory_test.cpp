@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of a load: it lies as the file does, and what nobody uses any more is the system's again.
+#include "checkpoint/fresh_memory.hpp"
+
+#include "base/align.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace penstock::checkpoint {
+namespace {
+
+constexpr std::uint64_t kPage = base::kPageBytes;
+
+// Bytes of a range that are in memory, in whole pages.
+std::uint64_t resident(std::span<std::byte> bytes) {
+    const auto begin =
+        base::align_down(reinterpret_cast<std::uintptr_t>(bytes.data()), std::uint64_t{kPage});
+    const auto end = base::align_up(reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size(),
+                                    std::uint64_t{kPage});
+    std::vector<unsigned char> pages((end - begin) / kPage);
+    EXPECT_EQ(::mincore(reinterpret_cast<void*>(begin), end - begin, pages.data()), 0);
+    return kPage * static_cast<std::uint64_t>(
+                       std::count_if(pages.begin(), pages.end(), [](auto p) { return p & 1U; }));
+}
+
+std::span<std::byte> bytes_of(const FreshMemory& memory, std::size_t i, const Stretch& stretch) {
+    return {memory.address(i), stretch.bytes};
+}
+
+TEST(FreshMemoryTest, EachStretchLiesInItsPageAsInTheFileAndMeetsNoOther) {
+    std::mt19937 random(3);
+    for (int round = 0; round < 50; ++round) {
+        std::vector<Stretch> stretches;
+        std::uint64_t at = random() % 10'000;
+        for (std::uint64_t i = 0; i < 1 + random() % 200; ++i) {
+            const std::uint64_t kind = random() % 10;
+            const std::uint64_t bytes = kind == 0 ? 0 : random() % (kind == 1 ? 3'000'000 : 9'000);
+            stretches.push_back({at, bytes});
+            at += bytes + (random() % 3 == 0 ? random() % 20'000 : random() % 64);
+        }
+        std::shuffle(stretches.begin(), stretches.end(), random);
+        const FreshMemory memory(stretches);
+        std::vector<std::pair<std::byte*, std::size_t>> order;
+        for (std::size_t i = 0; i < stretches.size(); ++i) {
+            const auto* address = memory.address(i);
+            if (stretches[i].bytes == 0) {
+                EXPECT_EQ(address, nullptr);
+                continue;
+            }
+            EXPECT_EQ(reinterpret_cast<std::uintptr_t>(address) % kPage,
+                      stretches[i].offset % kPage);
+            order.emplace_back(memory.address(i), i);
+        }
+        std::sort(order.begin(), order.end());
+        for (std::size_t k = 1; k < order.size(); ++k) {
+            const Stretch& before = stretches[order[k - 1].second];
+            const Stretch& next = stretches[order[k].second];
+            const auto apart = static_cast<std::uint64_t>(order[k].first - order[k - 1].first);
+            const std::uint64_t in_file = next.offset - before.offset;
+            ASSERT_GE(apart, before.bytes);
+            if (in_file - before.bytes < kPage) {  // what lies between is read with them
+                EXPECT_EQ(apart, in_file);
+            }
+        }
+    }
+}
+
+TEST(FreshMemoryTest, PagesGoWithTheLastUserOfTheirPart) {
+    constexpr std::uint64_t kMiB = base::kMiB;
+    const std::vector<Stretch> stretches{
+        {64, 8 * kMiB}, {8 * kMiB + 128, 8 * kMiB}, {16 * kMiB + 192, 8 * kMiB}};
+    std::vector<FreshMemory::Place> places;
+    std::vector<std::span<std::byte>> bytes;
+    {
+        const FreshMemory memory(stretches);
+        for (std::size_t i = 0; i < stretches.size(); ++i) {
+            places.push_back(memory.place(i));
+            bytes.push_back(bytes_of(memory, i, stretches[i]));
+            std::memset(bytes.back().data(), static_cast<int>(i + 1), bytes.back().size());
+        }
+    }
+    EXPECT_GE(resident(bytes[1]), 8 * kMiB);
+    places[1] = {};
+    EXPECT_LE(resident(bytes[1]), 2 * kPage);  // those at its ends are the neighbours' too
+    for (const std::size_t i : {0U, 2U}) {
+        const auto value = static_cast<std::byte>(i + 1);
+        EXPECT_TRUE(
+            std::all_of(bytes[i].begin(), bytes[i].end(), [&](std::byte b) { return b == value; }));
+    }
+    places[0] = {};
+    EXPECT_LE(resident(bytes[0]), 2 * kPage);
+    EXPECT_EQ(bytes[2][0], std::byte{3});
+}
+
+TEST(FreshMemoryTest, SmallNeighboursShareAPart) {
+    std::vector<Stretch> stretches;
+    for (std::uint64_t i = 0; i < 10'000; ++i) {
+        stretches.push_back({i * 1024, 1000});
+    }
+    const FreshMemory memory(stretches);
+    std::vector<std::shared_ptr<FreshMemory::Part>> parts;
+    for (std::size_t i = 0; i < stretches.size(); ++i) {
+        if (parts.empty() || parts.back() != memory.place(i).part) {
+            parts.push_back(memory.place(i).part);
+        }
+    }
+    EXPECT_GE(parts.size(), 5U);
+    EXPECT_LE(parts.size(), 11U);  // of a MiB each
+}
+
+TEST(FreshMemoryTest, NothingIsNoMappingAndTooMuchIsAnError) {
+    EXPECT_EQ(FreshMemory({}).size(), 0U);
+    const std::vector<Stretch> none{{5, 0}, {9, 0}};
+    EXPECT_EQ(FreshMemory(none).address(1), nullptr);
+    const std::vector<Stretch> huge{{0, std::uint64_t{1} << 62}};
+    try {
+        const FreshMemory memory(huge);
+        FAIL();
+    } catch (const Error& error) {
+        EXPECT_EQ(error.reason(), ErrorCode::kOutOfMemory);
+        EXPECT_THAT(error.what(), testing::HasSubstr("load a part by `names`"));
+    }
+}
+
+}  // namespace
+}  // namespace penstock::checkpoint
