@@ -21,7 +21,37 @@ namespace {
                 "one and copy from there");
 }
 
+// Frameworks whose arrays never change: others may look into the same memory, and compiled
+// programs rely on it. Of their types only some say that they are read-only.
+struct ImmutableFramework {
+    const char* name = nullptr;  ///< nullptr: none
+    const char* maker = nullptr;
+};
+
+ImmutableFramework immutable_framework(nb::handle object) {
+    for (PyTypeObject* type = Py_TYPE(object.ptr()); type != nullptr; type = type->tp_base) {
+        const nb::object module =
+            nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)), "__module__", nb::none());
+        const std::string name = nb::isinstance<nb::str>(module) ? text(module) : "";
+        const std::string root = name.substr(0, name.find('.'));
+        if (root == "jax" || root == "jaxlib") {
+            return {"JAX", "jax.numpy.from_dlpack(buffer)"};
+        }
+        if (root == "tensorflow") {
+            return {"TensorFlow", "tf.experimental.dlpack.from_dlpack(buffer.__dlpack__())"};
+        }
+    }
+    return {};
+}
+
 [[noreturn]] void raise_read_only(const std::string& argument, nb::handle object) {
+    if (const auto framework = immutable_framework(object); framework.name != nullptr) {
+        raise_value(argument + ": arrays of " + framework.name + " are immutable, so this " +
+                    type_text(object) +
+                    " cannot be read into; read into buffer = penstock.empty(shape, dtype), and "
+                    "make an array of that without a copy: " +
+                    framework.maker);
+    }
     raise_value(argument + ": read-only memory (" + type_text(object) +
                 ") cannot be read into; give writable memory, for example penstock.empty(), a "
                 "bytearray or a copy");
@@ -325,6 +355,7 @@ HostMemory borrow_dlpack(nb::handle object, const std::string& argument) {
     if (!is_contiguous(*tensor)) {
         raise_not_contiguous(argument, object, dlpack_layout(*tensor));
     }
+    memory.readonly = memory.readonly || immutable_framework(object).name != nullptr;
     memory.data = static_cast<std::byte*>(tensor->data) + tensor->byte_offset;
     memory.bytes = byte_count(*tensor);
     memory.keep.object = nb::borrow(object);
