@@ -76,7 +76,7 @@ def _cast(tensor: Any) -> Any:
         raise TypeError(f"src_tensor: this is a {type(tensor).__name__}; give a torch tensor or a sequence of them")
     if why := why_not_plain(tensor) or why_lazy(tensor):
         raise ValueError(f"src_tensor: the bytes of this tensor do not lie in one piece of memory: {why}")
-    if tensor.nbytes <= 1:
+    if tensor.nbytes == 1:
         return tensor
     if not tensor.is_contiguous():
         raise ValueError(
@@ -89,7 +89,7 @@ def _cast(tensor: Any) -> Any:
 def cast_to_byte_tensor(src_tensor: Any) -> Any:
     """The bytes of a contiguous tensor as a 1-D uint8 tensor on the same memory, on any device; of a sequence, a list.
 
-    The result shares the memory and keeps it alive. As with DeepNVMe, a tensor of 0 or 1 bytes comes back as it is.
+    The result shares the memory and keeps it alive. As with DeepNVMe, a tensor of 1 byte comes back as it is.
     """
     if isinstance(src_tensor, (list, tuple)):
         return [_cast(tensor) for tensor in src_tensor]

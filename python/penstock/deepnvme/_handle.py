@@ -113,6 +113,14 @@ def _compare(shown: str, file: _core.File, buffer: Any, offset: int) -> None:
             )
 
 
+def _close(file: _core.File, check: tuple[str, _core.File, Any, int] | None) -> None:
+    """Who keeps an exception keeps the frames that it came through, and with them what they opened: on a full disk the
+    space of a file that is deleted would not come free."""
+    file.close()
+    if check is not None:
+        check[1].close()
+
+
 class _Followed:
     """A transfer with a name of its own in errors, or a comparison to make when it is done."""
 
@@ -130,11 +138,14 @@ class _Followed:
         transfer, check = self._transfer, self._check
         if not self._over:
             error = _outcome(transfer)
-            if error is None and check is not None:
+            if check is not None:
                 try:
-                    _compare(*check)
+                    if error is None:
+                        _compare(*check)
                 except Error as found:
-                    error = found
+                    error = found.with_traceback(None)
+                finally:
+                    check[1].close()
             self._error = None if error is None else renamed(error, self._path, self._shown)
             self._over = True
             self._transfer = self._check = None
@@ -347,7 +358,11 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             raise _meta_or_same(buffer, error) from None
         check = None
         if validate:
-            check = (shown or os.fsdecode(path), self._open(path, shown, False, buffer, offset), buffer, offset)
+            try:
+                check = (shown or os.fsdecode(path), self._open(path, shown, False, buffer, offset), buffer, offset)
+            except BaseException:
+                file.close()
+                raise
         return file, buffer, offset, path, shown, check
 
     # ---- moving
@@ -367,13 +382,17 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             self._let_go(self._files_max // 2)
         file, buffer, offset, path, shown, check = self._prepare(write, buffer, place, offset, validate, later)
         verb = _core.write_async if write else _core.read_async
-        while True:
-            try:
-                operation = self._move(verb, file, buffer, offset)
-                break
-            except WouldBlock:
-                if not self._let_go(0):
-                    raise
+        try:
+            while True:
+                try:
+                    operation = self._move(verb, file, buffer, offset)
+                    break
+                except WouldBlock:
+                    if not self._let_go(0):
+                        raise
+        except BaseException:
+            _close(file, check)
+            raise
         if check is not None or shown is not None:
             operation = _Followed(operation, path, shown, check)
         with self._lock:
@@ -390,6 +409,8 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
                 _compare(*check)
         except Error as error:
             raise renamed(error, path, shown) from None
+        finally:
+            _close(file, check)
 
     def _now(self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool = False) -> int:
         """One operation, and all that are pending with it."""

@@ -167,8 +167,9 @@ def test_cast_of_lists_and_of_little():
     tensors = [torch.arange(3.0), torch.tensor(5), torch.zeros(1, dtype=torch.bool), torch.zeros(0)]
     made = cast_to_byte_tensor(src_tensor=tensors)
     assert isinstance(made, list)
-    assert [m.dtype for m in made] == [torch.uint8, torch.uint8, torch.bool, torch.float32]
-    assert made[2] is tensors[2] and made[3] is tensors[3]  # 0 and 1 byte: as they are, as theirs
+    assert [m.dtype for m in made] == [torch.uint8, torch.uint8, torch.bool, torch.uint8]
+    assert made[2] is tensors[2]  # 1 byte: as it is, as theirs
+    assert made[3].shape == (0,) and cast_to_byte_tensor(torch.zeros(3, 0)).dtype == torch.uint8
     assert cast_to_byte_tensor(tuple(tensors[:1]))[0].nbytes == 12
 
 
