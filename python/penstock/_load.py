@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from penstock import _arguments, _core, _errors, _into, _shards, _state
-from penstock._errors import Damaged, EndOfFile
-from penstock._state import _located, _selection, _torch
+from penstock._errors import Damaged, EndOfFile, Unsupported
+from penstock._state import _located, _objects, _selection, _torch
 
 _format = _core._format
 
@@ -179,10 +179,10 @@ def view_of(storage: Any, like: Any, begin: int | None = None) -> Any:
     return torch._neg_view(out) if like.is_neg() else out
 
 
-def _placed(tensor: Any, map_location: Any, location: str = "cpu") -> Any:
+def _placed(tensor: Any, map_location: Any, path: str, location: str = "cpu") -> Any:
     if map_location is None and location == "cpu":
         return tensor
-    storage = _located(tensor.untyped_storage(), location, map_location)
+    storage = _located(tensor.untyped_storage(), location, map_location, path)
     return tensor if storage.device == tensor.device else view_of(storage, tensor, 0)
 
 
@@ -222,8 +222,15 @@ def _fetch(source: Source, wishes: list[Wish], sums: Any, mapped: bool, report: 
     for i, (wish, (begin, _)) in enumerate(zip(wishes, pieces, strict=True)):
         tensor = view_of(memory.storage(i, wish.first - begin, wish.length), wish.view, 0)
         # What lies between its elements is not its own.
-        out.append(tensor if tensor.numel() * tensor.element_size() == wish.length else tensor.clone())
+        out.append(tensor if tensor.numel() * tensor.element_size() == wish.length else _own(tensor, wish.name))
     return out
+
+
+def _own(tensor: Any, name: str) -> Any:
+    try:
+        return tensor.clone()
+    except RuntimeError as error:  # an expanded one may be of any size
+        raise MemoryError(f"load: tensor {name!r}: no memory for its {tensor.nbytes} bytes") from error
 
 
 # ---- into tensors that exist
@@ -285,7 +292,10 @@ def load_safetensors(source: Source, map_location: Any, into: Any, names: Any, m
     for name, index in selection.items():
         number, kind, shape, begin, end = rows[name]
         if kind not in _state._TORCH or not hasattr(torch, _state._TORCH[kind]):
-            raise TypeError(f"load: '{source.path}': tensor {name!r}: torch has no type for {kind}")
+            raise Unsupported(
+                f"load: '{source.path}': tensor {name!r}: torch has no type for {kind}; name the others in `names`",
+                path=source.path,
+            )
         try:
             view = torch.empty(shape, dtype=getattr(torch, _state._TORCH[kind]), device="meta")
         except (RuntimeError, TypeError, OverflowError) as error:  # beside a 0 an extent may be anything
@@ -302,7 +312,7 @@ def load_safetensors(source: Source, map_location: Any, into: Any, names: Any, m
         _fill(source, wishes, [into[name] for name in selection], file, report)
         return {name: into[name] for name in selection}
     out = _fetch(source, wishes, file, mapped, report)
-    return {name: _placed(tensor, map_location) for name, tensor in zip(selection, out, strict=True)}
+    return {name: _placed(tensor, map_location, source.path) for name, tensor in zip(selection, out, strict=True)}
 
 
 def sliced(view: Any, index: Any, name: str) -> Any:
@@ -325,28 +335,31 @@ def load_pt(source: Source, map_location: Any, into: Any, names: Any, mapped: bo
     if names is not None or into is not None:
         return _load_some_of_pt(source, file, map_location, into, names, mapped, report)
     if not places:
-        return file.objects([])
+        return _objects(file, [], source.path)
     stretches = [(offset, size) for offset, size, _, _ in places]
     if mapped:
         memory: Any = Mapped(source, stretches)
     else:
         memory = Fresh(stretches)
         rows = [(offset, memory.address(i), size, crc, -1) for i, (offset, size, _, crc) in enumerate(places)]
-        _read(source, rows, None, True, report, lambda i: _name_at(file, places[i][0]))
+        _read(source, rows, None, True, report, lambda i: _name_at(file, places[i][0], source.path))
     storages = [memory.storage(i, 0, size) for i, (_, size, _, _) in enumerate(places)]
-    located = [_located(s, location, map_location) for s, (_, _, location, _) in zip(storages, places, strict=True)]
-    return file.objects(located)
+    located = [
+        _located(s, location, map_location, source.path)
+        for s, (_, _, location, _) in zip(storages, places, strict=True)
+    ]
+    return _objects(file, located, source.path)
 
 
-def skeleton(file: Any) -> tuple[Any, dict[int, int]]:
+def skeleton(file: Any, path: str) -> tuple[Any, dict[int, int]]:
     """The state without data, and of each of its storages which it is."""
     torch = _torch()
     storages = [torch.UntypedStorage(size, device="meta") for _, size, _, _ in file.storages]
-    return file.objects(storages), {s._cdata: i for i, s in enumerate(storages)}
+    return _objects(file, storages, path), {s._cdata: i for i, s in enumerate(storages)}
 
 
-def _name_at(file: Any, offset: int) -> str:
-    state, numbers = skeleton(file)
+def _name_at(file: Any, offset: int, path: str) -> str:
+    state, numbers = skeleton(file, path)
     places = file.storages
     for name, _, tensor in _into.tensors(state):
         if places[numbers[tensor.untyped_storage()._cdata]][0] == offset:
@@ -357,7 +370,7 @@ def _name_at(file: Any, offset: int) -> str:
 def _load_some_of_pt(
     source: Source, file: Any, map_location: Any, into: Any, names: Any, mapped: bool, report: Any
 ) -> Any:
-    state, numbers = skeleton(file)
+    state, numbers = skeleton(file, source.path)
     found = list(_into.tensors(state))
     called = _into.labels(found)
     selection = chosen(found, names, source.path)
@@ -370,7 +383,7 @@ def _load_some_of_pt(
     if into is None:
         out = _fetch(source, wishes, None, mapped, report)
         return {
-            found[i][0]: _placed(tensor, map_location, location)
+            found[i][0]: _placed(tensor, map_location, source.path, location)
             for i, tensor, location in zip(selection, out, locations, strict=True)
         }
     _into.check_kind(into, (dict, list, tuple, _torch().Tensor))

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock import _arguments, _core, _shards
+from penstock._errors import Damaged
 from penstock._progress import Progress
 from penstock._progress import reporter as _reporter
 
@@ -260,11 +261,38 @@ def _selection(there: Mapping[str, Any], names: Any, path: str) -> dict[str, Any
 # ---- storages
 
 
-def _located(storage: Any, location: str, map_location: Any) -> Any:
+def _located(storage: Any, location: str, map_location: Any, path: str) -> Any:
     """The storage where map_location has it, as torch.load does it."""
     torch = _torch()
-    there = torch.serialization._get_restore_location(map_location)(storage, location)
+    restore = torch.serialization._get_restore_location(map_location)
+    try:
+        there = restore(storage, location)
+    except Exception as error:  # torch's are of many kinds
+        if callable(map_location) or isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
+            raise
+        raise ValueError(
+            f"load: '{path}': a storage in it is of the device {location!r}, and torch cannot put it there: "
+            f"{_first_line(error)}; give map_location='cpu', or another device that is here"
+        ) from error
     return there if isinstance(there, torch.UntypedStorage) else there._untyped_storage
+
+
+def _objects(made_by: Any, storages: list[Any], path: str) -> Any:
+    """The state that a file holds, as objects. Where torch refuses to make one of them, the file is not sound: it says
+    what it likes, and torch's errors are of many kinds."""
+    try:
+        return made_by.objects(storages)
+    except (RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise Damaged(
+            f"load: '{path}': it holds an object that cannot be made: {_first_line(error)}; torch.load may say more "
+            "of it",
+            path=path,
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return lines[0][:200] if lines else type(error).__name__
 
 
 # ---- load, inspect
@@ -301,10 +329,12 @@ def load(
 
     Checksums are checked beside the reading: the CRCs of a `.pt`, the table in a `.safetensors` of ours. Of a slice of
     a `.pt`, or one of its tensors that is a part of a larger storage, the CRC says nothing and is not checked.
-    Storages cannot be resized; their memory is shared, and given back when the last of a load() is gone.
+    Storages cannot be resized; the memory of each is given back when the last tensor on it is gone.
     Raises penstock.Damaged (a ValueError and an OSError) naming the tensor for a file that is damaged, hostile or
-    written to meanwhile, KeyError for a name that is not there, ValueError and TypeError for `into` that does not fit,
-    penstock.Error for what the system refuses. Safe to call from several threads."""
+    written to meanwhile, ValueError for a storage of a device that is not here (give map_location),
+    penstock.Unsupported for a type of elements that torch lacks, KeyError for a name that is not there, ValueError and TypeError for `into`
+    that does not fit, MemoryError for more than there is, penstock.Error for what the system refuses. Safe to call from
+    several threads."""
     from penstock import _load
 
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
@@ -356,7 +386,7 @@ def inspect(f: Any) -> list[TensorInfo]:
         base, places = source.base, file.storages
     if not places:
         return []
-    state, numbers = _load.skeleton(file)
+    state, numbers = _load.skeleton(file, source.path)
     out = []
     for name, _, tensor in _into.tensors(state):
         begin = base + places[numbers[tensor.untyped_storage()._cdata]][0]

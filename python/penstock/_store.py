@@ -128,7 +128,7 @@ def _new_array(shape: Sequence[int], dtype: str, name: str) -> Any:
     torch = _torch_or_none()
     if torch is not None:
         if not hasattr(torch, dtype):
-            raise TypeError(f"{name}: torch {torch.__version__} has no {dtype}")
+            raise Unsupported(f"{name}: torch {torch.__version__} has no {dtype}")
         return torch.empty(tuple(shape), dtype=getattr(torch, dtype))
     return _core.empty(tuple(shape), dtype=dtype, pinned=False).numpy()
 
@@ -233,15 +233,15 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         # A state of NumPy data alone needs no torch.
         if into is not None and (sources or _torch_or_none()):
             return self._fill(skeleton, into, report)
-        arrays = [] if into is None else _into.arrays(_without_data(skeleton)[0], self.info.path, into)
+        arrays = [] if into is None else _into.arrays(_without_data(skeleton, self.info.path)[0], self.info.path, into)
         if not sources:
-            return _into.filled(skeleton.objects([]), arrays, {}, {})
+            return _into.filled(_state._objects(skeleton, [], self.info.path), arrays, {}, {})
         storages = self._storages(skeleton, [], report)
         located = [
-            _state._located(storage, location, map_location)
+            _state._located(storage, location, map_location, self.info.path)
             for storage, (_, _, location) in zip(storages, sources, strict=True)
         ]
-        return skeleton.objects(located)
+        return _state._objects(skeleton, located, self.info.path)
 
     def _storages(self, skeleton: Any, rows: list[_ReadRow], report: Any, there: Mapping[int, Any] = {}) -> list[Any]:
         """Storages of the state in fresh memory, but for those that are `there`. rows: what is read with them."""
@@ -258,7 +258,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
 
     def _fill(self, skeleton: Any, into: Any, report: Any) -> Any:
         """load() into tensors that exist: nothing but their elements is written."""
-        state, numbers = _without_data(skeleton)
+        state, numbers = _without_data(skeleton, self.info.path)
         stored = {name: (tensor.dtype, tensor.shape) for name, tensor in self._tensors.items()}
         plan = _into.Plan(into, self.info.path, skeleton, state, numbers, stored)
         arrays = _into.arrays(state, self.info.path, into)
@@ -266,7 +266,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
             storages = self._storages(skeleton, plan.rows, report, plan.there)
         finally:
             _into.touched(plan.filled)
-        state = skeleton.objects(storages)
+        state = _state._objects(skeleton, storages, self.info.path)
         by_place, done = plan.finish(state)
         return _into.filled(state, arrays, by_place, done)
 
@@ -300,7 +300,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
             return out
         torch = _state._torch()
         for name, tensor in out.items():
-            storage = _state._located(tensor.untyped_storage(), "cpu", map_location)
+            storage = _state._located(tensor.untyped_storage(), "cpu", map_location, self.info.path)
             there = torch.empty(0, dtype=tensor.dtype, device=storage.device)
             out[name] = there.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
         return out
@@ -310,7 +310,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         skeleton = self._core.skeleton()
         if not skeleton.sources:
             return _Skeleton([], {}), []
-        state, numbers = _without_data(skeleton)
+        state, numbers = _without_data(skeleton, self.info.path)
         return _Skeleton(skeleton.sources, numbers), list(_into.tensors(state))
 
     def _stored_as(self, skeleton: _Skeleton, view: Any) -> str | None:
@@ -322,11 +322,11 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         return name if is_all and alike else None
 
 
-def _without_data(skeleton: Any) -> tuple[Any, dict[int, int]]:
+def _without_data(skeleton: Any, path: str) -> tuple[Any, dict[int, int]]:
     """The state, its tensors on the meta device; and of each of their storages which source it is."""
     sizes = [size for _, size, _ in skeleton.sources]
     storages = [_state._torch().UntypedStorage(size, device="meta") for size in sizes]
-    return skeleton.objects(storages), {s._cdata: i for i, s in enumerate(storages)}
+    return _state._objects(skeleton, storages, path), {s._cdata: i for i, s in enumerate(storages)}
 
 
 @dataclass(frozen=True)
