@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of checkpoints is counted and not timed: memory, and bytes read and written."""
 
+import gc
 import os
 import random
 
@@ -113,3 +114,68 @@ def slice_of_rows(arguments):
         "across_ratio": across / column.nbytes,
         "version": penstock.__version__,
     }
+
+
+def descriptors(arguments):
+    """Descriptors that are open more after --count loads of a checkpoint of --shards than after one, with the collector
+    off. Handicap `cycle`: each Checkpoint refers to itself (of few loads, for the limit on open files)."""
+    penstock = need("penstock")
+    cycle = arguments.get("handicap") == "cycle"
+    state = states.even_tensors(int(arguments["shards"]), 4096)
+    gc.collect()
+    gc.disable()
+    with states.own_folder(arguments) as folder:
+        with need_call(penstock, "CheckpointStore")(f"{folder}/store", shard_bytes=4096) as store:
+            saved = store.save(state)
+            after = []
+            for _ in range(3 if cycle else int(arguments["count"]) + 1):
+                checkpoint = store.open(saved.generation)
+                checkpoint.load()
+                if cycle:
+                    checkpoint.itself = checkpoint
+                store.load()
+                del checkpoint
+                after.append(len(os.listdir("/proc/self/fd")))
+    return {
+        "value": after[-1] - after[0],
+        "operations": len(after) - 1,
+        "after_one": after[0],
+        "shards": saved.shards,
+        "version": penstock.__version__,
+    }
+
+
+def freed(arguments):
+    """Resident memory after `del` of two thirds of a loaded state, to the bytes of the rest: the most of a .pt, a
+    .safetensors, an index and a store. Handicap `one_mapping`: all tensors are in one piece of memory."""
+    penstock, torch = need("penstock"), need("torch")
+    state = dict(states.tensors_of(states.state_of(arguments)))
+    doomed = [name for name in state if name.startswith("optimizer")]
+    rest = sum(tensor.nbytes for name, tensor in state.items() if name not in doomed)
+    above = {}
+    with states.own_folder(arguments) as folder:
+        with need_call(penstock, "CheckpointStore")(f"{folder}/store", keep=1) as store:
+            store.save(state)
+            paths = [f"{folder}/{name}" for name in ("s.pt", "s.safetensors", "s.safetensors.index.json")]
+            for path in paths:
+                penstock.save(state, path, shard_bytes=states.bytes_of(state) // 4)
+            shapes = {name: tensor.shape for name, tensor in state.items()}
+            total = states.bytes_of(state)
+            del state
+            for way in (store, *paths):
+                load = store.load if way is store else lambda way=way, **into: penstock.load(way, **into)
+                load(names=doomed[:1])  # what a first load takes for good
+                gc.collect()
+                before = states.resident_bytes()
+                into = {}
+                if arguments.get("handicap") == "one_mapping":
+                    parts = torch.empty(total // 4).split([shape.numel() for shape in shapes.values()])
+                    into = {"into": {n: p.view(s) for (n, s), p in zip(shapes.items(), parts, strict=True)}}
+                    del parts
+                loaded = load(**into)
+                into.clear()
+                for name in doomed:
+                    del loaded[name]
+                above["store" if way is store else os.path.basename(way)] = states.resident_bytes() - before
+                del loaded
+    return {"value": max(above.values()) / rest, "bytes": rest, "above": above, "version": penstock.__version__}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of the ckpt.* bars, each in a fresh interpreter: `python -m benchmarks.checkpoint_jobs JOB --key=value ...`.
+"""Runs of the ckpt.* bars and of safe.* ones, each in a fresh interpreter:
+`python -m benchmarks.checkpoint_jobs JOB --key=value ...`.
 
 Prints one JSON object. Ends with 77 and the reason where something it needs is not installed. checkpoint_states.py says
 what a state is and how a cache is known to be cold.
@@ -19,6 +20,8 @@ _JOBS = {
     "leak": checkpoint_counts.leak,
     "slice": checkpoint_counts.slice_of_rows,
     "incremental": checkpoint_counts.incremental,
+    "descriptors": checkpoint_counts.descriptors,
+    "freed": checkpoint_counts.freed,
 }
 
 
