@@ -69,15 +69,16 @@ def store_load(box):
 
 @verb(
     "Checkpoint", "Checkpoint.load", "Checkpoint.verify", "Checkpoint.keys", "Checkpoint.values", "Checkpoint.items",
-    "Checkpoint.get", "Checkpoint.__getitem__", "CheckpointStore.open",
+    "Checkpoint.get", "Checkpoint.__getitem__", "Checkpoint.close", "Checkpoint.__enter__", "CheckpointStore.open",
 )  # fmt: skip
 def checkpoint(box):
     with new_store(box) as store:
         path = store.save(OLD, 1).path
         with box.call():
             found = penstock.Checkpoint(path)
-            again = store.open(1)
-            problems, state = found.verify(), again.load()
+            with store.open(1) as again:
+                problems, state = found.verify(), again.load()
+            found.close()
             if problems:
                 raise OSError(problems)  # what the system refused is a problem of the checkpoint
         assert alike(state, OLD) and len(list(found.items())) == 2
