@@ -332,8 +332,9 @@ def load(
     Storages cannot be resized; the memory of each is given back when the last tensor on it is gone.
     Raises penstock.Damaged (a ValueError and an OSError) naming the tensor for a file that is damaged, hostile or
     written to meanwhile, ValueError for a storage of a device that is not here (give map_location),
-    penstock.Unsupported for a type of elements that torch lacks, KeyError for a name that is not there, ValueError and TypeError for `into`
-    that does not fit, MemoryError for more than there is, penstock.Error for what the system refuses. Safe to call from
+    penstock.Unsupported for a type of elements that torch lacks, KeyError for a name that is not there, ValueError and
+    TypeError for `into` that does not fit, MemoryError for more than there is, penstock.Error for what the system
+    refuses. Safe to call from
     several threads."""
     from penstock import _load
 
