@@ -85,6 +85,9 @@ struct TransferOptions {
     DepthLimit depth_limit = {};
     /// For paths, which are opened for this transfer.
     DirectIo direct = DirectIo::kAuto;
+    /// Transfers that give the same address are one flow, see Priority, and so are done in their
+    /// order; the address is compared and nothing else. Without one, a File is.
+    const void* group = nullptr;
 };
 
 /// Row `ids[i]` of a table in one file, to memory + i * row_bytes.
@@ -201,7 +204,8 @@ struct EngineDescription {
 };
 
 /// Moves bytes between files and memory. Thread-safe. Costs nothing while it waits; threads and
-/// rings come with the first transfer to a device. Works on in a child after fork(), anew.
+/// rings come with the first transfer to a device. In the child of a fork() it works on, made from
+/// scratch once, by whichever thread comes first.
 class PENSTOCK_API Engine {
 public:
     explicit Engine(const EngineOptions& options = default_options());
@@ -209,7 +213,8 @@ public:
     Engine(const EngineOptions& options, const FileSystem& file_system);
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
-    /// Waits for what runs.
+    /// Refuses what comes after, as close() does, and waits for what was asked for before, without
+    /// a limit and without an error.
     ~Engine();
 
     /// The defaults with what the environment overrides. Throws kInvalidArgument on a value that
@@ -246,9 +251,21 @@ public:
     /// The same, for somebody who will wait at once: small ones are then done when this returns.
     [[nodiscard]] Transfer run(TransferRequest request);
 
-    /// Waits until nothing runs, or the time is over (false); then throws the first error of a
-    /// transfer that was dropped before anybody asked.
+    /// Waits until all that was asked for before this call is done, or the time is over (false);
+    /// then throws the first error of a transfer that was dropped before anybody asked. What other
+    /// threads ask for meanwhile is not waited for.
     bool drain(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
+    /// Transfers that were asked for so far, and drain() for the first so many of them: for those
+    /// who wait in slices. 0 in the child of a fork until it asks for something.
+    [[nodiscard]] std::uint64_t submitted() const;
+    bool drain_first(std::uint64_t transfers, std::chrono::nanoseconds timeout);
+    /// From here on each verb throws kClosed; what was asked for before is waited for, as drain()
+    /// does, or the time is over (false): call it again to wait on. Threads and rings go with the
+    /// Engine. A verb that another thread calls at the same time is either waited for or refused.
+    bool close(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
+    [[nodiscard]] bool closed() const noexcept;
+    /// Transfers that run; 0 in the child of a fork until it asks for something.
+    [[nodiscard]] std::uint32_t running() const noexcept;
     [[nodiscard]] EngineStats stats() const;
     [[nodiscard]] EngineDescription describe() const;
     [[nodiscard]] const EngineOptions& options() const noexcept;

@@ -91,4 +91,5 @@ __all__ = [
 # What runs when the interpreter ends is done first: it works on memory of Python's.
 _atexit.register(_core.at_exit)
 _atexit.register(_core._async.at_exit)  # comes before it
+_atexit.register(_core.refuse_other_threads)  # comes first
 _os.register_at_fork(after_in_child=_core.after_fork_in_child)

@@ -208,6 +208,7 @@ void Saver::warn_tight() {
 std::shared_ptr<checkpoint::PendingSave> Saver::add(checkpoint::SaveQueue::Work work,
                                                     const std::string& name, bool staged,
                                                     nb::object keeps) {
+    check_interpreter_goes_on();
     auto save = queue_->add(std::move(work), name, staged);
     if (!keeps.is_none()) {
         keeps_.emplace_back(save, std::move(keeps));

@@ -16,13 +16,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <iterator>
 #include <limits>
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,13 +30,12 @@ namespace penstock::python {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // All access is with the GIL. Never destroyed: engines may outlive the statics.
 struct Engines {
     std::set<EngineObject*> live;
     std::vector<std::shared_ptr<Engine>> dropped;  // while transfers of theirs ran, which go on
     PyObject* default_engine = nullptr;
+    std::optional<std::thread::id> ends;  // who ends the interpreter, from when it does
 };
 
 Engines& engines() {
@@ -51,12 +50,16 @@ void sweep_engines() {
         return;
     }
     const auto first = std::partition(dropped.begin(), dropped.end(),
-                                      [](const auto& e) { return e->stats().running != 0; });
+                                      [](const auto& e) { return e->running() != 0; });
     std::vector<std::shared_ptr<Engine>> done(std::make_move_iterator(first),
                                               std::make_move_iterator(dropped.end()));
     dropped.erase(first, dropped.end());
     const WithoutGil nogil;
     done.clear();
+}
+
+bool is_closed(const EngineObject& self) {
+    return !self.engine || self.engine->closed();
 }
 
 }  // namespace
@@ -70,7 +73,7 @@ EngineObject::EngineObject(std::shared_ptr<Engine> made) : engine(std::move(made
 EngineObject::~EngineObject() {
     sweep_engines();
     engines().live.erase(this);
-    if (engine && engine->stats().running != 0) {
+    if (engine && engine->running() != 0) {
         engines().dropped.push_back(std::move(engine));
         return;
     }
@@ -79,13 +82,26 @@ EngineObject::~EngineObject() {
 }
 
 const std::shared_ptr<Engine>& opened(const EngineObject& self) {
-    if (!self.engine) {
+    check_interpreter_goes_on();
+    if (is_closed(self)) {
         raise_value("engine: it is closed; make another one");
     }
     return self.engine;
 }
 
+// A daemon thread would keep the end up: it would go on asking until it is stopped, after us.
+void check_interpreter_goes_on() {
+    const auto& ends = engines().ends;
+    if (ends && *ends != std::this_thread::get_id()) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "engine: the interpreter ends, and no other thread begins anything new; "
+                        "stop and join threads before the program ends");
+        throw nb::python_error();
+    }
+}
+
 EngineObject& default_engine() {
+    check_interpreter_goes_on();
     Engines& all = engines();
     if (all.default_engine == nullptr) {
         auto made = std::make_unique<EngineObject>(std::make_shared<Engine>());
@@ -95,36 +111,26 @@ EngineObject& default_engine() {
     return *nb::inst_ptr<EngineObject>(all.default_engine);
 }
 
-bool drain(const std::shared_ptr<Engine>& engine, double timeout_s) {
-    const bool limited = timeout_s >= 0;
-    const auto deadline =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                           std::chrono::duration<double>(limited ? timeout_s : 0));
-    while (true) {
-        bool idle = false;
-        {
-            const WithoutGil nogil;
-            auto slice = std::chrono::duration_cast<std::chrono::nanoseconds>(kSignalSlice);
-            if (limited) {
-                slice = std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(),
-                                                             std::chrono::nanoseconds(0), slice);
-            }
-            idle = engine->drain(slice);
-        }
-        if (idle) {
-            // The handles of dropped transfers go only now, and tell of errors when they do.
-            sweep_orphans();
-            const WithoutGil nogil;
-            static_cast<void>(engine->drain(std::chrono::nanoseconds(0)));
-            return true;
-        }
-        if (PyErr_CheckSignals() != 0) {
-            throw nb::python_error();
-        }
-        if (limited && Clock::now() >= deadline) {
-            return false;
-        }
+namespace {
+
+// `wait` is a way to drain an engine, which raises what dropped transfers failed with: the handles
+// of those go only now, and tell of errors when they do.
+template <typename Wait>
+bool drained(double timeout_s, const Wait& wait) {
+    if (!wait_in_slices(timeout_s, wait)) {
+        return false;
     }
+    sweep_orphans();
+    const WithoutGil nogil;
+    static_cast<void>(wait(std::chrono::nanoseconds(0)));
+    return true;
+}
+
+}  // namespace
+
+bool drain(const std::shared_ptr<Engine>& engine, double timeout_s) {
+    const std::uint64_t all = engine->submitted();
+    return drained(timeout_s, [&](auto slice) { return engine->drain_first(all, slice); });
 }
 
 namespace {
@@ -256,15 +262,28 @@ void make_engine(EngineObject* self, nb::handle options_file, nb::handle backend
     new (self) EngineObject(std::make_shared<Engine>(options));
 }
 
-void close_engine(EngineObject& self) {
-    if (!self.engine) {
-        return;
-    }
-    const std::shared_ptr<Engine> engine = self.engine;
-    drain(engine, -1);
+// Gives threads and rings back; what others still hold of it goes when they do.
+void let_go(EngineObject& self, std::shared_ptr<Engine>& engine) {
     self.engine.reset();
     const WithoutGil nogil;
-    const_cast<std::shared_ptr<Engine>&>(engine).reset();
+    engine.reset();
+}
+
+bool close_engine(EngineObject& self, double timeout_s) {
+    std::shared_ptr<Engine> engine = self.engine;
+    if (!engine) {
+        return true;
+    }
+    try {
+        if (!drained(timeout_s, [&](auto slice) { return engine->close(slice); })) {
+            return false;
+        }
+    } catch (const Error&) {  // of a transfer that was dropped: it is closed all the same
+        let_go(self, engine);
+        throw;
+    }
+    let_go(self, engine);
+    return true;
 }
 
 void drain_at_exit(const std::shared_ptr<Engine>& engine) {
@@ -276,6 +295,12 @@ void drain_at_exit(const std::shared_ptr<Engine>& engine) {
             checked(PyUnicode_FromString("a penstock transfer that was dropped"));
         PyErr_WriteUnraisable(who.ptr());
     }
+}
+
+// The first of what runs at the end of the interpreter, on the thread that ends it: nobody else
+// begins anything from here on.
+void refuse_other_threads() {
+    engines().ends = std::this_thread::get_id();
 }
 
 // The interpreter ends: what was asked for is done, and what went wrong with it is told as Python
@@ -462,6 +487,7 @@ void bind_functions(nb::module_& m) {
         nb::sig("def default_engine() -> Engine"),
         "The engine of read(), write() and so on; made at its first use, with the options of the "
         "environment then.");
+    m.def("refuse_other_threads", refuse_other_threads);
     m.def("at_exit", at_exit);
     m.def("after_fork_in_child", after_fork_in_child);
 }
@@ -509,22 +535,30 @@ void bind_engine(nb::module_& m) {
             },
             nb::arg("timeout") = nb::none(),
             nb::sig("def drain(self, timeout: float | None = None) -> bool"),
-            "Waits until nothing runs, or the time (seconds) is over: False. Then raises the first "
-            "error of a\n"
-            "transfer that was dropped before anybody asked.")
+            "Waits until all that was asked for before this call is done, or the time (seconds) is "
+            "over: False. Then\n"
+            "raises the first error of a transfer that was dropped before anybody asked.")
         .def("stats", [](EngineObject& e) { return opened(e)->stats(); })
         .def("describe", [](EngineObject& e) { return opened(e)->describe(); })
         .def_prop_ro("options", [](EngineObject& e) { return opened(e)->options(); })
-        .def_prop_ro("closed", [](EngineObject& e) { return e.engine == nullptr; })
-        .def("close", close_engine,
-             "drain(), then gives threads and rings back; what its transfers say can still be "
-             "asked. "
-             "Calling it again is\nfine.")
+        .def_prop_ro("closed", [](EngineObject& e) { return is_closed(e); })
+        .def(
+            "close",
+            [](EngineObject& e, nb::handle timeout) {
+                return close_engine(e, timeout_seconds(timeout));
+            },
+            nb::arg("timeout") = nb::none(),
+            nb::sig("def close(self, timeout: float | None = None) -> bool"),
+            "Refuses what comes after (ValueError), then drain(), then gives threads and rings "
+            "back. False when the\n"
+            "time (seconds) is over: call it again to wait on. What its transfers say can still be "
+            "asked. Calling it\n"
+            "again is fine.")
         .def(
             "__enter__", [](nb::handle self) { return nb::borrow(self); },
             nb::sig("def __enter__(self) -> Engine"))
         .def(
-            "__exit__", [](EngineObject& e, nb::args) { close_engine(e); },
+            "__exit__", [](EngineObject& e, nb::args) { close_engine(e, -1); },
             nb::sig("def __exit__(self, *exc: object) -> None"))
         .def(
             "__reduce__", [](nb::handle) { cannot_pickle("Engine", "its options"); },

@@ -4,9 +4,11 @@
 #pragma once
 
 #include "nanobind.hpp"
+#include "without_gil.hpp"
 
 #include <penstock/engine.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 
@@ -24,18 +26,53 @@ struct EngineObject {
     EngineObject& operator=(const EngineObject&) = delete;
     ~EngineObject();
 
-    std::shared_ptr<Engine> engine;  ///< nullptr: closed
+    std::shared_ptr<Engine> engine;  ///< nullptr: closed, and nothing of it runs
     bool used = false;               ///< in this process
 };
 
+/// Raises when it is closed, and when refuse_other_threads() has been called by another thread.
 [[nodiscard]] const std::shared_ptr<Engine>& opened(const EngineObject& self);
+
+/// Raises RuntimeError on every thread but the one that ends the interpreter, from when it does.
+void check_interpreter_goes_on();
 
 /// Made at first use.
 [[nodiscard]] EngineObject& default_engine();
 
-/// Until nothing runs, in slices, with a look at signals after each. Then lets go of what transfers
-/// that were dropped still held, and raises the first error among theirs. False when the time is
-/// over. `timeout_s` < 0: no limit.
+/// Calls `step(slice)` without the GIL until it says true, and looks at signals in between. False
+/// when the time is over. `timeout_s` < 0: no limit.
+template <typename Step>
+bool wait_in_slices(double timeout_s, const Step& step) {
+    using Clock = std::chrono::steady_clock;
+    const bool limited = timeout_s >= 0 && timeout_s < 1e9;
+    const auto deadline =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                           std::chrono::duration<double>(limited ? timeout_s : 0));
+    while (true) {
+        std::chrono::nanoseconds slice = kSignalSlice;
+        if (limited) {
+            slice = std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(),
+                                                         std::chrono::nanoseconds(0), slice);
+        }
+        bool done = false;
+        {
+            const WithoutGil nogil;
+            done = step(slice);
+        }
+        if (done) {
+            return true;
+        }
+        if (PyErr_CheckSignals() != 0) {
+            throw nb::python_error();
+        }
+        if (limited && Clock::now() >= deadline) {
+            return false;
+        }
+    }
+}
+
+/// Engine::drain() in slices. Then lets go of what transfers that were dropped still held, and
+/// raises the first error among theirs. False when the time is over. `timeout_s` < 0: no limit.
 bool drain(const std::shared_ptr<Engine>& engine, double timeout_s);
 
 }  // namespace penstock::python

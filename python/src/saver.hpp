@@ -26,38 +26,6 @@
 
 namespace penstock::python {
 
-/// Calls `step(slice)` without the GIL until it says true, and looks at signals in between. False
-/// when the time is over. `timeout_s` < 0: no limit.
-template <typename Step>
-bool wait_in_slices(double timeout_s, const Step& step) {
-    using Clock = std::chrono::steady_clock;
-    const bool limited = timeout_s >= 0 && timeout_s < 1e9;
-    const auto deadline =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                           std::chrono::duration<double>(limited ? timeout_s : 0));
-    while (true) {
-        std::chrono::nanoseconds slice = kSignalSlice;
-        if (limited) {
-            slice = std::clamp<std::chrono::nanoseconds>(deadline - Clock::now(),
-                                                         std::chrono::nanoseconds(0), slice);
-        }
-        bool done = false;
-        {
-            const WithoutGil nogil;
-            done = step(slice);
-        }
-        if (done) {
-            return true;
-        }
-        if (PyErr_CheckSignals() != 0) {
-            throw nb::python_error();
-        }
-        if (limited && Clock::now() >= deadline) {
-            return false;
-        }
-    }
-}
-
 /// Memory that needs no copy: [first, second).
 using Ranges = std::vector<std::pair<const std::byte*, const std::byte*>>;
 

@@ -148,6 +148,91 @@ def test_exit_by_exception_and_with_daemon_threads(script):
     assert child.returncode == 7, err
 
 
+PREFETCH = """
+    import os, sys, threading, time
+    import penstock
+    THREADS, DEPTH, BLOCK = 4, 16, 1 << 20
+    with open("data", "wb") as out:
+        out.write(os.urandom(8 * BLOCK))
+    file = penstock.File("data")
+    engine = penstock.Engine()
+    ended = []
+
+    def prefetch():
+        memory = [bytearray(BLOCK) for _ in range(DEPTH)]
+        running = []
+        try:
+            for i in range(1 << 40):
+                if len(running) == DEPTH:
+                    running.pop(0).wait()
+                running.append(engine.read_async(file, memory[i % DEPTH], i % 8 * BLOCK))
+        except (ValueError, RuntimeError, penstock.Error) as error:
+            ended.append(str(error))
+
+    threads = [threading.Thread(target=prefetch, daemon=True) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    began = time.monotonic()
+"""
+
+
+def test_exit_while_daemon_threads_go_on_reading(script):
+    child = script(
+        PREFETCH
+        + """
+    import atexit
+    # Registered later, so it runs before: until here everybody works.
+    atexit.register(lambda: print("others work:", engine.read(file, bytearray(8)), flush=True))
+    mine = penstock.write_async("mine", bytes(1 << 20))
+    print("main ends", flush=True)
+    """
+    )
+    try:
+        assert child.stdout.readline() == "main ends\n"
+        start = time.monotonic()
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 0, err
+    assert time.monotonic() - start < 10
+    assert out == "others work: 8\n"
+
+
+def test_handlers_of_the_end_may_read_and_write(script):
+    """Those that were registered before penstock run after its own."""
+    child = script("""
+        import atexit
+        def last():
+            import penstock
+            penstock.write("last", b"12345678")
+            into = bytearray(8)
+            print(penstock.read("last", into), into)
+        atexit.register(last)
+        import penstock
+        penstock.write("first", b"1")
+    """)
+    out, err = child.communicate(timeout=60)
+    assert out == "8 bytearray(b'12345678')\n", err
+
+
+def test_close_while_other_threads_go_on_reading(run_script):
+    out = run_script(
+        PREFETCH
+        + """
+    assert engine.drain(30)
+    assert time.monotonic() - began < 10
+    engine.close(0)
+    assert engine.closed
+    assert engine.close(30) and engine.close()
+    for thread in threads:
+        thread.join(30)
+    print(ended)
+    """
+    )
+    assert out.count("closed") == 4, out
+
+
 def test_exit_without_any_use(run_script):
     assert run_script("import penstock; e = penstock.Engine(); print('ok')") == "ok\n"
 
@@ -250,6 +335,76 @@ def test_a_forked_child_may_end_like_any_program(run_script):
         print(transfer.wait())
     """)
     assert out == f"{1 << 20}\n"
+
+
+def test_threads_of_a_forked_child_get_one_engine(run_script):
+    out = run_script("""
+        import os, sys, threading, time
+        import penstock
+        penstock.write("f", bytes(1 << 20))
+        file = penstock.File("f")
+        engine = penstock.Engine()
+        engine.read(file, bytearray(8192))
+
+        def child():
+            errors = []
+            barrier = threading.Barrier(8)
+            def work():
+                barrier.wait()
+                try:
+                    for _ in range(3):
+                        engine.read(file, bytearray(1 << 20))
+                except BaseException as error:
+                    errors.append(error)
+            threads = [threading.Thread(target=work) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return not errors and came_down_to_one()
+
+        def came_down_to_one():
+            # A thread that was just made is called as the one that made it for a moment.
+            for _ in range(200):
+                names = []
+                for task in os.listdir("/proc/self/task"):
+                    try:
+                        with open(f"/proc/self/task/{task}/comm") as comm:
+                            names.append(comm.read().strip())
+                    except OSError:
+                        pass
+                if names.count("penstock-io") == 1:
+                    return True
+                time.sleep(0.01)
+
+        for _ in range(10):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0 if child() else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        print("one")
+    """)
+    assert out == "one\n"
+
+
+def test_a_forked_child_drops_engines_without_making_them(run_script):
+    out = run_script("""
+        import gc, os
+        import penstock
+        penstock.write("f", bytes(8))
+        engine = penstock.Engine(backend="posix")
+        engine.read("f", bytearray(8))
+        pid = os.fork()
+        if pid == 0:
+            before = len(os.listdir("/proc/self/fd"))
+            del engine
+            gc.collect()
+            same = len(os.listdir("/proc/self/fd")) == before and len(os.listdir("/proc/self/task")) == 1
+            os._exit(0 if same else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        print("nothing")
+    """)
+    assert out == "nothing\n"
 
 
 def _square(path):

@@ -5,6 +5,7 @@
 #include "base/raise.hpp"
 #include "engine/core.hpp"
 #include "engine/depth_limit.hpp"
+#include "engine/fork.hpp"
 #include "os/local_file_system.hpp"
 
 #include <penstock/engine.hpp>
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -23,8 +25,10 @@ using base::unwrap;
 struct Engine::Impl {
     EngineOptions options;
     std::shared_ptr<os::FileSystem> file_system;
-    std::mutex mutex;
-    std::shared_ptr<engine::Core> core;
+    /// Points to an owner that does not change and that lives as long as this, so that any thread
+    /// may copy it. Another core is another owner.
+    std::atomic<const std::shared_ptr<engine::Core>*> core{nullptr};
+    std::atomic<bool> closed{false};
 
     std::shared_ptr<engine::Core> make_core() const {
         return unwrap(engine::Core::make(unwrap(api::core_options(options)),
@@ -34,15 +38,29 @@ struct Engine::Impl {
                                           .make_mover = {}}));
     }
 
-    // In the child of a fork the inherited core is dead, and so may be whoever held the mutex: the
-    // core is looked at first, and the child starts with one thread.
+    /// Nothing in the child of a fork, until get().
+    std::shared_ptr<engine::Core> alive() const {
+        const auto* const now = core.load(std::memory_order_acquire);
+        return (*now)->dead() ? nullptr : *now;
+    }
+
+    // In the child of a fork the inherited core is dead: the first thread that comes makes another
+    // one, and the rest wait for it. The dead one is never destroyed, nor is its owner: its threads
+    // are the parent's, and another thread may be looking at it.
     std::shared_ptr<engine::Core> get() {
-        if (core->dead()) {
-            new (&mutex) std::mutex;
-            // Never destroyed: its threads are the parent's.
-            new std::shared_ptr<engine::Core>(std::exchange(core, make_core()));
+        if (auto now = alive()) {
+            return now;
         }
-        return core;
+        const std::lock_guard lock(engine::renewal_mutex());
+        if (auto now = alive()) {
+            return now;
+        }
+        auto made = std::make_unique<const std::shared_ptr<engine::Core>>(make_core());
+        if (closed.load()) {
+            (*made)->refuse();
+        }
+        core.store(made.get(), std::memory_order_release);
+        return *made.release();
     }
 };
 
@@ -57,16 +75,20 @@ Engine::Engine(const EngineOptions& options, const FileSystem& file_system)
     }
     impl_->options = options;
     impl_->file_system = file_system.handle();
-    impl_->core = impl_->make_core();
+    impl_->core = new std::shared_ptr<engine::Core>(impl_->make_core());
 }
 
 Engine::~Engine() {
-    if (impl_->core->dead()) {
-        new std::shared_ptr<engine::Core>(std::move(impl_->core));
-        return;
+    const auto* const owner = impl_->core.load();
+    if ((*owner)->dead()) {
+        return;  // never destroyed, see get()
     }
-    while (!impl_->core->wait_idle(base::kForever)) {
+    // Here, and not in ~Core: a handle that is just cancelling may have the last share of it.
+    (*owner)->refuse();
+    const std::uint64_t all = (*owner)->started();
+    while (!(*owner)->wait_for_first(all, base::kForever)) {
     }
+    delete owner;
 }
 
 DepthLimit::DepthLimit(std::uint32_t requests) {
@@ -134,6 +156,7 @@ engine::TransferSpec specify(TransferRequest&& request, bool caller_waits) {
     spec.priority = request.options.priority;
     spec.block_bytes = request.options.block_bytes;
     spec.depth_limit = request.options.depth_limit.handle();
+    spec.group = request.options.group;
     spec.caller_waits = caller_waits;
     return spec;
 }
@@ -212,18 +235,30 @@ Transfer Engine::write_async(const std::string& path, std::span<const std::byte>
     return submit(one(true, path, data.data(), data.size(), offset, options));
 }
 
+std::uint64_t Engine::submitted() const {
+    const auto core = impl_->alive();
+    return core ? core->started() : 0;
+}
+
 bool Engine::drain(std::chrono::nanoseconds timeout) {
-    const auto core = impl_->get();
+    return drain_first(submitted(), timeout);
+}
+
+bool Engine::drain_first(std::uint64_t transfers, std::chrono::nanoseconds timeout) {
+    const auto core = impl_->alive();
+    if (!core) {
+        return true;
+    }
     const base::SteadyClock clock;
     const base::Nanos start = clock.now();
-    while (core->running() != 0) {
-        const base::Nanos left = timeout == std::chrono::nanoseconds::max()
-                                     ? base::kForever
-                                     : timeout.count() - (clock.now() - start);
+    base::Nanos left = std::max<base::Nanos>(timeout.count(), 0);
+    while (!core->wait_for_first(transfers, std::min<base::Nanos>(left, 200'000'000))) {
+        if (timeout != std::chrono::nanoseconds::max()) {
+            left = timeout.count() - (clock.now() - start);
+        }
         if (left <= 0) {
             return false;
         }
-        static_cast<void>(core->wait_idle(std::min<base::Nanos>(left, 200'000'000)));
     }
     if (auto error = core->take_unobserved()) {
         try {
@@ -234,6 +269,23 @@ bool Engine::drain(std::chrono::nanoseconds timeout) {
         }
     }
     return true;
+}
+
+bool Engine::close(std::chrono::nanoseconds timeout) {
+    impl_->closed.store(true);
+    if (const auto core = impl_->alive()) {
+        core->refuse();
+    }
+    return drain(timeout);
+}
+
+bool Engine::closed() const noexcept {
+    return impl_->closed.load();
+}
+
+std::uint32_t Engine::running() const noexcept {
+    const auto* const core = impl_->core.load(std::memory_order_acquire);
+    return (*core)->dead() ? 0 : (*core)->running();
 }
 
 EngineStats Engine::stats() const {

@@ -30,6 +30,7 @@ struct TransferSpec {
     Priority priority = Priority::kNormal;
     std::uint32_t block_bytes = 0;            ///< of a request at most; 0: the engine's
     std::shared_ptr<DepthLimit> depth_limit;  ///< shared with other transfers, or none
+    const void* group = nullptr;              ///< transfers with the same are one flow
     bool caller_waits = false;                ///< a blocking call: the caller's thread may be used
 };
 

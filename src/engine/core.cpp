@@ -52,7 +52,9 @@ Core::~Core() {
     if (dead()) {
         return;
     }
-    while (!wait_idle(base::kForever)) {
+    refuse();
+    const std::uint64_t all = started();
+    while (!wait_for_first(all, base::kForever)) {
     }
     if (options_.domain.threads) {
         unregister_for_fork(*this);
@@ -103,8 +105,13 @@ base::Result<Transfer*> Core::start(TransferSpec spec) {
     const bool caller_waits = spec.caller_waits;
     TransferPtr transfer = make_transfer(std::move(spec));
     PENSTOCK_CHECK(admit(transfer->op));
+    if (!add_live(*transfer)) {
+        in_flight_.fetch_sub(1);
+        return base::fail(base::error(ErrorCode::kClosed,
+                                      transfer->op == Op::kRead ? "read" : "write",
+                                      "the engine is closed and begins nothing new; make another"));
+    }
     transfer->acquire();  // one reference is the caller's, one is ours until finish()
-    add_live(*transfer);
     begin(*transfer, caller_waits);
     return transfer.release();
 }
@@ -117,6 +124,7 @@ Core::TransferPtr Core::make_transfer(TransferSpec&& spec) {
     transfer->sync = spec.sync;
     transfer->block_bytes = spec.block_bytes;
     transfer->depth_limit = std::move(spec.depth_limit);
+    transfer->group = spec.group;
     transfer->set_priority(spec.priority);
     make_windows(*transfer);
     return transfer;
@@ -171,14 +179,19 @@ void Core::poke(Transfer& transfer) {
     }
 }
 
-void Core::add_live(Transfer& transfer) noexcept {
-    running_.fetch_add(1);
+// False when the engine is closed. Whoever has seen the number of those that were started after
+// refuse() has seen all.
+bool Core::add_live(Transfer& transfer) noexcept {
     const std::lock_guard lock(live_mutex_);
-    transfer.live_next = live_;
-    if (live_ != nullptr) {
-        live_->live_previous = &transfer;
+    if (refusing_) {
+        return false;
     }
-    live_ = &transfer;
+    transfer.number = ++started_;
+    running_.store(running() + 1, std::memory_order_relaxed);
+    transfer.live_next = newest_;
+    (newest_ == nullptr ? oldest_ : newest_->live_previous) = &transfer;
+    newest_ = &transfer;
+    return true;
 }
 
 // Before its waiters know: whoever has waited may start the next, also at the limit.
@@ -187,17 +200,15 @@ void Core::finishing(Transfer& /*transfer*/) noexcept {
 }
 
 void Core::finished(Transfer& transfer) noexcept {
-    {
-        const std::lock_guard lock(live_mutex_);
-        Transfer*& before =
-            transfer.live_previous == nullptr ? live_ : transfer.live_previous->live_next;
-        before = transfer.live_next;
-        if (transfer.live_next != nullptr) {
-            transfer.live_next->live_previous = transfer.live_previous;
-        }
-    }
-    if (running_.fetch_sub(1) == 1 && idle_waiters_.load() != 0) {
-        base::futex_wake_all(running_);
+    const std::lock_guard lock(live_mutex_);
+    Transfer* const newer = transfer.live_previous;
+    Transfer* const older = transfer.live_next;
+    (newer == nullptr ? newest_ : newer->live_next) = older;
+    (older == nullptr ? oldest_ : older->live_previous) = newer;
+    running_.store(running() - 1, std::memory_order_relaxed);
+    if (older == nullptr && drainers_ != 0) {
+        oldest_went_.fetch_add(1);
+        base::futex_wake_all(oldest_went_);
     }
 }
 
@@ -213,14 +224,28 @@ std::optional<base::Error> Core::take_unobserved() {
     return std::exchange(unobserved_, std::nullopt);
 }
 
-bool Core::wait_idle(base::Nanos timeout) {
-    idle_waiters_.fetch_add(1);
-    const std::uint32_t seen = running_.load();
-    if (seen != 0) {
-        base::futex_wait(running_, seen, timeout);
+std::uint64_t Core::started() {
+    const std::lock_guard lock(live_mutex_);
+    return started_;
+}
+
+void Core::refuse() {
+    const std::lock_guard lock(live_mutex_);
+    refusing_ = true;
+}
+
+bool Core::wait_for_first(std::uint64_t count, base::Nanos timeout) {
+    std::unique_lock lock(live_mutex_);
+    const auto over = [&] { return oldest_ == nullptr || oldest_->number > count; };
+    if (!over()) {
+        ++drainers_;
+        const std::uint32_t seen = oldest_went_.load();
+        lock.unlock();
+        base::futex_wait(oldest_went_, seen, timeout);
+        lock.lock();
+        --drainers_;
     }
-    idle_waiters_.fetch_sub(1);
-    return running_.load() == 0;
+    return over();
 }
 
 // First everything is brought to rest, then the locks are taken: what comes to rest may need them.
@@ -253,7 +278,7 @@ void Core::after_fork_in_parent() {
 }
 
 void Core::after_fork_in_child() {
-    for (Transfer* transfer = live_; transfer != nullptr; transfer = transfer->live_next) {
+    for (Transfer* transfer = newest_; transfer != nullptr; transfer = transfer->live_next) {
         transfer->end_after_fork();
     }
     for (const auto& [device, domain] : domains_) {

@@ -58,8 +58,13 @@ public:
     /// No more requests of it; it finishes when what is at the device has come back.
     void cancel(Transfer& transfer);
     void set_priority(Transfer& transfer, Priority priority);
-    /// Until no transfer runs, or the time is over (false).
-    [[nodiscard]] bool wait_idle(base::Nanos timeout);
+    /// How many transfers were started so far.
+    [[nodiscard]] std::uint64_t started();
+    /// Until the first `count` of them have finished, or the time is over (false). May return
+    /// false early. What is started meanwhile does not matter.
+    [[nodiscard]] bool wait_for_first(std::uint64_t count, base::Nanos timeout);
+    /// From here on start() fails with kClosed.
+    void refuse();
     /// The first error of a transfer that was dropped before anybody looked, once.
     [[nodiscard]] std::optional<base::Error> take_unobserved();
 
@@ -74,7 +79,7 @@ public:
     }
     /// Transfers that are the engine's still: those in flight, and those that are just being let
     /// go.
-    [[nodiscard]] std::uint32_t running() const { return running_.load(); }
+    [[nodiscard]] std::uint32_t running() const { return running_.load(std::memory_order_relaxed); }
     /// Transfers that have not finished.
     [[nodiscard]] std::uint32_t in_flight() const { return in_flight_.load(); }
 
@@ -113,7 +118,7 @@ private:
 
     [[nodiscard]] TransferPtr make_transfer(TransferSpec&& spec);
     base::Result<void> admit(Op op);
-    void add_live(Transfer& transfer) noexcept;
+    bool add_live(Transfer& transfer) noexcept;
 
     // The life of a window: see windows.cpp. What throws nothing there is noexcept.
     void make_windows(Transfer& transfer);
@@ -146,13 +151,15 @@ private:
     std::string backend_name_;
     std::string backend_detail_;
 
-    // Before the threads, which look at them to the last moment: whoever finishes the last transfer
-    // still asks for waiters when the destructor has seen that none runs.
-    std::atomic<std::uint32_t> running_{0};
-    std::atomic<std::uint32_t> idle_waiters_{0};
     std::atomic<std::uint32_t> in_flight_{0};
-    std::mutex live_mutex_;
-    Transfer* live_ = nullptr;
+    std::mutex live_mutex_;  ///< of what follows; before the threads, which use it to the last
+    Transfer* newest_ = nullptr;
+    Transfer* oldest_ = nullptr;
+    std::atomic<std::uint32_t> running_{0};  ///< written under the lock
+    std::uint64_t started_ = 0;
+    bool refusing_ = false;
+    std::uint32_t drainers_ = 0;
+    std::atomic<std::uint32_t> oldest_went_{0};  ///< changes when the oldest does: drainers sleep
     std::optional<base::Error> unobserved_;
     std::atomic<bool> dead_{false};
 

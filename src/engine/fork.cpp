@@ -16,6 +16,7 @@ namespace {
 
 // The engines of this process. Never destroyed: a fork may come while statics are torn down.
 struct Registry {
+    std::mutex renewal;  ///< taken before the other
     std::mutex mutex;
     std::vector<Core*> cores;
 };
@@ -26,6 +27,7 @@ Registry& registry() {
 }
 
 void before_fork() {
+    registry().renewal.lock();
     registry().mutex.lock();
     for (Core* core : registry().cores) {
         core->before_fork();
@@ -39,6 +41,7 @@ void after_fork_in_parent() {
         core->after_fork_in_parent();
     }
     registry().mutex.unlock();
+    registry().renewal.unlock();
 }
 
 void after_fork_in_child() {
@@ -48,6 +51,7 @@ void after_fork_in_child() {
     }
     registry().cores.clear();
     registry().mutex.unlock();
+    registry().renewal.unlock();
 }
 
 }  // namespace
@@ -58,6 +62,10 @@ void register_for_fork(Core& core) {
     static_cast<void>(installed);
     const std::lock_guard lock(registry().mutex);
     registry().cores.push_back(&core);
+}
+
+std::mutex& renewal_mutex() {
+    return registry().renewal;
 }
 
 void unregister_for_fork(Core& core) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // fork() with engines at work. Before it, each engine stops drawing and waits for what is at the
 // device (bounded by depth, not by what is queued); then the parent goes on, and in the child the
-// inherited transfers end as cancelled and the engine is dead, to be made anew at first use. So no
+// inherited transfers end as cancelled and the engine is dead, to be made from scratch at first use. So no
 // device writes into memory that the fork is just about to share.
 #pragma once
+
+#include <mutex>
 
 namespace penstock::engine {
 
@@ -11,5 +13,8 @@ class Core;
 
 void register_for_fork(Core& core);
 void unregister_for_fork(Core& core);
+
+/// Held by whoever makes an engine from scratch that a fork has left dead; a child finds it free.
+[[nodiscard]] std::mutex& renewal_mutex();
 
 }  // namespace penstock::engine

@@ -42,6 +42,16 @@ class Transfer;
 struct Seat;
 struct Window;
 
+/// Parts that wait in their order, and take turns with other flows. See flows.hpp.
+struct Flow {
+    base::Link<Flow> link;  ///< in the order of turns
+    Flow* next_in_bucket = nullptr;
+    const void* key = nullptr;  ///< what its parts have in common; nullptr: there is only one
+    Part* first = nullptr;
+    Part* last = nullptr;  ///< where there is a first
+    std::int64_t credit_bytes = 0;
+};
+
 /// What one channel does of a transfer. All but the link is the channel's own.
 class Part {
 public:
@@ -50,6 +60,7 @@ public:
     Window* window = nullptr;
     Channel* channel = nullptr;
     Seat* seat = nullptr;  ///< its share of the transfer's depth limit, if it has one
+    Flow flow;             ///< for whichever flow lives here
     Plan plan;
     std::uint32_t block_bytes = 0;  ///< of a request at most; 0: as the channel has it
     std::uint32_t in_flight = 0;
@@ -108,6 +119,7 @@ public:
     std::uint64_t total_bytes = 0;
     std::uint32_t block_bytes = 0;            ///< as asked for; Part has it in whole blocks
     std::shared_ptr<DepthLimit> depth_limit;  ///< or none
+    const void* group = nullptr;              ///< an address that the transfers of one flow share
 
     // ---- any thread
     [[nodiscard]] Priority priority() const { return priority_.load(std::memory_order_relaxed); }
@@ -171,8 +183,9 @@ public:
     static constexpr std::uint32_t kThrough = UINT32_MAX - 3;  ///< closed
     bool in_order = true;  ///< no extent is of an earlier file than one before it
     DirectIo direct = DirectIo::kAuto;
-    Transfer* live_next = nullptr;  ///< the engine's list of what runs
+    Transfer* live_next = nullptr;  ///< the engine's list of what runs: the next older one
     Transfer* live_previous = nullptr;
+    std::uint64_t number = 0;  ///< of those that the engine has started, from 1 on
     bool sync = false;  ///< make it durable before it finishes
 
 private:

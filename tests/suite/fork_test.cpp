@@ -6,9 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <string>
 #include <thread>
 
 namespace penstock::suite {
@@ -166,6 +170,82 @@ TEST_P(Fork, ChildDropsWhatFailedBefore) {
     EXPECT_EQ(status, 0);
     failed.clear();
     EXPECT_TRUE(error_of([&] { return engine_->drain(); }));
+}
+
+// Threads that are called so, in this process.
+int count_threads(const std::string& name) {
+    int count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+        std::ifstream comm(entry.path() / "comm");
+        std::string called;
+        comm >> called;
+        count += called == name ? 1 : 0;
+    }
+    return count;
+}
+
+// A thread that was just made is called as the one that made it for a moment.
+bool come_down_to(int expected, const std::string& name) {
+    for (int tries = 0; tries < 200 && count_threads(name) != expected; ++tries) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return count_threads(name) == expected;
+}
+
+// Whichever thread of the child comes first, there is one engine, and drain() knows of everything.
+TEST_P(Fork, ThreadsOfTheChildGetOneEngine) {
+    constexpr std::size_t kThreads = 8;
+    const auto work = [&] {
+        ::alarm(60);
+        std::atomic<std::size_t> ready{0};
+        std::vector<Transfer> transfers(kThreads);
+        std::vector<std::thread> threads;
+        for (std::size_t i = 0; i < kThreads; ++i) {
+            threads.emplace_back([&, i] {
+                ready.fetch_add(1);
+                while (ready.load() < kThreads) {
+                }
+                transfers[i] = engine_->write_async(path_ + std::to_string(i), data_);
+            });
+        }
+        for (std::thread& thread : threads) {
+            thread.join();
+        }
+        engine_->drain();
+        const bool all = std::all_of(transfers.begin(), transfers.end(),
+                                     [](const Transfer& t) { return t.done(); });
+        return all && come_down_to(1, "penstock-io") ? 0 : 1;
+    };
+    for (int round = 0; round < 4; ++round) {
+        const pid_t pid = ::fork();
+        if (pid == 0) {
+            ::_exit(work());
+        }
+        int status = 0;
+        ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+        ASSERT_EQ(status, 0) << round;
+    }
+    for (std::size_t i = 0; i < kThreads; ++i) {
+        std::filesystem::remove(path_ + std::to_string(i));
+    }
+}
+
+// Nobody makes an engine from scratch just to ask what it does, or to close it.
+TEST_P(Fork, AskingInTheChildMakesNothing) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+        ::alarm(60);
+        const bool nothing = engine_->running() == 0 && engine_->submitted() == 0 &&
+                             engine_->drain() && engine_->close() &&
+                             count_threads("penstock-io") == 0;
+        const auto error = error_of([&] { return engine_->read(file_, data_); });
+        engine_.reset();
+        ::_exit(nothing && error && error->reason() == ErrorCode::kClosed ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+    EXPECT_EQ(status, 0);
+    EXPECT_EQ(engine_->read(file_, data_), data_.size());  // it is the child's that was closed
 }
 
 // The handle outlives the engine in the child.

@@ -149,8 +149,7 @@ public:
     FakeEngine(const FakeEngine&) = delete;
     FakeEngine& operator=(const FakeEngine&) = delete;
     ~FakeEngine() override {
-        while (!core_->wait_idle(base::kForever)) {
-        }
+        static_cast<void>(drain_all(std::chrono::nanoseconds::max()));
     }
     [[nodiscard]] FileSystem files() const override { return FileSystem(file_system_); }
     [[nodiscard]] TransferPtr submit(TransferRequest request) override {
@@ -160,12 +159,8 @@ public:
         return start(std::move(request), true);
     }
     bool drain(std::chrono::nanoseconds timeout) override {
-        const auto begin = std::chrono::steady_clock::now();
-        while (core_->running() != 0) {
-            if (std::chrono::steady_clock::now() - begin > timeout) {
-                return false;
-            }
-            static_cast<void>(core_->wait_idle(1'000'000));
+        if (!drain_all(timeout)) {
+            return false;
         }
         if (const auto error = core_->take_unobserved()) {
             base::raise(*error);
@@ -179,6 +174,16 @@ public:
     [[nodiscard]] engine::FakeDisk& disk(std::size_t index) override { return *disks_.at(index); }
 
 private:
+    bool drain_all(std::chrono::nanoseconds timeout) {
+        const auto begin = std::chrono::steady_clock::now();
+        const std::uint64_t all = core_->started();
+        while (!core_->wait_for_first(all, 1'000'000)) {
+            if (std::chrono::steady_clock::now() - begin > timeout) {
+                return false;
+            }
+        }
+        return true;
+    }
     TransferPtr start(TransferRequest&& request, bool caller_waits) {
         engine::TransferSpec spec;
         spec.op = request.write ? engine::Op::kWrite : engine::Op::kRead;
@@ -197,6 +202,7 @@ private:
         spec.allow_short = request.options.allow_short;
         spec.sync = request.options.sync;
         spec.priority = request.options.priority;
+        spec.group = request.options.group;
         spec.caller_waits = caller_waits;
         return std::make_unique<FakeTransfer>(core_, base::unwrap(core_->start(std::move(spec))));
     }
