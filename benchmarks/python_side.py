@@ -86,6 +86,64 @@ def latency(arguments):
     return {"p50_us": times[len(times) // 2] / 1000, "operations": count, "version": penstock.__version__}
 
 
+_EXIT = """
+import os, sys, threading, time
+path, api, drain_to_zero = sys.argv[1], sys.argv[2], sys.argv[3] == "1"
+if api == "penstock":
+    import penstock
+    file, engine = penstock.File(path, "r"), penstock.Engine()
+if drain_to_zero:
+    import atexit
+    def until_nothing_runs():
+        while engine.stats().running:
+            time.sleep(0)
+    atexit.register(until_nothing_runs)  # before penstock refuses anybody
+
+def prefetch():
+    memory = [bytearray(1 << 20) for _ in range(16)]
+    if api == "preadv":
+        fd = os.open(path, os.O_RDONLY)
+        for i in range(1 << 40):
+            os.preadv(fd, memory[i % 16 : i % 16 + 1], i % 1024 << 20)
+    running = []
+    try:
+        for i in range(1 << 40):
+            if len(running) == 16:
+                running.pop(0).wait()
+            running.append(engine.read_async(file, memory[i % 16], i % 1024 << 20))
+    except RuntimeError:
+        pass
+
+for _ in range(4):
+    threading.Thread(target=prefetch, daemon=True).start()
+time.sleep(0.5)
+print(flush=True)
+"""
+_EXIT_CUT_S = 30
+
+
+def end_of_the_interpreter(arguments):
+    """Seconds from the last line of a program to the end of its process, with 4 daemon threads that go on reading.
+
+    Handicap `drain_to_zero`: the end waits for a moment at which nothing runs. It is cut after 30 s.
+    """
+    import subprocess
+
+    api = arguments.get("api", "penstock")
+    penstock = need("penstock")
+    handicap = arguments.get("handicap") == "drain_to_zero"
+    words = [sys.executable, "-c", _EXIT, arguments["path"], api, str(int(handicap))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        start = time.perf_counter()
+        try:
+            child.wait(_EXIT_CUT_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+        seconds = time.perf_counter() - start
+    return {"seconds": seconds, "version": penstock.__version__}
+
+
 def torch_tensor(arguments):
     """One tensor as torch allocates it, read or written whole. Handicap `delay_1ms`: in blocks, a pause after each."""
     penstock, torch = need("penstock"), need("torch")
@@ -133,7 +191,14 @@ def tune(arguments):
     return {"value": seconds, "seconds": seconds, "version": penstock.__version__}
 
 
-_JOBS = {"import": import_module, "first_read": first_read, "latency": latency, "torch": torch_tensor, "tune": tune}
+_JOBS = {
+    "import": import_module,
+    "first_read": first_read,
+    "latency": latency,
+    "exit": end_of_the_interpreter,
+    "torch": torch_tensor,
+    "tune": tune,
+}
 
 
 def main():

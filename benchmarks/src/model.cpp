@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 
 namespace penstock::benchmarks {
@@ -214,6 +215,85 @@ void classes(const Arguments& arguments, Figures& figures) {
     figures.set("busy_ns", busy_ns);
 }
 
+// What the handicap `first_in_first_out` makes one flow of.
+const int kOneFlow = 0;
+
+Transfer* start_in_flow(Simulation& simulation, const Arguments& arguments, const Files& files,
+                        const Extent& extent) {
+    TransferSpec spec = spec_of(Op::kRead, files, {extent});
+    spec.group = arguments.handicap("first_in_first_out") ? &kOneFlow : nullptr;
+    return value_of(simulation.core().start(std::move(spec)));
+}
+
+/// Cancels what still runs of it, and lets go.
+void drop(Simulation& simulation, Transfer* transfer) {
+    simulation.core().cancel(*transfer);
+    (void)simulation.run(*transfer);
+    transfer->mark_observed();
+    transfer->abandon();
+    transfer->release();
+}
+
+/// Time of a read of 4 KiB, with a read of `before_bytes` under way before it.
+double small_read_ns(const Arguments& arguments, std::uint64_t before_bytes) {
+    Simulation simulation(simulation_options(arguments));
+    const Files files = make_files(simulation, 1, before_bytes + kBlock);
+    const Addresses memory(before_bytes + kBlock);
+    Transfer* before =
+        start_in_flow(simulation, arguments, files, {0, before_bytes, memory.at(), 0});
+    // The disk is as full as it gets.
+    const auto full = simulation.now() + (before_bytes > kGiB ? 50'000'000 : 0);
+    if (!simulation.step() || !simulation.run_until([&] { return simulation.now() >= full; })) {
+        throw std::runtime_error("the read before it hangs");
+    }
+    const auto start = simulation.now();
+    Transfer* small = start_in_flow(simulation, arguments, files,
+                                    {before_bytes, kBlock, memory.at(before_bytes), 0});
+    if (!simulation.run(*small)) {
+        throw std::runtime_error("the small read hangs");
+    }
+    const auto taken = static_cast<double>(simulation.now() - start);
+    drop(simulation, small);
+    drop(simulation, before);
+    return taken;
+}
+
+void small_behind_big(const Arguments& arguments, Figures& figures) {
+    const std::uint64_t at_device = penstock::EngineOptions().in_flight_bytes;
+    const double alone_ns = small_read_ns(arguments, at_device);
+    const double busy_ns = small_read_ns(arguments, 100'000'000'000);
+    figures.set("value", busy_ns / alone_ns);
+    figures.set("alone_ns", alone_ns);
+    figures.set("busy_ns", busy_ns);
+}
+
+/// Two reads of equal size of one class, each of a File of its own: what the one that ends later
+/// has when the other ends, as a part of what that has.
+void share(const Arguments& arguments, Figures& figures) {
+    constexpr std::uint64_t kBytes = 10 * kGiB;
+    Simulation simulation(simulation_options(arguments));
+    const Files first_file = make_files(simulation, 1, 2 * kBytes);
+    const Files second_file = {
+        value_of(simulation.file_system().open("/data", {.access = penstock::Access::kRead}))};
+    const Addresses memory(2 * kBytes);
+    std::array<std::uint64_t, 2> moved{};
+    simulation.disk().set_faults([&moved](const penstock::engine::DiskAccess& access) {
+        moved.at(access.offset / kBytes) += access.bytes;
+        return penstock::engine::Fault{};
+    });
+    Transfer* first = start_in_flow(simulation, arguments, first_file, {0, kBytes, memory.at(), 0});
+    Transfer* second =
+        start_in_flow(simulation, arguments, second_file, {kBytes, kBytes, memory.at(kBytes), 0});
+    if (!simulation.run_until([&] { return first->finished() || second->finished(); })) {
+        throw std::runtime_error("the reads hang");
+    }
+    figures.set("value", static_cast<double>(std::min(moved[0], moved[1])) /
+                             static_cast<double>(std::max(moved[0], moved[1])));
+    figures.set("bytes", moved[0] + moved[1]);
+    drop(simulation, first);
+    drop(simulation, second);
+}
+
 /// Bytes copied a byte read, into memory as torch gives it (aligned to 64 bytes).
 void copies(const Arguments& arguments, Figures& figures) {
     constexpr std::uint64_t kBytes = 64 * kMiB;
@@ -247,6 +327,8 @@ int main(int count, char** words) {
                                           {"random", random_reads},
                                           {"devices", devices},
                                           {"classes", classes},
+                                          {"small_behind_big", small_behind_big},
+                                          {"share", share},
                                           {"copies", copies},
                                           {"checkpoint", penstock::benchmarks::checkpoint_save},
                                           {"instructions", penstock::benchmarks::instructions}},

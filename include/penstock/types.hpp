@@ -15,8 +15,11 @@ enum class Access : std::uint8_t { kRead, kWrite, kReadWrite };
 /// `kOff`: always through the page cache.
 enum class DirectIo : std::uint8_t { kAuto, kRequired, kOff };
 
-/// Classes of transfers on one device. First in, first out inside a class; a lower class gets at
-/// least 1/16 of the bytes while a higher one has work.
+/// Classes of transfers on one device; a lower class gets at least 1/16 of the bytes while a higher
+/// one has work. Inside a class **flows** take turns, a block each, and so share its bytes equally.
+/// A flow is what one group of transfers (TransferOptions::group), one File or one call by path asks
+/// for, first in, first out; all transfers of at most a block (EngineOptions::block_bytes) are one
+/// flow, whose turn is the next one: a small read behind a long one waits for what is at the device.
 enum class Priority : std::uint8_t { kUrgent = 0, kNormal = 1, kBackground = 2 };
 inline constexpr std::size_t kPriorityCount = 3;
 

@@ -50,6 +50,7 @@ Channel::Channel(const ChannelOptions& options, std::unique_ptr<Backend> backend
       mover_(make_mover([this] { wake(); })),
       blocking_(blocking),
       slots_(options.slots),
+      classes_(options.block_bytes, options.background_block_bytes),
       requests_(options.depth) {
     for (ChannelRequest& request : requests_) {
         request.channel = this;
@@ -147,7 +148,9 @@ bool Channel::take_inbox() {
 }
 
 void Channel::look_again_at_parts() {
-    base::Fifo<Part> parts = classes_.take_all();
+    base::Fifo<Part> parts = classes_.take_unless([](const Part& part) {
+        return !part.transfer->stopped() && part.queue == part.transfer->priority();
+    });
     while (Seat* seat = seats_.pop_front()) {
         parts.take(seat->parked);
     }
@@ -239,7 +242,7 @@ bool Channel::draw() {
     bool any = false;
     while (!free_.empty() && !paused_.load(std::memory_order_relaxed)) {
         const bool background_too = background_out_bytes_ < options_.background_bytes;
-        Part* part = classes_.pick(background_too, options_.block_bytes);
+        Part* part = classes_.pick(background_too);
         if (part == nullptr) {
             break;
         }
@@ -260,6 +263,10 @@ bool Channel::draw() {
             break;
         }
         any = true;
+        // At once: it would have to wait for its next turn to be found through.
+        if (part->plan.peek(block_bytes_of(*part)) == nullptr) {
+            retire(*part);
+        }
     }
     return any;
 }
@@ -542,6 +549,9 @@ void Channel::part_quiet(Part& part) {
         return;
     }
     linked_parts_.fetch_sub(1, std::memory_order_relaxed);
+    if (part.seat != nullptr) {
+        part.seat->users.fetch_sub(1, std::memory_order_release);
+    }
     part.transfer->part_done(part);
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which part a channel draws from next. Three classes, each first in first out. The highest class
-// that has work goes first, but for each 15 bytes that it takes, each lower class with work earns
-// one, and goes first itself when it has earned what it wants: so none falls below 1/16 of the
-// bytes.
+// Which part a channel draws from next. Three classes, in each of which flows take turns
+// (flows.hpp). The highest class that has work goes first, but for each 15 bytes that it takes,
+// each lower class with work earns one, and goes first itself when it has earned what it wants: so
+// none falls below 1/16 of the bytes.
 #pragma once
 
 #include "base/intrusive.hpp"
+#include "engine/flows.hpp"
 #include "engine/transfer.hpp"
 
 #include <array>
@@ -16,6 +17,12 @@ namespace penstock::engine {
 
 class Classes {
 public:
+    /// Of a request at most; `background_block_bytes`: of one of the background class.
+    Classes(std::uint64_t block_bytes, std::uint64_t background_block_bytes)
+        : block_bytes_(block_bytes),
+          queues_{Flows(block_bytes, block_bytes), Flows(block_bytes, block_bytes),
+                  Flows(block_bytes, background_block_bytes)} {}
+
     void push_back(Part& part, Priority priority) {
         part.queue = priority;
         queues_[index(priority)].push_back(part);
@@ -28,19 +35,18 @@ public:
         return queues_[0].empty() && queues_[1].empty() && queues_[2].empty();
     }
 
-    /// The part to draw from, or nullptr; background only when `background_too`. `block_bytes` is
-    /// what a lower class has to have earned.
-    [[nodiscard]] Part* pick(bool background_too, std::uint64_t block_bytes) const {
+    /// The part to draw from, or nullptr; background only when `background_too`.
+    [[nodiscard]] Part* pick(bool background_too) {
         const std::size_t classes = background_too ? kPriorityCount : kPriorityCount - 1;
         std::size_t highest = classes;
         for (std::size_t c = classes; c-- > 0;) {
             if (queues_[c].empty()) {
                 continue;
             }
-            if (earned_[c] >= block_bytes) {
-                return queues_[c].front();
-            }
             highest = c;
+            if (earned_[c] >= kShare * block_bytes_) {
+                break;
+            }
         }
         return highest == classes ? nullptr : queues_[highest].front();
     }
@@ -48,35 +54,37 @@ public:
     /// `bytes` of a part that pick() gave are on their way.
     void charge(const Part& part, std::uint64_t bytes) {
         const std::size_t taken = index(part.queue);
-        earned_[taken] -= bytes < earned_[taken] ? bytes : earned_[taken];
+        queues_[taken].charge(bytes);
+        earned_[taken] -= kShare * bytes < earned_[taken] ? kShare * bytes : earned_[taken];
         for (std::size_t c = taken + 1; c < kPriorityCount; ++c) {
-            if (queues_[c].empty()) {
-                earned_[c] = 0;
-            } else {
-                earned_[c] += bytes / 15;
-            }
+            earned_[c] = queues_[c].empty() ? 0 : earned_[c] + bytes;
         }
     }
 
     /// Takes the part that pick() gave out of its queue.
     void remove_front(const Part& part) { queues_[index(part.queue)].pop_front(); }
 
-    /// Empties all queues, in the order of class and age.
-    [[nodiscard]] base::Fifo<Part> take_all() {
-        base::Fifo<Part> all;
-        for (auto& queue : queues_) {
-            all.take(queue);
+    /// Takes out the parts that `keep` says no to, in the order of class and turn; the others keep
+    /// their places.
+    template <typename Keep>
+    [[nodiscard]] base::Fifo<Part> take_unless(const Keep& keep) {
+        base::Fifo<Part> out;
+        for (Flows& queue : queues_) {
+            queue.take_unless(keep, out);
         }
-        return all;
+        return out;
     }
 
 private:
+    static constexpr std::uint64_t kShare = 15;
+
     [[nodiscard]] static std::size_t index(Priority priority) {
         return static_cast<std::size_t>(priority);
     }
 
-    std::array<base::Fifo<Part>, kPriorityCount> queues_;
-    std::array<std::uint64_t, kPriorityCount> earned_{};
+    const std::uint64_t block_bytes_;
+    std::array<Flows, kPriorityCount> queues_;
+    std::array<std::uint64_t, kPriorityCount> earned_{};  ///< in bytes / kShare
 };
 
 }  // namespace penstock::engine

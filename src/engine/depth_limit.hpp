@@ -28,7 +28,7 @@ struct Seat {
     std::uint32_t most = 1;
     std::uint32_t out = 0;
     std::atomic<std::uint32_t> users{0};  ///< parts that are not done
-    base::Fifo<Part> parked;  ///< oldest first
+    base::Fifo<Part> parked;              ///< oldest first
 
     [[nodiscard]] bool full() const { return out >= most; }
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // fork() with engines at work. Before it, each engine stops drawing and waits for what is at the
 // device (bounded by depth, not by what is queued); then the parent goes on, and in the child the
-// inherited transfers end as cancelled and the engine is dead, to be made from scratch at first use. So no
-// device writes into memory that the fork is just about to share.
+// inherited transfers end as cancelled and the engine is dead, to be made from scratch at first
+// use. So no device writes into memory that the fork is just about to share.
 #pragma once
 
 #include <mutex>

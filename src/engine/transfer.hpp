@@ -46,7 +46,7 @@ struct Window;
 struct Flow {
     base::Link<Flow> link;  ///< in the order of turns
     Flow* next_in_bucket = nullptr;
-    const void* key = nullptr;  ///< what its parts have in common; nullptr: there is only one
+    const void* key = nullptr;  ///< what its parts have in common
     Part* first = nullptr;
     Part* last = nullptr;  ///< where there is a first
     std::int64_t credit_bytes = 0;
@@ -186,7 +186,7 @@ public:
     Transfer* live_next = nullptr;  ///< the engine's list of what runs: the next older one
     Transfer* live_previous = nullptr;
     std::uint64_t number = 0;  ///< of those that the engine has started, from 1 on
-    bool sync = false;  ///< make it durable before it finishes
+    bool sync = false;         ///< make it durable before it finishes
 
 private:
     static constexpr std::uint32_t kStopped = 1;

@@ -148,9 +148,7 @@ public:
     }
     FakeEngine(const FakeEngine&) = delete;
     FakeEngine& operator=(const FakeEngine&) = delete;
-    ~FakeEngine() override {
-        static_cast<void>(drain_all(std::chrono::nanoseconds::max()));
-    }
+    ~FakeEngine() override { static_cast<void>(drain_all(std::chrono::nanoseconds::max())); }
     [[nodiscard]] FileSystem files() const override { return FileSystem(file_system_); }
     [[nodiscard]] TransferPtr submit(TransferRequest request) override {
         return start(std::move(request), false);

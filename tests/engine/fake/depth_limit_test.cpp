@@ -154,6 +154,21 @@ TEST(DepthLimit, RequestsAreNoLongerThanTheTransfersBlock) {
     EXPECT_LE(disk.simulation->disk().operations() - before, 34U);
 }
 
+// A seat is its channel's while something uses it: a limit that outlives engines neither keeps the
+// seats of channels that are gone, nor takes a new channel at an old address for the old one.
+TEST(DepthLimit, OutlivesEngines) {
+    const auto limit = std::make_shared<DepthLimit>(8);
+    for (int i = 0; i < 40; ++i) {
+        const std::uint32_t channels = i % 2 == 0 ? 1 : 4;
+        Disk disk(channels);
+        disk.read(80, limit);
+        const base::Nanos took = disk.finish();  // ten requests one after the other
+        EXPECT_GE(took, 10 * kRequest) << i;
+        EXPECT_LE(took, 13 * kRequest) << i;
+    }
+    EXPECT_LE(limit->seats(), 4U);
+}
+
 // Limits, errors, cancels and changes of class at once: everything ends.
 TEST(DepthLimit, NothingHangs) {
     for (std::uint64_t seed = 1; seed <= 400; ++seed) {
