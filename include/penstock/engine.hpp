@@ -275,4 +275,12 @@ private:
     std::unique_ptr<Impl> impl_;
 };
 
+/// fork() itself waits for what the engines of the process have at their devices. Where that must
+/// not take long, because the thread holds a lock that others want, this does the waiting before:
+/// engines then rest until the fork of this thread, or end_fork() when there is none after all.
+/// Other threads may ask for transfers meanwhile, which wait, and may fork. Python does this at
+/// each os.fork(), without the GIL.
+PENSTOCK_API void prepare_fork();
+PENSTOCK_API void end_fork();
+
 }  // namespace penstock

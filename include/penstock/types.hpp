@@ -17,9 +17,9 @@ enum class DirectIo : std::uint8_t { kAuto, kRequired, kOff };
 
 /// Classes of transfers on one device; a lower class gets at least 1/16 of the bytes while a higher
 /// one has work. Inside a class **flows** take turns, a block each, and so share its bytes equally.
-/// A flow is what one group of transfers (TransferOptions::group), one File or one call by path asks
-/// for, first in, first out; all transfers of at most a block (EngineOptions::block_bytes) are one
-/// flow, whose turn is the next one: a small read behind a long one waits for what is at the device.
+/// A flow is what one group of transfers (TransferOptions::group), one File or one call by path
+/// asks for, first in, first out. All transfers of at most a block (EngineOptions::block_bytes) are
+/// one flow, whose turn is the next: a small read waits for what is at the device, not for a queue.
 enum class Priority : std::uint8_t { kUrgent = 0, kNormal = 1, kBackground = 2 };
 inline constexpr std::size_t kPriorityCount = 3;
 

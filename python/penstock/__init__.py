@@ -92,4 +92,6 @@ __all__ = [
 _atexit.register(_core.at_exit)
 _atexit.register(_core._async.at_exit)  # comes before it
 _atexit.register(_core.refuse_other_threads)  # comes first
-_os.register_at_fork(after_in_child=_core.after_fork_in_child)
+_os.register_at_fork(
+    before=_core.prepare_fork, after_in_parent=_core.end_fork, after_in_child=_core.after_fork_in_child
+)

@@ -322,6 +322,7 @@ void at_exit() {
 
 // Engines of the parent are made anew at first use; until then there is nothing to drain.
 void after_fork_in_child() {
+    engines().ends.reset();  // if it ends, that is the parent
     for (EngineObject* self : engines().live) {
         self->used = false;
     }
@@ -489,6 +490,15 @@ void bind_functions(nb::module_& m) {
         "environment then.");
     m.def("refuse_other_threads", refuse_other_threads);
     m.def("at_exit", at_exit);
+    // Without the GIL: other threads run while it waits for what is at the devices.
+    m.def("prepare_fork", [] {
+        const WithoutGil nogil;
+        prepare_fork();
+    });
+    m.def("end_fork", [] {
+        const WithoutGil nogil;
+        end_fork();
+    });
     m.def("after_fork_in_child", after_fork_in_child);
 }
 

@@ -407,6 +407,71 @@ def test_a_forked_child_drops_engines_without_making_them(run_script):
     assert out == "nothing\n"
 
 
+def test_fork_does_not_wait_for_an_open(run_script):
+    """A lease that another process holds on a file keeps an open waiting, as a server that does not answer does."""
+    out = run_script("""
+        import fcntl, os, signal, sys, time
+        import penstock
+        with open("leased", "wb") as file:
+            file.write(bytes(8192))
+        with open("free", "wb") as file:
+            file.write(bytes(8192))
+        to_child, from_parent = os.pipe()
+        to_parent, from_child = os.pipe()
+        holder = os.fork()
+        if holder == 0:
+            signal.alarm(60)
+            signal.signal(signal.SIGIO, signal.SIG_IGN)
+            fd = os.open("leased", os.O_RDONLY)
+            try:
+                fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+                os.write(from_child, b"y")
+            except OSError:
+                os.write(from_child, b"n")
+            os.read(to_child, 1)
+            os._exit(0)
+        if os.read(to_parent, 1) == b"n":
+            print("no leases here")
+            sys.exit()
+        transfer = penstock.write_async("leased", b"x" * 8192)
+        time.sleep(0.3)
+        assert not transfer.done
+        start = time.monotonic()
+        pid = os.fork()
+        if pid == 0:
+            penstock.read("free", bytearray(8192))
+            os._exit(0)
+        took = time.monotonic() - start
+        assert not transfer.done, "nothing was slow"
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        os.write(from_parent, b"x")
+        os.waitpid(holder, 0)
+        transfer.wait(60)
+        assert took < 2, took
+        print("at once")
+    """)
+    if out == "no leases here\n":
+        pytest.skip("this file system has no leases (F_SETLEASE)")
+    assert out == "at once\n"
+
+
+def test_nothing_is_drawn_between_the_hook_and_the_fork(tmp_path):
+    penstock.write(tmp_path / "f", bytes(1 << 20))
+    into = bytearray(1 << 20)
+    penstock._core.prepare_fork()
+    try:
+        transfer = penstock.read_async(tmp_path / "f", into)
+        with pytest.raises(TimeoutError):
+            transfer.wait(0.2)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert transfer.wait(60) == 1 << 20
+    finally:
+        penstock._core.end_fork()
+
+
 def _square(path):
     into = bytearray(8)
     penstock.read(path, into)

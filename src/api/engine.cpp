@@ -296,4 +296,12 @@ EngineDescription Engine::describe() const {
     return api::description(*impl_->get(), impl_->options);
 }
 
+void prepare_fork() {
+    engine::prepare_fork();
+}
+
+void end_fork() {
+    engine::end_fork();
+}
+
 }  // namespace penstock

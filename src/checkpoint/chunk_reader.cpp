@@ -139,6 +139,7 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
 
 TransferRequest ChunkReader::request_of(Batch& batch) {
     TransferRequest request;
+    request.options.group = this;  // of whatever shard: batches come in their order
     std::uint64_t ours = 0;
     for (const SlicePiece& piece : batch.pieces) {
         // At the same place of a page as in the file: some devices take it without a copy.

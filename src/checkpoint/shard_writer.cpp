@@ -125,9 +125,11 @@ bool ShardWriter::feed(Lane& lane) {
         }
         Open& open = *lane.file;
         const format::FileRange range = open.ranges[open.next];
+        TransferRequest request = range_request(*open.shard, open.file, range);
+        request.options.group = this;  // of whatever shard: ranges come in their order
         // Its place comes first: what has begun is waited for.
         lane.running.push_back({Transfer(), lane.file, range.end - range.begin});
-        auto sent = submit_if_room(engine_, range_request(*open.shard, open.file, range));
+        auto sent = submit_if_room(engine_, std::move(request));
         if (!sent) {
             lane.running.pop_back();
             return true;

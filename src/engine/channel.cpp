@@ -107,7 +107,7 @@ bool Channel::turn(bool may_sleep) noexcept {
     bool moved_on = take_inbox();
     moved_on |= reap();
     moved_on |= draw();
-    if (paused_.load() && out_ == 0 && quiet_.exchange(1) == 0) {
+    if (paused_.load() && out_ == at_executor_ && quiet_.exchange(1) == 0) {
         base::futex_wake_all(quiet_);
     }
     sleep_or_enter(may_sleep && !mover_->ready());
@@ -227,6 +227,7 @@ bool Channel::reap() {
     base::Fifo<Request> returned = returned_.take_all();
     while (Request* request = returned.pop_front()) {
         any = true;
+        --at_executor_;
         counters_.latency.add(clock_.now() - request->submitted);
         came_back(of(*request));
     }
@@ -373,6 +374,7 @@ void Channel::push(ChannelRequest& request) {
         channel.returned_.put(self);
         channel.wake();
     };
+    ++at_executor_;
     blocking_.post(request);
 }
 

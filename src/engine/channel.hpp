@@ -69,7 +69,8 @@ public:
     void link(Part& part) noexcept;
     /// A transfer was stopped or changed its class: look at all parts again.
     void poke();
-    /// Draw nothing more until resume(); device_quiet() then says when nothing is out.
+    /// Draw nothing more until resume(); device_quiet() then says when nothing is at the device or
+    /// moved. What the executor has is its own to say.
     void pause();
     void resume();
     [[nodiscard]] bool device_quiet() const { return quiet_.load(std::memory_order_acquire) != 0; }
@@ -128,6 +129,7 @@ private:
     base::Fifo<Request> free_;
     std::uint32_t out_ = 0;  ///< requests that are not free
     std::uint32_t at_backend_ = 0;
+    std::uint32_t at_executor_ = 0;
     std::uint64_t out_bytes_ = 0;
     std::uint64_t background_out_bytes_ = 0;
     std::uint32_t batch_ = 1;  ///< completions worth waiting for at once, learnt from the device

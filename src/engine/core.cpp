@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 namespace penstock::engine {
@@ -144,6 +143,9 @@ base::Result<void> Core::admit(Op op) {
 }
 
 void Core::cancel(Transfer& transfer) {
+    if (dead()) {
+        return;
+    }
     transfer.cancel();
     poke(transfer);
     // Those that wait for room to open more files have nothing to wait for.
@@ -157,7 +159,9 @@ void Core::cancel(Transfer& transfer) {
 
 void Core::set_priority(Transfer& transfer, Priority priority) {
     transfer.set_priority(priority);
-    poke(transfer);
+    if (!dead()) {
+        poke(transfer);
+    }
 }
 
 // Of a transfer of paths, parts are laid out again and again.
@@ -248,33 +252,53 @@ bool Core::wait_for_first(std::uint64_t count, base::Nanos timeout) {
     return over();
 }
 
-// First everything is brought to rest, then the locks are taken: what comes to rest may need them.
-void Core::before_fork() {
-    openers_.pause();
-    std::set<Domain*> paused;
+// First everything comes to rest, then the lock is taken: what comes to rest may need it. Devices
+// that were met meanwhile come to rest in the next round; none is ever forgotten, so their number
+// tells.
+void Core::rest_and_lock_domains() {
+    std::size_t resting = 0;
     while (true) {
-        Domain* next = nullptr;
         domains_mutex_.lock();
+        std::vector<Domain*> all;
         for (const auto& [device, domain] : domains_) {
-            next = paused.contains(domain.get()) ? next : domain.get();
+            all.push_back(domain.get());
         }
-        if (next == nullptr) {
-            break;
+        if (all.size() == resting) {
+            return;
         }
         domains_mutex_.unlock();
-        next->pause();
-        paused.insert(next);
+        for (Domain* domain : all) {
+            domain->pause();
+        }
+        for (Domain* domain : all) {
+            domain->wait_quiet();
+        }
+        resting = all.size();
     }
-    live_mutex_.lock();
 }
 
-void Core::after_fork_in_parent() {
-    live_mutex_.unlock();
+void Core::come_to_rest() {
+    rest_and_lock_domains();
+    domains_mutex_.unlock();
+}
+
+void Core::resume() {
+    const std::lock_guard lock(domains_mutex_);
     for (const auto& [device, domain] : domains_) {
         domain->resume();
     }
+}
+
+void Core::before_fork() {
+    rest_and_lock_domains();
+    live_mutex_.lock();
+    openers_.before_fork();
+}
+
+void Core::after_fork_in_parent() {
+    openers_.after_fork();
+    live_mutex_.unlock();
     domains_mutex_.unlock();
-    openers_.resume();
 }
 
 void Core::after_fork_in_child() {
@@ -284,7 +308,7 @@ void Core::after_fork_in_child() {
     for (const auto& [device, domain] : domains_) {
         domain->abandon_after_fork();
     }
-    openers_.abandon_after_fork();
+    openers_.after_fork();
     dead_.store(true, std::memory_order_release);
     // For handles that the child lets go of.
     live_mutex_.unlock();

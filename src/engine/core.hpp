@@ -95,6 +95,10 @@ public:
     [[nodiscard]] bool dead() const { return dead_.load(std::memory_order_acquire); }
 
     // fork(): see fork.cpp
+    /// Until nothing is at a device; draws nothing more until resume().
+    void come_to_rest();
+    void resume();
+    /// come_to_rest(), and takes the locks that the child needs.
     void before_fork();
     void after_fork_in_parent();
     void after_fork_in_child();
@@ -119,6 +123,7 @@ private:
     [[nodiscard]] TransferPtr make_transfer(TransferSpec&& spec);
     base::Result<void> admit(Op op);
     bool add_live(Transfer& transfer) noexcept;
+    void rest_and_lock_domains();
 
     // The life of a window: see windows.cpp. What throws nothing there is noexcept.
     void make_windows(Transfer& transfer);
@@ -141,6 +146,7 @@ private:
     void settle_files(Window& window, std::uint32_t group) noexcept;
     void failed(Window& window, base::Error error) noexcept;
     void window_done(Window& window) noexcept;
+    void parts_are_through(Window& window) noexcept;
     template <void (Core::*step)(Window&) noexcept>
     void post(Window& window, Executor& executor) noexcept;
     static void poke(Transfer& transfer);

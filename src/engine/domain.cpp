@@ -129,6 +129,9 @@ std::optional<Domain::InlineLane> Domain::take_inline_lane() {
         if (!lock) {
             continue;
         }
+        if (paused_.load()) {
+            return std::nullopt;
+        }
         if (!lane.channel) {
             lane.channel = std::make_unique<Channel>(
                 inline_options(options_.channel), std::make_unique<SyncBackend>(),
@@ -144,39 +147,39 @@ std::optional<Domain::InlineLane> Domain::take_inline_lane() {
 }
 
 void Domain::pause() {
-    for (Lane& lane : lanes_) {
-        lane.mutex.lock();
-    }
+    paused_.store(true);
     for (const auto& member : channels_) {
         member->channel->pause();
+    }
+}
+
+void Domain::wait_quiet() {
+    // Whoever takes a lane from here on sees that it is paused.
+    for (Lane& lane : lanes_) {
+        const std::lock_guard lock(lane.mutex);
     }
     for (const auto& member : channels_) {
         while (!member->channel->device_quiet()) {
             member->channel->wait_device_quiet(100'000'000);
         }
     }
-    // Buffered ends and copies are through with their requests; what may still run is a sync.
-    static_cast<Workers&>(*copy_).pause();
+    // Buffered ends that run hold the gate of their file; those that wait go on waiting, and so do
+    // not wait for the syncs that run before them. Copies may run on: a fork does not mind.
     static_cast<Workers&>(*blocking_).pause();
 }
 
 void Domain::resume() {
     static_cast<Workers&>(*blocking_).resume();
-    static_cast<Workers&>(*copy_).resume();
     for (const auto& member : channels_) {
         member->channel->resume();
     }
-    for (Lane& lane : lanes_) {
-        lane.mutex.unlock();
-    }
+    paused_.store(false);
 }
 
+// The threads are not there; nor is this ever destroyed, which would wait for them.
 void Domain::abandon_after_fork() {
-    static_cast<Workers&>(*blocking_).abandon_after_fork();
-    static_cast<Workers&>(*copy_).abandon_after_fork();
     for (const auto& member : channels_) {
         member->channel->abandon_after_fork();
-        member->thread.detach();
     }
 }
 

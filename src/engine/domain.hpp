@@ -79,8 +79,11 @@ public:
         }
     }
 
-    // fork(), see fork.hpp
+    // fork(), see fork.hpp. More than one may be coming: the first pause() and the last resume()
+    // count.
     void pause();
+    /// After pause(): until nothing is at the device.
+    void wait_quiet();
     void resume();
     void abandon_after_fork();
 
@@ -108,6 +111,7 @@ private:
     std::unique_ptr<Executor> blocking_;
     std::vector<std::unique_ptr<Member>> channels_;
     std::array<Lane, 4> lanes_;
+    std::atomic<bool> paused_{false};
     InlineExecutor inline_executor_;
 };
 

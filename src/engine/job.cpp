@@ -50,11 +50,13 @@ void Workers::loop() noexcept {
         }
         Job& job = *jobs_.pop_front();
         --queued_;
-        ++running_;
+        const std::uint32_t short_one = job.may_take_long ? 0 : 1;  // the job may be gone after it
+        running_ += short_one;
         lock.unlock();
         job.run(job);
         lock.lock();
-        if (--running_ == 0) {
+        running_ -= short_one;
+        if (running_ == 0) {
             quiet_.notify_all();
         }
     }
@@ -72,13 +74,6 @@ void Workers::resume() {
         paused_ = false;
     }
     work_.notify_all();
-}
-
-void Workers::abandon_after_fork() {
-    for (std::thread& thread : threads_) {
-        thread.detach();
-    }
-    threads_.clear();
 }
 
 }  // namespace penstock::engine

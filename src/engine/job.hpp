@@ -17,6 +17,7 @@ namespace penstock::engine {
 struct Job {
     base::Link<Job> job_link;
     void (*run)(Job&) noexcept = nullptr;
+    bool may_take_long = false;  ///< an open, a sync: a fork does not wait for it
 };
 
 class Executor {
@@ -43,11 +44,9 @@ public:
 
     void post(Job& job) noexcept override;
 
-    /// Waits until no job runs and starts none until resume(). For fork().
+    /// Starts no job until resume(), and waits for those that run and do not take long. For fork().
     void pause();
     void resume();
-    /// In the child of a fork: the threads are not there any more.
-    void abandon_after_fork();
 
 private:
     void loop() noexcept;
@@ -60,7 +59,7 @@ private:
     base::Fifo<Job, &Job::job_link> jobs_;
     std::vector<std::thread> threads_;
     std::uint32_t idle_ = 0;
-    std::uint32_t running_ = 0;
+    std::uint32_t running_ = 0;  ///< jobs that do not take long
     std::uint32_t queued_ = 0;
     bool paused_ = false;
     bool stopping_ = false;

@@ -4,7 +4,6 @@
 #include "os/sysfs.hpp"
 
 #include <filesystem>
-#include <set>
 #include <system_error>
 
 namespace penstock::engine {
@@ -62,38 +61,6 @@ void Openers::learn(const std::string& path, os::DeviceId device) {
         learnt_.clear();
     }
     learnt_.insert_or_assign(folder_of(path), device);
-}
-
-// First the pools come to rest, then the lock is taken: what comes to rest may need it.
-void Openers::pause() {
-    std::set<Workers*> paused;
-    while (true) {
-        Workers* next = nullptr;
-        mutex_.lock();
-        for (const auto& [device, pool] : pools_) {
-            next = paused.contains(pool.get()) ? next : pool.get();
-        }
-        if (next == nullptr) {
-            return;
-        }
-        mutex_.unlock();
-        next->pause();
-        paused.insert(next);
-    }
-}
-
-void Openers::resume() {
-    for (const auto& [device, pool] : pools_) {
-        pool->resume();
-    }
-    mutex_.unlock();
-}
-
-void Openers::abandon_after_fork() {
-    for (const auto& [device, pool] : pools_) {
-        pool->abandon_after_fork();
-    }
-    mutex_.unlock();
 }
 
 }  // namespace penstock::engine

@@ -34,10 +34,9 @@ public:
     /// A file was opened by this path.
     void learn(const std::string& path, os::DeviceId device);
 
-    // fork(): see fork.hpp. pause() holds the lock that resume() and abandon_after_fork() let go.
-    void pause();
-    void resume();
-    void abandon_after_fork();
+    // fork(): see fork.hpp. Openings go on through it; the lock is held, in the child let go too.
+    void before_fork() { mutex_.lock(); }
+    void after_fork() { mutex_.unlock(); }
 
 private:
     os::DeviceId device_of(const std::string& folder);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -187,12 +188,15 @@ void Transfer::tell_unobserved() noexcept {
     }
 }
 
+// A thread of the parent may have been at anything: what it may have locked or half written is made
+// from scratch.
 void Transfer::end_after_fork() noexcept {
+    new (&notify_mutex_) std::mutex;
     if (!finished()) {
-        error_ =
+        new (&error_) std::optional<base::Error>(
             base::error(ErrorCode::kCancelled, op == Op::kRead ? "read" : "write",
                         "this transfer belongs to the parent process; a fork does not inherit it",
-                        paths.empty() ? std::string_view() : std::string_view(paths.front()));
+                        paths.empty() ? std::string_view() : std::string_view(paths.front())));
         observed_.store(true, std::memory_order_relaxed);
         state_.fetch_or(kStopped | kFinished | kFailing, std::memory_order_release);
     }

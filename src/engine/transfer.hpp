@@ -71,6 +71,8 @@ public:
 
 /// Files of a transfer that are worked on together, from their opening to their closing.
 struct Window : Job, RoomWaiter {
+    Window() { may_take_long = true; }
+
     Core* core = nullptr;
     Transfer* transfer = nullptr;
     std::uint32_t first_file = 0;  ///< [first_file, end_file), those that are in hand

@@ -357,14 +357,13 @@ bool Core::run_inline(Window& window) {
     part.channel = &lane->channel();
     part.plan =
         Plan(transfer.extents, transfer.files, transfer.op, {}, {transfer.extents.count(), 0});
-    // The extra reference keeps it alive to the end of this loop.
-    transfer.acquire();
     transfer.expect_parts(window);
     lane->channel().link(part);
-    while (!transfer.finished()) {
+    while (window.parts_left.load(std::memory_order_relaxed) != 0) {
         lane->channel().turn(false);
     }
-    transfer.release();
+    lane.reset();  // a fork waits for lanes, and not for syncs
+    parts_are_through(window);
     return true;
 }
 
@@ -415,6 +414,12 @@ base::Result<void> Core::lay_out_and_link(Window& window) {
 }
 
 void Core::parts_done(Window& window) noexcept {
+    if (!window.on_caller) {  // else the caller sees it, and goes on
+        parts_are_through(window);
+    }
+}
+
+void Core::parts_are_through(Window& window) noexcept {
     Transfer& transfer = *window.transfer;
     const bool durable = transfer.sync && !transfer.stopped();
     // Whoever lets go last closes, which may block.
