@@ -82,7 +82,9 @@ struct CheckpointInfo {
     std::uint32_t linked_shards = 0;
     bool pinned = false;
     /// Of save(): empty, or what was out of the ordinary (no direct I/O here and why; shards that
-    /// could not be linked; an old checkpoint that could not be removed).
+    /// could not be linked; an old checkpoint that could not be removed; what has a name of the
+    /// store's and is not its own, once). Of list(): empty, or why the store neither counts nor
+    /// removes it ("it is a symbolic link").
     std::string note;
     /// Empty, or why it cannot be used ("shard-00002.safetensors is missing").
     std::string problem;

@@ -17,6 +17,7 @@ namespace os {
 class File;
 class FileLock;
 class FileSystem;
+class Folder;
 }  // namespace os
 
 struct FileOptions {
@@ -24,6 +25,7 @@ struct FileOptions {
     bool create = false;     ///< make it (0666 less umask) when it is not there
     bool exclusive = false;  ///< with create: an error when it is there
     bool truncate = false;   ///< cut it to zero bytes; nothing else ever truncates
+    bool follow = true;      ///< else an error (ELOOP) where the path ends in a symbolic link
     DirectIo direct = DirectIo::kAuto;
 };
 
@@ -110,6 +112,40 @@ private:
     std::shared_ptr<os::FileLock> lock_;
 };
 
+/// An open folder. What is done through it happens in this very folder, whatever its path names by
+/// then. A name is one component of a path (kInvalidArgument for any other), and no symbolic link
+/// is ever followed: with this, a tree is removed and nothing that its links lead to. Copies share
+/// one opening, a descriptor on this machine's file system; it is closed with the last of them.
+/// Thread-safe. All calls block and throw Error with the operation and path.
+class PENSTOCK_API Folder {
+public:
+    /// Not open.
+    Folder() = default;
+
+    [[nodiscard]] bool is_open() const noexcept { return folder_ != nullptr; }
+    [[nodiscard]] const std::string& path() const;
+    /// Names, sorted, without "." and "..".
+    [[nodiscard]] std::vector<std::string> list() const;
+    [[nodiscard]] FileStatus status(const std::string& name) const;
+    /// ENOTDIR or ELOOP for anything but a folder, also for a link to one. EXDEV where another file
+    /// system, or another part of this one (a bind mount), is mounted there.
+    [[nodiscard]] Folder open_folder(const std::string& name) const;
+    /// A file or a symbolic link; EISDIR for a folder.
+    void remove(const std::string& name) const;
+    /// An empty one; ENOTDIR for anything else, also for a link to a folder.
+    void remove_folder(const std::string& name) const;
+    /// Within this folder; replaces `to` atomically when it is there.
+    void rename(const std::string& from, const std::string& to) const;
+    /// Makes its names survive a power cut.
+    void sync() const;
+
+    /// For FileSystem.
+    explicit Folder(std::shared_ptr<os::Folder> folder) : folder_(std::move(folder)) {}
+
+private:
+    std::shared_ptr<os::Folder> folder_;
+};
+
 /// Everything that is done with storage and is not a transfer. Thread-safe. All calls block and
 /// throw Error with the operation and path; those of an empty one (made of nullptr, or moved from)
 /// kInvalidArgument.
@@ -136,12 +172,17 @@ public:
     /// The absolute path without symbolic links. What is not there yet, at its end, stays as it is
     /// written.
     [[nodiscard]] std::string resolve(const std::string& path) const;
-    /// Gives `to` the permission bits of `from`, and its owner and group where that is permitted.
+    /// Gives `to` the permission bits of `from`; where that is permitted also its owner and group,
+    /// its POSIX ACL and its "user." extended attributes. Other extended attributes, flags (chattr)
+    /// and times are not taken.
     void take_attributes(const std::string& from, const File& to) const;
     /// Sets FileStatus::modified_ns, as exactly as the file system keeps it; no symbolic link is
     /// followed. May be lost with a power cut.
     void set_modified(const std::string& path, std::int64_t since_1970_ns) const;
-    /// Exclusive; the file is made when it is not there. An Error with EWOULDBLOCK when it is held.
+    /// Symbolic links on the way are followed.
+    [[nodiscard]] Folder open_folder(const std::string& path) const;
+    /// Exclusive; a regular file, made when it is not there. An Error with EWOULDBLOCK when it is
+    /// held, with ELOOP for a symbolic link.
     [[nodiscard]] FileLock lock(const std::string& path) const;
     /// Makes the names in a folder survive a power cut.
     void sync_folder(const std::string& path) const;

@@ -192,21 +192,29 @@ def _note(record: Any, names: list[str]) -> None:
 
 
 def _remove(folder: str, shards: set[str]) -> None:
-    """But for those that an index names."""
+    """But for those that an index names, and for what is called like no shard: an index is a file that others write.
+    Files and links that lie in this very folder; what a link leads to stays."""
+    shards = {shard for shard in shards if shard.endswith(".safetensors")}
     if not shards:
         return
     try:
-        files = os.listdir(folder)
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return
-    for file in files:
-        if file.endswith(".index.json"):
-            shards = shards - shards_of(os.path.join(folder, file))
-    for file in files:
-        half = _HALF_WRITTEN.fullmatch(file)
-        if file in shards or (half and half[1] in shards):
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(folder, file))
+    try:
+        files = os.listdir(opened)
+        for file in files:
+            if file.endswith(".index.json"):
+                shards = shards - shards_of(os.path.join(folder, file))
+        for file in files:
+            half = _HALF_WRITTEN.fullmatch(file)
+            if file in shards or (half and half[1] in shards):
+                with contextlib.suppress(OSError):
+                    os.unlink(file, dir_fd=opened)
+    except OSError:
+        return
+    finally:
+        os.close(opened)
 
 
 @contextlib.contextmanager

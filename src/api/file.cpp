@@ -37,7 +37,25 @@ os::OpenOptions inner(const std::string& path, const FileOptions& options) {
             .create = options.create,
             .exclusive = options.exclusive,
             .truncate = options.truncate,
+            .follow = options.follow,
             .direct = options.direct};
+}
+
+FileStatus outer(const os::FileStatus& status) {
+    return {.kind = status.kind,
+            .bytes = status.bytes,
+            .links = status.links,
+            .device_major = status.device.major,
+            .device_minor = status.device.minor,
+            .mode = status.mode,
+            .modified_ns = status.modified_ns};
+}
+
+os::Folder& opened(const std::shared_ptr<os::Folder>& folder) {
+    if (!folder) {
+        base::raise(base::error(ErrorCode::kClosed, "folder", "it is not open; open it first"));
+    }
+    return *folder;
 }
 
 }  // namespace
@@ -97,6 +115,38 @@ void File::close() {
     }
 }
 
+const std::string& Folder::path() const {
+    return opened(folder_).path();
+}
+
+std::vector<std::string> Folder::list() const {
+    return unwrap(opened(folder_).list());
+}
+
+FileStatus Folder::status(const std::string& name) const {
+    return outer(unwrap(opened(folder_).status(name)));
+}
+
+Folder Folder::open_folder(const std::string& name) const {
+    return Folder(unwrap(opened(folder_).open_folder(name)));
+}
+
+void Folder::remove(const std::string& name) const {
+    unwrap(opened(folder_).remove(name));
+}
+
+void Folder::remove_folder(const std::string& name) const {
+    unwrap(opened(folder_).remove_folder(name));
+}
+
+void Folder::rename(const std::string& from, const std::string& to) const {
+    unwrap(opened(folder_).rename(from, to));
+}
+
+void Folder::sync() const {
+    unwrap(opened(folder_).sync());
+}
+
 FileSystem FileSystem::local() {
     return FileSystem(os::local_file_system());
 }
@@ -135,14 +185,7 @@ Space FileSystem::space(const std::string& path) const {
 }
 
 FileStatus FileSystem::status(const std::string& path) const {
-    const os::FileStatus status = unwrap(there(impl_).status(path));
-    return {.kind = status.kind,
-            .bytes = status.bytes,
-            .links = status.links,
-            .device_major = status.device.major,
-            .device_minor = status.device.minor,
-            .mode = status.mode,
-            .modified_ns = status.modified_ns};
+    return outer(unwrap(there(impl_).status(path)));
 }
 
 std::string FileSystem::resolve(const std::string& path) const {
@@ -155,6 +198,10 @@ void FileSystem::take_attributes(const std::string& from, const File& to) const 
 
 void FileSystem::set_modified(const std::string& path, std::int64_t since_1970_ns) const {
     unwrap(there(impl_).set_modified(path, since_1970_ns));
+}
+
+Folder FileSystem::open_folder(const std::string& path) const {
+    return Folder(unwrap(there(impl_).open_folder(path)));
 }
 
 bool FileLock::held() const noexcept {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/removal.hpp"
 
+#include "base/raise.hpp"
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/hex.hpp"
+#include "checkpoint/stock_index.hpp"
 #include "checkpoint/store_folder.hpp"
 
 #include <fmt/format.h>
@@ -10,14 +12,23 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <optional>
+#include <set>
 #include <utility>
 
 namespace penstock::checkpoint {
+
+struct OwnFolder {
+    Folder folder;
+    std::string why;       // empty: it may go
+    bool missing = false;  // nothing is there
+};
 
 namespace {
 
 constexpr std::size_t kRandomDigits = 8;
 constexpr std::size_t kPartsDigits = kHexDigits + kRandomDigits;
+constexpr int kDepthMax = 64;  // of folders in a checkpoint; a save makes none
 
 std::string store_digits(const std::string& store_folder) {
     std::string digits;
@@ -41,11 +52,124 @@ std::string_view last_name(std::string_view path) {
 }
 
 bool exists(const Error& error) {
-    return error.system_errno() == EEXIST || error.system_errno() == ENOTEMPTY;
+    return error.system_errno() == EEXIST || error.system_errno() == ENOTEMPTY ||
+           error.system_errno() == ENOTDIR;
 }
 
 bool is_missing(const Error& error) {
     return error.system_errno() == ENOENT;
+}
+
+std::optional<FileStatus> status_of(const Folder& folder, const std::string& name) {
+    try {
+        return folder.status(name);
+    } catch (const Error& error) {
+        if (is_missing(error)) {
+            return std::nullopt;
+        }
+        throw;
+    }
+}
+
+bool is_file(const Folder& folder, std::string_view name) {
+    const auto status = status_of(folder, std::string(name));
+    return status && status->kind == FileKind::kFile;
+}
+
+// What a save makes in the folder of a checkpoint.
+bool is_name_of_a_save(std::string_view name) {
+    return name == kManifestName || name == kIndexName || name == kPinnedName ||
+           is_shard_name(name);
+}
+
+// All that is in a folder but for `last`, then that. No link is followed; a mount is an error.
+std::uint64_t empty(const Folder& folder, std::string_view last, int depth = 0) {
+    if (depth > kDepthMax) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "remove folder",
+                                fmt::format("folders lie in it more than {} deep; delete it "
+                                            "yourself",
+                                            kDepthMax),
+                                folder.path()));
+    }
+    std::uint64_t freed = 0;
+    const auto remove = [&](const std::string& name) {
+        const auto status = status_of(folder, name);
+        if (!status) {
+            return;
+        }
+        if (status->kind == FileKind::kFolder) {
+            freed += empty(folder.open_folder(name), {}, depth + 1);
+            folder.remove_folder(name);
+            return;
+        }
+        folder.remove(name);
+        freed += status->kind == FileKind::kFile && status->links <= 1 ? status->bytes : 0;
+    };
+    for (const std::string& name : folder.list()) {
+        if (name != last) {
+            remove(name);
+        }
+    }
+    if (!last.empty()) {
+        remove(std::string(last));
+    }
+    return freed;
+}
+
+OwnFolder not_own(std::string why) {
+    return {{}, std::move(why), false};
+}
+
+// A folder, directly in its parent.
+OwnFolder look(const Folder& parent, const std::string& name) {
+    const auto status = status_of(parent, name);
+    if (!status) {
+        return {{}, "there is nothing of that name", true};
+    }
+    if (status->kind != FileKind::kFolder) {
+        return not_own(status->kind == FileKind::kSymbolicLink ? "it is a symbolic link"
+                                                               : "it is no folder");
+    }
+    try {
+        return {parent.open_folder(name), "", false};
+    } catch (const Error& error) {
+        switch (error.system_errno()) {
+            case EXDEV:
+                return not_own("another file system is mounted there");
+            case ENOTDIR:
+            case ELOOP:
+                return not_own("it became a symbolic link, or a file, meanwhile");
+            default:
+                throw;
+        }
+    }
+}
+
+OwnFolder own_leftover(const Folder& parent, const std::string& name) {
+    OwnFolder own = look(parent, name);
+    if (!own.why.empty() ||
+        (name.starts_with(kRemovedPrefix) && is_file(own.folder, kManifestName))) {
+        return own;
+    }
+    for (const std::string& inside : own.folder.list()) {
+        if (!is_name_of_a_save(inside)) {
+            return not_own(fmt::format("it holds '{}', which no save makes", inside));
+        }
+    }
+    return own;
+}
+
+OwnFolder own_parts(const Folder& parent, const std::string& name) {
+    OwnFolder own = look(parent, name);
+    if (!own.why.empty()) {
+        return own;
+    }
+    for (const std::string& inside : own.folder.list()) {
+        if (!is_shard_name(inside) || !is_file(own.folder, inside)) {
+            return not_own(fmt::format("it holds '{}', which is no shard", inside));
+        }
+    }
+    return own;
 }
 
 }  // namespace
@@ -58,121 +182,209 @@ std::string parts_name(std::string_view checkpoint, const std::string& store_fol
                        digits.substr(0, kRandomDigits));
 }
 
-std::vector<std::string> Remover::names_in(const std::string& folder) const {
-    try {
-        return files_.list(folder);
-    } catch (const Error& error) {
-        if (is_missing(error)) {
-            return {};
-        }
-        throw;
-    }
+std::string why_not_own(const Folder& store, const std::string& checkpoint) {
+    const OwnFolder own = look(store, checkpoint);
+    return !own.why.empty() || is_file(own.folder, kManifestName)
+               ? own.why
+               : fmt::format("it holds no {}", kManifestName);
 }
 
-std::uint64_t Remover::remove_tree(const std::string& path) {
-    if (!is_there(files_, path)) {
+void Remover::leave(const Folder& parent, std::string_view name, std::string_view why) {
+    left_.push_back(fmt::format("'{}' was left: {}", join(parent.path(), name), why));
+}
+
+std::uint64_t Remover::take(const Folder& parent, const std::string& name, const OwnFolder& own) {
+    if (!own.why.empty()) {
+        if (!own.missing) {
+            leave(parent, name, own.why);
+        }
         return 0;
     }
-    std::uint64_t freed = 0;
-    for (const std::string& name : names_in(path)) {
-        const std::string inside = join(path, name);
-        const FileStatus status = files_.status(inside);
-        if (status.kind == FileKind::kFolder) {
-            freed += remove_tree(inside);
-            continue;
-        }
-        files_.remove(inside);
-        freed += status.kind == FileKind::kFile && status.links <= 1 ? status.bytes : 0;
-    }
-    files_.remove(path);
+    const std::uint64_t freed = empty(own.folder, kManifestName);
+    parent.remove_folder(name);
     return freed;
 }
 
-// Where its links lead, as far as the names there say that they are this checkpoint's: a manifest
-// need not be whole, and a large one is not read for this.
-std::vector<std::string> Remover::parts_of(const std::string& name) const {
-    const std::string path = join(folders_.front(), name);
-    std::vector<std::string> parts;
-    for (const std::string& file : names_in(path)) {
-        const std::string link = join(path, file);
-        if (files_.status(link).kind != FileKind::kSymbolicLink) {
-            continue;
+// One thing that cannot be removed keeps no other from going.
+template <typename Call>
+std::uint64_t Remover::attempt(Call call) {
+    try {
+        return call();
+    } catch (const Error&) {
+        if (!trouble_) {
+            trouble_ = std::current_exception();
         }
-        const std::string target = files_.resolve(link);
-        const std::string folder = target.substr(0, target.rfind('/'));
-        const auto owner = parse_checkpoint_name(split_parts(last_name(folder)).first);
-        if (owner && owner->generation == hidden_generation(name) &&
-            std::count(parts.begin(), parts.end(), folder) == 0) {
-            parts.push_back(folder);
-        }
+        return 0;
     }
-    return parts;
 }
 
-std::uint64_t Remover::remove_hidden(const std::string& name) {
-    std::uint64_t freed = 0;
-    for (const std::string& parts : parts_of(name)) {
-        freed += remove_tree(parts);
+void Remover::end() {
+    if (trouble_) {
+        std::rethrow_exception(std::exchange(trouble_, nullptr));
     }
-    return freed + remove_tree(join(folders_.front(), name));
+}
+
+// Shards to which links of a checkpoint lead, and which are not known as this store's by where they
+// lie and what they are called: the store was moved, or somebody made the links.
+void Remover::report_foreign_parts(const Folder& checkpoint, const std::string& name) {
+    std::set<std::string> seen;
+    for (const std::string& file : checkpoint.list()) {
+        const auto status = status_of(checkpoint, file);
+        if (!status || status->kind != FileKind::kSymbolicLink || !is_shard_name(file)) {
+            continue;
+        }
+        const std::string target = files_.resolve(join(join(folders_.front(), name), file));
+        const std::string folder = target.substr(0, target.rfind('/'));
+        const std::string above = folder.substr(0, folder.rfind('/'));
+        const auto digits = split_parts(last_name(folder)).second;
+        const bool ours = digits.starts_with(store_digits(folders_.front())) &&
+                          std::count(folders_.begin() + 1, folders_.end(), above) != 0;
+        if (!ours && is_there(files_, target) && seen.insert(folder).second) {
+            left_.push_back(fmt::format(
+                "'{}' was left: links of '{}' lead there, and it is not known as this store's (was "
+                "the store moved?); delete it yourself if it is",
+                folder, name));
+        }
+    }
+}
+
+std::uint64_t Remover::remove_hidden(const Folder& store, const std::string& name) {
+    const OwnFolder own = own_leftover(store, name);
+    if (own.why.empty() && folders_.size() > 1) {
+        static_cast<void>(attempt([&] {
+            report_foreign_parts(own.folder, name);
+            return 0;
+        }));
+    }
+    return take(store, name, own);
+}
+
+// The name that it has from now on; empty: it stays.
+std::string Remover::hide(const Folder& store, const std::string& checkpoint) {
+    if (const std::string why = why_not_own(store, checkpoint); !why.empty()) {
+        leave(store, checkpoint, why);
+        return {};
+    }
+    std::string name = removed_name(checkpoint);
+    for (int next = 2;; ++next) {
+        try {
+            store.rename(checkpoint, name);
+            break;
+        } catch (const Error& error) {
+            if (!exists(error)) {  // else: of an earlier one, which could not be removed
+                throw;
+            }
+            name = fmt::format("{}-{}", removed_name(checkpoint), next);
+        }
+    }
+    const OwnFolder own = look(store, name);
+    if (own.why.empty() && status_of(own.folder, std::string(kPinnedName))) {
+        store.rename(name, checkpoint);
+        return {};
+    }
+    return name;
 }
 
 std::uint64_t Remover::remove(std::span<const std::string> checkpoints) {
-    const std::string& folder = folders_.front();
+    const Folder store = files_.open_folder(folders_.front());
     std::vector<std::string> hidden;
+    std::set<std::string, std::less<>> removed;
     for (const std::string& checkpoint : checkpoints) {
-        std::string name = removed_name(checkpoint);
-        for (int next = 2;; ++next) {
-            try {
-                files_.rename(join(folder, checkpoint), join(folder, name));
-                break;
-            } catch (const Error& error) {
-                if (!exists(error)) {  // else: of an earlier one, which could not be removed
-                    throw;
-                }
-                name = fmt::format("{}-{}", removed_name(checkpoint), next);
-            }
+        if (std::string name = hide(store, checkpoint); !name.empty()) {
+            hidden.push_back(std::move(name));
+            removed.insert(checkpoint);
         }
-        if (is_there(files_, join(join(folder, name), kPinnedName))) {
-            files_.rename(join(folder, name), join(folder, checkpoint));
-            continue;
-        }
-        hidden.push_back(std::move(name));
     }
-    files_.sync_folder(folder);
+    store.sync();
     std::uint64_t freed = 0;
+    for (std::size_t i = 1; i < folders_.size(); ++i) {
+        freed += attempt([&] {
+            const Folder other = files_.open_folder(folders_[i]);
+            std::vector<std::string> parts = orphans(store, other);
+            std::erase_if(parts, [&](const std::string& name) {
+                return !removed.contains(split_parts(name).first);
+            });
+            return take_parts(other, parts);
+        });
+    }
     for (const std::string& name : hidden) {
-        freed += remove_hidden(name);
+        freed += attempt([&] { return remove_hidden(store, name); });
     }
-    return freed;
-}
-
-std::uint64_t Remover::collect_parts(const std::string& folder) {
-    const std::string ours = store_digits(folders_.front());
-    std::uint64_t freed = 0;
-    for (const std::string& name : names_in(folder)) {
-        const auto [checkpoint, digits] = split_parts(name);
-        // Another store may have its shards here too.
-        if (checkpoint.empty() || !digits.starts_with(ours)) {
-            continue;
-        }
-        const std::string owner = join(folders_.front(), checkpoint);
-        if (!is_there(files_, owner)) {
-            freed += remove_tree(join(folder, name));
-        }
-    }
+    end();
     return freed;
 }
 
 std::uint64_t Remover::collect() {
+    const Folder store = files_.open_folder(folders_.front());
+    const FolderScan scan = scan_names(store.list());
     std::uint64_t freed = 0;
-    for (const std::string& name : scan_folder(files_, folders_.front()).leftovers) {
-        freed += remove_hidden(name);
-    }
     for (std::size_t i = 1; i < folders_.size(); ++i) {
-        freed += collect_parts(folders_[i]);
+        freed += attempt([&] {
+            const Folder other = files_.open_folder(folders_[i]);
+            return collect_parts(other, orphans(store, other), scan.generation_max);
+        });
+    }
+    for (const std::string& name : scan.leftovers) {
+        freed += attempt([&] { return remove_hidden(store, name); });
+    }
+    end();
+    return freed;
+}
+
+// Names of this store's parts whose checkpoint is not there, no more or not yet.
+std::vector<std::string> Remover::orphans(const Folder& store, const Folder& other) const {
+    const std::string ours = store_digits(folders_.front());
+    std::vector<std::string> names = other.list();
+    std::erase_if(names, [&](const std::string& name) {
+        const auto [checkpoint, digits] = split_parts(name);
+        // Another store may have its shards here too.
+        return checkpoint.empty() || !digits.starts_with(ours) ||
+               status_of(store, std::string(checkpoint)).has_value();
+    });
+    return names;
+}
+
+std::uint64_t Remover::take_parts(const Folder& other, const std::vector<std::string>& names) {
+    std::uint64_t freed = 0;
+    for (const std::string& name : names) {
+        freed += attempt([&] { return take(other, name, own_parts(other, name)); });
     }
     return freed;
+}
+
+// Where one of them is newer than the save that comes next could have left, the first folder is not
+// the one that they were saved with (its disk is not mounted), and they may be all that there is of
+// their checkpoints: then all of them stay.
+std::uint64_t Remover::collect_parts(const Folder& other, const std::vector<std::string>& names,
+                                     std::uint64_t generation_max) {
+    const auto newer = std::find_if(names.begin(), names.end(), [&](const std::string& name) {
+        return generation_max == 0 ||
+               parse_checkpoint_name(split_parts(name).first)->generation - 1 > generation_max;
+    });
+    if (newer == names.end()) {
+        return take_parts(other, names);
+    }
+    for (const std::string& name : names) {
+        leave(other, name,
+              fmt::format("its checkpoint is not in '{}', and none as new as that of '{}'; is the "
+                          "disk of that folder mounted?",
+                          folders_.front(), *newer));
+    }
+    return 0;
+}
+
+void Remover::take_away(std::string_view hidden, std::span<const std::string> parts) {
+    for (std::size_t i = 1; i < folders_.size(); ++i) {
+        if (!parts[i].empty()) {
+            const Folder other = files_.open_folder(folders_[i]);
+            const std::string name(last_name(parts[i]));
+            static_cast<void>(attempt([&] { return take(other, name, own_parts(other, name)); }));
+        }
+    }
+    const Folder store = files_.open_folder(folders_.front());
+    const std::string name(hidden);
+    static_cast<void>(take(store, name, own_leftover(store, name)));
+    end();
 }
 
 }  // namespace penstock::checkpoint

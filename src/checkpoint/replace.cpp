@@ -87,6 +87,18 @@ bool has_folder(const FileSystem& files, const std::string& folder) {
     }
 }
 
+// Who may not list a folder cannot open it either.
+Folder open_if_allowed(const FileSystem& files, const std::string& path) {
+    try {
+        return files.open_folder(path);
+    } catch (const Error& error) {
+        if (error.system_errno() != EACCES) {
+            throw;
+        }
+        return {};
+    }
+}
+
 }  // namespace
 
 Replacement::Replacement(FileSystem files, const std::string& path)
@@ -98,10 +110,12 @@ Replacement::Replacement(FileSystem files, const std::string& path)
     if (!replaces && !has_folder(files_, folder_)) {
         base::raise(base::system_error(ENOENT, "save into folder", folder_));
     }
+    open_folder_ = open_if_allowed(files_, folder_);
     collect_abandoned(name);
     try {
         take_name(name);
-        file_ = files_.open(temporary_, {.access = Access::kWrite, .create = true});
+        file_ =
+            files_.open(temporary_, {.access = Access::kWrite, .create = true, .follow = false});
         if (replaces) {
             files_.take_attributes(target_, file_);
         }
@@ -139,22 +153,24 @@ void Replacement::take_name(const std::string& name) {
 // Of saves of the same file that were killed: nobody holds their locks. A courtesy, so errors do
 // not stop the save.
 void Replacement::collect_abandoned(const std::string& name) noexcept {
+    if (!open_folder_.is_open()) {
+        return;
+    }
     try {
-        const std::vector<std::string> others = files_.list(folder_);
+        const std::vector<std::string> others = open_folder_.list();
         for (const std::string& other : others) {
             if (!is_temporary(other, prefix_of(name))) {
                 continue;
             }
-            const std::string path = fmt::format("{}/{}", folder_ == "/" ? "" : folder_, other);
             try {
-                const FileLock lock = files_.lock(path);
-                files_.remove(path);
+                // Whatever is no regular file has no lock, and is not ours.
+                const FileLock lock =
+                    files_.lock(fmt::format("{}/{}", folder_ == "/" ? "" : folder_, other));
+                open_folder_.remove(other);
             } catch (const Error&) {  // somebody writes it, or it may not be removed
             }
         }
-    } catch (const Error& error) {
-        may_list_ = error.system_errno() != EACCES;
-    } catch (const std::exception&) {  // no memory
+    } catch (const std::exception&) {  // it cannot be listed, or there is no memory
     }
 }
 
@@ -163,25 +179,35 @@ void Replacement::give_up() noexcept {
         return;
     }
     try {
-        files_.remove(temporary_);
+        if (open_folder_.is_open()) {
+            open_folder_.remove(name_of(temporary_));
+        } else {
+            files_.remove(temporary_);
+        }
         file_.close();
     } catch (const std::exception&) {  // what went wrong before is what the caller hears of
     }
 }
 
+std::string Replacement::name_of(const std::string& path) const {
+    return path.substr(folder_ == "/" ? 1 : folder_.size() + 1);
+}
+
 void Replacement::commit() {
     file_.sync_data();
-    if (may_list_) {
+    if (open_folder_.is_open()) {
         file_.close();
+        open_folder_.rename(name_of(temporary_), name_of(target_));
+    } else {
+        files_.rename(temporary_, target_);
     }
-    files_.rename(temporary_, target_);
     pending_ = false;
     try {
-        if (may_list_) {
-            files_.sync_folder(folder_);
+        if (open_folder_.is_open()) {
+            open_folder_.sync();
         } else {
-            // Who may not list a folder cannot open it either. The file, which still is open, has
-            // another way for its name; closing has nothing left that it could lose.
+            // The file, which still is open, has another way for its name; closing has nothing left
+            // that it could lose.
             file_.sync();
             file_.close();
         }

@@ -2,13 +2,16 @@
 // A file that takes the place of another, or of none, whole and durable, or not at all:
 //
 //   1. the path is resolved: a symbolic link stays, what it leads to is replaced
-//   2. a new file beside the target, under a name of its own, locked; mode and owner of the old one
-//   3. the caller writes it
-//   4. commit: sync, close, rename over the target, sync of the folder
+//   2. its folder is opened: whatever the machine is short of, it can be synced after the rename
+//   3. a new file in that folder, under a name of its own, locked; mode, owner, ACL and "user."
+//      extended attributes of the old one
+//   4. the caller writes it
+//   5. commit: sync, close, rename over the target, sync of the folder
 //
 // Until the rename the old file is untouched; what is given up takes its temporary file along. What
 // a killed process left of a save of the same file is removed by the next one: it has no lock. Any
 // number may save under one name at once: who finds a file of its own locked takes another name.
+// Of all these names only the target's may be a symbolic link; any other link is left alone.
 #pragma once
 
 #include <penstock/file.hpp>
@@ -35,6 +38,7 @@ public:
     void commit();
 
 private:
+    [[nodiscard]] std::string name_of(const std::string& path) const;
     void take_name(const std::string& name);
     void collect_abandoned(const std::string& name) noexcept;
     void give_up() noexcept;
@@ -45,7 +49,7 @@ private:
     std::string temporary_;
     FileLock lock_;
     File file_;
-    bool may_list_ = true;  // the folder
+    Folder open_folder_;    // not open where it may not be listed
     bool pending_ = false;  // there may be a temporary file
 };
 

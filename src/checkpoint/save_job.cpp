@@ -323,6 +323,9 @@ void SaveJob::write_metadata() {
 }
 
 void SaveJob::commit() {
+    // Before the rename: a folder that cannot be opened (no descriptor is free) must not fail a
+    // save whose checkpoint has its name already.
+    const Folder store = context_.files.open_folder(context_.folders.front());
     for (std::size_t i = 1; i < shard_folders_.size(); ++i) {
         if (!shard_folders_[i].empty()) {
             context_.files.sync_folder(shard_folders_[i]);
@@ -332,7 +335,7 @@ void SaveJob::commit() {
     context_.files.sync_folder(path_);
     context_.files.rename(path_, final_path_);
     path_ = final_path_;
-    context_.files.sync_folder(context_.folders.front());
+    store.sync();
 }
 
 // What cannot be removed now is collected by the next save.
@@ -344,13 +347,8 @@ void SaveJob::take_away() noexcept {
             path_ = join(context_.folders.front(), removed_name(name_));
             context_.files.rename(final_path_, path_);
         }
-        Remover remover(context_.files, context_.folders);
-        for (std::size_t i = 1; i < shard_folders_.size(); ++i) {
-            if (!shard_folders_[i].empty()) {
-                remover.remove_tree(shard_folders_[i]);
-            }
-        }
-        remover.remove_tree(path_);
+        Remover(context_.files, context_.folders)
+            .take_away(path_.substr(path_.rfind('/') + 1), shard_folders_);
     } catch (const std::exception&) {
         return;
     }

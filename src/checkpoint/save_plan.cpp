@@ -145,7 +145,7 @@ void SaveJob::plan() {
     std::uint32_t number = 0;
     for (Part& part : parts_) {
         while (part.file.empty() || (part.plan.linked == kNoShard && names.contains(part.file))) {
-            part.file = fmt::format("shard-{:05}.safetensors", ++number);
+            part.file = shard_name(++number);
         }
     }
     for (Part& part : parts_) {

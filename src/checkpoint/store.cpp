@@ -18,6 +18,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -56,6 +57,7 @@ struct CheckpointStore::Impl {
         checkpoint::Manifest manifest;  // shards only
     };
     std::map<std::string, Known> manifests;  // by name
+    std::set<std::string> reported;          // what removals left and save() has said so
 
     Impl(std::shared_ptr<Engine> with_engine, FileSystem with_files,
          std::vector<std::string> with_folders, const StoreOptions& with_options)
@@ -89,7 +91,24 @@ struct CheckpointStore::Impl {
         }
     }
 
-    [[nodiscard]] checkpoint::Remover remover() const { return {files, folders}; }
+    // What was left is said once: it will be there again at the next save.
+    void report_left(std::string& note, const std::vector<std::string>& left) {
+        for (const std::string& what : left) {
+            if (reported.insert(what).second) {
+                note += (note.empty() ? "" : "; ") + what;
+            }
+        }
+    }
+
+    // Nothing of it is the store's: a link, a file, a folder without a manifest.
+    void check_own(const std::string& operation, const CheckpointEntry& entry,
+                   std::string_view cure) const {
+        const Folder folder = files.open_folder(folders.front());
+        if (const std::string why = checkpoint::why_not_own(folder, entry.name); !why.empty()) {
+            refuse(operation, join(folders.front(), entry.name),
+                   fmt::format("{}, and no checkpoint of the store's own; {}", why, cure));
+        }
+    }
 
     // Makes the folders, once, and takes the lock; again where the folder is another one now.
     void begin_writing() {
@@ -233,17 +252,27 @@ struct CheckpointStore::Impl {
         return scan.generation_max + 1;
     }
 
-    void retain() {
+    std::vector<std::string> retain() {
         const auto checkpoints = checkpoint::scan_folder(files, folders.front()).checkpoints;
         if (options.keep == 0 || checkpoints.size() <= options.keep) {
-            return;
+            return {};
         }
+        const Folder folder = files.open_folder(folders.front());
         std::vector<CheckpointInfo> infos(checkpoints.size());
+        std::vector<std::string> left;
         std::uint32_t whole = 0;
         for (std::size_t i = checkpoints.size(); i-- > 0;) {
+            const std::string path = join(folders.front(), checkpoints[i].name);
             infos[i].generation = checkpoints[i].generation;
-            infos[i].pinned = checkpoint::is_there(
-                files, join(join(folders.front(), checkpoints[i].name), checkpoint::kPinnedName));
+            if (std::string why = checkpoint::why_not_own(folder, checkpoints[i].name);
+                !why.empty()) {
+                // Neither counted nor taken.
+                left.push_back(fmt::format("'{}' was left: {}", path, why));
+                infos[i].pinned = true;
+                infos[i].problem = std::move(why);
+                continue;
+            }
+            infos[i].pinned = checkpoint::is_there(files, join(path, checkpoint::kPinnedName));
             if (whole < options.keep) {
                 infos[i].problem = is_whole(checkpoints[i]) ? "" : "it is not whole";
                 whole += infos[i].problem.empty() ? 1 : 0;
@@ -254,7 +283,10 @@ struct CheckpointStore::Impl {
             names.push_back(checkpoints[i].name);
         }
         forget(names);
-        remover().remove(names);
+        checkpoint::Remover remover(files, folders);
+        remover.remove(names);
+        left.insert(left.end(), remover.left().begin(), remover.left().end());
+        return left;
     }
 
     void forget(std::span<const std::string> names) {
@@ -281,8 +313,10 @@ struct CheckpointStore::Impl {
         begin_writing();
         const std::uint64_t generation = next_generation();
         std::string note;
+        checkpoint::Remover remover(files, folders);
         note_failure(note, "what an earlier save left could not be removed",
-                     [&] { remover().collect(); });
+                     [&] { remover.collect(); });
+        report_left(note, remover.left());
         find_last();
         const checkpoint::SaveContext context{
             *engine, files, folders, options, [this] { return random(); }, speeds};
@@ -293,7 +327,8 @@ struct CheckpointStore::Impl {
         const std::uint64_t hash = job.manifest_hash();
         last = {job.take_manifest(), job.path(), hash};
         remember(last.path.substr(last.path.rfind('/') + 1), last.manifest, hash);
-        note_failure(note, "older checkpoints could not be removed", [&] { retain(); });
+        note_failure(note, "older checkpoints could not be removed",
+                     [&] { report_left(note, retain()); });
         info.note = job.note() + (job.note().empty() || note.empty() ? "" : "; ") + note;
         return info;
     }
@@ -350,11 +385,13 @@ void CheckpointStore::pin(std::uint64_t generation, bool pinned) {
     // after the renaming.
     const FileSystem& files = there(impl_).files;
     const CheckpointEntry entry = impl_->entry_of("pin checkpoint", generation);
+    impl_->check_own("pin checkpoint", entry, "it is not removed by the store, and needs no pin");
     const std::string path = join(impl_->folders.front(), entry.name);
     const std::string mark = join(path, checkpoint::kPinnedName);
     if (pinned) {
-        File file =
-            files.open(mark, {.access = Access::kWrite, .create = true, .direct = DirectIo::kOff});
+        File file = files.open(
+            mark,
+            {.access = Access::kWrite, .create = true, .follow = false, .direct = DirectIo::kOff});
         file.sync_data();
         file.close();
     } else if (checkpoint::is_there(files, mark)) {
@@ -370,6 +407,7 @@ void CheckpointStore::remove(std::uint64_t generation) {
     const std::lock_guard guard(there(impl_).mutex);
     impl_->begin_writing();
     const CheckpointEntry entry = impl_->entry_of("remove checkpoint", generation);
+    impl_->check_own("remove checkpoint", entry, "delete it yourself");
     const std::string path = join(impl_->folders.front(), entry.name);
     if (checkpoint::is_there(impl_->files, join(path, checkpoint::kPinnedName))) {
         refuse("remove checkpoint", path, "it is pinned; unpin it first");
@@ -381,13 +419,13 @@ void CheckpointStore::remove(std::uint64_t generation) {
                "first, or delete the folder yourself");
     }
     impl_->forget({&entry.name, 1});
-    impl_->remover().remove({&entry.name, 1});
+    checkpoint::Remover(impl_->files, impl_->folders).remove({&entry.name, 1});
 }
 
 std::uint64_t CheckpointStore::collect() {
     const std::lock_guard guard(there(impl_).mutex);
     impl_->begin_writing();
-    return impl_->remover().collect();
+    return checkpoint::Remover(impl_->files, impl_->folders).collect();
 }
 
 const std::vector<std::string>& CheckpointStore::folders() const {

@@ -4,6 +4,8 @@
 #include "base/raise.hpp"
 #include "checkpoint/checksum.hpp"
 #include "checkpoint/finding.hpp"
+#include "checkpoint/hex.hpp"
+#include "checkpoint/removal.hpp"
 #include "checkpoint/when_room.hpp"
 
 #include <fmt/format.h>
@@ -20,6 +22,9 @@ namespace {
 
 constexpr std::string_view kStepWord = "-step-";
 constexpr std::size_t kGenerationDigits = 8;
+constexpr std::string_view kShardPrefix = "shard-";
+constexpr std::string_view kShardSuffix = ".safetensors";
+constexpr std::size_t kShardDigits = 5;
 
 std::optional<std::uint64_t> number(std::string_view digits) {
     std::uint64_t value = 0;
@@ -36,6 +41,15 @@ std::string parent_of(const std::string& path) {
 
 bool is_gone(const Error& error) {
     return error.system_errno() == ENOENT || error.system_errno() == ENOTDIR;
+}
+
+std::string note_on(const FileSystem& files, const std::string& folder, const std::string& name) {
+    try {
+        const std::string why = why_not_own(files.open_folder(folder), name);
+        return why.empty() ? "" : why + "; the store neither counts nor removes it";
+    } catch (const Error&) {  // a courtesy; whoever removes looks for himself
+        return {};
+    }
 }
 
 }  // namespace
@@ -71,25 +85,55 @@ std::string removed_name(std::string_view checkpoint) {
     return fmt::format("{}{}", kRemovedPrefix, checkpoint);
 }
 
-std::uint64_t hidden_generation(std::string_view name) {
-    for (const std::string_view prefix : {kUnfinishedPrefix, kRemovedPrefix}) {
-        if (name.starts_with(prefix)) {
-            name.remove_prefix(prefix.size());
-            return number(name.substr(0, name.find('-'))).value_or(0);
+std::optional<std::uint64_t> hidden_generation(std::string_view name) {
+    if (name.starts_with(kRemovedPrefix)) {
+        name.remove_prefix(kRemovedPrefix.size());
+        auto entry = parse_checkpoint_name(name);
+        const std::size_t dash = name.rfind('-');
+        if (!entry && dash != std::string_view::npos && number(name.substr(dash + 1))) {
+            entry = parse_checkpoint_name(name.substr(0, dash));
         }
+        return entry ? std::optional(entry->generation) : std::nullopt;
     }
-    return 0;
+    if (!name.starts_with(kUnfinishedPrefix)) {
+        return std::nullopt;
+    }
+    const std::string_view rest = name.substr(kUnfinishedPrefix.size());
+    const std::size_t dash = std::min(rest.find('-'), rest.size());
+    const auto generation = number(rest.substr(0, dash));
+    const std::string_view random = rest.substr(std::min(dash + 1, rest.size()));
+    std::uint64_t value = 0;
+    return generation && parse_hex(random, value) && unfinished_name(*generation, random) == name
+               ? generation
+               : std::nullopt;
+}
+
+std::string shard_name(std::uint32_t number) {
+    return fmt::format("{}{:0{}}{}", kShardPrefix, number, kShardDigits, kShardSuffix);
+}
+
+bool is_shard_name(std::string_view name) {
+    if (!name.starts_with(kShardPrefix) || !name.ends_with(kShardSuffix) ||
+        name.size() < kShardPrefix.size() + kShardDigits + kShardSuffix.size()) {
+        return false;
+    }
+    name.remove_prefix(kShardPrefix.size());
+    name.remove_suffix(kShardSuffix.size());
+    return name.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 FolderScan scan_folder(const FileSystem& files, const std::string& folder) {
-    std::vector<std::string> names;
     try {
-        names = files.list(folder);
+        return scan_names(files.list(folder));
     } catch (const Error& error) {
         if (error.system_errno() != ENOENT) {
             throw;
         }
+        return {};
     }
+}
+
+FolderScan scan_names(std::vector<std::string> names) {
     FolderScan scan;
     const auto seen = [&scan](std::uint64_t generation, const std::string& name) {
         if (generation > scan.generation_max) {
@@ -98,8 +142,8 @@ FolderScan scan_folder(const FileSystem& files, const std::string& folder) {
         }
     };
     for (std::string& name : names) {
-        if (name.starts_with(kUnfinishedPrefix) || name.starts_with(kRemovedPrefix)) {
-            seen(hidden_generation(name), name);
+        if (const auto generation = hidden_generation(name)) {
+            seen(*generation, name);
             scan.leftovers.push_back(std::move(name));
         } else if (auto entry = parse_checkpoint_name(name)) {
             seen(entry->generation, name);
@@ -215,6 +259,7 @@ std::optional<Inspected> inspect(Engine& engine, const FileSystem& files, const 
         return std::nullopt;
     }
     found.info.pinned = is_there(files, join(path, kPinnedName));
+    found.info.note = note_on(files, folder, entry.name);
     return found;
 }
 

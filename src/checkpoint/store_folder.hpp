@@ -47,9 +47,15 @@ struct FolderScan {
 [[nodiscard]] std::optional<CheckpointEntry> parse_checkpoint_name(std::string_view name);
 [[nodiscard]] std::string unfinished_name(std::uint64_t generation, std::string_view random);
 [[nodiscard]] std::string removed_name(std::string_view checkpoint);
-/// Of an unfinished or removed one; 0 for any other name.
-[[nodiscard]] std::uint64_t hidden_generation(std::string_view name);
+/// Of an unfinished or removed one; nothing for a name that the two above do not give ("-2" and so
+/// on may come after a removed one's).
+[[nodiscard]] std::optional<std::uint64_t> hidden_generation(std::string_view name);
 
+/// "shard-00007.safetensors"
+[[nodiscard]] std::string shard_name(std::uint32_t number);
+[[nodiscard]] bool is_shard_name(std::string_view name);
+
+[[nodiscard]] FolderScan scan_names(std::vector<std::string> names);
 /// A folder that is not there has nothing in it.
 [[nodiscard]] FolderScan scan_folder(const FileSystem& files, const std::string& folder);
 

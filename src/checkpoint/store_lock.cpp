@@ -41,9 +41,10 @@ std::string owner_of_this_process() {
 void note_owner(Engine& engine, const FileSystem& files, const std::string& path) {
     try {
         const std::string text = owner_of_this_process() + "\n";
-        const File file = files.open(
-            path,
-            {.access = Access::kWrite, .create = true, .truncate = true, .direct = DirectIo::kOff});
+        const File file = files.open(path, {.access = Access::kWrite,
+                                            .truncate = true,
+                                            .follow = false,
+                                            .direct = DirectIo::kOff});
         write_when_room(engine, file, std::as_bytes(std::span(text)), 0);
     } catch (const Error&) {
         return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/tune_paste.hpp"
 
+#include "base/random.hpp"
 #include "cli/fio_peer.hpp"
 
 #include <fmt/format.h>
@@ -66,8 +67,10 @@ void write_options_file(const std::string& path, const nlohmann::ordered_json& o
                           (kind == std::filesystem::file_type::not_found && !is_link);
     const std::string target =
         is_link && replaces ? std::filesystem::canonical(path).string() : path;
-    const std::string fresh = replaces ? fmt::format("{}.{}", target, ::getpid()) : target;
-    std::FILE* const out = std::fopen(fresh.c_str(), "we");
+    // A new file, never somebody's, and never through a link.
+    const std::string fresh =
+        replaces ? fmt::format("{}.{:016x}.tmp", target, base::random_bits()) : target;
+    std::FILE* const out = std::fopen(fresh.c_str(), replaces ? "wxe" : "we");
     if (out == nullptr) {
         throw output_error(path, errno);
     }

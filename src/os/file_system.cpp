@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/file_system.hpp"
 
+#include <fmt/format.h>
+
 namespace penstock::os {
 
 namespace {
@@ -29,9 +31,30 @@ base::Result<void> FileSystem::take_attributes(const std::string& from, File& /*
     return lacks("take_attributes", from);
 }
 
+base::Result<std::shared_ptr<Folder>> FileSystem::open_folder(const std::string& path) {
+    return lacks("open_folder", path);
+}
+
 base::Result<void> FileSystem::set_modified(const std::string& path,
                                             std::int64_t /*since_1970_ns*/) {
     return lacks("set_modified", path);
+}
+
+base::Result<void> check_name(const char* operation, const std::string& folder,
+                              const std::string& name) {
+    if (!name.empty() && name != "." && name != ".." &&
+        name.find_first_of(std::string_view("/\0", 2)) == std::string::npos) {
+        return {};
+    }
+    return base::fail(base::error(
+        ErrorCode::kInvalidArgument, operation,
+        fmt::format("'{}' is no name in a folder; give one without '/', and neither '.' nor '..'",
+                    name.substr(0, name.find('\0'))),
+        folder));
+}
+
+std::string path_in(const std::string& folder, const std::string& name) {
+    return fmt::format("{}{}{}", folder, folder.ends_with('/') ? "" : "/", name);
 }
 
 }  // namespace penstock::os

@@ -19,6 +19,7 @@ struct OpenOptions {
     bool create = false;     ///< make the file (0666 less umask) when it is not there
     bool exclusive = false;  ///< with create: an error (EEXIST) when it is there
     bool truncate = false;   ///< cut it to zero bytes
+    bool follow = true;      ///< else an error (ELOOP) where the path ends in a symbolic link
     DirectIo direct = DirectIo::kAuto;
 };
 
@@ -44,6 +45,43 @@ public:
     /// Whether the path that was locked still names the locked file.
     [[nodiscard]] virtual bool is_named() const noexcept = 0;
 };
+
+/// An open folder: what is done through it happens in this folder, whatever its path names by now.
+/// A name is one component of a path, and no symbolic link is ever followed. Blocking; any thread.
+class Folder {
+public:
+    explicit Folder(std::string path) : path_(std::move(path)) {}
+    virtual ~Folder() = default;
+    Folder(const Folder&) = delete;
+    Folder& operator=(const Folder&) = delete;
+
+    /// As it was opened; for people.
+    [[nodiscard]] const std::string& path() const { return path_; }
+    /// Sorted, without "." and "..".
+    [[nodiscard]] virtual base::Result<std::vector<std::string>> list() = 0;
+    [[nodiscard]] virtual base::Result<FileStatus> status(const std::string& name) = 0;
+    /// ENOTDIR or ELOOP where it is no folder, also for a link to one; EXDEV where another file
+    /// system, or another part of this one, is mounted there.
+    [[nodiscard]] virtual base::Result<std::shared_ptr<Folder>> open_folder(
+        const std::string& name) = 0;
+    /// A file or a symbolic link; EISDIR for a folder.
+    [[nodiscard]] virtual base::Result<void> remove(const std::string& name) = 0;
+    /// An empty one; ENOTDIR for anything else, also for a link to a folder.
+    [[nodiscard]] virtual base::Result<void> remove_folder(const std::string& name) = 0;
+    /// Within this folder; replaces `to` atomically when it is there.
+    [[nodiscard]] virtual base::Result<void> rename(const std::string& from,
+                                                    const std::string& to) = 0;
+    /// Makes its names survive a power cut.
+    [[nodiscard]] virtual base::Result<void> sync() = 0;
+
+private:
+    std::string path_;
+};
+
+/// kInvalidArgument for what is no single name in a folder.
+[[nodiscard]] base::Result<void> check_name(const char* operation, const std::string& folder,
+                                            const std::string& name);
+[[nodiscard]] std::string path_in(const std::string& folder, const std::string& name);
 
 /// Blocking; any thread; each error names its operation and path. What is not pure is kUnsupported
 /// where a file system does not have it.
@@ -72,12 +110,16 @@ public:
     [[nodiscard]] virtual base::Result<FileStatus> status(const std::string& path);
     /// Absolute, without symbolic links; what is not there yet, at its end, as it is written.
     [[nodiscard]] virtual base::Result<std::string> resolve(const std::string& path);
-    /// Mode, and owner and group where that is permitted.
+    /// Mode; where that is permitted owner and group, POSIX ACL and "user." extended attributes.
     [[nodiscard]] virtual base::Result<void> take_attributes(const std::string& from, File& to);
     /// FileStatus::modified_ns, as exactly as it is kept; no symbolic link is followed.
     [[nodiscard]] virtual base::Result<void> set_modified(const std::string& path,
                                                           std::int64_t since_1970_ns);
-    /// Exclusive; made when it is not there. EWOULDBLOCK when somebody else holds it.
+    /// A path that may lead through symbolic links.
+    [[nodiscard]] virtual base::Result<std::shared_ptr<Folder>> open_folder(
+        const std::string& path);
+    /// Exclusive; a regular file, made when it is not there; ELOOP for a symbolic link. EWOULDBLOCK
+    /// when somebody else holds it.
     [[nodiscard]] virtual base::Result<std::unique_ptr<FileLock>> lock(const std::string& path) = 0;
     /// Makes the names in a folder survive a power cut.
     [[nodiscard]] virtual base::Result<void> sync_folder(const std::string& path) = 0;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/local_file.hpp"
 
+#include "os/local_folder.hpp"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/fs.h>
@@ -245,20 +247,8 @@ Result<void> LocalFile::close() {
 }
 
 Result<void> sync_local_folder(const std::string& path) {
-    PENSTOCK_CHECK(check_path("sync_folder", path));
-    const UniqueFd folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!folder) {
-        return fail(system_error(errno, "sync_folder", path));
-    }
-    while (::fsync(folder.get()) != 0) {
-        if (errno == EINVAL) {
-            return {};  // a file system whose folders know no fsync
-        }
-        if (errno != EINTR) {
-            return fail(system_error(errno, "sync_folder", path));
-        }
-    }
-    return {};
+    PENSTOCK_TRY(folder, LocalFolder::open(path, "sync_folder"));
+    return folder->sync();
 }
 
 Result<void> check_path(const char* operation, const std::string& path) {

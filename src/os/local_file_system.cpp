@@ -3,14 +3,14 @@
 
 #include "base/unique_fd.hpp"
 #include "os/local_file.hpp"
+#include "os/local_folder.hpp"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/sysmacros.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ public:
     [[nodiscard]] bool is_named() const noexcept override {
         struct stat locked {};
         struct stat named {};
-        return ::fstat(fd_.get(), &locked) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+        return ::fstat(fd_.get(), &locked) == 0 && ::lstat(path_.c_str(), &named) == 0 &&
                locked.st_dev == named.st_dev && locked.st_ino == named.st_ino;
     }
 
@@ -55,9 +55,24 @@ private:
     std::string path_;
 };
 
+// A symbolic link would have its target made, or locked and written to by whoever holds the lock; a
+// pipe, a device or a folder is nobody's lock, and opening it may do something.
+Result<void> check_lockable(const std::string& path) {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) {
+        return {};
+    }
+    const int number = S_ISLNK(status.st_mode) ? ELOOP : S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
+    return fail(system_error(number, "lock", path, kNoOffset,
+                             "a lock is taken on a regular file, and this is none; find out who "
+                             "made it, and remove it"));
+}
+
 Result<std::unique_ptr<FileLock>> lock_file(const std::string& path) {
     while (true) {
-        UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666));
+        PENSTOCK_CHECK(check_lockable(path));
+        UniqueFd fd(
+            ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW, 0666));
         if (!fd) {
             if (errno == EINTR) {
                 continue;
@@ -80,7 +95,7 @@ Result<std::unique_ptr<FileLock>> lock_file(const std::string& path) {
         // nobody.
         struct stat locked {};
         struct stat named {};
-        const bool known = ::fstat(fd.get(), &locked) == 0 && ::stat(path.c_str(), &named) == 0;
+        const bool known = ::fstat(fd.get(), &locked) == 0 && ::lstat(path.c_str(), &named) == 0;
         if (!known && errno != ENOENT && errno != EINTR) {
             return fail(system_error(errno, "lock", path));
         }
@@ -88,16 +103,6 @@ Result<std::unique_ptr<FileLock>> lock_file(const std::string& path) {
             return std::make_unique<LocalLock>(std::move(fd), path);
         }
     }
-}
-
-FileKind kind_of(mode_t mode) {
-    if (S_ISREG(mode)) {
-        return FileKind::kFile;
-    }
-    if (S_ISDIR(mode)) {
-        return FileKind::kFolder;
-    }
-    return S_ISLNK(mode) ? FileKind::kSymbolicLink : FileKind::kOther;
 }
 
 // Where a symbolic link leads, relative to the folder that it is in.
@@ -146,6 +151,37 @@ Result<std::string> resolve_path(std::string path) {
         path = slash == std::string::npos ? "" : path.substr(0, std::max<std::size_t>(slash, 1));
     }
     return fail(system_error(ELOOP, "resolve", path));
+}
+
+constexpr const char* kAclName = "system.posix_acl_access";
+
+// "user." attributes and the ACL, as far as they may be read and set: a file without them is worth
+// more than no file. Attributes of the "security." and "trusted." kinds are the administrator's to
+// give. True: the ACL, whose group bits are those of the mode, was copied.
+bool copy_extended(const std::string& from, int to) {
+    const ssize_t bytes = ::listxattr(from.c_str(), nullptr, 0);
+    std::string names(bytes > 0 ? static_cast<std::size_t>(bytes) : 0, '\0');
+    const ssize_t listed =
+        names.empty() ? 0 : ::listxattr(from.c_str(), names.data(), names.size());
+    bool has_acl = false;
+    std::string value;
+    for (ssize_t at = 0; at < listed;) {
+        const std::string name = names.c_str() + at;
+        at += static_cast<ssize_t>(name.size()) + 1;
+        const bool is_acl = name == kAclName;
+        const ssize_t size = is_acl || name.starts_with("user.")
+                                 ? ::getxattr(from.c_str(), name.c_str(), nullptr, 0)
+                                 : -1;
+        if (size < 0) {
+            continue;
+        }
+        value.resize(static_cast<std::size_t>(size));
+        const ssize_t got = ::getxattr(from.c_str(), name.c_str(), value.data(), value.size());
+        if (got == size && ::fsetxattr(to, name.c_str(), value.data(), value.size(), 0) == 0) {
+            has_acl = has_acl || is_acl;
+        }
+    }
+    return has_acl;
 }
 
 class LocalFileSystem final : public FileSystem {
@@ -202,28 +238,7 @@ public:
     }
 
     Result<std::vector<std::string>> list(const std::string& path) override {
-        PENSTOCK_CHECK(check_path("list", path));
-        const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), &::closedir);
-        if (!folder) {
-            return fail(system_error(errno, "list", path));
-        }
-        std::vector<std::string> names;
-        while (true) {
-            errno = 0;
-            const dirent* entry = ::readdir(folder.get());
-            if (entry == nullptr) {
-                break;
-            }
-            const std::string_view name = entry->d_name;
-            if (name != "." && name != "..") {
-                names.emplace_back(name);
-            }
-        }
-        if (errno != 0) {
-            return fail(system_error(errno, "list", path));
-        }
-        std::sort(names.begin(), names.end());
-        return names;
+        return list_local_folder(path);
     }
 
     Result<Space> space(const std::string& path) override {
@@ -246,14 +261,7 @@ public:
         if (::lstat(path.c_str(), &status) != 0) {
             return fail(system_error(errno, "status", path));
         }
-        return FileStatus{.kind = kind_of(status.st_mode),
-                          .bytes = static_cast<std::uint64_t>(status.st_size),
-                          .links = status.st_nlink,
-                          .device = {static_cast<std::uint32_t>(major(status.st_dev)),
-                                     static_cast<std::uint32_t>(minor(status.st_dev))},
-                          .mode = status.st_mode & 07777U,
-                          .modified_ns = std::int64_t{status.st_mtim.tv_sec} * kNanosPerSecond +
-                                         status.st_mtim.tv_nsec};
+        return status_from(status);
     }
 
     Result<std::string> resolve(const std::string& path) override {
@@ -276,6 +284,11 @@ public:
         if (::fchown(fd, status.st_uid, status.st_gid) != 0) {
             static_cast<void>(::fchown(fd, static_cast<uid_t>(-1), status.st_gid) == 0);
         }
+        const bool has_acl = copy_extended(from, fd);
+        if (!has_acl) {
+            // What a folder's default ACL gave the new file would let in who was kept out before.
+            static_cast<void>(::fremovexattr(fd, kAclName) == 0);
+        }
         if (::fchmod(fd, status.st_mode & 07777U) != 0) {
             return fail(system_error(errno, "take_attributes", to.info().path));
         }
@@ -296,6 +309,10 @@ public:
     Result<std::unique_ptr<FileLock>> lock(const std::string& path) override {
         PENSTOCK_CHECK(check_path("lock", path));
         return lock_file(path);
+    }
+
+    Result<std::shared_ptr<Folder>> open_folder(const std::string& path) override {
+        return LocalFolder::open(path);
     }
 
     Result<void> sync_folder(const std::string& path) override { return sync_local_folder(path); }

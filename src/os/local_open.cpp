@@ -58,7 +58,14 @@ UniqueFd open_retrying(const char* path, int flags) {
 Result<Opened> open_buffered(const std::string& path, const OpenOptions& options) {
     // A pipe would make open() wait for somebody at its other end.
     struct stat status {};
-    if (::stat(path.c_str(), &status) == 0) {
+    const int looked =
+        options.follow ? ::stat(path.c_str(), &status) : ::lstat(path.c_str(), &status);
+    if (looked == 0) {
+        if (S_ISLNK(status.st_mode)) {
+            return fail(system_error(ELOOP, "open", path, kNoOffset,
+                                     "a symbolic link is not followed here; give the path that it "
+                                     "leads to, or remove it"));
+        }
         if (S_ISDIR(status.st_mode)) {
             return fail(system_error(EISDIR, "open", path));
         }
@@ -69,7 +76,8 @@ Result<Opened> open_buffered(const std::string& path, const OpenOptions& options
                                     path));
         }
     }
-    const int flags = access_flags(options.access) | O_CLOEXEC | O_NOCTTY;
+    const int flags =
+        access_flags(options.access) | O_CLOEXEC | O_NOCTTY | (options.follow ? 0 : O_NOFOLLOW);
     if (options.create && options.exclusive) {
         Opened opened{open_retrying(path.c_str(), flags | O_CREAT | O_EXCL), true};
         if (!opened.fd) {

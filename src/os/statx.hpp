@@ -54,6 +54,7 @@ static_assert(offsetof(Statx, dio_memory_align) == 0x98);
 static_assert(offsetof(Statx, dio_offset_align) == 0x9c);
 static_assert(offsetof(Statx, dio_read_offset_align) == 0xb4);
 
+inline constexpr std::uint32_t kStatxMountId = 0x1000;        // Linux 5.8
 inline constexpr std::uint32_t kStatxDioAlign = 0x2000;       // Linux 6.1
 inline constexpr std::uint32_t kStatxDioReadAlign = 0x20000;  // Linux 6.14
 

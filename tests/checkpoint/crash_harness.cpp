@@ -61,6 +61,8 @@ const char* name_of(engine::DiskCall call) {
             return "make folder";
         case DiskCall::kLock:
             return "lock";
+        case DiskCall::kOpenFolder:
+            return "open folder";
     }
     return "?";
 }

@@ -192,6 +192,29 @@ TEST(ReplacementAlone, AnErrorAfterTheRenameSaysThatTheNewFileIsThere) {
     EXPECT_EQ(rig.files().status("/folder/state.bin").bytes, kSmallest);
 }
 
+// A save that is short of descriptors fails before its file has its name, or not at all.
+TEST(ReplacementAlone, TheFolderIsOpenedBeforeTheRename) {
+    CrashRig rig;
+    rig.files().make_folder("/folder");
+    bool renamed = false;
+    std::uint64_t opened = 0;
+    rig.disks().front()->set_operation_faults([&](const engine::DiskOperation& operation) {
+        renamed = renamed || operation.call == engine::DiskCall::kRename;
+        opened += operation.call == engine::DiskCall::kOpenFolder ? 1 : 0;
+        const bool opens = operation.call == engine::DiskCall::kOpenFolder ||
+                           operation.call == engine::DiskCall::kOpen;
+        return renamed && opens ? EMFILE : 0;
+    });
+    { Replacement(rig.files(), "/folder/state.bin").commit(); }
+    EXPECT_TRUE(renamed);
+    EXPECT_EQ(opened, 1U);
+    rig.disks().front()->set_operation_faults([](const engine::DiskOperation& operation) {
+        return operation.call == engine::DiskCall::kOpenFolder ? EMFILE : 0;
+    });
+    EXPECT_THROW(Replacement(rig.files(), "/folder/state.bin"), Error);
+    EXPECT_EQ(rig.files().list("/folder"), (std::vector<std::string>{"state.bin"}));
+}
+
 // A folder in which files may be made and replaced, and that may not be listed (mode -wx): it
 // cannot be opened for its sync.
 TEST(ReplacementAlone, AFolderThatMayNotBeListed) {

@@ -10,8 +10,10 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -228,6 +230,64 @@ TEST_F(LocalFileSystemTest, TakeAttributes) {
     EXPECT_EQ(files_->take_attributes(folder_ / "none", **to).error().system_errno, ENOENT);
     ASSERT_TRUE((*to)->close());
     EXPECT_EQ(files_->take_attributes(folder_ / "old", **to).error().system_errno, EBADF);
+}
+
+// An ACL as the kernel has it: a version, then entries of a kind, permissions and an id.
+std::string acl_of(std::uint16_t user_permissions) {
+    const auto entry = [](std::uint16_t tag, std::uint16_t permissions, std::uint32_t id) {
+        std::string bytes(8, '\0');
+        std::memcpy(bytes.data(), &tag, 2);
+        std::memcpy(bytes.data() + 2, &permissions, 2);
+        std::memcpy(bytes.data() + 4, &id, 4);
+        return bytes;
+    };
+    constexpr std::uint32_t kNobody = UINT32_MAX;
+    return std::string("\2\0\0\0", 4) + entry(1, 6, kNobody) + entry(2, user_permissions, 65534) +
+           entry(4, 4, kNobody) + entry(16, 6, kNobody) + entry(32, 0, kNobody);
+}
+
+std::string attribute(const std::string& path, const char* name) {
+    std::string value(1024, '\0');
+    const ssize_t size = ::getxattr(path.c_str(), name, value.data(), value.size());
+    value.resize(size < 0 ? 0 : static_cast<std::size_t>(size));
+    return size < 0 ? "none" : value;
+}
+
+TEST_F(LocalFileSystemTest, TakeAttributesTakesExtendedOnesAndTheAcl) {
+    constexpr const char* kAcl = "system.posix_acl_access";
+    put("old", "x");
+    put("plain", "x");
+    const std::string old = folder_ / "old";
+    if (::setxattr(old.c_str(), "user.origin", "run 7", 5, 0) != 0) {
+        GTEST_SKIP() << "the temporary folder's file system has no user attributes";
+    }
+    const std::string big(2000, 'b');
+    ASSERT_TRUE(::setxattr(old.c_str(), "user.big", big.data(), big.size(), 0) == 0 ||
+                errno == ENOSPC);
+    const std::string acl = acl_of(6);
+    const bool has_acls = ::setxattr(old.c_str(), kAcl, acl.data(), acl.size(), 0) == 0;
+    auto to = files_->open(folder_ / "new", {.access = Access::kReadWrite, .create = true});
+    ASSERT_TRUE(files_->take_attributes(old, **to));
+    EXPECT_EQ(attribute(folder_ / "new", "user.origin"), "run 7");
+    EXPECT_EQ(attribute(folder_ / "new", "user.big"), attribute(old, "user.big"));
+    if (!has_acls) {
+        GTEST_SKIP() << "the temporary folder's file system has no ACLs";
+    }
+    EXPECT_EQ(attribute(folder_ / "new", kAcl), acl);
+    // What a default ACL of the folder gives a new file is not what the old one had.
+    const std::string by_default = acl_of(7);
+    ASSERT_EQ(::setxattr(folder_.path().c_str(), "system.posix_acl_default", by_default.data(),
+                         by_default.size(), 0),
+              0);
+    auto other = files_->open(folder_ / "other", {.access = Access::kReadWrite, .create = true});
+    ASSERT_NE(attribute(folder_ / "other", kAcl), "none");
+    ASSERT_TRUE(files_->take_attributes(folder_ / "plain", **other));
+    EXPECT_EQ(attribute(folder_ / "other", kAcl), "none");
+    struct stat before {};
+    struct stat after {};
+    ASSERT_EQ(::stat((folder_ / "plain").c_str(), &before), 0);
+    ASSERT_EQ(::stat((folder_ / "other").c_str(), &after), 0);
+    EXPECT_EQ(after.st_mode, before.st_mode);
 }
 
 TEST_F(LocalFileSystemTest, SyncDataLeavesTheFolder) {

@@ -42,6 +42,32 @@ std::optional<std::uint64_t> hash_of_file(const std::string& path) {
     return checkpoint::content_hash(std::as_bytes(std::span(bytes)));
 }
 
+/// An open folder, but for its sync.
+class FolderNoSync final : public os::Folder {
+public:
+    explicit FolderNoSync(std::shared_ptr<os::Folder> inner)
+        : os::Folder(inner->path()), inner_(std::move(inner)) {}
+    base::Result<std::vector<std::string>> list() override { return inner_->list(); }
+    base::Result<os::FileStatus> status(const std::string& name) override {
+        return inner_->status(name);
+    }
+    base::Result<std::shared_ptr<os::Folder>> open_folder(const std::string& name) override {
+        PENSTOCK_TRY(inner, inner_->open_folder(name));
+        return std::make_shared<FolderNoSync>(std::move(inner));
+    }
+    base::Result<void> remove(const std::string& name) override { return inner_->remove(name); }
+    base::Result<void> remove_folder(const std::string& name) override {
+        return inner_->remove_folder(name);
+    }
+    base::Result<void> rename(const std::string& from, const std::string& to) override {
+        return inner_->rename(from, to);
+    }
+    base::Result<void> sync() override { return {}; }
+
+private:
+    std::shared_ptr<os::Folder> inner_;
+};
+
 /// The local file system, but for the syncs of folders.
 class NoFolderSync final : public os::FileSystem {
 public:
@@ -78,6 +104,10 @@ public:
     }
     base::Result<void> set_modified(const std::string& path, std::int64_t since_1970_ns) override {
         return inner_->set_modified(path, since_1970_ns);
+    }
+    base::Result<std::shared_ptr<os::Folder>> open_folder(const std::string& path) override {
+        PENSTOCK_TRY(inner, inner_->open_folder(path));
+        return std::make_shared<FolderNoSync>(std::move(inner));
     }
     base::Result<std::unique_ptr<os::FileLock>> lock(const std::string& path) override {
         return inner_->lock(path);

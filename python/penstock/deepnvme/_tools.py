@@ -192,6 +192,14 @@ def check_json_path(path: str | None) -> None:
         raise ToolError(f"--json {path}: it cannot be written; name a file that can be, or - for stdout")
 
 
+def write_fixed(path: str | Path, text: str) -> None:
+    """A file whose name the tool chose, over what an earlier run wrote. OSError (ELOOP) where somebody made a symbolic
+    link of that name: what it leads to is not the tool's to write."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o666), "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+
+
 def write_json(path: str, document: dict[str, Any]) -> None:
     """To a file, or to stdout for `-`. ToolError with the system's reason, OutputLost."""
     text = json.dumps(document, indent=2, allow_nan=False)

@@ -217,6 +217,8 @@ def _log_folders(log_dir: str, operations: list[str]) -> dict[str, Path]:
     folders = {operation: Path(log_dir) / f"_aio_bench_{operation}_logs" for operation in _OPERATIONS}
     try:
         for operation, folder in folders.items():
+            if folder.is_symlink():
+                raise ToolError(f"--log_dir {log_dir}: {folder} is a symbolic link; name another folder, or remove it")
             if operation in operations:
                 folder.mkdir(parents=True, exist_ok=True)
             for old in folder.iterdir() if folder.is_dir() else ():
@@ -273,9 +275,7 @@ class _Sweep:
         ds_io.report(outcome, lines.append)
         setting.add(operation, outcome.rate(outcome.e2e_seconds), "\n".join(lines) + "\n")
         name = setting.log_name(operation, len(args.nvme_dir))
-        (self._folders[operation] / name).write_text(
-            setting.median_log(operation), encoding="utf-8", errors="backslashreplace"
-        )
+        _tools.write_fixed(self._folders[operation] / name, setting.median_log(operation))
 
     def largest(self) -> tuple[int, int]:
         """Block bytes and depth that the engine has to let through for all settings."""
@@ -338,7 +338,10 @@ def _report(args: argparse.Namespace, sweep: _Sweep, out: Any, say: Any) -> None
     best = sweep.best()
     config = json.dumps({"aio": best.ours()}, indent=3)
     path = Path(args.log_dir) / CONFIG_NAME
-    path.write_text(config + "\n", encoding="utf-8")
+    try:
+        _tools.write_fixed(path, config + "\n")
+    except OSError as error:
+        raise ToolError(f"--log_dir {args.log_dir}: {error}; name another folder, or remove the link") from error
     say(f"How sure: {sweep.verdict()}")
     say(f"For a DeepSpeed configuration (also in {path}):\n{config}")
     beyond = _tools.engine_settings(best.ours()["block_size"], best.queue_depth)

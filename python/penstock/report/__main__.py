@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import secrets
 import stat
 import sys
 from pathlib import Path
@@ -59,16 +60,21 @@ def _target(output: str) -> Path:
 def _write(output: str, text: str) -> None:
     """Whole or not at all."""
     path = _target(output)
-    draft = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
+    draft = path.with_name(f".{path.name[:200]}.{secrets.token_hex(8)}.tmp")
+    made = False
     try:
-        draft.write_text(text, encoding="utf-8")
+        with draft.open("x", encoding="utf-8") as file:  # new: never somebody's file, never through a link
+            made = True
+            file.write(text)
         draft.replace(path)
+        made = False
     except OSError as error:
         told = f"{error.strerror}; name a file in a folder that can be written"
         raise ReportError(f"-o {_shown(output)}: {told}") from error
     finally:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
+        if made:
+            with contextlib.suppress(OSError):
+                draft.unlink()
 
 
 def main(argv: list[str] | None = None) -> int:

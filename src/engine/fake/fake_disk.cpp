@@ -373,17 +373,7 @@ int FakeDisk::sync_folder(const std::string& path) {
     if (const int refused = step(DiskCall::kSyncFolder, path)) {
         return refused;
     }
-    const std::uint64_t folder = names_.find(path);
-    if (folder == FakeNames::kNone) {
-        return ENOENT;
-    }
-    if (names_.node(folder)->kind != FileKind::kFolder) {
-        return ENOTDIR;
-    }
-    if (shape_.syncs_names) {
-        names_.sync_folder(folder);
-    }
-    return 0;
+    return sync_names(names_.find(path));
 }
 
 int FakeDisk::rename(const std::string& from, const std::string& to) {
@@ -421,18 +411,7 @@ std::optional<std::string> FakeDisk::step_through_link(const std::string& path, 
 
 int FakeDisk::status(const std::string& path, os::FileStatus& status) const {
     const std::lock_guard lock(mutex_);
-    const std::uint64_t inode = names_.find(path);
-    if (inode == FakeNames::kNone) {
-        return ENOENT;
-    }
-    const FakeNames::Node& node = *names_.node(inode);
-    status = {.kind = node.kind,
-              .bytes = is_file(inode) ? inodes_.at(inode)->bytes() : 0,
-              .links = node.links,
-              .device = device_,
-              .mode = node.mode,
-              .modified_ns = is_file(inode) ? inodes_.at(inode)->modified_ns() : 0};
-    return 0;
+    return status_of(names_.find(path), status);
 }
 
 void FakeDisk::set_mode(std::uint64_t inode, std::uint32_t mode) {
@@ -475,18 +454,7 @@ int FakeDisk::make_folder(const std::string& path) {
 
 int FakeDisk::list(const std::string& path, std::vector<std::string>& names) const {
     const std::lock_guard lock(mutex_);
-    const std::uint64_t folder = names_.find(path);
-    if (folder == FakeNames::kNone) {
-        return ENOENT;
-    }
-    const FakeNames::Node& node = *names_.node(folder);
-    if (node.kind != FileKind::kFolder) {
-        return ENOTDIR;
-    }
-    for (const auto& [name, inode] : node.names) {
-        names.push_back(name);
-    }
-    return 0;
+    return names_of(names_.find(path), names);
 }
 
 os::Space FakeDisk::space() const {
@@ -506,6 +474,9 @@ FakeDisk::Opened FakeDisk::lock(const std::string& path) {
         if (const int failed = make(path, FileKind::kFile, "", inode)) {
             return {failed, 0};
         }
+    }
+    if (!is_file(inode)) {
+        return {names_.node(inode)->kind == FileKind::kFolder ? EISDIR : ELOOP, 0};
     }
     return {locks_.insert(inode).second ? 0 : EWOULDBLOCK, inode};
 }

@@ -83,6 +83,7 @@ enum class DiskCall : std::uint8_t {
     kRemove,
     kMakeFolder,
     kLock,
+    kOpenFolder,
 };
 
 /// One operation, whatever it is.
@@ -161,6 +162,18 @@ public:
     [[nodiscard]] int remove(const std::string& path);
     [[nodiscard]] int make_folder(const std::string& path);
     [[nodiscard]] int list(const std::string& path, std::vector<std::string>& names) const;
+    // An open folder, by its number; `path` is for people and plans.
+    [[nodiscard]] Opened open_folder(const std::string& path);
+    [[nodiscard]] Opened open_folder_in(std::uint64_t folder, const std::string& name,
+                                        const std::string& path);
+    [[nodiscard]] int list_in(std::uint64_t folder, std::vector<std::string>& names) const;
+    [[nodiscard]] int status_in(std::uint64_t folder, const std::string& name,
+                                os::FileStatus& status) const;
+    [[nodiscard]] int rename_in(std::uint64_t folder, const std::string& from,
+                                const std::string& to, const std::string& path);
+    [[nodiscard]] int remove_in(std::uint64_t folder, const std::string& name, bool is_folder,
+                                const std::string& path);
+    [[nodiscard]] int sync_folder_in(std::uint64_t folder, const std::string& path);
     [[nodiscard]] os::Space space() const;
     /// Makes the file when it is not there.
     [[nodiscard]] Opened lock(const std::string& path);
@@ -179,6 +192,10 @@ private:
     [[nodiscard]] FakeInode& edit(std::uint64_t inode);
     [[nodiscard]] bool is_file(std::uint64_t inode) const;
     [[nodiscard]] std::int64_t time() const;
+    [[nodiscard]] Opened as_folder(std::uint64_t inode) const;
+    [[nodiscard]] int status_of(std::uint64_t inode, os::FileStatus& status) const;
+    [[nodiscard]] int names_of(std::uint64_t folder, std::vector<std::string>& names) const;
+    [[nodiscard]] int sync_names(std::uint64_t folder);
     int make(const std::string& path, FileKind kind, const std::string& target,
              std::uint64_t& inode);
     int move(Op op, std::uint64_t inode, std::uint64_t offset, std::span<const iovec> pieces,

@@ -87,6 +87,52 @@ base::Result<void> FakeFile::sync_data() {
     return outcome(disk_->sync(inode_, path_on_disk_, false), "sync", info_.path);
 }
 
+base::Result<std::vector<std::string>> FakeFolder::list() {
+    std::vector<std::string> names;
+    PENSTOCK_CHECK(outcome(disk_->list_in(inode_, names), "list", path()));
+    return names;
+}
+
+base::Result<os::FileStatus> FakeFolder::status(const std::string& name) {
+    PENSTOCK_CHECK(os::check_name("status", path(), name));
+    os::FileStatus status;
+    PENSTOCK_CHECK(
+        outcome(disk_->status_in(inode_, name, status), "status", os::path_in(path(), name)));
+    return status;
+}
+
+base::Result<std::shared_ptr<os::Folder>> FakeFolder::open_folder(const std::string& name) {
+    PENSTOCK_CHECK(os::check_name("open folder", path(), name));
+    const std::string inside = os::path_in(path(), name);
+    const std::string on_disk = os::path_in(path_on_disk_, name);
+    const FakeDisk::Opened opened = disk_->open_folder_in(inode_, name, on_disk);
+    PENSTOCK_CHECK(outcome(opened.system_errno, "open folder", inside));
+    return std::make_shared<FakeFolder>(inside, disk_, opened.inode, on_disk);
+}
+
+base::Result<void> FakeFolder::remove(const std::string& name) {
+    PENSTOCK_CHECK(os::check_name("remove", path(), name));
+    return outcome(disk_->remove_in(inode_, name, false, os::path_in(path_on_disk_, name)),
+                   "remove", os::path_in(path(), name));
+}
+
+base::Result<void> FakeFolder::remove_folder(const std::string& name) {
+    PENSTOCK_CHECK(os::check_name("remove folder", path(), name));
+    return outcome(disk_->remove_in(inode_, name, true, os::path_in(path_on_disk_, name)),
+                   "remove folder", os::path_in(path(), name));
+}
+
+base::Result<void> FakeFolder::rename(const std::string& from, const std::string& to) {
+    PENSTOCK_CHECK(os::check_name("rename", path(), from));
+    PENSTOCK_CHECK(os::check_name("rename", path(), to));
+    return outcome(disk_->rename_in(inode_, from, to, os::path_in(path_on_disk_, from)), "rename",
+                   os::path_in(path(), from));
+}
+
+base::Result<void> FakeFolder::sync() {
+    return outcome(disk_->sync_folder_in(inode_, path_on_disk_), "sync folder", path());
+}
+
 FakeFileSystem::Place FakeFileSystem::on_disk(const std::string& path) const {
     if (disks_.size() == 1) {
         return {disks_.front(), path, ""};
@@ -117,7 +163,7 @@ FakeFileSystem::Place FakeFileSystem::place(const std::string& path, bool follow
 
 base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& path,
                                                              const os::OpenOptions& options) {
-    const Place where = place(path, true);
+    const Place where = place(path, options.follow);
     const DiskShape& shape = where.disk->shape();
     if (options.direct == DirectIo::kRequired && !shape.direct) {
         return base::fail(base::error(ErrorCode::kUnsupported, "open",
@@ -209,8 +255,15 @@ base::Result<void> FakeFileSystem::set_modified(const std::string& path,
     return outcome(where.disk->set_modified(where.path, since_1970_ns), "set time", path);
 }
 
-base::Result<std::unique_ptr<os::FileLock>> FakeFileSystem::lock(const std::string& path) {
+base::Result<std::shared_ptr<os::Folder>> FakeFileSystem::open_folder(const std::string& path) {
     const Place where = place(path, true);
+    const FakeDisk::Opened opened = where.disk->open_folder(where.path);
+    PENSTOCK_CHECK(outcome(opened.system_errno, "open folder", path));
+    return std::make_shared<FakeFolder>(path, where.disk, opened.inode, where.path);
+}
+
+base::Result<std::unique_ptr<os::FileLock>> FakeFileSystem::lock(const std::string& path) {
+    const Place where = place(path, false);
     const FakeDisk::Opened locked = where.disk->lock(where.path);
     PENSTOCK_CHECK(outcome(locked.system_errno, "lock", path));
     return std::make_unique<FakeLock>(where.disk, locked.inode, where.path);

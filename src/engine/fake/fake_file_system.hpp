@@ -46,6 +46,31 @@ private:
     std::shared_ptr<const base::Clock> clock_;
 };
 
+class FakeFolder final : public os::Folder {
+public:
+    FakeFolder(std::string path, std::shared_ptr<FakeDisk> disk, std::uint64_t inode,
+               std::string path_on_disk)
+        : os::Folder(std::move(path)),
+          disk_(std::move(disk)),
+          inode_(inode),
+          path_on_disk_(std::move(path_on_disk)) {}
+
+    [[nodiscard]] base::Result<std::vector<std::string>> list() override;
+    [[nodiscard]] base::Result<os::FileStatus> status(const std::string& name) override;
+    [[nodiscard]] base::Result<std::shared_ptr<os::Folder>> open_folder(
+        const std::string& name) override;
+    [[nodiscard]] base::Result<void> remove(const std::string& name) override;
+    [[nodiscard]] base::Result<void> remove_folder(const std::string& name) override;
+    [[nodiscard]] base::Result<void> rename(const std::string& from,
+                                            const std::string& to) override;
+    [[nodiscard]] base::Result<void> sync() override;
+
+private:
+    std::shared_ptr<FakeDisk> disk_;
+    std::uint64_t inode_;
+    std::string path_on_disk_;
+};
+
 class FakeFileSystem final : public os::FileSystem {
 public:
     FakeFileSystem(std::vector<std::shared_ptr<FakeDisk>> disks,
@@ -73,6 +98,8 @@ public:
                                                      os::File& to) override;
     [[nodiscard]] base::Result<void> set_modified(const std::string& path,
                                                   std::int64_t since_1970_ns) override;
+    [[nodiscard]] base::Result<std::shared_ptr<os::Folder>> open_folder(
+        const std::string& path) override;
     [[nodiscard]] base::Result<std::unique_ptr<os::FileLock>> lock(
         const std::string& path) override;
     [[nodiscard]] base::Result<void> sync_folder(const std::string& path) override;

@@ -77,6 +77,11 @@ const FakeNames::Node* FakeNames::node(std::uint64_t number) const {
     return found == nodes_.end() ? nullptr : &found->second;
 }
 
+std::uint64_t FakeNames::find_in(std::uint64_t folder, const std::string& name) const {
+    const Node* here = node(folder);
+    return here == nullptr ? kNone : number_of(here->names, name);
+}
+
 void FakeNames::set_mode(std::uint64_t number, std::uint32_t mode) {
     nodes_.at(number).mode = mode;
 }
@@ -151,7 +156,6 @@ int FakeNames::link(const std::string& from, const std::string& to) {
 int FakeNames::rename(const std::string& from, const std::string& to, std::uint64_t& gone) {
     gone = kNone;
     const std::uint64_t number = find(from);
-    const std::uint64_t from_folder = folder_of(from);
     const std::uint64_t to_folder = folder_of(to);
     if (number == kNone || number == kRoot || to_folder == kNone) {
         return number == kRoot ? EBUSY : ENOENT;
@@ -159,11 +163,26 @@ int FakeNames::rename(const std::string& from, const std::string& to, std::uint6
     if (to.starts_with(from + "/")) {
         return EINVAL;
     }
-    const std::uint64_t replaced = find(to);
-    if (replaced == number) {
+    return move({folder_of(from), last_name(from), number, kNone},
+                {to_folder, last_name(to), find(to), number}, gone);
+}
+
+int FakeNames::rename_in(std::uint64_t folder, const std::string& from, const std::string& to,
+                         std::uint64_t& gone) {
+    gone = kNone;
+    const std::uint64_t number = find_in(folder, from);
+    return number == kNone ? ENOENT
+                           : move({folder, from, number, kNone},
+                                  {folder, to, find_in(folder, to), number}, gone);
+}
+
+// `to.before` is what it replaces.
+int FakeNames::move(const Entry& from, const Entry& to, std::uint64_t& gone) {
+    const std::uint64_t replaced = to.before;
+    if (replaced == to.after) {
         return 0;  // two names of one file: the system does nothing
     }
-    const bool folder = nodes_.at(number).kind == FileKind::kFolder;
+    const bool folder = nodes_.at(to.after).kind == FileKind::kFolder;
     if (replaced != kNone) {
         Node& target = nodes_.at(replaced);
         if ((target.kind == FileKind::kFolder) != folder) {
@@ -174,8 +193,7 @@ int FakeNames::rename(const std::string& from, const std::string& to, std::uint6
         }
         gone = --target.links == 0 ? replaced : kNone;
     }
-    change({{from_folder, last_name(from), number, kNone},
-            {to_folder, last_name(to), replaced, number}});
+    change({from, to});
     return 0;
 }
 
@@ -185,12 +203,30 @@ int FakeNames::remove(const std::string& path, std::uint64_t& gone) {
     if (number == kNone || number == kRoot) {
         return number == kRoot ? EBUSY : ENOENT;
     }
+    return take_away(folder_of(path), last_name(path), gone);
+}
+
+int FakeNames::remove_in(std::uint64_t folder, const std::string& name, bool is_folder,
+                         std::uint64_t& gone) {
+    gone = kNone;
+    const Node* found = node(find_in(folder, name));
+    if (found == nullptr) {
+        return ENOENT;
+    }
+    if ((found->kind == FileKind::kFolder) != is_folder) {
+        return is_folder ? ENOTDIR : EISDIR;
+    }
+    return take_away(folder, name, gone);
+}
+
+int FakeNames::take_away(std::uint64_t folder, const std::string& name, std::uint64_t& gone) {
+    const std::uint64_t number = find_in(folder, name);
     Node& removed = nodes_.at(number);
     if (!removed.names.empty()) {
         return ENOTEMPTY;
     }
     gone = --removed.links == 0 ? number : kNone;
-    change({{folder_of(path), last_name(path), number, kNone}});
+    change({{folder, name, number, kNone}});
     return 0;
 }
 

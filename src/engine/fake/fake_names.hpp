@@ -37,6 +37,8 @@ public:
     [[nodiscard]] std::uint64_t folder_of(const std::string& path) const;
     /// Of a number that find() gave; nullptr after a crash that lost it.
     [[nodiscard]] const Node* node(std::uint64_t number) const;
+    /// Of a name in a folder.
+    [[nodiscard]] std::uint64_t find_in(std::uint64_t folder, const std::string& name) const;
     void set_mode(std::uint64_t number, std::uint32_t mode);
     /// The first symbolic link on the way (the last component only with `follow_last`): its target,
     /// relative ones put behind `mount` and their folder, with the rest of the path.
@@ -51,6 +53,12 @@ public:
     /// `gone`: a number without a name now, or kNone.
     [[nodiscard]] int rename(const std::string& from, const std::string& to, std::uint64_t& gone);
     [[nodiscard]] int remove(const std::string& path, std::uint64_t& gone);
+    // The same in a folder by its number, whatever its path is by now.
+    [[nodiscard]] int rename_in(std::uint64_t folder, const std::string& from,
+                                const std::string& to, std::uint64_t& gone);
+    /// `is_folder`: what it has to be; else ENOTDIR, or EISDIR.
+    [[nodiscard]] int remove_in(std::uint64_t folder, const std::string& name, bool is_folder,
+                                std::uint64_t& gone);
 
     [[nodiscard]] std::size_t volatile_changes() const { return volatile_.size(); }
     void sync_folder(std::uint64_t folder);
@@ -66,6 +74,8 @@ private:
     };
     using Change = std::vector<Entry>;  // one or two, atomic
 
+    [[nodiscard]] int move(const Entry& from, const Entry& to, std::uint64_t& gone);
+    [[nodiscard]] int take_away(std::uint64_t folder, const std::string& name, std::uint64_t& gone);
     void change(Change what);
     bool apply_durable(const Change& what);
     void count_links();
