@@ -60,6 +60,17 @@ bool is_missing(const Error& error) {
     return error.system_errno() == ENOENT;
 }
 
+Folder open_if_there(const FileSystem& files, const std::string& path) {
+    try {
+        return files.open_folder(path);
+    } catch (const Error& error) {
+        if (is_missing(error)) {
+            return {};
+        }
+        throw;
+    }
+}
+
 std::optional<FileStatus> status_of(const Folder& folder, const std::string& name) {
     try {
         return folder.status(name);
@@ -242,7 +253,7 @@ void Remover::report_foreign_parts(const Folder& checkpoint, const std::string& 
         if (!ours && is_there(files_, target) && seen.insert(folder).second) {
             left_.push_back(fmt::format(
                 "'{}' was left: links of '{}' lead there, and it is not known as this store's (was "
-                "the store moved?); delete it yourself if it is",
+                "the store moved, or opened without that folder?); delete it yourself if it is",
                 folder, name));
         }
     }
@@ -250,11 +261,11 @@ void Remover::report_foreign_parts(const Folder& checkpoint, const std::string& 
 
 std::uint64_t Remover::remove_hidden(const Folder& store, const std::string& name) {
     const OwnFolder own = own_leftover(store, name);
-    if (own.why.empty() && folders_.size() > 1) {
-        static_cast<void>(attempt([&] {
+    if (own.why.empty()) {
+        try {
             report_foreign_parts(own.folder, name);
-            return 0;
-        }));
+        } catch (const Error&) {  // a link that leads where nobody may look
+        }
     }
     return take(store, name, own);
 }
@@ -298,8 +309,11 @@ std::uint64_t Remover::remove(std::span<const std::string> checkpoints) {
     store.sync();
     std::uint64_t freed = 0;
     for (std::size_t i = 1; i < folders_.size(); ++i) {
-        freed += attempt([&] {
-            const Folder other = files_.open_folder(folders_[i]);
+        freed += attempt([&]() -> std::uint64_t {
+            const Folder other = open_if_there(files_, folders_[i]);
+            if (!other.is_open()) {
+                return 0;
+            }
             std::vector<std::string> parts = orphans(store, other);
             std::erase_if(parts, [&](const std::string& name) {
                 return !removed.contains(split_parts(name).first);
@@ -319,9 +333,11 @@ std::uint64_t Remover::collect() {
     const FolderScan scan = scan_names(store.list());
     std::uint64_t freed = 0;
     for (std::size_t i = 1; i < folders_.size(); ++i) {
-        freed += attempt([&] {
-            const Folder other = files_.open_folder(folders_[i]);
-            return collect_parts(other, orphans(store, other), scan.generation_max);
+        freed += attempt([&]() -> std::uint64_t {
+            const Folder other = open_if_there(files_, folders_[i]);
+            return !other.is_open()
+                       ? 0
+                       : collect_parts(other, orphans(store, other), scan.generation_max);
         });
     }
     for (const std::string& name : scan.leftovers) {

@@ -7,6 +7,7 @@
 
 #include <penstock/options.hpp>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -192,6 +193,18 @@ TEST(TunePasteTest, FioGetsTheSameWork) {
     const std::string file = fio_command(settings, "libaio", "/mnt/model.bin", false, false);
     EXPECT_THAT(file, HasSubstr("--filename=/mnt/model.bin --readonly "));
     EXPECT_THAT(file, Not(HasSubstr("--unlink")));
+}
+
+// What is written first lies under a name of its own, that nobody can have made a link of before.
+TEST(TunePasteTest, ALinkBesideTheFileIsNotWrittenThrough) {
+    const support::TempFolder folder;
+    const nlohmann::ordered_json options{{"queue_depth", 8}};
+    std::ofstream(folder / "decoy") << "the only copy";
+    std::filesystem::create_symlink("decoy", fmt::format("{}.{}", folder / "a.json", ::getpid()));
+    write_options_file(folder / "a.json", options);
+    EXPECT_EQ(contents(folder / "decoy"), "the only copy");
+    EXPECT_EQ(nlohmann::ordered_json::parse(contents(folder / "a.json")), options);
+    EXPECT_THAT(names_in(folder.path()), SizeIs(3));
 }
 
 TEST(TunePasteTest, AFileBehindALinkIsReplacedAndAPipeIsWrittenTo) {

@@ -23,6 +23,7 @@ import rows_states  # noqa: F401
 import rows_stores  # noqa: F401
 import shim
 import torch
+from planted import planted_links  # noqa: F401
 from shared_folder import clock_goes_back, cut_mapping, locks_that_guard_nothing, several_stores  # noqa: F401
 from verbs import NEW, OLD, ROWS, Box, alike, flat_of, in_threads, nested_of
 
