@@ -45,11 +45,14 @@ struct StateTensor {
     std::vector<std::uint64_t> global_offset = {};  ///< elements, where the slice begins
 };
 
-/// A state: tensors, and what is none, as a JSON text that the store keeps and does not read.
+/// A state: tensors, and what is around them, as a JSON text (docs/formats.md, "The structure").
+/// Texts of one's own belong into the metadata.
 struct State {
     std::vector<StateTensor> tensors;
-    std::string structure = "null";
+    std::string structure = "null";  ///< nothing but the tensors
     std::vector<std::pair<std::string, std::string>> metadata = {};  ///< for people and tools
+    /// XXH3 of `structure`, where whoever made it has read it again already; save() reads any other.
+    std::uint64_t structure_sum = 0;
 };
 
 struct StoreOptions {
@@ -177,7 +180,8 @@ public:
     ~CheckpointStore();
 
     /// Durable when it returns; then older ones go, as `keep` says. When it throws, everything is
-    /// as it was before. The tensors must not change meanwhile.
+    /// as it was before. The tensors must not change meanwhile. kInvalidArgument for a structure
+    /// that cannot be read with these tensors.
     CheckpointInfo save(const State& state, const SaveOptions& options = {});
     /// The newest that is whole: manifest sound, every shard there with its size. `skipped`: newer
     /// ones that are not, and why.

@@ -102,6 +102,11 @@ def strings(verb: str, name: str, value: Any) -> list[tuple[str, str]]:
     for key, text in value.items():
         if not isinstance(key, str) or not isinstance(text, str):
             raise TypeError(f"{verb}: {name}: keys and values are strings, got {shown(key)}: {got(text)}")
+        for part in (key, text):
+            try:
+                part.encode()
+            except UnicodeEncodeError:
+                raise ValueError(f"{verb}: {name}: {shown(part)} is not UTF-8: it has half a character") from None
     return list(value.items())
 
 

@@ -9,6 +9,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -25,13 +26,42 @@ std::vector<checkpoint::FileImage::Payload> spans_of(const std::vector<StorageMe
     return out;
 }
 
+// Where the NumPy that runs says that its functions are.
+format::PickleOptions pickle_options(const format::ValueTree& tree) {
+    format::PickleOptions options;
+    const bool wanted = std::any_of(tree.values.begin(), tree.values.end(), [](const auto& v) {
+        return v.kind == format::ValueKind::kNumpyScalar ||
+               v.kind == format::ValueKind::kNumpyArray;
+    });
+    if (wanted) {
+        const nb::object array = nb::module_::import_("numpy").attr("empty")(0);
+        options.numpy_module =
+            nb::cast<std::string>(nb::object(array.attr("__reduce__")()[0]).attr("__module__"));
+    }
+    return options;
+}
+
+// The name of a tensor: lone surrogates have no UTF-8.
+std::string tensor_name(nb::handle name) {
+    Py_ssize_t bytes = 0;
+    const char* text = PyUnicode_AsUTF8AndSize(name.ptr(), &bytes);
+    if (text == nullptr) {
+        PyErr_Clear();
+        raise_value("save: state[" + shown(name) +
+                    "]: this name is not UTF-8 (it has half a character), which a .safetensors is "
+                    "written in");
+    }
+    return {text, static_cast<std::size_t>(bytes)};
+}
+
 }  // namespace
 
 FileImageObject image_of_state(nb::handle object, const std::string& folder) {
     State state = state_of(object);
     auto spans = spans_of(state.storages);
+    const format::PickleOptions options = pickle_options(state.tree);
     const WithoutGil nogil;
-    return {checkpoint::FileImage::torch_zip(state.tree, folder, std::move(spans)),
+    return {checkpoint::FileImage::torch_zip(state.tree, folder, std::move(spans), options),
             std::move(state.storages)};
 }
 
@@ -42,7 +72,7 @@ FileImageObject image_of_tensors(nb::handle tensors,
     std::vector<StorageMemory> payloads;
     for (const nb::handle row : nb::iter(tensors)) {
         format::safetensors::Tensor t;
-        t.name = nb::cast<std::string>(row[0]);
+        t.name = tensor_name(nb::object(row[0]));
         const auto type = format::safetensors::type_named(nb::cast<std::string>(row[1]));
         if (!type) {
             raise_value("save: tensor '" + t.name + "': the format has no such type");

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "format/grammar.hpp"
 #include "format/torch_types.hpp"
 #include "names.hpp"
 #include "state.hpp"
@@ -97,8 +98,11 @@ private:
         switch (v.kind) {
             case ValueKind::kList:
                 return list(id, v);
-            case ValueKind::kTuple:
-                return tuple(v);
+            case ValueKind::kTuple: {
+                const nb::object made = tuple(v);
+                // One that contains itself (by way of a list) was made below.
+                return made_[id].is_valid() ? made_[id] : made;
+            }
             case ValueKind::kSize:
                 return torch().attr("Size")(tuple(v));
             case ValueKind::kSet:
@@ -113,6 +117,8 @@ private:
                 return fill(id, v, collections().attr("OrderedDict")());
             case ValueKind::kDefaultDict:
                 return fill(id, v, collections().attr("defaultdict")(factory(v.text)));
+            case ValueKind::kCounter:
+                return fill(id, v, collections().attr("Counter")());
             default:
                 return {};
         }
@@ -129,9 +135,8 @@ private:
         if (name.empty()) {
             return nb::none();
         }
-        return name == "OrderedDict"
-                   ? nb::object(collections().attr("OrderedDict"))
-                   : nb::object(nb::module_::import_("builtins").attr(name.c_str()));
+        const format::Factory* known = format::factory_named(name);
+        return nb::module_::import_(std::string(known->module).c_str()).attr(name.c_str());
     }
 
     nb::object list(ValueId id, const Value& v) {
@@ -200,16 +205,21 @@ private:
     nb::object numpy(const Value& v) {
         const nb::module_ numpy = nb::module_::import_("numpy");
         const nb::object dtype = numpy.attr("dtype")(v.text);
-        nb::object shape = tuple(v);
-        // frombuffer takes neither empty bytes nor types of no bytes.
-        nb::object flat = v.data.empty()
-                              ? nb::object(numpy.attr("zeros")(shape, dtype))
-                              : nb::object(numpy.attr("frombuffer")(bytes_of(v.data), dtype));
+        const nb::bytes data(v.data.data(), v.data.size());
         if (v.kind == ValueKind::kNumpyScalar) {
-            return flat.attr("reshape")(nb::make_tuple())[nb::make_tuple()];
+            if (v.text[1] == 'U') {  // an array would lose zeros at the end
+                return numpy.attr("str_")(data.attr("decode")("utf-32-le", "surrogatepass"));
+            }
+            return v.text[1] == 'S' ? numpy.attr("bytes_")(data)
+                                    : numpy.attr("frombuffer")(data, dtype)[0];
         }
+        const nb::object shape = tuple(v);
         const char* order = v.flag ? "F" : "C";
-        return flat.attr("reshape")(shape, nb::arg("order") = order)
+        if (v.data.empty()) {  // of which frombuffer makes none; zeros() makes U1 of U0
+            return numpy.attr("ndarray")(shape, dtype, nb::arg("order") = order);
+        }
+        return numpy.attr("frombuffer")(data, dtype)
+            .attr("reshape")(shape, nb::arg("order") = order)
             .attr("copy")(nb::arg("order") = order);
     }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "format/grammar.hpp"
 #include "format/numpy_types.hpp"
 #include "format/torch_types.hpp"
 #include "names.hpp"
@@ -68,6 +69,7 @@ public:
         const nb::module_ collections = nb::module_::import_("collections");
         ordered_ = collections.attr("OrderedDict");
         default_ = collections.attr("defaultdict");
+        counter_ = collections.attr("Counter");
     }
 
     State run(nb::handle object) {
@@ -165,14 +167,14 @@ private:
         if (is(o, tensor_) || is(o, parameter_)) {
             return tensor(o);
         }
-        if (PyDict_CheckExact(p) || is(o, ordered_) || is(o, default_)) {
+        if (PyDict_CheckExact(p) || is(o, ordered_) || is(o, default_) || is(o, counter_)) {
             return dict(o, depth);
         }
         if (PyList_CheckExact(p)) {
             return items(o, ValueKind::kList, depth);
         }
         if (PyTuple_CheckExact(p) || is(o, size_)) {
-            return items(o, is(o, size_) ? ValueKind::kSize : ValueKind::kTuple, depth);
+            return tuple(o, is(o, size_) ? ValueKind::kSize : ValueKind::kTuple, depth);
         }
         if (o.type().is(nb::handle(reinterpret_cast<PyObject*>(&PySet_Type)))) {
             return items(o, ValueKind::kSet, depth);
@@ -220,11 +222,26 @@ private:
         return id;
     }
 
+    // Checked here, where what is in it has a name; the rest of the grammar when it is written.
+    ValueId tuple(nb::handle o, ValueKind kind, int depth) {
+        const ValueId id = items(o, kind, depth);
+        if (kind == ValueKind::kSize) {
+            if (const std::string wrong =
+                    format::wrong_with(state_.tree, state_.tree.values[id]);
+                !wrong.empty()) {
+                refuse("this torch.Size cannot be saved: " + wrong);
+            }
+        }
+        return id;
+    }
+
     ValueId dict(nb::handle o, int depth) {
         const bool ordered = is(o, ordered_);
         const bool factory = is(o, default_);
+        const bool counter = is(o, counter_);
         const ValueId id = add(ordered   ? ValueKind::kOrderedDict
                                : factory ? ValueKind::kDefaultDict
+                               : counter ? ValueKind::kCounter
                                          : ValueKind::kDict);
         seen_.emplace(o.ptr(), id);
         if (factory) {
@@ -259,6 +276,8 @@ private:
         state_.tree.values[id].items = std::move(made);
         if (ordered) {
             attributes(o, id, depth);
+        } else if (counter && nb::len(nb::object(o.attr("__dict__"))) > 0) {
+            refuse("the Counter has attributes of its own, which would be lost; save them beside it");
         }
         return id;
     }
@@ -288,13 +307,10 @@ private:
         if (factory.is_none()) {
             return {};
         }
-        if (factory.is(ordered_)) {
-            return "OrderedDict";
-        }
-        const nb::module_ builtins = nb::module_::import_("builtins");
-        for (const char* name :
-             {"list", "dict", "int", "float", "str", "bool", "tuple", "set", "frozenset"}) {
-            if (factory.is(nb::object(builtins.attr(name)))) {
+        for (const format::Factory& known : format::kFactories) {
+            const nb::module_ module = nb::module_::import_(std::string(known.module).c_str());
+            const std::string name(known.name);
+            if (factory.is(nb::object(module.attr(name.c_str())))) {
                 return name;
             }
         }
@@ -429,14 +445,30 @@ private:
         }
     }
 
+    // Of a text also the zeros at its end, which NumPy's arrays do not have.
+    static std::string numpy_data(nb::handle o, std::string_view type) {
+        if (type[1] == 'U') {
+            return raw(checked(PyUnicode_AsEncodedString(o.ptr(), "utf-32-le", "surrogatepass")));
+        }
+        return raw(type[1] == 'S' ? nb::borrow(o) : nb::object(o.attr("tobytes")()));
+    }
+
     ValueId numpy(nb::handle o) {
-        const std::string type = nb::cast<std::string>(o.attr("dtype").attr("str"));
+        const nb::object dtype = o.attr("dtype");
+        const std::string type = nb::cast<std::string>(dtype.attr("str"));
         if (!format::numpy_item_bytes(type)) {
             refuse("NumPy data of the type " + type + " cannot be saved");
         }
+        if (!nb::object(dtype.attr("metadata")).is_none()) {
+            refuse("its NumPy type has metadata (" + shown(dtype.attr("metadata")) +
+                   "), which would be lost; save them beside it");
+        }
         if (!is(o, array_)) {
+            if (!o.type().is(nb::object(dtype.attr("type")))) {
+                refuse("a " + type_text(o) + " cannot be saved: save the NumPy scalar that it is");
+            }
             const ValueId id = add(ValueKind::kNumpyScalar, type);
-            state_.tree.values[id].data = raw(o.attr("tobytes")());
+            state_.tree.values[id].data = numpy_data(o, type);
             return id;
         }
         const bool fortran = nb::cast<bool>(o.attr("flags")["F_CONTIGUOUS"]) &&
@@ -459,7 +491,7 @@ private:
     const bool together_;
     nb::list fetched_;  // (number of the storage, the device's storage) each
     nb::object tensor_, parameter_, size_, dtype_, device_, strided_;
-    nb::object array_, scalar_, contiguous_, ordered_, default_;
+    nb::object array_, scalar_, contiguous_, ordered_, default_, counter_;
     std::vector<nb::handle> path_;
     // Their nodes, one or two a tensor, go all at once.
     std::pmr::monotonic_buffer_resource nodes_;

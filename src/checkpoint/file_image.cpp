@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 namespace penstock::checkpoint {
@@ -29,16 +30,37 @@ std::vector<safetensors_format::Tensor> by_data(std::vector<safetensors_format::
     return tensors;
 }
 
+// The header, read again from the bytes that will be in the file.
+void check_header(const safetensors_format::Layout& layout,
+                  const safetensors_format::Metadata& metadata) {
+    const std::string_view text = layout.file().literals();
+    const auto header = base::unwrap(safetensors_format::read_header(
+        std::as_bytes(std::span(text.data(), text.size())), layout.file().total_bytes()));
+    const auto given = by_data(layout.tensors());
+    const bool same =
+        header.data_begin == layout.data_begin() && header.metadata == metadata &&
+        std::equal(given.begin(), given.end(), header.tensors.begin(), header.tensors.end(),
+                   [](const auto& a, const auto& b) {
+                       return std::tie(a.name, a.type, a.shape, a.begin, a.end) ==
+                              std::tie(b.name, b.type, b.shape, b.begin, b.end);
+                   });
+    if (!same) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "write safetensors",
+                                "its header would not come back as it is"));
+    }
+}
+
 }  // namespace
 
 FileImage FileImage::torch_zip(const format::ValueTree& tree, const std::string& folder,
-                               std::vector<Payload> payloads) {
+                               std::vector<Payload> payloads,
+                               const format::PickleOptions& options) {
     PENSTOCK_ASSERT(payloads.size() == tree.storages.size());
     for (std::size_t i = 0; i < payloads.size(); ++i) {
         PENSTOCK_ASSERT(payloads[i].size() == tree.storages[i].bytes);
     }
     FileImage image;
-    image.layout_ = base::unwrap(Layout::make(tree, folder));
+    image.layout_ = base::unwrap(Layout::make(tree, folder, options));
     image.payloads_ = std::move(payloads);
     image.piece_bytes_ = kCrcPieceBytes;
     return image;
@@ -71,6 +93,7 @@ FileImage FileImage::safetensors(std::vector<safetensors_format::Tensor> tensors
         const auto& t = layout.tensors()[i];
         PENSTOCK_ASSERT(payloads[i].size() == t.end - t.begin);
     }
+    check_header(layout, metadata);
     image.layout_ = std::move(layout);
     image.metadata_ = std::move(metadata);
     image.payloads_ = std::move(payloads);
@@ -145,6 +168,7 @@ void FileImage::set_sums(std::size_t payload, std::span<const std::uint64_t> pie
     metadata_.back().second =
         render_sum_table(by_data(given), layout.data_begin(), piece_bytes_, sums);
     base::unwrap(layout.set_metadata(metadata_));
+    check_header(layout, metadata_);
 }
 
 }  // namespace penstock::checkpoint

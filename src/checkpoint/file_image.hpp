@@ -33,7 +33,8 @@ public:
     /// what the format cannot hold.
     [[nodiscard]] static FileImage torch_zip(const format::ValueTree& tree,
                                              const std::string& folder,
-                                             std::vector<Payload> payloads);
+                                             std::vector<Payload> payloads,
+                                             const format::PickleOptions& options = {});
     /// A `.safetensors`: payload i is tensor i. Throws as torch_zip().
     [[nodiscard]] static FileImage safetensors(std::vector<format::safetensors::Tensor> tensors,
                                                format::safetensors::Metadata metadata,

@@ -31,6 +31,7 @@ constexpr std::string_view kReading = "read manifest";
 constexpr std::uint64_t kFormatVersion = 1;
 constexpr std::string_view kSumKey = ",\"checksum\":\"";
 constexpr std::string_view kSumEnd = "\"}\n";
+constexpr std::string_view kStructureKey = ",\n\"structure\":";  // strings have no newline in them
 // Of a tensor with one slice and one sum: texts that grow by doubling are copied, and fault in
 // memory.
 constexpr std::size_t kTensorBytesGuess = 112;
@@ -237,6 +238,11 @@ public:
 
     std::string scalar(const format::JsonScalar& value) override {
         const std::size_t index = depth_ == 0 ? 0 : index_[depth_]++;
+        if (section_ == Section::kVersion && depth_ == 1 && value.kind == Scalar::Kind::kUnsigned &&
+            value.number != kFormatVersion) {
+            return fmt::format("it is of version {}, and {} is read: a later Penstock wrote it",
+                               value.number, kFormatVersion);
+        }
         bool good = false;
         switch (section_) {
             case Section::kFolders:
@@ -450,7 +456,7 @@ std::string render(const Manifest& manifest) {
     field(out, "chunk_bytes", kChunkBytes);
     render_shards(out, manifest);
     render_tensors(out, manifest);
-    out += ",\n\"structure\":";
+    out += kStructureKey;
     text(out, manifest.structure, "structure");
     out += ",\n\"metadata\":{";
     for (std::size_t i = 0; i < manifest.metadata.size(); ++i) {
@@ -465,6 +471,36 @@ std::string render(const Manifest& manifest) {
     append_hex(out, sum);
     out += kSumEnd;
     return out;
+}
+
+bool holds_structure(std::string_view text, std::string_view structure) {
+    std::size_t at = text.rfind(kStructureKey);
+    if (at == std::string_view::npos || text[at += kStructureKey.size()] != '"') {
+        return false;
+    }
+    ++at;
+    for (const char c : structure) {
+        char read = at < text.size() ? text[at++] : '"';
+        if (read == '"') {
+            return false;
+        }
+        if (read == '\\') {
+            read = text[at++];
+            if (read == 'u') {
+                const std::string_view digits = text.substr(at, 4);
+                std::uint64_t code = 0;
+                at += 4;
+                if (!parse_hex("000000000000" + std::string(digits), code) || code >= 0x20) {
+                    return false;
+                }
+                read = static_cast<char>(code);
+            }
+        }
+        if (read != c) {
+            return false;
+        }
+    }
+    return at < text.size() && text[at] == '"';
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& path) {

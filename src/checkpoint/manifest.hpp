@@ -66,5 +66,7 @@ struct Manifest {
 /// that cannot be (slices outside their shard or tensor, overlapping slices, a wrong number of
 /// sums).
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& path);
+/// Whether a rendered manifest has this structure, read from its text.
+[[nodiscard]] bool holds_structure(std::string_view text, std::string_view structure);
 
 }  // namespace penstock::checkpoint

@@ -8,6 +8,7 @@
 #include "checkpoint/finding.hpp"
 #include "checkpoint/stock_index.hpp"
 #include "checkpoint/store_folder.hpp"
+#include "checkpoint/structure.hpp"
 #include "checkpoint/when_room.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
@@ -326,6 +327,10 @@ std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress
         i = end;
     }
     verify_index(problems);
+    if (std::string wrong = checkpoint::wrong_structure(manifest); !wrong.empty()) {
+        problems.push_back({checkpoint::join(path, checkpoint::kManifestName), "", kNoOffset,
+                            std::move(wrong)});
+    }
     if (without_sums > 0) {
         problems.push_back({path, "", kNoOffset,
                             fmt::format("{} bytes were saved without checksums: that they can be "

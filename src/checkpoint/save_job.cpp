@@ -300,6 +300,10 @@ void SaveJob::render_texts() {
     fill_sums();
     index_text_ = base::unwrap(format::render_shard_index(stock_index(manifest_)));
     manifest_text_ = render(manifest_);
+    if (!holds_structure(manifest_text_, state_.structure)) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint",
+                                "its structure would not come back as it is"));
+    }
     if (manifest_text_.size() > kManifestBytesMax) {
         base::raise(base::error(
             ErrorCode::kInvalidArgument, "save checkpoint",

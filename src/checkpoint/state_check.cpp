@@ -2,7 +2,9 @@
 #include "checkpoint/state_check.hpp"
 
 #include "base/raise.hpp"
+#include "checkpoint/checksum.hpp"
 #include "checkpoint/stock_index.hpp"
+#include "checkpoint/structure.hpp"
 #include "format/fault.hpp"
 #include "format/json.hpp"
 
@@ -72,6 +74,24 @@ tensor::ElementType check_tensor(const StateTensor& tensor) {
     return *type;
 }
 
+// That load() will make a state of it. Where it was made, it was compared with that, too.
+void check_structure(const State& state) {
+    const std::string& text = state.structure;
+    if (text == "null" ||
+        content_hash(std::as_bytes(std::span(text.data(), text.size()))) == state.structure_sum) {
+        return;
+    }
+    std::vector<StoredTensor> tensors;
+    for (const StateTensor& t : state.tensors) {
+        const auto& shape = t.global_shape.empty() ? t.shape : t.global_shape;
+        tensors.push_back({t.name, t.dtype, shape,
+                           *safetensors::bytes_of(*safetensors::type_named(t.dtype), shape)});
+    }
+    if (const std::string wrong = wrong_structure(text, tensors); !wrong.empty()) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint", wrong));
+    }
+}
+
 }  // namespace
 
 bool is_slice(const StateTensor& tensor) {
@@ -102,10 +122,7 @@ std::vector<safetensors::Tensor> check_state(const State& state) {
              .type = type,
              .shape = tensor.shape});
     }
-    if (!format::is_utf8(state.structure)) {
-        base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint",
-                                "the structure of the state is not UTF-8"));
-    }
+    check_structure(state);
     return out;
 }
 

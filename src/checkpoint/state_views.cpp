@@ -41,7 +41,7 @@ private:
             out_.push_back({name_, static_cast<std::uint32_t>(v.integer)});
             return;
         }
-        const bool dict = is_dict(v.kind);
+        const bool dict = format::is_dict(v.kind);
         const bool row = v.kind == ValueKind::kList || v.kind == ValueKind::kTuple;
         if (!(dict || row) || seen_[id] || depth > format::kNestingMax) {
             return;

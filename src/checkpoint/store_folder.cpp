@@ -6,6 +6,7 @@
 #include "checkpoint/finding.hpp"
 #include "checkpoint/hex.hpp"
 #include "checkpoint/removal.hpp"
+#include "checkpoint/structure.hpp"
 #include "checkpoint/when_room.hpp"
 
 #include <fmt/format.h>
@@ -238,6 +239,9 @@ std::optional<Inspected> inspect(Engine& engine, const FileSystem& files, const 
         found.manifest = parse_manifest(text, join(path, kManifestName));
         found.info = info_of(found.manifest, path);
         found.info.problem = missing_shard(files, found.manifest, path);
+        if (found.info.problem.empty()) {
+            found.info.problem = wrong_structure(found.manifest);
+        }
         if (found.manifest.generation != entry.generation || found.manifest.step != entry.step) {
             found.info.problem = fmt::format(
                 "its manifest is of generation {}, step {}: the folder was renamed, or files of "

@@ -8,6 +8,7 @@
 #include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "checkpoint/base64.hpp"
+#include "checkpoint/checksum.hpp"
 #include "checkpoint/hex.hpp"
 #include "checkpoint/structure_tags.hpp"
 #include "format/json.hpp"
@@ -124,29 +125,11 @@ private:
                 "checkpoint holds {} and {}; make a tensor of what is large",
                 order_.size(), data_bytes_, kStructureValuesMax, kStructureDataMax));
         }
-        return allowed(v) && (is_dict(v.kind) ? entries(v, depth) : items(v, depth)) &&
+        if (std::string wrong = format::wrong_with(tree_, v); !wrong.empty()) {
+            return refuse(std::move(wrong));
+        }
+        return (format::is_dict(v.kind) ? entries(v, depth) : items(v, depth)) &&
                attributes(v, depth) && (v.kind != ValueKind::kTensor || tensor(v));
-    }
-
-    bool allowed(const Value& v) {
-        if (v.kind == ValueKind::kRefused) {
-            return refuse(v.text);
-        }
-        if (v.kind >= ValueKind::kGlobal) {
-            return refuse("it is no value of a state by itself");
-        }
-        if (v.attributes != kNoValue && v.kind != ValueKind::kOrderedDict) {
-            return refuse("it has attributes, which only an OrderedDict may have");
-        }
-        if (v.kind == ValueKind::kString && !format::is_utf8(v.text)) {
-            return refuse("it is a string that is not UTF-8");
-        }
-        return true;
-    }
-
-    bool key(ValueId id) {
-        return format::may_be_key(tree_, id) ||
-               refuse("it has a key that is not a string, a number, or a short tuple of such");
     }
 
     // Goes down to an item, to whose place the path leads already. When all was well the path and
@@ -168,9 +151,6 @@ private:
     bool entries(const Value& v, int depth) {
         for (std::size_t i = 0; i + 1 < v.items.size(); i += 2) {
             const Value& k = tree_.at(v.items[i]);
-            if (!key(v.items[i])) {
-                return false;
-            }
             path_.enter_key(v.items[i]);
             if (!visit(v.items[i], depth + 1)) {
                 return false;
@@ -187,11 +167,7 @@ private:
     }
 
     bool items(const Value& v, int depth) {
-        const bool keys = v.kind == ValueKind::kSet || v.kind == ValueKind::kFrozenSet;
         for (std::size_t i = 0; i < v.items.size(); ++i) {
-            if (keys && !key(v.items[i])) {
-                return false;
-            }
             path_.enter_index(i);
             if (!below(v.items[i], depth, fmt::format_int(i).c_str())) {
                 return false;
@@ -204,12 +180,6 @@ private:
         if (v.attributes == kNoValue) {
             return true;
         }
-        const Value& own = tree_.at(v.attributes);
-        for (std::size_t i = 0; i < own.items.size(); i += 2) {
-            if (tree_.at(own.items[i]).kind != ValueKind::kString) {
-                return refuse("it has an attribute whose name is no string");
-            }
-        }
         path_.enter_attributes();
         return below(v.attributes, depth, "__dict__");
     }
@@ -221,11 +191,7 @@ private:
             return true;
         }
         const TensorValue& t = tree_.tensors[index];
-        const std::uint64_t bytes = tree_.storages[t.storage].bytes;
-        PENSTOCK_ASSERT(data_[t.storage].size() == bytes);
-        if (!format::fits(t, bytes)) {
-            return refuse("it does not lie in its storage, or torch has no such type");
-        }
+        PENSTOCK_ASSERT(data_[t.storage].size() == tree_.storages[t.storage].bytes);
         tensor_numbers_[index] = static_cast<std::uint32_t>(tensor_order_.size());
         tensor_order_.push_back(index);
         Look& look = looks_[t.storage];
@@ -377,12 +343,8 @@ private:
             default:
                 break;
         }
-        const auto* const tag =
-            std::find_if(kStructureTags.begin(), kStructureTags.end(),
-                         [&v](const StructureTag& row) { return row.kind == v.kind; });
-        PENSTOCK_ASSERT(tag != kStructureTags.end());
         out_ += "[\"";
-        out_ += tag->name;
+        out_ += format::row_of(v.kind).tag;
         out_ += '"';
         write_head(v);
         for (const ValueId item : v.items) {
@@ -502,9 +464,15 @@ private:
 
 }  // namespace
 
-State state_of(const format::ValueTree& tree,
-               std::span<const std::span<const std::byte>> storages) {
-    return Writer(tree, storages).run();
+State state_of(const format::ValueTree& tree, std::span<const std::span<const std::byte>> storages,
+               int readbacks) {
+    State state = Writer(tree, storages).run();
+    for (int i = 0; i < readbacks; ++i) {
+        check_readback(tree, storages, state);
+    }
+    const std::string& text = state.structure;
+    state.structure_sum = content_hash(std::as_bytes(std::span(text.data(), text.size())));
+    return state;
 }
 
 }  // namespace penstock::checkpoint

@@ -2,10 +2,10 @@
 // A structure back into a tree. Every entry is read by itself; then, when all are there, what they
 // say of one another is checked: numbers that name nothing, keys that have no hash, depth, tuples
 // that contain themselves (which cannot be built), tensors that do not lie in their storage.
-#include "base/align.hpp"
 #include "base/raise.hpp"
 #include "checkpoint/structure.hpp"
 #include "checkpoint/structure_text.hpp"
+#include "format/grammar.hpp"
 #include "format/numpy_types.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <unordered_map>
 
 namespace penstock::checkpoint {
@@ -28,18 +27,15 @@ using format::ValueId;
 using format::ValueKind;
 
 constexpr std::string_view kReading = "read structure of checkpoint";
-constexpr std::array<std::string_view, 10> kFactories{
-    "list", "dict", "int", "float", "str", "bool", "tuple", "set", "frozenset", "OrderedDict"};
-
 // Of a checkpoint's tensor as torch has it: half a byte has no type there, two of them have.
-std::string whole_tensor(const CheckpointTensor& tensor, TensorValue& out) {
+std::string whole_tensor(const StoredTensor& tensor, TensorValue& out) {
     const auto type = format::safetensors::type_named(tensor.dtype);
     if (!type || format::torch_type(*type) == nullptr) {
         return fmt::format("tensor {} is of type {}, which torch does not have", shown(tensor.name),
                            shown(tensor.dtype));
     }
     out.type = *type;
-    out.shape = tensor.shape;
+    out.shape.assign(tensor.shape.begin(), tensor.shape.end());
     if (*type == tensor::ElementType::kF4E2M1) {
         if (out.shape.empty() || out.shape.back() % 2 != 0) {
             return fmt::format(
@@ -53,26 +49,19 @@ std::string whole_tensor(const CheckpointTensor& tensor, TensorValue& out) {
     return {};
 }
 
-// What entries say of one another. Each call returns an empty string, or what is wrong.
+// What entries say of one another. run() returns an empty string, or what is wrong.
 class Check {
 public:
     explicit Check(const format::ValueTree& tree)
         : tree_(tree), seen_(tree.values.size(), false), tuples_(tree.values.size(), kUnknown) {}
 
     std::string run() {
-        for (std::size_t i = 0; i < tree_.values.size() && wrong_.empty(); ++i) {
-            at_ = i;
-            value(tree_.values[i]);
+        for (std::size_t i = 0; i < tree_.values.size(); ++i) {
+            if (std::string wrong = numbers(tree_.values[i]); !wrong.empty()) {
+                return fmt::format("value {}: {}", i, wrong);
+            }
         }
-        for (std::size_t i = 0; i < tree_.values.size() && wrong_.empty(); ++i) {
-            at_ = i;
-            tuple(static_cast<ValueId>(i), 0);
-        }
-        if (wrong_.empty()) {
-            at_ = 0;
-            visit(tree_.root, 0);
-        }
-        return wrong_.empty() ? std::string() : fmt::format("value {}: {}", at_, wrong_);
+        return visit(tree_.root, 0) ? std::string() : path_.text(tree_) + ": " + wrong_;
     }
 
 private:
@@ -84,97 +73,32 @@ private:
     }
     [[nodiscard]] bool is_value(ValueId id) const { return id < tree_.values.size(); }
 
-    bool value(const Value& v) {
+    [[nodiscard]] std::string numbers(const Value& v) const {
         if (!std::all_of(v.items.begin(), v.items.end(),
                          [this](ValueId i) { return is_value(i); }) ||
             (v.attributes != kNoValue && !is_value(v.attributes))) {
-            return refuse("it names a value that is not there");
+            return "it names a value that is not there";
         }
-        if (is_dict(v.kind) && v.items.size() % 2 != 0) {
-            return refuse("it has a key without a value");
-        }
-        switch (v.kind) {
-            case ValueKind::kTensor:
-                return static_cast<std::uint64_t>(v.integer) < tree_.tensors.size() ||
-                       refuse("it names a tensor that is not there");
-            case ValueKind::kBigInt:
-                return (v.text.size() > 8 && v.text.size() <= (64U << 10U)) ||
-                       refuse("it is an integer of an impossible size");
-            case ValueKind::kDtype:
-                return format::torch_type_named(v.text) != nullptr ||
-                       refuse("it is no dtype of torch");
-            case ValueKind::kDevice:
-                return format::is_device(v.text) || refuse("it is no device");
-            case ValueKind::kDefaultDict:
-                return v.text.empty() ||
-                       std::find(kFactories.begin(), kFactories.end(), v.text) !=
-                           kFactories.end() ||
-                       refuse("it makes " + shown(v.text) + ", which is not allowed");
-            case ValueKind::kOrderedDict:
-                return attributes(v);
-            case ValueKind::kSize:
-                return extents(v);
-            case ValueKind::kNumpyScalar:
-            case ValueKind::kNumpyArray:
-                return numpy(v);
-            default:
-                return true;
-        }
+        return {};
     }
 
-    bool attributes(const Value& v) {
-        if (v.attributes == kNoValue) {
-            return true;
-        }
-        const Value& own = tree_.at(v.attributes);
-        for (std::size_t i = 0; i < own.items.size(); i += 2) {
-            if (!is_value(own.items[i]) || tree_.at(own.items[i]).kind != ValueKind::kString) {
-                return refuse("it has an attribute whose name is no string");
-            }
-        }
-        return own.kind == ValueKind::kDict || refuse("its attributes are no dict");
-    }
-
-    bool extents(const Value& v) {
-        for (const ValueId item : v.items) {
-            if (tree_.at(item).kind != ValueKind::kInt || tree_.at(item).integer < 0) {
-                return refuse("it has an extent that is no size");
-            }
-        }
-        return v.items.size() <= format::kTensorRankMax || refuse("it has too many dimensions");
-    }
-
-    bool numpy(const Value& v) {
-        if (!extents(v)) {
-            return false;
-        }
-        auto bytes = format::numpy_item_bytes(v.text);
-        for (const ValueId item : v.items) {
-            bytes = bytes ? base::checked_multiply(
-                                *bytes, static_cast<std::uint64_t>(tree_.at(item).integer))
-                          : bytes;
-        }
-        return (bytes && *bytes == v.data.size()) ||
-               refuse(fmt::format("NumPy's {} of its shape does not have {} bytes, or is not read",
-                                  shown(v.text), v.data.size()));
-    }
-
-    bool tuple(ValueId id, int depth) {
+    // By way of what is built from its items, and cannot be there before them.
+    bool contains_itself(ValueId id, int depth) {
         const Value& v = tree_.at(id);
         if (v.kind != ValueKind::kTuple || tuples_[id] == kDone) {
-            return true;
+            return false;
         }
         if (tuples_[id] == kOpen || depth > format::kNestingMax) {
-            return refuse("it is a tuple that contains itself, or is nested too deep");
+            return true;
         }
         tuples_[id] = kOpen;
         for (const ValueId item : v.items) {
-            if (!tuple(item, depth + 1)) {
-                return false;
+            if (contains_itself(item, depth + 1)) {
+                return true;
             }
         }
         tuples_[id] = kDone;
-        return true;
+        return false;
     }
 
     bool visit(ValueId id, int depth) {
@@ -183,28 +107,38 @@ private:
         }
         seen_[id] = true;
         const Value& v = tree_.at(id);
-        at_ = id;
         if (depth > format::kNestingMax) {
             return refuse(fmt::format("it is nested deeper than {} levels", format::kNestingMax));
         }
-        const bool keys = v.kind == ValueKind::kSet || v.kind == ValueKind::kFrozenSet;
+        if (contains_itself(id, 0)) {
+            return refuse("it is a tuple that contains itself, or is nested too deep");
+        }
+        if (std::string wrong = format::wrong_with(tree_, v); !wrong.empty()) {
+            return refuse(std::move(wrong));
+        }
+        const bool dict = format::is_dict(v.kind);
         for (std::size_t i = 0; i < v.items.size(); ++i) {
-            const bool key = keys || (is_dict(v.kind) && i % 2 == 0);
-            if (key && !format::may_be_key(tree_, v.items[i])) {
-                at_ = id;
-                return refuse("it has a key that is not a string, a number, or a short tuple");
-            }
+            dict ? path_.enter_key(v.items[i - i % 2]) : path_.enter_index(i);
             if (!visit(v.items[i], depth + 1)) {
                 return false;
             }
+            path_.leave();
         }
-        return v.attributes == kNoValue || visit(v.attributes, depth + 1);
+        if (v.attributes == kNoValue) {
+            return true;
+        }
+        path_.enter_attributes();
+        if (!visit(v.attributes, depth + 1)) {
+            return false;
+        }
+        path_.leave();
+        return true;
     }
 
     const format::ValueTree& tree_;
     std::vector<bool> seen_;
     std::vector<State> tuples_;
-    std::size_t at_ = 0;
+    format::ValuePath path_;
     std::string wrong_;
 };
 
@@ -214,13 +148,13 @@ private:
 
 class Builder {
 public:
-    explicit Builder(std::span<const CheckpointTensor> tensors) : tensors_(tensors) {}
+    explicit Builder(std::span<const StoredTensor> tensors) : tensors_(tensors) {}
 
     Skeleton of_all() {
         Value root;
         root.kind = ValueKind::kDict;
         out_.tree.root = out_.tree.add({});
-        for (const CheckpointTensor& tensor : tensors_) {
+        for (const StoredTensor& tensor : tensors_) {
             Value key;
             key.kind = ValueKind::kString;
             key.text = tensor.name;
@@ -234,8 +168,8 @@ public:
             if (const std::string wrong = whole_tensor(tensor, t); !wrong.empty()) {
                 base::raise(base::error(ErrorCode::kUnsupported, kReading, wrong));
             }
-            out_.tree.storages.push_back({tensor.bytes, "cpu", tensor.name});
-            out_.sources.push_back(tensor.name);
+            out_.tree.storages.push_back({tensor.bytes, "cpu", std::string(tensor.name)});
+            out_.sources.emplace_back(tensor.name);
         }
         out_.tree.values[out_.tree.root] = std::move(root);
         return std::move(out_);
@@ -244,9 +178,6 @@ public:
     Skeleton of(StructureText&& read) {
         if (read.values.empty()) {
             damaged("it has no values");
-        }
-        for (const CheckpointTensor& tensor : tensors_) {
-            by_name_.emplace(tensor.name, &tensor);
         }
         for (StorageEntry& entry : read.storages) {
             storage(entry);
@@ -265,18 +196,33 @@ public:
     }
 
 private:
+    // Mostly in the order of the tensors.
+    const StoredTensor* find(std::string_view name) {
+        if (const std::size_t next = sources_.size();
+            next < tensors_.size() && tensors_[next].name == name) {
+            return &tensors_[next];
+        }
+        if (by_name_.empty()) {
+            for (const StoredTensor& tensor : tensors_) {
+                by_name_.emplace(tensor.name, &tensor);
+            }
+        }
+        const auto found = by_name_.find(name);
+        return found == by_name_.end() ? nullptr : found->second;
+    }
+
     void storage(StorageEntry& entry) {
-        const auto found = by_name_.find(entry.name);
-        if (found == by_name_.end()) {
+        const StoredTensor* found = find(entry.name);
+        if (found == nullptr) {
             damaged(fmt::format("it looks into tensor {}, which the checkpoint does not have",
                                 shown(entry.name)));
         }
-        if (!format::is_device(entry.location) || found->second->bytes > INT64_MAX) {
+        if (!format::is_device(entry.location) || found->bytes > INT64_MAX) {
             damaged(fmt::format("tensor {} was at {}, which is no device", shown(entry.name),
                                 shown(entry.location)));
         }
-        sources_.push_back(found->second);
-        out_.tree.storages.push_back({found->second->bytes, std::move(entry.location), entry.name});
+        sources_.push_back(found);
+        out_.tree.storages.push_back({found->bytes, std::move(entry.location), {}});
         out_.sources.push_back(std::move(entry.name));
     }
 
@@ -317,15 +263,24 @@ private:
         return {};
     }
 
-    std::span<const CheckpointTensor> tensors_;
-    std::unordered_map<std::string_view, const CheckpointTensor*> by_name_;
-    std::vector<const CheckpointTensor*> sources_;
+    std::span<const StoredTensor> tensors_;
+    std::unordered_map<std::string_view, const StoredTensor*> by_name_;
+    std::vector<const StoredTensor*> sources_;
     Skeleton out_;
 };
 
 }  // namespace
 
 Skeleton skeleton_of(std::string_view structure, std::span<const CheckpointTensor> tensors) {
+    std::vector<StoredTensor> stored;
+    stored.reserve(tensors.size());
+    for (const CheckpointTensor& t : tensors) {
+        stored.push_back({t.name, t.dtype, t.shape, t.bytes});
+    }
+    return skeleton_of(structure, stored);
+}
+
+Skeleton skeleton_of(std::string_view structure, std::span<const StoredTensor> tensors) {
     if (structure == "null") {
         return Builder(tensors).of_all();
     }

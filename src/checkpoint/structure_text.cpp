@@ -71,8 +71,14 @@ public:
         const std::size_t index = index_[depth_]++;
         bool good = false;
         if (depth_ == 1) {
-            good = section_ == Section::kVersion && value.kind == Scalar::Kind::kUnsigned &&
-                   value.number == kStructureVersion;
+            if (section_ != Section::kVersion || value.kind != Scalar::Kind::kUnsigned) {
+                return wrong();
+            }
+            if (value.number != kStructureVersion) {
+                return fmt::format("it is of version {}, and {} is read: a later Penstock wrote it",
+                                   value.number, kStructureVersion);
+            }
+            good = true;
         } else if (depth_ > 1) {
             switch (section_) {
                 case Section::kValues:
@@ -206,30 +212,26 @@ private:
         }
     }
 
-    static bool has_items(ValueKind kind) {
-        return is_dict(kind) || kind == ValueKind::kList || kind == ValueKind::kTuple ||
-               kind == ValueKind::kSet || kind == ValueKind::kFrozenSet ||
-               kind == ValueKind::kSize || kind == ValueKind::kNumpyArray;
-    }
-
     bool value_field(std::size_t index, const Scalar& value) {
         Value& v = result.values.back();
         if (index == 0) {
-            const auto* const tag = std::find_if(
-                kStructureTags.begin(), kStructureTags.end(), [&value](const StructureTag& row) {
-                    return value.kind == Scalar::Kind::kString && row.name == *value.text;
-                });
-            if (tag == kStructureTags.end()) {
+            if (value.kind != Scalar::Kind::kString || value.text->empty()) {
                 return false;
             }
-            v.kind = tag->kind;
+            const auto* const row =
+                std::find_if(format::kKinds.begin(), format::kKinds.end(),
+                             [&](const format::KindRow& r) { return r.tag == *value.text; });
+            if (row == format::kKinds.end()) {
+                return false;
+            }
+            v.kind = row->kind;
             return true;
         }
         if (index <= head_fields(v.kind)) {
             return head_field(v, index, value);
         }
         std::uint64_t id = 0;
-        if (!has_items(v.kind) || !number(value, id) || id >= kStructureValuesMax) {
+        if (format::row_of(v.kind).holds == format::Holds::kNothing || !number(value, id) || id >= kStructureValuesMax) {
             return false;
         }
         v.items.push_back(static_cast<ValueId>(id));

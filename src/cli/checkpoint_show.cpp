@@ -87,6 +87,7 @@ std::string_view kind_name(format::ValueKind kind) {
         case ValueKind::kDict:
         case ValueKind::kOrderedDict:
         case ValueKind::kDefaultDict:
+        case ValueKind::kCounter:
             return "dict";
         case ValueKind::kTensor:
             return "tensor";

@@ -90,6 +90,10 @@ private:
 }  // namespace
 
 Result<void> read_json(std::string_view text, JsonHandler& handler, std::string_view operation) {
+    // No JSON has one, and the parser takes it for the end.
+    if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+        return fault(operation, "it is not JSON: a byte of it is 0", nul);
+    }
     Sax sax(handler);
     if (!Json::sax_parse(text.begin(), text.end(), &sax) || !sax.wrong().empty()) {
         return fault(operation, sax.wrong(), sax.position() > 0 ? sax.position() : kNoOffset);

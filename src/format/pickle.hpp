@@ -17,10 +17,18 @@ namespace penstock::format {
 
 inline constexpr std::uint64_t kPickleBytesMax = std::uint64_t{4} << 30;
 inline constexpr std::size_t kGlobalNameBytesMax = 512;
-inline constexpr std::size_t kBigIntBytesMax = 64 << 10;
 
-/// Storages are named by their number: "0", "1", ...
-[[nodiscard]] Result<std::string> write_pickle(const ValueTree& tree);
+struct PickleOptions {
+    /// Where NumPy's pickles find its functions: "numpy._core.multiarray" since NumPy 2, which 1.26
+    /// finds too; "numpy.core.multiarray" before. Readers that allow names one by one
+    /// (weights_only=True) allow that of the NumPy that runs.
+    std::string numpy_module = "numpy._core.multiarray";
+};
+
+/// Storages are named by their number: "0", "1", ... What is written was read again, and is the
+/// same.
+[[nodiscard]] Result<std::string> write_pickle(const ValueTree& tree,
+                                               const PickleOptions& options = {});
 
 struct PickleRead {
     ValueTree tree;

@@ -2,6 +2,7 @@
 #include "format/pickle_calls.hpp"
 
 #include "base/align.hpp"
+#include "format/grammar.hpp"
 #include "format/numpy_types.hpp"
 #include "format/torch_types.hpp"
 
@@ -17,6 +18,7 @@ namespace {
 enum Function : std::int64_t {
     kOrderedDictClass,
     kDefaultDictClass,
+    kCounterClass,
     kSetClass,
     kFrozenSetClass,
     kByteArrayClass,
@@ -33,7 +35,7 @@ enum Function : std::int64_t {
     kScalar,
     kNdarray,
     kNumpyDtypeClass,
-    kFactory,         // list, dict, ...: what a defaultdict may make
+    kFactory,         // of kFactories, and nothing else that may be called
     kUntypedStorage,  // and from here on: a storage class, + its row in kTorchTypes + 1
 };
 
@@ -51,18 +53,12 @@ struct Name {
 constexpr Name kNames[] = {
     {"collections", "OrderedDict", kOrderedDictClass},
     {"collections", "defaultdict", kDefaultDictClass},
+    {"collections", "Counter", kCounterClass},
     {"builtins", "set", kSetClass},
     {"builtins", "frozenset", kFrozenSetClass},
     {"builtins", "bytearray", kByteArrayClass},
     {"builtins", "bytes", kBytesClass},
     {"builtins", "complex", kComplexClass},
-    {"builtins", "list", kFactory},
-    {"builtins", "dict", kFactory},
-    {"builtins", "int", kFactory},
-    {"builtins", "float", kFactory},
-    {"builtins", "str", kFactory},
-    {"builtins", "bool", kFactory},
-    {"builtins", "tuple", kFactory},
     {"_codecs", "encode", kEncode},
     {"torch", "Size", kSizeClass},
     {"torch", "device", kDeviceClass},
@@ -89,6 +85,14 @@ std::string_view usual_module(std::string_view module) {
         return "numpy.core.numeric";
     }
     return module == "torch.cuda" ? "torch" : module;
+}
+
+// At protocol 2 Python 3 gives its types the names that they had in Python 2.
+std::string_view usual_name(std::string_view module, std::string_view name) {
+    if (module == "__builtin__" && (name == "long" || name == "unicode")) {
+        return name == "long" ? "int" : "str";
+    }
+    return name;
 }
 
 std::optional<std::int64_t> storage_class(std::string_view module, std::string_view name) {
@@ -133,12 +137,20 @@ bool PickleCalls::may_copy(std::uint64_t amount) {
     return may;
 }
 
-ValueId PickleCalls::refused(std::string why) {
-    return tree_.add(make(ValueKind::kRefused, std::move(why)));
+Value PickleCalls::refusal(std::string why) {
+    if (first_refused_.empty()) {
+        first_refused_ = why;
+    }
+    return make(ValueKind::kRefused, std::move(why));
 }
 
-ValueId PickleCalls::global(std::string_view module, std::string_view name) {
+ValueId PickleCalls::refused(std::string why) {
+    return tree_.add(refusal(std::move(why)));
+}
+
+ValueId PickleCalls::global(std::string_view module, std::string_view given) {
     const std::string_view usual = usual_module(module);
+    const std::string_view name = usual_name(module, given);
     if (module == "torch" && torch_type_named(name) != nullptr) {
         return tree_.add(make(ValueKind::kDtype, std::string(name)));
     }
@@ -149,6 +161,12 @@ ValueId PickleCalls::global(std::string_view module, std::string_view name) {
             return tree_.add(std::move(value));
         }
     }
+    if (const Factory* factory = factory_named(name); factory != nullptr) {
+        if (factory->module == usual) {
+            value.integer = kFactory;
+            return tree_.add(std::move(value));
+        }
+    }
     if (const auto storage = storage_class(usual, name)) {
         value.integer = *storage;
         return tree_.add(std::move(value));
@@ -156,7 +174,7 @@ ValueId PickleCalls::global(std::string_view module, std::string_view name) {
     return refused(
         fmt::format("it is made by {}, which is not among the names that are read; "
                     "torch.load(weights_only=False) reads it, and runs what it says",
-                    shown(fmt::format("{}.{}", module, name))));
+                    shown(fmt::format("{}.{}", module, given))));
 }
 
 ValueId PickleCalls::call(ValueId function, ValueId arguments) {
@@ -180,6 +198,8 @@ ValueId PickleCalls::call(ValueId function, ValueId arguments) {
                                  : refused("an OrderedDict is made of something");
         case kDefaultDictClass:
             return default_dict(items);
+        case kCounterClass:
+            return counter(items);
         case kSetClass:
             return collection(ValueKind::kSet, items);
         case kFrozenSetClass:
@@ -230,15 +250,27 @@ ValueId PickleCalls::collection(ValueKind kind, const Items& items) {
 ValueId PickleCalls::default_dict(const Items& items) {
     Value value = make(ValueKind::kDefaultDict);
     if (items.size() == 1 && is(items[0], ValueKind::kGlobal)) {
-        const Value& factory = tree_.at(items[0]);
-        const bool known = factory.integer == kFactory || factory.integer == kSetClass ||
-                           factory.integer == kOrderedDictClass;
-        if (!known) {
-            return refused("a defaultdict makes " + shown(factory.text));
+        const std::string& factory = tree_.at(items[0]).text;
+        if (factory_named(factory) == nullptr) {
+            return refused("a defaultdict makes " + shown(factory));
         }
-        value.text = factory.text;
+        value.text = factory;
     } else if (!items.empty() && !(items.size() == 1 && is(items[0], ValueKind::kNone))) {
         return refused("a defaultdict is made of something");
+    }
+    return tree_.add(std::move(value));
+}
+
+ValueId PickleCalls::counter(const Items& items) {
+    if (items.size() > 1 || (items.size() == 1 && !is(items[0], ValueKind::kDict))) {
+        return refused("a Counter is made of something that is no dict");
+    }
+    Value value = make(ValueKind::kCounter);
+    if (items.size() == 1) {
+        if (!may_copy(tree_.at(items[0]).items.size())) {
+            return refused(kTooMany);
+        }
+        value.items = tree_.at(items[0]).items;
     }
     return tree_.add(std::move(value));
 }
@@ -281,9 +313,8 @@ ValueId PickleCalls::complex(const Items& items) {
 }
 
 ValueId PickleCalls::size(const Items& items) {
-    std::vector<std::uint64_t> extents;
-    if (items.size() != 1 || !sizes(items[0], extents)) {
-        return refused("a torch.Size is made of something else than sizes");
+    if (items.size() != 1 || !is(items[0], ValueKind::kTuple)) {
+        return refused("a torch.Size is made of something else than a tuple");
     }
     Value value = make(ValueKind::kSize);
     value.items = tree_.at(items[0]).items;
@@ -406,10 +437,16 @@ ValueId PickleCalls::persistent(ValueId id) {
     }
     const auto [known, fresh] =
         storages_.try_emplace(key, static_cast<std::int64_t>(tree_.storages.size()));
+    // torch itself takes bytes and a storage without a type for the same.
+    const std::int64_t bare = type != nullptr && type->type != tensor::ElementType::kU8 ? row : -1;
     if (fresh) {
         tree_.storages.push_back({*bytes, location, key});
-    } else if (tree_.storages[static_cast<std::size_t>(known->second)].bytes != *bytes) {
-        return refused(fmt::format("storage {} has two sizes", shown(key)));
+        storage_classes_.push_back(bare);
+    } else if (const auto at = static_cast<std::size_t>(known->second);
+               tree_.storages[at].bytes != *bytes || tree_.storages[at].location != location) {
+        return refused(fmt::format("storage {} has two sizes or places", shown(key)));
+    } else if (*bytes != 0 && storage_classes_[at] != bare) {
+        return refused(fmt::format("storage {} has two types", shown(key)));
     }
     Value value = make(ValueKind::kStorage, type == nullptr ? "" : std::string(type->dtype));
     value.integer = known->second;
@@ -435,6 +472,11 @@ ValueId PickleCalls::numpy_scalar(const Items& items) {
     Value value = make(ValueKind::kNumpyScalar, tree_.at(items[0]).text);
     value.data = tree_.at(items[1]).text;
     const auto each = numpy_item_bytes(value.text);
+    // Of a text without characters NumPy writes one that is 0.
+    if (each == std::optional<std::uint64_t>(0) &&
+        value.data == std::string_view("\0\0\0\0", value.text[1] == 'U' ? 4 : 1)) {
+        value.data.clear();
+    }
     if (!each || *each != value.data.size()) {
         return refused(
             fmt::format("a NumPy scalar has the type {} and {} bytes, which do not go "
@@ -457,12 +499,12 @@ void PickleCalls::build(ValueId object, ValueId state) {
     } else if (value.kind == ValueKind::kNumpyArray) {
         build_numpy_array(object, given);
     } else {
-        value = make(ValueKind::kRefused, "it has a state of its own, which is not read");
+        value = refusal("it has a state of its own, which is not read");
     }
 }
 
 // (3, "<", None, None, None, size, alignment, flags): plain types alone.
-void PickleCalls::build_numpy_dtype(Value& dtype, const Value& state) const {
+void PickleCalls::build_numpy_dtype(Value& dtype, const Value& state) {
     const Items& items = state.items;
     const bool formed = state.kind == ValueKind::kTuple && items.size() == 8 &&
                         is(items[1], ValueKind::kString) && is(items[2], ValueKind::kNone) &&
@@ -470,8 +512,7 @@ void PickleCalls::build_numpy_dtype(Value& dtype, const Value& state) const {
     const std::string text = formed ? tree_.at(items[1]).text + dtype.text : std::string();
     if (!numpy_item_bytes(text)) {
         dtype =
-            make(ValueKind::kRefused,
-                 fmt::format("it is of the NumPy type {}, which is not read", shown(dtype.text)));
+            refusal(fmt::format("it is of the NumPy type {}, which is not read", shown(dtype.text)));
         return;
     }
     dtype.text = text;
@@ -486,7 +527,7 @@ void PickleCalls::build_numpy_array(ValueId id, const Value& state) {
     const std::string wrong =
         formed ? fill_numpy_array(array, items[1], items[2], items[4]) : std::string(kNoArray);
     if (!wrong.empty()) {
-        array = make(ValueKind::kRefused, wrong);
+        array = refusal(wrong);
         return;
     }
     array.flag = tree_.at(items[3]).flag;

@@ -30,11 +30,14 @@ public:
     /// ("storage", class, key, location, numel)
     [[nodiscard]] ValueId persistent(ValueId id);
     [[nodiscard]] ValueId refused(std::string why);
+    /// Empty, or why the first one was.
+    [[nodiscard]] const std::string& first_refused() const { return first_refused_; }
 
 private:
     using Items = std::vector<ValueId>;
     [[nodiscard]] ValueId collection(ValueKind kind, const Items& items);
     [[nodiscard]] ValueId default_dict(const Items& items);
+    [[nodiscard]] ValueId counter(const Items& items);
     [[nodiscard]] ValueId encode(const Items& items);
     [[nodiscard]] ValueId byte_array(const Items& items);
     [[nodiscard]] ValueId complex(const Items& items);
@@ -45,7 +48,7 @@ private:
     [[nodiscard]] ValueId parameter(const Items& items);
     [[nodiscard]] ValueId numpy_dtype(const Items& items);
     [[nodiscard]] ValueId numpy_scalar(const Items& items);
-    void build_numpy_dtype(Value& dtype, const Value& state) const;
+    void build_numpy_dtype(Value& dtype, const Value& state);
     void build_numpy_array(ValueId id, const Value& state);
     [[nodiscard]] ValueId numpy_from_buffer(const Items& items);
     [[nodiscard]] std::string fill_numpy_array(Value& array, ValueId shape, ValueId dtype,
@@ -56,8 +59,12 @@ private:
     [[nodiscard]] bool sizes(ValueId id, std::vector<std::uint64_t>& out) const;
 
     ValueTree& tree_;
+    [[nodiscard]] Value refusal(std::string why);
+
     std::uint64_t copies_left_;
+    std::string first_refused_;
     std::unordered_map<std::string, std::int64_t> storages_;  // by key
+    std::vector<std::int64_t> storage_classes_;               // of each storage
 };
 
 }  // namespace penstock::format

@@ -10,6 +10,7 @@ enum Code : std::uint8_t {
     kMark = '(',
     kStop = '.',
     kPop = '0',
+    kPopMark = '1',
     kBinFloat = 'G',
     kBinInt = 'J',
     kBinInt1 = 'K',

@@ -4,6 +4,7 @@
 // bytes that have been read; values are counted, and so is what calls copy. What may not be in a
 // state becomes a kRefused value, and the finished tree is gone through once, where paths are
 // known.
+#include "format/grammar.hpp"
 #include "format/pickle.hpp"
 #include "format/pickle_calls.hpp"
 #include "format/pickle_codes.hpp"
@@ -57,6 +58,9 @@ public:
         }
         return PickleRead{std::move(tree_), at_};
     }
+
+    /// Empty, or why the first thing in it was refused, whether or not it is in the state.
+    [[nodiscard]] const std::string& refused() const { return calls_.first_refused(); }
 
     [[nodiscard]] bool cut_short() const { return cut_short_; }
 
@@ -147,6 +151,8 @@ private:
                 return stop();
             case Code::kPop:
                 return pop().has_value();
+            case Code::kPopMark:
+                return pop_mark().has_value();
             case Code::kProtocol:
             case Code::kFrame:
                 return take(code == Code::kFrame ? 8 : 1).has_value();
@@ -249,19 +255,12 @@ private:
         if (!text || text->size() > kBigIntBytesMax) {
             return false;
         }
-        // Sign bytes beyond what is needed say nothing.
-        std::string_view digits = *text;
-        const auto byte = [&digits](std::size_t i) {
-            return static_cast<unsigned char>(digits[digits.size() - 1 - i]);
-        };
-        while (digits.size() > 1 &&
-               ((byte(0) == 0x00 && byte(1) < 0x80) || (byte(0) == 0xFF && byte(1) >= 0x80))) {
-            digits.remove_suffix(1);
-        }
+        const std::string_view digits = shortest_integer(*text);
         if (digits.size() > 8) {
             return push(make(ValueKind::kBigInt, digits));
         }
-        std::uint64_t value = !digits.empty() && byte(0) >= 0x80 ? ~std::uint64_t{0} : 0;
+        const bool negative = !digits.empty() && static_cast<unsigned char>(digits.back()) >= 0x80;
+        std::uint64_t value = negative ? ~std::uint64_t{0} : 0;
         for (std::size_t i = digits.size(); i-- > 0;) {
             value = (value << 8U) | static_cast<unsigned char>(digits[i]);
         }
@@ -313,14 +312,15 @@ private:
             case Code::kTuple3:
                 return tuple(3);
             case Code::kAppend:
-                return extend(pop_some(1), 1);
+                return extend(pop_some(1), Holds::kItems);
             case Code::kAppends:
+                return extend(pop_mark(), Holds::kItems);
             case Code::kAddItems:
-                return extend(pop_mark(), 1);
+                return extend(pop_mark(), Holds::kKeys);
             case Code::kSetItem:
-                return extend(pop_some(2), 2);
+                return extend(pop_some(2), Holds::kEntries);
             case Code::kSetItems:
-                return extend(pop_mark(), 2);
+                return extend(pop_mark(), Holds::kEntries);
             default:
                 return called(code);
         }
@@ -344,19 +344,16 @@ private:
     }
     bool tuple(std::size_t count) { return collect(pop_some(count), ValueKind::kTuple); }
 
-    // Puts items into the container on top: one by one, or (step 2) as keys and values.
-    bool extend(std::optional<std::vector<ValueId>> items, std::size_t step) {
-        if (!items || !has_top() || items->size() % step != 0) {
+    // Puts items into the container on top, each code into what holds its kind.
+    bool extend(std::optional<std::vector<ValueId>> items, Holds holds) {
+        if (!items || !has_top() || (holds == Holds::kEntries && items->size() % 2 != 0)) {
             return false;
         }
         Value& top = tree_.values[stack_.back()];
         if (top.kind == ValueKind::kRefused) {
             return true;
         }
-        const bool dict = top.kind == ValueKind::kDict || top.kind == ValueKind::kOrderedDict ||
-                          top.kind == ValueKind::kDefaultDict;
-        const bool list = top.kind == ValueKind::kList || top.kind == ValueKind::kSet;
-        if (step == 2 ? !dict : !list) {
+        if (!is_of_state(top.kind) || !row_of(top.kind).changes || row_of(top.kind).holds != holds) {
             return false;
         }
         top.items.insert(top.items.end(), items->begin(), items->end());
@@ -438,17 +435,6 @@ private:
 
     bool visit(ValueId id, int depth) {
         const Value& v = tree_.at(id);
-        if (v.kind == ValueKind::kRefused) {
-            return refuse(v.text);
-        }
-        if (v.kind >= ValueKind::kGlobal) {
-            return refuse(v.kind == ValueKind::kStorage
-                              ? "a bare storage is not read; save a tensor of it"
-                              : fmt::format("{} itself is no value of a state", shown(v.text)));
-        }
-        if (v.kind == ValueKind::kNumpyArray && v.text.empty()) {
-            return refuse("it is a NumPy array without a state");
-        }
         if (seen_[id]) {
             return true;
         }
@@ -456,25 +442,17 @@ private:
         if (depth > kNestingMax) {
             return refuse(fmt::format("it is nested deeper than {} levels", kNestingMax));
         }
-        const bool dict = v.kind == ValueKind::kDict || v.kind == ValueKind::kOrderedDict ||
-                          v.kind == ValueKind::kDefaultDict;
-        return (dict ? entries(v, depth) : items(v, depth)) && attributes(v, depth);
-    }
-
-    bool key(ValueId id) {
-        const Value& v = tree_.at(id);
-        if (v.kind == ValueKind::kRefused) {
-            return refuse("of a key: " + v.text);
+        if (v.kind == ValueKind::kNumpyArray && v.text.empty()) {
+            return refuse("it is a NumPy array without a state");
         }
-        return may_be_key(tree_, id) ||
-               refuse("it has a key that is not a string, a number, or a short tuple of such");
+        if (std::string wrong = wrong_with(tree_, v); !wrong.empty()) {
+            return refuse(std::move(wrong));
+        }
+        return (is_dict(v.kind) ? entries(v, depth) : items(v, depth)) && attributes(v, depth);
     }
 
     bool entries(const Value& v, int depth) {
         for (std::size_t i = 0; i < v.items.size(); i += 2) {
-            if (!key(v.items[i])) {
-                return false;
-            }
             path_.enter_key(v.items[i]);
             if (!visit(v.items[i], depth + 1) || !visit(v.items[i + 1], depth + 1)) {
                 return false;
@@ -485,10 +463,9 @@ private:
     }
 
     bool items(const Value& v, int depth) {
-        const bool keys = v.kind == ValueKind::kSet || v.kind == ValueKind::kFrozenSet;
         for (std::size_t i = 0; i < v.items.size(); ++i) {
             path_.enter_index(i);
-            if ((keys && !key(v.items[i])) || !visit(v.items[i], depth + 1)) {
+            if (!visit(v.items[i], depth + 1)) {
                 return false;
             }
             path_.leave();
@@ -499,11 +476,6 @@ private:
     bool attributes(const Value& v, int depth) {
         if (v.attributes == kNoValue) {
             return true;
-        }
-        for (std::size_t i = 0; i < tree_.at(v.attributes).items.size(); i += 2) {
-            if (tree_.at(tree_.at(v.attributes).items[i]).kind != ValueKind::kString) {
-                return refuse("it has an attribute whose name is no string");
-            }
         }
         path_.enter_attributes();
         if (!visit(v.attributes, depth + 1)) {
@@ -533,6 +505,9 @@ Result<PickleRead> read_pickle(std::span<const std::byte> bytes, bool* cut_short
     }
     PENSTOCK_TRY(read, std::move(made));
     PENSTOCK_CHECK(Check(read.tree).run());
+    if (!machine.refused().empty()) {
+        return fault(kReading, "beside the state, which does not hold it: " + machine.refused());
+    }
     return read;
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What Python's pickler and torch.save would write at protocol 2, with one thing left out: only
-// what is used again is memoized, which halves the bytes.
+// what is used again is memoized, which halves the bytes. Then it is read again and compared with
+// what was to be written: what would not come back is an error here.
 #include "base/assert.hpp"
+#include "format/grammar.hpp"
 #include "format/pickle.hpp"
 #include "format/pickle_codes.hpp"
 #include "format/torch_types.hpp"
@@ -11,8 +13,8 @@
 #include <algorithm>
 #include <bit>
 #include <memory_resource>
-#include <optional>
 #include <unordered_map>
+#include <utility>
 
 namespace penstock::format {
 
@@ -25,7 +27,8 @@ constexpr std::size_t kBatch = 1000;  // items between two marks, as Python's pi
 
 class Writer {
 public:
-    explicit Writer(const ValueTree& tree) : tree_(tree) {}
+    Writer(const ValueTree& tree, const PickleOptions& options)
+        : tree_(tree), numpy_module_(options.numpy_module) {}
 
     Result<std::string> run() {
         count_uses();
@@ -36,6 +39,12 @@ public:
             return fault(kWriting, path_.text(tree_) + ": " + wrong_);
         }
         code(Code::kStop);
+        if (out_.size() > kPickleBytesMax) {
+            return fault(kWriting,
+                         fmt::format("what the state has beside its tensors takes {} bytes, and {} "
+                                     "are read; make tensors of what is large",
+                                     out_.size(), kPickleBytesMax));
+        }
         return std::move(out_);
     }
 
@@ -54,8 +63,17 @@ private:
             std::for_each(v.items.begin(), v.items.end(), use);
             use(v.attributes);
         }
+        // A tuple that contains itself is met again inside of itself, and so is what is between.
+        const bool ring = std::any_of(tree_.values.begin(), tree_.values.end(), [&](const Value& v) {
+            return v.kind == ValueKind::kTuple && uses_[static_cast<ValueId>(&v - &tree_.values[0])] > 1 &&
+                   std::any_of(v.items.begin(), v.items.end(), [&](ValueId item) {
+                       return !tree_.at(item).items.empty();
+                   });
+        });
+        for (ValueId id = 0; ring && id < uses_.size(); ++id) {
+            uses_[id] = tree_.at(id).items.empty() ? uses_[id] : 2;
+        }
         memo_.assign(tree_.values.size(), kNoMemo);
-        open_.assign(tree_.values.size(), false);
     }
 
     // A storage has the class of its tensors' type, where they have one type and it has a class.
@@ -118,20 +136,30 @@ private:
         }
     }
 
-    void plain_string(std::string_view text) {
+    // Its length has 4 bytes.
+    bool begin_string(std::uint64_t bytes) {
+        if (bytes > UINT32_MAX) {
+            return refuse(fmt::format(
+                "it takes {} bytes in the pickle, and {} are the most; use a tensor", bytes,
+                UINT32_MAX));
+        }
         code(Code::kBinUnicode);
-        number(text.size(), 4);
-        out_ += text;
+        number(bytes, 4);
+        return true;
     }
     // Once whole, later by its number: keys of states repeat.
-    void string(std::string_view text) {
+    bool string(std::string_view text) {
         if (const auto known = strings_.find(text); known != strings_.end()) {
             get(known->second);
-            return;
+            return true;
+        }
+        if (!begin_string(text.size())) {
+            return false;
         }
         strings_.emplace(kept(text), next_);
-        plain_string(text);
+        out_ += text;
         put(next_++);
+        return true;
     }
     std::string_view kept(std::string_view text) {
         auto* const copy =
@@ -151,23 +179,26 @@ private:
         put(next_++);
     }
     // Protocol 2 has no bytes: they are the Latin-1 of a string.
-    void bytes(std::string_view data) {
+    bool bytes(std::string_view data) {
         global("_codecs", "encode");
-        std::string text;
-        text.reserve(data.size());
+        const auto two = std::count_if(data.begin(), data.end(),
+                                       [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
+        if (!begin_string(data.size() + static_cast<std::uint64_t>(two))) {
+            return false;
+        }
         for (const char c : data) {
             const auto b = static_cast<unsigned char>(c);
             if (b < 0x80) {
-                text += c;
+                out_ += c;
             } else {
-                text += static_cast<char>(0xC0U | (b >> 6U));
-                text += static_cast<char>(0x80U | (b & 0x3FU));
+                out_ += static_cast<char>(0xC0U | (b >> 6U));
+                out_ += static_cast<char>(0x80U | (b & 0x3FU));
             }
         }
-        plain_string(text);
         string("latin1");
         code(Code::kTuple2);
         code(Code::kReduce);
+        return true;
     }
     void empty_ordered_dict() {
         global("collections", "OrderedDict");
@@ -209,13 +240,10 @@ private:
         if (depth > kNestingMax) {
             return refuse(fmt::format("it is nested deeper than {} levels", kNestingMax));
         }
-        if (open_[id]) {
-            return refuse("it contains itself by way of a tuple or a set, which cannot be written");
+        if (std::string wrong = wrong_with(tree_, v); !wrong.empty()) {
+            return refuse(std::move(wrong));
         }
-        open_[id] = true;
-        const bool ok = scalar(v) || (wrong_.empty() && composed(id, v, depth));
-        open_[id] = false;
-        return ok;
+        return scalar(v) || (wrong_.empty() && composed(id, v, depth));
     }
 
     // Numbers its place, where it is used again.
@@ -241,7 +269,7 @@ private:
                 code(v.text.size() < 256 ? Code::kLong1 : Code::kLong4);
                 number(v.text.size(), v.text.size() < 256 ? 1 : 4);
                 out_ += v.text;
-                return v.text.size() <= kBigIntBytesMax || refuse("it is too large an integer");
+                return true;
             case ValueKind::kFloat:
                 real(v.real);
                 return true;
@@ -253,13 +281,9 @@ private:
                 code(Code::kReduce);
                 return true;
             case ValueKind::kString:
-                string(v.text);
-                return (v.text.size() <= UINT32_MAX && is_utf8(v.text)) ||
-                       refuse("it is a string that is not UTF-8, or of 4 GiB and more");
+                return string(v.text);
             case ValueKind::kBytes:
-                bytes(v.text);
-                return v.text.size() < (UINT32_MAX >> 1U) ||
-                       refuse("it has 2 GiB and more; use a tensor");
+                return bytes(v.text);
             case ValueKind::kDtype:
                 global("torch", v.text);
                 return true;
@@ -295,20 +319,18 @@ private:
                 keep(id);
                 return list_items(v, depth);
             case ValueKind::kTuple:
-                return tuple(v, depth) && (keep(id), true);
+                return tuple(id, v, depth);
             case ValueKind::kSize:
                 global("torch", "Size");
-                return tuple(v, depth) && (called(id), true);
+                return tuple_items(v, depth) && (tuple_of(v.items.size()), called(id), true);
             case ValueKind::kSet:
             case ValueKind::kFrozenSet:
                 global("__builtin__", v.kind == ValueKind::kSet ? "set" : "frozenset");
                 code(Code::kEmptyList);
-                return keys_are_keys(v, 1) && list_items(v, depth) && (called(id), true);
+                return list_items(v, depth) && (called(id), true);
             case ValueKind::kByteArray:
                 global("__builtin__", "bytearray");
-                bytes(v.text);
-                called(id);
-                return true;
+                return bytes(v.text) && (called(id), true);
             case ValueKind::kDict:
                 code(Code::kEmptyDict);
                 keep(id);
@@ -321,12 +343,18 @@ private:
                 global("collections", "defaultdict");
                 if (v.text.empty()) {
                     code(Code::kNone);
-                } else if (v.text == "OrderedDict") {
-                    global("collections", v.text);
                 } else {
-                    global("__builtin__", v.text);
+                    const std::string_view module = factory_named(v.text)->module;
+                    global(module == "builtins" ? "__builtin__" : module, v.text);
                 }
                 called(id);
+                return dict_items(v, depth);
+            case ValueKind::kCounter:
+                // Filled later, as it may contain itself. (Python's pickler calls it with a dict.)
+                global("collections", "Counter");
+                code(Code::kEmptyTuple);
+                code(Code::kReduce);
+                keep(id);
                 return dict_items(v, depth);
             case ValueKind::kTensor:
                 return tensor(tree_.tensors[static_cast<std::size_t>(v.integer)]) &&
@@ -344,17 +372,6 @@ private:
         code(Code::kTuple1);
         code(Code::kReduce);
         keep(id);
-    }
-
-    bool keys_are_keys(const Value& v, std::size_t step) {
-        for (std::size_t i = 0; i < v.items.size(); i += step) {
-            if (!may_be_key(tree_, v.items[i])) {
-                return refuse(
-                    "it has a key that is not a string, a number, or a short tuple of "
-                    "such");
-            }
-        }
-        return true;
     }
 
     bool item(ValueId id, std::size_t index, int depth) {
@@ -380,7 +397,7 @@ private:
         return true;
     }
 
-    bool tuple(const Value& v, int depth) {
+    bool tuple_items(const Value& v, int depth) {
         if (v.items.size() > 3) {
             code(Code::kMark);
         }
@@ -389,14 +406,29 @@ private:
                 return false;
             }
         }
-        tuple_of(v.items.size());
+        return true;
+    }
+
+    // One that contains itself (by way of a list) was made below: what stands here is the same.
+    bool tuple(ValueId id, const Value& v, int depth) {
+        if (!tuple_items(v, depth)) {
+            return false;
+        }
+        if (memo_[id] == kNoMemo) {
+            tuple_of(v.items.size());
+            keep(id);
+            return true;
+        }
+        if (v.items.size() > 3) {
+            code(Code::kPopMark);
+        } else {
+            out_.append(v.items.size(), static_cast<char>(Code::kPop));
+        }
+        get(memo_[id]);
         return true;
     }
 
     bool dict_items(const Value& v, int depth) {
-        if (!keys_are_keys(v, 2)) {
-            return false;
-        }
         for (std::size_t begin = 0; begin < v.items.size(); begin += 2 * kBatch) {
             const std::size_t end = std::min(begin + 2 * kBatch, v.items.size());
             code(Code::kMark);
@@ -428,11 +460,6 @@ private:
     bool tensor(const TensorValue& t) {
         const TorchType* type = torch_type(t.type);
         const StorageValue& storage = tree_.storages[t.storage];
-        if (type == nullptr || !fits(t, storage.bytes)) {
-            return refuse(
-                "it is a tensor that does not lie in its storage, or of a type that "
-                "torch does not have");
-        }
         if (t.parameter) {
             global("torch._utils", "_rebuild_parameter");
         }
@@ -487,17 +514,20 @@ private:
         }
     }
 
-    // numpy.core is where NumPy 1 has these functions and NumPy 2 still finds them for pickles.
     bool numpy(const Value& v) {
         if (v.kind == ValueKind::kNumpyScalar) {
-            global("numpy.core.multiarray", "scalar");
+            global(numpy_module_, "scalar");
             numpy_dtype(v.text);
-            bytes(v.data);
+            // Of a text without characters NumPy writes one that is 0, and wants it.
+            const bool none = v.data.empty();
+            if (!bytes(none ? std::string(v.text[1] == 'U' ? 4 : 1, '\0') : v.data)) {
+                return false;
+            }
             code(Code::kTuple2);
             code(Code::kReduce);
             return true;
         }
-        global("numpy.core.multiarray", "_reconstruct");
+        global(numpy_module_, "_reconstruct");
         global("numpy", "ndarray");
         integers({0});
         bytes("b");
@@ -505,12 +535,16 @@ private:
         code(Code::kReduce);
         code(Code::kMark);
         integer(1);
-        if (!tuple(Value{ValueKind::kTuple, false, kNoValue, 0, 0, 0, {}, {}, v.items}, 0)) {
-            return false;
+        std::vector<std::uint64_t> shape;
+        for (const ValueId item : v.items) {
+            shape.push_back(static_cast<std::uint64_t>(tree_.at(item).integer));
         }
+        integers(shape);
         numpy_dtype(v.text);
         code(v.flag ? Code::kTrue : Code::kFalse);
-        bytes(v.data);
+        if (!bytes(v.data)) {
+            return false;
+        }
         code(Code::kTuple);
         code(Code::kBuild);
         return true;
@@ -557,12 +591,12 @@ private:
     static constexpr std::uint32_t kNoMemo = 0xFFFFFFFF;
 
     const ValueTree& tree_;
+    const std::string numpy_module_;
     std::string out_;
     ValuePath path_;  // to what is being visited
     std::string wrong_;
     std::vector<std::uint8_t> uses_;
     std::vector<std::uint32_t> memo_;
-    std::vector<bool> open_;
     std::vector<const TorchType*> storage_types_;
     std::pmr::monotonic_buffer_resource memory_;  // of strings_, and of what they say
     std::pmr::unordered_map<std::string_view, std::uint32_t> strings_{&memory_};
@@ -572,8 +606,16 @@ private:
 
 }  // namespace
 
-Result<std::string> write_pickle(const ValueTree& tree) {
-    return Writer(tree).run();
+Result<std::string> write_pickle(const ValueTree& tree, const PickleOptions& options) {
+    PENSTOCK_TRY(pickle, Writer(tree, options).run());
+    auto back = read_pickle(std::as_bytes(std::span(pickle)));
+    if (!back) {
+        return fault(kWriting, "the state cannot be read again: " + back.error().message);
+    }
+    if (const ValueId other = difference(tree, back->tree); other != kNoValue) {
+        return fault(kWriting, place_of(tree, other) + ": it would not come back as it is");
+    }
+    return pickle;
 }
 
 }  // namespace penstock::format

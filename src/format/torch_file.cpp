@@ -4,6 +4,7 @@
 #include "base/align.hpp"
 #include "format/crc32.hpp"
 #include "format/file_kind.hpp"
+#include "format/numpy_types.hpp"
 #include "format/pickle.hpp"
 
 #include <fmt/format.h>
@@ -21,6 +22,7 @@ namespace {
 constexpr std::string_view kReading = "read .pt";
 constexpr std::size_t kSmallRecordBytesMax = 64;
 constexpr std::string_view kZipSignature = "PK\x03\x04";
+constexpr std::uint64_t kVersionMax = 10;  // of torch's own reader
 
 // torch writes 20 digits of a hash of the records' names and 20 of one of their contents. Anything
 // is accepted; ours says the same of the same state.
@@ -89,6 +91,25 @@ private:
     std::unordered_map<std::string, zip::Record> records_;
 };
 
+// A file without one is read, though torch reads none.
+Result<void> check_version(ByteSource& source, const Archive& archive) {
+    const zip::Record* record = archive.find("version");
+    record = record != nullptr ? record : archive.find(".data/version");
+    if (record == nullptr) {
+        return {};
+    }
+    PENSTOCK_TRY(text, fetch(source, *record, kSmallRecordBytesMax));
+    const std::string digits = text.substr(0, text.find_last_not_of(" \r\n") + 1);
+    const auto version = small_number(digits);
+    if (!version || *version < 1 || *version > kVersionMax) {
+        return fault(kReading,
+                     fmt::format("it is of version {} of the format, and 1 to {} are read: a later "
+                                 "torch wrote it, or it is damaged",
+                                 shown(digits), kVersionMax));
+    }
+    return {};
+}
+
 Result<File> read_zip(ByteSource& source) {
     PENSTOCK_TRY(archive, Archive::open(source));
     if (archive.find("constants.pkl") != nullptr) {
@@ -104,6 +125,7 @@ Result<File> read_zip(ByteSource& source) {
                                                shown(text)));
         }
     }
+    PENSTOCK_CHECK(check_version(source, archive));
     PENSTOCK_TRY(pickle, fetch(source, *archive.find("data.pkl"), kPickleBytesMax));
     PENSTOCK_TRY(read, read_pickle(std::as_bytes(std::span(pickle))));
     if (read.bytes != pickle.size()) {
@@ -246,8 +268,9 @@ private:
 
 }  // namespace
 
-Result<Layout> Layout::make(const ValueTree& tree, const std::string& folder) {
-    PENSTOCK_TRY(pickle, write_pickle(tree));
+Result<Layout> Layout::make(const ValueTree& tree, const std::string& folder,
+                            const PickleOptions& options) {
+    PENSTOCK_TRY(pickle, write_pickle(tree, options));
     std::string id = serialization_id(folder, pickle);
     std::vector<zip::NewRecord> records;
     records.reserve(tree.storages.size() + 4);

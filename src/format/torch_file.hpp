@@ -10,6 +10,7 @@
 // another, then each storage behind its length).
 #pragma once
 
+#include "format/pickle.hpp"
 #include "format/value.hpp"
 #include "format/zip.hpp"
 
@@ -23,7 +24,8 @@ class Layout {
 public:
     /// `folder`: the archive's own name, "archive" or the stem of the file. Payload i of `file()`
     /// is storage i of the tree.
-    [[nodiscard]] static Result<Layout> make(const ValueTree& tree, const std::string& folder);
+    [[nodiscard]] static Result<Layout> make(const ValueTree& tree, const std::string& folder,
+                                             const PickleOptions& options = {});
 
     [[nodiscard]] const FileLayout& file() const noexcept { return zip_.file(); }
     [[nodiscard]] std::uint64_t payload_offset(std::size_t storage) const {

@@ -3,118 +3,163 @@
 
 #include "base/align.hpp"
 #include "base/assert.hpp"
+#include "format/grammar.hpp"
 #include "format/torch_types.hpp"
 
 #include <fmt/format.h>
 
 #include <bit>
-#include <unordered_map>
+#include <utility>
 
 namespace penstock::format {
 
 namespace {
 
-// Elements of a key, counted until there are too many; -1 where something in it has no hash.
-int key_elements(const ValueTree& tree, ValueId id, int room) {
-    const Value& value = tree.at(id);
-    switch (value.kind) {
-        case ValueKind::kNone:
-        case ValueKind::kBool:
-        case ValueKind::kInt:
-        case ValueKind::kBigInt:
-        case ValueKind::kFloat:
-        case ValueKind::kComplex:
-        case ValueKind::kString:
-        case ValueKind::kBytes:
-        case ValueKind::kDtype:
-        case ValueKind::kDevice:
-        case ValueKind::kNumpyScalar:
-            return 1;
-        case ValueKind::kTuple:
-        case ValueKind::kSize: {
-            int total = 1;
-            for (const ValueId item : value.items) {
-                const int more = total <= room ? key_elements(tree, item, room - total) : room;
-                if (more < 0 || total + more > room) {
-                    return -1;
-                }
-                total += more;
-            }
-            return total;
-        }
-        default:
-            return -1;
-    }
-}
-
-// Compares two trees, each value once: `matched` says which value of b a value of a stands for.
+// Compares two trees, each value once: `matched` says which value of b a value of a stands for, and
+// `back`, of what can change, the other way round.
 class Comparison {
 public:
-    Comparison(const ValueTree& a, const ValueTree& b) : a_(a), b_(b) {}
+    Comparison(const ValueTree& a, const ValueTree& b, const SameTensor& same)
+        : a_(a),
+          b_(b),
+          same_(same),
+          matched_(a.values.size(), kNoValue),
+          back_(b.values.size(), kNoValue) {}
 
-    bool run() {
+    ValueId run() {
         open_.emplace_back(a_.root, b_.root);
         while (!open_.empty()) {
             const auto [x, y] = open_.back();
             open_.pop_back();
-            if ((x == kNoValue) != (y == kNoValue)) {
-                return false;
-            }
-            if (x != kNoValue && !values(x, y)) {
-                return false;
+            if (x != kNoValue && (y == kNoValue || !values(x, y))) {
+                return x;
             }
         }
-        return true;
+        return kNoValue;
     }
 
 private:
-    static bool container(ValueKind kind) {
-        return kind == ValueKind::kList || kind == ValueKind::kSet || kind == ValueKind::kDict ||
-               kind == ValueKind::kOrderedDict || kind == ValueKind::kDefaultDict;
+    static bool alike(const Value& v, const Value& w) {
+        const auto bits = [](double d) { return std::bit_cast<std::uint64_t>(d); };
+        if (v.kind != w.kind || v.flag != w.flag || bits(v.real) != bits(w.real) ||
+            bits(v.imaginary) != bits(w.imaginary) || v.items.size() != w.items.size() ||
+            (v.attributes == kNoValue) != (w.attributes == kNoValue)) {
+            return false;
+        }
+        return (v.text == w.text ||
+                (v.kind == ValueKind::kBigInt && shortest_integer(v.text) == shortest_integer(w.text))) &&
+               v.data == w.data;
     }
 
     bool values(ValueId x, ValueId y) {
         const Value& v = a_.at(x);
         const Value& w = b_.at(y);
-        const auto bits = [](double d) { return std::bit_cast<std::uint64_t>(d); };
-        if (v.kind != w.kind || v.flag != w.flag || v.text != w.text || v.data != w.data ||
-            bits(v.real) != bits(w.real) || bits(v.imaginary) != bits(w.imaginary) ||
-            v.items.size() != w.items.size()) {
+        const bool changes = is_of_state(v.kind) && row_of(v.kind).changes;
+        const bool whole = changes || !v.items.empty();
+        if (whole && matched_[x] != kNoValue) {
+            return matched_[x] == y || (!changes && v.kind != ValueKind::kTuple);
+        }
+        if (!alike(v, w) || (changes && back_[y] != kNoValue)) {
             return false;
         }
         if (v.kind == ValueKind::kTensor) {
-            return tensors(a_.tensors[static_cast<std::size_t>(v.integer)],
-                           b_.tensors[static_cast<std::size_t>(w.integer)]);
-        }
-        if (v.integer != w.integer) {
+            if (!same_(static_cast<std::uint32_t>(v.integer),
+                       static_cast<std::uint32_t>(w.integer))) {
+                return false;
+            }
+        } else if (v.integer != w.integer) {
             return false;
         }
-        const auto [known, fresh] = matched_.emplace(x, y);
-        if (!fresh) {
-            return known->second == y || !container(v.kind);  // what cannot change may be copied
-        }
-        for (std::size_t i = 0; i < v.items.size(); ++i) {
+        matched_[x] = y;
+        back_[y] = changes ? x : back_[y];
+        for (std::size_t i = v.items.size(); i-- > 0;) {
             open_.emplace_back(v.items[i], w.items[i]);
         }
-        open_.emplace_back(v.attributes, w.attributes);
+        if (v.attributes != kNoValue) {
+            open_.emplace_back(v.attributes, w.attributes);
+        }
         return true;
-    }
-
-    bool tensors(const TensorValue& v, const TensorValue& w) {
-        const StorageValue& s = a_.storages[v.storage];
-        const StorageValue& t = b_.storages[w.storage];
-        const auto [known, fresh] = storages_.emplace(v.storage, w.storage);
-        return known->second == w.storage && s.bytes == t.bytes && s.location == t.location &&
-               v.type == w.type && v.offset == w.offset && v.shape == w.shape &&
-               v.strides == w.strides && v.requires_grad == w.requires_grad &&
-               v.parameter == w.parameter && v.conjugated == w.conjugated && v.negated == w.negated;
     }
 
     const ValueTree& a_;
     const ValueTree& b_;
+    const SameTensor& same_;
     std::vector<std::pair<ValueId, ValueId>> open_;
-    std::unordered_map<ValueId, ValueId> matched_;
-    std::unordered_map<std::uint32_t, std::uint32_t> storages_;
+    std::vector<ValueId> matched_;
+    std::vector<ValueId> back_;
+};
+
+// Tensors of two trees, storages matched one to one.
+class TensorComparison {
+public:
+    TensorComparison(const ValueTree& a, const ValueTree& b)
+        : a_(a),
+          b_(b),
+          matched_(a.storages.size(), kNoValue),
+          back_(b.storages.size(), kNoValue) {}
+
+    bool operator()(std::uint32_t x, std::uint32_t y) {
+        const TensorValue& v = a_.tensors[x];
+        const TensorValue& w = b_.tensors[y];
+        const StorageValue& s = a_.storages[v.storage];
+        const StorageValue& t = b_.storages[w.storage];
+        if (matched_[v.storage] == kNoValue && back_[w.storage] == kNoValue) {
+            matched_[v.storage] = w.storage;
+            back_[w.storage] = v.storage;
+        }
+        return matched_[v.storage] == w.storage && back_[w.storage] == v.storage &&
+               s.bytes == t.bytes && s.location == t.location && v.offset == w.offset &&
+               same_but_place(v, w);
+    }
+
+private:
+    const ValueTree& a_;
+    const ValueTree& b_;
+    std::vector<std::uint32_t> matched_;
+    std::vector<std::uint32_t> back_;
+};
+
+// Looks for a value, each once, and keeps the way to it.
+class Search {
+public:
+    Search(const ValueTree& tree, ValueId wanted)
+        : tree_(tree), wanted_(wanted), seen_(tree.values.size(), false) {}
+
+    std::string run() {
+        visit(tree_.root, 0);
+        return path_.text(tree_);
+    }
+
+private:
+    bool visit(ValueId id, int depth) {
+        if (id == wanted_) {
+            return true;
+        }
+        if (seen_[id] || depth > kNestingMax) {
+            return false;
+        }
+        seen_[id] = true;
+        const Value& v = tree_.at(id);
+        const bool dict = is_dict(v.kind);
+        for (std::size_t i = 0; i < v.items.size(); ++i) {
+            dict ? path_.enter_key(v.items[i - i % 2]) : path_.enter_index(i);
+            if (visit(v.items[i], depth + 1)) {
+                return true;
+            }
+            path_.leave();
+        }
+        path_.enter_attributes();
+        if (v.attributes != kNoValue && visit(v.attributes, depth + 1)) {
+            return true;
+        }
+        path_.leave();
+        return false;
+    }
+
+    const ValueTree& tree_;
+    const ValueId wanted_;
+    std::vector<bool> seen_;
+    ValuePath path_;
 };
 
 }  // namespace
@@ -123,10 +168,6 @@ ValueId ValueTree::add(Value value) {
     PENSTOCK_ASSERT(values.size() < kNoValue);
     values.push_back(std::move(value));
     return static_cast<ValueId>(values.size() - 1);
-}
-
-bool may_be_key(const ValueTree& tree, ValueId id) {
-    return key_elements(tree, id, kKeyElementsMax) >= 0;
 }
 
 void append_key(std::string& path, const ValueTree& tree, ValueId key) {
@@ -158,8 +199,37 @@ std::string ValuePath::text(const ValueTree& tree) const {
     return out;
 }
 
+std::string place_of(const ValueTree& tree, ValueId id) {
+    return Search(tree, id).run();
+}
+
+std::string_view shortest_integer(std::string_view digits) {
+    const auto byte = [&digits](std::size_t i) {
+        return static_cast<unsigned char>(digits[digits.size() - 1 - i]);
+    };
+    while (digits.size() > 1 &&
+           ((byte(0) == 0x00 && byte(1) < 0x80) || (byte(0) == 0xFF && byte(1) >= 0x80))) {
+        digits.remove_suffix(1);
+    }
+    return digits;
+}
+
+bool same_but_place(const TensorValue& a, const TensorValue& b) {
+    return a.type == b.type && a.shape == b.shape && a.strides == b.strides &&
+           a.requires_grad == b.requires_grad && a.parameter == b.parameter &&
+           a.conjugated == b.conjugated && a.negated == b.negated;
+}
+
+ValueId difference(const ValueTree& a, const ValueTree& b, const SameTensor& same) {
+    return Comparison(a, b, same).run();
+}
+
+ValueId difference(const ValueTree& a, const ValueTree& b) {
+    return difference(a, b, TensorComparison(a, b));
+}
+
 bool same(const ValueTree& a, const ValueTree& b) {
-    return Comparison(a, b).run();
+    return difference(a, b) == kNoValue;
 }
 
 bool fits(const TensorValue& tensor, std::uint64_t storage_bytes) {
@@ -189,7 +259,7 @@ bool fits(const TensorValue& tensor, std::uint64_t storage_bytes) {
     if (storage_bytes > INT64_MAX) {
         return false;
     }
-    return empty ? tensor.offset <= elements : last < elements;
+    return empty ? tensor.offset <= INT64_MAX : last < elements;
 }
 
 }  // namespace penstock::format

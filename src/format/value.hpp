@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,7 @@ enum class ValueKind : std::uint8_t {
     kDict,         ///< items: key, value, key, value
     kOrderedDict,  ///< likewise; attributes: a dict of what stands on the object
     kDefaultDict,  ///< likewise; text: what makes a missing value ("list"), or empty for None
+    kCounter,      ///< likewise
     kSize,         ///< torch.Size: items, integers
     kDtype,        ///< text: "float32", as torch names it
     kDevice,       ///< text: "cpu", "cuda:1"
@@ -88,15 +90,6 @@ struct ValueTree {
     [[nodiscard]] const Value& at(ValueId id) const { return values[id]; }
 };
 
-/// Deepest nesting that is written or made into objects.
-inline constexpr int kNestingMax = 500;
-/// What may be hashed: elements of a key that is a tuple, those of tuples in it included. (Tuples
-/// of tuples that are one and the same tuple would make a hash take forever.)
-inline constexpr int kKeyElementsMax = 64;
-
-/// Whether it may be a key of a dict or an element of a set.
-[[nodiscard]] bool may_be_key(const ValueTree& tree, ValueId id);
-
 /// As a reader of Python would write it: `['opt']`, `[3]`.
 void append_key(std::string& path, const ValueTree& tree, ValueId key);
 
@@ -120,10 +113,28 @@ private:
     std::vector<Step> steps_;
 };
 
-/// Whether two trees mean the same, values shared in the same places.
-[[nodiscard]] bool same(const ValueTree& a, const ValueTree& b);
+/// Two's complement, little-endian, without the sign bytes that say nothing.
+[[nodiscard]] std::string_view shortest_integer(std::string_view digits);
 
-/// Whether every element of the tensor lies in its storage; nothing overflows.
+/// Whether two tensors are alike in all but where they lie.
+[[nodiscard]] bool same_but_place(const TensorValue& a, const TensorValue& b);
+
+/// The place of a value, by the first way that leads to it.
+[[nodiscard]] std::string place_of(const ValueTree& tree, ValueId id);
+
+/// Whether tensor number `a` of one tree is number `b` of another.
+using SameTensor = std::function<bool(std::uint32_t a, std::uint32_t b)>;
+
+/// The value of `a` that is not the same in `b`, or kNoValue: types, order and what is shared are
+/// the same, floats to the bit. Of values that cannot change, copies are the same as one.
+[[nodiscard]] ValueId difference(const ValueTree& a, const ValueTree& b, const SameTensor& same);
+/// Whether there is none, tensors and storages included.
+[[nodiscard]] bool same(const ValueTree& a, const ValueTree& b);
+/// As difference(), with tensors as same() has them.
+[[nodiscard]] ValueId difference(const ValueTree& a, const ValueTree& b);
+
+/// Whether every element of the tensor lies in its storage; nothing overflows. One without elements
+/// may begin anywhere: torch cuts rows and columns off past the end.
 [[nodiscard]] bool fits(const TensorValue& tensor, std::uint64_t storage_bytes);
 
 }  // namespace penstock::format

@@ -33,7 +33,7 @@ State Tensors::state() const {
         state.tensors.push_back(
             {.name = name(i), .dtype = "F32", .shape = {data_[i].size() / 4}, .data = data_[i]});
     }
-    state.structure = "{}";
+    state.structure = kNoValues;
     return state;
 }
 

@@ -17,6 +17,10 @@
 
 namespace penstock::checkpoint::test {
 
+/// A structure in which the state is None.
+inline constexpr std::string_view kNoValues =
+    R"({"penstock_structure":1,"values":[null],"tensors":[],"storages":[]})";
+
 /// Tensors with memory of their own.
 class Tensors {
 public:

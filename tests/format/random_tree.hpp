@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random states.
+// Random states over all of the grammar.
 #pragma once
 
+#include "format/grammar.hpp"
 #include "format/support.hpp"
 #include "format/torch_types.hpp"
 #include "format/value.hpp"
@@ -80,6 +81,7 @@ private:
                 break;
             case 2: {
                 value = of(ValueKind::kBigInt, std::string(9 + below(random_, 400), '\x5a'));
+                value.text.back() = below(random_, 2) == 0 ? '\x80' : '\x01';
                 break;
             }
             case 3:
@@ -115,7 +117,8 @@ private:
 
     ValueId numpy() {
         static constexpr std::pair<std::string_view, std::size_t> kTypes[] = {
-            {"<f8", 8}, {"|b1", 1}, {"<U3", 12}, {"|S5", 5}, {"<c16", 16}, {"|u1", 1}};
+            {"<f8", 8}, {"|b1", 1},   {"<U3", 12}, {"|S5", 5},
+            {"<U0", 0}, {"<c16", 16}, {"|u1", 1},  {"|S0", 0}};
         const auto& [type, bytes] = kTypes[below(random_, std::size(kTypes))];
         Value value = of(below(random_, 2) == 0 ? ValueKind::kNumpyScalar : ValueKind::kNumpyArray,
                          std::string(type));
@@ -139,9 +142,10 @@ private:
         const TorchType& type = kTorchTypes[below(random_, kTorchTypes.size())];
         t.type = type.type;
         const std::uint64_t elements = tree_.storages[t.storage].bytes / type.bytes;
-        if (elements == 0) {
+        if (elements == 0 || below(random_, 10) == 0) {
             t.shape = {0, 3};
             t.strides = {3, 1};
+            t.offset = below(random_, 2) == 0 ? 0 : below(random_, elements + 20);
         } else {
             t.offset = below(random_, elements);
             const std::uint64_t room = elements - t.offset;
@@ -174,18 +178,17 @@ private:
     ValueId container(int depth) {
         static constexpr ValueKind kKinds[] = {ValueKind::kList,        ValueKind::kTuple,
                                                ValueKind::kDict,        ValueKind::kOrderedDict,
-                                               ValueKind::kDefaultDict, ValueKind::kSet,
-                                               ValueKind::kFrozenSet,   ValueKind::kSize};
+                                               ValueKind::kDefaultDict, ValueKind::kCounter,
+                                               ValueKind::kSet,         ValueKind::kFrozenSet,
+                                               ValueKind::kSize};
         const ValueKind kind = kKinds[below(random_, std::size(kKinds))];
         const ValueId id = tree_.add(of(kind));
         std::vector<ValueId> items;
         const std::uint64_t count = below(random_, below(random_, 50) == 0 ? 2500 : 7);
-        const bool dict = kind == ValueKind::kDict || kind == ValueKind::kOrderedDict ||
-                          kind == ValueKind::kDefaultDict;
-        if ((dict || kind == ValueKind::kList) && !in_tuple_) {
+        const bool dict = is_dict(kind);
+        if (dict || kind == ValueKind::kList) {
             shareable_.push_back(id);
         }
-        const bool outer = std::exchange(in_tuple_, in_tuple_ || kind == ValueKind::kTuple);
         for (std::uint64_t i = 0; i < count; ++i) {
             if (dict) {
                 items.push_back(key());
@@ -194,15 +197,14 @@ private:
                 items.push_back(key());
             } else if (kind == ValueKind::kSize) {
                 Value extent = of(ValueKind::kInt);
-                extent.integer = static_cast<std::int64_t>(below(random_, 1000));
-                items.push_back(i < 60 ? tree_.add(std::move(extent)) : items.back());
+                extent.integer = integer();
+                items.push_back(tree_.add(std::move(extent)));
             } else {
                 items.push_back(any(depth + 1));
             }
         }
-        in_tuple_ = outer;
-        if (kind == ValueKind::kSize && items.size() > 64) {
-            items.resize(64);
+        if (kind == ValueKind::kTuple) {
+            shareable_.push_back(id);  // also by a list in it
         }
         if (kind == ValueKind::kOrderedDict && below(random_, 2) == 0) {
             Value attributes = of(ValueKind::kDict);
@@ -211,7 +213,7 @@ private:
             tree_.values[id].attributes = made;
         }
         if (kind == ValueKind::kDefaultDict && below(random_, 2) == 0) {
-            tree_.values[id].text = below(random_, 2) == 0 ? "list" : "OrderedDict";
+            tree_.values[id].text = kFactories[below(random_, kFactories.size())].name;
         }
         tree_.values[id].items = std::move(items);
         return id;
@@ -222,7 +224,6 @@ private:
     Random random_;
     ValueTree tree_;
     std::vector<ValueId> shareable_;
-    bool in_tuple_ = false;
 };
 
 }  // namespace penstock::format::test
