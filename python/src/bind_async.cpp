@@ -21,7 +21,8 @@ namespace penstock::python {
 
 namespace {
 
-// All access is with the GIL. Never destroyed: savers may outlive the statics.
+// Those whose destructor has not ended. All access is with the GIL. Never destroyed: savers may
+// outlive the statics.
 std::set<Saver*>& live_savers() {
     static auto* const instance = new std::set<Saver*>;
     return *instance;
@@ -52,17 +53,17 @@ constexpr double kWaitToldS = 1;
 Saver::Saver(std::uint64_t budget_bytes)
     : staging_(std::make_unique<checkpoint::Staging>(
           checkpoint::StagingOptions{.budget_bytes = budget_bytes})),
-      queue_(std::make_unique<checkpoint::SaveQueue>()) {
+      queue_(std::make_shared<checkpoint::SaveQueue>()) {
     live_savers().insert(this);
 }
 
 Saver::~Saver() {
-    live_savers().erase(this);
     try {
         finish();
     } catch (nb::python_error& e) {
         e.discard_as_unraisable("penstock: finishing saves");
     }
+    live_savers().erase(this);
     const WithoutGil nogil;
     queue_.reset();
     staging_.reset();
@@ -70,6 +71,7 @@ Saver::~Saver() {
 
 void Saver::finish() {
     std::optional<nb::python_error> interrupted;
+    const std::shared_ptr<checkpoint::SaveQueue> queue = queue_;
     while (true) {
         try {
             wait_idle(-1);
@@ -79,8 +81,12 @@ void Saver::finish() {
                 break;
             }
             interrupted.emplace(std::move(e));
-            queue_->cancel_all();
+            queue->cancel_all();
         }
+    }
+    // While the end of the interpreter waits, another thread may destroy this saver.
+    if (!live_savers().contains(this)) {
+        return;
     }
     sweep();
     while (const auto failed = queue_->take_failure()) {
@@ -110,7 +116,8 @@ void Saver::raise_failure(const std::string& what) {
 }
 
 bool Saver::wait_idle(double timeout_s) {
-    return wait_in_slices(timeout_s, [this](auto slice) { return queue_->wait_idle(slice); });
+    return wait_in_slices(timeout_s,
+                          [queue = queue_](auto slice) { return queue->wait_idle(slice); });
 }
 
 void Saver::sweep() {
@@ -433,9 +440,16 @@ void bind_async(nb::module_& parent) {
     m.def(
         "at_exit",
         [] {
-            const std::vector<Saver*> all(live_savers().begin(), live_savers().end());
-            for (Saver* saver : all) {
-                saver->finish();
+            // Others may come and go while one is waited for.
+            const std::set<Saver*>& live = live_savers();
+            std::set<Saver*> finished;
+            for (auto next = live.begin(); next != live.end();) {
+                Saver* const saver = *next;
+                if (finished.insert(saver).second) {
+                    saver->finish();
+                }
+                next = std::find_if(live.begin(), live.end(),
+                                    [&](Saver* one) { return !finished.contains(one); });
             }
         },
         "Finishes what is in flight.");

@@ -94,7 +94,7 @@ public:
 
 private:
     std::unique_ptr<checkpoint::Staging> staging_;
-    std::unique_ptr<checkpoint::SaveQueue> queue_;
+    std::shared_ptr<checkpoint::SaveQueue> queue_;  ///< shared by who waits without the GIL
     std::vector<std::pair<std::shared_ptr<checkpoint::PendingSave>, nb::object>> keeps_;
 };
 

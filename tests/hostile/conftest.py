@@ -34,16 +34,22 @@ def level():
     return LEVEL
 
 
-@pytest.fixture(scope="session")
-def shim_library(tmp_path_factory):
+def compiled(folder):
+    """shim.c as a library in a folder; None without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
+        return None
+    made = folder / "hostile_shim.so"
+    options = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([compiler, *options, "-o", made, HERE / "shim.c", "-ldl"], check=True)
+    return made
+
+
+@pytest.fixture(scope="session")
+def shim_library(tmp_path_factory):
+    made = compiled(tmp_path_factory.mktemp("shim"))
+    if made is None:
         pytest.skip("needs a C compiler")
-    made = tmp_path_factory.mktemp("shim") / "hostile_shim.so"
-    subprocess.run(
-        [compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", made, HERE / "shim.c", "-ldl"],
-        check=True,
-    )
     return made
 
 

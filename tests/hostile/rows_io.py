@@ -10,7 +10,7 @@ import penstock
 from verbs import DATA, OLD, SIZE, verb
 
 
-@verb("read", "Engine.read", "default_engine")
+@verb("read", "Engine.read", "default_engine", torch=False)
 def read(box):
     path, into = box.file(), bytearray(SIZE)
     with box.call():
@@ -18,7 +18,7 @@ def read(box):
     assert done == SIZE and into == DATA
 
 
-@verb("read_async", "Engine.read_async", "Transfer.wait")
+@verb("read_async", "Engine.read_async", "Transfer.wait", torch=False)
 def read_async(box):
     path, into = box.file(), bytearray(SIZE - 1)
     with box.call():
@@ -27,7 +27,7 @@ def read_async(box):
     assert done == SIZE - 1 and into == DATA[1:]
 
 
-@verb("write", "Engine.write")
+@verb("write", "Engine.write", torch=False)
 def write(box):
     path = box.path()
     with box.call():
@@ -35,7 +35,7 @@ def write(box):
     assert done == SIZE and Path(path).read_bytes() == DATA
 
 
-@verb("write_async", "Engine.write_async")
+@verb("write_async", "Engine.write_async", torch=False)
 def write_async(box):
     path = box.path()
     with box.call():
@@ -43,7 +43,7 @@ def write_async(box):
     assert done == SIZE and Path(path).read_bytes()[5:] == DATA
 
 
-@verb("read:many")
+@verb("read:many", torch=False)
 def read_many(box):
     paths = [box.file(DATA[i : i + 5000]) for i in range(12)]
     into = [bytearray(6000) for _ in paths]
@@ -53,7 +53,7 @@ def read_many(box):
     assert all(part[5000:] == bytes(1000) for part in into)
 
 
-@verb("Engine", "Engine.close", "Engine.__enter__")
+@verb("Engine", "Engine.close", "Engine.__enter__", torch=False)
 def engine(box):
     path, copy, into = box.file(), box.path(), bytearray(SIZE)
     with box.call():
@@ -63,7 +63,7 @@ def engine(box):
     assert into == DATA and Path(copy).read_bytes() == DATA
 
 
-@verb("Engine.drain")
+@verb("Engine.drain", torch=False)
 def drain(box):
     path = box.path()
     with box.call():
@@ -72,7 +72,7 @@ def drain(box):
     assert Path(path).read_bytes() == DATA
 
 
-@verb("Engine.stats", "Engine.describe")
+@verb("Engine.stats", "Engine.describe", torch=False)
 def stats(box):
     with box.call():
         made = penstock.default_engine()
@@ -80,7 +80,7 @@ def stats(box):
     assert moved.bytes_read >= 0 and text
 
 
-@verb("Transfer.__await__")
+@verb("Transfer.__await__", torch=False)
 def awaited(box):
     path, into = box.file(), bytearray(SIZE)
 
@@ -92,7 +92,7 @@ def awaited(box):
     assert asyncio.run(run()) == SIZE and into == DATA
 
 
-@verb("Transfer.cancel")
+@verb("Transfer.cancel", torch=False)
 def cancel(box):
     path, into = box.file(), bytearray(SIZE)
     with box.call():
@@ -105,7 +105,7 @@ def cancel(box):
     assert transfer.done and (done is None or into == DATA)
 
 
-@verb("Transfer.set_priority")
+@verb("Transfer.set_priority", torch=False)
 def set_priority(box):
     path, into = box.file(), bytearray(SIZE)
     with box.call():
@@ -115,7 +115,7 @@ def set_priority(box):
     assert done == SIZE and into == DATA
 
 
-@verb("Transfer.notify")
+@verb("Transfer.notify", torch=False)
 def notify(box):
     path, into, event = box.file(), bytearray(SIZE), os.eventfd(0)
     try:
@@ -133,7 +133,7 @@ def notify(box):
 # ---- File, Buffer
 
 
-@verb("File", "File.close", "File.__enter__")
+@verb("File", "File.close", "File.__enter__", torch=False)
 def file_object(box):
     path, into = box.file(), bytearray(SIZE)
     with box.call():
@@ -142,7 +142,7 @@ def file_object(box):
     assert done == SIZE and into == DATA
 
 
-@verb("File.truncate", "File.sync")
+@verb("File.truncate", "File.sync", torch=False)
 def truncate(box):
     path = box.file()
     with box.call():
@@ -153,7 +153,7 @@ def truncate(box):
     assert Path(path).read_bytes() == DATA[:1000] + b"end"
 
 
-@verb("File.preallocate")
+@verb("File.preallocate", torch=False)
 def preallocate(box):
     path = box.path()
     with box.call():

@@ -244,6 +244,8 @@ def one_fault(faulty, progress, kind, number, persist, n):
 
 def exit_with_threads(progress, row, folder):
     """The interpreter ends while daemon threads go on calling a verb."""
+    if ROWS[row].torch:
+        shim.stop_exits()  # torch does not survive what older Pythons do
     count = 2
     begun = threading.Barrier(count + 1)
 

@@ -56,6 +56,7 @@ static atomic_int failed;        // calls that were failed
 static atomic_int seen[kinds];
 static atomic_llong clock_moved_ns;
 static atomic_int no_locks;
+static atomic_int exits_stop;
 
 // ---- control
 
@@ -100,6 +101,8 @@ int hostile_disarm(void) {
 int hostile_seen(int kind) { return atomic_load(&seen[kind]); }
 
 void hostile_move_clock(long long ns) { atomic_store(&clock_moved_ns, ns); }
+
+void hostile_stop_exits(void) { atomic_store(&exits_stop, 1); }
 
 void hostile_take_locks_away(int away) { atomic_store(&no_locks, away); }
 
@@ -182,6 +185,17 @@ int madvise(void* where, size_t bytes, int advice) {
 int pthread_create(pthread_t* made, const pthread_attr_t* attributes, void* (*run)(void*), void* with) {
     REAL(int, pthread_create, pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
     return fails_ours(k_pthread_create, CALLER) ? EAGAIN : real(made, attributes, run, with);
+}
+
+// Before 3.14, Python ends a daemon thread that wants the GIL too late by pthread_exit(), whose unwinding aborts the
+// process in torch's code. With this it stops instead, as from 3.14 on.
+void pthread_exit(void* result) {
+    if (atomic_load(&exits_stop)) {
+        for (;;) pause();
+    }
+    void (*real)(void*) = (void (*)(void*))dlsym(RTLD_NEXT, "pthread_exit");
+    real(result);
+    abort();
 }
 
 #define WRAP_FILE(result, kind, name, parameters, types, arguments)        \

@@ -42,6 +42,11 @@ def move_clock(seconds):
     _lib.hostile_move_clock(ctypes.c_longlong(round(seconds * 1e9)))
 
 
+def stop_exits():
+    """A thread that Python ends when its interpreter does stops instead, as from Python 3.14 on."""
+    _lib.hostile_stop_exits()
+
+
 def take_locks_away():
     """flock() succeeds for everybody from now on, in this process and its children."""
     _lib.hostile_take_locks_away(1)

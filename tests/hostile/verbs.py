@@ -85,6 +85,7 @@ class Row:
     names: tuple[str, ...]
     run: object
     main_thread: bool = False  # signals
+    torch: bool = True  # the call or its check runs torch's code
     alone: bool = False  # changes the process, and is not for several threads at once
 
     @property
