@@ -62,6 +62,11 @@ def deepspeed_tests(folder, parallel):
     return Step(f"pytest {folder}", find, count="junit", parallel=parallel)
 
 
+def hostile(level):
+    """tests/hostile, as much of it as the level says."""
+    return Step("pytest", pytest("tests/hostile"), count="junit", env={"PENSTOCK_HOSTILE": level})
+
+
 def kernel_results(kind):
     """What ran in the machines of tools/kernels.sh, each told again as if it ran here."""
 
@@ -177,6 +182,12 @@ def all_parts():
             [Step("pytest", pytest("tests/docs"), count="junit")],
             needs=["tests/docs/test_*.py"],
         ),
+        Part(
+            "hostile",
+            150,
+            [Step("wheel", tool("build_wheel"), gate=True), hostile("quick")],
+            needs=["tests/hostile/test_*.py"],
+        ),
         Part("asan-ubsan", 780, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)], level="ci"),
         Part(
             "tsan",
@@ -191,6 +202,20 @@ def all_parts():
             360,
             [Step("fresh machine", ["tools/fresh.sh", "smoke"])],
             level="ci",
+        ),
+        Part(
+            "hostile-ci",
+            480,
+            [Step("wheel", tool("build_wheel"), gate=True), hostile("ci")],
+            needs=["tests/hostile/test_*.py"],
+            level="ci",
+        ),
+        Part(
+            "hostile-long",
+            3600,
+            [Step("wheel", tool("build_wheel"), gate=True), hostile("all")],
+            needs=["tests/hostile/test_*.py"],
+            level="long",
         ),
         Part(
             "clang-tidy",

@@ -125,6 +125,10 @@ def emptied(folder):
             os.unlink(entry.path)
 
 
+class NeverEnds(AssertionError):
+    """After this a process cannot be used any more."""
+
+
 class Faulty:
     """A row, run again and again in one folder, with and without a fault."""
 
@@ -158,8 +162,8 @@ class Faulty:
         """After each run: nothing in flight, folder empty. What dropped transfers failed with is raised here."""
         for _ in range(20):
             try:
-                if not penstock.default_engine().drain(10):
-                    raise AssertionError("drain(10) is False: a transfer never ends")
+                if not penstock.default_engine().drain(5):
+                    raise NeverEnds("drain(5) is False: a transfer never ends")
                 break
             except DOCUMENTED:
                 pass
@@ -228,6 +232,8 @@ def one_fault(faulty, progress, kind, number, persist, n):
             if after is not None:
                 raise AssertionError(f"the next call failed, without a fault: {after!r}")
             faulty.settle()
+    except NeverEnds:
+        raise
     except BaseException as error:
         came = came or faulty.failed > 0
         progress("defect", [where, "".join(traceback.format_exception(error))[-3000:]])

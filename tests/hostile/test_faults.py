@@ -27,7 +27,7 @@ def run_row(pool, name, malloc, level=LEVEL):
             errors = "".join(value for kind, value in answer["rows"] if kind == "error")
             where = tried[-1] if tried else None
             defects.append((where, f"{how}\n{errors}{answer['said'][-3000:]}"))
-            hangs += answer["hung"]
+            hangs += answer["hung"] or "NeverEnds" in errors
             if where is None or hangs == HANGS_MAX:
                 break
             after = where
