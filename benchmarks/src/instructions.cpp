@@ -87,7 +87,7 @@ private:
     // without work is counted; but not from where nothing is left to draw: that turn would finish
     // the transfer and sleep on.
     static void turn_until_finished(engine::Transfer& transfer) {
-        engine::Part& part = transfer.parts.front();
+        engine::Part& part = transfer.first_window.parts.front();
         while (!transfer.finished()) {
             const bool more = part.plan.peek(kMiB) != nullptr;
             if (!part.channel->turn(more) && !more) {
