@@ -334,8 +334,7 @@ def load(
     written to meanwhile, ValueError for a storage of a device that is not here (give map_location),
     penstock.Unsupported for a type of elements that torch lacks, KeyError for a name that is not there, ValueError and
     TypeError for `into` that does not fit, MemoryError for more than there is, penstock.Error for what the system
-    refuses. Safe to call from
-    several threads."""
+    refuses. Safe to call from several threads."""
     from penstock import _load
 
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):

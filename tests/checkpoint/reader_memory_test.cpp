@@ -170,20 +170,5 @@ TEST_F(ReaderMemoryTest, ClosedItHoldsNoFileAndRefusesToRead) {
     EXPECT_EQ(c.info().shards, 2U);
 }
 
-TEST_F(ReaderMemoryTest, MovedFromItRefusesEveryCall) {
-    test::write_checkpoint(folder_.path(), {tensor("a", {3})});
-    Checkpoint from = open();
-    Checkpoint to = std::move(from);
-    EXPECT_EQ(to.tensors().size(), 1U);
-    from.close();
-    for (const auto& call : std::vector<std::function<void()>>{
-             [&] { static_cast<void>(from.info()); }, [&] { static_cast<void>(from.tensors()); },
-             [&] { static_cast<void>(from.structure()); },
-             [&] { static_cast<void>(from.metadata()); }, [&] { from.read({}); },
-             [&] { static_cast<void>(from.verify()); }}) {
-        EXPECT_EQ(error_of(call).reason(), ErrorCode::kClosed);
-    }
-}
-
 }  // namespace
 }  // namespace penstock::checkpoint
