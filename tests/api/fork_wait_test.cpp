@@ -99,7 +99,7 @@ TEST_F(ForkWait, NotForAnOpen) {
         std::vector<std::byte> back(100);
         return cancelled && engine_->read(file_, back) == 100 && engine_->drain();
     });
-    EXPECT_LT(took, 2s);
+    EXPECT_LT(took, 20s);
     EXPECT_FALSE(transfer.done());
     let_go_ = true;
     EXPECT_EQ(transfer.wait(), data_.size());
@@ -126,7 +126,7 @@ TEST_F(ForkWait, NotForASync) {
             std::vector<std::byte> back(100);
             return engine_->read(file_, back) == 100;
         });
-        EXPECT_LT(took, 2s);
+        EXPECT_LT(took, 20s);
         let_go_ = true;
         caller.join();
         EXPECT_TRUE(engine_->drain(10s));
@@ -152,7 +152,7 @@ TEST_F(ForkWait, NotForWhatWaitsForASync) {
         transfers.push_back(engine_->write_async(file_, data_, 100));
     }
     std::this_thread::sleep_for(50ms);
-    EXPECT_LT(fork_now([&] { return engine_->drain(); }), 2s);
+    EXPECT_LT(fork_now([&] { return engine_->drain(); }), 20s);
     let_go_ = true;
     for (Transfer& transfer : transfers) {
         EXPECT_EQ(transfer.wait(), data_.size());
@@ -171,11 +171,12 @@ TEST_F(ForkWait, PreparedItHoldsEverythingBack) {
         small_done = true;
     });
     // Another thread may fork meanwhile, which does not let go what this one holds.
-    std::thread other([&] { EXPECT_LT(fork_now([] { return true; }), 5s); });
+    std::thread other([&] { EXPECT_LT(fork_now([] { return true; }), 20s); });
     other.join();
     EXPECT_FALSE(large.wait_for(100ms));
     EXPECT_FALSE(small_done);
-    EXPECT_LT(fork_now([&] { return is_cancelled(large) && engine_->read(file_, back) != 0; }), 5s);
+    EXPECT_LT(fork_now([&] { return is_cancelled(large) && engine_->read(file_, back) != 0; }),
+              20s);
     EXPECT_EQ(large.wait_for(10s).value_or(0), back.size());
     small.join();
     prepare_fork();
