@@ -78,7 +78,7 @@ def run_killed(folder, arguments):
     kills, killed_after = [], None
     for number in range(1, 4 * arguments.kills + 8):
         process = subprocess.Popen(command(folder, "killed", arguments))
-        wait_for(process, lambda: begun_from(log, number) is not None)
+        wait_for(process, lambda number=number: begun_from(log, number) is not None)
         begin = begun_from(log, number) or 0
         if killed_after is not None and begin < killed_after:
             kills.append(killed_after)
@@ -86,9 +86,9 @@ def run_killed(folder, arguments):
         elif killed_after is not None:
             print(f"  a kill after step {killed_after} left nothing to do again, and does not count", flush=True)
         if len(kills) < arguments.kills:
-            share = arguments.steps * (len(kills) + 1) // (arguments.kills + 1)
+            share = max(arguments.steps * (len(kills) + 1) // (arguments.kills + 1), begin + 1)
             start = time.monotonic()
-            wait_for(process, lambda: last_step(log) >= max(share, begin + 1))
+            wait_for(process, lambda share=share: last_step(log) >= share)
             step_s = (time.monotonic() - start) / max(1, last_step(log) - begin)
             time.sleep(lot.random() * min(0.3, 2 * step_s))  # somewhere in the next steps, or in a save
             process.kill()

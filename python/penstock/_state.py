@@ -110,8 +110,8 @@ def save(
     with the bytes that are missing. Safe to call from several threads."""
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
         raise ValueError(
-            f"save: pickle_module: {_arguments.shown(pickle_module)} is not used: the pickle holds plain values only and is made by "
-            "Penstock; leave it out, or use torch.save"
+            f"save: pickle_module: {_arguments.shown(pickle_module)} is not used: the pickle holds plain values only "
+            "and is made by Penstock; leave it out, or use torch.save"
         )
     if pickle_protocol not in range(2, 6):
         raise ValueError(
@@ -339,8 +339,8 @@ def load(
 
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
         raise ValueError(
-            f"load: pickle_module: {_arguments.shown(pickle_module)} is not used: nothing of a file is executed; leave it out, or use "
-            "torch.load for a file that you trust"
+            f"load: pickle_module: {_arguments.shown(pickle_module)} is not used: nothing of a file is executed; leave "
+            "it out, or use torch.load for a file that you trust"
         )
     if into is not None and (mmap or map_location is not None):
         raise ValueError("load: into: the tensors say where they are; leave out map_location and mmap")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock report`: what bench, tune, the benchmark runner, ds_io, ds_nvme_tune and checkpoint bench wrote with --json, as
-an HTML page.
+"""`penstock report`: what bench, tune, the benchmark runner, ds_io, ds_nvme_tune and checkpoint bench wrote with
+--json, as an HTML page.
 
     _read      files, of which nothing is trusted            _bench, _tune, _bars, _deepnvme, _checkpoints
     _model     page, sections, charts, tables                           a section a file
