@@ -49,9 +49,10 @@ struct StateTensor {
 /// Texts of one's own belong into the metadata.
 struct State {
     std::vector<StateTensor> tensors;
-    std::string structure = "null";  ///< nothing but the tensors
+    std::string structure = "null";                                  ///< nothing but the tensors
     std::vector<std::pair<std::string, std::string>> metadata = {};  ///< for people and tools
-    /// XXH3 of `structure`, where whoever made it has read it again already; save() reads any other.
+    /// XXH3 of `structure`, where whoever made it has read it again already; save() reads any
+    /// other.
     std::uint64_t structure_sum = 0;
 };
 

@@ -226,8 +226,7 @@ private:
     ValueId tuple(nb::handle o, ValueKind kind, int depth) {
         const ValueId id = items(o, kind, depth);
         if (kind == ValueKind::kSize) {
-            if (const std::string wrong =
-                    format::wrong_with(state_.tree, state_.tree.values[id]);
+            if (const std::string wrong = format::wrong_with(state_.tree, state_.tree.values[id]);
                 !wrong.empty()) {
                 refuse("this torch.Size cannot be saved: " + wrong);
             }
@@ -277,7 +276,8 @@ private:
         if (ordered) {
             attributes(o, id, depth);
         } else if (counter && nb::len(nb::object(o.attr("__dict__"))) > 0) {
-            refuse("the Counter has attributes of its own, which would be lost; save them beside it");
+            refuse(
+                "the Counter has attributes of its own, which would be lost; save them beside it");
         }
         return id;
     }

@@ -37,13 +37,12 @@ void check_header(const safetensors_format::Layout& layout,
     const auto header = base::unwrap(safetensors_format::read_header(
         std::as_bytes(std::span(text.data(), text.size())), layout.file().total_bytes()));
     const auto given = by_data(layout.tensors());
-    const bool same =
-        header.data_begin == layout.data_begin() && header.metadata == metadata &&
-        std::equal(given.begin(), given.end(), header.tensors.begin(), header.tensors.end(),
-                   [](const auto& a, const auto& b) {
-                       return std::tie(a.name, a.type, a.shape, a.begin, a.end) ==
-                              std::tie(b.name, b.type, b.shape, b.begin, b.end);
-                   });
+    const bool same = header.data_begin == layout.data_begin() && header.metadata == metadata &&
+                      std::equal(given.begin(), given.end(), header.tensors.begin(),
+                                 header.tensors.end(), [](const auto& a, const auto& b) {
+                                     return std::tie(a.name, a.type, a.shape, a.begin, a.end) ==
+                                            std::tie(b.name, b.type, b.shape, b.begin, b.end);
+                                 });
     if (!same) {
         base::raise(base::error(ErrorCode::kInvalidArgument, "write safetensors",
                                 "its header would not come back as it is"));

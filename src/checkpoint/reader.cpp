@@ -328,8 +328,8 @@ std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress
     }
     verify_index(problems);
     if (std::string wrong = checkpoint::wrong_structure(manifest); !wrong.empty()) {
-        problems.push_back({checkpoint::join(path, checkpoint::kManifestName), "", kNoOffset,
-                            std::move(wrong)});
+        problems.push_back(
+            {checkpoint::join(path, checkpoint::kManifestName), "", kNoOffset, std::move(wrong)});
     }
     if (without_sums > 0) {
         problems.push_back({path, "", kNoOffset,

@@ -23,9 +23,9 @@
 namespace penstock::checkpoint {
 
 /// `storages[i]`: the bytes of storage i of the tree. Throws kInvalidArgument with the place in the
-/// state for what JSON or safetensors cannot hold. The structure was decoded again and compared with
-/// the tree (check_readback), which `State::structure_sum` says. `readbacks`: how many times, which
-/// only a benchmark wants otherwise.
+/// state for what JSON or safetensors cannot hold. The structure was decoded again and compared
+/// with the tree (check_readback), which `State::structure_sum` says. `readbacks`: how many times,
+/// which only a benchmark wants otherwise.
 [[nodiscard]] State state_of(const format::ValueTree& tree,
                              std::span<const std::span<const std::byte>> storages,
                              int readbacks = 1);

@@ -24,9 +24,8 @@ using format::ValueId;
 // Tensors by the address of their elements: of a storage only what is looked at is saved.
 class SameTensors {
 public:
-    SameTensors(const format::ValueTree& tree,
-                std::span<const std::span<const std::byte>> storages, const State& state,
-                const Skeleton& back)
+    SameTensors(const format::ValueTree& tree, std::span<const std::span<const std::byte>> storages,
+                const State& state, const Skeleton& back)
         : tree_(tree),
           storages_(storages),
           state_(state),
@@ -101,9 +100,9 @@ void check_readback(const format::ValueTree& tree,
     } catch (const Error& error) {
         refuse(fmt::format("the state cannot be read again: {}", error.what()));
     }
-    const bool in_order =
-        std::equal(back.sources.begin(), back.sources.end(), state.tensors.begin(),
-                   state.tensors.end(), [](const auto& name, const auto& t) { return name == t.name; });
+    const bool in_order = std::equal(
+        back.sources.begin(), back.sources.end(), state.tensors.begin(), state.tensors.end(),
+        [](const auto& name, const auto& t) { return name == t.name; });
     if (!in_order) {
         refuse("its tensors would come back under other names");
     }

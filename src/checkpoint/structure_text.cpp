@@ -231,7 +231,8 @@ private:
             return head_field(v, index, value);
         }
         std::uint64_t id = 0;
-        if (format::row_of(v.kind).holds == format::Holds::kNothing || !number(value, id) || id >= kStructureValuesMax) {
+        if (format::row_of(v.kind).holds == format::Holds::kNothing || !number(value, id) ||
+            id >= kStructureValuesMax) {
             return false;
         }
         v.items.push_back(static_cast<ValueId>(id));

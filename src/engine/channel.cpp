@@ -4,6 +4,7 @@
 #include "base/align.hpp"
 #include "base/assert.hpp"
 #include "base/futex.hpp"
+#include "os/limits.hpp"
 
 #include <fmt/format.h>
 
@@ -15,9 +16,6 @@
 namespace penstock::engine {
 
 namespace {
-
-// EAGAIN and EINTR are tried again; a device that says nothing else is broken.
-constexpr std::uint32_t kTriesMax = 1000;
 
 // With many small requests out, waiting for a few at once saves system calls; the time limit keeps
 // a newcomer from waiting long.
@@ -38,6 +36,18 @@ std::uint32_t resume_align(const Request& request, std::uint32_t align) {
 
 bool tries_again(std::int64_t result) {
     return result == -EAGAIN || result == -EINTR;
+}
+
+// The kernel cuts a write at the limit on the size of files, and refuses a direct one that this
+// makes odd.
+int refusal_of(const Request& request) {
+    std::uint64_t end = request.offset;
+    for (const iovec& piece : request.pieces) {
+        end += piece.iov_len;
+    }
+    const bool cut =
+        request.result == -EINVAL && request.op == Op::kWrite && end > os::file_size_limit();
+    return cut ? EFBIG : static_cast<int>(-request.result);
 }
 
 }  // namespace
@@ -106,6 +116,9 @@ bool Channel::turn(bool may_sleep) noexcept {
     counters_.turns.add(1);
     bool moved_on = take_inbox();
     moved_on |= reap();
+    if (!delayed_.empty()) {
+        moved_on |= try_delayed();
+    }
     moved_on |= draw();
     if (paused_.load() && out_ == at_executor_ && quiet_.exchange(1) == 0) {
         base::futex_wake_all(quiet_);
@@ -126,7 +139,10 @@ void Channel::sleep_or_enter(bool may_sleep) {
         return;
     }
     const std::uint32_t want = std::clamp(at_backend_ / kOutPerBatch, 1U, batch_);
-    const base::Nanos limit = want > 1 ? kBatchWait : base::kForever;
+    base::Nanos limit = want > 1 ? kBatchWait : base::kForever;
+    if (!delayed_.empty()) {
+        limit = std::min(limit, std::max<base::Nanos>(next_try() - clock_.now(), 1));
+    }
     const bool moving = out_ > at_backend_;
     backend_->enter(want, moving ? std::min(limit, mover_->look_again()) : limit);
     asleep_.store(false);
@@ -383,9 +399,8 @@ void Channel::came_back(ChannelRequest& request) {
     const bool read = request.op == Op::kRead;
     if (request.result < 0) {
         if (!tries_again(request.result) || transfer.stopped() || !again(request)) {
-            transfer.fail(base::system_error(static_cast<int>(-request.result),
-                                             read ? "read" : "write", request.file->info().path,
-                                             request.offset));
+            transfer.fail(base::system_error(refusal_of(request), read ? "read" : "write",
+                                             request.file->info().path, request.offset));
             free_request(request);
         }
         return;
@@ -397,15 +412,6 @@ void Channel::came_back(ChannelRequest& request) {
     } else {
         write_came_back(request);
     }
-}
-
-bool Channel::again(ChannelRequest& request) {
-    if (++request.tries > kTriesMax) {
-        return false;
-    }
-    counters_.retries.add(1);
-    push(request);
-    return true;
 }
 
 void Channel::read_came_back(ChannelRequest& request) {

@@ -51,6 +51,8 @@ struct ChannelRequest : Request, Job {
     Move move;
     std::uint32_t resumed_bytes = 0;  ///< where in draft.bytes the last try began
     Priority charged = Priority::kNormal;
+    base::Nanos troubled_since = 0;  ///< the first of `tries`
+    base::Nanos due = 0;             ///< of the next one
 };
 
 class Channel {
@@ -88,6 +90,8 @@ public:
     /// do.
     bool turn(bool may_sleep) noexcept;
     [[nodiscard]] bool idle() const { return out_ == 0 && classes_.empty() && inbox_.empty(); }
+    /// When a request that was refused for a moment is tried again; kForever when there is none.
+    [[nodiscard]] base::Nanos next_try() const;
     void abandon_after_fork() { backend_->abandon_after_fork(); }
 
 private:
@@ -107,6 +111,7 @@ private:
     void read_came_back(ChannelRequest& request);
     void write_came_back(ChannelRequest& request);
     bool again(ChannelRequest& request);
+    bool try_delayed();
     void go_on(ChannelRequest& request, std::uint32_t align);
     void end_of_file(ChannelRequest& request);
     void start_move(ChannelRequest& request, MoveTo to, std::uint64_t bytes);
@@ -127,7 +132,8 @@ private:
 
     std::vector<ChannelRequest> requests_;
     base::Fifo<Request> free_;
-    std::uint32_t out_ = 0;  ///< requests that are not free
+    base::Fifo<Request> delayed_;  ///< to be tried again in a while
+    std::uint32_t out_ = 0;        ///< requests that are not free
     std::uint32_t at_backend_ = 0;
     std::uint32_t at_executor_ = 0;
     std::uint64_t out_bytes_ = 0;

@@ -5,6 +5,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
 namespace penstock::engine {
 
 namespace {
@@ -57,6 +61,35 @@ base::Result<void> check_extent(const TransferSpec& spec, const Extent& extent, 
     return {};
 }
 
+// Requests of a transfer go in any order and at once, so of two extents that write one byte nobody
+// could say which wins. Bytes that two paths or names lead to are not seen.
+base::Result<void> check_overlap(const TransferSpec& spec) {
+    std::vector<std::uint64_t> order;
+    for (std::uint64_t i = 0; i < spec.extents.count(); ++i) {
+        if (spec.extents[i].bytes != 0) {
+            order.push_back(i);
+        }
+    }
+    std::sort(order.begin(), order.end(), [&](std::uint64_t a, std::uint64_t b) {
+        const Extent left = spec.extents[a];
+        const Extent right = spec.extents[b];
+        return std::tie(left.file, left.offset, a) < std::tie(right.file, right.offset, b);
+    });
+    for (std::size_t i = 1; i < order.size(); ++i) {
+        const Extent before = spec.extents[order[i - 1]];
+        const Extent after = spec.extents[order[i]];
+        if (before.file == after.file && after.offset < before.offset + before.bytes) {
+            const auto [first, second] = std::minmax(order[i - 1], order[i]);
+            return wrong(
+                spec,
+                fmt::format("extents {} and {} both write byte {} of file {}, and which of them "
+                            "comes last is not fixed; write each byte once, or make two writes",
+                            first, second, after.offset, after.file));
+        }
+    }
+    return {};
+}
+
 }  // namespace
 
 base::Result<void> check_transfer(const TransferSpec& spec) {
@@ -78,6 +111,9 @@ base::Result<void> check_transfer(const TransferSpec& spec) {
     }
     const std::size_t file_count = spec.files.size() + spec.paths.size();
     std::uint64_t total = 0;
+    bool ascending = true;  // as most lists are
+    std::uint32_t file = 0;
+    std::uint64_t end = 0;
     for (std::uint64_t i = 0; i < spec.extents.count(); ++i) {
         const Extent extent = spec.extents[i];
         PENSTOCK_CHECK(check_extent(spec, extent, i, file_count));
@@ -86,8 +122,14 @@ base::Result<void> check_transfer(const TransferSpec& spec) {
             return wrong(spec, "the extents are longer together than 2^64 bytes");
         }
         total = *sum;
+        if (extent.bytes != 0) {
+            ascending =
+                ascending && (extent.file > file || (extent.file == file && extent.offset >= end));
+            file = std::max(file, extent.file);
+            end = extent.offset + extent.bytes;
+        }
     }
-    return {};
+    return spec.op == Op::kWrite && !ascending ? check_overlap(spec) : base::Result<void>{};
 }
 
 }  // namespace penstock::engine

@@ -90,8 +90,12 @@ base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
         if (made) {
             return made;
         }
-        refusals_.push_back(fmt::format("{} for device {}:{}: {}", entry.name, device.major,
-                                        device.minor, made.error().message));
+        std::string refusal = fmt::format("{} for device {}:{}: {}", entry.name, device.major,
+                                          device.minor, made.error().message);
+        // Each transfer to such a device asks again, and may hear the same.
+        if (std::find(refusals_.begin(), refusals_.end(), refusal) == refusals_.end()) {
+            refusals_.push_back(std::move(refusal));
+        }
         last = std::move(made.error());
     }
     return base::fail(std::move(*last));

@@ -22,17 +22,20 @@ Descriptors& Descriptors::of_process() {
     return *instance;
 }
 
-// In files.
-std::uint64_t Descriptors::room() const {
+// In files. No more than a share of it all at once, so that one can open while others work.
+std::uint64_t Descriptors::room(std::uint64_t files) const {
+    constexpr std::uint64_t kShares = 4;
     const std::uint64_t limit = os::open_files_limit();
-    const std::uint64_t taken = others_ + open_ + reserved_ + spare(limit);
-    return taken >= limit ? 0 : (limit - taken) / kPerFile;
+    const std::uint64_t all = limit - std::min(limit, others_ + spare(limit));
+    const std::uint64_t left = all - std::min(all, open_ + reserved_);
+    const std::uint64_t share = std::max<std::uint64_t>(all / kPerFile / kShares, 1);
+    return std::min({files, share, left / kPerFile});
 }
 
 bool Descriptors::take(RoomWaiter& waiter) {
     const std::lock_guard lock(mutex_);
     const bool none = open_ + reserved_ == 0;
-    const std::uint64_t files = std::min<std::uint64_t>(waiter.files, room());
+    const std::uint64_t files = room(waiter.files);
     if (!none && (files == 0 || !waiting_.empty())) {
         waiting_.push_back(waiter);
         return false;
@@ -106,7 +109,7 @@ Descriptors::Waiters Descriptors::let_in() {
     Waiters admitted;
     while (!waiting_.empty()) {
         const bool none = open_ + reserved_ == 0;
-        const std::uint64_t files = std::min<std::uint64_t>(waiting_.front()->files, room());
+        const std::uint64_t files = room(waiting_.front()->files);
         if (!none && files == 0) {
             break;
         }

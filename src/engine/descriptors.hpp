@@ -64,7 +64,7 @@ public:
     void after_fork_in_child();
 
 private:
-    [[nodiscard]] std::uint64_t room() const;
+    [[nodiscard]] std::uint64_t room(std::uint64_t files) const;
     [[nodiscard]] Waiters let_in();
     static void tell(Waiters waiters);
 

@@ -162,6 +162,9 @@ void lay_out(Window& window) {
                                              : nullptr;
             part.plan = Plan(transfer.extents, transfer.files, transfer.op, begin, stop, groups,
                              number, window.first_file);
+            if (transfer.allow_short) {
+                part.plan.allow_short();
+            }
             begin = stop;
         }
     }

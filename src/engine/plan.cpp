@@ -18,6 +18,8 @@ using base::align_up;
 // device more than the copy of these bytes costs a core.
 constexpr std::uint64_t kStraightBytesMin = 64 * base::kKiB;
 
+constexpr std::uint64_t kOffsetMax = INT64_MAX;  // the kernel's (loff_t)
+
 // A piece of the caller's memory, with the run's rule for what may follow it.
 struct Piece {
     std::byte* memory = nullptr;
@@ -135,15 +137,28 @@ bool Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     // What goes through a slot is a piece of memory too.
     const std::uint64_t align = std::max(geometry.read_align, geometry.memory_align);
     const std::uint64_t skip = offset_ - align_down(offset_, align);
+    // A whole block from here on would end past the largest offset there is.
+    const std::uint64_t last = align_down(kOffsetMax, align);
+    if (offset_ >= last) {
+        draft_straight(os::Lane::kBuffered, straight(0, block_bytes, 1, 1));
+        return true;
+    }
+    block_bytes =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(block_bytes, last - (offset_ - skip)));
+    const std::uint64_t whole =
+        allow_short_ ? align_down(files_[file_]->size_seen(), align) : kOffsetMax;
+    const std::uint64_t clear = whole - std::min(whole, offset_);  // bytes before the last block
     if (skip != 0) {
         const std::uint64_t head = align - skip;
         const bool long_straight =
+            clear >= head + kStraightBytesMin &&
             straight(head, kStraightBytesMin, align, geometry.memory_align) >= kStraightBytesMin;
         draft_slot(skip, long_straight ? head : covered(block_bytes - skip), align);
         return true;
     }
     const std::uint64_t ahead = covered(block_bytes);
-    const std::uint64_t bytes = straight(0, block_bytes, align, geometry.memory_align);
+    const std::uint64_t bytes =
+        straight(0, std::min<std::uint64_t>(block_bytes, clear), align, geometry.memory_align);
     if (bytes >= kStraightBytesMin || bytes == ahead) {
         draft_straight(os::Lane::kDirect, bytes);
     } else {

@@ -15,6 +15,9 @@
 //   two
 //                   ends, written through the buffered descriptor in a second phase, when the
 //                   middle is through.
+//                   Where a read may be short, nothing from the block on in which the file ends
+//                   goes straight: a device moves whole blocks, and what lies behind the end is the
+//                   caller's. (A file that is cut while it is read ends earlier than was known.)
 //   buffered        no alignment, straight.
 #pragma once
 
@@ -41,6 +44,8 @@ public:
     Plan(const Extents& extents, Files files, Op op, Position begin, Position end,
          std::span<const std::uint32_t> groups = {}, std::uint32_t group = 0,
          std::uint32_t first_file = 0);
+    /// Reads may be short: File::size_seen() is where each file ended.
+    void allow_short() { allow_short_ = true; }
 
     /// The next request of this phase, of at most `block_bytes` (a multiple of every alignment);
     /// nullptr when the phase is exhausted. The same until pop(), whatever `block_bytes` says then.
@@ -75,6 +80,7 @@ private:
     std::uint32_t group_ = 0;
     std::uint32_t first_file_ = 0;
     Op op_ = Op::kRead;
+    bool allow_short_ = false;
     Phase phase_ = Phase::kMain;
     bool has_edges_ = false;
     bool drafted_ = false;

@@ -21,6 +21,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace penstock::engine {
@@ -28,9 +30,10 @@ namespace penstock::engine {
 namespace {
 
 constexpr std::uint64_t kInlineExtentsMax = 16;
-// 4 x 64 files of 4 KiB are twice the requests that a device gets at once.
-constexpr std::uint32_t kWindowFiles = 64;
+// More files of 4 KiB than a device gets requests at once.
+constexpr std::uint32_t kWindowFiles = 128;
 constexpr std::uint32_t kWindowsMax = 4;
+constexpr std::chrono::microseconds kNothingToDo{50};
 
 const char* name_of(Op op) {
     return op == Op::kRead ? "read" : "write";
@@ -43,6 +46,20 @@ bool no_descriptor(const base::Error& error) {
 std::uint32_t descriptors_of(const os::File& file) {
     return (file.descriptor(os::Lane::kBuffered) >= 0 ? 1U : 0U) +
            (file.descriptor(os::Lane::kDirect) >= 0 ? 1U : 0U);
+}
+
+// A short read must know where the file ends: see Plan.
+void note_end(const Transfer& transfer, os::File& file) {
+    if (transfer.allow_short && file.geometry().direct) {
+        file.note_size(file.size_at_hand());
+    }
+}
+
+// Without its data, a file that this transfer made is not what anybody asked for.
+void take_back(const Transfer& transfer, os::File& file) {
+    if (transfer.op == Op::kWrite && transfer.stopped()) {
+        file.take_back();
+    }
 }
 
 }  // namespace
@@ -103,10 +120,14 @@ void Core::begin(Transfer& transfer, bool caller_waits) noexcept {
 
 // A transfer of files that are open already.
 base::Result<void> Core::begin_open(Window& window, bool caller_waits) {
+    Transfer& transfer = *window.transfer;
+    for (std::size_t i = 0; transfer.allow_short && i < transfer.files.size(); ++i) {
+        note_end(transfer, *transfer.files[i]);
+    }
     if (caller_waits && run_inline(window)) {
         return {};
     }
-    if (!may_extend(*window.transfer, options_.preallocate_bytes_min)) {
+    if (!may_extend(transfer, options_.preallocate_bytes_min)) {
         return lay_out_and_link(window);
     }
     PENSTOCK_CHECK(find_domains(window));
@@ -319,6 +340,7 @@ base::Result<bool> Core::open_file(Window& window, std::uint32_t index) {
         std::max((*file)->descriptor(os::Lane::kBuffered), (*file)->descriptor(os::Lane::kDirect));
     window.descriptors += descriptors_of(**file);
     window.highest_descriptor = std::max(window.highest_descriptor, highest);
+    note_end(transfer, **file);
     transfer.files[index] = std::move(*file);
     transfer.groups[index] = Transfer::kJustOpen;
     window.to_open = Descriptors::scarce(highest) ? 0 : window.to_open - 1;
@@ -357,10 +379,15 @@ bool Core::run_inline(Window& window) {
     part.channel = &lane->channel();
     part.plan =
         Plan(transfer.extents, transfer.files, transfer.op, {}, {transfer.extents.count(), 0});
+    if (transfer.allow_short) {
+        part.plan.allow_short();
+    }
     transfer.expect_parts(window);
     lane->channel().link(part);
     while (window.parts_left.load(std::memory_order_relaxed) != 0) {
-        lane->channel().turn(false);
+        if (!lane->channel().turn(false)) {  // a request waits before it is tried again
+            std::this_thread::sleep_for(kNothingToDo);
+        }
     }
     lane.reset();  // a fork waits for lanes, and not for syncs
     parts_are_through(window);
@@ -473,6 +500,7 @@ void Core::settle_files(Window& window, std::uint32_t group) noexcept {
             }
         }
         if (!transfer.paths.empty()) {
+            take_back(transfer, *file);
             auto closed = base::as_result("close", [&] { return file->close(); });
             if (!closed && transfer.op == Op::kWrite) {
                 transfer.fail(std::move(closed.error()));
@@ -490,6 +518,7 @@ void Core::failed(Window& window, base::Error error) noexcept {
     if (!transfer.paths.empty()) {
         for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
             if (transfer.files[i] != nullptr) {
+                take_back(transfer, *transfer.files[i]);
                 static_cast<void>(
                     base::as_result("close", [&] { return transfer.files[i]->close(); }));
                 transfer.files[i].reset();

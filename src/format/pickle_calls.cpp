@@ -511,8 +511,8 @@ void PickleCalls::build_numpy_dtype(Value& dtype, const Value& state) {
                         is(items[3], ValueKind::kNone) && is(items[4], ValueKind::kNone);
     const std::string text = formed ? tree_.at(items[1]).text + dtype.text : std::string();
     if (!numpy_item_bytes(text)) {
-        dtype =
-            refusal(fmt::format("it is of the NumPy type {}, which is not read", shown(dtype.text)));
+        dtype = refusal(
+            fmt::format("it is of the NumPy type {}, which is not read", shown(dtype.text)));
         return;
     }
     dtype.text = text;

@@ -353,7 +353,8 @@ private:
         if (top.kind == ValueKind::kRefused) {
             return true;
         }
-        if (!is_of_state(top.kind) || !row_of(top.kind).changes || row_of(top.kind).holds != holds) {
+        if (!is_of_state(top.kind) || !row_of(top.kind).changes ||
+            row_of(top.kind).holds != holds) {
             return false;
         }
         top.items.insert(top.items.end(), items->begin(), items->end());

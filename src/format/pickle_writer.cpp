@@ -64,12 +64,13 @@ private:
             use(v.attributes);
         }
         // A tuple that contains itself is met again inside of itself, and so is what is between.
-        const bool ring = std::any_of(tree_.values.begin(), tree_.values.end(), [&](const Value& v) {
-            return v.kind == ValueKind::kTuple && uses_[static_cast<ValueId>(&v - &tree_.values[0])] > 1 &&
-                   std::any_of(v.items.begin(), v.items.end(), [&](ValueId item) {
-                       return !tree_.at(item).items.empty();
-                   });
-        });
+        const bool ring =
+            std::any_of(tree_.values.begin(), tree_.values.end(), [&](const Value& v) {
+                return v.kind == ValueKind::kTuple &&
+                       uses_[static_cast<ValueId>(&v - &tree_.values[0])] > 1 &&
+                       std::any_of(v.items.begin(), v.items.end(),
+                                   [&](ValueId item) { return !tree_.at(item).items.empty(); });
+            });
         for (ValueId id = 0; ring && id < uses_.size(); ++id) {
             uses_[id] = tree_.at(id).items.empty() ? uses_[id] : 2;
         }
@@ -139,9 +140,9 @@ private:
     // Its length has 4 bytes.
     bool begin_string(std::uint64_t bytes) {
         if (bytes > UINT32_MAX) {
-            return refuse(fmt::format(
-                "it takes {} bytes in the pickle, and {} are the most; use a tensor", bytes,
-                UINT32_MAX));
+            return refuse(
+                fmt::format("it takes {} bytes in the pickle, and {} are the most; use a tensor",
+                            bytes, UINT32_MAX));
         }
         code(Code::kBinUnicode);
         number(bytes, 4);
@@ -181,8 +182,8 @@ private:
     // Protocol 2 has no bytes: they are the Latin-1 of a string.
     bool bytes(std::string_view data) {
         global("_codecs", "encode");
-        const auto two = std::count_if(data.begin(), data.end(),
-                                       [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
+        const auto two = std::count_if(
+            data.begin(), data.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; });
         if (!begin_string(data.size() + static_cast<std::uint64_t>(two))) {
             return false;
         }

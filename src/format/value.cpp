@@ -46,8 +46,8 @@ private:
             (v.attributes == kNoValue) != (w.attributes == kNoValue)) {
             return false;
         }
-        return (v.text == w.text ||
-                (v.kind == ValueKind::kBigInt && shortest_integer(v.text) == shortest_integer(w.text))) &&
+        return (v.text == w.text || (v.kind == ValueKind::kBigInt &&
+                                     shortest_integer(v.text) == shortest_integer(w.text))) &&
                v.data == w.data;
     }
 
@@ -93,10 +93,7 @@ private:
 class TensorComparison {
 public:
     TensorComparison(const ValueTree& a, const ValueTree& b)
-        : a_(a),
-          b_(b),
-          matched_(a.storages.size(), kNoValue),
-          back_(b.storages.size(), kNoValue) {}
+        : a_(a), b_(b), matched_(a.storages.size(), kNoValue), back_(b.storages.size(), kNoValue) {}
 
     bool operator()(std::uint32_t x, std::uint32_t y) {
         const TensorValue& v = a_.tensors[x];

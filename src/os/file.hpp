@@ -53,6 +53,7 @@ struct FileInfo {
     DeviceId device;
     std::string file_system;  ///< "ext4", "xfs", "tmpfs", ..., "block device", "fake"
     bool is_block_device = false;
+    bool created = false;  ///< by this opening
     Geometry geometry;
 };
 
@@ -87,6 +88,15 @@ public:
     [[nodiscard]] virtual base::Result<void> sync() = 0;
     /// The same without the folder, where a file can have one without the other.
     [[nodiscard]] virtual base::Result<void> sync_data() { return sync(); }
+    /// The size, as far as it is known without asking a server; 0 when it is not.
+    [[nodiscard]] virtual std::uint64_t size_at_hand() const {
+        const auto bytes = size();
+        return bytes ? *bytes : 0;
+    }
+    /// Removes the name of a file that this opening created, where that is still this file, it is
+    /// empty, and nobody else has it open; else, and where that cannot be told, does nothing. To be
+    /// closed afterwards.
+    virtual void take_back() {}
     /// Closes the descriptors; says what close() said. Later calls give EBADF.
     [[nodiscard]] virtual base::Result<void> close() = 0;
 

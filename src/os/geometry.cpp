@@ -13,6 +13,7 @@
 #include <sys/statfs.h>
 #include <sys/sysmacros.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace penstock::os {
@@ -30,6 +31,8 @@ struct Asked {
 };
 
 constexpr std::uint32_t kAlignMax = 1U << 20;  // a larger answer is no alignment
+// File systems over a network tell the length of request that suits them, which is no block.
+constexpr std::uint32_t kBlockMax = 64U << 10;
 
 bool plausible(std::uint64_t align) {
     return base::is_power_of_two(align) && align <= kAlignMax;
@@ -136,7 +139,7 @@ Asked ask(int fd) {
     if (::fstatfs(fd, &status) == 0) {
         asked.magic = static_cast<std::uint32_t>(status.f_type);
         if (plausible(static_cast<std::uint64_t>(status.f_bsize)) && status.f_bsize >= 512) {
-            asked.block_bytes = static_cast<std::uint32_t>(status.f_bsize);
+            asked.block_bytes = std::min(static_cast<std::uint32_t>(status.f_bsize), kBlockMax);
         }
     }
     asked.file_system = file_system_type(asked.magic).name;

@@ -85,6 +85,10 @@ bool may_lock(std::uint64_t bytes) {
     return locked;
 }
 
+std::uint64_t file_size_limit() {
+    return soft_limit(RLIMIT_FSIZE);
+}
+
 std::uint64_t open_files_limit() {
     return soft_limit(RLIMIT_NOFILE);
 }

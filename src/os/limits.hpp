@@ -19,6 +19,9 @@ inline constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 /// does not bind who has CAP_IPC_LOCK.
 [[nodiscard]] bool may_lock(std::uint64_t bytes);
 
+/// The soft limit on the size of a file that this process writes.
+[[nodiscard]] std::uint64_t file_size_limit();
+
 /// The soft limit on open files.
 [[nodiscard]] std::uint64_t open_files_limit();
 

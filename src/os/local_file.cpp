@@ -2,6 +2,7 @@
 #include "os/local_file.hpp"
 
 #include "os/local_folder.hpp"
+#include "os/statx.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <csignal>
 
 namespace penstock::os {
 
@@ -24,6 +26,8 @@ using base::system_error;
 using base::UniqueFd;
 
 namespace {
+
+constexpr int kInterruptionsMax = 100;
 
 int piece_count(std::span<const iovec> pieces) {
     return static_cast<int>(std::min<std::size_t>(pieces.size(), IOV_MAX));
@@ -150,15 +154,20 @@ Result<void> LocalFile::preallocate(std::uint64_t offset, std::uint64_t bytes) {
         return fail(system_error(EFBIG, "preallocate", info_.path, offset));
     }
     // Mode 0: with FALLOC_FL_KEEP_SIZE the writes would still extend the file, one after the other.
+    // A sandbox may refuse this call and allow the write; where the file itself may not grow, the
+    // write says so. Some kernels undo their work on a signal: a fast timer must not keep us here.
+    int interruptions = 0;
     while (::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
-        if (errno == EOPNOTSUPP || errno == ENOSYS) {
-            Error e =
-                base::error(ErrorCode::kUnsupported, "preallocate",
-                            fmt::format("{} cannot preallocate; writes work all the same, and "
-                                        "find a full disk later",
-                                        info_.file_system),
-                            info_.path, offset);
-            e.system_errno = errno;
+        if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EPERM || errno == EACCES ||
+            (errno == EINTR && ++interruptions >= kInterruptionsMax)) {
+            const int refusal = errno;
+            Error e = base::error(
+                ErrorCode::kUnsupported, "preallocate",
+                fmt::format("{} cannot preallocate ({}); writes work all the same, and "
+                            "find a full disk later",
+                            info_.file_system, std::generic_category().message(refusal)),
+                info_.path, offset);
+            e.system_errno = refusal;
             return fail(std::move(e));
         }
         if (errno != EINTR) {
@@ -231,6 +240,39 @@ Result<void> LocalFile::sync_parent(int fd) const {
         return fail(system_error(errno, "sync", info_.path));
     }
     return {};
+}
+
+std::uint64_t LocalFile::size_at_hand() const {
+    if (info_.is_block_device) {
+        return size().value_or(0);
+    }
+    Statx x;
+    const bool known = statx_of(descriptor(Lane::kBuffered), kStatxSize, x, true) == 0 &&
+                       (x.mask & kStatxSize) != 0;
+    return known ? x.bytes : 0;
+}
+
+// A lease is given to whoever has the only descriptor of a file, and lets nobody else open it until
+// that is closed. The signal that would tell of somebody who wants to is one that is ignored where
+// a program does not ask for it.
+void LocalFile::take_back() {
+    const int fd = buffered_.load();
+    if (!info_.created || fd < 0) {
+        return;
+    }
+    close_descriptor(direct_);
+    struct stat status {};
+    if (::fcntl(fd, F_SETSIG, SIGURG) != 0 || ::fcntl(fd, F_SETLEASE, F_WRLCK) != 0 ||
+        ::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size != 0 ||
+        status.st_nlink != 1) {
+        return;
+    }
+    // By the name that it was made under, and no other.
+    struct stat named {};
+    if (::lstat(info_.path.c_str(), &named) == 0 && named.st_dev == status.st_dev &&
+        named.st_ino == status.st_ino) {
+        ::unlink(info_.path.c_str());
+    }
 }
 
 Result<void> LocalFile::close() {

@@ -30,6 +30,8 @@ public:
                                                  std::uint64_t bytes) override;
     [[nodiscard]] base::Result<void> sync() override;
     [[nodiscard]] base::Result<void> sync_data() override;
+    [[nodiscard]] std::uint64_t size_at_hand() const override;
+    void take_back() override;
     [[nodiscard]] base::Result<void> close() override;
 
 private:

@@ -17,6 +17,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 
 namespace penstock::os {
@@ -108,6 +110,27 @@ Result<Opened> open_buffered(const std::string& path, const OpenOptions& options
     return opened;
 }
 
+// Whoever made the file may have taken it back while we waited for it to open (File::take_back):
+// what is written to it would be lost.
+Result<Opened> open_named(const std::string& path, const OpenOptions& options) {
+    constexpr int kTries = 8;
+    for (int tries = 1;; ++tries) {
+        PENSTOCK_TRY(opened, open_buffered(path, options));
+        struct stat status {};
+        if (!options.create || tries == kTries || ::fstat(opened.fd.get(), &status) != 0 ||
+            !S_ISREG(status.st_mode) || status.st_nlink != 0) {
+            return opened;
+        }
+    }
+}
+
+// Errors that say that there is no direct I/O here, or that the file may not be opened once more.
+// Anything else is trouble that a fallback would hide.
+bool says_buffered(int error) {
+    constexpr std::array kErrors{EINVAL, EOPNOTSUPP, ENOSYS, EACCES, EPERM, ENOENT, ESTALE};
+    return std::find(kErrors.begin(), kErrors.end(), error) != kErrors.end();
+}
+
 // The inode of `fd` with O_DIRECT: through /proc, so that it is the same one whatever happened to
 // the path meanwhile, else through the path, with a comparison.
 UniqueFd open_direct(const UniqueFd& fd, const std::string& path, Access access, int& error) {
@@ -135,8 +158,12 @@ Result<UniqueFd> open_direct_lane(const UniqueFd& fd, FileInfo& info, DirectIo p
     if (geometry.direct) {
         int error = 0;
         direct = open_direct(fd, info.path, info.access, error);
-        if (error == EMFILE || error == ENFILE) {
-            return fail(system_error(error, "open", info.path));
+        if (!direct && !says_buffered(error)) {
+            return fail(system_error(error, "open", info.path, kNoOffset,
+                                     error == EMFILE || error == ENFILE
+                                         ? ""
+                                         : "the file opens, and not with O_DIRECT; try again, or "
+                                           "turn direct I/O off for it"));
         }
         if (!direct) {
             const std::string why =
@@ -183,7 +210,7 @@ FileInfo describe(const std::string& path, const OpenOptions& options, int fd,
 
 // Everything after the first open; an error makes the caller take back a file that it made.
 Result<std::shared_ptr<File>> finish(const std::string& path, const OpenOptions& options,
-                                     UniqueFd fd) {
+                                     UniqueFd fd, bool created) {
     struct stat status {};
     if (::fstat(fd.get(), &status) != 0) {
         return fail(system_error(errno, "open", path));
@@ -192,6 +219,7 @@ Result<std::shared_ptr<File>> finish(const std::string& path, const OpenOptions&
         return fail(system_error(EISDIR, "open", path));
     }
     FileInfo info = describe(path, options, fd.get(), status);
+    info.created = created;
     PENSTOCK_TRY(direct, open_direct_lane(fd, info, options.direct));
     if (options.truncate && !info.is_block_device && status.st_size != 0) {
         while (::ftruncate(fd.get(), 0) != 0) {
@@ -212,9 +240,9 @@ Result<std::shared_ptr<File>> open_local_file(const std::string& path, const Ope
         return fail(base::error(ErrorCode::kInvalidArgument, "open",
                                 "create and truncate need write access; open for writing", path));
     }
-    PENSTOCK_TRY(opened, open_buffered(path, options));
-    auto file =
-        base::as_result("open", [&] { return finish(path, options, std::move(opened.fd)); });
+    PENSTOCK_TRY(opened, open_named(path, options));
+    auto file = base::as_result(
+        "open", [&] { return finish(path, options, std::move(opened.fd), opened.created); });
     if (!file && opened.created) {
         ::unlink(path.c_str());
     }

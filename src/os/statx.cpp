@@ -9,9 +9,10 @@
 
 namespace penstock::os {
 
-int statx_of(int fd, std::uint32_t mask, Statx& out) {
+int statx_of(int fd, std::uint32_t mask, Statx& out, bool dont_sync) {
     out = Statx{};
-    return ::syscall(SYS_statx, fd, "", AT_EMPTY_PATH, mask, &out) == 0 ? 0 : errno;
+    const int flags = AT_EMPTY_PATH | (dont_sync ? AT_STATX_DONT_SYNC : 0);
+    return ::syscall(SYS_statx, fd, "", flags, mask, &out) == 0 ? 0 : errno;
 }
 
 }  // namespace penstock::os

@@ -58,7 +58,9 @@ inline constexpr std::uint32_t kStatxMountId = 0x1000;        // Linux 5.8
 inline constexpr std::uint32_t kStatxDioAlign = 0x2000;       // Linux 6.1
 inline constexpr std::uint32_t kStatxDioReadAlign = 0x20000;  // Linux 6.14
 
-/// Of an open descriptor. 0 or an errno.
-[[nodiscard]] int statx_of(int fd, std::uint32_t mask, Statx& out);
+inline constexpr std::uint32_t kStatxSize = 0x200;
+
+/// Of an open descriptor. 0 or an errno. `dont_sync`: what is known here, no server is asked.
+[[nodiscard]] int statx_of(int fd, std::uint32_t mask, Statx& out, bool dont_sync = false);
 
 }  // namespace penstock::os

@@ -22,8 +22,8 @@ constexpr Part kParts[] = {{"embedding", 2000, 0}, {"head.bias", 77, 1}, {"head.
                            {"layer.0", 1500, 2},   {"layer.1", 900, 3},  {"nothing", 0, 0}};
 
 std::string structure_of(std::uint64_t number) {
-    return fmt::format(
-        R"({{"penstock_structure":1,"values":[{}],"tensors":[],"storages":[]}})", number);
+    return fmt::format(R"({{"penstock_structure":1,"values":[{}],"tensors":[],"storages":[]}})",
+                       number);
 }
 
 std::vector<std::byte> content_of(const Part& part, std::uint64_t number, std::uint64_t scale) {

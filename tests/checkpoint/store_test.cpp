@@ -512,7 +512,8 @@ TEST(StoreOnDisk, WhatCannotBeReadKeepsNothingFromBeingKept) {
         bad = store.save(tensors.state());
     }
     Manifest manifest = read_manifest(*engine, files, bad.path);
-    manifest.structure = R"({"penstock_structure":1,"values":[["eval"]],"tensors":[],"storages":[]})";
+    manifest.structure =
+        R"({"penstock_structure":1,"values":[["eval"]],"tensors":[],"storages":[]})";
     write_text(bad.path + "/manifest.json", render(manifest));
     EXPECT_FALSE(Checkpoint(engine, files, bad.path).verify().empty());
     CheckpointStore store(engine, files, {folder.path()}, {.keep = 2});

@@ -316,8 +316,7 @@ TEST(Structure, WhatWouldNotComeBackIsNamedByItsPlace) {
         const std::size_t at = other.structure.find(from);
         EXPECT_NE(at, std::string::npos) << from;
         other.structure.replace(at, from.size(), to);
-        return std::string(
-            error_of([&] { check_readback(t.tree, t.spans(), other); }).what());
+        return std::string(error_of([&] { check_readback(t.tree, t.spans(), other); }).what());
     };
     EXPECT_THAT(changed("\"two\"", "\"tvo\""), HasSubstr("state['opt'][1]"));
     EXPECT_THAT(changed("\"two\"", "2"), HasSubstr("state['opt'][1]"));

@@ -177,8 +177,9 @@ TEST(Pickle, NamesOfPython2) {
 }
 
 TEST(Pickle, ACounterAsPythonWritesIt) {
-    const auto back = read("\x80\x02"
-                           "ccollections\nCounter\n}(X\x01\0\0\0aK\x01u\x85R."s);
+    const auto back = read(
+        "\x80\x02"
+        "ccollections\nCounter\n}(X\x01\0\0\0aK\x01u\x85R."s);
     ASSERT_TRUE(back) << why(back);
     const Value& counter = back->tree.at(back->tree.root);
     EXPECT_EQ(counter.kind, ValueKind::kCounter);
@@ -193,7 +194,8 @@ TEST(Pickle, ATextOfNumpyWithoutCharacters) {
                 "\x80\x02"
                 "cnumpy._core.multiarray\nscalar\ncnumpy\ndtype\nX\x02\0\0\0"s +
                 type + "\x89\x88\x87R(K\x03X\x01\0\0\0<NNNK\0K\4K\x08tbc_codecs\nencode\nX"s +
-                static_cast<char>(count) + "\0\0\0"s + std::string(static_cast<std::size_t>(count), '\0') +
+                static_cast<char>(count) + "\0\0\0"s +
+                std::string(static_cast<std::size_t>(count), '\0') +
                 "X\x06\0\0\0latin1\x86R\x86R."s);
             EXPECT_EQ(back.has_value(), count == zeros) << type << why(back);
         }

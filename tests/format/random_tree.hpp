@@ -176,11 +176,10 @@ private:
 
     // Lists and dicts may be shared, also before they are complete: then they contain themselves.
     ValueId container(int depth) {
-        static constexpr ValueKind kKinds[] = {ValueKind::kList,        ValueKind::kTuple,
-                                               ValueKind::kDict,        ValueKind::kOrderedDict,
-                                               ValueKind::kDefaultDict, ValueKind::kCounter,
-                                               ValueKind::kSet,         ValueKind::kFrozenSet,
-                                               ValueKind::kSize};
+        static constexpr ValueKind kKinds[] = {
+            ValueKind::kList,        ValueKind::kTuple,       ValueKind::kDict,
+            ValueKind::kOrderedDict, ValueKind::kDefaultDict, ValueKind::kCounter,
+            ValueKind::kSet,         ValueKind::kFrozenSet,   ValueKind::kSize};
         const ValueKind kind = kKinds[below(random_, std::size(kKinds))];
         const ValueId id = tree_.add(of(kind));
         std::vector<ValueId> items;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/faults.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdarg>
 
 namespace penstock::os::testing {
 
@@ -66,6 +69,45 @@ int fallocate(int fd, int mode, off_t offset, off_t bytes) {
         return -1;
     }
     return static_cast<int>(::syscall(SYS_fallocate, fd, mode, offset, bytes));
+}
+
+int open(const char* path, int flags, ...) {
+    mode_t mode = 0;
+    if ((flags & (O_CREAT | O_TMPFILE)) != 0) {
+        va_list rest;
+        va_start(rest, flags);
+        mode = va_arg(rest, mode_t);
+        va_end(rest);
+    }
+    if ((flags & O_DIRECT) != 0 && faults.direct_errno != 0) {
+        errno = faults.direct_errno;
+        return -1;
+    }
+    return static_cast<int>(::syscall(SYS_openat, AT_FDCWD, path, flags, mode));
+}
+
+int openat(int folder, const char* path, int flags, ...) {
+    mode_t mode = 0;
+    if ((flags & (O_CREAT | O_TMPFILE)) != 0) {
+        va_list rest;
+        va_start(rest, flags);
+        mode = va_arg(rest, mode_t);
+        va_end(rest);
+    }
+    if ((flags & O_DIRECTORY) != 0 && faults.folder_eintr > 0) {
+        --faults.folder_eintr;
+        errno = EINTR;
+        return -1;
+    }
+    return static_cast<int>(::syscall(SYS_openat, folder, path, flags, mode));
+}
+
+int fstatfs(int fd, struct statfs* status) {
+    const int result = static_cast<int>(::syscall(SYS_fstatfs, fd, status));
+    if (faults.f_bsize != 0) {
+        status->f_bsize = faults.f_bsize;
+    }
+    return result;
 }
 
 int close(int fd) {

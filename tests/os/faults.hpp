@@ -15,8 +15,11 @@ struct Faults {
     int fdatasync_errno = 0;
     int fsync_errno = 0;
     int fallocate_errno = 0;
-    int close_errno = 0;  ///< the descriptor is closed all the same, as by the kernel
-    int eintr_first = 0;  ///< so many calls are interrupted before anything else happens
+    int close_errno = 0;   ///< the descriptor is closed all the same, as by the kernel
+    int direct_errno = 0;  ///< of each open() with O_DIRECT
+    long f_bsize = 0;      ///< what fstatfs() tells
+    int folder_eintr = 0;  ///< so many openings of folders are interrupted
+    int eintr_first = 0;   ///< so many calls are interrupted before anything else happens
 };
 
 struct SyncCall {

@@ -360,6 +360,35 @@ TEST_P(EndlessTrouble, EndsWithAnError) {
     }
 }
 
+// What is short for seconds (memory, room in a queue) is waited for, and not asked for all the
+// time.
+TEST_P(EndlessTrouble, ThatEndsAfterASecondIsSurvived) {
+    for (const int system_errno : {EAGAIN, EINTR}) {
+        for (const std::uint64_t offset : {0, 5}) {
+            SimulationOptions options;
+            options.model.request_ns = 1000;
+            Simulation sim(options);
+            const auto file =
+                *sim.file_system().open("/file", {.access = Access::kReadWrite, .create = true});
+            std::vector<std::byte> memory(300'000);
+            put_bytes(File(file), 0, std::vector<std::byte>(400'000));
+            std::uint64_t asked = 0;
+            sim.disk().set_faults([&](const DiskAccess&) -> Fault {
+                ++asked;
+                return {.system_errno = sim.now() < 1'000'000'000 ? system_errno : 0};
+            });
+            TransferSpec spec;
+            spec.op = GetParam() ? Op::kWrite : Op::kRead;
+            spec.files = {file};
+            spec.extents = Extents(std::vector<Extent>{{offset, memory.size(), memory.data(), 0}});
+            const Handle transfer(*sim.core().start(std::move(spec)));
+            ASSERT_TRUE(sim.run(*transfer));
+            EXPECT_EQ(transfer->error(), nullptr);
+            EXPECT_LT(asked, 500U);
+        }
+    }
+}
+
 TEST(EndlessWrites, WriteThatMovesNothingEndsWithAnError) {
     for (const std::uint64_t offset : {0, 5}) {
         Simulation sim({});

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -164,7 +165,12 @@ TEST_P(System, FullDiskIsToldAndOthersGoOn) {
         EXPECT_TRUE(error->operation() == "write" || error->operation() == "preallocate")
             << error->operation();
     }
-    engine().files().remove(at("big"));
+    // A file that the write made and left empty went with it.
+    const auto gone = error_of([&] {
+        engine().files().remove(at("big"));
+        return 0;
+    });
+    EXPECT_TRUE(!gone || gone->system_errno() == ENOENT) << gone->what();
     std::vector<std::byte> back(good.size());
     EXPECT_EQ(engine().run(request_of(false, at("good"), back.data(), back.size(), 0))->wait(),
               back.size());
@@ -246,6 +252,97 @@ TEST_P(KernelSystem, FileSizeLimitIsAnError) {
                   return "";
               }),
               "");
+}
+
+// The kernel cuts a direct write at the limit, which need not be where a block ends.
+TEST_P(KernelSystem, FileSizeLimitInTheMiddleOfABlock) {
+    const std::string folder = path("limits");
+    std::filesystem::create_directory(folder);
+    EXPECT_EQ(in_child([&]() -> std::string {
+                  ::signal(SIGXFSZ, SIG_IGN);
+                  const rlimit limit{100'000, RLIM_INFINITY};
+                  if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) {
+                      return "no limit";
+                  }
+                  const auto other = make();
+                  const std::vector<std::byte> data(5 << 20);
+                  for (const std::size_t bytes : {100'001U, 104'448U, 120'000U, 5U << 20}) {
+                      const std::string name = folder + "/" + std::to_string(bytes);
+                      const auto error = error_of([&] {
+                          return other->run(request_of(true, name, data.data(), bytes, 0))->wait();
+                      });
+                      if (!error || error->system_errno() != EFBIG) {
+                          return error ? error->what() : "it was written";
+                      }
+                  }
+                  return "";
+              }),
+              "");
+}
+
+// What cannot be written leaves no empty file behind, and takes none away that was there.
+TEST_P(KernelSystem, FailedWriteLeavesNoEmptyFile) {
+    const std::string made = path("made");
+    const std::string there = path("there");
+    std::ofstream(there).flush();
+    EXPECT_EQ(
+        in_child([&]() -> std::string {
+            ::signal(SIGXFSZ, SIG_IGN);
+            const rlimit limit{0, RLIM_INFINITY};
+            if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) {
+                return "no limit";
+            }
+            const auto other = make();
+            const std::vector<std::byte> data(8192);
+            for (const bool blocking : {false, true}) {
+                for (const std::string& name : {made, there}) {
+                    TransferRequest request = request_of(true, name, data.data(), 8192, 0);
+                    const auto error = error_of([&] {
+                        return (blocking ? other->run(request) : other->submit(request))->wait();
+                    });
+                    if (!error || error->system_errno() != EFBIG) {
+                        return error ? error->what() : "it was written";
+                    }
+                }
+                if (::access(made.c_str(), F_OK) == 0) {
+                    return "it left a file";
+                }
+                if (::access(there.c_str(), F_OK) != 0) {
+                    return "it took a file away";
+                }
+            }
+            return "";
+        }),
+        "");
+}
+
+// A file is closed with close() and the end of its last transfer, not with the last handle of one.
+TEST_P(KernelSystem, HandlesOfTransfersKeepNoFileOpen) {
+    const auto data = pattern(300'000, 1);
+    const std::size_t before = [&] {
+        static_cast<void>(with_bytes("file", data));
+        std::vector<std::byte> into(data.size());
+        File file = open("file");
+        engine().submit(request_of(false, file, into.data(), into.size(), 0))->wait();
+        file.close();
+        return open_descriptors();
+    }();
+    std::vector<TransferPtr> handles;
+    std::vector<std::byte> into(data.size());
+    for (int i = 0; i < 5; ++i) {
+        File file = open("file");
+        for (const std::size_t bytes : {data.size(), std::size_t{100}}) {
+            handles.push_back(engine().submit(request_of(false, file, into.data(), bytes, 0, {})));
+            handles.push_back(engine().run(request_of(false, file, into.data(), bytes, 0, {})));
+        }
+        handles.push_back(engine().submit(request_of(false, file, into.data(), 100, 0)));
+        file.close();  // the last one may run still
+    }
+    for (const TransferPtr& handle : handles) {
+        handle->wait();
+        EXPECT_GT(handle->extent_bytes(0), 0U);
+    }
+    EXPECT_TRUE(only_descriptors(before)) << open_descriptors() << " and not " << before;
 }
 
 TEST_P(KernelSystem, NoDescriptorIsLeft) {
@@ -397,6 +494,46 @@ TEST(Refused, EngineTakesTheNextBackendAndSaysWhy) {
                   return back == data ? "" : "wrong bytes";
               }),
               "");
+}
+
+// A sandbox that lets a ring be made and not be used: found when the engine is made.
+TEST(Refused, EnteringTheRingIsRefused) {
+    const std::string folder = scratch_folder();
+    EXPECT_EQ(in_child([&]() -> std::string {
+                  if (!test::refuse_system_call(SYS_io_uring_enter, EPERM)) {
+                      return "no seccomp";
+                  }
+                  Engine engine;
+                  const EngineDescription what = engine.describe();
+                  if (what.backend != "libaio" || what.refusals.size() != 1 ||
+                      what.refusals[0].find("io_uring_enter") == std::string::npos) {
+                      return what.text();
+                  }
+                  const auto data = pattern(500'001, 1);
+                  engine.write(folder + "/refused", data, 3);
+                  std::filesystem::remove(folder + "/refused");
+                  return "";
+              }),
+              "");
+}
+
+// Room that cannot be asked for beforehand is found by the write.
+TEST(Refused, PreallocationByASandbox) {
+    const std::string folder = scratch_folder();
+    for (const int refusal : {EPERM, EACCES}) {
+        EXPECT_EQ(in_child([&]() -> std::string {
+                      if (!test::refuse_system_call(SYS_fallocate, refusal)) {
+                          return "no seccomp";
+                      }
+                      Engine engine;
+                      const auto data = pattern(4 << 20, 1);
+                      const auto error =
+                          error_of([&] { return engine.write(folder + "/refused", data); });
+                      std::filesystem::remove(folder + "/refused");
+                      return error ? error->what() : "";
+                  }),
+                  "");
+    }
 }
 
 TEST(Refused, BothRefusedLeavesThreads) {

@@ -40,7 +40,11 @@ base::Result<void> AioBackend::open(const BackendOptions& options) {
     }
     // At once, so that a kernel that cannot poll is found here and not in the middle of the work.
     arm_wake();
-    if (const long taken = context_.submit(pending_); taken < 1) {
+    long taken = context_.submit(pending_);
+    while (taken == -EINTR) {
+        taken = context_.submit(pending_);
+    }
+    if (taken < 1) {
         return base::fail(base::error(
             ErrorCode::kUnsupported, "io_submit",
             fmt::format(

@@ -19,6 +19,19 @@ std::uint64_t total_of(std::span<const iovec> pieces) {
     return total;
 }
 
+// Bytes [begin, end) of the pieces.
+void zero_behind(std::span<const iovec> pieces, std::uint64_t begin, std::uint64_t end) {
+    for (const iovec& piece : pieces) {
+        const std::uint64_t from = std::min<std::uint64_t>(begin, piece.iov_len);
+        const std::uint64_t to = std::min<std::uint64_t>(end, piece.iov_len);
+        if (from < to) {
+            std::memset(static_cast<std::byte*>(piece.iov_base) + from, 0, to - from);
+        }
+        begin -= from;
+        end -= to;
+    }
+}
+
 }  // namespace
 
 FakeDisk::FakeDisk(os::DeviceId device, const DiskShape& shape, const DiskModel& model,
@@ -134,6 +147,10 @@ std::int64_t FakeDisk::access(Op op, os::Lane lane, std::uint64_t inode, std::ui
         }
         const int failed = move(op, inode, offset, pieces, bytes, fault);
         result = failed != 0 ? -failed : static_cast<std::int64_t>(bytes);
+        if (op == Op::kRead && direct && !shape_.hollow) {
+            // A device moves whole blocks, also where the file ends within one.
+            zero_behind(pieces, bytes, base::align_up(bytes, align));
+        }
     }
     for (const std::uint64_t value : {static_cast<std::uint64_t>(now), std::uint64_t{inode}, offset,
                                       bytes, static_cast<std::uint64_t>(result)}) {

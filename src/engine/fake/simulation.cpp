@@ -109,6 +109,11 @@ bool Simulation::step() {
     for (const EventSource* source : events_) {
         next = std::min(next, source->next_event());
     }
+    core_->for_each_domain([&](Domain& domain) {
+        for (std::uint32_t i = 0; i < domain.channel_count(); ++i) {
+            next = std::min(next, domain.channel(i).next_try());
+        }
+    });
     if (next == base::kForever) {
         return false;
     }

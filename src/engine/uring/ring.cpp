@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <system_error>
 
 namespace penstock::engine {
 
@@ -89,6 +90,20 @@ base::Result<void> Ring::open(std::uint32_t entries, UringRungs rungs) {
                 "a ring of {} entries was asked for and the kernel gives at most {}; choose "
                 "a smaller queue depth",
                 entries, ring_.sq.ring_entries)));
+    }
+    // A sandbox may allow the set-up and refuse the rest: found here, and not by each request.
+    int entered = enter(0, 0);
+    while (entered == -EINTR) {
+        entered = enter(0, 0);
+    }
+    if (entered < 0) {
+        base::Error error = base::error(
+            ErrorCode::kUnsupported, "io_uring_enter",
+            fmt::format("io_uring cannot be used: io_uring_setup works and io_uring_enter is "
+                        "refused: {} (errno {}); allow it in the seccomp profile",
+                        std::generic_category().message(-entered), -entered));
+        error.system_errno = -entered;
+        return base::fail(std::move(error));
     }
     // A child of fork() must not see this memory: both would take each other's completions.
     if (const int result = io_uring_ring_dontfork(&ring_); result < 0) {

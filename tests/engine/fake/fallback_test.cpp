@@ -20,7 +20,8 @@ namespace {
 
 class Scarce final {
 public:
-    explicit Scarce(int first_backends_to_have) : left_(first_backends_to_have) {
+    explicit Scarce(int first_backends_to_have, bool plenty_too = true)
+        : left_(first_backends_to_have) {
         for (std::uint32_t i = 0; i < 2; ++i) {
             disks_.push_back(
                 std::make_shared<FakeDisk>(os::DeviceId{240, i}, DiskShape{}, DiskModel{}, 1));
@@ -42,10 +43,13 @@ public:
                  return fake(options);
              }},
             {"plenty", fake}};
+        if (!plenty_too) {
+            platform.backends.pop_back();
+        }
         core = *Core::make({}, std::move(platform));
     }
 
-    void write(const std::string& path) {
+    void write(const std::string& path, TransferStatus expected = TransferStatus::kDone) {
         TransferSpec spec;
         spec.op = Op::kWrite;
         spec.paths = {path};
@@ -54,7 +58,7 @@ public:
         ASSERT_TRUE(started);
         while (!(*started)->wait(base::kForever)) {
         }
-        EXPECT_EQ((*started)->status(), TransferStatus::kDone);
+        EXPECT_EQ((*started)->status(), expected);
         (*started)->mark_observed();
         (*started)->abandon();
         (*started)->release();
@@ -78,6 +82,15 @@ TEST(Fallback, EachDeviceTakesTheBackendThatCanBeHad) {
         << engine.core->refusals()[0];
     engine.write("/1/file");
     EXPECT_EQ(engine.core->refusals().size(), 1U) << "asked again for a device that has one";
+}
+
+TEST(Fallback, SameRefusalIsKeptOnce) {
+    Scarce engine(2, false);
+    engine.write("/0/file");
+    for (int i = 0; i < 20; ++i) {
+        engine.write("/1/file", TransferStatus::kFailed);
+    }
+    EXPECT_EQ(engine.core->refusals().size(), 1U);
 }
 
 }  // namespace

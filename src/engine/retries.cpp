@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests of a channel that were refused for a moment.
+#include "engine/channel.hpp"
+
+#include <algorithm>
+
+namespace penstock::engine {
+
+namespace {
+
+// EAGAIN and EINTR are tried again: a few times at once, then after pauses that grow, for what the
+// machine lacks (memory, room in a queue) comes back in milliseconds or seconds. A device that says
+// nothing else for so long is broken.
+constexpr std::uint32_t kTriesAtOnce = 16;
+constexpr std::uint32_t kPauseDoublings = 14;  // 1 us to 16 ms
+constexpr base::Nanos kPauseMin = 1'000;
+constexpr base::Nanos kTroubleMax = 5'000'000'000;
+
+}  // namespace
+
+bool Channel::again(ChannelRequest& request) {
+    const base::Nanos now = clock_.now();
+    if (request.tries == 0) {
+        request.troubled_since = now;
+    }
+    if (++request.tries > kTriesAtOnce && now - request.troubled_since > kTroubleMax) {
+        return false;
+    }
+    counters_.retries.add(1);
+    if (request.tries <= kTriesAtOnce) {
+        push(request);
+    } else {
+        request.due =
+            now + (kPauseMin << std::min(request.tries - kTriesAtOnce - 1, kPauseDoublings));
+        delayed_.push_back(request);
+    }
+    return true;
+}
+
+base::Nanos Channel::next_try() const {
+    base::Nanos next = base::kForever;
+    for (const Request* request = delayed_.front(); request != nullptr;
+         request = base::Fifo<Request>::next(*request)) {
+        next = std::min(next, static_cast<const ChannelRequest*>(request)->due);
+    }
+    return next;
+}
+
+bool Channel::try_delayed() {
+    bool any = false;
+    const base::Nanos now = clock_.now();
+    base::Fifo<Request> all = delayed_;
+    delayed_ = {};
+    while (Request* each = all.pop_front()) {
+        auto& request = static_cast<ChannelRequest&>(*each);
+        if (request.part->transfer->stopped()) {
+            free_request(request);
+        } else if (request.due <= now) {
+            push(request);
+        } else {
+            delayed_.push_back(request);
+            continue;
+        }
+        any = true;
+    }
+    return any;
+}
+
+}  // namespace penstock::engine
