@@ -270,6 +270,13 @@ def all_parts():
             needs=["tests/power_cut/test_*.py"],
             level="long",
         ),
+        Part(
+            "huge",
+            600,
+            [Step("wheel", tool("build_wheel"), gate=True), Step("pytest", pytest("tests/huge"), count="junit")],
+            needs=["tests/huge/test_*.py"],
+            level="long",
+        ),
         Part("fresh", 2400, [Step("debian 12", ["tools/fresh.sh"])], level="long"),
         Part(
             # Python 3.13 with the stable ABI, GCC 14, and newer libraries.

@@ -2,11 +2,17 @@
 // A save as the model of a disk sees it: the requests of the file's own plan, in its own transfers
 // and with its own window, from tensors that lie as torch puts them (64 bytes past a page), so that
 // each passes through slots. Neither sync nor commit is in it: the bound has none either.
+#include "checkpoint/structure.hpp"
 #include "checkpoint/write_plan.hpp"
 #include "model.hpp"
 
+#include <penstock/checkpoint.hpp>
+
 #include <deque>
+#include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::benchmarks {
@@ -152,6 +158,49 @@ void checkpoint_save(const Arguments& arguments, Figures& figures) {
     figures.set("seconds", taken * 1e-9);
     figures.set("bytes", bytes);
     figures.set("operations", static_cast<std::uint64_t>(plan.free.size() + plan.waiting.size()));
+}
+
+// A store's save of many small tensors, to be counted by callgrind. One thread less sleeps in the
+// ring with POSIX calls. The structure is decoded again as often as `--readbacks` says.
+void checkpoint_readback(const Arguments& arguments, Figures& figures) {
+    constexpr std::uint64_t kBytes = 16 << 10;
+    const std::uint64_t count = arguments.number("count");
+    const int readbacks =
+        static_cast<int>(arguments.number("readbacks")) * (arguments.handicap("twice") ? 2 : 1);
+    format::ValueTree tree;
+    const auto add = [&tree](format::ValueKind kind, std::string text, std::int64_t integer) {
+        format::Value value;
+        value.kind = kind;
+        value.text = std::move(text);
+        value.integer = integer;
+        return tree.add(std::move(value));
+    };
+    const std::vector<std::byte> memory(kBytes, std::byte{7});
+    std::vector<std::span<const std::byte>> storages;
+    tree.root = add(format::ValueKind::kDict, {}, 0);
+    for (std::uint64_t i = 0; i < count; ++i) {
+        const format::ValueId key =
+            add(format::ValueKind::kString, "model.layers." + std::to_string(i) + ".weight", 0);
+        const format::ValueId item =
+            add(format::ValueKind::kTensor, {}, static_cast<std::int64_t>(i));
+        tree.values[tree.root].items.insert(tree.values[tree.root].items.end(), {key, item});
+        tree.storages.push_back({kBytes, "cpu", {}});
+        format::TensorValue tensor;
+        tensor.storage = static_cast<std::uint32_t>(i);
+        tensor.shape = {kBytes / 4};
+        tensor.strides = {1};
+        tree.tensors.push_back(std::move(tensor));
+        storages.emplace_back(memory);
+    }
+    EngineOptions options;
+    options.backend = BackendKind::kPosix;
+    CheckpointStore store(std::make_shared<Engine>(options), FileSystem::local(),
+                          {arguments.text("dir") + "/readback"}, {.keep = 1});
+    const State state = checkpoint::state_of(tree, storages, readbacks);
+    const CheckpointInfo info = store.save(state);
+    figures.set("value", static_cast<double>(info.tensors));
+    figures.set("bytes", info.tensor_bytes);
+    figures.set("operations", count);
 }
 
 }  // namespace penstock::benchmarks

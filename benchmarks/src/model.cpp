@@ -331,6 +331,7 @@ int main(int count, char** words) {
                                           {"share", share},
                                           {"copies", copies},
                                           {"checkpoint", penstock::benchmarks::checkpoint_save},
+                                          {"readback", penstock::benchmarks::checkpoint_readback},
                                           {"instructions", penstock::benchmarks::instructions}},
                                          count, words);
 }

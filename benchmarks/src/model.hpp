@@ -48,5 +48,6 @@ T value_of(base::Result<T> result) {
 
 // ---- jobs in files of their own
 void checkpoint_save(const Arguments& arguments, Figures& figures);
+void checkpoint_readback(const Arguments& arguments, Figures& figures);
 
 }  // namespace penstock::benchmarks

@@ -93,7 +93,8 @@ def save(
     survives a power failure; when it raises, a file that was there before is as it was.
 
     obj: tensors, parameters, numbers, strings, bytes, None, NumPy data, and dicts, lists, tuples, sets,
-        OrderedDict, defaultdict of them. For `.safetensors`: a dict of names and dense tensors.
+        OrderedDict, defaultdict, Counter of them (docs/formats.md, "The grammar"). For `.safetensors`: a dict of names
+        and dense tensors.
     f: a path: one that ends in ".safetensors" is that format, one in ".safetensors.index.json" an index with its
         shards beside it, any other a `.pt` of torch (but for another ".json", which load() would take for an index: a
         ValueError). Or a binary file to write to, which gets a `.pt`, from where it stands on; its durability is the

@@ -6,12 +6,12 @@
 #include "format/grammar.hpp"
 #include "format/pickle.hpp"
 #include "format/pickle_codes.hpp"
+#include "format/pickle_output.hpp"
 #include "format/torch_types.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <memory_resource>
 #include <unordered_map>
 #include <utility>
@@ -25,7 +25,7 @@ using pickle::Code;
 constexpr std::string_view kWriting = "write .pt";
 constexpr std::size_t kBatch = 1000;  // items between two marks, as Python's pickler
 
-class Writer {
+class Writer : PickleOutput {
 public:
     Writer(const ValueTree& tree, const PickleOptions& options)
         : tree_(tree), numpy_module_(options.numpy_module) {}
@@ -93,49 +93,6 @@ private:
     }
 
     // ---- bytes ----
-
-    void code(Code c) { out_ += static_cast<char>(c); }
-    void number(std::uint64_t value, int bytes) {
-        for (int i = 0; i < bytes; ++i) {
-            out_ += static_cast<char>(value >> (8 * i));
-        }
-    }
-    void put(std::uint32_t slot) {
-        code(slot < 256 ? Code::kBinPut : Code::kLongBinPut);
-        number(slot, slot < 256 ? 1 : 4);
-    }
-    void get(std::uint32_t slot) {
-        code(slot < 256 ? Code::kBinGet : Code::kLongBinGet);
-        number(slot, slot < 256 ? 1 : 4);
-    }
-
-    void integer(std::int64_t v) {
-        if (v >= 0 && v < 256) {
-            code(Code::kBinInt1);
-            number(static_cast<std::uint64_t>(v), 1);
-        } else if (v >= 0 && v < 65536) {
-            code(Code::kBinInt2);
-            number(static_cast<std::uint64_t>(v), 2);
-        } else if (v >= INT32_MIN && v <= INT32_MAX) {
-            code(Code::kBinInt);
-            number(static_cast<std::uint64_t>(v), 4);
-        } else {
-            int bytes = 8;
-            while (bytes > 1 && (v >> (8 * (bytes - 1) - 1)) == (v < 0 ? -1 : 0)) {
-                --bytes;
-            }
-            code(Code::kLong1);
-            number(static_cast<std::uint64_t>(bytes), 1);
-            number(static_cast<std::uint64_t>(v), bytes);
-        }
-    }
-    void real(double v) {
-        code(Code::kBinFloat);
-        const auto bits = std::bit_cast<std::uint64_t>(v);
-        for (int i = 7; i >= 0; --i) {
-            out_ += static_cast<char>(bits >> (8 * i));
-        }
-    }
 
     // Its length has 4 bytes.
     bool begin_string(std::uint64_t bytes) {
@@ -206,24 +163,6 @@ private:
         code(Code::kEmptyTuple);
         code(Code::kReduce);
     }
-    void integers(const std::vector<std::uint64_t>& list) {
-        if (list.empty()) {
-            code(Code::kEmptyTuple);
-            return;
-        }
-        if (list.size() > 3) {
-            code(Code::kMark);
-        }
-        for (const std::uint64_t v : list) {
-            integer(static_cast<std::int64_t>(v));
-        }
-        tuple_of(list.size());
-    }
-    void tuple_of(std::size_t items) {
-        constexpr Code kCodes[] = {Code::kEmptyTuple, Code::kTuple1, Code::kTuple2, Code::kTuple3};
-        code(items < 4 ? kCodes[items] : Code::kTuple);
-    }
-
     // ---- values ----
 
     bool refuse(std::string why) {
@@ -593,7 +532,6 @@ private:
 
     const ValueTree& tree_;
     const std::string numpy_module_;
-    std::string out_;
     ValuePath path_;  // to what is being visited
     std::string wrong_;
     std::vector<std::uint8_t> uses_;

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// NumPy's part of the calls: types, scalars, arrays.
+#include "base/align.hpp"
+#include "format/numpy_types.hpp"
+#include "format/pickle_calls.hpp"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+namespace penstock::format {
+
+namespace {
+
+constexpr const char* kNoArray =
+    "it is a NumPy array of a type that is not read, or its bytes are not as many as its shape "
+    "says";
+constexpr const char* kTooMany = "more bytes are made of it than the file has: it is damaged";
+
+Value make(ValueKind kind, std::string text = {}) {
+    Value value;
+    value.kind = kind;
+    value.text = std::move(text);
+    return value;
+}
+
+}  // namespace
+
+// dtype("f8", False, True); its byte order comes with build().
+ValueId PickleCalls::numpy_dtype(const Items& items) {
+    if (items.empty() || !is(items[0], ValueKind::kString)) {
+        return refused("a NumPy type is made of something that is no name");
+    }
+    return tree_.add(make(ValueKind::kNumpyDtype, tree_.at(items[0]).text));
+}
+
+ValueId PickleCalls::numpy_scalar(const Items& items) {
+    if (items.size() != 2 || !is(items[0], ValueKind::kNumpyDtype) ||
+        !is(items[1], ValueKind::kBytes)) {
+        return refused("a NumPy scalar is not made of a type and bytes");
+    }
+    if (!may_copy(tree_.at(items[1]).text.size())) {
+        return refused(kTooMany);
+    }
+    Value value = make(ValueKind::kNumpyScalar, tree_.at(items[0]).text);
+    value.data = tree_.at(items[1]).text;
+    const auto each = numpy_item_bytes(value.text);
+    // Of a text without characters NumPy writes one that is 0.
+    if (each == std::optional<std::uint64_t>(0) &&
+        value.data == std::string_view("\0\0\0\0", value.text[1] == 'U' ? 4 : 1)) {
+        value.data.clear();
+    }
+    if (!each || *each != value.data.size()) {
+        return refused(
+            fmt::format("a NumPy scalar has the type {} and {} bytes, which do not go "
+                        "together or are not read",
+                        shown(value.text), value.data.size()));
+    }
+    return tree_.add(std::move(value));
+}
+
+// (3, "<", None, None, None, size, alignment, flags): plain types alone.
+void PickleCalls::build_numpy_dtype(Value& dtype, const Value& state) {
+    const Items& items = state.items;
+    const bool formed = state.kind == ValueKind::kTuple && items.size() == 8 &&
+                        is(items[1], ValueKind::kString) && is(items[2], ValueKind::kNone) &&
+                        is(items[3], ValueKind::kNone) && is(items[4], ValueKind::kNone);
+    const std::string text = formed ? tree_.at(items[1]).text + dtype.text : std::string();
+    if (!numpy_item_bytes(text)) {
+        dtype = refusal(
+            fmt::format("it is of the NumPy type {}, which is not read", shown(dtype.text)));
+        return;
+    }
+    dtype.text = text;
+}
+
+// (1, shape, dtype, fortran, bytes)
+void PickleCalls::build_numpy_array(ValueId id, const Value& state) {
+    Value& array = tree_.values[id];
+    const Items& items = state.items;
+    const bool formed = state.kind == ValueKind::kTuple && items.size() == 5 &&
+                        is(items[3], ValueKind::kBool) && is(items[4], ValueKind::kBytes);
+    const std::string wrong =
+        formed ? fill_numpy_array(array, items[1], items[2], items[4]) : std::string(kNoArray);
+    if (!wrong.empty()) {
+        array = refusal(wrong);
+        return;
+    }
+    array.flag = tree_.at(items[3]).flag;
+}
+
+// _frombuffer(bytes, dtype, shape, "C" or "F"): what protocol 5 has instead of _reconstruct() and a
+// state. (.., "K", axes): NumPy 2 so says that the axes of what it is stand in another order.
+ValueId PickleCalls::numpy_from_buffer(const Items& items) {
+    const bool formed = items.size() >= 4 &&
+                        (is(items[0], ValueKind::kBytes) || is(items[0], ValueKind::kByteArray)) &&
+                        is(items[3], ValueKind::kString);
+    const std::string order = formed ? tree_.at(items[3]).text : std::string();
+    const bool turned = order == "K" && items.size() == 5;
+    if (!turned && !((order == "C" || order == "F") && items.size() == 4)) {
+        return refused(kNoArray);
+    }
+    Value array = make(ValueKind::kNumpyArray);
+    std::string wrong = fill_numpy_array(array, items[2], items[1], items[0]);
+    if (wrong.empty() && turned && !turn_axes(array, items[4])) {
+        wrong = "it is a NumPy array whose axes are not those of its shape";
+    }
+    if (!wrong.empty()) {
+        return refused(std::move(wrong));
+    }
+    array.flag = order == "F";
+    return tree_.add(std::move(array));
+}
+
+// Empty, or what is wrong.
+std::string PickleCalls::fill_numpy_array(Value& array, ValueId shape, ValueId dtype,
+                                          ValueId bytes) {
+    std::vector<std::uint64_t> extents;
+    const bool formed = is(dtype, ValueKind::kNumpyDtype) && sizes(shape, extents);
+    std::optional<std::uint64_t> wanted =
+        formed ? numpy_item_bytes(tree_.at(dtype).text) : std::nullopt;
+    for (const std::uint64_t extent : extents) {
+        wanted = wanted ? base::checked_multiply(*wanted, extent) : wanted;
+    }
+    const std::string& data = tree_.at(bytes).text;
+    if (!wanted || *wanted != data.size()) {
+        return kNoArray;
+    }
+    if (!may_copy(data.size())) {
+        return kTooMany;
+    }
+    array.text = tree_.at(dtype).text;
+    array.data = data;
+    array.items = tree_.at(shape).items;
+    return {};
+}
+
+// Row-major of array.items, to row-major of the same axes in another order.
+bool PickleCalls::turn_axes(Value& array, ValueId order) const {
+    std::vector<std::uint64_t> axes;
+    std::vector<std::uint64_t> extents;
+    for (const ValueId item : array.items) {
+        extents.push_back(static_cast<std::uint64_t>(tree_.at(item).integer));
+    }
+    if (!sizes(order, axes) || axes.size() != extents.size()) {
+        return false;
+    }
+    std::vector<bool> named(axes.size(), false);
+    for (const std::uint64_t axis : axes) {
+        if (axis >= axes.size() || named[axis]) {
+            return false;
+        }
+        named[axis] = true;
+    }
+    const std::size_t rank = axes.size();
+    std::vector<std::uint64_t> steps(rank);  // of each axis, in what is there, bytes
+    std::uint64_t step = *numpy_item_bytes(array.text);
+    const std::uint64_t each = step;
+    for (std::size_t d = rank; d-- > 0;) {
+        steps[d] = step;
+        step *= extents[d];
+    }
+    std::string out;
+    out.reserve(array.data.size());
+    std::vector<std::uint64_t> at(rank, 0);  // of the element that comes next, by the new axes
+    while (out.size() < array.data.size()) {
+        std::uint64_t from = 0;
+        for (std::size_t d = 0; d < rank; ++d) {
+            from += at[d] * steps[axes[d]];
+        }
+        out.append(array.data, from, each);
+        for (std::size_t d = rank; d-- > 0 && ++at[d] == extents[axes[d]];) {
+            at[d] = 0;
+        }
+    }
+    Items items;
+    for (const std::uint64_t axis : axes) {
+        items.push_back(array.items[axis]);
+    }
+    array.data = std::move(out);
+    array.items = std::move(items);
+    return true;
+}
+
+}  // namespace penstock::format
