@@ -9,7 +9,8 @@
 
 namespace penstock::format {
 
-/// Digits to a number below 10^9; nothing where there are none, or other characters.
+/// Digits to a number below 10^9; nothing where there are none, other characters, or a 0 in front:
+/// one number has one text.
 [[nodiscard]] inline std::optional<std::uint64_t> small_number(std::string_view digits) {
     std::uint64_t value = 0;
     for (const char c : digits) {
@@ -18,7 +19,9 @@ namespace penstock::format {
         }
         value = value * 10 + static_cast<std::uint64_t>(c - '0');
     }
-    return digits.empty() || digits.size() > 9 ? std::nullopt : std::optional(value);
+    const bool zero_in_front = digits.size() > 1 && digits.front() == '0';
+    return digits.empty() || digits.size() > 9 || zero_in_front ? std::nullopt
+                                                                : std::optional(value);
 }
 
 /// Bytes of an element of "<f8", "|b1", "<U5"; nothing for types that are not plain (objects,
