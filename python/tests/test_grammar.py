@@ -263,7 +263,7 @@ def saved(state):
     return file.getvalue()
 
 
-@examples(200)
+@examples(100)
 @given(states())
 def test_a_state_comes_back_from_a_pt(state):
     check(state, penstock.load(io.BytesIO(saved(state))))
@@ -277,7 +277,7 @@ def store():
         yield made
 
 
-@examples(60)
+@examples(25)
 @given(several=st.lists(states(), min_size=1, max_size=6))
 def test_states_come_back_from_a_store(store, several):
     store.save(several)
@@ -294,7 +294,7 @@ def has_ring(value, above=(), done=None):
     return any(has_ring(v, (*above, value), done) for v in inner)
 
 
-@examples(100)
+@examples(50)
 @given(states().filter(lambda s: not has_ring(s)))
 def test_stock_torch_reads_ours_and_we_read_its(state):
     check(state, torch.load(io.BytesIO(saved(state)), weights_only=False), zeros=False)
@@ -324,7 +324,7 @@ plain = st.recursive(
 )  # fmt: skip
 
 
-@examples(60)
+@examples(40)
 @given(plain)
 def test_stock_torch_reads_ours_with_weights_only(state):
     module = np._core.multiarray
@@ -365,7 +365,7 @@ def tuple_of(version):
     return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
 
 
-@examples(100)
+@examples(40)
 @given(
     st.dictionaries(texts.filter(lambda t: t != "__metadata__"), tensors(), max_size=5), st.dictionaries(texts, texts)
 )
