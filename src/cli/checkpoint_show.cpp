@@ -54,7 +54,9 @@ void print_list(std::FILE* out, const std::vector<CheckpointInfo>& list) {
                    read ? base::format_bytes(info.tensor_bytes) : "-",
                    read ? base::format_bytes(info.written_bytes) : "-", info.shards,
                    info.pinned ? "yes" : "",
-                   info.problem.empty() ? "ok" : format::escaped(info.problem));
+                   !info.problem.empty() ? format::escaped(info.problem)
+                   : info.note.empty()   ? "ok"
+                                         : "ok; " + format::escaped(info.note));
     }
 }
 

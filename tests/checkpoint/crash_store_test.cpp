@@ -25,7 +25,10 @@ struct Life {
     std::size_t disks = 1;
     bool inline_writes = true;
     engine::DiskShape shape = {};
+    bool links = false;  ///< to a decoy, under names that a store collects
 };
+
+constexpr const char* kPlanted = ".removed-00000000-step-0";
 
 StoreOptions small_shards(std::uint32_t keep, std::uint32_t keep_every = 0) {
     StoreOptions options;
@@ -50,7 +53,9 @@ Present generations(const CheckpointStore& store) {
 class StoreLife {
 public:
     explicit StoreLife(const Life& life)
-        : life_(life), rig_(life.disks, life.shape, life.inline_writes), recording_(rig_) {}
+        : life_(life),
+          rig_(life.disks, life.shape, life.inline_writes),
+          recording_((plant(), rig_)) {}
 
     void save(CheckpointStore& store, bool pinned = false) {
         recording_.step(
@@ -94,8 +99,28 @@ public:
     CrashRig& rig() { return rig_; }
 
 private:
+    // Durable before anything is recorded.
+    void plant() {
+        if (!life_.links) {
+            return;
+        }
+        const FileSystem& files = rig_.files();
+        for (const char* folder : {"/decoy", "/ckpt"}) {
+            files.make_folder(folder);
+        }
+        static_cast<void>(files.open("/decoy/diary", {.access = Access::kWrite, .create = true}));
+        files.symbolic_link("/decoy", std::string("/ckpt/") + kPlanted);
+        files.symbolic_link("/decoy/diary", "/ckpt/.unfinished-00000000-0123456789abcdef");
+        for (const auto& disk : rig_.disks()) {
+            disk->settle();
+        }
+    }
+
     std::string check(const CrashState& state) {
         CheckpointStore store = open();
+        if (life_.links && rig_.files().list("/decoy") != std::vector<std::string>{"diary"}) {
+            return "P7: what a link leads to was removed";
+        }
         std::vector<CheckpointInfo> skipped;
         const auto latest = store.latest(&skipped);
         if (!skipped.empty()) {
@@ -164,10 +189,15 @@ private:
         }
         for (const std::string& folder : life_.folders) {
             for (const std::string& name : rig_.files().list(folder)) {
-                if (name.starts_with(".unfinished") || name.starts_with(".removed")) {
+                const bool link =
+                    rig_.files().status(folder + "/" + name).kind == FileKind::kSymbolicLink;
+                if (!link && (name.starts_with(".unfinished") || name.starts_with(".removed"))) {
                     return fmt::format("P7: {}/{} was left", folder, name);
                 }
             }
+        }
+        if (life_.links && rig_.files().list("/decoy") != std::vector<std::string>{"diary"}) {
+            return "P7: the save after the crash removed what a link leads to";
         }
         rig_.use(CrashRig::crashed(rig_.disks(), seed));
         CheckpointStore again = open();
@@ -200,13 +230,16 @@ std::vector<Life> lives() {
     Life several{"folders", small_shards(2), {"/0/ckpt", "/1/ckpt", "/0/more"}, 2};
     Life threads{"threads", small_shards(2)};
     threads.inline_writes = false;
+    Life links{"links", small_shards(1)};
+    links.links = true;
     return {{"keep_1", small_shards(1)},
             {"keep_2", small_shards(2)},
             {"keep_all", small_shards(0)},
             {"keep_every", small_shards(1, 3)},
             copies,
             several,
-            threads};
+            threads,
+            links};
 }
 
 class CrashOfStore : public ::testing::TestWithParam<Life> {};
