@@ -62,6 +62,7 @@ Saver::~Saver() {
         finish();
     } catch (nb::python_error& e) {
         e.discard_as_unraisable("penstock: finishing saves");
+    } catch (const std::bad_alloc&) {  // to tell of what failed; the queue finishes all the same
     }
     live_savers().erase(this);
     const WithoutGil nogil;
@@ -216,6 +217,7 @@ std::shared_ptr<checkpoint::PendingSave> Saver::add(checkpoint::SaveQueue::Work 
                                                     const std::string& name, bool staged,
                                                     nb::object keeps) {
     check_interpreter_goes_on();
+    keeps_.reserve(keeps_.size() + 1);  // what has begun keeps its memory
     auto save = queue_->add(std::move(work), name, staged);
     if (!keeps.is_none()) {
         keeps_.emplace_back(save, std::move(keeps));
@@ -328,9 +330,11 @@ nb::object exception_of(PendingSaveObject& self) {
             std::rethrow_exception(failure);
         } catch (const Error& error) {
             set_python_error(error);
-            nb::python_error raised;
-            return nb::borrow(raised.value());
+        } catch (const std::bad_alloc&) {
+            PyErr_NoMemory();
         }
+        nb::python_error raised;
+        return nb::borrow(raised.value());
     }
     return nb::none();
 }

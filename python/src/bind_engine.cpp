@@ -67,6 +67,8 @@ bool is_closed(const EngineObject& self) {
 EngineObject::EngineObject() : EngineObject(nullptr) {}
 
 EngineObject::EngineObject(std::shared_ptr<Engine> made) : engine(std::move(made)) {
+    // Room to be dropped: its destructor cannot say that there is none.
+    engines().dropped.reserve(engines().dropped.size() + engines().live.size() + 1);
     engines().live.insert(this);
 }
 
@@ -148,7 +150,7 @@ void cancel_and_wait(Held& held) {
     held.transfer.cancel();
     try {
         static_cast<void>(held.transfer.wait());
-    } catch (const Error&) {
+    } catch (const std::exception&) {
         return;  // as was asked for
     }
 }
@@ -166,8 +168,10 @@ nb::object move_now(EngineObject& self, const Arguments& arguments) {
     std::optional<std::uint64_t> bytes;
     try {
         bytes = wait(held, -1);
-    } catch (const nb::python_error&) {
-        cancel_and_wait(held);
+    } catch (...) {
+        if (!held.transfer.done()) {
+            cancel_and_wait(held);
+        }
         throw;
     }
     return result(held, *bytes, parsed.list_result, parsed.extent_count);
@@ -179,8 +183,8 @@ nb::object start(EngineObject& self, const Arguments& arguments) {
     sweep_orphans();
     sweep_engines();
     Request parsed = parse(arguments);
-    Held held{.transfer = use(self)->submit(std::move(parsed.request)),
-              .keeps = std::move(parsed.keeps)};
+    HeldPtr held(new Held{.transfer = {}, .keeps = std::move(parsed.keeps)});
+    held->transfer = use(self)->submit(std::move(parsed.request));
     return nb::cast(new TransferObject(std::move(held), parsed.list_result, parsed.extent_count),
                     nb::rv_policy::take_ownership);
 }

@@ -13,6 +13,8 @@
 #include <chrono>
 #include <climits>
 #include <cmath>
+#include <exception>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -29,7 +31,7 @@ constexpr double kTimeoutMax = 1e9;
 // nothing in a critical section gives it up, so that a fork never finds it locked.
 struct Orphans {
     std::mutex mutex;
-    std::vector<Held> list;
+    Held* first = nullptr;
 };
 
 Orphans& orphans() {
@@ -48,25 +50,35 @@ void Held::let_go() {
     const std::vector<Keep> dropped = std::exchange(keeps, {});
 }
 
-TransferObject::~TransferObject() {
-    if (held.transfer.valid() && !held.transfer.done()) {
-        Orphans& all = orphans();
-        const std::lock_guard lock(all.mutex);
-        all.list.push_back(std::move(held));
+void DropHeld::operator()(Held* held) const noexcept {
+    if (held->transfer.done()) {
+        delete held;
+        return;
     }
+    Orphans& all = orphans();
+    const std::lock_guard lock(all.mutex);
+    held->next_orphan = std::exchange(all.first, held);
 }
 
 void sweep_orphans() {
     Orphans& all = orphans();
-    std::vector<Held> done;
+    Held* done = nullptr;
     {
         const std::lock_guard lock(all.mutex);
-        const auto first = std::partition(all.list.begin(), all.list.end(),
-                                          [](const Held& h) { return !h.transfer.done(); });
-        std::move(first, all.list.end(), std::back_inserter(done));
-        all.list.erase(first, all.list.end());
+        for (Held** at = &all.first; *at != nullptr;) {
+            Held* const held = *at;
+            if (held->transfer.done()) {
+                *at = held->next_orphan;
+                held->next_orphan = std::exchange(done, held);
+            } else {
+                at = &held->next_orphan;
+            }
+        }
     }
     // Their end may run Python code, which may come here again.
+    while (done != nullptr) {
+        const std::unique_ptr<Held> held(std::exchange(done, done->next_orphan));
+    }
 }
 
 std::optional<std::uint64_t> wait(Held& held, double timeout_s) {
@@ -84,7 +96,7 @@ std::optional<std::uint64_t> wait(Held& held, double timeout_s) {
                 limited ? slice_until(deadline) : std::chrono::nanoseconds(kSignalSlice);
             try {
                 static_cast<void>(held.transfer.wait_for(slice));
-            } catch (const Error&) {
+            } catch (const std::exception&) {
                 break;  // it is done; asked again below, with the GIL
             }
             over = limited && Clock::now() >= deadline && !held.transfer.done();
@@ -132,27 +144,27 @@ namespace {
 
 nb::object wait_method(TransferObject& self, nb::handle timeout) {
     const double seconds = timeout_seconds(timeout);
-    const auto bytes = wait(self.held, seconds);
+    const auto bytes = wait(*self.held, seconds);
     if (!bytes) {
         const std::string message = "the transfer still runs after " + text(timeout) +
                                     " s and goes on; wait again, or cancel() it";
         PyErr_SetString(PyExc_TimeoutError, message.c_str());
         throw nb::python_error();
     }
-    return result(self.held, *bytes, self.list_result, self.extent_count);
+    return result(*self.held, *bytes, self.list_result, self.extent_count);
 }
 
 bool done(TransferObject& self) {
-    const bool is_done = self.held.transfer.done();
+    const bool is_done = self.held->transfer.done();
     if (is_done) {
-        self.held.let_go();
+        self.held->let_go();
     }
     return is_done;
 }
 
 const char* status(TransferObject& self) {
     static_cast<void>(done(self));
-    switch (self.held.transfer.status()) {
+    switch (self.held->transfer.status()) {
         case TransferStatus::kRunning:
             return "running";
         case TransferStatus::kDone:
@@ -184,13 +196,13 @@ void bind_transfer(nb::module_& m) {
         .def_prop_ro("status", status,
                      "'running', 'done', 'failed' or 'cancelled'. Never blocks or raises.")
         .def_prop_ro(
-            "nbytes", [](const TransferObject& t) { return t.held.transfer.total_bytes(); },
+            "nbytes", [](const TransferObject& t) { return t.held->transfer.total_bytes(); },
             "Bytes asked for.")
         .def(
             "cancel",
             [](TransferObject& t) {
                 const WithoutGil nogil;
-                t.held.transfer.cancel();
+                t.held->transfer.cancel();
             },
             "Submits no more and lets what is at the device come back; wait() then raises "
             "Cancelled, unless it was\n"
@@ -198,14 +210,14 @@ void bind_transfer(nb::module_& m) {
         .def(
             "set_priority",
             [](TransferObject& t, nb::handle priority) {
-                t.held.transfer.set_priority(priority_of(priority));
+                t.held->transfer.set_priority(priority_of(priority));
             },
             nb::arg("priority").none(), nb::sig("def set_priority(self, priority: str) -> None"),
             "'urgent', 'normal' or 'background', also while it runs.")
         .def(
             "notify",
             [](TransferObject& t, nb::handle eventfd) {
-                t.held.transfer.notify(
+                t.held->transfer.notify(
                     static_cast<int>(count_of(eventfd, "eventfd", "a descriptor", INT_MAX)));
             },
             nb::arg("eventfd").none(), nb::sig("def notify(self, eventfd: int) -> None"),
@@ -219,7 +231,7 @@ void bind_transfer(nb::module_& m) {
             nb::sig(
                 "def __await__(self) -> collections.abc.Generator[typing.Any, None, typing.Any]"))
         .def("__repr__", [](TransferObject& t) {
-            return "<penstock.Transfer of " + std::to_string(t.held.transfer.total_bytes()) +
+            return "<penstock.Transfer of " + std::to_string(t.held->transfer.total_bytes()) +
                    " bytes, " + status(t) + ">";
         });
 }

@@ -13,7 +13,9 @@
 
 #include <penstock/engine.hpp>
 
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace penstock::python {
@@ -22,19 +24,24 @@ namespace penstock::python {
 struct Held {
     Transfer transfer;
     std::vector<Keep> keeps;
+    Held* next_orphan = nullptr;
 
     /// Once done: may run Python code.
     void let_go();
 };
 
-struct TransferObject {
-    TransferObject(Held&& its, bool many, std::size_t extents)
-        : held(std::move(its)), list_result(many), extent_count(extents) {}
-    TransferObject(const TransferObject&) = delete;
-    TransferObject& operator=(const TransferObject&) = delete;
-    ~TransferObject();
+/// Destroys it, or makes it an orphan where its transfer still runs: neither asks for memory. Made
+/// before the transfer begins, so that nothing that fails afterwards lets its memory go.
+struct DropHeld {
+    void operator()(Held* held) const noexcept;
+};
+using HeldPtr = std::unique_ptr<Held, DropHeld>;
 
-    Held held;
+struct TransferObject {
+    TransferObject(HeldPtr its, bool many, std::size_t extents)
+        : held(std::move(its)), list_result(many), extent_count(extents) {}
+
+    HeldPtr held;
     bool list_result;  ///< wait() gives a list: bytes of each extent
     std::size_t extent_count;
 };

@@ -4,6 +4,9 @@
 #include "os/limits.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <new>
 
 namespace penstock::engine {
 
@@ -17,8 +20,10 @@ std::uint64_t spare(std::uint64_t limit) {
 }  // namespace
 
 Descriptors& Descriptors::of_process() {
-    // Never destroyed: engines may end later than statics.
-    static auto* const instance = new Descriptors;
+    // Never destroyed: engines may end later than statics. No allocation: its first user may be
+    // somebody who cannot say that there is no memory.
+    alignas(Descriptors) static std::array<std::byte, sizeof(Descriptors)> storage;
+    static auto* const instance = new (storage.data()) Descriptors;
     return *instance;
 }
 

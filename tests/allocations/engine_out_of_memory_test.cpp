@@ -453,6 +453,33 @@ TEST_P(OutOfMemory, AtEachAllocation) {
         "");
 }
 
+// What is made once in a process is made in one of its own each time.
+TEST(OutOfMemoryAtFirst, AtEachAllocation) {
+    const support::TempFolder folder;
+    const std::vector<std::byte> data = support::pattern(kFileBytes, 1);
+    make_file(folder / "file", data);
+    bool more = true;
+    for (std::uint64_t n = 1; more && n < 1000; n += 3) {
+        const std::string said = allocator::in_child(20, [&]() -> std::string {
+            std::vector<std::byte> into(kFileBytes);
+            Attempt attempt(n, allocator::Fails::kOnce);
+            const bool through = attempt([&] {
+                Engine engine(small(BackendKind::kAuto));
+                engine.read_async(folder / "file", into).wait();
+            });
+            if (through && into != data) {
+                return "wrong bytes";
+            }
+            Engine engine(small(BackendKind::kAuto));
+            engine.read(folder / "file", into);
+            return into != data ? "wrong bytes afterwards" : attempt.seen() < n ? "end" : "";
+        });
+        more = said != "end";
+        ASSERT_TRUE(said.empty() || !more) << "allocation " << n << ": " << said;
+    }
+    EXPECT_FALSE(more);
+}
+
 INSTANTIATE_TEST_SUITE_P(Verbs, OutOfMemory,
                          ::testing::Combine(::testing::Values(Where{BackendKind::kAuto, false},
                                                               Where{BackendKind::kAio, true},
