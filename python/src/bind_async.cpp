@@ -266,7 +266,11 @@ nb::object PendingSaveObject::result(double timeout_s) {
     if (const std::exception_ptr failure = save->failure()) {
         std::rethrow_exception(failure);
     }
-    return info && *info ? nb::cast(**info) : nb::none();
+    if (!info || !*info) {
+        return nb::none();
+    }
+    // A copy that nanobind made would end in std::bad_cast where memory has run out.
+    return nb::cast(new CheckpointInfo(**info), nb::rv_policy::take_ownership);
 }
 
 namespace {
