@@ -118,6 +118,7 @@ def set_priority(box):
 @verb("Transfer.notify", torch=False)
 def notify(box):
     path, into, event = box.file(), bytearray(SIZE), os.eventfd(0)
+    transfer = None
     try:
         with box.call():
             transfer = penstock.read_async(path, into)
@@ -125,8 +126,9 @@ def notify(box):
             done = transfer.wait()
         assert done == SIZE and into == DATA and os.eventfd_read(event) == 1
     finally:
-        with contextlib.suppress(OSError, ValueError, MemoryError):
-            transfer.wait()
+        if transfer is not None:
+            with contextlib.suppress(OSError, MemoryError):
+                transfer.wait()
         os.close(event)
 
 

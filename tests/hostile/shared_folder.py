@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import time
+import traceback
 
 import penstock
 import shim
@@ -75,8 +76,9 @@ def _others(count, run):
             try:
                 run(number)
                 status = 0
-            finally:
-                os._exit(status)
+            except BaseException:
+                traceback.print_exc()
+            os._exit(status)
         pids.append(pid)
     return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 
@@ -102,7 +104,7 @@ def locks_that_guard_nothing(progress, folder):
         progress("saved", saved)
 
     statuses = _others(2, write)
-    assert statuses == [0, 0], statuses
+    assert statuses == [0, 0], f"exit statuses {statuses}: their errors are on stderr"
     with penstock.CheckpointStore(path) as store:
         whole = 0
         for info in store.list():

@@ -23,8 +23,8 @@ def run_scene(pool, scene, row):
 def check(answer):
     defects = [value for kind, value in answer["rows"] if kind in ("defect", "error")]
     assert not answer["hung"], f"not over after {EXIT_S} s\n{answer['said']}"
-    assert answer["status"] == 0, f"wait status {answer['status']}\n{answer['said']}"
-    assert not defects, "\n".join(map(str, defects))
+    wrong = "\n".join(map(str, defects))
+    assert answer["status"] == 0 and not defects, f"wait status {answer['status']}\n{wrong}\n{answer['said']}"
 
 
 @pytest.fixture(scope="module", autouse=True)
