@@ -8,7 +8,6 @@
 #include "buffer_object.hpp"
 #include "checkpoint/file_reader.hpp"
 #include "checkpoint/file_writer.hpp"
-#include "checkpoint/fresh_memory.hpp"
 #include "checkpoint/piece_sums.hpp"
 #include "checkpoint/replace.hpp"
 #include "checkpoint/sum_table.hpp"
@@ -19,6 +18,7 @@
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
 #include "format/torch_file.hpp"
+#include "memory/fresh_memory.hpp"
 #include "names.hpp"
 #include "progress.hpp"
 #include "without_gil.hpp"
@@ -312,13 +312,13 @@ nb::object read_rows(nb::handle file, nb::list rows, const SafetensorsFile* sums
 class FreshObject {
 public:
     explicit FreshObject(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& stretches)
-        : memory_(stretches_of(stretches)) {}
+        : memory_(memory_for(stretches_of(stretches))) {}
     [[nodiscard]] std::uintptr_t address(std::size_t stretch) const {
         return reinterpret_cast<std::uintptr_t>(memory_.address(stretch));
     }
     // (Buffer that keeps it, where the stretch begins in that).
     nb::object part(std::size_t stretch) {
-        const checkpoint::FreshMemory::Place& place = memory_.place(stretch);
+        const memory::FreshMemory::Place& place = memory_.place(stretch);
         if (!last_.is_valid() || place.part != last_part_) {  // many small ones share one
             last_part_ = place.part;
             BufferObject out;
@@ -337,9 +337,16 @@ public:
     }
 
 private:
-    static std::vector<checkpoint::Stretch> stretches_of(
+    static memory::FreshMemory memory_for(const std::vector<memory::Stretch>& stretches) {
+        auto made = memory::FreshMemory::make(stretches);
+        if (!made && made.error().code == ErrorCode::kOutOfMemory) {
+            made.error().message += "; load a part by `names`, or with mmap=True";
+        }
+        return base::unwrap(std::move(made));
+    }
+    static std::vector<memory::Stretch> stretches_of(
         const std::vector<std::pair<std::uint64_t, std::uint64_t>>& pairs) {
-        std::vector<checkpoint::Stretch> out;
+        std::vector<memory::Stretch> out;
         out.reserve(pairs.size());
         for (const auto& [offset, bytes] : pairs) {
             out.push_back({offset, bytes});
@@ -347,8 +354,8 @@ private:
         return out;
     }
 
-    checkpoint::FreshMemory memory_;
-    std::shared_ptr<checkpoint::FreshMemory::Part> last_part_;
+    memory::FreshMemory memory_;
+    std::shared_ptr<memory::FreshMemory::Part> last_part_;
     nb::object last_;
 };
 

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "checkpoint/fresh_memory.hpp"
+#include "memory/fresh_memory.hpp"
 
 #include "base/align.hpp"
-#include "base/raise.hpp"
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-namespace penstock::checkpoint {
+namespace penstock::memory {
 
 namespace {
 
@@ -40,20 +38,11 @@ std::uint64_t lay_out(std::span<const Stretch> stretches, std::span<const std::s
     return at;
 }
 
-std::shared_ptr<memory::Block> mapped(std::uint64_t bytes) {
-    auto made = memory::Block::make(bytes);
-    if (!made) {
-        base::Error error = std::move(made.error());
-        error.message =
-            fmt::format("no memory for {} bytes; load a part by `names`, or with mmap=True", bytes);
-        base::raise(error);
-    }
-    return std::make_shared<memory::Block>(std::move(*made));
-}
-
 }  // namespace
 
-FreshMemory::FreshMemory(std::span<const Stretch> stretches) : places_(stretches.size()) {
+base::Result<FreshMemory> FreshMemory::make(std::span<const Stretch> stretches) {
+    FreshMemory made;
+    made.places_.resize(stretches.size());
     std::vector<std::size_t> order(stretches.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
@@ -62,16 +51,17 @@ FreshMemory::FreshMemory(std::span<const Stretch> stretches) : places_(stretches
     std::vector<std::uint64_t> positions(stretches.size());
     const std::uint64_t total = lay_out(stretches, order, positions);
     if (total == 0) {
-        return;
+        return made;
     }
-    const std::shared_ptr<memory::Block> mapping = mapped(total);
+    PENSTOCK_TRY(block, Block::make(total));
+    const auto mapping = std::make_shared<Block>(std::move(block));
     std::vector<std::size_t> members;
     std::uint64_t begin = 0;
     const auto close = [&](std::uint64_t end) {
         const auto part =
             std::make_shared<Part>(mapping, mapping->bytes().subspan(begin, end - begin));
         for (const std::size_t i : members) {
-            places_[i] = {part, positions[i] - begin};
+            made.places_[i] = {part, positions[i] - begin};
         }
         members.clear();
     };
@@ -92,6 +82,7 @@ FreshMemory::FreshMemory(std::span<const Stretch> stretches) : places_(stretches
         end = positions[i] + s.bytes;
     }
     close(end);
+    return made;
 }
 
 std::byte* FreshMemory::address(std::size_t stretch) const {
@@ -114,4 +105,4 @@ FreshMemory::Part::~Part() {
     }
 }
 
-}  // namespace penstock::checkpoint
+}  // namespace penstock::memory

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of a load: it lies as the file does, and what nobody uses any more is the system's again.
-#include "checkpoint/fresh_memory.hpp"
+#include "memory/fresh_memory.hpp"
 
 #include "base/align.hpp"
 
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock::checkpoint {
+namespace penstock::memory {
 namespace {
 
 constexpr std::uint64_t kPage = base::kPageBytes;
@@ -47,7 +47,7 @@ TEST(FreshMemoryTest, EachStretchLiesInItsPageAsInTheFileAndMeetsNoOther) {
             at += bytes + (random() % 3 == 0 ? random() % 20'000 : random() % 64);
         }
         std::shuffle(stretches.begin(), stretches.end(), random);
-        const FreshMemory memory(stretches);
+        const FreshMemory memory = FreshMemory::make(stretches).value();
         std::vector<std::pair<std::byte*, std::size_t>> order;
         for (std::size_t i = 0; i < stretches.size(); ++i) {
             const auto* address = memory.address(i);
@@ -80,7 +80,7 @@ TEST(FreshMemoryTest, PagesGoWithTheLastUserOfTheirPart) {
     std::vector<FreshMemory::Place> places;
     std::vector<std::span<std::byte>> bytes;
     {
-        const FreshMemory memory(stretches);
+        const FreshMemory memory = FreshMemory::make(stretches).value();
         for (std::size_t i = 0; i < stretches.size(); ++i) {
             places.push_back(memory.place(i));
             bytes.push_back(bytes_of(memory, i, stretches[i]));
@@ -105,7 +105,7 @@ TEST(FreshMemoryTest, SmallNeighboursShareAPart) {
     for (std::uint64_t i = 0; i < 10'000; ++i) {
         stretches.push_back({i * 1024, 1000});
     }
-    const FreshMemory memory(stretches);
+    const FreshMemory memory = FreshMemory::make(stretches).value();
     std::vector<std::shared_ptr<FreshMemory::Part>> parts;
     for (std::size_t i = 0; i < stretches.size(); ++i) {
         if (parts.empty() || parts.back() != memory.place(i).part) {
@@ -117,18 +117,14 @@ TEST(FreshMemoryTest, SmallNeighboursShareAPart) {
 }
 
 TEST(FreshMemoryTest, NothingIsNoMappingAndTooMuchIsAnError) {
-    EXPECT_EQ(FreshMemory({}).size(), 0U);
+    EXPECT_EQ(FreshMemory::make({})->size(), 0U);
     const std::vector<Stretch> none{{5, 0}, {9, 0}};
-    EXPECT_EQ(FreshMemory(none).address(1), nullptr);
+    EXPECT_EQ(FreshMemory::make(none)->address(1), nullptr);
     const std::vector<Stretch> huge{{0, std::uint64_t{1} << 62}};
-    try {
-        const FreshMemory memory(huge);
-        FAIL();
-    } catch (const Error& error) {
-        EXPECT_EQ(error.reason(), ErrorCode::kOutOfMemory);
-        EXPECT_THAT(error.what(), testing::HasSubstr("load a part by `names`"));
-    }
+    const auto refused = FreshMemory::make(huge);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
 }
 
 }  // namespace
-}  // namespace penstock::checkpoint
+}  // namespace penstock::memory
