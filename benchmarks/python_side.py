@@ -144,6 +144,45 @@ def end_of_the_interpreter(arguments):
     return {"seconds": seconds, "version": penstock.__version__}
 
 
+def many_paths(arguments):
+    """Many files of 4 KiB, read cold as one transfer under a limit on descriptors (`nofile`). They are made once in `dir`.
+
+    Handicap `one_at_a_time`: a transfer for each file, waited for before the next.
+    """
+    import os
+    import resource
+
+    count, folder = int(arguments["count"]), Path(arguments["dir"], "many_paths")
+    penstock = need("penstock")
+    paths = [str(folder / f"{i:06}") for i in range(count)]
+    if not folder.exists():
+        folder.mkdir()
+        for path in paths:
+            Path(path).write_bytes(bytes(_BLOCK))
+        os.sync()
+    for path in paths:
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    limit, hard = int(arguments["nofile"]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, max(limit, hard)))
+    memory = _aligned_memory(count * _BLOCK)
+    pieces = [memoryview(memory)[i * _BLOCK : (i + 1) * _BLOCK] for i in range(count)]
+    penstock.read(paths[0], pieces[0])  # rings and threads come with the first
+    with Meter() as meter:
+        if arguments.get("handicap") == "one_at_a_time":
+            moved = sum(penstock.read_async(path, piece).wait() for path, piece in zip(paths, pieces, strict=True))
+        else:
+            moved = penstock.read(paths, pieces)
+    assert moved == count * _BLOCK
+    return {
+        "seconds": meter.seconds,
+        "cpu_s": meter.cpu_s,
+        "bytes": moved,
+        "operations": count,
+        "version": penstock.__version__,
+    }
+
+
 def torch_tensor(arguments):
     """One tensor as torch allocates it, read or written whole. Handicap `delay_1ms`: in blocks, a pause after each."""
     penstock, torch = need("penstock"), need("torch")
@@ -196,6 +235,7 @@ _JOBS = {
     "first_read": first_read,
     "latency": latency,
     "exit": end_of_the_interpreter,
+    "paths": many_paths,
     "torch": torch_tensor,
     "tune": tune,
 }

@@ -28,6 +28,7 @@ TransferRequest request_of(const std::vector<File>& files, std::size_t first, st
                            const Memory& memory, std::uint64_t bytes, bool write) {
     TransferRequest request;
     request.write = write;
+    request.options.allow_overlap = write;
     request.files = files;
     for (std::size_t i = first; i < end; ++i) {
         const std::uint64_t size = files[i].size() / kWindow * kWindow;

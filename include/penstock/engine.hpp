@@ -79,6 +79,9 @@ struct TransferOptions {
     bool allow_short = false;
     /// Writes: durable (data, size, name) when done.
     bool sync = false;
+    /// Writes: extents of the list may overlap; which of them comes last is then not fixed. Without
+    /// it such a list is an error (kInvalidArgument).
+    bool allow_overlap = false;
     /// Of a request at most, rounded up to the blocks of the device; 0, or more than the engine's:
     /// the engine's. What the caller's own thread does (`inline_bytes_max`) knows no blocks.
     std::uint32_t block_bytes = 0;

@@ -153,6 +153,7 @@ engine::TransferSpec specify(TransferRequest&& request, bool caller_waits) {
     spec.direct = request.options.direct;
     spec.allow_short = request.options.allow_short;
     spec.sync = request.options.sync;
+    spec.allow_overlap = request.options.allow_overlap;
     spec.priority = request.options.priority;
     spec.block_bytes = request.options.block_bytes;
     spec.depth_limit = request.options.depth_limit.handle();

@@ -207,6 +207,7 @@ private:
         std::byte* memory = memory_.data() + slot * targets_.size() * share;
         TransferRequest request;
         request.write = is_write(job_.rw);
+        request.options.allow_overlap = request.write;  // random blocks may meet
         request.extents.reserve(targets_.size() * (is_random(job_.rw) ? shape_.blocks : 1));
         for (std::uint32_t i = 0; i < targets_.size(); ++i) {
             request.files.push_back(targets_[i]->file);

@@ -50,6 +50,7 @@ void Slices::calibrate(bool write, double seconds) {
 TransferRequest Slices::request(std::uint64_t bytes, bool write) {
     TransferRequest request;
     request.write = write;
+    request.options.allow_overlap = write;  // a long slice comes round to bytes of its own
     request.files = {target_.file};
     const std::uint64_t end = target_.bytes / kGrain * kGrain;
     while (bytes > 0) {

@@ -129,7 +129,8 @@ base::Result<void> check_transfer(const TransferSpec& spec) {
             end = extent.offset + extent.bytes;
         }
     }
-    return spec.op == Op::kWrite && !ascending ? check_overlap(spec) : base::Result<void>{};
+    const bool fine = ascending || spec.allow_overlap || spec.op == Op::kRead;
+    return fine ? base::Result<void>{} : check_overlap(spec);
 }
 
 }  // namespace penstock::engine

@@ -27,6 +27,7 @@ struct TransferSpec {
     Extents extents;
     bool allow_short = false;
     bool sync = false;
+    bool allow_overlap = false;
     Priority priority = Priority::kNormal;
     std::uint32_t block_bytes = 0;            ///< of a request at most; 0: the engine's
     std::shared_ptr<DepthLimit> depth_limit;  ///< shared with other transfers, or none

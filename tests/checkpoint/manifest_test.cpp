@@ -183,7 +183,7 @@ TEST(Manifest, HostileTextIsRefused) {
         {"[1", "it is a list"},
         {"{\"step\":x", "not JSON"},
         {"{\"penstock_checkpoint\":1", "missing"},
-        {swapped("checkpoint\":1", "checkpoint\":2"), "form"},
+        {swapped("checkpoint\":1", "checkpoint\":2"), "a later Penstock wrote it"},
         {swapped("chunk_bytes\":262144", "chunk_bytes\":4096"), "form"},
         {swapped("\"generation\":7", "\"generation\":-7"), "form"},
         {swapped("\"generation\":7", "\"generation\":7.5"), "form"},

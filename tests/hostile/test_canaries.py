@@ -7,6 +7,7 @@ public verb that reads and has no row fails the test.
 """
 
 import inspect
+import itertools
 
 import numpy as np
 import penstock
@@ -30,10 +31,12 @@ class Arena:
         self._expected_torch = torch.from_numpy(self._expected)
         self._end = 64 - self.memory.ctypes.data % 64 + 3
 
-    def piece(self, size, dtype=torch.uint8, shape=None, strides=None):
-        """A tensor with canaries on both sides; strides: in elements. Its place is kept for expect()."""
+    def piece(self, size, dtype=torch.uint8, shape=None, strides=None, align=1):
+        """A tensor with canaries on both sides; strides: in elements; align: of its address. Its place is kept for
+        expect()."""
         width = torch.empty(0, dtype=dtype).element_size()
         begin = -(-self._end // width) * width
+        begin += -(self.memory.ctypes.data + begin) % align
         self._end = begin + size + 67
         shape = (size // width,) if shape is None else shape
         typed = self.torch[begin : begin + size].view(dtype) if width > 1 else self.torch[begin : begin + size]
@@ -92,13 +95,13 @@ def reads(arena, read, file):
 
 def short_reads(arena, read, file):
     with penstock.File(file) as opened:
-        for where in (file, opened):
-            for left, size in ((1, 4096), (511, 512), (4097, 9000), (0, 100), (700, 65_536), (4096, 4097)):
-                piece = arena.piece(size)
-                assert read(where, piece, len(DATA) - left, allow_short=True) == min(left, size)
-                there = np.full(size, CANARY, np.uint8)
-                there[: min(left, size)] = DATA[len(DATA) - left :][:size]
-                arena.expect(piece, there)
+        pairs = ((1, 4096), (511, 512), (4097, 9000), (0, 100), (700, 65_536), (4096, 4097), (len(DATA) % 4096, 16_384))
+        for where, (left, size), align in itertools.product((file, opened), pairs, (1, 4096)):
+            piece = arena.piece(size, align=align)
+            assert read(where, piece, len(DATA) - left, allow_short=True) == min(left, size)
+            there = np.full(size, CANARY, np.uint8)
+            there[: min(left, size)] = DATA[len(DATA) - left :][:size]
+            arena.expect(piece, there)
 
 
 @pytest.fixture(params=["module", "engine", "posix"])

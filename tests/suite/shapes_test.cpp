@@ -259,6 +259,23 @@ TEST_P(Shapes, OverlappingWritesAreRefused) {
     EXPECT_FALSE(error_for({{0, 100, nullptr, 1}, {100, 4096, nullptr, 0}, {100, 9, nullptr, 1}}));
 }
 
+// Of bytes that are written twice one value stays, whole requests at a time.
+TEST_P(Shapes, OverlappingWritesThatAreAllowedWriteOneOfTheirValues) {
+    const File file = with_bytes("file", pattern(50'000, 1));
+    const std::vector<std::byte> ones(4096, std::byte{1});
+    std::vector<std::byte> twos(4096, std::byte{2});
+    TransferRequest request;
+    request.write = true;
+    request.files = {file};
+    request.options.allow_overlap = true;
+    request.extents = {{4096, 4096, const_cast<std::byte*>(ones.data()), 0},
+                       {4096, 4096, twos.data(), 0}};
+    EXPECT_EQ(engine().submit(request)->wait(), 8192U);
+    std::vector<std::byte> found(4096);
+    engine().read(file, found, 4096);
+    EXPECT_TRUE(found == ones || found == twos);
+}
+
 TEST_P(Shapes, NothingAtAll) {
     const File file = with_bytes("file", pattern(100, 1));
     Arena arena(4096);
