@@ -156,7 +156,7 @@ def all_parts():
         Part("release", 600, [build("release"), tests("release", seeds=100_000)]),
         Part(
             "python",
-            540,
+            720,
             [
                 Step("wheel", tool("build_wheel"), gate=True),
                 Step("pytest", pytest("python/tests"), count="junit"),
@@ -188,10 +188,10 @@ def all_parts():
             [Step("wheel", tool("build_wheel"), gate=True), hostile("quick")],
             needs=["tests/hostile/test_*.py"],
         ),
-        Part("asan-ubsan", 780, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)], level="ci"),
+        Part("asan-ubsan", 960, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)], level="ci"),
         Part(
             "tsan",
-            360,
+            480,
             [build("tsan", "engine_tests"), tests("tsan", *ENGINE_TESTS, seeds=500, env=TSAN)],
             needs=["tests/engine/*.cpp"],
             level="ci",
@@ -199,7 +199,7 @@ def all_parts():
         Part(
             # The set-up and the package in a Debian with nothing in it but git and make: no tool of this machine helps.
             "smoke",
-            360,
+            600,
             [Step("fresh machine", ["tools/fresh.sh", "smoke"])],
             level="ci",
         ),

@@ -343,7 +343,7 @@ def test_errors_of_the_system(tmp_path):
         penstock.save([1], tmp_path / "no" / "state.pt")
     with pytest.raises(FileNotFoundError):
         penstock.load(tmp_path / "no.pt")
-    with pytest.raises(ValueError, match="regular file"):
+    with pytest.raises(ValueError, match="it is a folder"):
         penstock.save([1], tmp_path)
     with pytest.raises(TypeError, match="give a path"):
         penstock.save([1], 5)
