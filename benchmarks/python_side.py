@@ -145,7 +145,7 @@ def end_of_the_interpreter(arguments):
 
 
 def many_paths(arguments):
-    """Many files of 4 KiB, read cold as one transfer under a limit on descriptors (`nofile`). They are made once in `dir`.
+    """Many files of 4 KiB, read cold as one transfer under a limit on descriptors (`nofile`); made once in `dir`.
 
     Handicap `one_at_a_time`: a transfer for each file, waited for before the next.
     """

@@ -134,8 +134,8 @@ Replacement::~Replacement() {
 // lock() sees to it that what is locked is what has the name.
 void Replacement::take_name(const std::string& name) {
     for (int i = 0; i < kNamesMax; ++i) {
-        temporary_ = fmt::format("{}/{}{:016x}{}", folder_ == "/" ? "" : folder_, prefix_of(name),
-                                 base::random_bits(), kSuffix);
+        temporary_name_ = fmt::format("{}{:016x}{}", prefix_of(name), base::random_bits(), kSuffix);
+        temporary_ = fmt::format("{}/{}", folder_ == "/" ? "" : folder_, temporary_name_);
         pending_ = true;  // locking may make the file and fail all the same
         if (auto lock = lock_if_possible(files_, temporary_)) {
             lock_ = std::move(*lock);
@@ -180,7 +180,7 @@ void Replacement::give_up() noexcept {
     }
     try {
         if (open_folder_.is_open()) {
-            open_folder_.remove(name_of(temporary_));
+            open_folder_.remove(temporary_name_);  // made before: memory may have run out
         } else {
             files_.remove(temporary_);
         }
@@ -189,15 +189,11 @@ void Replacement::give_up() noexcept {
     }
 }
 
-std::string Replacement::name_of(const std::string& path) const {
-    return path.substr(folder_ == "/" ? 1 : folder_.size() + 1);
-}
-
 void Replacement::commit() {
     file_.sync_data();
     if (open_folder_.is_open()) {
         file_.close();
-        open_folder_.rename(name_of(temporary_), name_of(target_));
+        open_folder_.rename(temporary_name_, target_.substr(target_.rfind('/') + 1));
     } else {
         files_.rename(temporary_, target_);
     }

@@ -38,7 +38,6 @@ public:
     void commit();
 
 private:
-    [[nodiscard]] std::string name_of(const std::string& path) const;
     void take_name(const std::string& name);
     void collect_abandoned(const std::string& name) noexcept;
     void give_up() noexcept;
@@ -47,6 +46,7 @@ private:
     std::string target_;
     std::string folder_;
     std::string temporary_;
+    std::string temporary_name_;  ///< in the folder
     FileLock lock_;
     File file_;
     Folder open_folder_;    // not open where it may not be listed

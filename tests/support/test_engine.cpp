@@ -199,6 +199,7 @@ private:
         spec.direct = request.options.direct;
         spec.allow_short = request.options.allow_short;
         spec.sync = request.options.sync;
+        spec.allow_overlap = request.options.allow_overlap;
         spec.priority = request.options.priority;
         spec.group = request.options.group;
         spec.caller_waits = caller_waits;
