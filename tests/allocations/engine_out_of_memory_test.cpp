@@ -460,7 +460,7 @@ TEST(OutOfMemoryAtFirst, AtEachAllocation) {
     make_file(folder / "file", data);
     bool more = true;
     for (std::uint64_t n = 1; more && n < 1000; n += 3) {
-        const std::string said = allocator::in_child(20, [&]() -> std::string {
+        const std::string said = allocator::in_child(90, [&]() -> std::string {
             std::vector<std::byte> into(kFileBytes);
             Attempt attempt(n, allocator::Fails::kOnce);
             const bool through = attempt([&] {
