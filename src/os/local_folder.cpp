@@ -83,11 +83,13 @@ Result<std::vector<std::string>> names_in(UniqueFd fd, const std::string& path) 
 
 // A bind mount has the device of what it shows, and a mount of its own. Where the kernel does not
 // number mounts, or a filter forbids statx, the device decides alone.
-bool is_on_same_mount(int one, int other) {
+Result<bool> is_on_same_mount(int one, int other, const std::string& path) {
     struct stat first {};
     struct stat second {};
-    if (::fstat(one, &first) != 0 || ::fstat(other, &second) != 0 ||
-        first.st_dev != second.st_dev) {
+    if (::fstat(one, &first) != 0 || ::fstat(other, &second) != 0) {
+        return fail(system_error(errno, "open_folder", path));
+    }
+    if (first.st_dev != second.st_dev) {
         return false;
     }
     Statx a{};
@@ -146,7 +148,8 @@ Result<std::shared_ptr<Folder>> LocalFolder::open_folder(const std::string& name
     if (!fd) {
         return fail(system_error(errno, "open_folder", inside));
     }
-    if (!is_on_same_mount(fd_.get(), fd.get())) {
+    PENSTOCK_TRY(same, is_on_same_mount(fd_.get(), fd.get(), inside));
+    if (!same) {
         return fail(system_error(EXDEV, "open_folder", inside, kNoOffset,
                                  "another file system, or another part of this one, is mounted "
                                  "there"));
