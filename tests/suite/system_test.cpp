@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <list>
 #include <thread>
 
 namespace penstock::suite {
@@ -328,14 +329,15 @@ TEST_P(KernelSystem, HandlesOfTransfersKeepNoFileOpen) {
         return open_descriptors();
     }();
     std::vector<TransferPtr> handles;
-    std::vector<std::byte> into(data.size());
+    std::list<std::vector<std::byte>> memory;  // of each its own: they run at once
+    const auto into = [&](std::size_t bytes) { return memory.emplace_back(bytes).data(); };
     for (int i = 0; i < 5; ++i) {
         File file = open("file");
         for (const std::size_t bytes : {data.size(), std::size_t{100}}) {
-            handles.push_back(engine().submit(request_of(false, file, into.data(), bytes, 0, {})));
-            handles.push_back(engine().run(request_of(false, file, into.data(), bytes, 0, {})));
+            handles.push_back(engine().submit(request_of(false, file, into(bytes), bytes, 0, {})));
+            handles.push_back(engine().run(request_of(false, file, into(bytes), bytes, 0, {})));
         }
-        handles.push_back(engine().submit(request_of(false, file, into.data(), 100, 0)));
+        handles.push_back(engine().submit(request_of(false, file, into(100), 100, 0)));
         file.close();  // the last one may run still
     }
     for (const TransferPtr& handle : handles) {
