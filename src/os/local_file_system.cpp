@@ -64,7 +64,7 @@ Result<void> check_lockable(const std::string& path) {
     }
     const int number = S_ISLNK(status.st_mode) ? ELOOP : S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
     return fail(system_error(number, "lock", path, kNoOffset,
-                             "a lock is taken on a regular file, and this is none; find out who "
+                             "a lock is taken on a regular file, and this is not one; find out who "
                              "made it, and remove it"));
 }
 
