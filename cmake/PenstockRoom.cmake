@@ -3,18 +3,22 @@
 #
 #   penstock_room(engine/uring DEPENDS engine os LIBS penstock_liburing)
 #
-# makes the object library penstock_engine_uring of src/engine/uring/*.cpp (not of folders below it). A room whose
+# makes the object library penstock_engine_uring of src/engine/uring/*.cpp, and of the FOLDERS below it. A room whose
 # folder does not exist or holds no source is no target of its own: headers alone need none. Whoever links objects
 # asks penstock_rooms_closure() for a room and everything under it.
 set(PENSTOCK_ROOMS "" CACHE INTERNAL "")
 
 function(penstock_room name)
-    cmake_parse_arguments(arg "" "PCH" "DEPENDS;LIBS;EXCLUDE" ${ARGN})
+    cmake_parse_arguments(arg "" "PCH" "DEPENDS;LIBS;EXCLUDE;FOLDERS" ${ARGN})
     if(NOT arg_PCH)
         set(arg_PCH ROOMS)
     endif()
     string(REPLACE "/" "_" target "penstock_${name}")
     file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cpp")
+    foreach(folder ${arg_FOLDERS})
+        file(GLOB more CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/${folder}/*.cpp")
+        list(APPEND sources ${more})
+    endforeach()
     foreach(file ${arg_EXCLUDE})
         list(REMOVE_ITEM sources "${PROJECT_SOURCE_DIR}/src/${name}/${file}")
     endforeach()
@@ -78,7 +82,7 @@ function(penstock_program target)
     penstock_link_rooms(${target} ${arg_ROOMS})
 endfunction()
 
-# penstock_test(engine ROOMS engine/fake): tests/engine/*.cpp become engine_test, linked with the room, all below it and
+# penstock_test(engine ROOMS simulation): tests/engine/*.cpp become engine_test, linked with the room, all below it and
 # the rooms named. Nothing happens while the folder is absent.
 function(penstock_test name)
     cmake_parse_arguments(arg "" "" "ROOMS;LIBS" ${ARGN})

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as a manifest, as they are and with the checksum that they should have: an error, or
 // one that is written as it was read, whose slices lie where they can.
-#include "checkpoint/checksum.hpp"
-#include "checkpoint/hex.hpp"
-#include "checkpoint/manifest.hpp"
+#include "base/hex.hpp"
+#include "store/manifest.hpp"
+#include "stream/checksum.hpp"
 
 #include <penstock/error.hpp>
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-using namespace penstock::checkpoint;  // NOLINT(google-build-using-namespace)
+using namespace penstock::store;  // NOLINT(google-build-using-namespace)
 
 void check(const std::string& text) {
     Manifest manifest;

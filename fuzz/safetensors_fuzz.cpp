@@ -2,9 +2,9 @@
 // Any bytes as a safetensors file: an error, or tensors that tile the data; its table of checksums
 // an error, or one sum for each piece of them. As an index of shards: an error, or one that is read
 // again as it is written.
-#include "checkpoint/sum_table.hpp"
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
+#include "state/sum_table.hpp"
 
 #include <cstdlib>
 
@@ -12,7 +12,7 @@ namespace {
 
 void check_table(const penstock::format::safetensors::Header& header) {
     try {
-        const auto table = penstock::checkpoint::parse_sum_table(header, "file");
+        const auto table = penstock::state::parse_sum_table(header, "file");
         if (table && (table->first.size() != header.tensors.size() ||
                       table->sums.size() * table->piece_bytes < header.tensors.back().end)) {
             std::abort();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any text as the structure of a state with a few tensors: an error, or a tree that is written and
 // comes back the same.
-#include "checkpoint/structure.hpp"
+#include "state/structure.hpp"
 
 #include <penstock/error.hpp>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
-    using namespace penstock::checkpoint;  // NOLINT(google-build-using-namespace)
+    using namespace penstock::state;  // NOLINT(google-build-using-namespace)
     static const std::vector<penstock::CheckpointTensor> tensors{{"w", "F32", {4, 4}, 64, 1},
                                                                  {"b", "BF16", {3}, 6, 1},
                                                                  {"w.storage", "U8", {64}, 64, 1},

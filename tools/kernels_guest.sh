@@ -106,7 +106,9 @@ jobs_of_all() {
     tests suite_test suite_test '-*/fake*:*FaultPoints.*' # the simulated kernel
     tests format_test format_test
     # Crashes of a model of a file system, and bits flipped in files that were written once.
-    tests checkpoint_test checkpoint_test '-*CrashOf*:Corruption.*:*ACrashAt*:*ManyTensorsTakeNoTime'
+    tests stream_test stream_test
+    tests state_test state_test '-*CrashOf*:*ACrashAt*:*ManyTensorsTakeNoTime'
+    tests store_test store_test '-*CrashOf*:Corruption.*:*ACrashAt*:*ManyTensorsTakeNoTime'
     # fio is not here; and the search for the best options is a search in time, of which there is another kind here.
     tests cli_test cli_test '-*BesideFio*:Tune*:*/Tune*'
 }

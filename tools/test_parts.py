@@ -120,7 +120,7 @@ ENGINE_TESTS = [
     "engine_uring_test",
     "engine_aio_test",
     "engine_posix_test",
-    "engine_fake_test",
+    "simulation_test",
     "suite_test",
 ]
 
@@ -258,8 +258,8 @@ def all_parts():
             "tsan-checkpoint",
             900,
             [
-                build("tsan", "checkpoint_test"),
-                tests("tsan", "checkpoint_test", seeds=200, env={**TSAN, "GTEST_FILTER": TSAN_CHECKPOINT}),
+                build("tsan", "store_test"),
+                tests("tsan", "store_test", seeds=200, env={**TSAN, "GTEST_FILTER": TSAN_CHECKPOINT}),
             ],
             level="long",
         ),

@@ -2,9 +2,9 @@
 // A save as the model of a disk sees it: the requests of the file's own plan, in its own transfers
 // and with its own window, from tensors that lie as torch puts them (64 bytes past a page), so that
 // each passes through slots. Neither sync nor commit is in it: the bound has none either.
-#include "checkpoint/structure.hpp"
-#include "checkpoint/write_plan.hpp"
 #include "model.hpp"
+#include "state/structure.hpp"
+#include "state/write_plan.hpp"
 
 #include <penstock/checkpoint.hpp>
 
@@ -65,18 +65,18 @@ std::vector<Tensor> state_of(std::uint64_t bytes_wanted) {
 
 class Window {
 public:
-    Window(engine::Simulation& simulation, std::shared_ptr<os::File> file)
+    Window(simulation::Simulation& simulation, std::shared_ptr<os::File> file)
         : simulation_(simulation), file_(std::move(file)) {}
 
-    void send(const checkpoint::FileImage& image, FileRange range) {
+    void send(const state::FileImage& image, FileRange range) {
         const std::uint64_t bytes = range.end - range.begin;
-        while (bytes_ != 0 && bytes_ + bytes > checkpoint::kWriteWindowBytes) {
+        while (bytes_ != 0 && bytes_ + bytes > state::kWriteWindowBytes) {
             await_oldest();
         }
         engine::TransferSpec spec;
         spec.op = engine::Op::kWrite;
         spec.files = {file_};
-        spec.extents = engine::Extents(checkpoint::extents_of(image, range));
+        spec.extents = engine::Extents(state::extents_of(image, range));
         sent_.push_back({value_of(simulation_.core().start(std::move(spec))), bytes});
         bytes_ += bytes;
     }
@@ -110,7 +110,7 @@ private:
         }
     }
 
-    engine::Simulation& simulation_;
+    simulation::Simulation& simulation_;
     std::shared_ptr<os::File> file_;
     std::deque<Sent> sent_;
     std::uint64_t bytes_ = 0;
@@ -129,22 +129,22 @@ void checkpoint_save(const Arguments& arguments, Figures& figures) {
         memory_bytes += (kTorchShift + bytes + kPage - 1) / kPage * kPage;
     }
     const Addresses memory(memory_bytes);
-    std::vector<checkpoint::FileImage::Payload> payloads;
+    std::vector<state::FileImage::Payload> payloads;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         payloads.emplace_back(
             memory.at(places[i]),
             format::safetensors::bytes_of(tensors[i].type, tensors[i].shape).value());
     }
-    const auto image = checkpoint::FileImage::safetensors(std::move(tensors), {}, payloads);
+    const auto image = state::FileImage::safetensors(std::move(tensors), {}, payloads);
     const std::uint64_t bytes = image.file().total_bytes();
 
-    engine::Simulation simulation(simulation_options(arguments));
+    simulation::Simulation simulation(simulation_options(arguments));
     const auto file = value_of(simulation.file_system().open(
         "/state.safetensors", {.access = Access::kReadWrite, .create = true}));
     if (const auto result = file->truncate(bytes); !result) {
         throw std::runtime_error(result.error().message);
     }
-    const checkpoint::WritePlan plan = checkpoint::write_plan(image, kPage);
+    const state::WritePlan plan = state::write_plan(image, kPage);
     const auto start = simulation.now();
     Window window(simulation, file);
     for (const auto* ranges : {&plan.free, &plan.waiting}) {
@@ -196,7 +196,7 @@ void checkpoint_readback(const Arguments& arguments, Figures& figures) {
     options.backend = BackendKind::kPosix;
     CheckpointStore store(std::make_shared<Engine>(options), FileSystem::local(),
                           {arguments.text("dir") + "/readback"}, {.keep = 1});
-    const State state = checkpoint::state_of(tree, storages, readbacks);
+    const State state = state::state_of(tree, storages, readbacks);
     const CheckpointInfo info = store.save(state);
     figures.set("value", static_cast<double>(info.tensors));
     figures.set("bytes", info.tensor_bytes);

@@ -29,12 +29,12 @@ Addresses::~Addresses() {
     munmap(start_, bytes_);
 }
 
-engine::SimulationOptions simulation_options(const Arguments& arguments) {
+simulation::SimulationOptions simulation_options(const Arguments& arguments) {
     EngineOptions options;  // not of the environment: the figure is the same everywhere
     if (arguments.handicap("depth1")) {
         options.queue_depth = 1;
     }
-    engine::SimulationOptions simulation;
+    simulation::SimulationOptions simulation;
     simulation.core = value_of(api::core_options(options));
     simulation.shape.hollow = true;
     simulation.model = {
@@ -60,10 +60,10 @@ using penstock::benchmarks::Figures;
 using penstock::benchmarks::simulation_options;
 using penstock::benchmarks::value_of;
 using penstock::engine::Op;
-using penstock::engine::Simulation;
-using penstock::engine::SimulationOptions;
 using penstock::engine::Transfer;
 using penstock::engine::TransferSpec;
+using penstock::simulation::Simulation;
+using penstock::simulation::SimulationOptions;
 using Files = std::vector<std::shared_ptr<penstock::os::File>>;
 
 constexpr std::uint64_t kMiB = 1 << 20;
@@ -277,9 +277,9 @@ void share(const Arguments& arguments, Figures& figures) {
         value_of(simulation.file_system().open("/data", {.access = penstock::Access::kRead}))};
     const Addresses memory(2 * kBytes);
     std::array<std::uint64_t, 2> moved{};
-    simulation.disk().set_faults([&moved](const penstock::engine::DiskAccess& access) {
+    simulation.disk().set_faults([&moved](const penstock::simulation::DiskAccess& access) {
         moved.at(access.offset / kBytes) += access.bytes;
-        return penstock::engine::Fault{};
+        return penstock::simulation::Fault{};
     });
     Transfer* first = start_in_flow(simulation, arguments, first_file, {0, kBytes, memory.at(), 0});
     Transfer* second =

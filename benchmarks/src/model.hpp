@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common.hpp"
-#include "engine/fake/simulation.hpp"
+#include "simulation/simulation.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -42,7 +42,7 @@ T value_of(base::Result<T> result) {
 
 /// A hollow disk (100 us a request, 32 at once, 7 GB/s) under an engine with its defaults; knows
 /// the handicap `depth1`.
-[[nodiscard]] engine::SimulationOptions simulation_options(const Arguments& arguments);
+[[nodiscard]] simulation::SimulationOptions simulation_options(const Arguments& arguments);
 /// What one disk needs for so much: its pipe, or its lanes.
 [[nodiscard]] double bound_ns(std::uint64_t bytes, std::uint64_t requests);
 

@@ -106,7 +106,7 @@ def opened(f: Any, verb: str) -> Iterator[Source]:
 
 class Fresh:
     """Memory for stretches of a file, each with a storage of its own that covers a part of it. What no tensor uses any
-    more is the system's again, in parts of a MiB or more (src/checkpoint/fresh_memory.hpp)."""
+    more is the system's again, in parts of a MiB or more (src/memory/fresh_memory.hpp)."""
 
     def __init__(self, stretches: list[tuple[int, int]]) -> None:
         """stretches: (offset in the file, bytes) each."""

@@ -35,7 +35,7 @@ from penstock._errors import Damaged, from_core
 _format = _core._format
 
 INDEX = ".safetensors.index.json"
-_RECORD_NAME_BYTES = 200  # of the name of the index in that of a record, as in src/checkpoint/replace.cpp
+_RECORD_NAME_BYTES = 200  # of the name of the index in that of a record, as in src/state/replace.cpp
 _HALF_WRITTEN = re.compile(r"\.(.*)\.[0-9a-f]{16}\.tmp", re.DOTALL)  # a file before it has its name
 _ALONE_WAIT_S = 5.0
 _TRIES = 20  # to open all shards between two saves: moments

@@ -2,12 +2,12 @@
 // Saves behind the caller's back: PendingSave, and the one Saver that writes single files.
 #include "base/units.hpp"
 #include "bind.hpp"
-#include "checkpoint/file_writer.hpp"
 #include "errors.hpp"
 #include "file_image_object.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
 #include "saver.hpp"
+#include "state/file_writer.hpp"
 #include "transfer_object.hpp"
 
 #include <fmt/format.h>
@@ -51,9 +51,9 @@ constexpr double kWaitToldS = 1;
 }  // namespace
 
 Saver::Saver(std::uint64_t budget_bytes)
-    : staging_(std::make_unique<checkpoint::Staging>(
-          checkpoint::StagingOptions{.budget_bytes = budget_bytes})),
-      queue_(std::make_shared<checkpoint::SaveQueue>()) {
+    : staging_(
+          std::make_unique<store::Staging>(store::StagingOptions{.budget_bytes = budget_bytes})),
+      queue_(std::make_shared<store::SaveQueue>()) {
     live_savers().insert(this);
 }
 
@@ -72,7 +72,7 @@ Saver::~Saver() {
 
 void Saver::finish() {
     std::optional<nb::python_error> interrupted;
-    const std::shared_ptr<checkpoint::SaveQueue> queue = queue_;
+    const std::shared_ptr<store::SaveQueue> queue = queue_;
     while (true) {
         try {
             wait_idle(-1);
@@ -150,12 +150,12 @@ Saver::Staged Saver::stage(std::vector<std::span<const std::byte>>& spans, const
     if (pieces.empty()) {
         return out;
     }
-    if (checkpoint::Staging::area_bytes(pieces) > staging_->budget_bytes()) {
+    if (store::Staging::area_bytes(pieces) > staging_->budget_bytes()) {
         out.all = false;
         out.tight = true;
         return out;
     }
-    std::optional<checkpoint::StagedCopy> copy;
+    std::optional<store::StagedCopy> copy;
     using Clock = std::chrono::steady_clock;
     const auto began = Clock::now();
     bool waited = false;
@@ -213,9 +213,8 @@ void Saver::warn_tight() {
         "), so save_async waits until the save is done; raise host_memory, or use copy=False");
 }
 
-std::shared_ptr<checkpoint::PendingSave> Saver::add(checkpoint::SaveQueue::Work work,
-                                                    const std::string& name, bool staged,
-                                                    nb::object keeps) {
+std::shared_ptr<store::PendingSave> Saver::add(store::SaveQueue::Work work, const std::string& name,
+                                               bool staged, nb::object keeps) {
     check_interpreter_goes_on();
     keeps_.reserve(keeps_.size() + 1);  // what has begun keeps its memory
     auto save = queue_->add(std::move(work), name, staged);
@@ -293,8 +292,8 @@ nb::object save_file_async(FileSaver& self, FileImageObject& made, nb::handle to
     std::vector<std::span<const std::byte>> payloads(given.begin(), given.end());
     Saver::Staged staged = saver.stage(payloads, choice, made.payloads);
     struct Job {
-        checkpoint::FileImage image;
-        checkpoint::StagedCopy copy;
+        state::FileImage image;
+        store::StagedCopy copy;
     };
     made.image.replace_payloads(std::move(payloads));
     auto job = std::make_shared<Job>(Job{std::move(made.image), std::move(staged.copy)});
@@ -302,8 +301,8 @@ nb::object save_file_async(FileSaver& self, FileImageObject& made, nb::handle to
     out.progress = std::move(progress);
     out.waited_s = staged.waited_s;
     out.save = saver.add(
-        [job, engine, path](checkpoint::PendingSave& save) {
-            checkpoint::save_file(*engine, FileSystem::local(), path, job->image, save.progress());
+        [job, engine, path](store::PendingSave& save) {
+            state::save_file(*engine, FileSystem::local(), path, job->image, save.progress());
         },
         "'" + path + "'", staged.all, std::move(staged.keeps));
     job.reset();
@@ -316,13 +315,13 @@ nb::object save_file_async(FileSaver& self, FileImageObject& made, nb::handle to
 
 const char* save_state_text(const PendingSaveObject& self) {
     switch (self.save->state()) {
-        case checkpoint::PendingSave::State::kQueued:
+        case store::PendingSave::State::kQueued:
             return "queued";
-        case checkpoint::PendingSave::State::kStaged:
+        case store::PendingSave::State::kStaged:
             return "staged";
-        case checkpoint::PendingSave::State::kDurable:
+        case store::PendingSave::State::kDurable:
             return "durable";
-        case checkpoint::PendingSave::State::kFailed:
+        case store::PendingSave::State::kFailed:
             return "failed";
     }
     return "";
@@ -389,7 +388,7 @@ void bind_pending_save(nb::module_& parent) {
         .def(
             "durable",
             [](const PendingSaveObject& p) {
-                return p.save->state() == checkpoint::PendingSave::State::kDurable;
+                return p.save->state() == store::PendingSave::State::kDurable;
             },
             "Whether it survives a power failure. Never blocks, and stays False for one that "
             "failed.")
@@ -444,7 +443,7 @@ void bind_async(nb::module_& parent) {
             "finish", [](FileSaver& self) { self.saver.finish(); },
             "Until everything is durable or has failed; warns of what nobody was told of.");
     m.def(
-        "default_host_memory", [] { return checkpoint::Staging::default_budget_bytes(); }, "Bytes");
+        "default_host_memory", [] { return store::Staging::default_budget_bytes(); }, "Bytes");
     m.def(
         "at_exit",
         [] {

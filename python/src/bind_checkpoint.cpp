@@ -3,7 +3,6 @@
 // Checkpoint of the package.
 #include "base/units.hpp"
 #include "bind.hpp"
-#include "checkpoint/structure.hpp"
 #include "engine_object.hpp"
 #include "file_object.hpp"
 #include "host_memory.hpp"
@@ -11,6 +10,7 @@
 #include "progress.hpp"
 #include "saver.hpp"
 #include "state.hpp"
+#include "state/structure.hpp"
 #include "without_gil.hpp"
 
 #include <penstock/checkpoint.hpp>
@@ -34,7 +34,7 @@ using StringPairs = std::vector<std::pair<std::string, std::string>>;
 // A state to be saved: what its tensors look into lives in `tree`, in `copy`, or in `keeps`.
 struct Job {
     format::ValueTree tree;
-    checkpoint::StagedCopy copy;
+    store::StagedCopy copy;
     penstock::State state;
 };
 
@@ -54,7 +54,7 @@ MadeJob job_of(nb::handle object, StringPairs metadata, bool together) {
         spans.emplace_back(storage.data, storage.bytes);
     }
     const WithoutGil nogil;
-    made.job->state = checkpoint::state_of(made.job->tree, spans);
+    made.job->state = state::state_of(made.job->tree, spans);
     made.job->state.metadata = std::move(metadata);
     return made;
 }
@@ -158,7 +158,7 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
     out.waited_s = staged.waited_s;
     out.save = saver.add(
         [job = std::move(made.job), store = std::move(store), info = out.info, step,
-         pinned](checkpoint::PendingSave& pending) {
+         pinned](store::PendingSave& pending) {
             *info = store->save(job->state,
                                 {.step = step, .pinned = pinned, .progress = pending.progress()});
         },
@@ -173,7 +173,7 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
 // ---- reading
 
 struct SkeletonObject {
-    checkpoint::Skeleton skeleton;
+    state::Skeleton skeleton;
 };
 
 struct CheckpointObject {
@@ -356,7 +356,7 @@ void bind_store(nb::module_& m) {
         .def("raise_failure", [](StoreObject& self) { self.saver.raise_failure("the next save"); })
         .def("host_memory",
              [](StoreObject& self) {
-                 checkpoint::Staging& staging = self.saver.staging();
+                 store::Staging& staging = self.saver.staging();
                  return nb::make_tuple(staging.budget_bytes(), staging.used_bytes(),
                                        staging.kept_bytes());
              })
@@ -415,7 +415,7 @@ void bind_checkpoint(nb::module_& parent) {
              [](const CheckpointObject& c) {
                  const WithoutGil nogil;
                  return SkeletonObject{
-                     checkpoint::skeleton_of(c.checkpoint->structure(), c.checkpoint->tensors())};
+                     state::skeleton_of(c.checkpoint->structure(), c.checkpoint->tensors())};
              })
         .def("read", read_tensors, nb::arg("rows"), nb::arg("verify"), nb::arg("progress").none())
         .def("verify", checkpoint_problems, nb::arg("progress").none())

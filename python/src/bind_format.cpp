@@ -6,11 +6,6 @@
 #include "base/raise.hpp"
 #include "bind.hpp"
 #include "buffer_object.hpp"
-#include "checkpoint/file_reader.hpp"
-#include "checkpoint/file_writer.hpp"
-#include "checkpoint/piece_sums.hpp"
-#include "checkpoint/replace.hpp"
-#include "checkpoint/sum_table.hpp"
 #include "engine_object.hpp"
 #include "file_image_object.hpp"
 #include "file_object.hpp"
@@ -21,6 +16,11 @@
 #include "memory/fresh_memory.hpp"
 #include "names.hpp"
 #include "progress.hpp"
+#include "state/file_writer.hpp"
+#include "state/piece_sums.hpp"
+#include "state/replace.hpp"
+#include "state/sum_table.hpp"
+#include "stream/file_reader.hpp"
 #include "without_gil.hpp"
 
 #include <fcntl.h>
@@ -138,7 +138,7 @@ void save(FileImageObject& self, nb::handle to, nb::handle progress) {
     const std::string path = path_bytes(to, "path", "");
     const std::shared_ptr<Engine> engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& told) {
-        checkpoint::save_file(*engine, FileSystem::local(), path, self.image, told);
+        state::save_file(*engine, FileSystem::local(), path, self.image, told);
     });
 }
 
@@ -147,7 +147,7 @@ void write_to(FileImageObject& self, nb::handle write, nb::handle progress) {
     const std::uint64_t total = self.image.file().total_bytes();
     {
         const WithoutGil nogil;
-        checkpoint::PieceSums sums(self.image);
+        state::PieceSums sums(self.image);
         for (const std::size_t payload : self.image.sums_in({0, total})) {
             while (!sums.await(payload, kSignalSlice)) {
             }
@@ -180,7 +180,7 @@ class ReplacementObject {
 public:
     explicit ReplacementObject(nb::handle path)
         : replacement_(std::in_place, FileSystem::local(), path_bytes(path, "path", "")) {}
-    [[nodiscard]] const checkpoint::Replacement& get() const {
+    [[nodiscard]] const state::Replacement& get() const {
         if (!replacement_) {
             raise_value("the file is closed");
         }
@@ -198,7 +198,7 @@ public:
     }
 
 private:
-    std::optional<checkpoint::Replacement> replacement_;
+    std::optional<state::Replacement> replacement_;
 };
 
 struct PtFile {
@@ -214,7 +214,7 @@ PtFile read_pt(nb::handle file, nb::handle name, std::uint64_t base) {
 
 struct SafetensorsFile {
     format::safetensors::Header header;
-    std::optional<checkpoint::SumTable> table;
+    std::optional<state::SumTable> table;
 };
 
 SafetensorsFile read_safetensors(nb::handle file, nb::handle name, std::uint64_t base) {
@@ -228,7 +228,7 @@ SafetensorsFile read_safetensors(nb::handle file, nb::handle name, std::uint64_t
         base::unwrap(source.read(0, head));
         SafetensorsFile out;
         out.header = unwrap_of_file(format::safetensors::read_header(head, source.size()), path);
-        out.table = checkpoint::parse_sum_table(out.header, path);
+        out.table = state::parse_sum_table(out.header, path);
         return out;
     });
 }
@@ -253,7 +253,7 @@ nb::dict metadata_of(const SafetensorsFile& self) {
 }
 
 // Whole pieces of a tensor and their sums; those of an end that lies inside a piece stay unchecked.
-void find_sums(checkpoint::Wanted& wanted, std::size_t tensor, const SafetensorsFile& file) {
+void find_sums(stream::Wanted& wanted, std::size_t tensor, const SafetensorsFile& file) {
     const auto& t = file.header.tensors.at(tensor);
     const std::uint64_t piece_bytes = file.table->piece_bytes;
     const std::uint64_t at = wanted.offset - file.header.data_begin - t.begin;
@@ -271,10 +271,10 @@ void find_sums(checkpoint::Wanted& wanted, std::size_t tensor, const Safetensors
 // (its number, offset, bytes, expected, found), or None.
 nb::object read_rows(nb::handle file, nb::list rows, const SafetensorsFile* sums, bool fresh,
                      nb::handle progress) {
-    std::vector<checkpoint::Wanted> wanted;
+    std::vector<stream::Wanted> wanted;
     wanted.reserve(nb::len(rows));
     for (const nb::handle row : rows) {
-        checkpoint::Wanted w;
+        stream::Wanted w;
         w.offset = nb::cast<std::uint64_t>(row[0]);
         w.into = {reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(row[1])),
                   nb::cast<std::size_t>(row[2])};
@@ -285,20 +285,20 @@ nb::object read_rows(nb::handle file, nb::list rows, const SafetensorsFile* sums
         }
         wanted.push_back(w);
     }
-    std::optional<checkpoint::WrongSum> wrong;
+    std::optional<stream::WrongSum> wrong;
     if (PyBytes_Check(file.ptr())) {
         const auto bytes = span_of(nb::cast<nb::bytes>(file));
         const WithoutGil nogil;
-        for (const checkpoint::Wanted& w : wanted) {
+        for (const stream::Wanted& w : wanted) {
             PENSTOCK_ASSERT(w.offset <= bytes.size() && w.into.size() <= bytes.size() - w.offset);
             std::copy_n(bytes.data() + w.offset, w.into.size(), w.into.data());
         }
-        wrong = checkpoint::check_sums(wanted);
+        wrong = stream::check_sums(wanted);
     } else {
         const File open = nb::cast<const FileObject&>(file).file;
         const std::shared_ptr<Engine> engine = opened(default_engine());
         run_with_progress(progress, [&](const Progress& told) {
-            wrong = checkpoint::read_file(*engine, open, wanted, {.fresh = fresh}, told);
+            wrong = stream::read_file(*engine, open, wanted, {.fresh = fresh}, told);
         });
     }
     if (!wrong) {

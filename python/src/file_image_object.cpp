@@ -17,8 +17,8 @@ namespace penstock::python {
 
 namespace {
 
-std::vector<checkpoint::FileImage::Payload> spans_of(const std::vector<StorageMemory>& memory) {
-    std::vector<checkpoint::FileImage::Payload> out;
+std::vector<state::FileImage::Payload> spans_of(const std::vector<StorageMemory>& memory) {
+    std::vector<state::FileImage::Payload> out;
     out.reserve(memory.size());
     for (const StorageMemory& m : memory) {
         out.emplace_back(m.data, m.bytes);
@@ -61,7 +61,7 @@ FileImageObject image_of_state(nb::handle object, const std::string& folder) {
     auto spans = spans_of(state.storages);
     const format::PickleOptions options = pickle_options(state.tree);
     const WithoutGil nogil;
-    return {checkpoint::FileImage::torch_zip(state.tree, folder, std::move(spans), options),
+    return {state::FileImage::torch_zip(state.tree, folder, std::move(spans), options),
             std::move(state.storages)};
 }
 
@@ -89,8 +89,8 @@ FileImageObject image_of_tensors(nb::handle tensors,
     }
     auto spans = spans_of(payloads);
     const WithoutGil nogil;
-    return {checkpoint::FileImage::safetensors(std::move(list), std::move(metadata),
-                                               std::move(spans), checksums),
+    return {state::FileImage::safetensors(std::move(list), std::move(metadata), std::move(spans),
+                                          checksums),
             std::move(payloads)};
 }
 

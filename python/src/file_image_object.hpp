@@ -3,9 +3,9 @@
 // they are. Made and destroyed with the GIL; written without it.
 #pragma once
 
-#include "checkpoint/file_image.hpp"
 #include "nanobind.hpp"
 #include "state.hpp"
+#include "state/file_image.hpp"
 
 #include <string>
 #include <utility>
@@ -14,7 +14,7 @@
 namespace penstock::python {
 
 struct FileImageObject {
-    checkpoint::FileImage image;
+    state::FileImage image;
     std::vector<StorageMemory> payloads;  ///< as many as the image's; drop them once it has copies
 };
 

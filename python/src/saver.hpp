@@ -6,11 +6,11 @@
 // here and let go by the next call that finds it done, on a thread of Python's.
 #pragma once
 
-#include "checkpoint/save_queue.hpp"
-#include "checkpoint/staging.hpp"
 #include "engine_object.hpp"
 #include "nanobind.hpp"
 #include "state.hpp"
+#include "store/save_queue.hpp"
+#include "store/staging.hpp"
 #include "without_gil.hpp"
 
 #include <penstock/checkpoint.hpp>
@@ -38,7 +38,7 @@ struct CopyChoice {
 
 /// penstock.PendingSave.
 struct PendingSaveObject {
-    std::shared_ptr<checkpoint::PendingSave> save;
+    std::shared_ptr<store::PendingSave> save;
     std::shared_ptr<std::optional<CheckpointInfo>> info;  ///< of a store: what result() gives
     nb::object progress;                                  ///< called while somebody waits, or None
     double waited_s = 0;  ///< for room in the budget, before the copy
@@ -68,7 +68,7 @@ public:
     void finish();
 
     struct Staged {
-        checkpoint::StagedCopy copy;
+        store::StagedCopy copy;
         bool all = true;     ///< nothing is left that the caller might change
         bool tight = false;  ///< nothing was copied: more than the whole budget
         double waited_s = 0;
@@ -85,17 +85,16 @@ public:
 
     /// `keeps`: what the save needs of Python's until it is done. `staged`: its memory will not
     /// change.
-    std::shared_ptr<checkpoint::PendingSave> add(checkpoint::SaveQueue::Work work,
-                                                 const std::string& name, bool staged,
-                                                 nb::object keeps);
+    std::shared_ptr<store::PendingSave> add(store::SaveQueue::Work work, const std::string& name,
+                                            bool staged, nb::object keeps);
 
-    checkpoint::Staging& staging() { return *staging_; }
-    checkpoint::SaveQueue& queue() { return *queue_; }
+    store::Staging& staging() { return *staging_; }
+    store::SaveQueue& queue() { return *queue_; }
 
 private:
-    std::unique_ptr<checkpoint::Staging> staging_;
-    std::shared_ptr<checkpoint::SaveQueue> queue_;  ///< shared by who waits without the GIL
-    std::vector<std::pair<std::shared_ptr<checkpoint::PendingSave>, nb::object>> keeps_;
+    std::unique_ptr<store::Staging> staging_;
+    std::shared_ptr<store::SaveQueue> queue_;  ///< shared by who waits without the GIL
+    std::vector<std::pair<std::shared_ptr<store::PendingSave>, nb::object>> keeps_;
 };
 
 }  // namespace penstock::python

@@ -2,7 +2,7 @@
 // Where figures were measured: no figure without it.
 #pragma once
 
-#include "cli/bench_scratch.hpp"
+#include "cli/scratch.hpp"
 
 #include <penstock/penstock.hpp>
 

@@ -2,14 +2,14 @@
 #include "cli/run.hpp"
 
 #include "base/near.hpp"
-#include "cli/bench.hpp"
-#include "cli/bench_options.hpp"
-#include "cli/checkpoint.hpp"
-#include "cli/doctor.hpp"
+#include "cli/bench/command.hpp"
+#include "cli/bench/options.hpp"
+#include "cli/checkpoint/command.hpp"
+#include "cli/doctor/command.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/message.hpp"
-#include "cli/tune.hpp"
-#include "cli/tune_options.hpp"
+#include "cli/tune/command.hpp"
+#include "cli/tune/options.hpp"
 #include "format/fault.hpp"
 
 #include <penstock/error.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An open file as everything above sees it: what can be done with it (its geometry) and the
-// blocking calls on it. `local_file_system` has the kernel's files, `engine/fake` the simulated
+// blocking calls on it. `local_file_system` has the kernel's files, `simulation/` the simulated
 // ones; asynchronous backends of the kernel take the descriptors.
 #pragma once
 

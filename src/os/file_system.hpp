@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Everything that is done with storage and is not a transfer: names, folders, room, locks. The
-// local one is in local_file_system.hpp, the simulated one in engine/fake; a remote one would fit
+// local one is in local_file_system.hpp, the simulated one in simulation/; a remote one would fit
 // here too.
 #pragma once
 

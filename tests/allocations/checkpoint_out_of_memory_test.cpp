@@ -3,11 +3,11 @@
 // asked; what was saved before is there; nobody touches the memory of a load that failed; nothing
 // stays open, locked or in flight; and the same call works afterwards.
 #include "allocations/failing.hpp"
-#include "checkpoint/file_image.hpp"
-#include "checkpoint/file_reader.hpp"
-#include "checkpoint/file_writer.hpp"
-#include "checkpoint/save_queue.hpp"
-#include "checkpoint/staging.hpp"
+#include "state/file_image.hpp"
+#include "state/file_writer.hpp"
+#include "store/save_queue.hpp"
+#include "store/staging.hpp"
+#include "stream/file_reader.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 
@@ -30,7 +30,7 @@
 #include <string>
 #include <vector>
 
-namespace penstock::checkpoint {
+namespace penstock {
 namespace {
 
 using namespace std::chrono_literals;
@@ -125,15 +125,15 @@ private:
     support::TempFolder folder_{"/dev/shm"};
 };
 
-FileImage image_of(const Saved& saved) {
+state::FileImage image_of(const Saved& saved) {
     std::vector<format::safetensors::Tensor> tensors;
-    std::vector<FileImage::Payload> payloads;
+    std::vector<state::FileImage::Payload> payloads;
     for (std::size_t i = 0; i < saved.data.size(); ++i) {
         tensors.push_back(
             {fmt::format("t{}", i), tensor::ElementType::kU8, {saved.data[i].size()}, 0, 0});
         payloads.emplace_back(saved.data[i]);
     }
-    return FileImage::safetensors(tensors, {}, payloads);
+    return state::FileImage::safetensors(tensors, {}, payloads);
 }
 
 TEST_F(CheckpointOutOfMemory, AFileIsSaved) {
@@ -143,13 +143,13 @@ TEST_F(CheckpointOutOfMemory, AFileIsSaved) {
         const std::string path = scene.folder + "/file";
         return each(scene, [&](Attempt& attempt) -> std::string {
             {
-                FileImage image = image_of(before);
-                save_file(*scene.engine, scene.files, path, image, {});
+                state::FileImage image = image_of(before);
+                state::save_file(*scene.engine, scene.files, path, image, {});
             }
             const std::uint64_t size = File(path).size();
             const bool through = attempt([&] {
-                FileImage image = image_of(saved);
-                save_file(*scene.engine, scene.files, path, image, {});
+                state::FileImage image = image_of(saved);
+                state::save_file(*scene.engine, scene.files, path, image, {});
             });
             const bool is_new = File(path).size() != size;
             for (const std::string& name : scene.files.list(scene.folder)) {
@@ -174,9 +174,9 @@ TEST_F(CheckpointOutOfMemory, AFileIsRead) {
         return each(scene, [&](Attempt& attempt) -> std::string {
             const File file(path);
             const bool through = attempt([&] {
-                const Wanted wanted{.into = into, .sums = {}, .piece_bytes = 0};
+                const stream::Wanted wanted{.into = into, .sums = {}, .piece_bytes = 0};
                 static_cast<void>(
-                    read_file(*scene.engine, file, {&wanted, 1}, {.fresh = true}, {}));
+                    stream::read_file(*scene.engine, file, {&wanted, 1}, {.fresh = true}, {}));
             });
             std::string said = through && into != data ? "wrong bytes" : "";
             std::fill(into.begin(), into.end(), kUntouched);
@@ -303,13 +303,14 @@ TEST_F(CheckpointOutOfMemory, ASaveBehindTheCallersBack) {
         const Saved saved(3, 2 << 20, 2);
         const std::vector<std::span<const std::byte>> pieces(saved.data.begin(), saved.data.end());
         const std::string path = scene.folder + "/file";
-        Staging staging({.budget_bytes = std::uint64_t{64} << 20, .threads = 3});
-        SaveQueue queue;
+        store::Staging staging({.budget_bytes = std::uint64_t{64} << 20, .threads = 3});
+        store::SaveQueue queue;
         return each(scene, [&](Attempt& attempt) -> std::string {
             attempt([&] {
-                auto copy = std::make_shared<std::optional<StagedCopy>>(staging.copy(pieces, 0ns));
+                auto copy =
+                    std::make_shared<std::optional<store::StagedCopy>>(staging.copy(pieces, 0ns));
                 const auto save = queue.add(
-                    [&scene, &path, copy](PendingSave&) {
+                    [&scene, &path, copy](store::PendingSave&) {
                         const std::vector<std::byte> first((*copy)->pieces()[0].begin(),
                                                            (*copy)->pieces()[0].end());
                         scene.engine->write(path, first);
@@ -334,4 +335,4 @@ TEST_F(CheckpointOutOfMemory, ASaveBehindTheCallersBack) {
 }
 
 }  // namespace
-}  // namespace penstock::checkpoint
+}  // namespace penstock

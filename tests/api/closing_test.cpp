@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // drain() and close() while other threads go on asking: what was asked for before is waited for,
 // and nothing else. The disk takes 1 ms a request, one after the other.
-#include "engine/fake/fake_file_system.hpp"
+#include "simulation/fake_file_system.hpp"
 
 #include <penstock/penstock.hpp>
 
@@ -25,7 +25,7 @@ constexpr std::size_t kInFlight = 64;
 class Closing : public ::testing::Test {
 protected:
     void SetUp() override {
-        disk_->set_faults([this](const engine::DiskAccess&) -> engine::Fault {
+        disk_->set_faults([this](const simulation::DiskAccess&) -> simulation::Fault {
             do {
                 std::this_thread::sleep_for(1ms);
             } while (held_);
@@ -68,9 +68,9 @@ protected:
         prefetcher_.join();
     }
 
-    std::shared_ptr<engine::FakeDisk> disk_ = std::make_shared<engine::FakeDisk>(
-        os::DeviceId{240, 0}, engine::DiskShape{}, engine::DiskModel{}, 1);
-    FileSystem files_{std::make_shared<engine::FakeFileSystem>(
+    std::shared_ptr<simulation::FakeDisk> disk_ = std::make_shared<simulation::FakeDisk>(
+        os::DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1);
+    FileSystem files_{std::make_shared<simulation::FakeFileSystem>(
         std::vector{disk_}, std::make_shared<base::SteadyClock>())};
     File file_;
     std::unique_ptr<Engine> engine_;

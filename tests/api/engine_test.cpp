@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine at the public border: options, the environment, verbs, the handle of a transfer. How
 // transfers behave on each backend is tests/suite.
-#include "engine/fake/fake_file_system.hpp"
+#include "simulation/fake_file_system.hpp"
 #include "support/temp_folder.hpp"
 
 #include <penstock/penstock.hpp>
@@ -346,9 +346,9 @@ TEST_F(PublicEngine, SmallBlockingOnesAreInlineUnlessABackendIsForced) {
 // Another file system than the machine's: the engine's posix backend asks the files themselves.
 TEST(OtherFileSystem, IsUsedForPaths) {
     const auto clock = std::make_shared<base::SteadyClock>();
-    const auto disk = std::make_shared<engine::FakeDisk>(os::DeviceId{240, 0}, engine::DiskShape{},
-                                                         engine::DiskModel{}, 1);
-    const FileSystem files(std::make_shared<engine::FakeFileSystem>(std::vector{disk}, clock));
+    const auto disk = std::make_shared<simulation::FakeDisk>(
+        os::DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1);
+    const FileSystem files(std::make_shared<simulation::FakeFileSystem>(std::vector{disk}, clock));
     EngineOptions options;
     options.backend = BackendKind::kPosix;
     Engine engine(options, files);
@@ -362,9 +362,9 @@ TEST(OtherFileSystem, IsUsedForPaths) {
 
 // Nobody has to force that backend: such files have no descriptors for the others.
 TEST(OtherFileSystem, GetsABackendThatCallsItsFiles) {
-    const auto disk = std::make_shared<engine::FakeDisk>(os::DeviceId{240, 0}, engine::DiskShape{},
-                                                         engine::DiskModel{}, 1);
-    const FileSystem files(std::make_shared<engine::FakeFileSystem>(
+    const auto disk = std::make_shared<simulation::FakeDisk>(
+        os::DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1);
+    const FileSystem files(std::make_shared<simulation::FakeFileSystem>(
         std::vector{disk}, std::make_shared<base::SteadyClock>()));
     Engine engine({}, files);
     const auto data = numbers(300'001);

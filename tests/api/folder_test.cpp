@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Open folders, on this machine's file system and on the fake disk, which have to be alike: the
 // crash tests of what removes run on the second, users on the first.
-#include "engine/fake/fake_file_system.hpp"
+#include "simulation/fake_file_system.hpp"
 #include "support/temp_folder.hpp"
 
 #include <penstock/file.hpp>
@@ -29,9 +29,9 @@ class FolderTest : public ::testing::TestWithParam<bool> {
 protected:
     FolderTest() {
         if (GetParam()) {
-            disk_ = std::make_shared<engine::FakeDisk>(os::DeviceId{}, engine::DiskShape{},
-                                                       engine::DiskModel{}, 1);
-            files_ = FileSystem(std::make_shared<engine::FakeFileSystem>(
+            disk_ = std::make_shared<simulation::FakeDisk>(os::DeviceId{}, simulation::DiskShape{},
+                                                           simulation::DiskModel{}, 1);
+            files_ = FileSystem(std::make_shared<simulation::FakeFileSystem>(
                 std::vector{disk_}, std::make_shared<base::SteadyClock>()));
         } else {
             temporary_.emplace();
@@ -62,7 +62,7 @@ protected:
 
     std::optional<support::TempFolder> temporary_;
     std::string root_;
-    std::shared_ptr<engine::FakeDisk> disk_;
+    std::shared_ptr<simulation::FakeDisk> disk_;
     FileSystem files_ = FileSystem::local();
     Folder folder_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // fork() waits for what is at the device, and for nothing else: not for opens, not for syncs. After
 // prepare_fork() it waits for nothing at all, and nothing is drawn in between.
-#include "engine/fake/fake_file_system.hpp"
+#include "simulation/fake_file_system.hpp"
 
 #include <penstock/penstock.hpp>
 
@@ -33,7 +33,7 @@ protected:
         file_ = files_.open("/file", {.access = Access::kReadWrite, .create = true});
         file_.truncate(1 << 20);
         // Without the disk's lock, so that the child can use the disk.
-        disk_->set_watch([this](const engine::DiskOperation& operation) {
+        disk_->set_watch([this](const simulation::DiskOperation& operation) {
             if (operation.call == slow_call_ && operation.path != "/file") {
                 entered_ = true;
                 while (!let_go_) {
@@ -75,12 +75,12 @@ protected:
         }
     }
 
-    std::atomic<engine::DiskCall> slow_call_{engine::DiskCall::kLock};
+    std::atomic<simulation::DiskCall> slow_call_{simulation::DiskCall::kLock};
     std::atomic<bool> entered_{false};
     std::atomic<bool> let_go_{false};
-    std::shared_ptr<engine::FakeDisk> disk_ = std::make_shared<engine::FakeDisk>(
-        os::DeviceId{240, 0}, engine::DiskShape{}, engine::DiskModel{}, 1);
-    FileSystem files_{std::make_shared<engine::FakeFileSystem>(
+    std::shared_ptr<simulation::FakeDisk> disk_ = std::make_shared<simulation::FakeDisk>(
+        os::DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1);
+    FileSystem files_{std::make_shared<simulation::FakeFileSystem>(
         std::vector{disk_}, std::make_shared<base::SteadyClock>())};
     File file_;
     std::unique_ptr<Engine> engine_;
@@ -89,7 +89,7 @@ protected:
 
 // The parent's goes on, the child's is cancelled and works on from scratch.
 TEST_F(ForkWait, NotForAnOpen) {
-    slow_call_ = engine::DiskCall::kOpen;
+    slow_call_ = simulation::DiskCall::kOpen;
     Transfer transfer = engine_->write_async("/slow", data_);
     wait_until_entered();
     const auto took = fork_now([&] {
@@ -107,7 +107,7 @@ TEST_F(ForkWait, NotForAnOpen) {
 
 TEST_F(ForkWait, NotForASync) {
     for (const bool inline_too : {false, true}) {
-        slow_call_ = engine::DiskCall::kSync;
+        slow_call_ = simulation::DiskCall::kSync;
         entered_ = let_go_ = false;
         const std::string path = inline_too ? "/inline" : "/slow";
         const File other = files_.open(path, {.access = Access::kReadWrite, .create = true});
@@ -136,7 +136,7 @@ TEST_F(ForkWait, NotForASync) {
 // Syncs have all the threads that also write the ends of runs: what waits for a thread is not at
 // the device.
 TEST_F(ForkWait, NotForWhatWaitsForASync) {
-    slow_call_ = engine::DiskCall::kSync;
+    slow_call_ = simulation::DiskCall::kSync;
     std::vector<File> others;
     std::vector<Transfer> transfers;
     TransferOptions options;

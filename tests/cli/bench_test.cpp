@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/bench.hpp"
-
+#include "cli/bench/command.hpp"
 #include "cli/program.hpp"
 #include "support/temp_folder.hpp"
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors that are not alone in a row of memory: tied, transposed, channels_last, cut out; and
 // names that are meant for the terminal and not for who reads it.
-#include "checkpoint/file_image.hpp"
-#include "checkpoint/file_writer.hpp"
 #include "cli/program.hpp"
 #include "format/torch_types.hpp"
+#include "state/file_image.hpp"
+#include "state/file_writer.hpp"
 #include "support/temp_folder.hpp"
 
 #include <penstock/checkpoint.hpp>
@@ -25,10 +25,10 @@
 namespace penstock::cli {
 namespace {
 
-using checkpoint::FileImage;
 using format::Value;
 using format::ValueId;
 using format::ValueKind;
+using state::FileImage;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
@@ -75,7 +75,7 @@ public:
             payloads.emplace_back(std::as_bytes(std::span(values)));
         }
         FileImage image = FileImage::torch_zip(tree_, "state", std::move(payloads));
-        checkpoint::save_file(engine, FileSystem::local(), path, image);
+        state::save_file(engine, FileSystem::local(), path, image);
     }
 
 private:

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/doctor.hpp"
-
+#include "cli/doctor/command.hpp"
 #include "cli/program.hpp"
 #include "os/limits.hpp"
 #include "support/temp_folder.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/mapped_source.hpp"
+#include "cli/checkpoint/mapped_source.hpp"
 
 #include "support/temp_folder.hpp"
 

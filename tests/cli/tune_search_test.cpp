@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/tune_search.hpp"
+#include "cli/tune/search.hpp"
 
 #include <gtest/gtest.h>
 

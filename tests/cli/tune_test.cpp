@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/tune.hpp"
-
 #include "cli/program.hpp"
-#include "cli/tune_paste.hpp"
+#include "cli/tune/command.hpp"
+#include "cli/tune/paste.hpp"
 #include "support/temp_folder.hpp"
 
 #include <penstock/options.hpp>

@@ -14,8 +14,8 @@
 //     power_cut --file-system ext4 --work store [--random N] [--seed S] [--only I] [--python PATH]
 //
 // One line of JSON. Exit status 0 whatever was found, 77 when it cannot run here, 1 when it broke.
-#include "checkpoint/checksum.hpp"
 #include "logged_disk.hpp"
+#include "stream/checksum.hpp"
 #include "support/loop_mount.hpp"
 #include "works.hpp"
 
@@ -172,7 +172,7 @@ private:
                 std::fill(block.begin(), block.end(), '\0');
                 file.read(block.data(), static_cast<std::streamsize>(kBlock));
                 if (file.gcount() > 0) {
-                    data_.insert(checkpoint::content_hash(std::as_bytes(std::span(block))));
+                    data_.insert(stream::content_hash(std::as_bytes(std::span(block))));
                 }
             }
         }
@@ -225,7 +225,7 @@ private:
         const std::uint64_t at = random() % (size / kSector + 1) * kSector;
         const std::uint64_t block = at / kBlock * kBlock;
         if (block + kBlock <= size &&
-            data_.contains(checkpoint::content_hash(record.bytes.subspan(block, kBlock)))) {
+            data_.contains(stream::content_hash(record.bytes.subspan(block, kBlock)))) {
             return at;
         }
         return block;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "works.hpp"
 
-#include "checkpoint/checksum.hpp"
-#include "checkpoint/crash_state.hpp"
-#include "checkpoint/file_image.hpp"
-#include "checkpoint/file_writer.hpp"
 #include "os/file_system.hpp"
+#include "state/file_image.hpp"
+#include "state/file_writer.hpp"
+#include "store/crash_state.hpp"
+#include "stream/checksum.hpp"
 #include "support/test_engine.hpp"
 
 #include <penstock/checkpoint.hpp>
@@ -39,7 +39,7 @@ std::optional<std::uint64_t> hash_of_file(const std::string& path) {
         return std::nullopt;
     }
     const Bytes bytes((std::istreambuf_iterator<char>(file)), {});
-    return checkpoint::content_hash(std::as_bytes(std::span(bytes)));
+    return stream::content_hash(std::as_bytes(std::span(bytes)));
 }
 
 /// An open folder, but for its sync.
@@ -130,7 +130,7 @@ public:
         if (!store_) {
             store_.emplace(open(folder));
         }
-        const checkpoint::NumberedState state(number, kScale);
+        const store::NumberedState state(number, kScale);
         store_->save(state.state(), {.step = number});
     }
     Found look(const std::string& folder) override {
@@ -142,7 +142,7 @@ public:
                 continue;
             }
             Checkpoint saved = store.open(info.generation);
-            std::string wrong = checkpoint::compare(saved, info.step, kScale);
+            std::string wrong = store::compare(saved, info.step, kScale);
             if (wrong.empty() && !saved.verify().empty()) {
                 wrong = saved.verify().front().message;
             }
@@ -173,10 +173,9 @@ class SaveWork final : public Work {
 public:
     void save(const std::string& folder, std::uint64_t number) override {
         const auto content = support::pattern(3'000'000, number);
-        auto image =
-            checkpoint::FileImage::safetensors({{.name = "weight", .shape = {3'000'000}}},
-                                               {{"number", std::to_string(number)}}, {content});
-        checkpoint::save_file(engine_, FileSystem::local(), folder + "/state.safetensors", image);
+        auto image = state::FileImage::safetensors({{.name = "weight", .shape = {3'000'000}}},
+                                                   {{"number", std::to_string(number)}}, {content});
+        state::save_file(engine_, FileSystem::local(), folder + "/state.safetensors", image);
         known_[hash_of_file(folder + "/state.safetensors").value()] = number;
     }
     Found look(const std::string& folder) override {

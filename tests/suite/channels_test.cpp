@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several channels on one device, and several devices: each does its share, whatever is
 // transferred.
-#include "engine/fake/simulation.hpp"
+#include "simulation/simulation.hpp"
 #include "suite/suite.hpp"
 
 #include <random>
@@ -11,10 +11,10 @@ namespace {
 
 // Bytes that each channel read for one transfer of these extents.
 std::vector<std::uint64_t> shares(const std::vector<Extent>& extents, std::uint64_t file_bytes) {
-    engine::SimulationOptions options;
+    simulation::SimulationOptions options;
     options.shape.hollow = true;
     options.core.domain.channels = 4;
-    engine::Simulation sim(options);
+    simulation::Simulation sim(options);
     auto file = *sim.file_system().open("/file", {.access = Access::kReadWrite, .create = true});
     EXPECT_TRUE(file->truncate(file_bytes));
     engine::TransferSpec spec;

@@ -3,7 +3,7 @@
 // transfer ends exactly once, right or with the right error; memory around it is untouched and
 // quiet; what runs beside it is right; and nothing of the engine is lost, which a second transfer's
 // time and requests on the same disk show.
-#include "engine/fake/simulation.hpp"
+#include "simulation/simulation.hpp"
 #include "suite/suite.hpp"
 
 #include <array>
@@ -16,16 +16,16 @@ namespace {
 
 using engine::Core;
 using engine::CoreOptions;
-using engine::DiskAccess;
-using engine::DiskShape;
 using engine::Extents;
-using engine::Fault;
 using engine::Files;
 using engine::Op;
-using engine::Simulation;
-using engine::SimulationOptions;
 using engine::Transfer;
 using engine::TransferSpec;
+using simulation::DiskAccess;
+using simulation::DiskShape;
+using simulation::Fault;
+using simulation::Simulation;
+using simulation::SimulationOptions;
 
 enum class Trouble { kNone, kEio, kEnospc, kShort, kAgain, kInterrupt, kCancel };
 constexpr std::array kTroubles{Trouble::kEio,   Trouble::kEnospc,    Trouble::kShort,

@@ -25,8 +25,8 @@
 namespace penstock::suite {
 namespace {
 
-using engine::DiskCall;
-using engine::DiskOperation;
+using simulation::DiskCall;
+using simulation::DiskOperation;
 
 constexpr std::size_t kFileBytes = 5000;
 

@@ -6,8 +6,8 @@
 #include "base/clock.hpp"
 #include "base/raise.hpp"
 #include "engine/core.hpp"
-#include "engine/fake/fake_backend.hpp"
-#include "engine/fake/fake_file_system.hpp"
+#include "simulation/fake_backend.hpp"
+#include "simulation/fake_file_system.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -67,7 +67,7 @@ public:
     bool drain(std::chrono::nanoseconds timeout) override { return engine_.drain(timeout); }
     [[nodiscard]] EngineStats stats() const override { return engine_.stats(); }
     [[nodiscard]] EngineDescription describe() const override { return engine_.describe(); }
-    [[nodiscard]] engine::FakeDisk& disk(std::size_t /*index*/) override {
+    [[nodiscard]] simulation::FakeDisk& disk(std::size_t /*index*/) override {
         throw std::logic_error("the kernel has no fake disk");
     }
 
@@ -129,19 +129,19 @@ public:
     FakeEngine(const EngineOptions& options, const FakeSetup& fake)
         : options_(options), clock_(std::make_shared<base::SteadyClock>()) {
         for (std::uint32_t i = 0; i < fake.disks; ++i) {
-            disks_.push_back(std::make_shared<engine::FakeDisk>(os::DeviceId{240, i}, fake.shape,
-                                                                fake.model, fake.seed + i));
+            disks_.push_back(std::make_shared<simulation::FakeDisk>(
+                os::DeviceId{240, i}, fake.shape, fake.model, fake.seed + i));
         }
         engine::CoreOptions core_options = base::unwrap(api::core_options(options));
         core_options.inline_bytes_max = fake.inline_too ? core_options.inline_bytes_max : 0;
         engine::Platform platform;
-        platform.file_system = std::make_shared<engine::FakeFileSystem>(disks_, clock_);
+        platform.file_system = std::make_shared<simulation::FakeFileSystem>(disks_, clock_);
         platform.clock = clock_;
         platform.backends = {{"fake",
                               [clock = clock_](const engine::BackendOptions& backend)
                                   -> base::Result<std::unique_ptr<engine::Backend>> {
-                                  return std::make_unique<engine::FakeBackend>(backend, clock,
-                                                                               false);
+                                  return std::make_unique<simulation::FakeBackend>(backend, clock,
+                                                                                   false);
                               }}};
         file_system_ = platform.file_system;
         core_ = base::unwrap(engine::Core::make(core_options, std::move(platform)));
@@ -169,7 +169,9 @@ public:
     [[nodiscard]] EngineDescription describe() const override {
         return api::description(*core_, options_);
     }
-    [[nodiscard]] engine::FakeDisk& disk(std::size_t index) override { return *disks_.at(index); }
+    [[nodiscard]] simulation::FakeDisk& disk(std::size_t index) override {
+        return *disks_.at(index);
+    }
 
 private:
     bool drain_all(std::chrono::nanoseconds timeout) {
@@ -208,7 +210,7 @@ private:
 
     EngineOptions options_;
     std::shared_ptr<const base::Clock> clock_;
-    std::vector<std::shared_ptr<engine::FakeDisk>> disks_;
+    std::vector<std::shared_ptr<simulation::FakeDisk>> disks_;
     std::shared_ptr<os::FileSystem> file_system_;
     std::shared_ptr<engine::Core> core_;
 };

@@ -4,7 +4,7 @@
 // throws is penstock::Error in both cases.
 #pragma once
 
-#include "engine/fake/fake_disk.hpp"
+#include "simulation/fake_disk.hpp"
 
 #include <penstock/penstock.hpp>
 
@@ -27,8 +27,8 @@ std::ostream& operator<<(std::ostream& out, EngineKind kind);
 /// The disks of a fake engine; ignored by the others.
 struct FakeSetup {
     std::uint32_t disks = 1;  ///< more than one: paths begin with the disk's number, "/1/file"
-    engine::DiskShape shape;
-    engine::DiskModel model;
+    simulation::DiskShape shape;
+    simulation::DiskModel model;
     std::uint64_t seed = 1;
     bool inline_too = false;  ///< small blocking transfers on the caller's thread
 };
@@ -70,7 +70,7 @@ public:
     [[nodiscard]] virtual EngineStats stats() const = 0;
     [[nodiscard]] virtual EngineDescription describe() const = 0;
     /// Of a fake engine.
-    [[nodiscard]] virtual engine::FakeDisk& disk(std::size_t index = 0) = 0;
+    [[nodiscard]] virtual simulation::FakeDisk& disk(std::size_t index = 0) = 0;
 
     // Blocking short forms.
     std::uint64_t read(const File& file, std::span<std::byte> into, std::uint64_t offset = 0,

@@ -29,7 +29,10 @@ BREAKS = [
     ("src/format/a.cpp", "engine/b.hpp", "is pure"),
     ("src/format/a.cpp", "os/b.hpp", "is pure"),
     ("src/tensor/a.cpp", "memory/b.hpp", "is pure"),
-    ("src/checkpoint/a.cpp", "engine/b.hpp", "only through <penstock/...>"),
+    ("src/store/a.cpp", "engine/b.hpp", "only through <penstock/...>"),
+    ("src/stream/a.cpp", "state/b.hpp", "dependencies go down"),
+    ("src/state/a.cpp", "store/b.hpp", "dependencies go down"),
+    ("src/weights/a.cpp", "store/b.hpp", "on one floor"),
     ("src/weights/a.cpp", "os/b.hpp", "only through <penstock/...>"),
     ("src/cli/a.cpp", "engine/uring/b.hpp", "only through <penstock/...>"),
     ("src/dataset/a.cpp", "weights/b.hpp", "on one floor"),
@@ -54,7 +57,9 @@ ALLOWED = [
     ("src/format/a.cpp", "tensor/b.hpp"),
     ("src/cli/a.cpp", "plan/b.hpp"),
     ("src/cli/a.cpp", "os/b.hpp"),
-    ("src/checkpoint/a.cpp", "format/b.hpp"),
+    ("src/state/a.cpp", "format/b.hpp"),
+    ("src/weights/a.cpp", "state/b.hpp"),
+    ("src/store/a.cpp", "stream/b.hpp"),
 ]
 
 

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// fio on the same file, with the same block size and depth, the same way past the page cache. Its
+// CPU seconds are those of its job, not of its process. On several files it has a job (a thread)
+// each.
+#pragma once
+
+#include "cli/bench/job.hpp"
+#include "cli/progress.hpp"
+
+#include <string>
+#include <vector>
+
+namespace penstock::cli {
+
+/// A path as fio takes it: to it, a colon is the start of the next one.
+[[nodiscard]] std::string fio_filename(const std::string& path);
+
+class FioPeer {
+public:
+    /// Throws Error with what to install when fio is not here.
+    explicit FioPeer(Progress& progress);
+
+    [[nodiscard]] const std::string& version() const { return version_; }
+
+    /// Takes the better of its engines io_uring and libaio for this row, by a short run of each.
+    void choose(const JobSpec& job, const std::vector<const Target*>& targets);
+    [[nodiscard]] const std::string& engine() const { return engine_; }
+    void use(const std::string& engine) { engine_ = engine; }
+
+    [[nodiscard]] Sample run(const JobSpec& job, const std::vector<const Target*>& targets,
+                             double seconds);
+
+private:
+    [[nodiscard]] Sample run_with(const std::string& engine, const JobSpec& job,
+                                  const std::vector<const Target*>& targets, double seconds);
+
+    Progress& progress_;
+    std::string version_;
+    std::string engine_;
+};
+
+}  // namespace penstock::cli

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// One run of one row on an engine of its own, so that the engine's figures are the run's.
+//
+//   depth 1, blocks up to inline_bytes_max   blocking calls one after another, each timed
+//   sequential, blocks of n * 64 KiB         three long transfers in flight, cut by the engine
+//   other sequential                         a window of transfers, a block each
+//   random                                   three transfers of many extents in flight
+//
+// On several targets each transfer has as much of each. Depth is the engine's queue_depth: more is
+// handed to it than it may have at the device, so that the device never waits for us.
+#pragma once
+
+#include "cli/bench/options.hpp"
+#include "cli/progress.hpp"
+#include "cli/scratch.hpp"
+
+#include <penstock/penstock.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace penstock::cli {
+
+/// What one run gave. Latencies are of a block at the device (depth 1: of the call), in
+/// nanoseconds.
+struct Sample {
+    std::string side;  ///< "penstock" or "fio"
+    double seconds = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t operations = 0;
+    double cpu_s = 0;  ///< user and system, all threads of the job
+    std::int64_t p50_ns = 0;
+    std::int64_t p99_ns = 0;
+    std::int64_t p999_ns = 0;
+    std::vector<LatencyBucket> histogram;
+
+    [[nodiscard]] double bytes_per_s() const { return static_cast<double>(bytes) / seconds; }
+    [[nodiscard]] double operations_per_s() const {
+        return static_cast<double>(operations) / seconds;
+    }
+    [[nodiscard]] double cpu_s_per_gib() const {
+        return cpu_s / (static_cast<double>(bytes) / (1 << 30));
+    }
+};
+
+/// The engine options that a row is run with.
+[[nodiscard]] EngineOptions engine_options(const JobSpec& job, const BenchOptions& options);
+
+/// Runs for `options.seconds`. Throws Error and Interrupted.
+/// Several targets: every transfer has the same bytes of each.
+[[nodiscard]] Sample run_job(const JobSpec& job, const BenchOptions& options,
+                             const std::vector<const Target*>& targets, MemoryPool& pool,
+                             Progress& progress);
+
+}  // namespace penstock::cli

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench/options.hpp"
+
+#include "base/units.hpp"
+#include "cli/interrupt.hpp"
+#include "cli/number_from.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string_view>
+
+namespace penstock::cli {
+
+namespace {
+
+constexpr std::array<std::string_view, 4> kRwNames{"read", "write", "randread", "randwrite"};
+constexpr std::uint64_t kBlockMax = std::uint64_t{64} << 20;
+constexpr std::uint64_t kSequentialBlock = 1 << 20;
+constexpr std::uint64_t kRandomBlock = 4096;
+constexpr std::uint32_t kSequentialDepth = 16;
+constexpr std::uint32_t kRandomDepth = 128;
+constexpr std::uint32_t kDepthMax = 4096;
+
+constexpr const char* kFooter =
+    R"(Sizes: 4KiB, 1MiB and 1GiB are binary (1 KiB = 1024 bytes), 4kB and 1GB decimal
+(1 GB = 10^9 bytes); a bare letter is binary: 64k = 64KiB. The table shows GB/s (as
+drives are sold) and GiB/s side by side.
+
+Examples:
+  penstock bench /data                  quick set, half a minute
+  penstock bench /data --against fio    the same beside fio, in turns on the same file
+  penstock bench /data --rw randread --block-size 4KiB,64KiB --depth 1,32,128
+  penstock bench model.safetensors      only reads: your file is never written
+  sudo penstock bench /dev/nvme0n1      only reads: the device is never written
+  penstock bench /mnt/a /mnt/b --rw read       each alone, both at once, and how close
+                                               that comes to their sum
+  penstock bench /data --json - | jq .jobs     every sample, for machines
+
+What it writes: one file, penstock-bench-<pid>.tmp, in each folder that you name. It is
+removed at the end, also after Ctrl-C. Whatever was there before is only read.
+
+Several paths: each run of all of them is a stream of transfers that have the same
+bytes on each device, so the slowest sets the pace. --depth is that of each device.
+
+See also: penstock doctor PATH, for what is in the way of speed.)";
+
+CLI::ValidationError wrong(const std::string& option, const std::string& message) {
+    return CLI::ValidationError(option, message);
+}
+
+std::uint64_t size_of(const std::string& option, const std::string& word) {
+    const auto bytes = base::parse_bytes(word);
+    if (!bytes) {
+        throw wrong(option, bytes.error().message);
+    }
+    return *bytes;
+}
+
+template <typename T>
+T choice(const std::string& option, const std::string& word, const std::map<std::string, T>& all) {
+    if (const auto found = all.find(word); found != all.end()) {
+        return found->second;
+    }
+    std::vector<std::string> names;
+    for (const auto& [name, value] : all) {
+        names.push_back(name);
+    }
+    throw wrong(option, fmt::format("'{}' is not one of {}", word, fmt::join(names, ", ")));
+}
+
+}  // namespace
+
+std::string to_string(Rw rw) {
+    return std::string(kRwNames[static_cast<std::size_t>(rw)]);
+}
+
+void BenchOptions::finish() {
+    if (paths.size() > RemovedBySignal::kRemovedMax) {
+        throw wrong("PATH", fmt::format("{} came; at most {} are allowed", paths.size(),
+                                        RemovedBySignal::kRemovedMax));
+    }
+    for (auto path = paths.begin(); path != paths.end(); ++path) {
+        if (std::find(paths.begin(), path, *path) != path) {
+            throw wrong("PATH",
+                        fmt::format("{} came twice; name each folder once, one a device", *path));
+        }
+    }
+    rws.clear();
+    for (const std::string& word : rw_words) {
+        const auto* const found = std::find(kRwNames.begin(), kRwNames.end(), word);
+        if (found == kRwNames.end()) {
+            throw wrong("--rw",
+                        fmt::format("'{}' is not one of {}", word, fmt::join(kRwNames, ", ")));
+        }
+        rws.push_back(static_cast<Rw>(found - kRwNames.begin()));
+    }
+    block_bytes.clear();
+    for (const std::string& word : block_size_words) {
+        const std::uint64_t bytes = size_of("--block-size", word);
+        if (bytes < 512 || bytes > kBlockMax) {
+            throw wrong("--block-size",
+                        fmt::format("{} came; between 512 bytes and 64 MiB is allowed", word));
+        }
+        block_bytes.push_back(bytes);
+    }
+    for (const std::uint32_t depth : depths) {
+        if (depth < 1 || depth > kDepthMax) {
+            throw wrong("--depth", fmt::format("{} came; 1 to {} is allowed", depth, kDepthMax));
+        }
+    }
+    size_bytes = size_word.empty() ? 0 : size_of("--size", size_word);
+    if (!size_word.empty() && size_bytes < (1 << 20)) {
+        throw wrong("--size", fmt::format("{} came; at least 1MiB is allowed", size_word));
+    }
+    if (!against.empty() && against != "fio") {
+        throw wrong("--against", fmt::format("'{}' came; only fio is known", against));
+    }
+    backend = choice<BackendKind>("--backend", backend_word,
+                                  {{"auto", BackendKind::kAuto},
+                                   {"uring", BackendKind::kUring},
+                                   {"aio", BackendKind::kAio},
+                                   {"posix", BackendKind::kPosix}});
+    direct = choice<DirectIo>(
+        "--direct", direct_word,
+        {{"auto", DirectIo::kAuto}, {"required", DirectIo::kRequired}, {"off", DirectIo::kOff}});
+}
+
+std::string BenchOptions::write_words() const {
+    const auto found = std::find_if(rws.begin(), rws.end(), is_write);
+    return found == rws.end() ? "" : "--rw " + to_string(*found);
+}
+
+std::uint64_t BenchOptions::block_bytes_max() const {
+    std::uint64_t largest = kSequentialBlock;
+    for (const std::uint64_t bytes : block_bytes) {
+        largest = std::max(largest, bytes);
+    }
+    return largest;
+}
+
+std::vector<JobSpec> BenchOptions::jobs(bool readable_only) const {
+    std::vector<Rw> kinds = rws;
+    if (kinds.empty()) {
+        kinds = {Rw::kRead, Rw::kWrite, Rw::kRandRead, Rw::kRandWrite};
+    }
+    std::vector<JobSpec> all;
+    for (const Rw rw : kinds) {
+        if (readable_only && is_write(rw)) {
+            continue;
+        }
+        auto sizes = block_bytes;
+        if (sizes.empty()) {
+            sizes = {is_random(rw) ? kRandomBlock : kSequentialBlock};
+        }
+        auto depths_here = depths;
+        if (depths_here.empty()) {
+            depths_here = {is_random(rw) ? kRandomDepth : kSequentialDepth};
+            if (rws.empty() && rw == Rw::kRandRead) {
+                depths_here.push_back(1);  // the latency of one read
+            }
+        }
+        for (const std::uint64_t bytes : sizes) {
+            for (const std::uint32_t depth : depths_here) {
+                all.push_back({rw, bytes, depth});
+            }
+        }
+    }
+    return all;
+}
+
+void add_bench_options(CLI::App& app, BenchOptions& options) {
+    app.footer(kFooter);
+    app.add_option("path", options.paths,
+                   "A folder: a scratch file is made in it and removed\n"
+                   "A file or block device: it is only read\n"
+                   "Several, one a device: each alone, then all in one transfer")
+        ->required()
+        ->type_name("PATH...");
+    app.add_option("--rw", options.rw_words,
+                   "read,write,randread,randwrite (default: all; on a file the reads)")
+        ->delimiter(',')
+        ->type_name("KIND");
+    app.add_option("--block-size", options.block_size_words,
+                   "Bytes of one block (default: 1MiB sequential, 4KiB random)")
+        ->delimiter(',')
+        ->type_name("SIZE");
+    app.add_option("--depth", options.depths,
+                   "Blocks at the device at once (default: 16 sequential,\n"
+                   "128 and 1 random); 1: blocking, one after another")
+        ->delimiter(',')
+        ->type_name("N");
+    app.add_option("--size", options.size_word,
+                   "Bytes of the scratch file, or of PATH that are read\n"
+                   "(default: 1GiB, less where writing that takes over 5 s)")
+        ->type_name("SIZE");
+    app.add_option("--seconds", options.seconds, "Seconds of each run")
+        ->check(number_from(0.1, 3600.0))
+        ->capture_default_str()
+        ->type_name("S");
+    app.add_option("--repeats", options.repeats, "Runs of each row; the table shows their median")
+        ->check(CLI::Range(1, 1000))
+        ->capture_default_str()
+        ->type_name("N");
+    app.add_option("--channels", options.channels, "Engine threads for the device")
+        ->check(CLI::Range(1, 64))
+        ->capture_default_str()
+        ->type_name("N");
+    app.add_option("--backend", options.backend_word, "auto, uring, aio or posix")
+        ->capture_default_str()
+        ->type_name("NAME");
+    app.add_option("--direct", options.direct_word,
+                   "auto: past the page cache where that can be; required; off")
+        ->capture_default_str()
+        ->type_name("HOW");
+    app.add_option("--against", options.against,
+                   "fio: run it in turns with Penstock on the same file, with the\n"
+                   "same block size and depth, and print the ratio")
+        ->type_name("PEER");
+    app.add_option("--json", options.json,
+                   "Write every sample, environment and command line to FILE\n"
+                   "(-: stdout, and the table to stderr)")
+        ->type_name("FILE");
+}
+
+}  // namespace penstock::cli

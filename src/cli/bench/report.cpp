@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/bench/report.hpp"
+
+#include "base/units.hpp"
+#include "cli/environment.hpp"
+#include "cli/flush.hpp"
+#include "cli/statistics.hpp"
+#include "os/limits.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+namespace penstock::cli {
+
+namespace {
+
+constexpr double kNoisy = 0.1;  // half the range of the runs, of their median
+
+template <typename Get>
+std::vector<double> values(const std::vector<Sample>& samples, Get get) {
+    std::vector<double> all;
+    for (const Sample& sample : samples) {
+        all.push_back(static_cast<double>(get(sample)));
+    }
+    return all;
+}
+
+template <typename Get>
+double middle(const std::vector<Sample>& samples, Get get) {
+    return median(values(samples, get));
+}
+
+std::string latency(double nanoseconds) {
+    return nanoseconds > 0 ? base::format_duration(static_cast<std::int64_t>(nanoseconds)) : "-";
+}
+
+// 812, 15.2 k, 1.21 M
+std::string count(double value) {
+    if (value >= 999.5e3) {
+        return fmt::format("{:.2f} M", value / 1e6);
+    }
+    return value >= 9999.5 ? fmt::format("{:.1f} k", value / 1e3) : fmt::format("{:.0f}", value);
+}
+
+// Three digits from 0.01 up: 0.0081, 0.731, 7.02, 14.1
+std::string rate(double value) {
+    const int digits =
+        value > 0 ? std::clamp(2 - static_cast<int>(std::floor(std::log10(value))), 0, 4) : 2;
+    return fmt::format("{:.{}f}", value, digits);
+}
+
+std::string spread(const std::vector<double>& rates) {
+    return rates.size() < 2 ? "-" : fmt::format("±{:.1f} %", 100 * half_range(rates));
+}
+
+constexpr const char* kLine =
+    "{:<9} {:>7} {:>5}  {:<8} {:>7} {:>7}{:>9}{:>9}{:>9}{:>9}{:>10}{:>9}\n";
+
+std::string sample_line(const std::string& kind, const std::string& block, const std::string& depth,
+                        const std::vector<Sample>& samples) {
+    const auto bytes = values(samples, [](const Sample& s) { return s.bytes_per_s(); });
+    return fmt::format(fmt::runtime(kLine), kind, block, depth, samples.front().side,
+                       rate(median(bytes) / 1e9), rate(median(bytes) / (1 << 30)),
+                       count(middle(samples, [](const Sample& s) { return s.operations_per_s(); })),
+                       latency(middle(samples, [](const Sample& s) { return s.p50_ns; })),
+                       latency(middle(samples, [](const Sample& s) { return s.p99_ns; })),
+                       latency(middle(samples, [](const Sample& s) { return s.p999_ns; })),
+                       rate(middle(samples, [](const Sample& s) { return s.cpu_s_per_gib(); })),
+                       spread(bytes));
+}
+
+// "[2]  " in front of a row where there are several targets; "all  " for the one of all.
+std::string label(const JobResult& result, bool several) {
+    if (!several) {
+        return "";
+    }
+    return fmt::format("{:<5}", result.targets.size() > 1
+                                    ? "all"
+                                    : fmt::format("[{}]", result.targets.front() + 1));
+}
+
+// All at once, by the sum of each alone in the same turn.
+std::vector<double> together_by_sum(const std::vector<JobResult>& results) {
+    std::vector<double> all;
+    for (std::size_t turn = 0; turn < results.back().ours.size(); ++turn) {
+        double sum = 0;
+        for (const JobResult& result : results) {
+            sum += result.targets.size() == 1 ? result.ours[turn].bytes_per_s() : 0;
+        }
+        all.push_back(results.back().ours[turn].bytes_per_s() / sum);
+    }
+    return all;
+}
+
+std::vector<double> ratios(const JobResult& result) {
+    std::vector<double> all;
+    for (std::size_t i = 0; i < std::min(result.ours.size(), result.peers.size()); ++i) {
+        all.push_back(result.ours[i].bytes_per_s() / result.peers[i].bytes_per_s());
+    }
+    return all;
+}
+
+std::string ratio_line(const JobResult& result) {
+    const auto all = ratios(result);
+    const RatioInterval interval = ratio_interval(all);
+    std::string text =
+        fmt::format("{:25}  Penstock / fio ({}): {:.3f}", "", result.peer_engine, interval.mean);
+    if (all.size() > 1) {
+        const bool told = interval.low > 1 || interval.high < 1;
+        text += fmt::format("   pairs {:.3f} to {:.3f}, 95 % interval {:.3f} to {:.3f}{}",
+                            interval.min, interval.max, interval.low, interval.high,
+                            told ? "" : "; no difference shown");
+    }
+    return text + "\n";
+}
+
+}  // namespace
+
+nlohmann::json sample_json(const Sample& sample) {
+    nlohmann::json histogram = nlohmann::json::array();  // [at most so many ns, blocks]
+    for (const LatencyBucket& bucket : sample.histogram) {
+        histogram.push_back({bucket.upper_ns, bucket.requests});
+    }
+    return {{"side", sample.side},
+            {"seconds", sample.seconds},
+            {"bytes", sample.bytes},
+            {"operations", sample.operations},
+            {"cpu_s", sample.cpu_s},
+            {"bytes_per_s", sample.bytes_per_s()},
+            {"operations_per_s", sample.operations_per_s()},
+            {"cpu_s_per_gib", sample.cpu_s_per_gib()},
+            {"latency_ns",
+             {{"p50", sample.p50_ns},
+              {"p99", sample.p99_ns},
+              {"p99.9", sample.p999_ns},
+              {"histogram", histogram}}}};
+}
+
+nlohmann::json command_json(std::span<const std::string> command) {
+    nlohmann::json words = nlohmann::json::array({"penstock"});
+    for (const std::string& word : command) {
+        words.push_back(word);
+    }
+    return words;
+}
+
+namespace {
+
+nlohmann::json interval_json(const std::vector<double>& all) {
+    const RatioInterval interval = ratio_interval(all);
+    nlohmann::json json{{"mean", interval.mean}, {"min", interval.min}, {"max", interval.max}};
+    if (all.size() > 1) {
+        json["ci95"] = {interval.low, interval.high};
+    }
+    return json;
+}
+
+nlohmann::json job_json(const JobResult& result, const std::vector<Target>& targets) {
+    nlohmann::json json{{"rw", to_string(result.job.rw)},
+                        {"block_bytes", result.job.block_bytes},
+                        {"depth", result.job.depth},
+                        {"paths", nlohmann::json::array()},
+                        {"samples", nlohmann::json::array()}};
+    for (const std::size_t i : result.targets) {
+        json["paths"].push_back(targets[i].path);
+    }
+    for (std::size_t i = 0; i < result.ours.size(); ++i) {
+        json["samples"].push_back(sample_json(result.ours[i]));
+        if (i < result.peers.size()) {
+            json["samples"].push_back(sample_json(result.peers[i]));
+        }
+    }
+    const auto bytes = values(result.ours, [](const Sample& s) { return s.bytes_per_s(); });
+    json["median_bytes_per_s"] = median(bytes);
+    json["half_range"] = half_range(bytes);
+    if (!result.peers.empty()) {
+        json["peer"] = {{"name", "fio"}, {"ioengine", result.peer_engine}};
+        json["ratio"] = interval_json(ratios(result));
+    }
+    return json;
+}
+
+}  // namespace
+
+void BenchReport::head(const BenchOptions& options, const std::vector<Target>& targets,
+                       const EngineDescription& engine, const std::string& fio_version) {
+    fmt::print(out_, "Penstock {} bench of {}\n", PENSTOCK_VERSION, fmt::join(options.paths, ", "));
+    several_ = targets.size() > 1;
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+        const Target& target = targets[i];
+        const std::string number = several_ ? fmt::format("[{}]", i + 1) : "";
+        fmt::print(out_, "{:<4}  disk {}\n", number, target_text(target));
+        if (target.ours) {
+            fmt::print(out_, "      file {}, {} of random bytes; removed at the end\n", target.path,
+                       base::format_bytes(target.bytes));
+        } else {
+            fmt::print(out_, "      file {}, {} of it; only read{}\n", target.path,
+                       base::format_bytes(target.bytes),
+                       options.rws.empty()
+                           ? ". Write tests need a folder: bench then makes its own file"
+                           : "");
+        }
+    }
+    fmt::print(out_, "    engine {}{}{}, kernel {}\n", engine.backend,
+               engine.detail.empty() ? "" : ": ", engine.detail, os::kernel_release());
+    for (const std::string& refusal : engine.refusals) {
+        fmt::print(out_, "           {}\n", refusal);
+    }
+    if (!fio_version.empty()) {
+        fmt::print(out_, "      peer {}, in turns with Penstock on the same file{}\n", fio_version,
+                   several_ ? "s, a job each" : "");
+    }
+    fmt::print(out_, "\n");
+    fmt::print(out_, "{}", several_ ? "     " : "");
+    fmt::print(out_, fmt::runtime(kLine), "test", "block", "depth", "by", "GB/s", "GiB/s", "IOPS",
+               "p50", "p99", "p99.9", "CPU s/GiB", "runs");
+    flush(out_);
+    runs_ = options.repeats;
+    peers_ = !fio_version.empty();
+}
+
+void BenchReport::rows(const std::vector<JobResult>& results) {
+    for (const JobResult& result : results) {
+        row(result);
+    }
+    if (several_) {
+        const auto all = together_by_sum(results);
+        const RatioInterval interval = ratio_interval(all);
+        fmt::print(out_, "     {:25}  all / the sum of each alone: {:.3f}", "", interval.mean);
+        if (all.size() > 1) {
+            fmt::print(out_, "   95 % interval {:.3f} to {:.3f}", interval.low, interval.high);
+        }
+        fmt::print(out_, "\n");
+    }
+    flush(out_);
+}
+
+void BenchReport::row(const JobResult& result) {
+    fmt::print(out_, "{}{}", label(result, several_),
+               sample_line(to_string(result.job.rw), base::format_bytes(result.job.block_bytes),
+                           std::to_string(result.job.depth), result.ours));
+    if (!result.peers.empty()) {
+        const std::string indent = several_ ? "     " : "";
+        fmt::print(out_, "{}{}{}{}", indent, sample_line("", "", "", result.peers), indent,
+                   ratio_line(result));
+    }
+    for (const auto* samples : {&result.ours, &result.peers}) {
+        if (samples->size() > 1) {
+            worst_spread_ = std::max(
+                worst_spread_,
+                half_range(values(*samples, [](const Sample& s) { return s.bytes_per_s(); })));
+        }
+    }
+}
+
+void BenchReport::foot(const std::vector<Target>& targets) {
+    fmt::print(
+        out_,
+        "\nGB/s: 10^9 bytes a second, GiB/s: 2^30. p50, p99, p99.9: time of one block at the "
+        "device\n(depth 1 up to 64 KiB: of the whole call). CPU s/GiB: processor seconds a GiB, "
+        "user and system.\nEach figure is the median of {} runs; \"runs\" is half their range.\n",
+        runs_);
+    if (peers_) {
+        fmt::print(
+            out_,
+            "The ratio is of bytes a second, each run of Penstock by the run of fio beside it; "
+            "above 1 Penstock\nis faster.\n");
+    }
+    if (several_) {
+        fmt::print(out_,
+                   "[1], [2], ...: each alone. all: one transfer after another over all of them, "
+                   "with as many bytes of\neach, so that the slowest sets the pace.\n");
+    }
+    for (const Target& target : targets) {
+        if (!target.file.info().direct) {
+            fmt::print(out_,
+                       "\nNote: {} went through the page cache ({}):\nthe figures tell of memory "
+                       "as much as of the disk.\n",
+                       target.path, target.file.info().reason);
+        }
+    }
+    if (worst_spread_ > kNoisy) {
+        fmt::print(
+            out_,
+            "\nNote: the runs of one row differ by up to ±{:.0f} %: this disk (or what else runs "
+            "here) swings, and\nsmaller differences mean nothing. More runs: --repeats 10\n",
+            100 * worst_spread_);
+    }
+    flush(out_);
+}
+
+nlohmann::json bench_json(std::span<const std::string> command, const std::vector<Target>& targets,
+                          const EngineDescription& engine, const std::string& fio_version,
+                          const std::vector<JobResult>& results) {
+    nlohmann::json json{{"command", command_json(command)},
+                        {"environment", machine_json()},
+                        {"targets", nlohmann::json::array()},
+                        {"engine", engine_json(engine)},
+                        {"jobs", nlohmann::json::array()}};
+    for (const Target& target : targets) {
+        json["targets"].push_back(target_json(target));
+    }
+    if (targets.size() == 1) {
+        json["target"] = json["targets"][0];
+    }
+    if (!fio_version.empty()) {
+        json["environment"]["fio"] = fio_version;
+    }
+    for (auto row = results.begin(); row != results.end(); ++row) {
+        json["jobs"].push_back(job_json(*row, targets));
+        if (row->targets.size() > 1) {  // comes right after those of each alone
+            const std::vector<JobResult> turn(
+                row - static_cast<std::ptrdiff_t>(row->targets.size()), row + 1);
+            json["jobs"].back()["ratio_to_sum_of_each"] = interval_json(together_by_sum(turn));
+        }
+    }
+    return json;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What bench found, for people (a table, row by row as it grows) and for machines (JSON).
+#pragma once
+
+#include "cli/bench/job.hpp"
+#include "cli/bench/options.hpp"
+#include "cli/scratch.hpp"
+
+#include <cstdio>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock::cli {
+
+/// A row with all of its runs, in the order in which they ran.
+struct JobResult {
+    JobSpec job;
+    std::vector<std::size_t> targets;  ///< their numbers; all at once where there are several
+    std::string peer_engine;           ///< fio's, when there is a peer
+    std::vector<Sample> ours;
+    std::vector<Sample> peers;  ///< the i-th is the pair of ours[i]
+};
+
+class BenchReport {
+public:
+    /// The table goes to `out`.
+    explicit BenchReport(std::FILE* out) : out_(out) {}
+
+    void head(const BenchOptions& options, const std::vector<Target>& targets,
+              const EngineDescription& engine, const std::string& fio_version);
+    /// Of one job: a row a target, and the one of all of them.
+    void rows(const std::vector<JobResult>& results);
+    /// How to read it, and what is to be doubted.
+    void foot(const std::vector<Target>& targets);
+
+private:
+    void row(const JobResult& result);
+
+    std::FILE* out_;
+    std::size_t runs_ = 0;
+    bool peers_ = false;
+    bool several_ = false;
+    double worst_spread_ = 0;
+};
+
+/// One run.
+[[nodiscard]] nlohmann::json sample_json(const Sample& sample);
+
+/// "penstock" and its arguments.
+[[nodiscard]] nlohmann::json command_json(std::span<const std::string> command);
+
+/// All of it. `target` is there when there is one, `targets` always; a job's `paths` says which it
+/// ran on.
+[[nodiscard]] nlohmann::json bench_json(std::span<const std::string> command,
+                                        const std::vector<Target>& targets,
+                                        const EngineDescription& engine,
+                                        const std::string& fio_version,
+                                        const std::vector<JobResult>& results);
+
+}  // namespace penstock::cli

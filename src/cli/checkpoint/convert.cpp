@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// One form into another: all tensors, verified, out through the writer of the form.
+#include "base/align.hpp"
+#include "base/raise.hpp"
+#include "base/units.hpp"
+#include "cli/checkpoint/command.hpp"
+#include "cli/checkpoint/json.hpp"
+#include "cli/checkpoint/mapped_source.hpp"
+#include "cli/checkpoint/source.hpp"
+#include "cli/checkpoint/views.hpp"
+#include "cli/json_output.hpp"
+#include "cli/progress.hpp"
+#include "format/fault.hpp"
+#include "format/safetensors.hpp"
+#include "state/file_image.hpp"
+#include "state/file_writer.hpp"
+#include "state/state_views.hpp"
+#include "state/structure.hpp"
+#include "store/store_folder.hpp"
+
+#include <penstock/machine.hpp>
+#include <penstock/memory.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <unordered_map>
+
+namespace penstock::cli {
+
+namespace {
+
+using format::ValueKind;
+using state::FileImage;
+
+constexpr std::uint64_t kMemoryAlignment = 4096;
+constexpr std::string_view kStorageSuffix = ".storage";  // which structure.hpp gives
+
+[[noreturn]] void cannot(const std::string& target, std::string_view what) {
+    throw Error(ErrorCode::kInvalidArgument, 0, "convert", target, kNoOffset,
+                fmt::format("{} cannot hold {}", target, what));
+}
+
+std::uint64_t memory_that_may_be_taken(const CheckpointOptions& options) {
+    return options.memory.empty() ? available_memory_bytes()
+                                  : base::unwrap(base::parse_bytes(options.memory));
+}
+
+enum class Form : std::uint8_t { kTorch, kSafetensors, kStore };
+
+bool ends_with_any(const std::string& name, std::initializer_list<std::string_view> ends) {
+    return std::any_of(ends.begin(), ends.end(),
+                       [&](std::string_view end) { return name.ends_with(end); });
+}
+
+Form form_named(const std::string& target) {
+    return ends_with_any(target, {".pt", ".pth", ".bin", ".ckpt"}) ? Form::kTorch
+           : target.ends_with(".safetensors")                      ? Form::kSafetensors
+                                                                   : Form::kStore;
+}
+
+class Conversion {
+public:
+    Conversion(std::shared_ptr<Engine> engine, CheckpointSource& source,
+               const CheckpointOptions& options)
+        : engine_(std::move(engine)), source_(source), options_(options) {}
+
+    /// All tensors, sound: in memory, or where they are when there is not enough of that.
+    void load(Progress& shown) {
+        std::uint64_t total = 0;
+        for (const SourceTensor& t : source_.tensors()) {
+            total += base::align_up(t.bytes, kMemoryAlignment);
+        }
+        const bool fits = total <= memory_that_may_be_taken(options_);
+        if (options_.verify && !(fits && source_.checks_reads())) {
+            verify(shown);
+        }
+        if (fits) {
+            hold(total, shown);
+        } else {
+            mapped_.emplace(source_);
+            data_ = mapped_->tensors();
+        }
+        for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
+            by_name_.emplace(source_.tensors()[i].name, i);
+        }
+    }
+
+    [[nodiscard]] bool is_held() const { return !mapped_; }
+
+    void write(const std::string& target, Form form, Progress& shown) {
+        try {
+            switch (form) {
+                case Form::kTorch:
+                    return to_torch(target, shown);
+                case Form::kSafetensors:
+                    return to_safetensors(target, shown);
+                case Form::kStore:
+                    return to_store(target, shown);
+            }
+        } catch (const Error& error) {
+            if (mapped_) {
+                mapped_->explain(error);
+            }
+            throw;
+        }
+    }
+
+    [[nodiscard]] const std::string& written() const { return written_; }
+
+private:
+    // A tensor as it goes into the target.
+    struct Out {
+        std::string name;
+        std::string dtype;
+        std::vector<std::uint64_t> shape;
+        std::span<const std::byte> data;
+    };
+
+    // Whether the target keeps the structure, and with it how tensors stand in memory.
+    [[nodiscard]] bool keeps_structure() const {
+        return !options_.tensors_only && source_.structure() != "null";
+    }
+
+    void to_torch(const std::string& target, Progress& shown) {
+        const std::vector<Out> outs = keeps_structure() ? as_stored() : alone();
+        std::vector<CheckpointTensor> tensors;
+        std::unordered_map<std::string_view, std::span<const std::byte>> data;
+        for (const Out& out : outs) {
+            tensors.push_back({out.name, out.dtype, out.shape, out.data.size(), 0});
+            data.emplace(out.name, out.data);
+        }
+        const state::Skeleton skeleton =
+            state::skeleton_of(keeps_structure() ? source_.structure() : "null", tensors);
+        std::vector<FileImage::Payload> payloads;
+        for (const std::string& name : skeleton.sources) {
+            payloads.emplace_back(data.at(name));
+        }
+        const std::size_t slash = target.rfind('/');
+        std::string stem = slash == std::string::npos ? target : target.substr(slash + 1);
+        stem = stem.substr(0, stem.rfind('.'));
+        FileImage image = FileImage::torch_zip(skeleton.tree, stem.empty() ? "archive" : stem,
+                                               std::move(payloads));
+        state::save_file(*engine_, FileSystem::local(), target, image, written_by(shown));
+    }
+
+    void to_safetensors(const std::string& target, Progress& shown) {
+        std::vector<format::safetensors::Tensor> tensors;
+        std::vector<FileImage::Payload> payloads;
+        for (Out& out : keeps_structure() ? flat(target) : alone()) {
+            tensors.push_back({std::move(out.name), *format::safetensors::type_named(out.dtype),
+                               std::move(out.shape), 0, 0});
+            payloads.emplace_back(out.data);
+        }
+        format::safetensors::Metadata metadata = source_.metadata();
+        if (metadata.empty()) {
+            metadata.emplace_back("format", "pt");  // which transformers looks for
+        }
+        FileImage image =
+            FileImage::safetensors(std::move(tensors), std::move(metadata), std::move(payloads));
+        state::save_file(*engine_, FileSystem::local(), target, image, written_by(shown));
+    }
+
+    void to_store(const std::string& target, Progress& shown) {
+        State state;
+        for (Out& out : keeps_structure() ? as_stored() : alone()) {
+            state.tensors.push_back(
+                {std::move(out.name), std::move(out.dtype), std::move(out.shape), out.data});
+        }
+        state.structure = keeps_structure() ? source_.structure() : "null";
+        state.metadata = source_.metadata();
+        CheckpointStore store(engine_, FileSystem::local(), {target});
+        const std::uint64_t step = options_.step_given         ? options_.step
+                                   : source_.info() != nullptr ? source_.info()->step
+                                                               : 0;
+        written_ = store.save(state, {.step = step, .progress = written_by(shown)}).path;
+    }
+
+    void verify(Progress& shown) {
+        const Verified found = source_.verify(told_by(shown, "verified"));
+        if (!found.problems.empty()) {
+            const CheckpointProblem& first = found.problems.front();
+            throw Error(
+                ErrorCode::kDamaged, 0, "convert", first.path, first.offset,
+                fmt::format("{}{}: {}; penstock checkpoint verify says more, --no-verify converts "
+                            "it all the same",
+                            first.path,
+                            first.tensor.empty() ? "" : ", tensor " + format::shown(first.tensor),
+                            first.message));
+        }
+    }
+
+    void hold(std::uint64_t total, Progress& shown) {
+        memory_ = pool_.take(std::max(total, kMemoryAlignment));
+        taken_ = memory_.size();
+        std::vector<std::span<std::byte>> into;
+        std::uint64_t at = 0;
+        for (const SourceTensor& t : source_.tensors()) {
+            into.push_back(memory_.bytes().subspan(at, t.bytes));
+            at += base::align_up(t.bytes, kMemoryAlignment);
+        }
+        source_.read_all(into, told_by(shown, "read"));
+        data_.assign(into.begin(), into.end());
+    }
+
+    [[nodiscard]] penstock::Progress written_by(Progress& shown) const {
+        return [this, tell = told_by(shown, "written")](std::uint64_t done, std::uint64_t total) {
+            if (mapped_) {
+                mapped_->check();
+            }
+            return tell(done, total);
+        };
+    }
+
+    [[nodiscard]] Out stored(std::size_t index) const {
+        const SourceTensor& t = source_.tensors()[index];
+        return {t.name, t.dtype, t.shape, data_[index]};
+    }
+
+    [[nodiscard]] std::vector<Out> as_stored() const {
+        std::vector<Out> out;
+        for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
+            out.push_back(stored(i));
+        }
+        return out;
+    }
+
+    // Whether what is stored is this tensor, element for element.
+    [[nodiscard]] bool is_stored(const format::TensorValue& t, std::size_t index) const {
+        const SourceTensor& stored = source_.tensors()[index];
+        return format::safetensors::type_named(stored.dtype) == t.type && t.offset == 0 &&
+               state::is_plain(t) && state::view_bytes(t) == stored.bytes;
+    }
+
+    // Its elements in a row. In memory, also where the rest is not held.
+    std::span<const std::byte> gathered(const format::TensorValue& t, std::size_t index,
+                                        const std::string& name) {
+        const std::uint64_t bytes = state::view_bytes(t);
+        const std::uint64_t may = memory_that_may_be_taken(options_);
+        const std::uint64_t taken = options_.memory.empty() ? 0 : taken_;
+        if (taken > may || bytes > may - taken) {
+            throw Error(ErrorCode::kOutOfMemory, 0, "convert", source_.path(), kNoOffset,
+                        fmt::format("{}: tensor {} does not stand in a row in memory; to put it so "
+                                    "takes {} bytes, and {} may be taken; give more with --memory, "
+                                    "or convert it on a machine with more",
+                                    source_.path(), format::shown(name), bytes,
+                                    may - std::min(may, taken)));
+        }
+        Buffer& memory = gathered_.emplace_back(pool_.take(std::max(bytes, kMemoryAlignment)));
+        taken_ += bytes;
+        state::gather(t, data_[index], memory.bytes().first(bytes));
+        if (mapped_) {
+            mapped_->check();
+        }
+        return memory.bytes().first(bytes);
+    }
+
+    // The tensors and nothing else: those that are alone in their memory as they are in the state,
+    // the others by what is behind them.
+    std::vector<Out> alone() {
+        std::vector<Out> out = as_stored();
+        const std::optional<state::Skeleton> skeleton = skeleton_of(source_);
+        if (!skeleton) {
+            return out;
+        }
+        std::vector<const format::TensorValue*> seen(out.size(), nullptr);
+        std::vector<bool> several(out.size(), false);
+        for (const format::TensorValue& t : skeleton->tree.tensors) {
+            const std::size_t index = by_name_.at(skeleton->sources[t.storage]);
+            several[index] =
+                several[index] || (seen[index] != nullptr && !looks_alike(*seen[index], t));
+            seen[index] = &t;
+        }
+        for (std::size_t i = 0; i < out.size(); ++i) {
+            if (seen[i] == nullptr || several[i] || is_stored(*seen[i], i) ||
+                !state::why_not_gathered(*seen[i], data_[i].size()).empty()) {
+                continue;
+            }
+            const std::string name = out[i].name.substr(0, out[i].name.rfind(kStorageSuffix));
+            if (!by_name_.contains(name)) {
+                out[i].name = name;
+            }
+            out[i].dtype = format::safetensors::name_of(seen[i]->type);
+            out[i].shape = seen[i]->shape;
+            out[i].data = gathered(*seen[i], i, out[i].name);
+        }
+        return out;
+    }
+
+    static bool looks_alike(const format::TensorValue& a, const format::TensorValue& b) {
+        return a.type == b.type && a.offset == b.offset && a.shape == b.shape &&
+               a.strides == b.strides && a.conjugated == b.conjugated && a.negated == b.negated;
+    }
+
+    // The state as names and tensors; an error where it is more than that.
+    std::vector<Out> flat(const std::string& target) {
+        const std::optional<state::Skeleton> skeleton = skeleton_of(source_);
+        if (!skeleton) {
+            cannot(target,
+                   "JSON that Penstock did not write; --tensors-only leaves out what is no tensor");
+        }
+        const format::ValueTree& tree = skeleton->tree;
+        const format::Value& root = tree.at(tree.root);
+        if (root.kind != ValueKind::kDict && root.kind != ValueKind::kOrderedDict) {
+            cannot(target,
+                   "a state that is no dict of tensors; --tensors-only leaves the rest out");
+        }
+        std::vector<Out> out;
+        std::unordered_map<std::uint32_t, std::string> places;  // of each storage
+        for (std::size_t i = 0; i < root.items.size(); i += 2) {
+            std::string place = "state";
+            format::append_key(place, tree, root.items[i]);
+            const format::Value& key = tree.at(root.items[i]);
+            const format::Value& value = tree.at(root.items[i + 1]);
+            if (key.kind != ValueKind::kString || value.kind != ValueKind::kTensor) {
+                cannot(target, place +
+                                   ", which is no tensor by name; --tensors-only leaves out "
+                                   "what is none, and names the others by their place");
+            }
+            const auto& t = tree.tensors[static_cast<std::size_t>(value.integer)];
+            const auto [first, fresh] = places.try_emplace(t.storage, place);
+            if (!fresh) {
+                cannot(target, fmt::format("{}, which shares its memory with {}; --tensors-only "
+                                           "saves what is behind them once",
+                                           place, first->second));
+            }
+            out.push_back(
+                one(target, place, key.text, t, by_name_.at(skeleton->sources[t.storage])));
+        }
+        return out;
+    }
+
+    Out one(const std::string& target, const std::string& place, const std::string& name,
+            const format::TensorValue& t, std::size_t index) {
+        Out out = stored(index);
+        out.name = name;
+        if (is_stored(t, index)) {
+            return out;
+        }
+        const std::string why = state::why_not_gathered(t, data_[index].size());
+        if (!why.empty()) {
+            cannot(target,
+                   fmt::format("{}, which {}; --tensors-only saves what is behind it", place, why));
+        }
+        out.dtype = format::safetensors::name_of(t.type);
+        out.shape = t.shape;
+        out.data = gathered(t, index, out.name);
+        return out;
+    }
+
+    std::shared_ptr<Engine> engine_;
+    CheckpointSource& source_;
+    const CheckpointOptions& options_;
+    MemoryPool pool_;
+    Buffer memory_;
+    std::vector<Buffer> gathered_;
+    std::uint64_t taken_ = 0;  // of memory, by all of these
+    std::optional<MappedSource> mapped_;
+    std::vector<std::span<const std::byte>> data_;  // of each tensor
+    std::unordered_map<std::string_view, std::size_t> by_name_;
+    std::string written_;
+};
+
+}  // namespace
+
+int checkpoint_convert(const CheckpointOptions& options, std::span<const std::string> command) {
+    JsonOutput json("--json", options.json);
+    const std::string& target = options.other;
+    const Form form = form_named(target);
+    if (form != Form::kStore && !options.force && store::is_there(FileSystem::local(), target)) {
+        throw Error(ErrorCode::kInvalidArgument, 0, "convert", target, kNoOffset,
+                    fmt::format("{}: it is there already; --force replaces it", target));
+    }
+    const auto engine = new_engine();
+    const auto source = open_source(engine, options.path, options.generation);
+    Progress shown;
+    Conversion conversion(engine, *source, options);
+    conversion.load(shown);
+    conversion.write(target, form, shown);
+    shown.clear();
+    const std::string& made = conversion.written().empty() ? target : conversion.written();
+    fmt::print(json.text_stream(), "{}: {}, {}, from {}{}\n", made,
+               counted(source->tensors().size(), "tensor"), base::format_bytes(source->bytes()),
+               source->path(), conversion.is_held() ? "" : ", which did not fit into memory");
+    json.write({{"command", words_of(command)},
+                {"source", source->path()},
+                {"target", made},
+                {"tensors", source->tensors().size()},
+                {"tensor_bytes", source->bytes()},
+                {"held_in_memory", conversion.is_held()}});
+    return 0;
+}
+
+}  // namespace penstock::cli

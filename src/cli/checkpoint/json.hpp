@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the checkpoint commands write with --json. Sizes in bytes, times in nanoseconds since 1970.
+#pragma once
+
+#include "cli/checkpoint/source.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+
+namespace penstock::cli {
+
+inline nlohmann::ordered_json words_of(std::span<const std::string> command) {
+    nlohmann::ordered_json words = nlohmann::ordered_json::array({"penstock"});
+    for (const std::string& word : command) {
+        words.push_back(word);
+    }
+    return words;
+}
+
+inline nlohmann::ordered_json json_of(const CheckpointInfo& info) {
+    return {{"path", info.path},
+            {"generation", info.generation},
+            {"step", info.step},
+            {"saved_unix_ns", info.saved_unix_ns},
+            {"tensors", info.tensors},
+            {"tensor_bytes", info.tensor_bytes},
+            {"written_bytes", info.written_bytes},
+            {"shards", info.shards},
+            {"linked_shards", info.linked_shards},
+            {"pinned", info.pinned},
+            {"problem", info.problem}};
+}
+
+inline nlohmann::ordered_json json_of(const SourceTensor& t) {
+    return {{"name", t.name},   {"dtype", t.dtype}, {"shape", t.shape},
+            {"bytes", t.bytes}, {"file", t.file},   {"offset", t.offset}};
+}
+
+inline nlohmann::ordered_json json_of(const CheckpointProblem& problem) {
+    nlohmann::ordered_json out{
+        {"path", problem.path}, {"tensor", problem.tensor}, {"message", problem.message}};
+    if (problem.offset != kNoOffset) {
+        out["offset"] = problem.offset;
+    }
+    return out;
+}
+
+}  // namespace penstock::cli

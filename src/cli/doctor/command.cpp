@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/doctor/command.hpp"
+
+#include "cli/doctor/checks.hpp"
+#include "cli/environment.hpp"
+#include "cli/flush.hpp"
+#include "cli/json_output.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace penstock::cli {
+
+namespace {
+
+constexpr const char* kFooter =
+    R"(Each line is one thing that was looked at:
+  ok       nothing to do
+  better   it works, and could be better
+  PROBLEM  it does not work
+with the evidence (--all shows that of what is fine, too) and the command that mends it.
+Nothing is changed and no rights are needed. In a folder, 1 MiB is written to a file
+without a name and read back.
+
+Exit code: 0 nothing is broken, 1 something is a problem, 2 wrong usage.
+
+Examples:
+  penstock doctor                 this machine, and the current folder
+  penstock doctor /data           this machine, and where your data lies
+  penstock doctor /dev/nvme0n1    a block device, opened for reading
+  penstock doctor /data --json -  for machines)";
+
+constexpr std::array<const char*, 3> kShort{"ok", "better", "PROBLEM"};
+constexpr std::array<const char*, 3> kLong{"ok", "could be better", "problem"};
+
+std::size_t count(const Findings& findings, Verdict verdict) {
+    return static_cast<std::size_t>(
+        std::count_if(findings.begin(), findings.end(),
+                      [&](const Finding& finding) { return finding.verdict == verdict; }));
+}
+
+void print_findings(std::FILE* out, const Findings& findings, bool all) {
+    for (const Finding& finding : findings) {
+        const auto verdict = static_cast<std::size_t>(finding.verdict);
+        fmt::print(out, "  {:<8}{:<14}{}\n", kShort[verdict], finding.topic, finding.what);
+        if (finding.verdict != Verdict::kOk || all) {
+            fmt::print(out, "{:24}evidence: {}\n", "", finding.evidence);
+        }
+        if (!finding.cure.empty()) {
+            fmt::print(out, "{:24}mend it:  {}\n", "", finding.cure);
+        }
+    }
+}
+
+nlohmann::json findings_json(const Findings& findings) {
+    nlohmann::json json = nlohmann::json::array();
+    for (const Finding& finding : findings) {
+        json.push_back({{"topic", finding.topic},
+                        {"verdict", kLong[static_cast<std::size_t>(finding.verdict)]},
+                        {"what", finding.what},
+                        {"evidence", finding.evidence},
+                        {"cure", finding.cure}});
+    }
+    return json;
+}
+
+}  // namespace
+
+void add_doctor_options(CLI::App& app, DoctorOptions& options) {
+    app.footer(kFooter);
+    app.add_option("path", options.path, "A folder, file or block device")
+        ->capture_default_str()
+        ->type_name("PATH");
+    app.add_flag("--all", options.all, "Show the evidence of what is fine, too");
+    app.add_option("--json", options.json,
+                   "Write it all to FILE (-: stdout, and the text to stderr)")
+        ->type_name("FILE");
+}
+
+int doctor(const DoctorOptions& options, std::span<const std::string> command) {
+    JsonOutput json("--json", options.json);
+    std::FILE* const out = json.text_stream();
+    Findings machine;
+    check_machine(machine);
+    fmt::print(out, "Penstock {} doctor\n\nThis machine\n", PENSTOCK_VERSION);
+    print_findings(out, machine, options.all);
+    Findings path;
+    fmt::print(out, "\n{}\n", options.path);
+    flush(out);
+    check_path(options.path, path);
+    print_findings(out, path, options.all);
+
+    Findings& all = machine;
+    all.insert(all.end(), path.begin(), path.end());
+    const std::size_t problems = count(all, Verdict::kProblem);
+    fmt::print(out, "\n{} ok, {} could be better, {} {}.\n", count(all, Verdict::kOk),
+               count(all, Verdict::kBetter), problems, problems == 1 ? "problem" : "problems");
+    flush(out);
+    nlohmann::json words = nlohmann::json::array({"penstock"});
+    for (const std::string& word : command) {
+        words.push_back(word);
+    }
+    json.write({{"command", words},
+                {"environment", machine_json()},
+                {"path", options.path},
+                {"findings", findings_json(all)},
+                {"problems", problems}});
+    return problems == 0 ? 0 : 1;
+}
+
+}  // namespace penstock::cli

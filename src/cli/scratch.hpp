@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file that bench and tune work on: one of their own, made in a folder and removed at the end
+// (also by a signal), or somebody's file or block device, which is opened for reading and nothing
+// else.
+#pragma once
+
+#include "cli/bench/options.hpp"
+#include "cli/interrupt.hpp"
+#include "cli/progress.hpp"
+
+#include <penstock/penstock.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace penstock::cli {
+
+struct Target {
+    std::string path;
+    bool ours = false;        ///< made here, so it may be written
+    std::uint64_t bytes = 0;  ///< that the runs use
+    File file;
+    /// Last, so that it goes first when the target does.
+    std::unique_ptr<RemovedBySignal> removal;
+};
+
+/// What is wanted of it. The words are for messages.
+struct TargetRequest {
+    std::string command = "bench";  ///< its name goes into the file's name and into messages
+    std::string path;
+    std::uint64_t size_bytes = 0;  ///< 0: 1 GiB, or what is written in five seconds
+    std::string size_word;
+    std::uint64_t block_bytes_max = 1 << 20;
+    std::string write_words;  ///< that ask for writes ("--rw write"), or empty
+    DirectIo direct = DirectIo::kAuto;
+};
+
+/// Opens the path, or makes the scratch file in it and fills it. Throws Error, also where the space
+/// does not suffice or a write test was asked for on a path that is not ours.
+[[nodiscard]] Target make_target(const TargetRequest& request, Progress& progress);
+
+/// Bytes that no drive and no file system can compress or share.
+void fill_random(std::span<std::byte> bytes, std::uint64_t seed);
+
+}  // namespace penstock::cli

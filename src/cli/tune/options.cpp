@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/tune/options.hpp"
+
+#include "base/units.hpp"
+#include "cli/number_from.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+namespace penstock::cli {
+
+namespace {
+
+constexpr const char* kFooter =
+    R"(How it decides: settings run in short slices, in turns, and only their ratio to the
+defaults in the same turn counts, so that a disk that drifts deceives nobody. What is
+surely slower leaves early. The best one then meets the defaults on fresh runs; it is
+named only when the whole 95 % interval of the ratio lies above the gain that is worth
+it (--gain). Else the defaults stay, and tune says what it could not tell apart.
+
+Examples:
+  penstock tune /mnt/nvme                        what suits this disk
+  penstock tune /mnt/nvme -o tuned.json          and keep it for Engine(options="tuned.json")
+  penstock tune /mnt/nvme --only read            nothing is written but the scratch file
+  penstock tune model.safetensors                only reads: your file is never written
+  penstock tune /mnt/nvme --seconds 300 --full   smaller differences, on a disk that swings
+
+What it writes: one file, penstock-tune-<pid>.tmp, in the folder that you name, over and
+over, at most --write-limit bytes in all. It is removed at the end, also after Ctrl-C.
+
+See also: penstock bench PATH, for what the disk gives; penstock doctor PATH.)";
+
+std::uint64_t size_of(const std::string& option, const std::string& word, std::uint64_t least) {
+    const auto bytes = base::parse_bytes(word);
+    if (!bytes) {
+        throw CLI::ValidationError(option, bytes.error().message);
+    }
+    if (*bytes < least) {
+        throw CLI::ValidationError(option, fmt::format("{} came; at least {} is allowed", word,
+                                                       base::format_bytes(least)));
+    }
+    return *bytes;
+}
+
+}  // namespace
+
+void TuneOptions::finish() {
+    if (!only.empty() && only != "read" && only != "write") {
+        throw CLI::ValidationError("--only", fmt::format("'{}' is not one of read, write", only));
+    }
+    read = only != "write";
+    write = only != "read";
+    constexpr std::uint64_t kLeast = std::uint64_t{64} << 20;
+    size_bytes = size_word.empty() ? 0 : size_of("--size", size_word, kLeast);
+    write_limit_bytes = size_of("--write-limit", write_limit_word, kLeast);
+}
+
+void add_tune_options(CLI::App& app, TuneOptions& options) {
+    app.footer(kFooter);
+    app.add_option("path", options.path,
+                   "A folder: a scratch file is made in it and removed\n"
+                   "A file or block device: it is only read")
+        ->required()
+        ->type_name("PATH");
+    app.add_option("--seconds", options.seconds, "Seconds it may take in all")
+        ->check(number_from(5.0, 3600.0))
+        ->capture_default_str()
+        ->type_name("S");
+    app.add_option("--only", options.only, "read or write (default: both, and together)")
+        ->type_name("KIND");
+    app.add_option("--gain", options.gain_percent,
+                   "Percent that settings must be faster to be worth it")
+        ->check(number_from(0.0, 100.0))
+        ->capture_default_str()
+        ->type_name("PERCENT");
+    app.add_flag("--full", options.full, "Use all of --seconds, also when the answer is known");
+    app.add_option("--size", options.size_word,
+                   "Bytes of the scratch file, or of PATH that are read\n"
+                   "(default: 1GiB, less where writing that takes over 5 s)")
+        ->type_name("SIZE");
+    app.add_option("--write-limit", options.write_limit_word,
+                   "Bytes written in all, for the sake of the drive")
+        ->capture_default_str()
+        ->type_name("SIZE");
+    app.add_option("-o,--output", options.output,
+                   "Write the settings to FILE, for Engine(options=\"FILE\")")
+        ->type_name("FILE");
+    app.add_option("--json", options.json,
+                   "Write every sample, environment and command line to FILE\n"
+                   "(-: stdout, and the table to stderr)")
+        ->type_name("FILE");
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/tune/report.hpp"
+
+#include "base/units.hpp"
+#include "cli/bench/report.hpp"
+#include "cli/environment.hpp"
+#include "cli/flush.hpp"
+#include "cli/statistics.hpp"
+#include "cli/tune/paste.hpp"
+#include "os/limits.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+namespace penstock::cli {
+
+namespace {
+
+constexpr const char* kLine = "{:<31} {:>9} {:>19} {:>9} {:>19} {:>10} {:>7}\n";
+
+double median_rate(const std::vector<Sample>& samples) {
+    std::vector<double> rates;
+    for (const Sample& sample : samples) {
+        rates.push_back(sample.bytes_per_s());
+    }
+    return rates.empty() ? 0 : median(rates);
+}
+
+std::string rate_text(const std::vector<Sample>& samples) {
+    return samples.empty() ? "-" : fmt::format("{:.3g}", median_rate(samples) / 1e9);
+}
+
+// "1.21 (1.15-1.28)", or "1.21 (?)" where so few turns say nothing.
+std::string ratio_text(const TuneSearch& search, std::size_t candidate, Goal goal) {
+    const RatioInterval ratio = search.ratio_of(candidate, goal);
+    const std::size_t rounds = search.candidates()[candidate].entries.size();
+    if (candidate == 0 || rounds == 0) {
+        return candidate == 0 ? "1" : "-";
+    }
+    constexpr double kTooWide = 10;
+    return rounds < 3 || ratio.high > kTooWide * ratio.low
+               ? fmt::format("{:.2f} (?)", ratio.mean)
+               : fmt::format("{:.2f} ({:.2f}-{:.2f})", ratio.mean, ratio.low, ratio.high);
+}
+
+double cpu_s_per_gib(const CandidateSamples& samples) {
+    double cpu_s = 0;
+    double bytes = 0;
+    for (const auto* slices : {&samples.read, &samples.write}) {
+        for (const Sample& sample : *slices) {
+            cpu_s += sample.cpu_s;
+            bytes += static_cast<double>(sample.bytes);
+        }
+    }
+    return bytes > 0 ? cpu_s / (bytes / (1 << 30)) : 0;
+}
+
+// By the goal that settings are chosen by, the best first, the defaults before all.
+std::vector<std::size_t> in_order(const TuneSearch& search) {
+    std::vector<std::size_t> order;
+    for (std::size_t i = 0; i < search.candidates().size(); ++i) {
+        order.push_back(i);
+    }
+    const Goal goal = search.goals().back();
+    std::stable_sort(order.begin() + 1, order.end(), [&](std::size_t a, std::size_t b) {
+        return search.ratio_of(a, goal).mean > search.ratio_of(b, goal).mean;
+    });
+    return order;
+}
+
+void print_table(std::FILE* out, const TuneResult& result) {
+    const TuneSearch& search = result.search;
+    fmt::print(out, fmt::runtime(kLine), "block x depth", "read GB/s", "to the defaults", "write",
+               "to the defaults", "CPU s/GiB", "slices");
+    for (const std::size_t i : in_order(search)) {
+        const CandidateSamples& samples = result.samples[i];
+        const std::size_t slices = samples.read.size() + samples.write.size();
+        if (slices == 0) {
+            continue;
+        }
+        std::string name = to_string(search.candidates()[i].settings);
+        name += i == 0 ? " (defaults)" : "";
+        fmt::print(out, fmt::runtime(kLine), name, rate_text(samples.read),
+                   samples.read.empty() ? "-" : ratio_text(search, i, Goal::kRead),
+                   rate_text(samples.write),
+                   samples.write.empty() ? "-" : ratio_text(search, i, Goal::kWrite),
+                   fmt::format("{:.3f}", cpu_s_per_gib(samples)), slices);
+    }
+    fmt::print(
+        out,
+        "\nDepth: blocks at the device at once. GB/s: 10^9 bytes a second, median. To the "
+        "defaults: mean ratio\nwithin turns, in brackets its 95 % interval (?: too few turns "
+        "to say). The best of many is high by\nchance, so this table does not decide; fresh "
+        "runs do:\n\n");
+}
+
+nlohmann::ordered_json settings_json(const TuneSettings& settings) {
+    return {{"block_bytes", settings.block_bytes},
+            {"depth", settings.depth},
+            {"channels", settings.channels},
+            {"backend", to_string(settings.backend)}};
+}
+
+nlohmann::ordered_json ratio_json(const RatioInterval& ratio, std::size_t rounds) {
+    nlohmann::ordered_json json{{"mean", ratio.mean}, {"min", ratio.min}, {"max", ratio.max}};
+    if (rounds > 1) {
+        json["ci95"] = {ratio.low, ratio.high};
+    }
+    return json;
+}
+
+nlohmann::ordered_json job_json(const TuneResult& result, std::size_t candidate, bool write) {
+    const auto& slices = write ? result.samples[candidate].write : result.samples[candidate].read;
+    nlohmann::ordered_json json{{"rw", write ? "write" : "read"}};
+    json.update(settings_json(result.search.candidates()[candidate].settings));
+    json["defaults"] = candidate == 0;
+    json["paths"] = nlohmann::ordered_json::array({result.target.path});
+    json["samples"] = nlohmann::ordered_json::array();
+    for (const Sample& sample : slices) {
+        json["samples"].emplace_back(sample_json(sample));
+    }
+    json["median_bytes_per_s"] = median_rate(slices);
+    json["ratio_to_defaults"] =
+        ratio_json(result.search.ratio_of(candidate, write ? Goal::kWrite : Goal::kRead),
+                   result.search.candidates()[candidate].entries.size());
+    return json;
+}
+
+nlohmann::ordered_json verdict_json(const TuneSearch& search, Goal goal) {
+    const Verdict& verdict = search.verdict(goal);
+    constexpr std::array<const char*, 3> kKinds{"better", "no_difference", "not_shown"};
+    nlohmann::ordered_json json{{"goal", to_string(goal)},
+                                {"verdict", kKinds[static_cast<std::size_t>(verdict.kind)]}};
+    json["best_rival"] = settings_json(search.candidates()[verdict.candidate].settings);
+    json["ratio_to_defaults"] = ratio_json(verdict.ratio, verdict.rounds);
+    json["rounds"] = verdict.rounds;
+    return json;
+}
+
+}  // namespace
+
+void print_tune_head(std::FILE* out, const TuneOptions& options, const Target& target,
+                     const EngineDescription& engine) {
+    fmt::print(out, "Penstock {} tune of {}\n", PENSTOCK_VERSION, options.path);
+    fmt::print(out, "  disk     {}\n", target_text(target));
+    fmt::print(out, "  file     {}, {}; {}\n", target.path, base::format_bytes(target.bytes),
+               target.ours ? "removed at the end" : "only read");
+    if (target.ours) {
+        fmt::print(out, "  writes   {}\n",
+                   options.write ? fmt::format("that file over and over, at most {} in all "
+                                               "(--write-limit)",
+                                               base::format_bytes(options.write_limit_bytes))
+                                 : std::string("that file once"));
+    }
+    fmt::print(out, "  engine   {}{}{}, kernel {}\n", engine.backend,
+               engine.detail.empty() ? "" : ": ", engine.detail, os::kernel_release());
+    for (const std::string& refusal : engine.refusals) {
+        fmt::print(out, "           {}\n", refusal);
+    }
+    fmt::print(out, "  time     {:.0f} s at most (--seconds)\n\n", options.seconds);
+    flush(out);
+}
+
+std::string verdict_text(const TuneSearch& search, Goal goal, double gain_min) {
+    const Verdict& verdict = search.verdict(goal);
+    const std::string rival = to_string(search.candidates()[verdict.candidate].settings);
+    const std::string interval =
+        fmt::format("{:.2f} to {:.2f}", verdict.ratio.low, verdict.ratio.high);
+    const std::string head = fmt::format("  {:<9}", to_string(goal));
+    if (verdict.kind == Verdict::Kind::kBetter) {
+        return head + fmt::format("{}: {:.2f} times the defaults (surely {}, {} turns)", rival,
+                                  verdict.ratio.mean, interval, verdict.rounds);
+    }
+    const std::string none = head +
+                             "no difference found: the defaults are as good as anything "
+                             "tried\n           ";
+    if (verdict.candidate == 0 || verdict.rounds < 2) {
+        return none + "(too few turns fitted the time to say more)";
+    }
+    if (verdict.kind == Verdict::Kind::kSame) {
+        return none + fmt::format(
+                          "(the best rival, {}: {} times the defaults, under the gain of "
+                          "{:g} % that counts)",
+                          rival, interval, 100 * gain_min);
+    }
+    return none + fmt::format(
+                      "(the best rival, {}: {} times; the rate swings too much to tell "
+                      "more apart in this time)",
+                      rival, interval);
+}
+
+void print_tune_result(std::FILE* out, const TuneResult& result) {
+    print_table(out, result);
+    const TuneSearch& search = result.search;
+    for (const Goal goal : search.goals()) {
+        fmt::print(out, "{}\n", verdict_text(search, goal, result.options.gain_percent / 100));
+    }
+    if (!result.why_ended.empty()) {
+        fmt::print(out, "  {}\n", result.why_ended);
+    }
+    const TuneSettings& choice = search.choice();
+    const bool write = !result.options.read;
+    fmt::print(
+        out, "\nSettings: {}{}\n", to_string(choice),
+        choice == search.candidates()[0].settings ? ", the defaults: nothing has to be set" : "");
+    fmt::print(out,
+               "\nPenstock: Engine(options=\"FILE\") takes this file (-o FILE writes it)\n{}\n",
+               options_json(choice, result.defaults, result.about).dump(2));
+    fmt::print(out,
+               "\nDeepSpeed: a section of its configuration (as measured through Penstock)\n{}\n",
+               deepspeed_json(choice).dump(2));
+    const std::string backend = choice.backend == BackendKind::kAuto
+                                    ? result.engine.backend
+                                    : std::string(to_string(choice.backend));
+    fmt::print(out, "\nfio: the same work\n{}\n",
+               fio_command(choice, backend, result.options.path, result.target.ours, write));
+    if (!result.target.file.info().direct) {
+        fmt::print(out,
+                   "\nNote: these went through the page cache ({}):\nthe figures tell of memory as "
+                   "much as of the disk.\n",
+                   result.target.file.info().reason);
+    }
+    fmt::print(out, "\n{:.0f} s; {} written.\n", result.seconds,
+               base::format_bytes(result.written_bytes));
+    flush(out);
+}
+
+nlohmann::ordered_json tune_json(std::span<const std::string> command, const TuneResult& result) {
+    const TuneSearch& search = result.search;
+    nlohmann::ordered_json json{
+        {"command", command_json(command)},
+        {"environment", machine_json()},
+        {"target", target_json(result.target)},
+        {"targets", nlohmann::ordered_json::array({target_json(result.target)})},
+        {"engine", engine_json(result.engine)},
+        {"jobs", nlohmann::ordered_json::array()}};
+    for (std::size_t i = 0; i < search.candidates().size(); ++i) {
+        if (!result.samples[i].read.empty()) {
+            json["jobs"].push_back(job_json(result, i, false));
+        }
+        if (!result.samples[i].write.empty()) {
+            json["jobs"].push_back(job_json(result, i, true));
+        }
+    }
+    nlohmann::ordered_json& tune = json["tune"];
+    tune["seconds"] = result.seconds;
+    tune["written_bytes"] = result.written_bytes;
+    tune["gain_min"] = result.options.gain_percent / 100;
+    tune["verdicts"] = nlohmann::ordered_json::array();
+    for (const Goal goal : search.goals()) {
+        tune["verdicts"].push_back(verdict_json(search, goal));
+    }
+    tune["choice"] = settings_json(search.choice());
+    tune["options"] = options_json(search.choice(), result.defaults, result.about);
+    tune["deepspeed"] = deepspeed_json(search.choice());
+    return json;
+}
+
+}  // namespace penstock::cli

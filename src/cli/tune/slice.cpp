@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/tune/slice.hpp"
+
+#include "base/clock.hpp"
+#include "base/units.hpp"
+#include "cli/interrupt.hpp"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+namespace penstock::cli {
+
+namespace {
+
+constexpr std::uint64_t kMemoryBytes = std::uint64_t{128} << 20;
+constexpr std::uint64_t kSliceMax = std::uint64_t{512} << 20;
+
+double cpu_seconds() {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    const auto seconds = [](const timeval& t) {
+        return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+    };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+}  // namespace
+
+Slices::Slices(const Target& target, const EngineOptions& defaults, Progress& progress)
+    : target_(target),
+      defaults_(defaults),
+      progress_(progress),
+      memory_(pool_.take(std::min(kMemoryBytes, target.bytes / kGrain * kGrain))) {
+    fill_random(memory_.bytes(), 2);
+}
+
+void Slices::calibrate(bool write, double seconds) {
+    std::uint64_t& bytes = write ? write_bytes_ : read_bytes_;
+    const TuneSettings settings = default_settings(defaults_);
+    static_cast<void>(run(settings, write));  // the first one finds the device asleep
+    const double wanted = run(settings, write).bytes_per_s() * seconds;
+    bytes = std::clamp(static_cast<std::uint64_t>(wanted) / kGrain * kGrain, 2 * kGrain, kSliceMax);
+}
+
+// The next `bytes` of the file, from its start again after the end, through the same memory.
+TransferRequest Slices::request(std::uint64_t bytes, bool write) {
+    TransferRequest request;
+    request.write = write;
+    request.options.allow_overlap = write;  // a long slice comes round to bytes of its own
+    request.files = {target_.file};
+    const std::uint64_t end = target_.bytes / kGrain * kGrain;
+    while (bytes > 0) {
+        const std::uint64_t count = std::min({bytes, memory_.size(), end - cursor_});
+        request.extents.push_back({.offset = cursor_, .bytes = count, .memory = memory_.data()});
+        cursor_ = (cursor_ + count) % end;
+        bytes -= count;
+    }
+    return request;
+}
+
+Sample Slices::run(const TuneSettings& settings, bool write) {
+    Engine engine(engine_options(settings, defaults_));
+    // Threads and rings come with the first transfer.
+    engine.read_async(target_.file, memory_.bytes().first(4096), cursor_).wait();
+    TransferRequest wanted = request(slice_bytes(write), write);
+
+    Sample sample;
+    sample.side = "penstock";
+    const base::SteadyClock clock;
+    const double cpu_before = cpu_seconds();
+    const base::Nanos start = clock.now();
+    Transfer transfer = engine.submit(std::move(wanted));
+    std::optional<std::uint64_t> moved;
+    try {
+        while (!moved) {
+            check_interrupt();
+            moved = transfer.wait_for(std::chrono::milliseconds(50));
+            if (!moved && progress_.due()) {
+                progress_.show(to_string(settings) + (write ? ", writing" : ", reading"));
+            }
+        }
+    } catch (const Interrupted&) {
+        transfer.cancel();
+        throw;  // the engine waits for what is at the device before the memory goes
+    }
+    sample.seconds = static_cast<double>(clock.now() - start) * 1e-9;
+    sample.cpu_s = cpu_seconds() - cpu_before;
+    sample.bytes = *moved;
+    sample.operations = sample.bytes / settings.block_bytes;
+    const LatencyStats latency = engine.stats().latency;
+    sample.p50_ns = latency.p50;
+    sample.p99_ns = latency.p99;
+    sample.p999_ns = latency.p999;
+    sample.histogram = latency.histogram;
+    written_bytes_ += write ? sample.bytes : 0;
+    return sample;
+}
+
+}  // namespace penstock::cli

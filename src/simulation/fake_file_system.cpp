@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "simulation/fake_file_system.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+
+namespace penstock::simulation {
+
+namespace {
+
+base::Result<void> outcome(int system_errno, const char* operation, const std::string& path) {
+    if (system_errno != 0) {
+        return base::fail(base::system_error(system_errno, operation, path));
+    }
+    return {};
+}
+
+class FakeLock final : public os::FileLock {
+public:
+    FakeLock(std::shared_ptr<FakeDisk> disk, std::uint64_t inode, std::string path)
+        : disk_(std::move(disk)), inode_(inode), path_(std::move(path)) {}
+    FakeLock(const FakeLock&) = delete;
+    FakeLock& operator=(const FakeLock&) = delete;
+    ~FakeLock() override { disk_->unlock(inode_); }
+    [[nodiscard]] bool is_named() const noexcept override { return disk_->is_named(inode_, path_); }
+
+private:
+    std::shared_ptr<FakeDisk> disk_;
+    std::uint64_t inode_;
+    std::string path_;  // on the disk
+};
+
+}  // namespace
+
+FakeFile::FakeFile(os::FileInfo info, std::shared_ptr<FakeDisk> disk, std::uint64_t inode,
+                   std::string path_on_disk, std::shared_ptr<const base::Clock> clock)
+    : os::File(std::move(info)),
+      disk_(std::move(disk)),
+      inode_(inode),
+      path_on_disk_(std::move(path_on_disk)),
+      clock_(std::move(clock)) {
+    note_size(disk_->size(inode_));
+}
+
+std::int64_t FakeFile::access(engine::Op op, os::Lane lane, std::uint64_t offset,
+                              std::span<const iovec> pieces) {
+    const Access refused = op == engine::Op::kRead ? Access::kWrite : Access::kRead;
+    if (info_.access == refused) {
+        return -EBADF;
+    }
+    return disk_->access(op, lane, inode_, offset, pieces, clock_->now());
+}
+
+std::int64_t FakeFile::read_at(os::Lane lane, std::uint64_t offset, std::span<const iovec> pieces) {
+    return access(engine::Op::kRead, lane, offset, pieces);
+}
+
+std::int64_t FakeFile::write_at(os::Lane lane, std::uint64_t offset,
+                                std::span<const iovec> pieces) {
+    return access(engine::Op::kWrite, lane, offset, pieces);
+}
+
+base::Result<std::uint64_t> FakeFile::size() const {
+    return disk_->size(inode_);
+}
+
+base::Result<void> FakeFile::truncate(std::uint64_t bytes) {
+    note_size(bytes);
+    return outcome(disk_->truncate(inode_, bytes), "truncate", info_.path);
+}
+
+base::Result<void> FakeFile::preallocate(std::uint64_t offset, std::uint64_t bytes) {
+    const int refused = disk_->preallocate(inode_, offset, bytes);
+    if (refused == EOPNOTSUPP) {
+        return base::fail(base::error(ErrorCode::kUnsupported, "preallocate",
+                                      "this disk does not preallocate", info_.path, offset));
+    }
+    return outcome(refused, "preallocate", info_.path);
+}
+
+base::Result<void> FakeFile::sync() {
+    return outcome(disk_->sync(inode_, path_on_disk_, true), "sync", info_.path);
+}
+
+base::Result<void> FakeFile::sync_data() {
+    return outcome(disk_->sync(inode_, path_on_disk_, false), "sync", info_.path);
+}
+
+base::Result<std::vector<std::string>> FakeFolder::list() {
+    std::vector<std::string> names;
+    PENSTOCK_CHECK(outcome(disk_->list_in(inode_, names), "list", path()));
+    return names;
+}
+
+base::Result<os::FileStatus> FakeFolder::status(const std::string& name) {
+    PENSTOCK_CHECK(os::check_name("status", path(), name));
+    os::FileStatus status;
+    PENSTOCK_CHECK(
+        outcome(disk_->status_in(inode_, name, status), "status", os::path_in(path(), name)));
+    return status;
+}
+
+base::Result<std::shared_ptr<os::Folder>> FakeFolder::open_folder(const std::string& name) {
+    PENSTOCK_CHECK(os::check_name("open folder", path(), name));
+    const std::string inside = os::path_in(path(), name);
+    const std::string on_disk = os::path_in(path_on_disk_, name);
+    const FakeDisk::Opened opened = disk_->open_folder_in(inode_, name, on_disk);
+    PENSTOCK_CHECK(outcome(opened.system_errno, "open folder", inside));
+    return std::make_shared<FakeFolder>(inside, disk_, opened.inode, on_disk);
+}
+
+base::Result<void> FakeFolder::remove(const std::string& name) {
+    PENSTOCK_CHECK(os::check_name("remove", path(), name));
+    return outcome(disk_->remove_in(inode_, name, false, os::path_in(path_on_disk_, name)),
+                   "remove", os::path_in(path(), name));
+}
+
+base::Result<void> FakeFolder::remove_folder(const std::string& name) {
+    PENSTOCK_CHECK(os::check_name("remove folder", path(), name));
+    return outcome(disk_->remove_in(inode_, name, true, os::path_in(path_on_disk_, name)),
+                   "remove folder", os::path_in(path(), name));
+}
+
+base::Result<void> FakeFolder::rename(const std::string& from, const std::string& to) {
+    PENSTOCK_CHECK(os::check_name("rename", path(), from));
+    PENSTOCK_CHECK(os::check_name("rename", path(), to));
+    return outcome(disk_->rename_in(inode_, from, to, os::path_in(path_on_disk_, from)), "rename",
+                   os::path_in(path(), from));
+}
+
+base::Result<void> FakeFolder::sync() {
+    return outcome(disk_->sync_folder_in(inode_, path_on_disk_), "sync folder", path());
+}
+
+FakeFileSystem::Place FakeFileSystem::on_disk(const std::string& path) const {
+    if (disks_.size() == 1) {
+        return {disks_.front(), path, ""};
+    }
+    const std::size_t slash = std::min(path.find('/', 1), path.size());
+    const auto index = std::strtoul(path.c_str() + 1, nullptr, 10);
+    return {disks_.at(index), slash == path.size() ? "/" : path.substr(slash),
+            path.substr(0, slash)};
+}
+
+// Links may lead from disk to disk, so they are followed here. After 40 the path stays as it is,
+// and leads nowhere.
+std::string FakeFileSystem::through_links(std::string path, bool follow_last) const {
+    for (int i = 0; i < 40; ++i) {
+        const Place where = on_disk(path);
+        auto next = where.disk->step_through_link(where.path, follow_last, where.mount);
+        if (!next) {
+            break;
+        }
+        path = std::move(*next);
+    }
+    return path;
+}
+
+FakeFileSystem::Place FakeFileSystem::place(const std::string& path, bool follow_last) const {
+    return on_disk(through_links(path, follow_last));
+}
+
+base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& path,
+                                                             const os::OpenOptions& options) {
+    const Place where = place(path, options.follow);
+    const DiskShape& shape = where.disk->shape();
+    if (options.direct == DirectIo::kRequired && !shape.direct) {
+        return base::fail(base::error(ErrorCode::kUnsupported, "open",
+                                      "this disk has no direct I/O, and it is required", path));
+    }
+    const FakeDisk::Opened opened = where.disk->open(where.path, options);
+    PENSTOCK_CHECK(outcome(opened.system_errno, "open", path));
+    os::FileInfo info;
+    info.path = path;
+    info.access = options.access;
+    info.device = where.disk->device();
+    info.file_system = "fake";
+    info.geometry.direct = shape.direct && options.direct != DirectIo::kOff;
+    if (info.geometry.direct) {
+        info.geometry.memory_align = shape.memory_align;
+        info.geometry.read_align = shape.read_align;
+        info.geometry.write_align = shape.write_align;
+    }
+    info.geometry.block_bytes = shape.block_bytes;
+    info.geometry.reason = "a disk in memory";
+    return std::make_shared<FakeFile>(std::move(info), where.disk, opened.inode, where.path,
+                                      clock_);
+}
+
+base::Result<void> FakeFileSystem::rename(const std::string& from, const std::string& to) {
+    const Place source = place(from, false);
+    const Place target = place(to, false);
+    return outcome(
+        source.disk == target.disk ? source.disk->rename(source.path, target.path) : EXDEV,
+        "rename", from);
+}
+
+base::Result<void> FakeFileSystem::link(const std::string& from, const std::string& to) {
+    const Place source = place(from, false);
+    const Place target = place(to, false);
+    return outcome(source.disk == target.disk ? source.disk->link(source.path, target.path) : EXDEV,
+                   "link", to);
+}
+
+base::Result<void> FakeFileSystem::symbolic_link(const std::string& target,
+                                                 const std::string& path) {
+    const Place where = place(path, false);
+    return outcome(where.disk->symbolic_link(target, where.path), "make link", path);
+}
+
+base::Result<void> FakeFileSystem::remove(const std::string& path) {
+    const Place where = place(path, false);
+    return outcome(where.disk->remove(where.path), "remove", path);
+}
+
+base::Result<void> FakeFileSystem::make_folder(const std::string& path) {
+    const Place where = place(path, false);
+    return outcome(where.disk->make_folder(where.path), "make folder", path);
+}
+
+base::Result<std::vector<std::string>> FakeFileSystem::list(const std::string& path) {
+    const Place where = place(path, true);
+    std::vector<std::string> names;
+    PENSTOCK_CHECK(outcome(where.disk->list(where.path, names), "list", path));
+    return names;
+}
+
+base::Result<os::Space> FakeFileSystem::space(const std::string& path) {
+    return place(path, true).disk->space();
+}
+
+base::Result<os::FileStatus> FakeFileSystem::status(const std::string& path) {
+    const Place where = place(path, false);
+    os::FileStatus status;
+    PENSTOCK_CHECK(outcome(where.disk->status(where.path, status), "status", path));
+    return status;
+}
+
+base::Result<std::string> FakeFileSystem::resolve(const std::string& path) {
+    return through_links(path, true);
+}
+
+base::Result<void> FakeFileSystem::take_attributes(const std::string& from, os::File& to) {
+    const Place where = place(from, true);
+    os::FileStatus status;
+    PENSTOCK_CHECK(outcome(where.disk->status(where.path, status), "take attributes", from));
+    static_cast<FakeFile&>(to).set_mode(status.mode);
+    return {};
+}
+
+base::Result<void> FakeFileSystem::set_modified(const std::string& path,
+                                                std::int64_t since_1970_ns) {
+    const Place where = place(path, false);
+    return outcome(where.disk->set_modified(where.path, since_1970_ns), "set time", path);
+}
+
+base::Result<std::shared_ptr<os::Folder>> FakeFileSystem::open_folder(const std::string& path) {
+    const Place where = place(path, true);
+    const FakeDisk::Opened opened = where.disk->open_folder(where.path);
+    PENSTOCK_CHECK(outcome(opened.system_errno, "open folder", path));
+    return std::make_shared<FakeFolder>(path, where.disk, opened.inode, where.path);
+}
+
+base::Result<std::unique_ptr<os::FileLock>> FakeFileSystem::lock(const std::string& path) {
+    const Place where = place(path, false);
+    const FakeDisk::Opened locked = where.disk->lock(where.path);
+    PENSTOCK_CHECK(outcome(locked.system_errno, "lock", path));
+    return std::make_unique<FakeLock>(where.disk, locked.inode, where.path);
+}
+
+base::Result<void> FakeFileSystem::sync_folder(const std::string& path) {
+    const Place where = place(path, true);
+    return outcome(where.disk->sync_folder(where.path), "sync folder", path);
+}
+
+}  // namespace penstock::simulation

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// One file that is about to be written: its layout, the memory of its payloads, and the checksums
+// that stand in it. Every offset is known when it is made; the sums are not, and a range of the
+// file may be written once those that it holds are set.
+//
+//   .pt           the CRC-32 of each storage, in its local header and in the directory
+//   .safetensors  XXH3 of each 256 KiB of each tensor, in one string of the metadata
+//                 (sum_table.hpp), which other readers pass over
+//
+// Whoever writes the file hashes the payloads piece by piece, in any order and on any threads
+// (hash), and puts the sums of a payload in when it has all of them (set_sums, one thread).
+#pragma once
+
+#include "format/file_layout.hpp"
+#include "format/safetensors.hpp"
+#include "format/torch_file.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace penstock::state {
+
+class FileImage {
+public:
+    using Payload = std::span<const std::byte>;
+
+    /// A `.pt`: payload i is storage i of the tree. `folder`: the archive's own name ("archive", or
+    /// the file's stem). A payload has the size of its storage. Throws Error kInvalidArgument for
+    /// what the format cannot hold.
+    [[nodiscard]] static FileImage torch_zip(const format::ValueTree& tree,
+                                             const std::string& folder,
+                                             std::vector<Payload> payloads,
+                                             const format::PickleOptions& options = {});
+    /// A `.safetensors`: payload i is tensor i. Throws as torch_zip().
+    [[nodiscard]] static FileImage safetensors(std::vector<format::safetensors::Tensor> tensors,
+                                               format::safetensors::Metadata metadata,
+                                               std::vector<Payload> payloads,
+                                               bool checksums = true);
+
+    [[nodiscard]] const format::FileLayout& file() const;
+    [[nodiscard]] std::uint64_t payload_bytes() const;
+    [[nodiscard]] std::span<const Payload> payloads() const { return payloads_; }
+    /// The same payloads in other memory (copies that were staged): as many, each of its size.
+    void replace_payloads(std::vector<Payload> payloads);
+
+    // ---- checksums
+    /// Payloads are hashed in pieces of so many bytes, cut from the beginning of each; 0: the file
+    /// has no sums.
+    [[nodiscard]] std::uint64_t piece_bytes() const { return piece_bytes_; }
+    [[nodiscard]] std::uint64_t hash(Payload piece) const;
+    /// Payloads whose sums a range of the file holds: set them before it is written.
+    [[nodiscard]] std::vector<std::size_t> sums_in(format::FileRange range) const;
+    /// `pieces`: hash() of each piece of it, in order. Each payload once, for each time that the
+    /// file is written.
+    void set_sums(std::size_t payload, std::span<const std::uint64_t> pieces);
+
+private:
+    FileImage() = default;
+
+    std::variant<format::torch_file::Layout, format::safetensors::Layout> layout_;
+    std::vector<Payload> payloads_;
+    std::uint64_t piece_bytes_ = 0;
+    // .safetensors: the table while it is gathered.
+    format::safetensors::Metadata metadata_;
+    std::vector<std::vector<std::uint64_t>> sums_;
+    std::size_t sums_missing_ = 0;
+};
+
+}  // namespace penstock::state

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sums of a file's payloads, computed on other cores in the order of the file, while somebody
+// writes it. What is small is summed at once, on the caller's thread; where the system gives no
+// threads, so is the rest, as it is waited for.
+//
+// Whoever writes may set the pace. Sums are made several times as fast as a device writes, and all
+// of them at the beginning would take the cores, just then, from what brings the first bytes to the
+// device.
+#pragma once
+
+#include "state/file_image.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <thread>
+#include <vector>
+
+namespace penstock::state {
+
+class PieceSums {
+public:
+    static constexpr std::uint64_t kAll = ~std::uint64_t{0};
+
+    /// Begins with what stands in the file before `until`. The image outlives it; only its payloads
+    /// and hash() are used.
+    explicit PieceSums(const FileImage& image, std::uint64_t until = kAll);
+    PieceSums(const PieceSums&) = delete;
+    PieceSums& operator=(const PieceSums&) = delete;
+    /// Stops where it is.
+    ~PieceSums();
+
+    /// From now on what stands before `until`, which never becomes less. By one thread.
+    void let(std::uint64_t until);
+    /// Until all pieces of a payload are summed, or the time is over (false).
+    [[nodiscard]] bool await(std::size_t payload, std::chrono::nanoseconds timeout);
+    /// After await().
+    [[nodiscard]] std::span<const std::uint64_t> of(std::size_t payload) const;
+
+private:
+    struct Task {
+        std::size_t payload;
+        std::size_t piece;
+        std::uint64_t offset;  ///< in the file
+    };
+    void work();
+    void sum(const Task& task);
+    bool await_turn(std::size_t task);
+
+    const FileImage& image_;
+    std::vector<Task> tasks_;
+    std::vector<std::size_t> first_;   // of each payload: its first sum; one more at the end
+    std::vector<std::uint64_t> sums_;  // by payload
+    std::vector<std::atomic<std::uint32_t>> left_;  // pieces of each payload
+    std::atomic<std::size_t> next_{0};
+    std::atomic<std::uint32_t> let_{0};  // tasks that may be done
+    std::atomic<bool> stopped_{false};
+    std::atomic<std::uint32_t> finished_{0};  // payloads
+    std::atomic<std::uint32_t> waiters_{0};
+    std::vector<std::thread> threads_;
+};
+
+}  // namespace penstock::state

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "state/replace.hpp"
+
+#include "base/raise.hpp"
+#include "base/random.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <exception>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace penstock::state {
+
+namespace {
+
+constexpr std::size_t kNameBytesMax = 200;  // of the old name in the temporary one: 255 in all
+constexpr std::size_t kRandomDigits = 16;
+constexpr std::string_view kSuffix = ".tmp";
+// Each is lost only to somebody who collects within the same few microseconds.
+constexpr int kNamesMax = 100;
+
+// ".NAME.0123456789abcdef.tmp"
+std::string prefix_of(const std::string& name) {
+    return fmt::format(".{}.", name.substr(0, kNameBytesMax));
+}
+
+bool is_temporary(std::string_view name, std::string_view prefix) {
+    if (name.size() != prefix.size() + kRandomDigits + kSuffix.size() ||
+        !name.starts_with(prefix) || !name.ends_with(kSuffix)) {
+        return false;
+    }
+    return name.substr(prefix.size(), kRandomDigits).find_first_not_of("0123456789abcdef") ==
+           std::string_view::npos;
+}
+
+// Makes the file. Where there are no locks nobody removes what others left. Nothing: somebody who
+// collects what is abandoned was there between its making and its locking, and will remove it.
+std::optional<FileLock> lock_if_possible(const FileSystem& files, const std::string& path) {
+    try {
+        return files.lock(path);
+    } catch (const Error& error) {
+        const int number = error.system_errno();
+        if (number == ENOLCK || number == ENOSYS || number == EOPNOTSUPP || number == EINVAL) {
+            return FileLock();
+        }
+        if (number == EWOULDBLOCK) {
+            return std::nullopt;
+        }
+        if (number == 0) {
+            throw;
+        }
+        // Whoever saves did not ask for a lock: it is the file that cannot be had.
+        base::raise(base::system_error(number, "open", path));
+    }
+}
+
+bool is_there(const FileSystem& files, const std::string& path) {
+    try {
+        const FileKind kind = files.status(path).kind;
+        if (kind != FileKind::kFile) {
+            base::raise(base::error(ErrorCode::kInvalidArgument, "save",
+                                    kind == FileKind::kFolder
+                                        ? "it is a folder; give the path of a file in it"
+                                        : "it is no regular file; give the path of one",
+                                    path));
+        }
+        return true;
+    } catch (const Error& error) {
+        if (error.system_errno() != ENOENT) {
+            throw;
+        }
+        return false;
+    }
+}
+
+// Of "/a/b/file" whether "/a/b" is there.
+bool has_folder(const FileSystem& files, const std::string& folder) {
+    try {
+        static_cast<void>(files.status(folder));
+        return true;
+    } catch (const Error& error) {
+        return error.system_errno() != ENOENT;  // all else: as making the file says it
+    }
+}
+
+// Who may not list a folder cannot open it either.
+Folder open_if_allowed(const FileSystem& files, const std::string& path) {
+    try {
+        return files.open_folder(path);
+    } catch (const Error& error) {
+        if (error.system_errno() != EACCES) {
+            throw;
+        }
+        return {};
+    }
+}
+
+}  // namespace
+
+Replacement::Replacement(FileSystem files, const std::string& path)
+    : files_(std::move(files)), target_(files_.resolve(path)) {
+    const std::size_t slash = target_.rfind('/');
+    folder_ = slash == 0 ? "/" : target_.substr(0, slash);
+    const std::string name = target_.substr(slash + 1);
+    const bool replaces = is_there(files_, target_);
+    if (!replaces && !has_folder(files_, folder_)) {
+        base::raise(base::system_error(ENOENT, "save into folder", folder_));
+    }
+    open_folder_ = open_if_allowed(files_, folder_);
+    collect_abandoned(name);
+    try {
+        take_name(name);
+        file_ =
+            files_.open(temporary_, {.access = Access::kWrite, .create = true, .follow = false});
+        if (replaces) {
+            files_.take_attributes(target_, file_);
+        }
+    } catch (...) {
+        give_up();
+        throw;
+    }
+}
+
+Replacement::~Replacement() {
+    give_up();
+}
+
+// Locked before it is opened: without a lock it is somebody else's to remove. Making a file and
+// locking it are two steps, and whoever collects may lock it between them; then the name is theirs.
+// lock() sees to it that what is locked is what has the name.
+void Replacement::take_name(const std::string& name) {
+    for (int i = 0; i < kNamesMax; ++i) {
+        temporary_name_ = fmt::format("{}{:016x}{}", prefix_of(name), base::random_bits(), kSuffix);
+        temporary_ = fmt::format("{}/{}", folder_ == "/" ? "" : folder_, temporary_name_);
+        pending_ = true;  // locking may make the file and fail all the same
+        if (auto lock = lock_if_possible(files_, temporary_)) {
+            lock_ = std::move(*lock);
+            return;
+        }
+        pending_ = false;
+    }
+    base::raise(base::system_error(
+        EWOULDBLOCK, "open", temporary_, kNoOffset,
+        fmt::format("of {} new files beside the target, others hold the lock of each; find them "
+                    "with 'fuser' on its folder",
+                    kNamesMax)));
+}
+
+// Of saves of the same file that were killed: nobody holds their locks. A courtesy, so errors do
+// not stop the save.
+void Replacement::collect_abandoned(const std::string& name) noexcept {
+    if (!open_folder_.is_open()) {
+        return;
+    }
+    try {
+        const std::vector<std::string> others = open_folder_.list();
+        for (const std::string& other : others) {
+            if (!is_temporary(other, prefix_of(name))) {
+                continue;
+            }
+            try {
+                // Whatever is no regular file has no lock, and is not ours.
+                const FileLock lock =
+                    files_.lock(fmt::format("{}/{}", folder_ == "/" ? "" : folder_, other));
+                open_folder_.remove(other);
+            } catch (const Error&) {  // somebody writes it, or it may not be removed
+            }
+        }
+    } catch (const std::exception&) {  // it cannot be listed, or there is no memory
+    }
+}
+
+void Replacement::give_up() noexcept {
+    if (!std::exchange(pending_, false)) {
+        return;
+    }
+    try {
+        if (open_folder_.is_open()) {
+            open_folder_.remove(temporary_name_);  // made before: memory may have run out
+        } else {
+            files_.remove(temporary_);
+        }
+        file_.close();
+    } catch (const std::exception&) {  // what went wrong before is what the caller hears of
+    }
+}
+
+void Replacement::commit() {
+    file_.sync_data();
+    if (open_folder_.is_open()) {
+        file_.close();
+        open_folder_.rename(temporary_name_, target_.substr(target_.rfind('/') + 1));
+    } else {
+        files_.rename(temporary_, target_);
+    }
+    pending_ = false;
+    try {
+        if (open_folder_.is_open()) {
+            open_folder_.sync();
+        } else {
+            // The file, which still is open, has another way for its name; closing has nothing left
+            // that it could lose.
+            file_.sync();
+            file_.close();
+        }
+    } catch (const Error& error) {
+        throw Error(error.reason(), error.system_errno(), error.operation(), error.path(),
+                    error.offset(),
+                    fmt::format("{}. '{}' is the new file already, but after a power cut the old "
+                                "one, or none, may be there; save it again",
+                                error.what(), target_));
+    }
+}
+
+}  // namespace penstock::state

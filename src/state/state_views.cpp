@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "state/state_views.hpp"
+
+#include "base/align.hpp"
+#include "base/assert.hpp"
+#include "format/safetensors.hpp"
+#include "format/torch_types.hpp"
+#include "state/structure_tags.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+namespace penstock::state {
+
+namespace {
+
+using format::TensorValue;
+using format::Value;
+using format::ValueId;
+using format::ValueKind;
+
+constexpr std::size_t kNameBytesMax = 1000;  // what is longer gets no longer
+
+class Walk {
+public:
+    explicit Walk(const format::ValueTree& tree) : tree_(tree), seen_(tree.values.size(), false) {}
+
+    std::vector<StateView> run() {
+        visit(tree_.root, 0);
+        return std::move(out_);
+    }
+
+private:
+    void visit(ValueId id, int depth) {
+        const Value& v = tree_.at(id);
+        if (v.kind == ValueKind::kTensor) {
+            out_.push_back({name_, static_cast<std::uint32_t>(v.integer)});
+            return;
+        }
+        const bool dict = format::is_dict(v.kind);
+        const bool row = v.kind == ValueKind::kList || v.kind == ValueKind::kTuple;
+        if (!(dict || row) || seen_[id] || depth > format::kNestingMax) {
+            return;
+        }
+        seen_[id] = true;
+        const std::size_t step = dict ? 2 : 1;
+        for (std::size_t i = 0; i + step <= v.items.size(); i += step) {
+            const std::size_t length = name_.size();
+            if (length <= kNameBytesMax) {
+                name_ += depth == 0 ? "" : ".";
+                name_ += dict ? key(tree_.at(v.items[i])) : fmt::to_string(i);
+            }
+            visit(v.items[i + step - 1], depth + 1);
+            name_.resize(length);
+        }
+    }
+
+    // As Python's str() has it.
+    static std::string key(const Value& v) {
+        switch (v.kind) {
+            case ValueKind::kString:
+                return v.text.substr(0, kNameBytesMax);
+            case ValueKind::kInt:
+                return fmt::to_string(v.integer);
+            case ValueKind::kBool:
+                return v.flag ? "True" : "False";
+            case ValueKind::kNone:
+                return "None";
+            case ValueKind::kFloat:
+                return fmt::format("{}", v.real);
+            default:
+                return "(...)";
+        }
+    }
+
+    const format::ValueTree& tree_;
+    std::vector<bool> seen_;
+    std::string name_;
+    std::vector<StateView> out_;
+};
+
+std::uint64_t element_bytes(const TensorValue& tensor) {
+    return format::torch_type(tensor.type)->bytes;
+}
+
+bool is_empty(const TensorValue& tensor) {
+    return std::find(tensor.shape.begin(), tensor.shape.end(), 0U) != tensor.shape.end();
+}
+
+// Nothing where so many elements have no number: a stride of 0 repeats them for nothing.
+std::optional<std::uint64_t> checked_bytes(const TensorValue& tensor) {
+    if (is_empty(tensor)) {
+        return 0;
+    }
+    std::optional<std::uint64_t> bytes = element_bytes(tensor);
+    for (const std::uint64_t extent : tensor.shape) {
+        bytes = bytes ? base::checked_multiply(*bytes, extent) : bytes;
+    }
+    return bytes;
+}
+
+template <std::size_t kBytes>
+void gather_of(const TensorValue& t, const std::byte* from, std::byte* to, std::uint64_t count) {
+    const std::size_t rank = t.shape.size();
+    const std::uint64_t row = rank == 0 ? 1 : t.shape.back();
+    const std::uint64_t step = rank == 0 ? 0 : t.strides.back() * kBytes;
+    std::vector<std::uint64_t> at(rank, 0);  // of all dimensions but the last
+    for (std::uint64_t done = 0; done < count; done += row) {
+        const std::byte* element = from;
+        for (std::size_t d = 0; d + 1 < rank; ++d) {
+            element += at[d] * t.strides[d] * kBytes;
+        }
+        for (std::uint64_t i = 0; i < row; ++i, to += kBytes) {
+            std::memcpy(to, element + i * step, kBytes);
+        }
+        for (std::size_t d = rank; d-- > 1 && ++at[d - 1] == t.shape[d - 1];) {
+            at[d - 1] = 0;
+        }
+    }
+}
+
+}  // namespace
+
+std::vector<StateView> views_of(const format::ValueTree& tree) {
+    return Walk(tree).run();
+}
+
+std::uint64_t view_bytes(const TensorValue& tensor) {
+    return checked_bytes(tensor).value_or(UINT64_MAX);
+}
+
+bool is_plain(const TensorValue& tensor) {
+    if (tensor.conjugated || tensor.negated) {
+        return false;
+    }
+    const auto packed = packed_strides(tensor.shape);
+    for (std::size_t d = 0; d < tensor.shape.size() && !is_empty(tensor); ++d) {
+        if (tensor.shape[d] != 1 && tensor.strides[d] != packed[d]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+std::string why_not_gathered(const TensorValue& tensor, std::uint64_t storage_bytes) {
+    if (tensor.conjugated || tensor.negated) {
+        return tensor.conjugated ? "is a conjugated view" : "is a negated view";
+    }
+    if (format::safetensors::name_of(tensor.type).empty() ||
+        tensor.type == tensor::ElementType::kF4E2M1) {
+        return fmt::format("is a view of {}", format::torch_type(tensor.type)->dtype);
+    }
+    const auto bytes = checked_bytes(tensor);
+    return bytes && *bytes <= storage_bytes
+               ? std::string()
+               : "is a view that repeats elements, and has more of them than memory behind it";
+}
+
+void gather(const TensorValue& tensor, std::span<const std::byte> storage,
+            std::span<std::byte> into) {
+    PENSTOCK_ASSERT(format::fits(tensor, storage.size()) && into.size() == view_bytes(tensor));
+    if (into.empty()) {
+        return;
+    }
+    const std::uint64_t each = element_bytes(tensor);
+    const std::byte* const from = storage.data() + tensor.offset * each;
+    const std::uint64_t count = into.size() / each;
+    switch (each) {
+        case 1:
+            return gather_of<1>(tensor, from, into.data(), count);
+        case 2:
+            return gather_of<2>(tensor, from, into.data(), count);
+        case 4:
+            return gather_of<4>(tensor, from, into.data(), count);
+        case 8:
+            return gather_of<8>(tensor, from, into.data(), count);
+        default:
+            PENSTOCK_ASSERT(each == 16);
+            return gather_of<16>(tensor, from, into.data(), count);
+    }
+}
+
+}  // namespace penstock::state

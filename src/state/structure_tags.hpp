@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// How values stand in a structure: null, numbers and strings as JSON has them, all else as a list
+// that begins with its tag (format/grammar.hpp). Whole numbers are integers, others have a '.' or
+// an 'e'. Between the tag and the items (numbers of values):
+//
+//   OrderedDict          null, or the number of a dict
+//   defaultdict          null, or "list", ..
+//   dtype, device        its name
+//   tensor               its number among the tensors
+//   bytes, bytearray     base64
+//   int                  base64 of two's complement, little-endian
+//   float, complex       64 bits in hex, once and twice
+//   numpy, ndarray       "<f8", Fortran order (ndarray), base64
+#pragma once
+
+#include "format/grammar.hpp"
+#include "format/value.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace penstock::state {
+
+inline constexpr std::uint64_t kStructureVersion = 1;
+inline constexpr std::size_t kStructureValuesMax = std::size_t{1} << 24;
+/// Of strings, bytes and arrays beside the tensors; a manifest has room for all of it as base64.
+inline constexpr std::uint64_t kStructureDataMax = std::uint64_t{256} << 20;
+
+/// Row-major, without gaps.
+[[nodiscard]] inline std::vector<std::uint64_t> packed_strides(
+    std::span<const std::uint64_t> shape) {
+    std::vector<std::uint64_t> strides(shape.size());
+    std::uint64_t step = 1;
+    for (std::size_t d = shape.size(); d-- > 0;) {
+        strides[d] = step;
+        step *= shape[d] == 0 ? 1 : shape[d];
+    }
+    return strides;
+}
+
+}  // namespace penstock::state

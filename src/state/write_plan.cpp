@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "state/write_plan.hpp"
+
+#include "base/align.hpp"
+#include "base/assert.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+namespace penstock::state {
+
+namespace {
+
+using format::FileRange;
+
+// A stretch without sums that is shorter is not worth a transfer of its own.
+constexpr std::uint64_t kFreeBytesMin = base::kMiB;
+constexpr std::array<std::byte, base::kPageBytes> kZeros{};
+
+void add_cut(std::vector<FileRange>& out, FileRange range) {
+    for (std::uint64_t begin = range.begin; begin < range.end;) {
+        const std::uint64_t end = std::min(begin + kWriteTransferBytes, range.end);
+        out.push_back({begin, end});
+        begin = end;
+    }
+}
+
+}  // namespace
+
+// Sums stand in literals: the blocks that have some of those wait.
+WritePlan write_plan(const FileImage& image, std::uint64_t block_bytes) {
+    const format::FileLayout& file = image.file();
+    WritePlan plan;
+    if (image.piece_bytes() == 0) {
+        add_cut(plan.free, {0, file.total_bytes()});
+        return plan;
+    }
+    std::vector<FileRange> waiting;
+    for (const format::Piece& piece : file.pieces()) {
+        if (piece.kind != format::Piece::Kind::kLiteral) {
+            continue;
+        }
+        const std::uint64_t begin = base::align_down(piece.offset, block_bytes);
+        const std::uint64_t end =
+            std::min(base::align_up(piece.offset + piece.bytes, block_bytes), file.total_bytes());
+        if (!waiting.empty() && begin < waiting.back().end + kFreeBytesMin) {
+            waiting.back().end = end;
+        } else {
+            waiting.push_back({begin, end});
+        }
+    }
+    std::uint64_t at = 0;
+    for (const FileRange& range : waiting) {
+        add_cut(plan.free, {at, range.begin});
+        add_cut(plan.waiting, range);
+        at = range.end;
+    }
+    add_cut(plan.free, {at, file.total_bytes()});
+    return plan;
+}
+
+std::vector<Extent> extents_of(const FileImage& image, FileRange range) {
+    std::vector<Extent> extents;
+    for (const format::PieceSlice& slice : image.file().slices(range)) {
+        const void* memory = slice.literal;
+        if (slice.kind == format::Piece::Kind::kPayload) {
+            memory = image.payloads()[slice.payload].data() + slice.payload_offset;
+        } else if (slice.kind == format::Piece::Kind::kZeros) {
+            PENSTOCK_ASSERT(slice.bytes <= kZeros.size());
+            memory = kZeros.data();
+        }
+        extents.push_back({slice.offset, slice.bytes, const_cast<void*>(memory), 0});
+    }
+    return extents;
+}
+
+}  // namespace penstock::state

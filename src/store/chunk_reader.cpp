@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/chunk_reader.hpp"
+
+#include "base/align.hpp"
+#include "base/raise.hpp"
+#include "base/start_threads.hpp"
+#include "format/fault.hpp"
+#include "state/finding.hpp"
+#include "stream/checksum.hpp"
+#include "stream/when_room.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <tuple>
+#include <utility>
+
+namespace penstock::store {
+
+namespace {
+
+constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20;
+constexpr std::size_t kBatchPieces = 4096;
+// With the engine of one lane.
+constexpr std::size_t kRunningMax = 4;
+// From its submission until it is checked, of all lanes: what memory of ours it may take.
+constexpr std::uint64_t kHeldBytesMax = std::uint64_t{256} << 20;
+// Below this, threads cost more than they bring.
+constexpr std::uint64_t kBytesForHelpers = std::uint64_t{64} << 20;
+constexpr unsigned kThreadsMax = 8;
+constexpr auto kLookAgain = std::chrono::milliseconds(2);
+
+std::uint64_t chunks_in(std::uint64_t bytes) {
+    return (bytes + kChunkBytes - 1) / kChunkBytes;
+}
+
+}  // namespace
+
+ChunkReader::ChunkReader(Engine& engine, MemoryPool& memory, ShardFiles& files,
+                         std::span<const SlicePart> parts, bool verify, bool find_all,
+                         stream::ProgressClock& progress)
+    : engine_(engine),
+      pool_(memory),
+      files_(files),
+      parts_(parts),
+      verify_(verify),
+      find_all_(find_all),
+      progress_(progress) {}
+
+ChunkReader::~ChunkReader() {
+    {
+        const std::lock_guard lock(mutex_);
+        over_ = true;
+        arrived_.clear();
+    }
+    work_.notify_all();
+    for (Lane& lane : lanes_) {
+        for (const BatchPtr& batch : lane.running) {
+            if (batch->transfer.valid()) {
+                batch->transfer.cancel();
+            }
+        }
+    }
+    for (Lane& lane : lanes_) {
+        for (const BatchPtr& batch : lane.running) {
+            stream::let_end(batch->transfer);  // the first error is on its way already
+        }
+    }
+    helpers_.clear();
+}
+
+const Shard& ChunkReader::shard_of(const SlicePiece& piece) const {
+    return files_.manifest().shards[parts_[piece.part].slice().shard];
+}
+
+std::uint64_t ChunkReader::in_file(const SlicePiece& piece) const {
+    return parts_[piece.part].slice().begin + piece.offset;
+}
+
+// By folder, file and place: neighbours go together.
+void ChunkReader::cut(std::vector<SlicePiece> pieces) {
+    const auto place = [this](const SlicePiece& piece) {
+        return std::tuple(shard_of(piece).folder, parts_[piece.part].slice().shard, in_file(piece));
+    };
+    std::sort(pieces.begin(), pieces.end(),
+              [&](const SlicePiece& a, const SlicePiece& b) { return place(a) < place(b); });
+    Batch* last = nullptr;
+    for (const SlicePiece& piece : pieces) {
+        const bool same_folder =
+            last != nullptr && shard_of(last->pieces.back()).folder == shard_of(piece).folder;
+        if (!same_folder) {
+            lanes_.emplace_back();
+        }
+        if (!same_folder || last->bytes + piece.bytes > kBatchBytes ||
+            last->pieces.size() == kBatchPieces) {
+            lanes_.back().waiting.push_back(std::make_unique<Batch>());
+            last = lanes_.back().waiting.back().get();
+        }
+        last->pieces.push_back(piece);
+        last->bytes += piece.bytes;
+    }
+}
+
+std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
+    std::uint64_t total = 0;
+    for (const SlicePiece& piece : pieces) {
+        total += piece.bytes;
+    }
+    progress_.set_total(total);
+    cut(std::move(pieces));
+    if (verify_ && total >= kBytesForHelpers) {
+        const unsigned threads = std::min(std::thread::hardware_concurrency(), kThreadsMax);
+        base::start_threads(helpers_, std::max(1U, threads) - 1, [this] { help(); });
+    }
+    for (bool more = true; more;) {
+        more = false;
+        bool moved = false;
+        for (Lane& lane : lanes_) {
+            more = feed(lane) || more;
+            moved = reap(lane) || moved;
+        }
+        progress_.tick();
+        raise_first();
+        if (BatchPtr batch = take_arrived()) {
+            check(*batch);
+            more = true;
+        } else if (more && !moved) {
+            wait_a_little();
+        }
+    }
+    std::unique_lock lock(mutex_);
+    finished_.wait(lock, [this] { return checking_ == 0; });
+    lock.unlock();
+    raise_first();
+    progress_.tick(true);
+    return total;
+}
+
+TransferRequest ChunkReader::request_of(Batch& batch) {
+    TransferRequest request;
+    request.options.group = this;  // of whatever shard: batches come in their order
+    std::uint64_t ours = 0;
+    for (const SlicePiece& piece : batch.pieces) {
+        // At the same place of a page as in the file: some devices take it without a copy.
+        ours += piece.memory == nullptr
+                    ? base::align_up(piece.bytes, base::kPageBytes) + base::kPageBytes
+                    : 0;
+    }
+    if (ours > 0) {
+        batch.ours = pool_.take(ours);
+    }
+    std::uint64_t at = 0;
+    std::uint32_t shard = 0;
+    for (const SlicePiece& piece : batch.pieces) {
+        std::byte* memory = piece.memory;
+        const std::uint64_t offset = in_file(piece);
+        if (memory == nullptr) {
+            memory = batch.ours.data() + at + offset % base::kPageBytes;
+            at += base::align_up(piece.bytes, base::kPageBytes) + base::kPageBytes;
+        }
+        batch.memory.push_back(memory);
+        if (request.files.empty() || parts_[piece.part].slice().shard != shard) {
+            shard = parts_[piece.part].slice().shard;
+            request.files.push_back(files_.open(shard));
+        }
+        request.extents.push_back(
+            {offset, piece.bytes, memory, static_cast<std::uint32_t>(request.files.size() - 1)});
+    }
+    return request;
+}
+
+// Submits what the lane may have; false when it has nothing more to do.
+bool ChunkReader::feed(Lane& lane) {
+    while (!lane.waiting.empty() && lane.running.size() < kRunningMax) {
+        const std::uint64_t bytes = lane.waiting.front()->bytes;
+        {
+            const std::lock_guard lock(mutex_);
+            if (held_bytes_ > 0 && held_bytes_ + bytes > kHeldBytesMax) {
+                return true;
+            }
+            held_bytes_ += bytes;
+        }
+        // Its place comes first: what has begun is waited for.
+        lane.running.push_back(std::move(lane.waiting.front()));
+        Batch& batch = *lane.running.back();
+        try {
+            if (auto sent = stream::run_if_room(engine_, request_of(batch))) {
+                batch.transfer = std::move(*sent);
+                lane.waiting.pop_front();
+                continue;
+            }
+        } catch (const Error&) {
+            if (!find_all_) {
+                throw;
+            }
+            BatchPtr failed = std::move(lane.running.back());
+            lane.running.pop_back();
+            lane.waiting.pop_front();
+            check_one_by_one(*failed);
+            check_later(std::move(failed));
+            continue;
+        }
+        {
+            const std::lock_guard lock(mutex_);
+            held_bytes_ -= bytes;
+        }
+        batch.memory.clear();
+        batch.ours = {};
+        lane.waiting.front() = std::move(lane.running.back());
+        lane.running.pop_back();
+        return true;
+    }
+    return !lane.waiting.empty() || !lane.running.empty();
+}
+
+// Takes what is through; false when nothing was.
+bool ChunkReader::reap(Lane& lane) {
+    const std::size_t before = lane.running.size();
+    while (!lane.running.empty() && lane.running.front()->transfer.done()) {
+        BatchPtr batch = std::move(lane.running.front());
+        lane.running.pop_front();
+        try {
+            batch->transfer.wait();
+        } catch (const Error& error) {
+            if (!find_all_) {
+                if (error.reason() == ErrorCode::kEndOfFile) {
+                    base::raise(base::error(
+                        ErrorCode::kDamaged, "read checkpoint",
+                        "the file became shorter while it was read; take another checkpoint",
+                        error.path(), error.offset()));
+                }
+                throw;
+            }
+            check_one_by_one(*batch);
+        }
+        check_later(std::move(batch));
+    }
+    return lane.running.size() < before;
+}
+
+// A batch failed: each chunk of it by itself shows which.
+void ChunkReader::check_one_by_one(Batch& batch) {
+    const Buffer chunk = pool_.take(kChunkBytes);
+    for (const SlicePiece& whole : batch.pieces) {
+        for (std::uint64_t begin = 0; begin < whole.bytes; begin += kChunkBytes) {
+            SlicePiece piece = whole;
+            piece.offset += begin;
+            piece.bytes = std::min(kChunkBytes, whole.bytes - begin);
+            try {
+                stream::read_when_room(engine_, files_.open(parts_[piece.part].slice().shard),
+                                       chunk.bytes().first(piece.bytes), in_file(piece));
+                check_piece(piece, chunk.data());
+            } catch (const Error& error) {
+                if (!state::is_finding(error)) {
+                    throw;
+                }
+                found({piece.part, piece.offset, piece.bytes, error.what()});
+            }
+            progress_.tick();
+        }
+    }
+    batch.pieces.clear();
+}
+
+void ChunkReader::check_later(BatchPtr batch) {
+    {
+        const std::lock_guard lock(mutex_);
+        arrived_.push_back(std::move(batch));
+        ++checking_;
+    }
+    work_.notify_one();
+}
+
+ChunkReader::BatchPtr ChunkReader::take_arrived() {
+    const std::lock_guard lock(mutex_);
+    if (arrived_.empty()) {
+        return nullptr;
+    }
+    BatchPtr batch = std::move(arrived_.front());
+    arrived_.pop_front();
+    return batch;
+}
+
+void ChunkReader::help() {
+    while (true) {
+        BatchPtr batch;
+        {
+            std::unique_lock lock(mutex_);
+            work_.wait(lock, [this] { return over_ || !arrived_.empty(); });
+            if (over_) {
+                return;
+            }
+            batch = std::move(arrived_.front());
+            arrived_.pop_front();
+        }
+        check(*batch);
+    }
+}
+
+void ChunkReader::check(Batch& batch) noexcept {
+    std::exception_ptr failure;
+    try {
+        for (std::size_t i = 0; i < batch.pieces.size(); ++i) {
+            check_piece(batch.pieces[i], batch.memory[i]);
+        }
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    batch.ours = {};
+    progress_.add(batch.bytes);
+    {
+        const std::lock_guard lock(mutex_);
+        --checking_;
+        held_bytes_ -= batch.bytes;
+        failure_ = failure_ ? failure_ : failure;
+    }
+    finished_.notify_all();
+}
+
+void ChunkReader::check_piece(const SlicePiece& piece, const std::byte* memory) {
+    const SlicePart& part = parts_[piece.part];
+    const std::span<const std::byte> bytes(memory, piece.bytes);
+    const std::vector<std::uint64_t>& sums = part.slice().sums;
+    if (verify_ && !sums.empty()) {
+        const Shard& shard = shard_of(piece);
+        for (std::uint64_t i = 0; i < chunks_in(piece.bytes); ++i) {
+            const auto chunk = bytes.subspan(i * kChunkBytes,
+                                             std::min(kChunkBytes, piece.bytes - i * kChunkBytes));
+            const std::uint64_t offset = piece.offset + i * kChunkBytes;
+            if (stream::bind(stream::content_hash(chunk), shard.id, shard.generation,
+                             part.slice().begin + offset) != sums[offset / kChunkBytes]) {
+                found({piece.part, offset, chunk.size(), {}});
+            }
+        }
+    }
+    if (piece.memory == nullptr && !find_all_) {
+        part.copy_out(piece.offset, bytes);
+    }
+}
+
+void ChunkReader::found(BadChunks bad) {
+    const std::lock_guard lock(mutex_);
+    bad_.push_back(std::move(bad));
+}
+
+void ChunkReader::raise_first() {
+    std::unique_lock lock(mutex_);
+    if (failure_) {
+        std::rethrow_exception(failure_);
+    }
+    if (find_all_ || bad_.empty()) {
+        return;
+    }
+    const BadChunks first = bad_.front();
+    lock.unlock();
+    raise_bad(first, parts_[first.part], files_.path(parts_[first.part].slice().shard));
+}
+
+void ChunkReader::wait_a_little() {
+    for (Lane& lane : lanes_) {
+        if (!lane.running.empty()) {
+            lane.running.front()->transfer.wait_for(kLookAgain);
+            return;
+        }
+    }
+    std::unique_lock lock(mutex_);
+    finished_.wait_for(lock, kLookAgain);
+}
+
+std::vector<BadChunks> ChunkReader::bad() {
+    const std::lock_guard lock(mutex_);
+    std::sort(bad_.begin(), bad_.end(), [this](const BadChunks& a, const BadChunks& b) {
+        const auto place = [this](const BadChunks& bad) {
+            const Slice& slice = parts_[bad.part].slice();
+            return std::tuple(slice.shard, slice.begin + bad.offset);
+        };
+        return place(a) < place(b);
+    });
+    return bad_;
+}
+
+void raise_bad(const BadChunks& bad, const SlicePart& part, const std::string& path) {
+    base::raise(base::error(
+        ErrorCode::kDamaged, "read checkpoint",
+        fmt::format("tensor {}: {} bytes here are not those that were saved (their checksum is "
+                    "another one); take an older checkpoint, and look at the device",
+                    format::shown(part.tensor().name), bad.bytes),
+        path, part.slice().begin + bad.offset));
+}
+
+}  // namespace penstock::store

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads pieces of shards and checks their chunks, beside the reading.
+//
+//   lane      a folder, that is a device: its pieces in the order of its files, some MiB of them in
+//             one transfer, as many transfers with the engine as keep it busy
+//   checked   what has arrived is hashed by this thread while it would wait, and by helpers where
+//             it is much; then copied out, if it is not where it belongs already
+//
+// Memory of ours is bounded by what may be under way, however much is read.
+#pragma once
+
+#include "store/read_plan.hpp"
+#include "store/shard_files.hpp"
+#include "stream/progress_clock.hpp"
+
+#include <penstock/engine.hpp>
+#include <penstock/memory.hpp>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace penstock::store {
+
+/// What was read and is not what was saved, or could not be read.
+struct BadChunks {
+    std::size_t part = 0;
+    std::uint64_t offset = 0;  ///< in the slice
+    std::uint64_t bytes = 0;
+    std::string why;  ///< empty: its checksum is another one
+};
+
+class ChunkReader {
+public:
+    /// `verify`: sums are checked, where there are some. `find_all`: what is wrong is gathered in
+    /// bad(); otherwise the first one is thrown: kDamaged, or what the system said.
+    ChunkReader(Engine& engine, MemoryPool& memory, ShardFiles& files,
+                std::span<const SlicePart> parts, bool verify, bool find_all,
+                stream::ProgressClock& progress);
+    ChunkReader(const ChunkReader&) = delete;
+    ChunkReader& operator=(const ChunkReader&) = delete;
+    /// Nothing touches the caller's memory afterwards.
+    ~ChunkReader();
+
+    /// Bytes read from storage.
+    std::uint64_t run(std::vector<SlicePiece> pieces);
+    /// In the order of the files.
+    [[nodiscard]] std::vector<BadChunks> bad();
+
+private:
+    struct Batch {
+        std::vector<SlicePiece> pieces;
+        std::vector<std::byte*> memory;  // of each, where it is read to
+        std::uint64_t bytes = 0;
+        Buffer ours;
+        Transfer transfer;
+    };
+    using BatchPtr = std::unique_ptr<Batch>;
+    struct Lane {
+        std::deque<BatchPtr> waiting;
+        std::deque<BatchPtr> running;
+    };
+
+    void cut(std::vector<SlicePiece> pieces);
+    [[nodiscard]] TransferRequest request_of(Batch& batch);
+    bool feed(Lane& lane);
+    bool reap(Lane& lane);
+    void check_one_by_one(Batch& batch);
+    void check_later(BatchPtr batch);
+    [[nodiscard]] BatchPtr take_arrived();
+    void check(Batch& batch) noexcept;
+    void check_piece(const SlicePiece& piece, const std::byte* memory);
+    void found(BadChunks bad);
+    void raise_first();
+    void wait_a_little();
+    void help();
+
+    [[nodiscard]] const Shard& shard_of(const SlicePiece& piece) const;
+    [[nodiscard]] std::uint64_t in_file(const SlicePiece& piece) const;
+
+    Engine& engine_;
+    MemoryPool& pool_;
+    ShardFiles& files_;
+    std::span<const SlicePart> parts_;
+    const bool verify_;
+    const bool find_all_;
+    stream::ProgressClock& progress_;
+    std::deque<Lane> lanes_;
+
+    std::mutex mutex_;
+    std::condition_variable work_;      // something arrived, or it is over
+    std::condition_variable finished_;  // a batch was checked
+    std::deque<BatchPtr> arrived_;
+    std::size_t checking_ = 0;      // taken and not finished
+    std::uint64_t held_bytes_ = 0;  // of batches from their submission to their check
+    std::vector<BadChunks> bad_;
+    std::exception_ptr failure_;  // of a check: no memory
+    bool over_ = false;
+    std::vector<std::jthread> helpers_;
+};
+
+/// The error that read() throws for it.
+[[noreturn]] void raise_bad(const BadChunks& bad, const SlicePart& part, const std::string& path);
+
+}  // namespace penstock::store

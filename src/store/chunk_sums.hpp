@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contents of a state's chunks, each hashed once: first as far as it takes to tell whether a
+// tensor changed, the rest while the tensors are written. Sums are bound to their place when that
+// is known.
+#pragma once
+
+#include "store/manifest.hpp"
+#include "stream/progress_clock.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace penstock::store {
+
+class ChunkSums {
+public:
+    /// The tensors outlive it.
+    explicit ChunkSums(std::span<const StateTensor> tensors);
+
+    /// changed[i]: whether tensor i is not what `before[i]` (or nullptr) says, a slice in `shards`.
+    /// On all cores; of a tensor that changed, little more than the first chunk that did is looked
+    /// at. Throws kCancelled.
+    [[nodiscard]] std::vector<bool> compare(std::span<const Slice* const> before,
+                                            std::span<const Shard> shards,
+                                            stream::ProgressClock& progress);
+
+    /// What is to be hashed by step(), in this order.
+    void want(std::span<const std::size_t> tensors);
+    /// Hashes some MiB of what is wanted; false when all is done.
+    bool step();
+
+    /// Once all of it is hashed: the sums of a tensor as they are in a shard.
+    [[nodiscard]] std::vector<std::uint64_t> bound(std::size_t tensor, const Shard& shard,
+                                                   std::uint64_t begin) const;
+
+private:
+    struct Block {  // of one tensor
+        std::size_t tensor;
+        std::size_t chunk;
+        std::size_t chunks;
+        bool done;
+    };
+    [[nodiscard]] std::span<const std::byte> chunk(std::size_t tensor, std::size_t index) const;
+    void hash(Block& block);
+    bool same(Block& block, const Slice& before, const Shard& shard);
+
+    std::span<const StateTensor> tensors_;
+    std::vector<std::size_t> first_chunk_;  // of tensor i, in contents_; one more at the end
+    std::vector<std::size_t> first_block_;  // likewise, in blocks_
+    std::vector<std::uint64_t> contents_;
+    std::vector<Block> blocks_;
+    std::vector<std::size_t> wanted_;  // blocks
+    std::size_t next_ = 0;             // of wanted_
+};
+
+}  // namespace penstock::store

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The manifest of a checkpoint: which tensors there are, where their bytes lie, and what they sum
+// to. A JSON text that ends in a checksum of itself; nothing in it is believed before that fits.
+//
+// It knows global tensors: each has one slice or more, and a slice lies whole in one shard. Chunks
+// are cut from the beginning of each slice, so that a tensor keeps its sums when it moves.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace penstock::store {
+
+inline constexpr std::string_view kManifestName = "manifest.json";
+inline constexpr std::uint64_t kChunkBytes = 256 << 10;
+inline constexpr std::uint64_t kManifestBytesMax = std::uint64_t{1} << 30;
+
+/// A file of tensors. It may be older than the checkpoint: linked from the one that wrote it.
+struct Shard {
+    std::string file;                ///< its name in the checkpoint's folder
+    std::uint32_t folder = 0;        ///< of Manifest::folders, where its bytes are; 0: here
+    std::string id;                  ///< 32 hexadecimal digits, made when it was written
+    std::uint64_t generation = 0;    ///< that wrote it
+    std::uint64_t bytes = 0;         ///< of the file
+    std::uint64_t header_bytes = 0;  ///< what stands before the tensors
+    std::uint64_t header_sum = 0;    ///< bound like a chunk at offset 0
+};
+
+struct Slice {
+    std::vector<std::uint64_t> shape;
+    std::vector<std::uint64_t> offset;  ///< elements, in the global tensor
+    std::uint32_t shard = 0;
+    std::uint64_t begin = 0;  ///< of its bytes, in the file
+    std::uint64_t bytes = 0;
+    std::uint64_t changed = 0;        ///< the generation in which its content changed last
+    std::vector<std::uint64_t> sums;  ///< of each chunk, bound; empty without checksums
+};
+
+struct Tensor {
+    std::string name;
+    std::string dtype;
+    std::vector<std::uint64_t> shape;  ///< global
+    std::vector<Slice> slices;
+};
+
+struct Manifest {
+    std::uint64_t generation = 0;
+    std::uint64_t step = 0;
+    std::int64_t saved_unix_ns = 0;
+    std::uint32_t world = 1;  ///< processes that wrote it
+    std::uint64_t written_bytes = 0;
+    std::vector<std::string>
+        folders;  ///< of shards that are not here: [1], [2], ... absolute paths; [0] is ""
+    std::vector<Shard> shards;
+    std::vector<Tensor> tensors;
+    std::string structure = "null";
+    std::vector<std::pair<std::string, std::string>> metadata;
+};
+
+/// Throws kInvalidArgument: what parse_manifest() would refuse.
+[[nodiscard]] std::string render(const Manifest& manifest);
+/// Throws Error kDamaged with `path`: what is no manifest, a checksum that does not fit, numbers
+/// that cannot be (slices outside their shard or tensor, overlapping slices, a wrong number of
+/// sums).
+[[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& path);
+/// Whether a rendered manifest has this structure, read from its text.
+[[nodiscard]] bool holds_structure(std::string_view text, std::string_view structure);
+
+}  // namespace penstock::store

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+// One checkpoint as it is read: the manifest, checked; the shards, opened early; boxes of tensors
+// put together from the slices that have them.
+#include "base/align.hpp"
+#include "base/raise.hpp"
+#include "format/fault.hpp"
+#include "format/safetensors.hpp"
+#include "state/finding.hpp"
+#include "state/structure.hpp"
+#include "store/chunk_reader.hpp"
+#include "store/manifest_check.hpp"
+#include "store/stock_index.hpp"
+#include "store/store_folder.hpp"
+#include "stream/checksum.hpp"
+#include "stream/when_room.hpp"
+
+#include <penstock/checkpoint.hpp>
+#include <penstock/memory.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <unordered_map>
+#include <utility>
+
+namespace penstock {
+
+namespace {
+
+using format::shown;
+using state::is_finding;
+using store::BadChunks;
+using store::ChunkReader;
+using store::Manifest;
+using store::Shard;
+using store::ShardFiles;
+using store::Slice;
+using store::SlicePart;
+using store::SlicePiece;
+using store::Tensor;
+using stream::ProgressClock;
+
+constexpr std::uint64_t kKeptBytesMax = std::uint64_t{64} << 20;
+
+[[noreturn]] void wrong_call(std::string_view what, const std::string& path) {
+    base::raise(base::error(ErrorCode::kInvalidArgument, "read checkpoint", what, path));
+}
+
+// A box of a tensor, with its bounds written out.
+struct Box {
+    const Tensor* tensor = nullptr;
+    std::vector<std::uint64_t> begin;
+    std::vector<std::uint64_t> end;
+    std::uint64_t elements = 1;
+};
+
+std::uint64_t bits_of(const Tensor& tensor) {
+    return tensor::bits_of(*format::safetensors::type_named(tensor.dtype));
+}
+
+// That elements with these strides lie in the memory that is given, and not on each other: with the
+// nearest dimension first, each step is past all that the nearer ones reach.
+void check_strides(const TensorRead& wanted, const Box& box, const std::string& path) {
+    const std::uint64_t bits = bits_of(*box.tensor);
+    const std::vector<std::uint64_t>& strides = wanted.strides_bytes;
+    if (bits % 8 != 0 || strides.size() != box.begin.size()) {
+        wrong_call(
+            fmt::format("tensor {} is {} of {} dimensions, and {} strides are given; give "
+                        "one for each, and none where elements are less than a byte",
+                        shown(wanted.name), box.tensor->dtype, box.begin.size(), strides.size()),
+            path);
+    }
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> steps;  // stride, extent
+    for (std::size_t d = 0; d < strides.size(); ++d) {
+        if (box.end[d] - box.begin[d] > 1) {
+            steps.emplace_back(strides[d], box.end[d] - box.begin[d]);
+        }
+    }
+    std::sort(steps.begin(), steps.end());
+    std::uint64_t reach = box.elements == 0 ? 0 : bits / 8;
+    bool sound = true;
+    for (const auto& [stride, extent] : steps) {
+        std::uint64_t more = 0;
+        sound = sound && stride >= reach && !__builtin_mul_overflow(stride, extent - 1, &more) &&
+                !__builtin_add_overflow(reach, more, &reach);
+    }
+    if (box.elements > 0 && (!sound || reach != wanted.into.size())) {
+        wrong_call(fmt::format("of tensor {} {} elements of {} are wanted with strides of [{}] "
+                               "bytes, which {} the {} bytes that are given for them",
+                               shown(wanted.name), box.elements, box.tensor->dtype,
+                               fmt::join(strides, ", "),
+                               sound ? "do not end with" : "overlap, or do not fit in",
+                               wanted.into.size()),
+                   path);
+    }
+}
+
+// Elements of a slice that lie in the box.
+std::uint64_t common(const Box& box, const Slice& slice) {
+    std::uint64_t count = 1;
+    for (std::size_t d = 0; d < box.begin.size(); ++d) {
+        const std::uint64_t low = std::max(box.begin[d], slice.offset[d]);
+        const std::uint64_t high = std::min(box.end[d], slice.offset[d] + slice.shape[d]);
+        count *= high > low ? high - low : 0;
+    }
+    return count;
+}
+
+}  // namespace
+
+struct Checkpoint::Impl {
+    Impl(std::shared_ptr<Engine> the_engine, const FileSystem& file_system,
+         const std::string& the_path)
+        : engine(std::move(the_engine)),
+          files(file_system),
+          path(the_path),
+          manifest(store::read_manifest(*engine, files, path)),
+          shards(files, manifest, path),
+          pool(MemoryOptions{.kept_bytes_max = kKeptBytesMax}),
+          info(store::info_of(manifest, path)) {
+        info.pinned = store::is_there(files, store::join(path, store::kPinnedName));
+        tensors.reserve(manifest.tensors.size());
+        for (const Tensor& t : manifest.tensors) {
+            CheckpointTensor& known =
+                tensors.emplace_back(CheckpointTensor{t.name, t.dtype, t.shape, 0, 0});
+            known.bytes =
+                *format::safetensors::bytes_of(*format::safetensors::type_named(t.dtype), t.shape);
+            for (const Slice& slice : t.slices) {
+                known.changed_generation = std::max(known.changed_generation, slice.changed);
+            }
+            by_name.emplace(t.name, &t);
+        }
+    }
+    Impl(const Impl&) = delete;
+    Impl& operator=(const Impl&) = delete;
+
+    [[nodiscard]] Box box_of(const TensorRead& wanted) const;
+    void add_parts(const TensorRead& wanted, std::vector<SlicePart>& parts) const;
+    std::uint64_t read(std::span<const TensorRead> wanted, bool verify, const Progress& progress);
+    [[nodiscard]] std::vector<CheckpointProblem> verify(const Progress& progress);
+    void verify_header(std::uint32_t shard, std::vector<CheckpointProblem>& problems);
+    void verify_index(std::vector<CheckpointProblem>& problems);
+
+    std::shared_ptr<Engine> engine;
+    FileSystem files;
+    std::string path;
+    Manifest manifest;
+    ShardFiles shards;
+    MemoryPool pool;
+    CheckpointInfo info;
+    std::vector<CheckpointTensor> tensors;
+    std::unordered_map<std::string_view, const Tensor*> by_name;
+};
+
+Box Checkpoint::Impl::box_of(const TensorRead& wanted) const {
+    const auto found = by_name.find(wanted.name);
+    if (found == by_name.end()) {
+        wrong_call(fmt::format("it has no tensor {}; it has {} others", shown(wanted.name),
+                               tensors.size()),
+                   path);
+    }
+    Box box;
+    box.tensor = found->second;
+    const std::vector<std::uint64_t>& shape = box.tensor->shape;
+    box.begin = wanted.begin.empty() ? std::vector<std::uint64_t>(shape.size(), 0) : wanted.begin;
+    box.end = wanted.end.empty() ? shape : wanted.end;
+    bool inside = box.begin.size() == shape.size() && box.end.size() == shape.size();
+    for (std::size_t d = 0; inside && d < shape.size(); ++d) {
+        inside = box.begin[d] <= box.end[d] && box.end[d] <= shape[d];
+        box.elements *= box.end[d] - box.begin[d];
+    }
+    if (!inside) {
+        wrong_call(fmt::format("tensor {} has the shape [{}], and [{}] to [{}] is wanted of it",
+                               shown(wanted.name), fmt::join(shape, ", "),
+                               fmt::join(box.begin, ", "), fmt::join(box.end, ", ")),
+                   path);
+    }
+    const std::uint64_t bits = box.elements * bits_of(*box.tensor);
+    if (!wanted.strides_bytes.empty()) {
+        check_strides(wanted, box, path);
+    } else if (bits % 8 != 0 || bits / 8 != wanted.into.size()) {
+        wrong_call(
+            fmt::format("of tensor {} {} elements of {} are wanted, which do not fill the "
+                        "{} bytes that are given for them",
+                        shown(wanted.name), box.elements, box.tensor->dtype, wanted.into.size()),
+            path);
+    }
+    return box;
+}
+
+void Checkpoint::Impl::add_parts(const TensorRead& wanted, std::vector<SlicePart>& parts) const {
+    const Box box = box_of(wanted);
+    if (box.elements == 0) {
+        return;
+    }
+    std::uint64_t held = 0;  // slices do not overlap
+    for (const Slice& slice : box.tensor->slices) {
+        held += common(box, slice);
+        if (auto part = SlicePart::of(*box.tensor, slice, box.begin, box.end, wanted.into.data(),
+                                      wanted.strides_bytes)) {
+            parts.push_back(std::move(*part));
+        }
+    }
+    if (held != box.elements) {
+        wrong_call(fmt::format("of tensor {} only a part was saved here: {} of the {} elements "
+                               "that are wanted",
+                               shown(wanted.name), held, box.elements),
+                   path);
+    }
+}
+
+std::uint64_t Checkpoint::Impl::read(std::span<const TensorRead> wanted, bool verify,
+                                     const Progress& progress) {
+    shards.check_open();
+    std::vector<SlicePart> parts;
+    parts.reserve(wanted.size());
+    for (const TensorRead& one : wanted) {
+        add_parts(one, parts);
+    }
+    std::vector<SlicePiece> pieces;
+    pieces.reserve(parts.size());
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        store::add_pieces(parts[i], i, !verify || parts[i].slice().sums.empty(), pieces);
+    }
+    stream::ProgressClock clock(progress, "read checkpoint");
+    return ChunkReader(*engine, pool, shards, parts, verify, false, clock).run(std::move(pieces));
+}
+
+// What stands before the tensors of a shard.
+void Checkpoint::Impl::verify_header(std::uint32_t number,
+                                     std::vector<CheckpointProblem>& problems) {
+    const Shard& shard = manifest.shards[number];
+    try {
+        const File file = shards.open(number);
+        const Buffer header = pool.take(shard.header_bytes);
+        stream::read_when_room(*engine, file, header.bytes(), 0);
+        if (shard.header_sum != 0 && stream::bind(stream::content_hash(header.bytes()), shard.id,
+                                                  shard.generation, 0) != shard.header_sum) {
+            problems.push_back({shards.path(number), "", 0,
+                                "its header is not the one that was saved (its checksum is another "
+                                "one)"});
+        }
+    } catch (const Error& error) {
+        if (!state::is_finding(error)) {
+            throw;
+        }
+        problems.push_back({shards.path(number), "", kNoOffset, error.what()});
+    }
+}
+
+// Where stock readers look for tensors: no checksum has it, but the manifest says what it says.
+void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
+    const std::string name = store::join(path, store::kIndexName);
+    try {
+        const File file = files.open(name, {.direct = DirectIo::kOff});
+        std::string text(std::min(file.size(), format::kShardIndexBytesMax + 1), '\0');
+        stream::read_when_room(*engine, file, std::as_writable_bytes(std::span(text)), 0);
+        const format::ShardIndex index = base::unwrap(format::parse_shard_index(text));
+        const format::ShardIndex saved = store::stock_index(manifest);
+        const std::unordered_map<std::string_view, std::string_view> where(index.weight_map.begin(),
+                                                                           index.weight_map.end());
+        const std::size_t before = problems.size();
+        for (const auto& [tensor, shard] : saved.weight_map) {
+            const auto found = where.find(tensor);
+            if (found == where.end() || found->second != shard) {
+                problems.push_back({name, tensor, kNoOffset,
+                                    "the index for stock readers does not say where it is"});
+            }
+        }
+        if (problems.size() == before && (index.total_bytes != saved.total_bytes ||
+                                          index.weight_map.size() != saved.weight_map.size())) {
+            problems.push_back({name, "", kNoOffset,
+                                "the index for stock readers says more tensors, or another size, "
+                                "than were saved"});
+        }
+    } catch (const Error& error) {
+        if (!state::is_finding(error)) {
+            throw;
+        }
+        problems.push_back({name, "", kNoOffset,
+                            fmt::format("stock readers cannot use the index: {}", error.what())});
+    }
+}
+
+std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress) {
+    shards.check_open();
+    std::vector<CheckpointProblem> problems;
+    std::vector<bool> broken(manifest.shards.size(), false);
+    for (std::uint32_t i = 0; i < manifest.shards.size(); ++i) {
+        const std::size_t before = problems.size();
+        verify_header(i, problems);
+        broken[i] = problems.size() > before && problems.back().offset == kNoOffset;
+    }
+    std::vector<SlicePart> parts;
+    std::vector<SlicePiece> pieces;
+    std::uint64_t without_sums = 0;
+    for (const Tensor& tensor : manifest.tensors) {
+        for (const Slice& slice : tensor.slices) {
+            without_sums += slice.sums.empty() ? slice.bytes : 0;
+            if (!broken[slice.shard]) {  // of which all is lost, and said
+                parts.emplace_back(tensor, slice);
+                store::add_whole(parts.back(), parts.size() - 1, pieces);
+            }
+        }
+    }
+    stream::ProgressClock clock(progress, "verify checkpoint");
+    ChunkReader reader(*engine, pool, shards, parts, true, true, clock);
+    reader.run(std::move(pieces));
+    const std::vector<BadChunks> found = reader.bad();
+    for (std::size_t i = 0; i < found.size();) {
+        std::size_t end = i + 1;  // chunks that adjoin and are bad for the same reason
+        std::uint64_t bytes = found[i].bytes;
+        while (end < found.size() && found[end].part == found[i].part &&
+               found[end].why == found[i].why && found[end].offset == found[i].offset + bytes) {
+            bytes += found[end++].bytes;
+        }
+        const SlicePart& part = parts[found[i].part];
+        problems.push_back({shards.path(part.slice().shard), part.tensor().name,
+                            part.slice().begin + found[i].offset,
+                            found[i].why.empty()
+                                ? fmt::format("{} bytes are not those that were saved (their "
+                                              "checksum is another one)",
+                                              bytes)
+                                : found[i].why});
+        i = end;
+    }
+    verify_index(problems);
+    if (std::string wrong = store::wrong_structure(manifest); !wrong.empty()) {
+        problems.push_back(
+            {store::join(path, store::kManifestName), "", kNoOffset, std::move(wrong)});
+    }
+    if (without_sums > 0) {
+        problems.push_back({path, "", kNoOffset,
+                            fmt::format("{} bytes were saved without checksums: that they can be "
+                                        "read is all that can be said of them",
+                                        without_sums)});
+    }
+    return problems;
+}
+
+namespace {
+
+template <typename T>
+T& there(const std::unique_ptr<T>& impl) {
+    if (!impl) {
+        wrong_call("it was moved from; use the checkpoint that it was moved to", {});
+    }
+    return *impl;
+}
+
+std::shared_ptr<Engine> given(std::shared_ptr<Engine> engine, const std::string& path) {
+    if (!engine) {
+        wrong_call("it needs an engine, and this one is null", path);
+    }
+    return engine;
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(std::shared_ptr<Engine> engine, const FileSystem& files,
+                       const std::string& path)
+    : impl_(std::make_unique<Impl>(given(std::move(engine), path), files, path)) {}
+Checkpoint::Checkpoint(Checkpoint&& other) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
+const CheckpointInfo& Checkpoint::info() const {
+    return there(impl_).info;
+}
+const std::vector<CheckpointTensor>& Checkpoint::tensors() const {
+    return there(impl_).tensors;
+}
+const std::string& Checkpoint::structure() const {
+    return there(impl_).manifest.structure;
+}
+const std::vector<std::pair<std::string, std::string>>& Checkpoint::metadata() const {
+    return there(impl_).manifest.metadata;
+}
+
+std::uint64_t Checkpoint::read(std::span<const TensorRead> wanted, bool verify,
+                               const Progress& progress) {
+    return there(impl_).read(wanted, verify, progress);
+}
+
+std::vector<CheckpointProblem> Checkpoint::verify(const Progress& progress) {
+    return there(impl_).verify(progress);
+}
+
+void Checkpoint::close() noexcept {
+    if (impl_ != nullptr) {
+        impl_->shards.close();
+    }
+}
+
+}  // namespace penstock

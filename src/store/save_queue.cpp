@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/save_queue.hpp"
+
+#include "base/futex.hpp"
+#include "base/raise.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace penstock::store {
+
+namespace {
+
+// Or std::bad_alloc, when there is no memory for it.
+std::exception_ptr cancelled(const std::string& name, const char* message) noexcept {
+    try {
+        throw Error(ErrorCode::kCancelled, 0, "save", name, kNoOffset, message);
+    } catch (...) {
+        return std::current_exception();
+    }
+}
+
+// The one thread that cannot be gone without: the work may wait for what its caller does next.
+std::thread thread_of(const std::function<void()>& loop) {
+    try {
+        return std::thread(loop);
+    } catch (const std::system_error& error) {
+        base::raise(base::system_error(
+            error.code().value(), "start thread", "", kNoOffset,
+            "the save has not begun, for it needs a thread; raise the limit on threads (ulimit -u, "
+            "or pids.max of the cgroup), or save without save_async"));
+    }
+}
+
+}  // namespace
+
+PendingSave::PendingSave(std::string name, bool staged)
+    : pid_(::getpid()),
+      name_(std::move(name)),
+      state_(static_cast<std::uint32_t>(staged ? State::kStaged : State::kQueued)) {}
+
+bool PendingSave::of_this_process() const noexcept {
+    return pid_ == ::getpid();
+}
+
+PendingSave::State PendingSave::state() const noexcept {
+    const auto state = static_cast<State>(state_.load(std::memory_order_acquire));
+    return state < State::kDurable && !of_this_process() ? State::kFailed : state;
+}
+
+bool PendingSave::wait_past(State limit, std::chrono::nanoseconds timeout) const {
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    while (state() <= limit) {
+        const std::chrono::nanoseconds left = deadline - std::chrono::steady_clock::now();
+        if (left.count() <= 0) {
+            return false;
+        }
+        const std::uint32_t seen = state_.load(std::memory_order_acquire);
+        if (seen <= static_cast<std::uint32_t>(limit)) {
+            base::futex_wait(state_, seen, left.count());
+        }
+    }
+    return true;
+}
+
+bool PendingSave::wait_staged(std::chrono::nanoseconds timeout) const {
+    return wait_past(State::kQueued, timeout);
+}
+
+bool PendingSave::wait_done(std::chrono::nanoseconds timeout) const {
+    return wait_past(State::kStaged, timeout);
+}
+
+std::exception_ptr PendingSave::failure() noexcept {
+    if (state() != State::kFailed) {
+        return nullptr;
+    }
+    told_.store(true, std::memory_order_relaxed);
+    if (static_cast<State>(state_.load(std::memory_order_acquire)) == State::kFailed) {
+        return failure_;
+    }
+    return cancelled(
+        name_, "this save belongs to the process that began it, and goes on there; ask there");
+}
+
+void PendingSave::cancel() noexcept {
+    cancelled_.store(true, std::memory_order_relaxed);
+}
+
+Progress PendingSave::progress() {
+    return [this](std::uint64_t done, std::uint64_t total) {
+        done_bytes_.store(done, std::memory_order_relaxed);
+        total_bytes_.store(total, std::memory_order_relaxed);
+        return !cancelled_.load(std::memory_order_relaxed);
+    };
+}
+
+void PendingSave::settle(std::exception_ptr failure) noexcept {
+    const State state = failure == nullptr ? State::kDurable : State::kFailed;
+    failure_ = std::move(failure);
+    if (cancelled_.load(std::memory_order_relaxed)) {
+        told_.store(true, std::memory_order_relaxed);
+    }
+    state_.store(static_cast<std::uint32_t>(state), std::memory_order_release);
+    base::futex_wake_all(state_);
+}
+
+struct SaveQueue::Impl {
+    struct Entry {
+        Work work;
+        std::shared_ptr<PendingSave> save;
+    };
+
+    void loop() {
+        std::unique_lock<std::mutex> lock(mutex);
+        while (true) {
+            wake.wait(lock, [this] { return stop || !entries.empty(); });
+            if (entries.empty()) {
+                return;
+            }
+            Entry entry = std::move(entries.front());
+            entries.pop_front();
+            running = entry.save;
+            lock.unlock();
+            std::exception_ptr failure = run(entry);
+            // The memory of the save goes before anybody hears that it is done: who waits for one
+            // save and begins the next finds the room in the budget.
+            entry.work = nullptr;
+            lock.lock();
+            // Who hears that it failed finds it in the list.
+            if (failure != nullptr) {
+                failures.push_back(entry.save);
+            }
+            entry.save->settle(std::move(failure));
+            running.reset();
+            if (entries.empty()) {
+                idle.notify_all();
+            }
+        }
+    }
+
+    static std::exception_ptr run(Entry& entry) {
+        try {
+            if (entry.save->cancelled_.load(std::memory_order_relaxed)) {
+                return cancelled(entry.save->name(), "the save was cancelled");
+            }
+            entry.work(*entry.save);
+        } catch (...) {
+            return std::current_exception();
+        }
+        return nullptr;
+    }
+
+    const pid_t pid = ::getpid();
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::condition_variable idle;
+    std::deque<Entry> entries;
+    std::shared_ptr<PendingSave> running;
+    std::vector<std::shared_ptr<PendingSave>> failures;  ///< that nobody was told of
+    bool stop = false;
+    std::thread thread;
+};
+
+SaveQueue::SaveQueue() : impl_(std::make_unique<Impl>()) {}
+
+SaveQueue::~SaveQueue() {
+    if (impl_->pid != ::getpid()) {
+        static_cast<void>(impl_.release());  // its thread is the parent's
+        return;
+    }
+    {
+        const std::lock_guard<std::mutex> guard(impl_->mutex);
+        impl_->stop = true;
+    }
+    impl_->wake.notify_all();
+    if (impl_->thread.joinable()) {
+        impl_->thread.join();
+    }
+}
+
+// In the child of a fork: the thread is not there, and the mutex may be held for ever. Nothing of
+// the parent's is touched again.
+SaveQueue::Impl& SaveQueue::impl() {
+    if (impl_->pid != ::getpid()) {
+        static_cast<void>(std::exchange(impl_, std::make_unique<Impl>()).release());
+    }
+    return *impl_;
+}
+
+std::shared_ptr<PendingSave> SaveQueue::add(Work work, std::string name, bool staged) {
+    Impl& own = impl();
+    auto save = std::make_shared<PendingSave>(std::move(name), staged);
+    {
+        const std::lock_guard<std::mutex> guard(own.mutex);
+        if (!own.thread.joinable()) {
+            own.thread = thread_of([&own] { own.loop(); });
+        }
+        // Room for its failure, too: its thread cannot say that there is none.
+        own.failures.reserve(own.failures.size() + own.entries.size() + 2);
+        own.entries.push_back({std::move(work), save});
+    }
+    own.wake.notify_one();
+    return save;
+}
+
+bool SaveQueue::wait_idle(std::chrono::nanoseconds timeout) {
+    Impl& own = impl();
+    std::unique_lock<std::mutex> lock(own.mutex);
+    return own.idle.wait_for(lock, timeout,
+                             [&] { return own.entries.empty() && own.running == nullptr; });
+}
+
+std::size_t SaveQueue::in_flight() {
+    Impl& own = impl();
+    const std::lock_guard<std::mutex> guard(own.mutex);
+    return own.entries.size() + (own.running != nullptr ? 1 : 0);
+}
+
+std::shared_ptr<PendingSave> SaveQueue::take_failure() {
+    Impl& own = impl();
+    const std::lock_guard<std::mutex> guard(own.mutex);
+    auto& list = own.failures;
+    list.erase(std::remove_if(list.begin(), list.end(), [](const auto& s) { return s->told(); }),
+               list.end());
+    if (list.empty()) {
+        return nullptr;
+    }
+    std::shared_ptr<PendingSave> first = std::move(list.front());
+    list.erase(list.begin());
+    first->told_.store(true, std::memory_order_relaxed);
+    return first;
+}
+
+void SaveQueue::cancel_all() {
+    Impl& own = impl();
+    const std::lock_guard<std::mutex> guard(own.mutex);
+    for (const auto& entry : own.entries) {
+        entry.save->cancel();
+    }
+    if (own.running) {
+        own.running->cancel();
+    }
+}
+
+}  // namespace penstock::store

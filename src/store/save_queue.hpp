@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saves that go on behind the caller's back: one thread, one after another, in the order in which
+// they were given, so that a later checkpoint is never there before an earlier one.
+//
+//     kQueued ---- the tensors are still needed; skipped when a copy was made ----+
+//        |                                                                        |
+//     kStaged ---- the tensors may change ----------------------------------------+
+//        |                                                                        |
+//     kDurable                                                                 kFailed
+//
+// A failure is kept until somebody was told: by result(), or by whoever asks take_failure() before
+// the next save. In the child of a fork the thread and what it was doing belong to the parent:
+// there, saves of the parent count as failed, and the queue begins anew, empty.
+#pragma once
+
+#include <penstock/checkpoint.hpp>
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace penstock::store {
+
+/// One save. Thread-safe; nothing in it takes a lock.
+class PendingSave {
+public:
+    enum class State : std::uint32_t { kQueued, kStaged, kDurable, kFailed };
+
+    PendingSave(std::string name, bool staged);
+
+    /// For messages: "step 100", "model.pt".
+    [[nodiscard]] const std::string& name() const noexcept { return name_; }
+    [[nodiscard]] State state() const noexcept;
+    /// The tensors may change.
+    [[nodiscard]] bool staged() const noexcept { return state() != State::kQueued; }
+    /// Durable or failed.
+    [[nodiscard]] bool done() const noexcept { return state() >= State::kDurable; }
+    /// False when the time is over.
+    [[nodiscard]] bool wait_staged(std::chrono::nanoseconds timeout) const;
+    [[nodiscard]] bool wait_done(std::chrono::nanoseconds timeout) const;
+    /// What it failed with, or nullptr; from then on its failure is told.
+    [[nodiscard]] std::exception_ptr failure() noexcept;
+    [[nodiscard]] bool told() const noexcept { return told_.load(std::memory_order_relaxed); }
+    /// Stops at the next piece, and fails with kCancelled, which needs no telling.
+    void cancel() noexcept;
+
+    [[nodiscard]] std::uint64_t done_bytes() const noexcept { return done_bytes_.load(); }
+    [[nodiscard]] std::uint64_t total_bytes() const noexcept { return total_bytes_.load(); }
+    /// For the work itself: counts, and says false once it is cancelled.
+    [[nodiscard]] Progress progress();
+
+private:
+    friend class SaveQueue;
+    void settle(std::exception_ptr failure) noexcept;
+    [[nodiscard]] bool of_this_process() const noexcept;
+    [[nodiscard]] bool wait_past(State state, std::chrono::nanoseconds timeout) const;
+
+    const pid_t pid_;
+    const std::string name_;
+    std::atomic<std::uint32_t> state_;
+    std::atomic<bool> cancelled_{false};
+    std::atomic<bool> told_{false};
+    std::atomic<std::uint64_t> done_bytes_{0};
+    std::atomic<std::uint64_t> total_bytes_{0};
+    std::exception_ptr failure_;  ///< written before state_
+};
+
+/// Thread-safe. Destroying it finishes what is in it.
+class SaveQueue {
+public:
+    /// Saves, durably, or throws. Runs on the queue's thread and is destroyed there.
+    using Work = std::function<void(PendingSave&)>;
+
+    SaveQueue();
+    SaveQueue(const SaveQueue&) = delete;
+    SaveQueue& operator=(const SaveQueue&) = delete;
+    ~SaveQueue();
+
+    /// `staged`: the work does not need the caller's tensors. Throws Error where the system gives
+    /// no thread; then nothing was added.
+    std::shared_ptr<PendingSave> add(Work work, std::string name, bool staged);
+    /// Everything that was added is done; false when the time is over.
+    [[nodiscard]] bool wait_idle(std::chrono::nanoseconds timeout);
+    /// Saves that are not done.
+    [[nodiscard]] std::size_t in_flight();
+    /// The first one that failed and was not told of; from then on it is. Or nullptr.
+    [[nodiscard]] std::shared_ptr<PendingSave> take_failure();
+    /// Of those that are not done.
+    void cancel_all();
+
+private:
+    struct Impl;
+    Impl& impl();
+
+    std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace penstock::store

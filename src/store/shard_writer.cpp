@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/shard_writer.hpp"
+
+#include "base/align.hpp"
+#include "stream/when_room.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+namespace penstock::store {
+
+namespace {
+
+constexpr std::uint64_t kRangeBytes = std::uint64_t{16} << 20;
+// Ranges of a lane with the engine: what it has at a device is less than two.
+constexpr std::size_t kRangesAtOnce = 8;
+// Gathered files, however much the engine would take inline.
+constexpr std::uint64_t kSmallBytesMax = std::uint64_t{16} << 20;
+constexpr std::uint64_t kPageCacheBytesMax = std::uint64_t{1} << 20;
+constexpr std::size_t kSyncThreadsMax = 8;
+// Index and manifest, beside the last shard: syncs at the same time share a commit of the journal.
+constexpr std::size_t kSyncThreadsMore = 2;
+constexpr auto kLookAgain = std::chrono::milliseconds(2);
+
+void add_extent(TransferRequest& request, const format::PieceSlice& slice, const ShardFile& shard) {
+    const void* memory = slice.literal;
+    if (slice.kind == format::Piece::Kind::kPayload) {
+        memory = shard.payloads[slice.payload].data() + slice.payload_offset;
+    }
+    request.extents.push_back({slice.offset, slice.bytes, const_cast<void*>(memory), 0});
+}
+
+}  // namespace
+
+TransferRequest range_request(const ShardFile& shard, const File& file, format::FileRange range) {
+    TransferRequest request;
+    request.write = true;
+    request.files.push_back(file);
+    for (const format::PieceSlice& slice : shard.layout->slices(range)) {
+        add_extent(request, slice, shard);
+    }
+    return request;
+}
+
+std::vector<format::FileRange> ranges_of(const ShardFile& shard, std::uint64_t block_bytes) {
+    return format::cut_ranges(shard.layout->total_bytes(), block_bytes, kRangeBytes);
+}
+
+ShardWriter::~ShardWriter() {
+    for (Lane& lane : lanes_) {
+        for (Running& running : lane.running) {
+            if (running.transfer.valid()) {
+                running.transfer.cancel();
+            }
+        }
+    }
+    for (Lane& lane : lanes_) {
+        for (Running& running : lane.running) {
+            stream::let_end(running.transfer);  // the first error is on its way already
+        }
+    }
+}
+
+bool ShardWriter::is_small(const ShardFile& shard) const {
+    const std::uint64_t limit = std::min(engine_.options().inline_bytes_max, kSmallBytesMax);
+    return shard.layout->total_bytes() <= limit;
+}
+
+void ShardWriter::write_small(const ShardFile& shard, stream::ProgressClock& progress) {
+    std::vector<std::byte> bytes(shard.layout->total_bytes());
+    shard.layout->copy({0, bytes.size()}, shard.payloads, bytes);
+    File file = files_.open(
+        shard.path,
+        {.access = Access::kWrite, .create = true, .exclusive = true, .direct = DirectIo::kOff});
+    stream::write_when_room(engine_, file, bytes, 0);
+    syncer_.add(std::move(file));
+    progress.add(bytes.size());
+    progress.tick();
+}
+
+void ShardWriter::write_text(const std::string& path, std::string_view text) {
+    const DirectIo direct = text.size() <= kPageCacheBytesMax ? DirectIo::kOff : DirectIo::kAuto;
+    File file = files_.open(
+        path, {.access = Access::kWrite, .create = true, .exclusive = true, .direct = direct});
+    if (!text.empty()) {
+        stream::write_when_room(engine_, file, std::as_bytes(std::span(text)), 0);
+    }
+    syncer_.add(std::move(file));
+}
+
+// A full disk is told here, before the first byte of the file.
+void ShardWriter::begin_file(Lane& lane, const ShardFile& shard) {
+    const auto open = std::make_shared<Open>();
+    open->shard = &shard;
+    open->file =
+        files_.open(shard.path, {.access = Access::kWrite, .create = true, .exclusive = true});
+    const FileInfo info = open->file.info();
+    if (!info.direct && note_.empty()) {
+        note_ = fmt::format("written through the page cache, which is slower: {}", info.reason);
+    }
+    open->file.preallocate(0, shard.layout->total_bytes());
+    const std::uint64_t block = std::max(
+        {base::kPageBytes, std::uint64_t{info.block_bytes}, std::uint64_t{info.write_align}});
+    open->ranges = ranges_of(shard, block);
+    open->left = open->ranges.size();
+    lane.file = open;
+    if (lane.begin == Clock::time_point{}) {
+        lane.begin = Clock::now();
+    }
+    syncer_.use_threads(std::min(lanes_.size() + kSyncThreadsMore, kSyncThreadsMax));
+}
+
+// Submits what the lane and the engine may have; false when the lane has nothing more to submit.
+bool ShardWriter::feed(Lane& lane) {
+    while (lane.running.size() < kRangesAtOnce) {
+        if (!lane.file) {
+            if (lane.waiting.empty()) {
+                return false;
+            }
+            begin_file(lane, *lane.waiting.front());
+            lane.waiting.pop_front();
+        }
+        Open& open = *lane.file;
+        const format::FileRange range = open.ranges[open.next];
+        TransferRequest request = range_request(*open.shard, open.file, range);
+        request.options.group = this;  // of whatever shard: ranges come in their order
+        // Its place comes first: what has begun is waited for.
+        lane.running.push_back({Transfer(), lane.file, range.end - range.begin});
+        auto sent = stream::submit_if_room(engine_, std::move(request));
+        if (!sent) {
+            lane.running.pop_back();
+            return true;
+        }
+        lane.running.back().transfer = std::move(*sent);
+        if (++open.next == open.ranges.size()) {
+            lane.file.reset();
+        }
+    }
+    return true;
+}
+
+// Takes what is through, in whatever order; false when nothing was.
+bool ShardWriter::reap(Lane& lane, stream::ProgressClock& progress) {
+    const std::size_t before = lane.running.size();
+    for (auto running = lane.running.begin(); running != lane.running.end();) {
+        if (!running->transfer.done()) {
+            ++running;
+            continue;
+        }
+        running->transfer.wait();
+        progress.add(running->bytes);
+        lane.written_bytes += running->bytes;
+        lane.end = Clock::now();
+        const std::shared_ptr<Open> open = std::move(running->file);
+        running = lane.running.erase(running);
+        if (--open->left == 0) {
+            syncer_.add(std::move(open->file));
+        }
+    }
+    return lane.running.size() < before;
+}
+
+void ShardWriter::wait_a_little() {
+    for (Lane& lane : lanes_) {
+        if (!lane.running.empty()) {
+            // Those of other lanes are looked at again soon; each has ranges enough until then.
+            lane.running.front().transfer.wait_for(kLookAgain);
+            return;
+        }
+    }
+    std::this_thread::sleep_for(kLookAgain);  // others have all transfers
+}
+
+void ShardWriter::write(std::span<const ShardFile> shards, const std::function<bool()>& beside,
+                        stream::ProgressClock& progress) {
+    for (const ShardFile& shard : shards) {
+        if (!is_small(shard)) {
+            lanes_[shard.lane].waiting.push_back(&shard);
+        }
+    }
+    bool more_beside = true;
+    for (bool more = true; more || more_beside;) {
+        more = false;
+        bool moved = false;
+        for (Lane& lane : lanes_) {
+            more = feed(lane) || more;
+            moved = reap(lane, progress) || moved;
+            more = more || !lane.running.empty();
+        }
+        progress.tick();
+        if (moved) {
+            continue;
+        }
+        if (more_beside) {
+            more_beside = beside();
+        } else if (more) {
+            wait_a_little();
+        }
+    }
+    for (const ShardFile& shard : shards) {
+        if (is_small(shard)) {
+            write_small(shard, progress);
+        }
+    }
+}
+
+std::vector<double> ShardWriter::speeds() const {
+    constexpr std::uint64_t kBytesThatTell = std::uint64_t{64} << 20;
+    std::vector<double> speeds;
+    for (const Lane& lane : lanes_) {
+        const double seconds = std::chrono::duration<double>(lane.end - lane.begin).count();
+        const bool tells = lane.written_bytes >= kBytesThatTell && seconds > 0;
+        speeds.push_back(tells ? static_cast<double>(lane.written_bytes) / seconds : 0);
+    }
+    return speeds;
+}
+
+}  // namespace penstock::store

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes files of a checkpoint from the caller's own memory, several folders at once.
+//
+//   each folder has a lane: its files one after the other, each preallocated and cut into ranges of
+//   some MiB at blocks of the device, a few ranges with the engine at a time. So depth is kept from
+//   one range to the next, other transfers of the same class get in between, and progress is told.
+//   A file whose ranges are all there is synced by somebody else while the next one is written.
+//
+//   Files that fit into one small buffer are gathered there and written by the caller: no thread,
+//   no preallocation, one call.
+//
+// A range is a piece of a file that shares no block with its neighbours, so that other processes
+// may write the rest of it.
+#pragma once
+
+#include "format/file_layout.hpp"
+#include "stream/file_syncer.hpp"
+#include "stream/progress_clock.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::store {
+
+/// A file to be written, in a folder that is there; the file is not.
+struct ShardFile {
+    std::string path;
+    std::uint32_t lane = 0;  ///< folder
+    const format::FileLayout* layout = nullptr;
+    std::vector<std::span<const std::byte>> payloads;  ///< by their number in the layout
+};
+
+/// One range of it as the engine is asked for it. Literals point into the layout.
+[[nodiscard]] TransferRequest range_request(const ShardFile& shard, const File& file,
+                                            format::FileRange range);
+/// The ranges of a file, in its order.
+[[nodiscard]] std::vector<format::FileRange> ranges_of(const ShardFile& shard,
+                                                       std::uint64_t block_bytes);
+
+class ShardWriter {
+public:
+    ShardWriter(Engine& engine, const FileSystem& files, std::size_t lanes)
+        : engine_(engine), files_(files), lanes_(lanes) {}
+    ShardWriter(const ShardWriter&) = delete;
+    ShardWriter& operator=(const ShardWriter&) = delete;
+    /// Cancels what is under way and waits for it.
+    ~ShardWriter();
+
+    /// Writes all of them. `beside` is called while there is nothing to do for the writing and says
+    /// whether it has more to do. Durable with finish(). Throws Error.
+    void write(std::span<const ShardFile> shards, const std::function<bool()>& beside,
+               stream::ProgressClock& progress);
+    /// A small file by its bytes.
+    void write_text(const std::string& path, std::string_view text);
+    /// Data and sizes of all files are durable, and they are closed. Throws Error.
+    void finish() { syncer_.finish(); }
+
+    /// Of each lane, bytes a second; 0 where nothing was written that says something.
+    [[nodiscard]] std::vector<double> speeds() const;
+    /// Empty, or why a file was written through the page cache.
+    [[nodiscard]] const std::string& note() const { return note_; }
+
+private:
+    using Clock = std::chrono::steady_clock;
+    struct Open {  // a file that is being written
+        const ShardFile* shard;
+        File file;
+        std::vector<format::FileRange> ranges;
+        std::size_t next = 0;  ///< range to be submitted
+        std::size_t left = 0;  ///< ranges that are not through
+    };
+    struct Running {
+        Transfer transfer;
+        std::shared_ptr<Open> file;
+        std::uint64_t bytes;
+    };
+    struct Lane {
+        std::deque<const ShardFile*> waiting;
+        std::shared_ptr<Open> file;  ///< that has ranges to be submitted, or none
+        std::deque<Running> running;
+        std::uint64_t written_bytes = 0;
+        Clock::time_point begin;
+        Clock::time_point end;
+    };
+
+    [[nodiscard]] bool is_small(const ShardFile& shard) const;
+    void write_small(const ShardFile& shard, stream::ProgressClock& progress);
+    void begin_file(Lane& lane, const ShardFile& shard);
+    bool feed(Lane& lane);
+    bool reap(Lane& lane, stream::ProgressClock& progress);
+    void wait_a_little();
+
+    Engine& engine_;
+    const FileSystem& files_;
+    std::vector<Lane> lanes_;
+    stream::FileSyncer syncer_;
+    std::string note_;
+};
+
+}  // namespace penstock::store

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tensors go into one shard, and which shards need not be written. Pure.
+//
+//   linked    a shard of the last checkpoint that has the same tensors, none of them changed
+//   kept      one all of whose tensors changed stays together: they changed together before
+//   apart     of any other, changed tensors go into new shards and unchanged ones into others, each
+//             with those that changed last in the same generation
+//
+// So tensors that change together come to lie together, and a state of which a part rests settles:
+// from the second change on, the resting part is linked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace penstock::store {
+
+inline constexpr std::size_t kNoShard = SIZE_MAX;
+
+/// A tensor of the state and what the last checkpoint knows of it.
+struct TensorHistory {
+    std::uint64_t bytes = 0;
+    std::size_t shard = kNoShard;  ///< of the last checkpoint
+    bool changed = true;
+    std::uint64_t changed_before = 0;  ///< generation of the change before this one; 0: new
+};
+
+/// A shard of the last checkpoint.
+struct ShardHistory {
+    std::size_t tensors = 0;  ///< slices in it
+    bool linkable = false;
+};
+
+struct ShardPlan {
+    std::vector<std::size_t> tensors;  ///< of the state, in its order
+    std::uint64_t bytes = 0;           ///< of tensors
+    std::size_t linked = kNoShard;     ///< the shard of the last checkpoint that it is
+};
+
+/// Every tensor in one shard; linked ones first. `shard_bytes`: of a shard, about.
+[[nodiscard]] std::vector<ShardPlan> plan_shards(std::span<const TensorHistory> tensors,
+                                                 std::span<const ShardHistory> last,
+                                                 std::uint64_t shard_bytes);
+
+}  // namespace penstock::store

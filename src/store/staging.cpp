@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/staging.hpp"
+
+#include "base/align.hpp"
+#include "base/raise.hpp"
+#include "base/units.hpp"
+#include "stream/copy_threads.hpp"
+
+#include <penstock/machine.hpp>
+#include <penstock/memory.hpp>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <condition_variable>
+#include <cstring>
+#include <list>
+#include <mutex>
+#include <utility>
+
+namespace penstock::store {
+
+namespace {
+
+constexpr std::uint64_t kUnitBytes = 4 * base::kMiB;        // of work for a thread
+constexpr std::uint64_t kStreamFromBytes = 8 * base::kMiB;  // less is likely read from the cache
+constexpr std::uint64_t kAreaStepBytes = 2 * base::kMiB;    // a huge page
+constexpr std::uint64_t kPageFromBytes = 64 * base::kKiB;   // pieces that begin on a page
+constexpr std::uint64_t kPieceAlign = 64;
+constexpr std::size_t kAreasMax = 4;  // kept: a few sizes in turns, or saves in flight
+
+// Where each piece begins in the area, and after them the end. Large pieces begin on pages, so that
+// a device reads them where they are.
+std::vector<std::uint64_t> places_of(Pieces pieces) {
+    std::vector<std::uint64_t> places;
+    places.reserve(pieces.size() + 1);
+    std::uint64_t at = 0;
+    for (const auto& piece : pieces) {
+        at = base::align_up(at, piece.size() >= kPageFromBytes ? base::kPageBytes : kPieceAlign);
+        places.push_back(at);
+        at += piece.size();
+    }
+    places.push_back(at);
+    return places;
+}
+
+// Counted in huge pages. The address space is a power of two, so that a state that grows a little
+// does not need a new area; what is never written to costs nothing.
+std::uint64_t rounded(std::uint64_t bytes) {
+    return std::max(kAreaStepBytes, base::align_up(bytes, kAreaStepBytes));
+}
+
+struct Area {
+    Buffer buffer;
+    std::uint64_t touched_bytes = 0;  ///< the most that was ever used of it
+};
+// Of one, in the hands of a copy: it goes back into the list of those that are kept without asking
+// for memory.
+using Areas = std::list<Area>;
+
+// The copy as a job for threads: unit i is [i, i + 1) * kUnitBytes of the area.
+class CopyJob {
+public:
+    CopyJob(Pieces pieces, const std::vector<std::uint64_t>& places, std::byte* area)
+        : pieces_(pieces), places_(places), area_(area) {}
+
+    [[nodiscard]] std::size_t units() const {
+        return static_cast<std::size_t>((places_.back() + kUnitBytes - 1) / kUnitBytes);
+    }
+
+    void copy(std::size_t unit) const {
+        const std::uint64_t begin = unit * kUnitBytes;
+        const std::uint64_t end = begin + kUnitBytes;
+        // The last piece that begins at or before `begin`.
+        auto i = static_cast<std::size_t>(
+            std::upper_bound(places_.begin(), places_.end() - 1, begin) - places_.begin());
+        i = i == 0 ? 0 : i - 1;
+        for (; i < pieces_.size() && places_[i] < end; ++i) {
+            const std::uint64_t from = std::max(begin, places_[i]);
+            const std::uint64_t to = std::min(end, places_[i] + pieces_[i].size());
+            if (from >= to) {
+                continue;
+            }
+            const std::byte* source = pieces_[i].data() + (from - places_[i]);
+            if (places_.back() >= kStreamFromBytes && to - from >= base::kPageBytes) {
+                stream::copy_streaming(area_ + from, source, to - from);
+            } else {
+                std::memcpy(area_ + from, source, to - from);
+            }
+        }
+    }
+
+private:
+    Pieces pieces_;
+    const std::vector<std::uint64_t>& places_;
+    std::byte* area_;
+};
+
+// In the child of a fork: what is the parent's has threads that are not here, and mutexes that may
+// be held for ever. Nothing of it is touched again.
+void leave_to_parent(std::shared_ptr<void> its) {
+    static auto* const kept = new std::vector<std::shared_ptr<void>>;
+    kept->push_back(std::move(its));
+}
+
+}  // namespace
+
+struct Staging::Impl {
+    Impl(std::uint64_t budget, unsigned threads)
+        : budget_bytes(budget),
+          copiers(threads),
+          pool({.kept_bytes_max = 0, .touch = false, .keep_on_fork = false}) {}
+
+    // An area of that size, when the budget has room for it.
+    Areas take(std::uint64_t bytes, std::chrono::nanoseconds timeout) {
+        Areas dropped;  // given back to the system after the lock
+        Areas area(1);
+        std::unique_lock<std::mutex> lock(mutex);
+        if (!room.wait_for(lock, timeout, [&] { return used_bytes + bytes <= budget_bytes; })) {
+            return {};
+        }
+        auto best = kept.end();
+        for (auto it = kept.begin(); it != kept.end(); ++it) {
+            // What an area was once used for stays touched, and counts.
+            const std::uint64_t cost = std::max(bytes, it->touched_bytes);
+            if (it->buffer.size() >= bytes && cost <= 2 * bytes &&
+                used_bytes + cost <= budget_bytes &&
+                (best == kept.end() || it->buffer.size() < best->buffer.size())) {
+                best = it;
+            }
+        }
+        if (best != kept.end()) {
+            area.swap(dropped);
+            area.splice(area.end(), kept, best);
+        }
+        Area& taken = area.front();
+        taken.touched_bytes = std::max(taken.touched_bytes, bytes);
+        used_bytes += taken.touched_bytes;
+        while (!kept.empty() && used_bytes + kept_bytes_locked() > budget_bytes) {
+            dropped.splice(dropped.end(), kept, kept.begin());
+        }
+        return area;
+    }
+
+    // Oldest first.
+    void put(Areas area) noexcept {
+        Areas dropped;
+        {
+            const std::lock_guard<std::mutex> guard(mutex);
+            for (const Area& each : area) {
+                used_bytes -= each.touched_bytes;
+            }
+            kept.splice(kept.end(), area);
+            kept.remove_if([](const Area& each) { return each.buffer.size() == 0; });
+            while (!kept.empty() &&
+                   (kept.size() > kAreasMax || used_bytes + kept_bytes_locked() > budget_bytes)) {
+                dropped.splice(dropped.end(), kept, kept.begin());
+            }
+        }
+        room.notify_all();
+    }
+
+    [[nodiscard]] std::uint64_t kept_bytes_locked() const {
+        std::uint64_t total = 0;
+        for (const Area& area : kept) {
+            total += area.touched_bytes;
+        }
+        return total;
+    }
+
+    const pid_t pid = ::getpid();
+    const std::uint64_t budget_bytes;
+    stream::CopyThreads copiers;
+    MemoryPool pool;
+
+    std::mutex mutex;
+    std::condition_variable room;
+    std::uint64_t used_bytes = 0;
+    Areas kept;
+};
+
+// Gives the area back, and nothing in the child of a fork: the memory did not come along.
+struct StagedCopy::Hold {
+    explicit Hold(std::shared_ptr<Staging::Impl> owner) : impl(std::move(owner)) {}
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    ~Hold() {
+        if (impl->pid == ::getpid()) {
+            impl->put(std::move(area));
+        } else {
+            leave_to_parent(std::move(impl));
+        }
+    }
+    std::shared_ptr<Staging::Impl> impl;
+    Areas area;
+};
+
+StagedCopy::StagedCopy() = default;
+StagedCopy::StagedCopy(StagedCopy&& other) noexcept = default;
+StagedCopy& StagedCopy::operator=(StagedCopy&& other) noexcept = default;
+StagedCopy::~StagedCopy() = default;
+
+Staging::Staging(const StagingOptions& options)
+    : budget_bytes_(options.budget_bytes != 0 ? options.budget_bytes : default_budget_bytes()),
+      threads_(options.threads),
+      impl_(std::make_shared<Impl>(budget_bytes_, threads_)) {}
+
+Staging::~Staging() {
+    if (impl_->pid != ::getpid()) {
+        leave_to_parent(std::move(impl_));
+    }
+}
+
+const std::shared_ptr<Staging::Impl>& Staging::impl() const {
+    if (impl_->pid != ::getpid()) {
+        leave_to_parent(std::exchange(impl_, std::make_shared<Impl>(budget_bytes_, threads_)));
+    }
+    return impl_;
+}
+
+std::optional<StagedCopy> Staging::copy(Pieces pieces, std::chrono::nanoseconds timeout) {
+    const std::vector<std::uint64_t> places = places_of(pieces);
+    const std::uint64_t bytes = rounded(places.back());
+    if (bytes > budget_bytes_) {
+        base::raise(base::error(
+            ErrorCode::kOutOfMemory, "stage a save",
+            fmt::format("a copy of the tensors takes {}, and host_memory is {}; give it more, save "
+                        "with copy=False, or save() in place of save_async()",
+                        base::format_bytes(bytes), base::format_bytes(budget_bytes_))));
+    }
+    const std::shared_ptr<Impl>& own = impl();
+    StagedCopy copy;
+    copy.hold_ = std::make_unique<StagedCopy::Hold>(own);
+    copy.hold_->area = own->take(bytes, timeout);
+    if (copy.hold_->area.empty()) {
+        return std::nullopt;
+    }
+    Buffer& buffer = copy.hold_->area.front().buffer;
+    if (buffer.size() == 0) {
+        buffer = own->pool.take(std::bit_ceil(bytes));
+    }
+    const CopyJob job(pieces, places, buffer.data());
+    own->copiers.run(job.units(), [&](std::size_t unit) { job.copy(unit); });
+    copy.pieces_.reserve(pieces.size());
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+        copy.pieces_.emplace_back(buffer.data() + places[i], pieces[i].size());
+    }
+    return copy;
+}
+
+std::uint64_t Staging::area_bytes(Pieces pieces) {
+    return rounded(places_of(pieces).back());
+}
+
+std::uint64_t Staging::default_budget_bytes() {
+    return usable_memory_bytes() / 2;
+}
+
+std::uint64_t Staging::used_bytes() const {
+    const std::shared_ptr<Impl>& own = impl();
+    const std::lock_guard<std::mutex> guard(own->mutex);
+    return own->used_bytes;
+}
+
+std::uint64_t Staging::kept_bytes() const {
+    const std::shared_ptr<Impl>& own = impl();
+    const std::lock_guard<std::mutex> guard(own->mutex);
+    return own->kept_bytes_locked();
+}
+
+}  // namespace penstock::store

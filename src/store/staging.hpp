@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies of a state in host memory, so that training may change its tensors while they are written.
+//
+//     room in the budget  ->  an area, kept from an earlier save or new  ->  copy on all cores
+//                                                     ^ goes back with the StagedCopy, pages and
+//                                                     all
+//
+// A copy is one area of huge pages with the pieces one after the other, so that many small tensors
+// cost what one large one costs. Faulting memory in is dearer than copying into it: areas are kept,
+// within the budget; a new one is faulted in by the copying threads. The copies in flight and the
+// areas that wait hold `budget_bytes` together at most; who finds it used up waits for a save.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace penstock::store {
+
+using Pieces = std::span<const std::span<const std::byte>>;
+
+/// The pieces of a copy, in the order in which they were given. Movable; any thread may drop it.
+class StagedCopy {
+public:
+    StagedCopy();
+    StagedCopy(StagedCopy&& other) noexcept;
+    StagedCopy& operator=(StagedCopy&& other) noexcept;
+    StagedCopy(const StagedCopy&) = delete;
+    StagedCopy& operator=(const StagedCopy&) = delete;
+    ~StagedCopy();
+
+    [[nodiscard]] const std::vector<std::span<const std::byte>>& pieces() const { return pieces_; }
+
+private:
+    friend class Staging;
+    struct Hold;
+    std::unique_ptr<Hold> hold_;
+    std::vector<std::span<const std::byte>> pieces_;
+};
+
+struct StagingOptions {
+    std::uint64_t budget_bytes = 0;  ///< 0: default_budget_bytes()
+    unsigned threads = 0;            ///< that copy; 0: one a core, 16 at most
+};
+
+/// Thread-safe. A child of fork() begins with an empty one of the same budget.
+class Staging {
+public:
+    explicit Staging(const StagingOptions& options = {});
+    Staging(const Staging&) = delete;
+    Staging& operator=(const Staging&) = delete;
+    ~Staging();
+
+    /// Nothing when `timeout` was over before the copies in flight left room: ask again. Throws
+    /// kOutOfMemory for pieces that the whole budget does not hold (area_bytes() tells), and when
+    /// the system has no memory.
+    [[nodiscard]] std::optional<StagedCopy> copy(Pieces pieces, std::chrono::nanoseconds timeout);
+
+    /// What a copy of the pieces takes of the budget.
+    [[nodiscard]] static std::uint64_t area_bytes(Pieces pieces);
+    /// Half of usable_memory_bytes().
+    [[nodiscard]] static std::uint64_t default_budget_bytes();
+
+    [[nodiscard]] std::uint64_t budget_bytes() const noexcept { return budget_bytes_; }
+    /// Of copies that are in use.
+    [[nodiscard]] std::uint64_t used_bytes() const;
+    /// Of areas that wait for the next copy.
+    [[nodiscard]] std::uint64_t kept_bytes() const;
+
+private:
+    friend struct StagedCopy::Hold;
+    struct Impl;
+    const std::shared_ptr<Impl>& impl() const;
+
+    const std::uint64_t budget_bytes_;
+    const unsigned threads_;
+    mutable std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace penstock::store

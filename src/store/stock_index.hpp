@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stock readers find their way by: the names that tensors have in their shards, and
+// `model.safetensors.index.json`. All of it follows from the manifest.
+#pragma once
+
+#include "format/shard_index.hpp"
+#include "store/manifest.hpp"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace penstock::store {
+
+inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
+
+/// "<tensor>@<offsets>", of a slice that is not the whole tensor: a name comes once in a file.
+[[nodiscard]] std::string slice_name(std::string_view tensor,
+                                     std::span<const std::uint64_t> offset);
+
+[[nodiscard]] format::ShardIndex stock_index(const Manifest& manifest);
+
+}  // namespace penstock::store

@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/raise.hpp"
+#include "base/random.hpp"
+#include "format/fault.hpp"
+#include "store/removal.hpp"
+#include "store/retention.hpp"
+#include "store/save_job.hpp"
+#include "store/store_folder.hpp"
+#include "store/store_lock.hpp"
+#include "stream/checksum.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <span>
+#include <utility>
+
+namespace penstock {
+
+using store::CheckpointEntry;
+using store::Inspected;
+using store::join;
+
+namespace {
+
+constexpr int kScansMax = 100;
+
+[[noreturn]] void refuse(const std::string& operation, const std::string& path,
+                         std::string_view why) {
+    base::raise(base::error(ErrorCode::kInvalidArgument, operation, why, path));
+}
+
+}  // namespace
+
+struct CheckpointStore::Impl {
+    std::shared_ptr<Engine> engine;
+    FileSystem files;
+    std::vector<std::string> folders;
+    StoreOptions options;
+
+    std::mutex mutex;  // of whoever writes
+    store::StoreLock lock;
+    pid_t lock_owner = 0;
+    std::mt19937_64 random;
+    std::vector<double> speeds;
+    store::LastCheckpoint last;
+    // Of a manifest's text as long as it has this hash; it is then not parsed again.
+    struct Known {
+        std::uint64_t hash = 0;
+        store::Manifest manifest;  // shards only
+    };
+    std::map<std::string, Known> manifests;  // by name
+    std::set<std::string> reported;          // what removals left and save() has said so
+
+    Impl(std::shared_ptr<Engine> with_engine, FileSystem with_files,
+         std::vector<std::string> with_folders, const StoreOptions& with_options)
+        : engine(std::move(with_engine)),
+          files(std::move(with_files)),
+          folders(std::move(with_folders)),
+          options(with_options),
+          random(with_options.seed != 0 ? with_options.seed : base::random_bits()) {
+        const std::string operation = "open checkpoint store";
+        if (!engine || folders.empty()) {
+            refuse(operation, {}, "it needs an engine, and one folder or more");
+        }
+        for (std::string& folder : folders) {
+            folder = files.resolve(folder);
+            store::check_folder(files, folder);
+        }
+        for (const std::string& folder : folders) {
+            if (std::count(folders.begin(), folders.end(), folder) != 1) {
+                refuse(operation, folder, "the folder is named twice; each device needs one");
+            }
+        }
+        for (std::size_t i = 1; i < folders.size(); ++i) {
+            if (!format::is_utf8(folders[i])) {
+                refuse(operation, folders[i],
+                       "a manifest names the folders after the first one, and it is written in "
+                       "UTF-8, which the path is not; give a path of UTF-8, or one folder alone");
+            }
+        }
+        if (options.shard_bytes == 0) {
+            refuse(operation, folders.front(), "shard_bytes is 0; it takes 1 or more");
+        }
+    }
+
+    // What was left is said once: it will be there again at the next save.
+    void report_left(std::string& note, const std::vector<std::string>& left) {
+        for (const std::string& what : left) {
+            if (reported.insert(what).second) {
+                note += (note.empty() ? "" : "; ") + what;
+            }
+        }
+    }
+
+    // Nothing of it is the store's: a link, a file, a folder without a manifest.
+    void check_own(const std::string& operation, const CheckpointEntry& entry,
+                   std::string_view cure) const {
+        const Folder folder = files.open_folder(folders.front());
+        if (const std::string why = store::why_not_own(folder, entry.name); !why.empty()) {
+            refuse(operation, join(folders.front(), entry.name),
+                   fmt::format("{}, and no checkpoint of the store's own; {}", why, cure));
+        }
+    }
+
+    // Makes the folders, once, and takes the lock; again where the folder is another one now.
+    void begin_writing() {
+        // Both sides of a fork have the lock, and would take away what the other one writes.
+        if (lock_owner != 0 && lock_owner != ::getpid()) {
+            refuse("save checkpoint", folders.front(),
+                   fmt::format("this process was forked from {}, which writes to this store; "
+                               "only that one may",
+                               lock_owner));
+        }
+        if (lock.held()) {
+            return;
+        }
+        lock = store::StoreLock();
+        // A folder that went since then is an error: what it is on may be gone for a while.
+        if (lock_owner == 0) {
+            make_folders();
+        }
+        lock = store::lock_store(*engine, files, folders.front(), options.lock_wait_ms);
+        lock_owner = ::getpid();
+        last = {};
+    }
+
+    void make_folders() const {
+        for (const std::string& folder : folders) {
+            store::make_folders(files, folder);
+        }
+    }
+
+    // A reader holds no lock: when something goes while it looks, something newer has come, and it
+    // looks again.
+    std::optional<Inspected> newest_whole(std::vector<CheckpointInfo>* skipped) const {
+        for (int scan = 0; scan < kScansMax; ++scan) {
+            const auto checkpoints = store::scan_folder(files, folders.front()).checkpoints;
+            std::vector<CheckpointInfo> unusable;
+            bool gone = false;
+            for (auto entry = checkpoints.rbegin(); entry != checkpoints.rend() && !gone; ++entry) {
+                auto found = store::inspect(*engine, files, folders.front(), *entry);
+                gone = !found;
+                if (found && found->trouble) {
+                    throw Error(*found->trouble);  // an older one is no answer
+                }
+                if (found && !found->info.problem.empty()) {
+                    unusable.push_back(std::move(found->info));
+                    continue;
+                }
+                if (found) {
+                    if (skipped != nullptr) {
+                        *skipped = std::move(unusable);
+                    }
+                    return found;
+                }
+            }
+            if (!gone) {
+                if (skipped != nullptr) {
+                    *skipped = std::move(unusable);
+                }
+                return std::nullopt;
+            }
+        }
+        base::raise(base::error(ErrorCode::kSystem, "find latest checkpoint",
+                                "checkpoints go as fast as they are looked at; try again",
+                                folders.front()));
+    }
+
+    [[nodiscard]] CheckpointEntry entry_of(const std::string& operation,
+                                           std::uint64_t generation) const {
+        const auto checkpoints = store::scan_folder(files, folders.front()).checkpoints;
+        const auto found =
+            std::find_if(checkpoints.begin(), checkpoints.end(),
+                         [&](const auto& entry) { return entry.generation == generation; });
+        if (found == checkpoints.end()) {
+            refuse(operation, folders.front(),
+                   fmt::format("there is no checkpoint of generation {}; there are {}", generation,
+                               checkpoints.empty() ? "none"
+                                                   : fmt::format("{}, the newest of generation {}",
+                                                                 checkpoints.size(),
+                                                                 checkpoints.back().generation)));
+        }
+        return *found;
+    }
+
+    // The checkpoint whose shards may be linked: the newest whole one. What stands in the folder of
+    // the last save may be another by now.
+    void find_last() {
+        if (!options.incremental || !options.checksums) {
+            last = {};
+            return;
+        }
+        if (!last.path.empty() && has_hash(last.path, last.hash)) {
+            return;
+        }
+        last = {};
+        if (auto found = newest_whole(nullptr)) {
+            last = {std::move(found->manifest), found->info.path, found->manifest_hash};
+        }
+    }
+
+    // On disk, now: an older checkpoint goes because this one stays.
+    [[nodiscard]] bool is_whole(const CheckpointEntry& entry) {
+        const std::string path = join(folders.front(), entry.name);
+        const auto known = manifests.find(entry.name);
+        if (known != manifests.end() && has_hash(path, known->second.hash)) {
+            return store::missing_shard(files, known->second.manifest, path).empty();
+        }
+        const auto found = store::inspect(*engine, files, folders.front(), entry);
+        if (!found || !found->info.problem.empty()) {
+            return false;
+        }
+        remember(entry.name, found->manifest, found->manifest_hash);
+        return true;
+    }
+
+    [[nodiscard]] bool has_hash(const std::string& path, std::uint64_t hash) const {
+        try {
+            const std::string text = store::read_manifest_text(*engine, files, path);
+            return stream::content_hash(std::as_bytes(std::span(text))) == hash;
+        } catch (const Error&) {  // inspect() finds what it is
+            return false;
+        }
+    }
+
+    void remember(const std::string& name, const store::Manifest& manifest, std::uint64_t hash) {
+        Known& known = manifests[name];
+        known.hash = hash;
+        known.manifest.generation = manifest.generation;
+        known.manifest.folders = manifest.folders;
+        known.manifest.shards = manifest.shards;
+    }
+
+    [[nodiscard]] std::uint64_t next_generation() const {
+        const auto scan = store::scan_folder(files, folders.front());
+        if (scan.generation_max == store::kGenerationMax) {
+            refuse("save checkpoint", folders.front(),
+                   fmt::format("there is no generation behind that of {}; move it to another "
+                               "folder",
+                               scan.newest));
+        }
+        // Also past what is collected now: a number is not given twice.
+        return scan.generation_max + 1;
+    }
+
+    std::vector<std::string> retain() {
+        const auto checkpoints = store::scan_folder(files, folders.front()).checkpoints;
+        if (options.keep == 0 || checkpoints.size() <= options.keep) {
+            return {};
+        }
+        const Folder folder = files.open_folder(folders.front());
+        std::vector<CheckpointInfo> infos(checkpoints.size());
+        std::vector<std::string> left;
+        std::uint32_t whole = 0;
+        for (std::size_t i = checkpoints.size(); i-- > 0;) {
+            const std::string path = join(folders.front(), checkpoints[i].name);
+            infos[i].generation = checkpoints[i].generation;
+            if (std::string why = store::why_not_own(folder, checkpoints[i].name); !why.empty()) {
+                // Neither counted nor taken.
+                left.push_back(fmt::format("'{}' was left: {}", path, why));
+                infos[i].pinned = true;
+                infos[i].problem = std::move(why);
+                continue;
+            }
+            infos[i].pinned = store::is_there(files, join(path, store::kPinnedName));
+            if (whole < options.keep) {
+                infos[i].problem = is_whole(checkpoints[i]) ? "" : "it is not whole";
+                whole += infos[i].problem.empty() ? 1 : 0;
+            }
+        }
+        std::vector<std::string> names;
+        for (const std::size_t i : store::outdated(infos, options.keep, options.keep_every)) {
+            names.push_back(checkpoints[i].name);
+        }
+        forget(names);
+        store::Remover remover(files, folders);
+        remover.remove(names);
+        left.insert(left.end(), remover.left().begin(), remover.left().end());
+        return left;
+    }
+
+    void forget(std::span<const std::string> names) {
+        for (const std::string& name : names) {
+            manifests.erase(name);
+            if (last.path == join(folders.front(), name)) {
+                last = {};
+            }
+        }
+    }
+
+    // What does not stand in the way of the save itself.
+    template <typename Call>
+    static void note_failure(std::string& note, std::string_view what, Call call) {
+        try {
+            call();
+        } catch (const Error& error) {
+            note += fmt::format("{}{}: {}", note.empty() ? "" : "; ", what, error.what());
+        }
+    }
+
+    CheckpointInfo save(const State& state, const SaveOptions& save_options) {
+        const std::lock_guard guard(mutex);
+        begin_writing();
+        const std::uint64_t generation = next_generation();
+        std::string note;
+        store::Remover remover(files, folders);
+        note_failure(note, "what an earlier save left could not be removed",
+                     [&] { remover.collect(); });
+        report_left(note, remover.left());
+        find_last();
+        const store::SaveContext context{
+            *engine, files, folders, options, [this] { return random(); }, speeds};
+        store::SaveJob job(context, state, save_options, last, generation);
+        job.run();
+        CheckpointInfo info = store::info_of(job.manifest(), job.path());
+        info.pinned = save_options.pinned;
+        const std::uint64_t hash = job.manifest_hash();
+        last = {job.take_manifest(), job.path(), hash};
+        remember(last.path.substr(last.path.rfind('/') + 1), last.manifest, hash);
+        note_failure(note, "older checkpoints could not be removed",
+                     [&] { report_left(note, retain()); });
+        info.note = job.note() + (job.note().empty() || note.empty() ? "" : "; ") + note;
+        return info;
+    }
+};
+
+namespace {
+
+template <typename T>
+T& there(const std::unique_ptr<T>& impl) {
+    if (!impl) {
+        refuse("checkpoint store", {}, "it was moved from; use the store that it was moved to");
+    }
+    return *impl;
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(std::shared_ptr<Engine> engine, FileSystem files,
+                                 std::vector<std::string> folders, const StoreOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(engine), std::move(files), std::move(folders),
+                                   options)) {}
+
+CheckpointStore::CheckpointStore(CheckpointStore&& other) noexcept = default;
+CheckpointStore& CheckpointStore::operator=(CheckpointStore&& other) noexcept = default;
+CheckpointStore::~CheckpointStore() = default;
+
+CheckpointInfo CheckpointStore::save(const State& state, const SaveOptions& options) {
+    return there(impl_).save(state, options);
+}
+
+std::optional<CheckpointInfo> CheckpointStore::latest(std::vector<CheckpointInfo>* skipped) const {
+    auto found = there(impl_).newest_whole(skipped);
+    return found ? std::optional(std::move(found->info)) : std::nullopt;
+}
+
+std::vector<CheckpointInfo> CheckpointStore::list() const {
+    std::vector<CheckpointInfo> infos;
+    const std::string& folder = there(impl_).folders.front();
+    for (const auto& entry : store::scan_folder(impl_->files, folder).checkpoints) {
+        if (auto found = store::inspect(*impl_->engine, impl_->files, folder, entry)) {
+            infos.push_back(std::move(found->info));
+        }
+    }
+    return infos;
+}
+
+Checkpoint CheckpointStore::open(std::uint64_t generation) const {
+    const CheckpointEntry entry = there(impl_).entry_of("open checkpoint", generation);
+    return {impl_->engine, impl_->files, join(impl_->folders.front(), entry.name)};
+}
+
+void CheckpointStore::pin(std::uint64_t generation, bool pinned) {
+    // Without the lock, so that a tool can while a training holds it. Whoever removes looks again
+    // after the renaming.
+    const FileSystem& files = there(impl_).files;
+    const CheckpointEntry entry = impl_->entry_of("pin checkpoint", generation);
+    impl_->check_own("pin checkpoint", entry, "it is not removed by the store, and needs no pin");
+    const std::string path = join(impl_->folders.front(), entry.name);
+    const std::string mark = join(path, store::kPinnedName);
+    if (pinned) {
+        File file = files.open(
+            mark,
+            {.access = Access::kWrite, .create = true, .follow = false, .direct = DirectIo::kOff});
+        file.sync_data();
+        file.close();
+    } else if (store::is_there(files, mark)) {
+        files.remove(mark);
+    }
+    files.sync_folder(path);
+    if (!store::is_there(files, path)) {
+        refuse("pin checkpoint", path, "it was removed meanwhile");
+    }
+}
+
+void CheckpointStore::remove(std::uint64_t generation) {
+    const std::lock_guard guard(there(impl_).mutex);
+    impl_->begin_writing();
+    const CheckpointEntry entry = impl_->entry_of("remove checkpoint", generation);
+    impl_->check_own("remove checkpoint", entry, "delete it yourself");
+    const std::string path = join(impl_->folders.front(), entry.name);
+    if (store::is_there(impl_->files, join(path, store::kPinnedName))) {
+        refuse("remove checkpoint", path, "it is pinned; unpin it first");
+    }
+    const auto newest = impl_->newest_whole(nullptr);
+    if (newest && newest->info.generation == generation) {
+        refuse("remove checkpoint", path,
+               "it is the newest whole one, which is what a training goes on from; save another "
+               "first, or delete the folder yourself");
+    }
+    impl_->forget({&entry.name, 1});
+    store::Remover(impl_->files, impl_->folders).remove({&entry.name, 1});
+}
+
+std::uint64_t CheckpointStore::collect() {
+    const std::lock_guard guard(there(impl_).mutex);
+    impl_->begin_writing();
+    return store::Remover(impl_->files, impl_->folders).collect();
+}
+
+const std::vector<std::string>& CheckpointStore::folders() const {
+    return there(impl_).folders;
+}
+
+}  // namespace penstock

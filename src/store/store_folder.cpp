@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/store_folder.hpp"
+
+#include "base/hex.hpp"
+#include "base/raise.hpp"
+#include "state/finding.hpp"
+#include "state/structure.hpp"
+#include "store/manifest_check.hpp"
+#include "store/removal.hpp"
+#include "stream/checksum.hpp"
+#include "stream/when_room.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstddef>
+#include <span>
+
+namespace penstock::store {
+
+namespace {
+
+constexpr std::string_view kStepWord = "-step-";
+constexpr std::size_t kGenerationDigits = 8;
+constexpr std::string_view kShardPrefix = "shard-";
+constexpr std::string_view kShardSuffix = ".safetensors";
+constexpr std::size_t kShardDigits = 5;
+
+std::optional<std::uint64_t> number(std::string_view digits) {
+    std::uint64_t value = 0;
+    const char* const end = digits.data() + digits.size();
+    const auto read = std::from_chars(digits.data(), end, value);
+    const bool good = !digits.empty() && read.ec == std::errc{} && read.ptr == end;
+    return good ? std::optional(value) : std::nullopt;
+}
+
+std::string parent_of(const std::string& path) {
+    const std::size_t slash = path.rfind('/');
+    return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
+}
+
+bool is_gone(const Error& error) {
+    return error.system_errno() == ENOENT || error.system_errno() == ENOTDIR;
+}
+
+std::string note_on(const FileSystem& files, const std::string& folder, const std::string& name) {
+    try {
+        const std::string why = why_not_own(files.open_folder(folder), name);
+        return why.empty() ? "" : why + "; the store neither counts nor removes it";
+    } catch (const Error&) {  // a courtesy; whoever removes looks for himself
+        return {};
+    }
+}
+
+}  // namespace
+
+std::string join(const std::string& folder, std::string_view name) {
+    return folder.ends_with('/') ? fmt::format("{}{}", folder, name)
+                                 : fmt::format("{}/{}", folder, name);
+}
+
+std::string checkpoint_name(std::uint64_t generation, std::uint64_t step) {
+    return fmt::format("{:0{}}{}{}", generation, kGenerationDigits, kStepWord, step);
+}
+
+std::optional<CheckpointEntry> parse_checkpoint_name(std::string_view name) {
+    const std::size_t word = name.find(kStepWord);
+    if (word == std::string_view::npos) {
+        return std::nullopt;
+    }
+    const auto generation = number(name.substr(0, word));
+    const auto step = number(name.substr(word + kStepWord.size()));
+    // Spelt otherwise, it is somebody else's folder.
+    if (!generation || !step || checkpoint_name(*generation, *step) != name) {
+        return std::nullopt;
+    }
+    return CheckpointEntry{std::string(name), *generation, *step};
+}
+
+std::string unfinished_name(std::uint64_t generation, std::string_view random) {
+    return fmt::format("{}{:0{}}-{}", kUnfinishedPrefix, generation, kGenerationDigits, random);
+}
+
+std::string removed_name(std::string_view checkpoint) {
+    return fmt::format("{}{}", kRemovedPrefix, checkpoint);
+}
+
+std::optional<std::uint64_t> hidden_generation(std::string_view name) {
+    if (name.starts_with(kRemovedPrefix)) {
+        name.remove_prefix(kRemovedPrefix.size());
+        auto entry = parse_checkpoint_name(name);
+        const std::size_t dash = name.rfind('-');
+        if (!entry && dash != std::string_view::npos && number(name.substr(dash + 1))) {
+            entry = parse_checkpoint_name(name.substr(0, dash));
+        }
+        return entry ? std::optional(entry->generation) : std::nullopt;
+    }
+    if (!name.starts_with(kUnfinishedPrefix)) {
+        return std::nullopt;
+    }
+    const std::string_view rest = name.substr(kUnfinishedPrefix.size());
+    const std::size_t dash = std::min(rest.find('-'), rest.size());
+    const auto generation = number(rest.substr(0, dash));
+    const std::string_view random = rest.substr(std::min(dash + 1, rest.size()));
+    std::uint64_t value = 0;
+    return generation && base::parse_hex(random, value) &&
+                   unfinished_name(*generation, random) == name
+               ? generation
+               : std::nullopt;
+}
+
+std::string shard_name(std::uint32_t number) {
+    return fmt::format("{}{:0{}}{}", kShardPrefix, number, kShardDigits, kShardSuffix);
+}
+
+bool is_shard_name(std::string_view name) {
+    if (!name.starts_with(kShardPrefix) || !name.ends_with(kShardSuffix) ||
+        name.size() < kShardPrefix.size() + kShardDigits + kShardSuffix.size()) {
+        return false;
+    }
+    name.remove_prefix(kShardPrefix.size());
+    name.remove_suffix(kShardSuffix.size());
+    return name.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+FolderScan scan_folder(const FileSystem& files, const std::string& folder) {
+    try {
+        return scan_names(files.list(folder));
+    } catch (const Error& error) {
+        if (error.system_errno() != ENOENT) {
+            throw;
+        }
+        return {};
+    }
+}
+
+FolderScan scan_names(std::vector<std::string> names) {
+    FolderScan scan;
+    const auto seen = [&scan](std::uint64_t generation, const std::string& name) {
+        if (generation > scan.generation_max) {
+            scan.generation_max = generation;
+            scan.newest = name;
+        }
+    };
+    for (std::string& name : names) {
+        if (const auto generation = hidden_generation(name)) {
+            seen(*generation, name);
+            scan.leftovers.push_back(std::move(name));
+        } else if (auto entry = parse_checkpoint_name(name)) {
+            seen(entry->generation, name);
+            scan.checkpoints.push_back(std::move(*entry));
+        }
+    }
+    std::stable_sort(scan.checkpoints.begin(), scan.checkpoints.end(),
+                     [](const auto& a, const auto& b) { return a.generation < b.generation; });
+    return scan;
+}
+
+std::string read_manifest_text(Engine& engine, const FileSystem& files,
+                               const std::string& checkpoint) {
+    const std::string path = join(checkpoint, kManifestName);
+    // Through the page cache: most are small, and who lists a store reads them again.
+    const File file = files.open(path, {.direct = DirectIo::kOff});
+    const std::uint64_t bytes = file.size();
+    if (bytes > kManifestBytesMax) {
+        base::raise(base::error(
+            ErrorCode::kDamaged, "read manifest",
+            fmt::format("it has {} bytes, and a manifest has {} at most", bytes, kManifestBytesMax),
+            path));
+    }
+    std::string text(bytes, '\0');
+    stream::read_when_room(engine, file, std::as_writable_bytes(std::span(text)), 0);
+    return text;
+}
+
+Manifest read_manifest(Engine& engine, const FileSystem& files, const std::string& checkpoint) {
+    return parse_manifest(read_manifest_text(engine, files, checkpoint),
+                          join(checkpoint, kManifestName));
+}
+
+std::string shard_path(const Manifest& manifest, const Shard& shard,
+                       const std::string& checkpoint) {
+    return join(shard.folder == 0 ? checkpoint : manifest.folders.at(shard.folder), shard.file);
+}
+
+CheckpointInfo info_of(const Manifest& manifest, const std::string& checkpoint) {
+    CheckpointInfo info;
+    info.generation = manifest.generation;
+    info.step = manifest.step;
+    info.path = checkpoint;
+    info.saved_unix_ns = manifest.saved_unix_ns;
+    info.tensors = manifest.tensors.size();
+    for (const Tensor& tensor : manifest.tensors) {
+        for (const Slice& slice : tensor.slices) {
+            info.tensor_bytes += slice.bytes;
+        }
+    }
+    info.written_bytes = manifest.written_bytes;
+    info.shards = static_cast<std::uint32_t>(manifest.shards.size());
+    info.linked_shards = static_cast<std::uint32_t>(
+        std::count_if(manifest.shards.begin(), manifest.shards.end(),
+                      [&](const Shard& shard) { return shard.generation != manifest.generation; }));
+    return info;
+}
+
+std::string missing_shard(const FileSystem& files, const Manifest& manifest,
+                          const std::string& checkpoint) {
+    for (const Shard& shard : manifest.shards) {
+        // By its name in the checkpoint's folder, as readers do: the store may have been moved.
+        std::string path = join(checkpoint, shard.file);
+        std::string shown = shard.file;
+        FileStatus status;
+        try {
+            if (shard.folder != 0) {
+                path = shown = files.resolve(path);
+            }
+            status = files.status(path);
+        } catch (const Error& error) {
+            return is_gone(error) ? fmt::format("{} is missing", shown) : error.what();
+        }
+        if (status.kind != FileKind::kFile) {
+            return fmt::format("{} is not a file", shown);
+        }
+        if (status.bytes != shard.bytes) {
+            return fmt::format("{} has {} bytes; it was written with {}", shown, status.bytes,
+                               shard.bytes);
+        }
+    }
+    return {};
+}
+
+std::optional<Inspected> inspect(Engine& engine, const FileSystem& files, const std::string& folder,
+                                 const CheckpointEntry& entry) {
+    const std::string path = join(folder, entry.name);
+    Inspected found;
+    try {
+        const std::string text = read_manifest_text(engine, files, path);
+        found.manifest_hash = stream::content_hash(std::as_bytes(std::span(text)));
+        found.manifest = parse_manifest(text, join(path, kManifestName));
+        found.info = info_of(found.manifest, path);
+        found.info.problem = missing_shard(files, found.manifest, path);
+        if (found.info.problem.empty()) {
+            found.info.problem = wrong_structure(found.manifest);
+        }
+        if (found.manifest.generation != entry.generation || found.manifest.step != entry.step) {
+            found.info.problem = fmt::format(
+                "its manifest is of generation {}, step {}: the folder was renamed, or files of "
+                "two checkpoints are mixed",
+                found.manifest.generation, found.manifest.step);
+        }
+    } catch (const Error& error) {
+        found.info.problem = error.reason() == ErrorCode::kSystem && is_gone(error)
+                                 ? fmt::format("{} is missing", kManifestName)
+                                 : error.what();
+        if (!state::is_finding(error)) {
+            found.trouble = error;
+        }
+    }
+    found.info.generation = entry.generation;
+    found.info.step = entry.step;
+    found.info.path = path;
+    if (!found.info.problem.empty() && !is_there(files, path)) {
+        return std::nullopt;
+    }
+    found.info.pinned = is_there(files, join(path, kPinnedName));
+    found.info.note = note_on(files, folder, entry.name);
+    return found;
+}
+
+bool is_there(const FileSystem& files, const std::string& path) {
+    try {
+        static_cast<void>(files.status(path));
+        return true;
+    } catch (const Error& error) {
+        if (is_gone(error)) {
+            return false;
+        }
+        throw;
+    }
+}
+
+void make_folders(const FileSystem& files, const std::string& folder) {
+    std::vector<std::string> missing;
+    for (std::string at = folder; at != "/" && !is_there(files, at); at = parent_of(at)) {
+        missing.push_back(at);
+    }
+    for (auto at = missing.rbegin(); at != missing.rend(); ++at) {
+        try {
+            files.make_folder(*at);
+        } catch (const Error& error) {
+            if (error.system_errno() != EEXIST) {
+                throw;
+            }
+        }
+        files.sync_folder(parent_of(*at));
+    }
+}
+
+void check_folder(const FileSystem& files, const std::string& path) {
+    if (is_there(files, path) && files.status(path).kind != FileKind::kFolder) {
+        base::raise(base::system_error(ENOTDIR, "open checkpoint store", path, kNoOffset,
+                                       "it is a file; give the path of a folder, which need not "
+                                       "be there"));
+    }
+}
+
+}  // namespace penstock::store

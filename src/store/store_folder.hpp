@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands in a store's folder, by its name:
+//
+//   00000012-step-100/            a checkpoint: generation, the caller's step
+//   .unfinished-00000013-<hex>/   one that is being written, or that a killed process left
+//   .removed-00000002-step-20/    one on its way out
+//   .lock                         held by the process that writes
+//
+// and, in a store's other folders, 00000012-step-100.<24 hex>/ with the shards that lie there.
+#pragma once
+
+#include "store/manifest.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::store {
+
+inline constexpr std::string_view kUnfinishedPrefix = ".unfinished-";
+inline constexpr std::string_view kRemovedPrefix = ".removed-";
+inline constexpr std::string_view kLockName = ".lock";
+inline constexpr std::string_view kPinnedName = "pinned";
+
+struct CheckpointEntry {
+    std::string name;
+    std::uint64_t generation = 0;
+    std::uint64_t step = 0;
+};
+
+inline constexpr std::uint64_t kGenerationMax = UINT64_MAX;
+
+struct FolderScan {
+    std::vector<CheckpointEntry> checkpoints;  ///< by rising generation
+    std::vector<std::string> leftovers;        ///< unfinished and removed ones
+    std::uint64_t generation_max = 0;          ///< of all of them
+    std::string newest;                        ///< the name that has it
+};
+
+[[nodiscard]] std::string join(const std::string& folder, std::string_view name);
+[[nodiscard]] std::string checkpoint_name(std::uint64_t generation, std::uint64_t step);
+/// Nothing for a name that checkpoint_name() does not give.
+[[nodiscard]] std::optional<CheckpointEntry> parse_checkpoint_name(std::string_view name);
+[[nodiscard]] std::string unfinished_name(std::uint64_t generation, std::string_view random);
+[[nodiscard]] std::string removed_name(std::string_view checkpoint);
+/// Of an unfinished or removed one; nothing for a name that the two above do not give ("-2" and so
+/// on may come after a removed one's).
+[[nodiscard]] std::optional<std::uint64_t> hidden_generation(std::string_view name);
+
+/// "shard-00007.safetensors"
+[[nodiscard]] std::string shard_name(std::uint32_t number);
+[[nodiscard]] bool is_shard_name(std::string_view name);
+
+[[nodiscard]] FolderScan scan_names(std::vector<std::string> names);
+/// A folder that is not there has nothing in it.
+[[nodiscard]] FolderScan scan_folder(const FileSystem& files, const std::string& folder);
+
+/// Throws Error.
+[[nodiscard]] std::string read_manifest_text(Engine& engine, const FileSystem& files,
+                                             const std::string& checkpoint);
+/// Throws Error; kDamaged is what a parser says.
+[[nodiscard]] Manifest read_manifest(Engine& engine, const FileSystem& files,
+                                     const std::string& checkpoint);
+/// Where the bytes of a shard are.
+[[nodiscard]] std::string shard_path(const Manifest& manifest, const Shard& shard,
+                                     const std::string& checkpoint);
+/// What a manifest says, without looking at its shards.
+[[nodiscard]] CheckpointInfo info_of(const Manifest& manifest, const std::string& checkpoint);
+/// Empty, or which shard is missing or has another size.
+[[nodiscard]] std::string missing_shard(const FileSystem& files, const Manifest& manifest,
+                                        const std::string& checkpoint);
+
+struct Inspected {
+    CheckpointInfo info;
+    Manifest manifest;                ///< empty where it could not be read
+    std::uint64_t manifest_hash = 0;  ///< stream::content_hash() of its text
+    std::optional<Error> trouble;     ///< where the machine is the problem, and not the checkpoint
+};
+/// Never throws for what keeps the checkpoint from being used: info.problem says it. Nothing when
+/// the folder is gone (whoever writes the store removed it meanwhile).
+[[nodiscard]] std::optional<Inspected> inspect(Engine& engine, const FileSystem& files,
+                                               const std::string& folder,
+                                               const CheckpointEntry& entry);
+[[nodiscard]] bool is_there(const FileSystem& files, const std::string& path);
+/// A folder and those above it that are not there yet, each durable before the next one. Who makes
+/// the same ones concurrently is in nobody's way.
+void make_folders(const FileSystem& files, const std::string& folder);
+/// Throws an Error with ENOTDIR where the path, or what is above it, is there and no folder.
+void check_folder(const FileSystem& files, const std::string& path);
+
+}  // namespace penstock::store

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/store_lock.hpp"
+
+#include "base/raise.hpp"
+#include "store/store_folder.hpp"
+#include "stream/when_room.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace penstock::store {
+
+namespace {
+
+constexpr std::size_t kOwnerBytesMax = 512;
+constexpr auto kTryAgain = std::chrono::milliseconds(20);
+
+std::string owner_of_this_process() {
+    std::array<char, 256> host{};
+    if (::gethostname(host.data(), host.size() - 1) != 0) {
+        host = {"an unknown host"};
+    }
+    return fmt::format("process {} on {}", ::getpid(), host.data());
+}
+
+// For people; whatever goes wrong with it, the lock is what counts.
+void note_owner(Engine& engine, const FileSystem& files, const std::string& path) {
+    try {
+        const std::string text = owner_of_this_process() + "\n";
+        const File file = files.open(path, {.access = Access::kWrite,
+                                            .truncate = true,
+                                            .follow = false,
+                                            .direct = DirectIo::kOff});
+        stream::write_when_room(engine, file, std::as_bytes(std::span(text)), 0);
+    } catch (const Error&) {
+        return;
+    }
+}
+
+std::string noted_owner(Engine& engine, const FileSystem& files, const std::string& path) {
+    try {
+        const File file = files.open(path, {.direct = DirectIo::kOff});
+        std::string text(std::min<std::uint64_t>(file.size(), kOwnerBytesMax), '\0');
+        stream::read_when_room(engine, file, std::as_writable_bytes(std::span(text)), 0);
+        text.resize(std::min(text.find('\n'), text.size()));
+        return text.empty() ? "another process" : text;
+    } catch (const Error&) {
+        return "another process";
+    }
+}
+
+std::optional<FileLock> try_lock(const FileSystem& files, const std::string& path) {
+    try {
+        return files.lock(path);
+    } catch (const Error& error) {
+        if (error.system_errno() == EWOULDBLOCK) {
+            return std::nullopt;
+        }
+        throw;
+    }
+}
+
+// Which locks this process holds. A child of fork() begins with none: what it inherited is its
+// parent's.
+class OwnLocks {
+public:
+    [[nodiscard]] std::shared_ptr<void> add(const FileSystem& files, const std::string& path) {
+        auto key = std::make_shared<Key>(files.handle().get(), path);
+        const std::lock_guard guard(mutex_);
+        std::erase_if(keys_, [](const auto& known) { return known.expired(); });
+        keys_.push_back(key);
+        return key;
+    }
+    [[nodiscard]] bool has(const FileSystem& files, const std::string& path) {
+        const std::lock_guard guard(mutex_);
+        return std::any_of(keys_.begin(), keys_.end(), [&](const auto& known) {
+            const auto key = known.lock();
+            return key && *key == Key(files.handle().get(), path);
+        });
+    }
+    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+
+private:
+    using Key = std::pair<const void*, std::string>;
+    const pid_t pid_ = ::getpid();
+    std::mutex mutex_;
+    std::vector<std::weak_ptr<Key>> keys_;
+};
+
+// Never destroyed, and after a fork another one: its mutex may have been held then.
+OwnLocks& own_locks() {
+    static std::atomic<OwnLocks*> current{nullptr};
+    OwnLocks* known = current.load();
+    while (known == nullptr || known->pid() != ::getpid()) {
+        auto* const made = new OwnLocks;
+        if (current.compare_exchange_strong(known, made)) {
+            return *made;
+        }
+        delete made;
+    }
+    return *known;
+}
+
+}  // namespace
+
+StoreLock lock_store(Engine& engine, const FileSystem& files, const std::string& folder,
+                     std::uint32_t wait_ms) {
+    const std::string path = join(folder, kLockName);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(wait_ms);
+    while (true) {
+        if (auto lock = try_lock(files, path)) {
+            note_owner(engine, files, path);
+            return {std::move(*lock), own_locks().add(files, path)};
+        }
+        if (own_locks().has(files, path)) {
+            base::raise(base::system_error(
+                EWOULDBLOCK, "lock checkpoint store", folder, kNoOffset,
+                "this process has it open for saving in another CheckpointStore: close() that one, "
+                "or save with it"));
+        }
+        if (std::chrono::steady_clock::now() >= until) {
+            break;
+        }
+        std::this_thread::sleep_for(kTryAgain);
+    }
+    base::raise(base::system_error(
+        EWOULDBLOCK, "lock checkpoint store", folder, kNoOffset,
+        fmt::format("{} writes to this store; it was waited for for {} ms. One process writes to a "
+                    "store at a time, any number may read: let it end (and its children, which "
+                    "hold what it held), or save to another folder",
+                    noted_owner(engine, files, path), wait_ms)));
+}
+
+}  // namespace penstock::store

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far a long call has come, told to its caller about every 100 ms; who answers "stop" ends it.
+#pragma once
+
+#include "base/raise.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace penstock::stream {
+
+class ProgressClock {
+public:
+    /// `operation` and `path` (or none): for the error.
+    ProgressClock(Progress tell, std::string operation, std::string path = {})
+        : tell_(std::move(tell)), operation_(std::move(operation)), path_(std::move(path)) {}
+
+    void set_total(std::uint64_t bytes) { total_bytes_ = bytes; }
+    /// Any thread.
+    void add(std::uint64_t bytes) { done_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+    /// On the caller's thread. Throws kCancelled.
+    void tick(bool now = false) {
+        if (!tell_) {
+            return;
+        }
+        const auto time = std::chrono::steady_clock::now();
+        if (!now && time < next_) {
+            return;
+        }
+        next_ = time + std::chrono::milliseconds(100);
+        if (!tell_(done_bytes_.load(std::memory_order_relaxed), total_bytes_)) {
+            base::raise(base::error(ErrorCode::kCancelled, operation_,
+                                    "it was stopped by whoever watched its progress", path_));
+        }
+    }
+
+private:
+    Progress tell_;
+    std::string operation_;
+    std::string path_;
+    std::uint64_t total_bytes_ = 0;
+    std::atomic<std::uint64_t> done_bytes_{0};
+    std::chrono::steady_clock::time_point next_ =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+};
+
+}  // namespace penstock::stream

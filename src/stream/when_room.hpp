@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transfers in an engine that may have only so many (EngineOptions::transfers_max), be they
+// others'.
+#pragma once
+
+#include <penstock/engine.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+namespace penstock::stream {
+
+/// Engine::submit() and Engine::run(); none when there is no room. Throw Error.
+[[nodiscard]] std::optional<Transfer> submit_if_room(Engine& engine, TransferRequest request);
+[[nodiscard]] std::optional<Transfer> run_if_room(Engine& engine, TransferRequest request);
+
+/// Waits for the end of a transfer, or of none, whatever it ends with: nobody looks at its memory
+/// afterwards.
+void let_end(Transfer& transfer) noexcept;
+
+/// Engine::read() and Engine::write(), once there is room. Throw Error.
+void read_when_room(Engine& engine, const File& file, std::span<std::byte> into,
+                    std::uint64_t offset);
+void write_when_room(Engine& engine, const File& file, std::span<const std::byte> data,
+                     std::uint64_t offset);
+
+}  // namespace penstock::stream

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engines under a virtual clock: random work with random faults by the seed, each seed twice to the
+// same trace; and how close the engine comes to what the model allows.
+#include "simulation/simulation.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <random>
+#include <vector>
+
+namespace penstock::simulation {
+namespace {
+
+constexpr DiskModel kModel{
+    .request_ns = 100'000, .lanes = 32, .bytes_per_second = 7e9, .jitter_ns = 0};
+
+std::uint64_t seeds_wanted() {
+    const char* text = std::getenv("PENSTOCK_TEST_SEEDS");
+    return text != nullptr ? std::strtoull(text, nullptr, 10) : 100'000;
+}
+
+std::shared_ptr<os::File> open(Simulation& simulation, const std::string& path) {
+    auto file = simulation.file_system().open(path, {.access = Access::kReadWrite, .create = true});
+    EXPECT_TRUE(file);
+    return *file;
+}
+
+engine::TransferSpec spec_of(engine::Op op, std::vector<std::shared_ptr<os::File>> files,
+                             std::vector<Extent> extents) {
+    engine::TransferSpec spec;
+    spec.op = op;
+    spec.files = std::move(files);
+    spec.extents = engine::Extents(std::move(extents));
+    return spec;
+}
+
+engine::Transfer* start(Simulation& simulation, engine::TransferSpec spec) {
+    auto transfer = simulation.core().start(std::move(spec));
+    EXPECT_TRUE(transfer) << (transfer ? "" : transfer.error().describe());
+    return *transfer;
+}
+
+void let_go(engine::Transfer* transfer) {
+    transfer->abandon();
+    transfer->release();
+}
+
+// A plan depends on where memory lies in its page, so a replay needs it at the same place there.
+template <typename T>
+struct PageAllocator {
+    using value_type = T;
+    PageAllocator() = default;
+    template <typename U>
+    explicit PageAllocator(const PageAllocator<U>& /*other*/) {}
+    T* allocate(std::size_t n) {
+        return static_cast<T*>(::operator new (n * sizeof(T), std::align_val_t{4096}));
+    }
+    void deallocate(T* p, std::size_t /*n*/) { ::operator delete (p, std::align_val_t{4096}); }
+    bool operator==(const PageAllocator& /*other*/) const { return true; }
+};
+using Bytes = std::vector<std::byte, PageAllocator<std::byte>>;
+
+// One random life: a few transfers over a small disk that misbehaves, checked against a model.
+struct Life {
+    // Most lives are small, so that there can be many; what needs room comes in every sixteenth.
+    explicit Life(std::uint64_t seed)
+        : scale(seed % 16 == 0 ? 8 : 1), file_bytes(scale << 15), random(seed) {
+        SimulationOptions options;
+        options.seed = seed;
+        options.shape.memory_align = below(2) == 0 ? 4 : 512;
+        options.shape.read_align = below(2) == 0 ? 512 : 4096;
+        options.shape.write_align = below(2) == 0 ? 512 : 4096;
+        options.shape.direct = below(8) != 0;
+        options.model = kModel;
+        options.model.jitter_ns = 300'000;
+        engine::ChannelOptions& channel = options.core.domain.channel;
+        channel.depth = 1 + static_cast<std::uint32_t>(below(8));
+        channel.block_bytes = static_cast<std::uint32_t>(scale << 13);
+        channel.background_block_bytes = static_cast<std::uint32_t>(scale << 12);
+        channel.background_bytes = scale << 14;
+        channel.in_flight_bytes = scale << (13 + below(3));
+        channel.slots = {.large_bytes = channel.block_bytes,
+                         .large_count = 1 + static_cast<std::uint32_t>(below(3)),
+                         .small_bytes = 4096,
+                         .small_count = static_cast<std::uint32_t>(below(4))};
+        options.core.domain.channels = 1 + static_cast<std::uint32_t>(below(2));
+        options.core.preallocate_bytes_min = scale << 12;
+        simulation = std::make_unique<Simulation>(options);
+        file = open(*simulation, "/file");
+        truth.resize(file_bytes);
+        memory.resize(file_bytes + 8192);
+    }
+
+    std::uint64_t below(std::uint64_t n) { return random() % n; }
+
+    std::vector<Extent> random_extents() {
+        std::vector<Extent> list;
+        std::uint64_t offset = below(file_bytes / 2);
+        std::uint64_t place = below(512);
+        for (std::uint64_t i = 1 + below(6); i-- > 0;) {
+            const std::uint64_t room = std::min(file_bytes - offset, memory.size() - place);
+            const std::uint64_t bytes = below(std::min<std::uint64_t>(room, scale * 5000) + 1);
+            list.push_back({offset, bytes, memory.data() + place, 0});
+            offset += bytes +
+                      (below(2) == 0
+                           ? 0
+                           : below(std::min<std::uint64_t>(file_bytes - offset - bytes + 1, 9000)));
+            place += bytes;
+        }
+        return list;
+    }
+
+    // Writes what is known, then faults everything, then reads back what a fault did not undo.
+    void live() {
+        fill(truth);
+        std::copy(truth.begin(), truth.end(), memory.begin());
+        run(spec_of(engine::Op::kWrite, {file}, {{0, file_bytes, memory.data(), 0}}), false);
+        plan_faults();
+        for (int round = 0; round < 3; ++round) {
+            if (below(2) == 0) {
+                write_some();
+            } else {
+                read_some();
+            }
+        }
+    }
+
+    void write_some() {
+        const auto list = random_extents();
+        fill(memory);
+        const bool sure = run(spec_of(engine::Op::kWrite, {file}, list), true);
+        for (const Extent& extent : list) {
+            for (std::uint64_t i = 0; i < extent.bytes; ++i) {
+                truth[extent.offset + i] = static_cast<std::byte*>(extent.memory)[i];
+            }
+        }
+        if (!sure) {  // the extents are undefined now; make them known again
+            simulation->disk().set_faults({});
+            run(spec_of(engine::Op::kWrite, {file}, list), false);
+            plan_faults();
+        }
+    }
+
+    void read_some() {
+        const auto list = random_extents();
+        fill(memory);
+        Bytes expected = memory;
+        for (const Extent& extent : list) {
+            std::memcpy(expected.data() + (static_cast<std::byte*>(extent.memory) - memory.data()),
+                        truth.data() + extent.offset, extent.bytes);
+        }
+        if (run(spec_of(engine::Op::kRead, {file}, list), true)) {
+            ASSERT_EQ(memory, expected);
+        } else {  // outside the extents nothing was touched
+            for (const Extent& extent : list) {
+                const auto place = static_cast<std::byte*>(extent.memory) - memory.data();
+                std::memset(memory.data() + place, 0, extent.bytes);
+                std::memset(expected.data() + place, 0, extent.bytes);
+            }
+            ASSERT_EQ(memory, expected);
+        }
+    }
+
+    void fill(Bytes& bytes) {
+        for (std::size_t i = 0; i + 8 <= bytes.size(); i += 8) {
+            const std::uint64_t word = random();
+            std::memcpy(bytes.data() + i, &word, 8);
+        }
+    }
+
+    void plan_faults() {
+        const std::uint64_t error_at = below(30);
+        const std::uint64_t rate = 2 + below(20);
+        const std::uint64_t salt = random();
+        const std::uint64_t base_index = simulation->disk().operations();
+        simulation->disk().set_faults([=](const DiskAccess& access) -> Fault {
+            const std::uint64_t dice = (access.index * 2654435761U + salt) >> 7;
+            if (access.index > base_index + error_at && dice % 40 == 0) {
+                return {.system_errno = EIO};
+            }
+            if (dice % rate == 0) {
+                return {.system_errno = dice % 2 == 0 ? EAGAIN : EINTR};
+            }
+            if (dice % rate == 1) {
+                return {.bytes_max = 512 + dice % 20'000};
+            }
+            return {};
+        });
+    }
+
+    // True when it succeeded. A failure must be one that was planned, or our cancel.
+    bool run(engine::TransferSpec spec, bool may_cancel) {
+        spec.priority = static_cast<Priority>(below(3));
+        engine::Transfer* transfer = start(*simulation, std::move(spec));
+        const bool cancel = may_cancel && below(12) == 0;
+        std::uint64_t steps = below(60);
+        const bool ended = simulation->run_until([&] {
+            if (cancel && steps-- == 0) {
+                simulation->core().cancel(*transfer);
+            }
+            return transfer->finished();
+        });
+        EXPECT_TRUE(ended) << "a transfer hangs";
+        const bool fine = transfer->status() == TransferStatus::kDone;
+        if (!fine && transfer->status() != TransferStatus::kCancelled) {
+            EXPECT_EQ(transfer->error()->system_errno, EIO) << transfer->error()->describe();
+            EXPECT_EQ(transfer->error()->path, "/file");
+        }
+        transfer->mark_observed();
+        let_go(transfer);
+        EXPECT_EQ(simulation->core().running(), 0U);
+        return fine;
+    }
+
+    std::uint64_t scale;
+    std::uint64_t file_bytes;
+    std::mt19937_64 random;
+    std::unique_ptr<Simulation> simulation;
+    std::shared_ptr<os::File> file;
+    Bytes truth;
+    Bytes memory;
+};
+
+TEST(Simulation, RandomLivesAreRightAndReplay) {
+    const std::uint64_t seeds = seeds_wanted();
+    for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+        SCOPED_TRACE(seed);
+        Life life(seed);
+        life.live();
+        if (HasFailure()) {
+            FAIL() << "seed " << seed << " fails, and replays by itself";
+        }
+        if (seed % 50 == 0) {
+            Life again(seed);
+            again.live();
+            ASSERT_EQ(life.simulation->disk().trace(), again.simulation->disk().trace());
+            ASSERT_EQ(life.simulation->now(), again.simulation->now());
+        }
+    }
+}
+
+TEST(Simulation, SeedsDiffer) {
+    Life one(1);
+    Life two(2);
+    one.live();
+    two.live();
+    EXPECT_NE(one.simulation->disk().trace(), two.simulation->disk().trace());
+}
+
+// ---- how close to the model
+
+SimulationOptions hollow_options() {
+    SimulationOptions options;
+    options.shape.hollow = true;
+    options.shape.memory_align = 4;
+    options.model = kModel;
+    return options;
+}
+
+std::byte* nowhere(std::uint64_t offset) {
+    return reinterpret_cast<std::byte*>((std::uint64_t{1} << 44) + offset);
+}
+
+std::shared_ptr<os::File> hollow_file(Simulation& simulation, const std::string& path,
+                                      std::uint64_t bytes) {
+    auto file = open(simulation, path);
+    EXPECT_TRUE(file->truncate(bytes));
+    return file;
+}
+
+double seconds_of(Simulation& simulation, engine::TransferSpec spec) {
+    const base::Nanos begin = simulation.now();
+    engine::Transfer* transfer = start(simulation, std::move(spec));
+    EXPECT_TRUE(simulation.run(*transfer));
+    EXPECT_EQ(transfer->status(), TransferStatus::kDone);
+    let_go(transfer);
+    return static_cast<double>(simulation.now() - begin) * 1e-9;
+}
+
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+
+TEST(SimulationBound, OneGiBStraightAndThroughSlots) {
+    const double bound = static_cast<double>(kGiB) / 7e9 + 100e-6;
+    for (const bool slots : {false, true}) {
+        SimulationOptions options = hollow_options();
+        options.shape.memory_align = slots ? 512 : 4;
+        Simulation simulation(options);
+        auto file = hollow_file(simulation, "/file", kGiB);
+        for (const engine::Op op : {engine::Op::kRead, engine::Op::kWrite}) {
+            const double seconds =
+                seconds_of(simulation, spec_of(op, {file}, {{0, kGiB, nowhere(64), 0}}));
+            EXPECT_GE(bound / seconds, slots ? 0.95 : 0.98) << "slots " << slots;
+        }
+    }
+}
+
+TEST(SimulationBound, MillionRandomReads) {
+    SimulationOptions options = hollow_options();
+    Simulation simulation(options);
+    auto file = hollow_file(simulation, "/file", kGiB * 64);
+    engine::Rows rows;
+    rows.row_bytes = 4096;
+    rows.stride_bytes = 4096;
+    rows.memory = nowhere(0);
+    std::mt19937_64 random(7);
+    for (int i = 0; i < 1'000'000; ++i) {
+        rows.ids.push_back(random() % (kGiB * 64 / 4096));
+    }
+    engine::TransferSpec spec = spec_of(engine::Op::kRead, {file}, {});
+    spec.extents = engine::Extents(std::move(rows));
+    const double seconds = seconds_of(simulation, std::move(spec));
+    const double bound = 1e6 * 100e-6 / 32;
+    EXPECT_GE(bound / seconds, 0.97);
+}
+
+TEST(SimulationBound, EightDevicesInOneTransfer) {
+    SimulationOptions options = hollow_options();
+    options.disks = 8;
+    Simulation simulation(options);
+    engine::TransferSpec spec;
+    std::vector<Extent> extents;
+    for (std::uint32_t d = 0; d < 8; ++d) {
+        spec.files.push_back(hollow_file(simulation, "/" + std::to_string(d) + "/file", kGiB));
+    }
+    for (std::uint64_t block = 0; block < 8 * 64; ++block) {  // 16 MiB in turn
+        extents.push_back({(block / 8) << 24, 1 << 24, nowhere(block << 24),
+                           static_cast<std::uint32_t>(block % 8)});
+    }
+    spec.extents = engine::Extents(extents);
+    const double seconds = seconds_of(simulation, std::move(spec));
+    EXPECT_GE((static_cast<double>(kGiB) / 7e9 + 100e-6) / seconds, 0.95);
+}
+
+TEST(SimulationBound, UrgentReadBehindBackgroundWrites) {
+    constexpr std::uint64_t kUrgentBytes = 4 << 20;
+    Simulation idle(hollow_options());
+    auto file = hollow_file(idle, "/file", kGiB);
+    const double alone =
+        seconds_of(idle, spec_of(engine::Op::kRead, {file}, {{0, kUrgentBytes, nowhere(0), 0}}));
+
+    Simulation busy(hollow_options());
+    auto big = hollow_file(busy, "/big", 100 * kGiB);
+    auto small = hollow_file(busy, "/small", kGiB);
+    engine::TransferSpec background =
+        spec_of(engine::Op::kWrite, {big}, {{0, 100 * kGiB, nowhere(0), 0}});
+    background.priority = Priority::kBackground;
+    engine::Transfer* behind = start(busy, std::move(background));
+    ASSERT_FALSE(busy.run_until([&] { return busy.now() > 20'000'000; }) && behind->finished());
+    engine::TransferSpec urgent =
+        spec_of(engine::Op::kRead, {small}, {{0, kUrgentBytes, nowhere(0), 0}});
+    urgent.priority = Priority::kUrgent;
+    const double behind_others = seconds_of(busy, std::move(urgent));
+    EXPECT_LE(behind_others / alone, 1.3) << behind_others << " against " << alone;
+
+    // Background alone still has the whole disk.
+    const base::Nanos begin = busy.now();
+    const std::uint64_t written = [&] {
+        std::uint64_t bytes = 0;
+        busy.core().for_each_domain([&](engine::Domain& domain) {
+            bytes = domain.channel(0).counters().bytes_written.get();
+        });
+        return bytes;
+    }();
+    ASSERT_TRUE(busy.run_until([&] { return busy.now() > begin + 50'000'000; }));
+    busy.core().for_each_domain([&](engine::Domain& domain) {
+        const double rate =
+            static_cast<double>(domain.channel(0).counters().bytes_written.get() - written) /
+            (static_cast<double>(busy.now() - begin) * 1e-9);
+        EXPECT_GE(rate, 0.95 * 7e9);
+    });
+    busy.core().cancel(*behind);
+    ASSERT_TRUE(busy.run(*behind));
+    let_go(behind);
+}
+
+TEST(SimulationBound, BytesCopied) {
+    for (const std::uint32_t align : {4U, 512U}) {
+        SimulationOptions options = hollow_options();
+        options.shape.memory_align = align;
+        Simulation simulation(options);
+        auto file = hollow_file(simulation, "/file", kGiB);
+        seconds_of(simulation, spec_of(engine::Op::kRead, {file}, {{0, kGiB, nowhere(64), 0}}));
+        simulation.core().for_each_domain([&](engine::Domain& domain) {
+            EXPECT_EQ(domain.channel(0).counters().copied_bytes.get(), align == 4 ? 0 : kGiB);
+        });
+    }
+}
+
+}  // namespace
+}  // namespace penstock::simulation

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/crash_harness.hpp"
+
+#include "base/clock.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+namespace penstock::test {
+
+namespace {
+
+Disks make_disks(std::size_t count, const simulation::DiskShape& shape) {
+    Disks disks;
+    for (std::uint32_t i = 0; i < count; ++i) {
+        disks.push_back(std::make_shared<simulation::FakeDisk>(os::DeviceId{240, i}, shape,
+                                                               simulation::DiskModel{}, i + 1));
+    }
+    return disks;
+}
+
+EngineOptions engine_options(bool inline_writes) {
+    EngineOptions options;
+    // The kernel's asynchronous backends want descriptors, which fake files do not have: everything
+    // inline, or POSIX threads.
+    options.backend = inline_writes ? BackendKind::kAuto : BackendKind::kPosix;
+    options.block_bytes = inline_writes ? 4 << 20 : 64 << 10;
+    options.inline_bytes_max = inline_writes ? 4 << 20 : 0;
+    options.in_flight_bytes = 8 << 20;
+    return options;
+}
+
+const char* name_of(simulation::DiskCall call) {
+    using simulation::DiskCall;
+    switch (call) {
+        case DiskCall::kAccess:
+            return "read or write";
+        case DiskCall::kOpen:
+            return "open";
+        case DiskCall::kTruncate:
+            return "truncate";
+        case DiskCall::kPreallocate:
+            return "preallocate";
+        case DiskCall::kSync:
+            return "sync";
+        case DiskCall::kSyncFolder:
+            return "sync folder";
+        case DiskCall::kRename:
+            return "rename";
+        case DiskCall::kLink:
+            return "link";
+        case DiskCall::kSymbolicLink:
+            return "symbolic link";
+        case DiskCall::kRemove:
+            return "remove";
+        case DiskCall::kMakeFolder:
+            return "make folder";
+        case DiskCall::kLock:
+            return "lock";
+        case DiskCall::kOpenFolder:
+            return "open folder";
+    }
+    return "?";
+}
+
+// PENSTOCK_TEST_STATE is for this state, or for none.
+bool is_asked_for(const std::string& name) {
+    static const char* const asked = std::getenv("PENSTOCK_TEST_STATE");
+    return asked == nullptr || name == asked;
+}
+
+}  // namespace
+
+CrashRig::CrashRig(std::size_t disks, const simulation::DiskShape& shape, bool inline_writes)
+    : file_system_(std::make_shared<simulation::FakeFileSystem>(
+          make_disks(disks, shape), std::make_shared<base::SteadyClock>())),
+      files_(file_system_) {
+    use(make_disks(disks, shape));
+    engine_ = std::make_shared<Engine>(engine_options(inline_writes), files_);
+}
+
+void CrashRig::use(Disks disks) {
+    file_system_->use(disks);
+    disks_ = std::move(disks);
+}
+
+Disks CrashRig::killed(const Disks& disks) {
+    Disks forks;
+    for (const auto& disk : disks) {
+        forks.push_back(disk->fork(1));
+    }
+    return forks;
+}
+
+Disks CrashRig::settled(const Disks& disks) {
+    Disks forks = killed(disks);
+    for (const auto& disk : forks) {
+        disk->settle();
+    }
+    return forks;
+}
+
+Disks CrashRig::crashed(const Disks& disks, std::uint64_t seed) {
+    Disks forks;
+    for (std::size_t i = 0; i < disks.size(); ++i) {
+        forks.push_back(disks[i]->fork(seed * disks.size() + i));
+        forks.back()->crash();
+    }
+    return forks;
+}
+
+Recording::Recording(CrashRig& rig, Present before) : rig_(rig) {
+    present_.push_back(std::move(before));
+    for (const auto& disk : rig_.disks()) {
+        disk->set_watch([this](const simulation::DiskOperation& operation) { record(operation); });
+    }
+}
+
+Recording::~Recording() {
+    for (const auto& disk : rig_.disks()) {
+        disk->set_watch({});
+    }
+}
+
+void Recording::record(const simulation::DiskOperation& operation) {
+    const std::lock_guard lock(mutex_);
+    if (looking_) {
+        return;
+    }
+    moments_.push_back({CrashRig::killed(rig_.disks()),
+                        fmt::format("{} {}", name_of(operation.call), operation.path),
+                        present_.size() - 1});
+}
+
+void Recording::step(const std::function<void()>& work, const std::function<Present()>& look) {
+    work();
+    {
+        const std::lock_guard lock(mutex_);
+        looking_ = true;
+    }
+    Present present = look();
+    const std::lock_guard lock(mutex_);
+    present_.push_back(std::move(present));
+    looking_ = false;
+}
+
+void Recording::finish() {
+    const std::lock_guard lock(mutex_);
+    moments_.push_back({CrashRig::killed(rig_.disks()), "the end", present_.size() - 1});
+    present_.push_back(present_.back());
+}
+
+CrashReport explore(CrashRig& rig, const Recording& recording, const std::string& work,
+                    std::uint64_t states, const CrashCheck& check) {
+    CrashReport report;
+    const std::vector<Moment>& moments = recording.moments();
+    const std::uint64_t seeds = std::max<std::uint64_t>(states / moments.size(), 2);
+    for (std::size_t at = 0; at < moments.size(); ++at) {
+        const Moment& moment = moments[at];
+        for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+            const std::string name = fmt::format("{}:{}:{}", work, at, seed);
+            if (!is_asked_for(name)) {
+                continue;
+            }
+            rig.use(seed == 0 ? CrashRig::killed(moment.disks)
+                              : CrashRig::crashed(moment.disks, seed));
+            std::string found;
+            try {
+                found = check({recording.before(moment), recording.after(moment), seed});
+            } catch (const std::exception& error) {
+                found = fmt::format("thrown: {}", error.what());
+            }
+            ++report.states;
+            if (found.empty()) {
+                continue;
+            }
+            ++report.of[found.substr(0, found.find(':'))];
+            if (report.violations++ == 0) {
+                report.first = fmt::format("PENSTOCK_TEST_STATE={} (before operation {}, {}): {}",
+                                           name, at, moment.what, found);
+            }
+        }
+    }
+    return report;
+}
+
+std::uint64_t states_wanted() {
+    const char* text = std::getenv("PENSTOCK_TEST_SEEDS");
+    return text != nullptr ? std::strtoull(text, nullptr, 10) : 100'000;
+}
+
+}  // namespace penstock::test
