@@ -70,7 +70,7 @@ THIRD_PARTY = {
     "fmt": None,  # anywhere in src/
     "tl": None,
     "xxhash.h": ("stream",),
-    "nlohmann": ("api", "cli", "format", "workload"),
+    "nlohmann": ("api", "cli", "workload"),
     "CLI": ("cli",),
     "nanobind": (),
 }

@@ -24,7 +24,4 @@ using base::Result;
 /// 'text', escaped, cut after 120 bytes.
 [[nodiscard]] std::string shown(std::string_view text);
 
-/// Whether it is UTF-8 as Unicode has it: no overlong forms, no surrogates, nothing past U+10FFFF.
-[[nodiscard]] bool is_utf8(std::string_view text);
-
 }  // namespace penstock::format

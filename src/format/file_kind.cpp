@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "format/file_kind.hpp"
 
+#include "format/utf8.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>

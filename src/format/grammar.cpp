@@ -4,6 +4,7 @@
 #include "base/align.hpp"
 #include "format/numpy_types.hpp"
 #include "format/torch_types.hpp"
+#include "format/utf8.hpp"
 
 #include <fmt/format.h>
 

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+// RFC 8259 in one pass, without recursion: a loop over what is open. A byte order mark at the head
+// is passed over. Names of an object are views of the text (of their own memory where they have
+// escapes), compared one by one while they are few, hashed from then on.
 #include "format/json.hpp"
+
+#include "format/utf8.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <forward_list>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -13,112 +21,455 @@ namespace penstock::format {
 
 namespace {
 
-using Json = nlohmann::json;
+using Kind = JsonScalar::Kind;
 
-// nlohmann's reader keeps one bit a level and checks UTF-8; the rest is checked here.
-class Sax final : public nlohmann::json_sax<Json> {
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr std::size_t kComparedNamesMax = 16;
+constexpr std::size_t kShownBytes = 16;  // of what is no JSON
+constexpr std::uint64_t kNegativeMax = std::uint64_t{1} << 63U;
+
+// An object or a list that is open.
+struct Level {
+    bool array = false;
+    bool empty = true;
+    std::size_t names_begin = 0;                     // of an object, while they are few
+    std::unordered_set<std::string_view> many = {};  // all of them, from then on
+    std::forward_list<std::string> unescaped = {};
+};
+
+constexpr bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+class Reader {
 public:
-    explicit Sax(JsonHandler& handler) : handler_(handler) {}
+    Reader(std::string_view text, JsonHandler& handler)
+        : begin_(text.data()), at_(begin_), end_(begin_ + text.size()), handler_(handler) {
+        if (text.starts_with(kByteOrderMark)) {
+            at_ += kByteOrderMark.size();
+        }
+    }
+
+    bool run() {
+        skip_space();
+        if (!value()) {
+            return false;
+        }
+        while (depth_ > 0) {
+            if (!next(levels_[depth_ - 1])) {
+                return false;
+            }
+        }
+        skip_space();
+        return at_ == end_ || refuse();
+    }
 
     [[nodiscard]] const std::string& wrong() const noexcept { return wrong_; }
-    [[nodiscard]] std::size_t position() const noexcept { return position_; }
-
-    bool null() override { return scalar({JsonScalar::Kind::kNull, 0, 0, nullptr}); }
-    bool boolean(bool value) override {
-        return scalar({JsonScalar::Kind::kBool, value ? 1U : 0U, 0, nullptr});
-    }
-    bool number_integer(std::int64_t value) override {
-        return scalar({JsonScalar::Kind::kNegative, static_cast<std::uint64_t>(value),
-                       static_cast<double>(value), nullptr});
-    }
-    bool number_unsigned(std::uint64_t value) override {
-        return scalar({JsonScalar::Kind::kUnsigned, value, 0, nullptr});
-    }
-    bool number_float(double value, const std::string& /*text*/) override {
-        return scalar({JsonScalar::Kind::kReal, 0, value, nullptr});
-    }
-    bool string(std::string& value) override {
-        return scalar({JsonScalar::Kind::kString, 0, 0, &value});
-    }
-    bool binary(Json::binary_t& /*value*/) override { return say("it holds binary data"); }
-    bool start_object(std::size_t /*elements*/) override {
-        names_.emplace_back();
-        return deeper() && say(handler_.open(false));
-    }
-    bool key(std::string& name) override {
-        if (!names_.back().insert(name).second) {
-            return say(fmt::format("the name {} comes twice", shown(name)));
-        }
-        return say(handler_.key(name));
-    }
-    bool end_object() override {
-        names_.pop_back();
-        --depth_;
-        return say(handler_.close(false));
-    }
-    bool start_array(std::size_t /*elements*/) override {
-        return deeper() && say(handler_.open(true));
-    }
-    bool end_array() override {
-        --depth_;
-        return say(handler_.close(true));
-    }
-    bool parse_error(std::size_t position, const std::string& token,
-                     const nlohmann::detail::exception& /*e*/) override {
-        position_ = position;
-        return say(fmt::format("it is not JSON from {} on", shown(token)));
+    [[nodiscard]] std::size_t position() const noexcept {
+        return static_cast<std::size_t>(token_ - begin_);
     }
 
 private:
-    bool say(std::string wrong) {
-        wrong_ = std::move(wrong);
-        return wrong_.empty();
-    }
-    bool scalar(const JsonScalar& value) { return say(handler_.scalar(value)); }
-    bool deeper() {
-        return ++depth_ <= kJsonDepthMax ||
-               say(fmt::format("it is nested deeper than {} levels", kJsonDepthMax));
+    // 0, which is nowhere right, at the end.
+    [[nodiscard]] char peek() const { return at_ == end_ ? '\0' : *at_; }
+    [[nodiscard]] std::string_view rest() const { return {at_, end_}; }
+
+    void skip_space() {
+        while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) {
+            ++at_;
+        }
     }
 
+    bool take(char c) {
+        if (peek() != c) {
+            return refuse();
+        }
+        ++at_;
+        return true;
+    }
+
+    // ---- what is wrong ----
+
+    bool say(std::string wrong) {
+        if (wrong.empty()) {
+            return true;
+        }
+        wrong_ = std::move(wrong);
+        return false;
+    }
+    bool refuse() {
+        token_ = at_;
+        return say(at_ == end_    ? "it is not JSON: it ends too early"
+                   : *at_ == '\0' ? "it is not JSON: a byte of it is 0"
+                                  : fmt::format("it is not JSON from {} on",
+                                                shown(rest().substr(0, kShownBytes))));
+    }
+
+    // ---- objects and lists ----
+
+    bool open(bool array) {
+        if (depth_ == levels_.size()) {
+            return say(fmt::format("it is nested deeper than {} levels", kJsonDepthMax));
+        }
+        Level& level = levels_[depth_++];
+        level.array = array;
+        level.empty = true;
+        level.names_begin = names_.size();
+        ++at_;
+        return say(handler_.open(array));
+    }
+
+    bool close(Level& level) {
+        if (!level.array) {
+            names_.resize(level.names_begin);
+            if (!level.many.empty()) {
+                level.many = {};  // clear() would keep its room, and go through it each time
+            }
+            level.unescaped.clear();
+        }
+        --depth_;
+        ++at_;
+        return say(handler_.close(level.array));
+    }
+
+    // The next item of what is open, or its end.
+    bool next(Level& level) {
+        skip_space();
+        token_ = at_;
+        if (peek() == (level.array ? ']' : '}')) {
+            return close(level);
+        }
+        if (!level.empty) {
+            if (!take(',')) {
+                return false;
+            }
+            skip_space();
+        }
+        level.empty = false;
+        return (level.array || name(level)) && value();
+    }
+
+    bool name(Level& level) {
+        token_ = at_;
+        const char* const raw = at_ + 1;
+        if (!take('"') || !string()) {
+            return false;
+        }
+        // Escapes are longer than what they stand for.
+        const bool escaped = static_cast<std::size_t>(at_ - 1 - raw) != text_.size();
+        const std::string_view name = escaped
+                                          ? std::string_view(level.unescaped.emplace_front(text_))
+                                          : std::string_view(raw, text_.size());
+        if (!is_new(level, name)) {
+            return say(fmt::format("the name {} comes twice", shown(name)));
+        }
+        if (!say(handler_.key(text_))) {
+            return false;
+        }
+        skip_space();
+        if (!take(':')) {
+            return false;
+        }
+        skip_space();
+        return true;
+    }
+
+    bool is_new(Level& level, std::string_view name) {
+        if (!level.many.empty()) {
+            return level.many.insert(name).second;
+        }
+        const auto few = names_.begin() + static_cast<std::ptrdiff_t>(level.names_begin);
+        if (std::find(few, names_.end(), name) != names_.end()) {
+            return false;
+        }
+        if (names_.size() - level.names_begin < kComparedNamesMax) {
+            names_.push_back(name);
+        } else {
+            level.many.insert(few, names_.end());
+            level.many.insert(name);
+            names_.resize(level.names_begin);
+        }
+        return true;
+    }
+
+    // ---- values ----
+
+    bool value() {
+        token_ = at_;
+        switch (peek()) {
+            case '{':
+                return open(false);
+            case '[':
+                return open(true);
+            case '"':
+                ++at_;
+                return string() && say(handler_.scalar({Kind::kString, 0, 0, &text_}));
+            case 't':
+                return literal("true", {Kind::kBool, 1, 0, nullptr});
+            case 'f':
+                return literal("false", {Kind::kBool, 0, 0, nullptr});
+            case 'n':
+                return literal("null", {});
+            default:
+                return number();
+        }
+    }
+
+    bool literal(std::string_view word, const JsonScalar& value) {
+        if (!rest().starts_with(word)) {
+            return refuse();
+        }
+        at_ += word.size();
+        return say(handler_.scalar(value));
+    }
+
+    bool digits() {
+        if (!is_digit(peek())) {
+            return refuse();
+        }
+        while (is_digit(peek())) {
+            ++at_;
+        }
+        return true;
+    }
+
+    struct Whole {
+        std::uint64_t value = 0;
+        bool fits = true;  // as long as it is a whole number of 64 bits
+    };
+
+    bool number() {
+        const char* const begin = at_;
+        const bool negative = peek() == '-';
+        at_ += negative ? 1 : 0;
+        Whole whole;
+        if (peek() == '0') {
+            ++at_;  // no digit may follow
+        } else if (!digits(whole)) {
+            return false;
+        }
+        if ((peek() == '.' || peek() == 'e' || peek() == 'E') && !fraction(whole)) {
+            return false;
+        }
+        JsonScalar out{Kind::kReal, 0, 0, nullptr};
+        if (whole.fits && !negative) {
+            out.kind = Kind::kUnsigned;
+            out.number = whole.value;
+        } else if (whole.fits && whole.value <= kNegativeMax) {
+            out.kind = Kind::kNegative;
+            out.number = 0 - whole.value;
+            out.real = static_cast<double>(static_cast<std::int64_t>(out.number));
+        } else if (!real({begin, at_}, out.real)) {
+            return say(
+                fmt::format("the number {} is beyond a double's range", shown({begin, at_})));
+        }
+        return say(handler_.scalar(out));
+    }
+
+    // One at the least.
+    bool digits(Whole& whole) {
+        const char* at = at_;
+        Whole now = whole;
+        for (; at != end_ && is_digit(*at); ++at) {
+            const auto digit = static_cast<std::uint64_t>(*at - '0');
+            now.fits = now.fits && !__builtin_mul_overflow(now.value, 10U, &now.value) &&
+                       !__builtin_add_overflow(now.value, digit, &now.value);
+        }
+        whole = now;
+        return std::exchange(at_, at) != at || refuse();
+    }
+
+    // What makes the number a real one.
+    bool fraction(Whole& whole) {
+        whole.fits = false;
+        if (peek() == '.') {
+            ++at_;
+            if (!digits(whole)) {
+                return false;
+            }
+        }
+        if (peek() != 'e' && peek() != 'E') {
+            return true;
+        }
+        ++at_;
+        at_ += peek() == '+' || peek() == '-' ? 1 : 0;
+        return digits(whole);
+    }
+
+    // Correctly rounded; what is too small is 0. False for what is too large.
+    static bool real(std::string_view number, double& out) {
+        if (std::from_chars(number.data(), number.data() + number.size(), out).ec != std::errc()) {
+            if (is_large(number)) {
+                return false;
+            }
+            out = number.front() == '-' ? -0.0 : 0.0;
+        }
+        return std::isfinite(out);
+    }
+
+    // Of a number outside a double's range, whose digits are not all 0: whether it is above 1.
+    static bool is_large(std::string_view number) {
+        const std::size_t exponent_at = std::min(number.find_first_of("eE"), number.size());
+        const std::size_t point = std::min(number.find('.'), exponent_at);
+        const std::size_t first = number.find_first_of("123456789");
+        const auto place = static_cast<std::int64_t>(point) - static_cast<std::int64_t>(first);
+        if (exponent_at == number.size()) {
+            return place > 0;
+        }
+        std::string_view power = number.substr(exponent_at + 1);
+        power.remove_prefix(power.front() == '+' ? 1 : 0);
+        std::int64_t exponent = 0;
+        if (std::from_chars(power.data(), power.data() + power.size(), exponent).ec !=
+            std::errc()) {
+            return power.front() != '-';
+        }
+        return exponent > -place;
+    }
+
+    // ---- strings ----
+
+    // Into text_; at_ stands after the quote, and then after the other.
+    bool string() {
+        text_.clear();
+        while (true) {
+            const char* const begin = at_;
+            skip_plain();
+            text_.append(begin, at_);
+            if (peek() == '"') {
+                ++at_;
+                return true;
+            }
+            if (peek() != '\\') {
+                return refuse();
+            }
+            if (!escape()) {
+                return false;
+            }
+        }
+    }
+
+    // Over what stands for itself.
+    void skip_plain() {
+        while (true) {
+            at_ += plain_bytes(rest());
+            const bool ascii = static_cast<unsigned char>(peek()) < 0x80;
+            const std::size_t bytes = ascii ? 0 : character_bytes(rest());
+            if (bytes == 0) {
+                return;
+            }
+            at_ += bytes;
+        }
+    }
+
+    bool escape() {
+        constexpr std::string_view kNamed = "\"\\/bfnrt";
+        constexpr std::string_view kMeant = "\"\\/\b\f\n\r\t";
+        ++at_;
+        if (peek() == 'u') {
+            return unicode_escape();
+        }
+        const std::size_t which = at_ == end_ ? kNamed.npos : kNamed.find(*at_);
+        if (which == kNamed.npos) {
+            return refuse();
+        }
+        text_ += kMeant[which];
+        ++at_;
+        return true;
+    }
+
+    // at_ stands at the u. What is beyond 16 bits is two of them, a high surrogate and a low one.
+    bool unicode_escape() {
+        const char* const begin = at_;
+        std::uint32_t code = 0;
+        if (!four_digits(code)) {
+            return false;
+        }
+        if (code >= 0xD800 && code < 0xE000) {
+            std::uint32_t low = 0;
+            const bool pair = code < 0xDC00 && rest().starts_with("\\u");
+            at_ += pair ? 1 : 0;
+            if (pair && !four_digits(low)) {
+                return false;
+            }
+            if (low < 0xDC00 || low >= 0xE000) {
+                at_ = begin;
+                return refuse();
+            }
+            code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
+        }
+        append_utf8(code);
+        return true;
+    }
+
+    bool four_digits(std::uint32_t& out) {
+        ++at_;
+        const std::string_view digits = rest().substr(0, 4);
+        const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), out, 16);
+        at_ = read.ptr;
+        return read.ptr == digits.data() + 4 || refuse();
+    }
+
+    void append_utf8(std::uint32_t code) {
+        const auto add = [this](std::uint32_t byte) { text_ += static_cast<char>(byte); };
+        const auto low_bits = [code](unsigned shift) { return 0x80U | ((code >> shift) & 0x3FU); };
+        if (code < 0x80) {
+            add(code);
+            return;
+        }
+        if (code < 0x800) {
+            add(0xC0U | (code >> 6U));
+        } else {
+            if (code < 0x10000) {
+                add(0xE0U | (code >> 12U));
+            } else {
+                add(0xF0U | (code >> 18U));
+                add(low_bits(12));
+            }
+            add(low_bits(6));
+        }
+        add(low_bits(0));
+    }
+
+    const char* begin_;
+    const char* at_;
+    const char* end_;
+    const char* token_ = begin_;  // the last, or what is no JSON
     JsonHandler& handler_;
-    std::vector<std::unordered_set<std::string>> names_;
-    int depth_ = 0;
+    std::array<Level, kJsonDepthMax> levels_;
+    std::size_t depth_ = 0;
+    std::vector<std::string_view> names_;  // of all objects that are open and have few
+    std::string text_;                     // the last string
     std::string wrong_;
-    std::size_t position_ = 0;
 };
 
 }  // namespace
 
 Result<void> read_json(std::string_view text, JsonHandler& handler, std::string_view operation) {
-    // No JSON has one, and the parser takes it for the end.
-    if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
-        return fault(operation, "it is not JSON: a byte of it is 0", nul);
-    }
-    Sax sax(handler);
-    if (!Json::sax_parse(text.begin(), text.end(), &sax) || !sax.wrong().empty()) {
-        return fault(operation, sax.wrong(), sax.position() > 0 ? sax.position() : kNoOffset);
+    Reader reader(text, handler);
+    if (!reader.run()) {
+        return fault(operation, reader.wrong(), reader.position());
     }
     return {};
 }
 
 void append_json_string(std::string& out, std::string_view text) {
-    const auto is_special = [](char c) {
-        return c == '"' || c == '\\' || static_cast<unsigned char>(c) < 0x20;
-    };
     out += '"';
     while (!text.empty()) {
-        const auto special = std::find_if(text.begin(), text.end(), is_special);
-        out.append(text.begin(), special);
-        if (special == text.end()) {
-            break;
+        std::size_t bytes = plain_bytes(text);
+        while (bytes < text.size() && static_cast<unsigned char>(text[bytes]) >= 0x80) {
+            ++bytes;
         }
-        if (*special == '"' || *special == '\\') {
+        out.append(text, 0, bytes);
+        text.remove_prefix(bytes);
+        const char next = text.empty() ? 'a' : text.front();
+        if (next == '"' || next == '\\') {
             out += '\\';
-            out += *special;
-        } else {
-            out += fmt::format("\\u{:04x}", static_cast<unsigned>(*special));
+            out += next;
+            text.remove_prefix(1);
+        } else if (next >= 0 && next < 0x20) {
+            out += fmt::format("\\u{:04x}", static_cast<unsigned>(next));
+            text.remove_prefix(1);
         }
-        text.remove_prefix(static_cast<std::size_t>(special - text.begin()) + 1);
     }
     out += '"';
 }

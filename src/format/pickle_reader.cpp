@@ -8,6 +8,7 @@
 #include "format/pickle.hpp"
 #include "format/pickle_calls.hpp"
 #include "format/pickle_codes.hpp"
+#include "format/utf8.hpp"
 
 #include <fmt/format.h>
 

@@ -3,6 +3,7 @@
 
 #include "base/align.hpp"
 #include "format/json.hpp"
+#include "format/utf8.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

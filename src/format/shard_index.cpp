@@ -2,6 +2,7 @@
 #include "format/shard_index.hpp"
 
 #include "format/json.hpp"
+#include "format/utf8.hpp"
 
 #include <fmt/format.h>
 

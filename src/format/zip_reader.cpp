@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/align.hpp"
 #include "format/crc32.hpp"
+#include "format/utf8.hpp"
 #include "format/zip.hpp"
 #include "format/zip_fields.hpp"
 

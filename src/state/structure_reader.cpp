@@ -179,6 +179,10 @@ public:
         if (read.values.empty()) {
             damaged("it has no values");
         }
+        sources_.reserve(read.storages.size());
+        out_.sources.reserve(read.storages.size());
+        out_.tree.storages.reserve(read.storages.size());
+        out_.tree.tensors.reserve(read.tensors.size());
         for (StorageEntry& entry : read.storages) {
             storage(entry);
         }

@@ -9,6 +9,7 @@
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "format/json.hpp"
+#include "format/utf8.hpp"
 #include "store/manifest_check.hpp"
 #include "stream/checksum.hpp"
 

@@ -4,6 +4,7 @@
 #include "base/align.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
+#include "format/utf8.hpp"
 #include "state/structure.hpp"
 
 #include <fmt/format.h>

@@ -2,6 +2,7 @@
 #include "base/raise.hpp"
 #include "base/random.hpp"
 #include "format/fault.hpp"
+#include "format/utf8.hpp"
 #include "store/removal.hpp"
 #include "store/retention.hpp"
 #include "store/save_job.hpp"
