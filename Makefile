@@ -70,6 +70,7 @@ format: setup-test ## lay out all C++ and Python
 
 lint: setup-test ## the quick checks: layers, layout, words, headers
 	@$(PY) tools/check_layers.py
+	@$(PY) tools/check_types.py
 	@$(PY) tools/check_tidy.py
 	@$(PY) tools/check_headers.py
 

@@ -10,6 +10,9 @@ A room is a folder of src/; its floor and its exceptions are in ROOMS below. The
   3. Floors 5 and up reach the engine only through <penstock/...>, as a user would.
   4. A public header includes the standard library and other public headers: no third party, nothing of src/.
   5. Third-party headers only where THIRD_PARTY allows them, so that each stays replaceable.
+  6. A binding (python/src) includes <penstock/...>, its own headers, and of src/ the rooms of BINDING_ROOMS and the
+     files of BINDING_FILES.
+  7. A folder of src/ has at most 50 files of its own: beyond that it is more than one room.
 Each violation is one line, with the reason. Exit status 1 when there is one.
 """
 
@@ -74,6 +77,17 @@ THIRD_PARTY = {
     "CLI": ("cli",),
     "nanobind": (),
 }
+# What a binding may know below the public API. What it wants of another room belongs into the API, where a C++ program
+# has it too; an exception is a file with its reason.
+BINDING_ROOMS = ("base", "tensor", "format", "stream", "state", "store")
+BINDING_FILES = {
+    "cli/run.hpp": "the command line is in the wheel",
+    "memory/block.hpp": "DeepNVMe's locked tensors have their memory from it",
+    "memory/fresh_memory.hpp": "tensors that load() makes have their memory from it",
+}
+BINDING_PARTIES = ("nanobind", "fmt", "tl")
+FOLDER_FILES_MAX = 50
+
 # What a C++20 compiler and the kernel bring, as far as it does not end in .h.
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
 
@@ -189,9 +203,35 @@ def check_public(root, path):
             )
 
 
+def check_binding(root, path):
+    for number, name, quoted in includes(path):
+        party = third_party(name)
+        if party and party not in BINDING_PARTIES:
+            yield number, f"<{name}>: a binding has no {party}; it adapts what src/ does with it"
+        elif quoted and not (path.parent / name).is_file():
+            room = room_of(name)
+            if not (root / "src" / name).is_file():
+                yield number, f'"{name}" is neither in python/src nor a path from src/'
+            elif room not in BINDING_ROOMS and name not in BINDING_FILES:
+                yield (
+                    number,
+                    f'"{name}": a binding reaches {room} only through <penstock/...>, as a C++ program would; '
+                    "an exception is a row of BINDING_FILES with its reason",
+                )
+
+
+def check_folders(root):
+    for folder in sorted(path for path in (root / "src").rglob("*") if path.is_dir()):
+        files = sum(1 for path in folder.iterdir() if path.is_file())
+        if files > FOLDER_FILES_MAX:
+            yield folder, 0, f"{files} files of its own; more than {FOLDER_FILES_MAX} are more than one room: split it"
+
+
 def violations(root):
     """(file, line, reason) of everything that is wrong below root."""
-    for folder, check in (("src", check_source), ("include", check_public)):
+    for path, line, reason in check_folders(root):
+        yield path.relative_to(root), line, reason
+    for folder, check in (("src", check_source), ("include", check_public), ("python/src", check_binding)):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".hpp", ".cpp", ".h", ".cu", ".cuh"):
                 for line, reason in check(root, path):
@@ -206,7 +246,7 @@ def main():
     for path, line, reason in found:
         print(f"{path}:{line}: {reason}")
     if found:
-        print(f"{len(found)} includes go against the floors of docs/architecture.md, section 2")
+        print(f"{len(found)} places go against docs/architecture.md, section 2")
     return 1 if found else 0
 
 

@@ -49,10 +49,10 @@ Ran run(const Device& device, SearchRules rules = {}) {
     }
     // Whatever is said is covered by its interval.
     for (const Goal goal : ran.search.goals()) {
-        const Verdict& verdict = ran.search.verdict(goal);
-        if (verdict.kind == Verdict::Kind::kSame) {
+        const GoalVerdict& verdict = ran.search.verdict(goal);
+        if (verdict.kind == GoalVerdict::Kind::kSame) {
             EXPECT_LT(verdict.ratio.high, 1 + rules.gain_min);
-        } else if (verdict.kind == Verdict::Kind::kBetter) {
+        } else if (verdict.kind == GoalVerdict::Kind::kBetter) {
             EXPECT_GT(verdict.ratio.low, 1 + rules.gain_min);
             EXPECT_NE(verdict.candidate, 0U);
         }
@@ -71,7 +71,7 @@ double needs_depth(const TuneSettings& settings, bool /*write*/, double /*now*/)
 }
 
 bool is_better(const Ran& ran, Goal goal) {
-    return ran.search.verdict(goal).kind == Verdict::Kind::kBetter;
+    return ran.search.verdict(goal).kind == GoalVerdict::Kind::kBetter;
 }
 
 std::size_t false_winners(Device device, const SearchRules& rules = {}) {
@@ -87,7 +87,7 @@ TEST(TuneSearchTest, AFlatDeviceKeepsTheDefaultsAndIsKnownEarly) {
     EXPECT_LE(false_winners(device), kSeeds / 50);
     const Ran ran = run(device);
     EXPECT_EQ(ran.search.choice(), TuneSettings{});
-    EXPECT_EQ(ran.search.verdict(Goal::kBoth).kind, Verdict::Kind::kSame);
+    EXPECT_EQ(ran.search.verdict(Goal::kBoth).kind, GoalVerdict::Kind::kSame);
     EXPECT_LT(ran.search.verdict(Goal::kBoth).ratio.high, 1.02);
     EXPECT_LT(ran.seconds, 30);
 }
@@ -129,8 +129,8 @@ TEST(TuneSearchTest, AClearWinnerIsFoundAlsoUnderNoise) {
 
 TEST(TuneSearchTest, AClearWinnerIsKnownEarlyAndItsRatioIsRight) {
     const Ran ran = run({.rate = needs_depth, .noise = 0.01});
-    const Verdict& verdict = ran.search.verdict(Goal::kBoth);
-    EXPECT_EQ(verdict.kind, Verdict::Kind::kBetter);
+    const GoalVerdict& verdict = ran.search.verdict(Goal::kBoth);
+    EXPECT_EQ(verdict.kind, GoalVerdict::Kind::kBetter);
     EXPECT_NEAR(verdict.ratio.mean, 2, 0.1);
     EXPECT_LT(verdict.ratio.low, verdict.ratio.mean);
     EXPECT_LT(ran.seconds, 36);
@@ -169,7 +169,7 @@ TEST(TuneSearchTest, ReadAndWriteAreJudgedApart) {
     };
     const Ran ran = run({.rate = reads_small});
     EXPECT_TRUE(is_better(ran, Goal::kRead));
-    EXPECT_EQ(ran.search.verdict(Goal::kWrite).kind, Verdict::Kind::kSame);
+    EXPECT_EQ(ran.search.verdict(Goal::kWrite).kind, GoalVerdict::Kind::kSame);
     EXPECT_TRUE(is_better(ran, Goal::kBoth));
     EXPECT_NEAR(ran.search.verdict(Goal::kRead).ratio.mean, 1.5, 0.05);
     EXPECT_NEAR(ran.search.verdict(Goal::kBoth).ratio.mean, std::sqrt(1.5), 0.05);
@@ -199,7 +199,7 @@ TEST(TuneSearchTest, TheTimeIsKeptAlsoWhereASliceTakesSeconds) {
         const Ran ran = run({.rate = flat, .noise = 0.3, .slice_s = slice_s},
                             {.seconds = 40, .full = true, .backends = {}});
         EXPECT_LE(ran.seconds, 40 + 2 * slice_s) << slice_s;
-        EXPECT_NE(ran.search.verdict(Goal::kBoth).kind, Verdict::Kind::kBetter) << slice_s;
+        EXPECT_NE(ran.search.verdict(Goal::kBoth).kind, GoalVerdict::Kind::kBetter) << slice_s;
     }
 }
 
@@ -225,7 +225,7 @@ TEST(TuneSearchTest, StoppedBeforeTheFirstRoundNothingIsShown) {
     search.add({1e9, 1e9}, 0.1);
     search.stop();
     EXPECT_FALSE(search.next(0.2));
-    EXPECT_EQ(search.verdict(Goal::kBoth).kind, Verdict::Kind::kUnclear);
+    EXPECT_EQ(search.verdict(Goal::kBoth).kind, GoalVerdict::Kind::kUnclear);
     EXPECT_EQ(search.choice(), TuneSettings{});
 }
 

@@ -120,5 +120,45 @@ def test_below_the_public_api_only_its_plain_types_are_known(tmp_path):
     assert "below the public API" in text
 
 
+@pytest.mark.parametrize(
+    "line, reason",
+    [
+        ('#include "engine/b.hpp"', "only through <penstock/...>"),
+        ('#include "os/b.hpp"', "only through <penstock/...>"),
+        ('#include "api/b.hpp"', "BINDING_FILES"),
+        ('#include "cli/b.hpp"', "only through <penstock/...>"),
+        ('#include "absent.hpp"', "neither in python/src nor"),
+        ("#include <liburing.h>", "a binding has no liburing"),
+        ("#include <nlohmann/json.hpp>", "a binding has no nlohmann"),
+    ],
+)
+def test_a_binding_knows_few_rooms(tmp_path, line, reason):
+    rooms = {f"src/{room}/b.hpp": "#pragma once\n" for room in ("engine", "os", "api", "cli")}
+    tree(tmp_path, **rooms, **{"python/src/a.cpp": f"{line}\n"})
+    ((path, number, text),) = reasons(tmp_path)
+    assert (path, number) == ("python/src/a.cpp", 1)
+    assert reason in text
+
+
+def test_a_binding_knows_its_own_headers_the_floors_of_files_and_what_is_listed(tmp_path):
+    known = ["base/b.hpp", "state/b.hpp", "store/b.hpp", *check_layers.BINDING_FILES]
+    lines = [f'#include "{name}"' for name in [*known, "mine.hpp"]] + ["#include <nanobind/nanobind.h>"]
+    headers = {f"src/{name}": "#pragma once\n" for name in known}
+    tree(tmp_path, **headers, **{"python/src/mine.hpp": "", "python/src/a.cpp": "\n".join(lines) + "\n"})
+    assert reasons(tmp_path) == []
+    assert all(reason for reason in check_layers.BINDING_FILES.values())
+
+
+def test_a_folder_has_at_most_50_files_of_its_own(tmp_path):
+    tree(tmp_path, **{f"src/base/a{number}.hpp": "#pragma once\n" for number in range(50)})
+    tree(tmp_path, **{f"src/engine/uring/a{number}.hpp": "#pragma once\n" for number in range(50)})
+    tree(tmp_path, **{"src/engine/a.hpp": "#pragma once\n"})
+    assert reasons(tmp_path) == []
+    tree(tmp_path, **{"src/base/one_more.cpp": ""})
+    ((path, _, text),) = reasons(tmp_path)
+    assert path == "src/base"
+    assert "51 files of its own" in text
+
+
 def test_this_project_holds_its_own_floors():
     assert reasons(ROOT) == []

@@ -38,17 +38,17 @@ Examples:
 constexpr std::array<const char*, 3> kShort{"ok", "better", "PROBLEM"};
 constexpr std::array<const char*, 3> kLong{"ok", "could be better", "problem"};
 
-std::size_t count(const Findings& findings, Verdict verdict) {
+std::size_t count(const Findings& findings, Severity severity) {
     return static_cast<std::size_t>(
         std::count_if(findings.begin(), findings.end(),
-                      [&](const Finding& finding) { return finding.verdict == verdict; }));
+                      [&](const Finding& finding) { return finding.severity == severity; }));
 }
 
 void print_findings(std::FILE* out, const Findings& findings, bool all) {
     for (const Finding& finding : findings) {
-        const auto verdict = static_cast<std::size_t>(finding.verdict);
-        fmt::print(out, "  {:<8}{:<14}{}\n", kShort[verdict], finding.topic, finding.what);
-        if (finding.verdict != Verdict::kOk || all) {
+        const auto severity = static_cast<std::size_t>(finding.severity);
+        fmt::print(out, "  {:<8}{:<14}{}\n", kShort[severity], finding.topic, finding.what);
+        if (finding.severity != Severity::kOk || all) {
             fmt::print(out, "{:24}evidence: {}\n", "", finding.evidence);
         }
         if (!finding.cure.empty()) {
@@ -61,7 +61,7 @@ nlohmann::json findings_json(const Findings& findings) {
     nlohmann::json json = nlohmann::json::array();
     for (const Finding& finding : findings) {
         json.push_back({{"topic", finding.topic},
-                        {"verdict", kLong[static_cast<std::size_t>(finding.verdict)]},
+                        {"severity", kLong[static_cast<std::size_t>(finding.severity)]},
                         {"what", finding.what},
                         {"evidence", finding.evidence},
                         {"cure", finding.cure}});
@@ -97,9 +97,9 @@ int doctor(const DoctorOptions& options, std::span<const std::string> command) {
 
     Findings& all = machine;
     all.insert(all.end(), path.begin(), path.end());
-    const std::size_t problems = count(all, Verdict::kProblem);
-    fmt::print(out, "\n{} ok, {} could be better, {} {}.\n", count(all, Verdict::kOk),
-               count(all, Verdict::kBetter), problems, problems == 1 ? "problem" : "problems");
+    const std::size_t problems = count(all, Severity::kProblem);
+    fmt::print(out, "\n{} ok, {} could be better, {} {}.\n", count(all, Severity::kOk),
+               count(all, Severity::kBetter), problems, problems == 1 ? "problem" : "problems");
     flush(out);
     nlohmann::json words = nlohmann::json::array({"penstock"});
     for (const std::string& word : command) {

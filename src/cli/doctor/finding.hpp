@@ -8,12 +8,12 @@
 namespace penstock::cli {
 
 /// kProblem: something does not work. kBetter: it works, and could be faster or safer.
-enum class Verdict : std::uint8_t { kOk, kBetter, kProblem };
+enum class Severity : std::uint8_t { kOk, kBetter, kProblem };
 
 /// One thing that doctor looked at.
 struct Finding {
     std::string topic;  ///< "scheduler"
-    Verdict verdict = Verdict::kOk;
+    Severity severity = Severity::kOk;
     std::string what;      ///< what is so, and what it means
     std::string evidence;  ///< the file or call, and its value
     std::string cure;      ///< the command that mends it, or empty

@@ -24,13 +24,13 @@ constexpr const char* kHugePages = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 Finding kernel() {
     const std::string release = os::kernel_release();
-    Finding finding{"kernel", Verdict::kOk, "", "uname -r = " + release, ""};
+    Finding finding{"kernel", Severity::kOk, "", "uname -r = " + release, ""};
     if (!os::release_at_least(release, 5, 15)) {
-        finding.verdict = Verdict::kProblem;
+        finding.severity = Severity::kProblem;
         finding.what = release + " is older than 5.15, the oldest that Penstock supports";
         finding.cure = "install a newer kernel";
     } else if (!os::release_at_least(release, 6, 1)) {
-        finding.verdict = Verdict::kBetter;
+        finding.severity = Severity::kBetter;
         finding.what = release +
                        " does not tell the alignment of direct I/O (6.1 does), so it is taken from "
                        "the block size, and more is copied than needs to be";
@@ -44,9 +44,9 @@ Finding kernel() {
 Finding io_uring() {
     const os::IoUringAccess access = os::probe_io_uring();
     if (access.allowed) {
-        return {"io_uring", Verdict::kOk, "allowed", "io_uring_setup() = success", ""};
+        return {"io_uring", Severity::kOk, "allowed", "io_uring_setup() = success", ""};
     }
-    return {"io_uring", Verdict::kBetter,
+    return {"io_uring", Severity::kBetter,
             "refused by " + access.reason +
                 "; Penstock works with Linux AIO instead, at a higher "
                 "price in processor time",
@@ -60,19 +60,19 @@ Finding backend() {
         if (!description.detail.empty()) {
             what += ": " + description.detail;
         }
-        Finding finding{"backend", Verdict::kOk, what, "Engine::describe()", ""};
+        Finding finding{"backend", Severity::kOk, what, "Engine::describe()", ""};
         if (!description.refusals.empty()) {
             finding.evidence += fmt::format(", refused: {}", fmt::join(description.refusals, "; "));
         }
         if (description.backend == "posix") {
-            finding.verdict = Verdict::kBetter;
+            finding.severity = Severity::kBetter;
             finding.what +=
                 ": neither io_uring nor Linux AIO is to be had, and a thread a request "
                 "takes more processor time";
         }
         return finding;
     } catch (const Error& error) {
-        return {"backend", Verdict::kProblem, "the engine does not start: " + message_of(error),
+        return {"backend", Severity::kProblem, "the engine does not start: " + message_of(error),
                 "Engine()", ""};
     }
 }
@@ -83,15 +83,15 @@ Finding memlock() {
     std::string evidence = "getrlimit(RLIMIT_MEMLOCK) = " + value;
     if (limit < kMemlockEnough && os::may_lock(kMemlockEnough)) {  // CAP_IPC_LOCK: root's
         const std::string enough = base::format_bytes(kMemlockEnough);
-        return {"locked memory", Verdict::kOk, enough + " and more may be locked",
+        return {"locked memory", Severity::kOk, enough + " and more may be locked",
                 fmt::format("{}, yet mlock2() of {} = success (CAP_IPC_LOCK)", evidence, enough),
                 ""};
     }
     if (limit >= kMemlockEnough) {
-        return {"locked memory", Verdict::kOk, value + " may be locked", evidence, ""};
+        return {"locked memory", Severity::kOk, value + " may be locked", evidence, ""};
     }
     return {
-        "locked memory", Verdict::kBetter,
+        "locked memory", Severity::kBetter,
         value + " may be locked: buffers that ask to be locked will not be, and work unlocked",
         evidence,
         "ulimit -l unlimited   (for good: '* - memlock unlimited' in /etc/security/limits.conf; "
@@ -101,10 +101,10 @@ Finding memlock() {
 Finding open_files() {
     const std::uint64_t limit = os::open_files_limit();
     const std::string value = limit == os::kUnlimited ? "unlimited" : std::to_string(limit);
-    Finding finding{"open files", Verdict::kOk, value + " may be open",
+    Finding finding{"open files", Severity::kOk, value + " may be open",
                     "getrlimit(RLIMIT_NOFILE) = " + value, ""};
     if (limit < kFilesEnough) {
-        finding.verdict = Verdict::kBetter;
+        finding.severity = Severity::kBetter;
         finding.what +=
             ": transfers of many files by path open fewer at a time, and files that a "
             "program keeps open may run into it";
@@ -115,10 +115,10 @@ Finding open_files() {
 
 Finding huge_pages() {
     const std::string mode = os::huge_page_mode();
-    Finding finding{"huge pages", Verdict::kOk, "transparent huge pages: " + mode,
+    Finding finding{"huge pages", Severity::kOk, "transparent huge pages: " + mode,
                     fmt::format("{} = {}", kHugePages, mode), ""};
     if (mode == "never" || mode == "absent") {
-        finding.verdict = Verdict::kBetter;
+        finding.severity = Severity::kBetter;
         finding.what += ": large buffers cost more processor time for direct I/O";
         if (mode == "never") {
             finding.cure = fmt::format("echo madvise | sudo tee {}", kHugePages);
@@ -129,10 +129,10 @@ Finding huge_pages() {
 
 Finding processors() {
     const unsigned cpus = os::usable_cpus();
-    Finding finding{"processors", Verdict::kOk, fmt::format("{} for this process", cpus),
+    Finding finding{"processors", Severity::kOk, fmt::format("{} for this process", cpus),
                     fmt::format("sched_getaffinity() = {} processors", cpus), ""};
     if (cpus == 1) {
-        finding.verdict = Verdict::kBetter;
+        finding.severity = Severity::kBetter;
         finding.what += ": I/O, copies and your program take turns on it";
     }
     return finding;
@@ -148,7 +148,7 @@ Finding memory_nodes() {
             ++nodes;
         }
     }
-    return {"memory nodes", Verdict::kOk,
+    return {"memory nodes", Severity::kOk,
             nodes <= 1 ? "one: all memory is equally near"
                        : fmt::format("{}: keep the program near its disk (see disk below)", nodes),
             fmt::format("/sys/devices/system/node: {} nodes", nodes), ""};
@@ -157,7 +157,7 @@ Finding memory_nodes() {
 Finding confinement() {
     const std::string container = os::container();
     const int seccomp = os::seccomp_mode();
-    return {"container", Verdict::kOk,
+    return {"container", Severity::kOk,
             container.empty() ? "none seen"
                               : container + (seccomp == 2 ? ", with a seccomp filter" : ""),
             fmt::format("/proc/self/status: Seccomp = {}",

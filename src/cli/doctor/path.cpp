@@ -52,7 +52,7 @@ base::UniqueFd nameless_file(const std::string& folder) {
 
 Finding unusable(const std::string& path, const std::string& what, const std::string& evidence,
                  const std::string& cure) {
-    return {"path", Verdict::kProblem, path + ": " + what, evidence, cure};
+    return {"path", Severity::kProblem, path + ": " + what, evidence, cure};
 }
 
 std::optional<Probe> open_folder(const std::string& path, Findings& findings) {
@@ -63,7 +63,7 @@ std::optional<Probe> open_folder(const std::string& path, Findings& findings) {
         const std::string evidence =
             fmt::format("open({}, O_TMPFILE) = {}", path, std::strerror(code));
         if (code == EACCES || code == EROFS || code == EPERM) {
-            findings.push_back({"path", Verdict::kBetter,
+            findings.push_back({"path", Severity::kBetter,
                                 path + " may not be written by this user, so direct I/O cannot be "
                                        "tried in it",
                                 evidence,
@@ -106,18 +106,18 @@ std::optional<Probe> open_probe(const std::string& path, Findings& findings) {
 }
 
 void direct_io(const FileInfo& info, const std::string& how, Findings& findings) {
-    Finding finding{"direct I/O", Verdict::kOk, "", fmt::format("{} ({})", info.reason, how), ""};
+    Finding finding{"direct I/O", Severity::kOk, "", fmt::format("{} ({})", info.reason, how), ""};
     if (info.direct) {
         finding.what = info.file_system + ": yes";
     } else {
-        finding.verdict = Verdict::kBetter;
+        finding.severity = Severity::kBetter;
         finding.what = info.file_system +
                        ": no; every byte goes through the page cache, which costs "
                        "a copy and memory";
         finding.cure = "put the files on ext4 or XFS on a local disk";
     }
     if (info.file_system == "btrfs") {
-        finding.verdict = Verdict::kBetter;
+        finding.severity = Severity::kBetter;
         finding.what += "; but files with checksums are cached by btrfs itself";
         finding.cure = "chattr +C <an empty folder>: files made in it have no checksums";
     }
@@ -125,12 +125,12 @@ void direct_io(const FileInfo& info, const std::string& how, Findings& findings)
     if (!info.direct) {
         return;
     }
-    Finding alignment{"alignment", Verdict::kOk,
+    Finding alignment{"alignment", Severity::kOk,
                       fmt::format("memory {} B, reads {} B, writes {} B", info.memory_align,
                                   info.read_align, info.write_align),
                       info.reason, ""};
     if (info.memory_align > 64) {
-        alignment.verdict = Verdict::kBetter;
+        alignment.severity = Severity::kBetter;
         alignment.what += "; tensors that lie elsewhere go through aligned memory (one copy)";
         alignment.cure = "penstock.empty(shape, dtype) gives aligned tensors";
     }
@@ -143,19 +143,19 @@ Finding space(const std::string& path) {
                                                     static_cast<double>(room.total_bytes)
                                               : 0;
     Finding finding{
-        "free space", Verdict::kOk,
+        "free space", Severity::kOk,
         fmt::format("{} of {} ({:.0f} %)", base::format_bytes(room.free_bytes),
                     base::format_bytes(room.total_bytes), share),
         fmt::format("statfs({}): {} of {} bytes free", path, room.free_bytes, room.total_bytes),
         ""};
     if (room.free_bytes == 0) {
-        finding.verdict = Verdict::kProblem;
+        finding.severity = Severity::kProblem;
         finding.what += ": nothing can be written";
     } else if (room.free_bytes < kSpaceEnough || share < 5) {
-        finding.verdict = Verdict::kBetter;
+        finding.severity = Severity::kBetter;
         finding.what += ": little room; nearly full file systems and drives write slowly";
     }
-    if (finding.verdict != Verdict::kOk) {
+    if (finding.severity != Severity::kOk) {
         finding.cure =
             fmt::format("du -xh --max-depth=1 {} | sort -h   shows what takes the room", path);
     }
@@ -164,11 +164,11 @@ Finding space(const std::string& path) {
 
 Finding scheduler(const os::BlockDevice& disk) {
     const std::string file = fmt::format("/sys/block/{}/queue/scheduler", disk.name);
-    Finding finding{"scheduler", Verdict::kOk, disk.scheduler, file + " = " + disk.scheduler, ""};
+    Finding finding{"scheduler", Severity::kOk, disk.scheduler, file + " = " + disk.scheduler, ""};
     if (disk.scheduler.empty()) {
         finding.what = "none here";
     } else if (disk.scheduler != "none" && !disk.rotational) {
-        finding.verdict = Verdict::kBetter;
+        finding.severity = Severity::kBetter;
         finding.what += ": it reorders and locks, which a disk without moving parts does not need";
         finding.cure = fmt::format("echo none | sudo tee {}", file);
     }
@@ -178,20 +178,20 @@ Finding scheduler(const os::BlockDevice& disk) {
 Finding queue(const os::BlockDevice& disk) {
     const std::string folder = fmt::format("/sys/block/{}/queue", disk.name);
     Finding finding{
-        "queue", Verdict::kOk,
+        "queue", Severity::kOk,
         fmt::format("{} requests, up to {} KiB each", disk.queue_requests, disk.max_request_kib),
         fmt::format("{0}/nr_requests = {1}, {0}/max_sectors_kb = {2}", folder, disk.queue_requests,
                     disk.max_request_kib),
         ""};
     if (disk.queue_requests > 0 && disk.queue_requests < kQueueEnough) {
-        finding.verdict = Verdict::kBetter;
+        finding.severity = Severity::kBetter;
         finding.what += ": random reads want a longer queue";
         finding.cure = fmt::format("echo 256 | sudo tee {}/nr_requests", folder);
     }
     const auto most = os::read_number(folder + "/max_hw_sectors_kb").value_or(0);
     if (disk.max_request_kib > 0 && disk.max_request_kib < kRequestKibEnough &&
         most > disk.max_request_kib) {
-        finding.verdict = Verdict::kBetter;
+        finding.severity = Severity::kBetter;
         finding.what += fmt::format(": large requests are cut (the disk takes {} KiB)", most);
         finding.cure = fmt::format("echo {} | sudo tee {}/max_sectors_kb", most, folder);
     }
@@ -203,12 +203,12 @@ void disk_checks(const FileInfo& info, Findings& findings) {
     const std::string sys = os::sysfs_folder(id);
     const auto disk = os::block_device(id);
     if (!disk) {
-        findings.push_back({"disk", Verdict::kOk,
+        findings.push_back({"disk", Severity::kOk,
                             info.file_system + " is on no block device of its own",
                             sys + " is not there", ""});
         return;
     }
-    Finding finding{"disk", Verdict::kOk, disk->name, sys, ""};
+    Finding finding{"disk", Severity::kOk, disk->name, sys, ""};
     if (!disk->model.empty()) {
         finding.what += " (" + disk->model + ")";
     }
@@ -217,7 +217,7 @@ void disk_checks(const FileInfo& info, Findings& findings) {
         finding.what += fmt::format(", memory node {}", disk->numa_node);
     }
     if (disk->rotational) {
-        finding.verdict = Verdict::kBetter;
+        finding.severity = Severity::kBetter;
         finding.what += ": it says that it rotates; seeks bound random access to some 100 a second";
         finding.evidence = fmt::format("/sys/block/{}/queue/rotational = 1", disk->name);
         finding.cure = fmt::format(
@@ -251,12 +251,12 @@ void io_limits(const FileInfo& info, Findings& findings) {
         add(limit.reads_per_s, fmt::format("{} reads a second", limit.reads_per_s));
         add(limit.writes_per_s, fmt::format("{} writes a second", limit.writes_per_s));
         what.pop_back();
-        findings.push_back({"I/O limit", Verdict::kBetter, what, limit.source,
+        findings.push_back({"I/O limit", Severity::kBetter, what, limit.source,
                             "whoever runs the container or service can raise it (docker: "
                             "--device-read-bps and its kin; systemd: IOReadBandwidthMax=)"});
     }
     if (!any) {
-        findings.push_back({"I/O limit", Verdict::kOk, "none seen on this disk",
+        findings.push_back({"I/O limit", Severity::kOk, "none seen on this disk",
                             "the control groups of this process", ""});
     }
 }
@@ -272,13 +272,13 @@ Finding round_trip(const Probe& probe) {
         engine.write_async(probe.file, out.bytes()).wait();
         engine.read_async(probe.file, in.bytes()).wait();
         const bool same = std::memcmp(out.data(), in.data(), kProbeBytes) == 0;
-        return {"round trip", same ? Verdict::kOk : Verdict::kProblem,
+        return {"round trip", same ? Severity::kOk : Severity::kProblem,
                 same
                     ? "1 MiB written and read back, equal bit for bit"
                     : "1 MiB written and read back is NOT what was written: do not trust this path",
                 "Engine::write_async, read_async through " + engine.describe().backend, ""};
     } catch (const Error& error) {
-        return {"round trip", Verdict::kProblem, message_of(error),
+        return {"round trip", Severity::kProblem, message_of(error),
                 "Engine::write_async, read_async", ""};
     }
 }
@@ -306,7 +306,8 @@ void check_path(const std::string& path, Findings& findings) {
         try {
             findings.push_back(space(path));
         } catch (const Error& error) {
-            findings.push_back({"free space", Verdict::kBetter, message_of(error), "statfs()", ""});
+            findings.push_back(
+                {"free space", Severity::kBetter, message_of(error), "statfs()", ""});
         }
     }
     if (probe && probe->writable) {

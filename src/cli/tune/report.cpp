@@ -130,7 +130,7 @@ nlohmann::ordered_json job_json(const TuneResult& result, std::size_t candidate,
 }
 
 nlohmann::ordered_json verdict_json(const TuneSearch& search, Goal goal) {
-    const Verdict& verdict = search.verdict(goal);
+    const GoalVerdict& verdict = search.verdict(goal);
     constexpr std::array<const char*, 3> kKinds{"better", "no_difference", "not_shown"};
     nlohmann::ordered_json json{{"goal", to_string(goal)},
                                 {"verdict", kKinds[static_cast<std::size_t>(verdict.kind)]}};
@@ -165,12 +165,12 @@ void print_tune_head(std::FILE* out, const TuneOptions& options, const Target& t
 }
 
 std::string verdict_text(const TuneSearch& search, Goal goal, double gain_min) {
-    const Verdict& verdict = search.verdict(goal);
+    const GoalVerdict& verdict = search.verdict(goal);
     const std::string rival = to_string(search.candidates()[verdict.candidate].settings);
     const std::string interval =
         fmt::format("{:.2f} to {:.2f}", verdict.ratio.low, verdict.ratio.high);
     const std::string head = fmt::format("  {:<9}", to_string(goal));
-    if (verdict.kind == Verdict::Kind::kBetter) {
+    if (verdict.kind == GoalVerdict::Kind::kBetter) {
         return head + fmt::format("{}: {:.2f} times the defaults (surely {}, {} turns)", rival,
                                   verdict.ratio.mean, interval, verdict.rounds);
     }
@@ -180,7 +180,7 @@ std::string verdict_text(const TuneSearch& search, Goal goal, double gain_min) {
     if (verdict.candidate == 0 || verdict.rounds < 2) {
         return none + "(too few turns fitted the time to say more)";
     }
-    if (verdict.kind == Verdict::Kind::kSame) {
+    if (verdict.kind == GoalVerdict::Kind::kSame) {
         return none + fmt::format(
                           "(the best rival, {}: {} times the defaults, under the gain of "
                           "{:g} % that counts)",

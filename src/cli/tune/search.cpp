@@ -87,8 +87,8 @@ std::size_t TuneSearch::racing() const {
 }
 
 const TuneSettings& TuneSearch::choice() const {
-    const Verdict& verdict = verdicts_[index(goals().back())];
-    return candidates_[verdict.kind == Verdict::Kind::kBetter ? verdict.candidate : 0].settings;
+    const GoalVerdict& verdict = verdicts_[index(goals().back())];
+    return candidates_[verdict.kind == GoalVerdict::Kind::kBetter ? verdict.candidate : 0].settings;
 }
 
 // ---- what the rates say
@@ -318,7 +318,7 @@ void TuneSearch::begin_final() {
             finalists.push_back(best);
         } else {
             verdicts_[index(goal)] = {
-                .kind = Verdict::Kind::kSame,
+                .kind = GoalVerdict::Kind::kSame,
                 .candidate = best,
                 .ratio = ratio_of(best, goal, leads ? stage_begin_ : 0),
                 .rounds = logs(best, 0, goal, leads ? stage_begin_ : 0).size()};
@@ -342,7 +342,7 @@ void TuneSearch::stop() {
         // No time for a final: nothing is shown.
         for (const Goal goal : goals()) {
             const std::size_t rival = best_rival(goal);
-            verdicts_[index(goal)] = {.kind = Verdict::Kind::kUnclear,
+            verdicts_[index(goal)] = {.kind = GoalVerdict::Kind::kUnclear,
                                       .candidate = rival,
                                       .ratio = ratio_of(rival, goal),
                                       .rounds = logs(rival, 0, goal, 0).size()};
@@ -387,15 +387,17 @@ void TuneSearch::judge_goal(Goal goal, std::size_t rounds) {
     const RatioInterval ratio = ratio_of_logs(logs(challenger, 0, goal, stage_begin_),
                                               rules_.full ? 0.95 : kLookConfidence);
     const double enough = 1 + rules_.gain_min;
-    Verdict& verdict = verdicts_[index(goal)];
-    verdict = {
-        .kind = Verdict::Kind::kUnclear, .candidate = challenger, .ratio = ratio, .rounds = rounds};
+    GoalVerdict& verdict = verdicts_[index(goal)];
+    verdict = {.kind = GoalVerdict::Kind::kUnclear,
+               .candidate = challenger,
+               .ratio = ratio,
+               .rounds = rounds};
     if (rounds >= kLookAt.front() && ratio.low > enough) {
-        verdict.kind = Verdict::Kind::kBetter;
+        verdict.kind = GoalVerdict::Kind::kBetter;
     } else if (rounds >= kLookAt.front() && ratio.high < enough) {
-        verdict.kind = Verdict::Kind::kSame;
+        verdict.kind = GoalVerdict::Kind::kSame;
     }
-    decided_[index(goal)] = verdict.kind != Verdict::Kind::kUnclear;
+    decided_[index(goal)] = verdict.kind != GoalVerdict::Kind::kUnclear;
 }
 
 }  // namespace penstock::cli

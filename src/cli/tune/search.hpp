@@ -48,7 +48,7 @@ struct SearchRules {
 };
 
 /// What is known of one goal at the end.
-struct Verdict {
+struct GoalVerdict {
     enum class Kind : std::uint8_t {
         kBetter,   ///< the settings are shown to be faster by more than gain_min
         kSame,     ///< nothing tried is faster by gain_min
@@ -89,7 +89,7 @@ public:
     [[nodiscard]] Stage stage() const { return stage_; }
     /// The goals that are looked at; the one that settings are chosen by comes last.
     [[nodiscard]] std::vector<Goal> goals() const;
-    [[nodiscard]] const Verdict& verdict(Goal goal) const { return verdicts_[index(goal)]; }
+    [[nodiscard]] const GoalVerdict& verdict(Goal goal) const { return verdicts_[index(goal)]; }
     /// The ratio to the defaults over the whole rounds from one on, 95 %: for tables. Not what
     /// names a winner.
     [[nodiscard]] RatioInterval ratio_of(std::size_t candidate, Goal goal,
@@ -131,7 +131,7 @@ private:
     double now_ = 0;
     double step_s_ = 0;  // the longest of the last measurements, with a slow decline
 
-    std::array<Verdict, kGoals> verdicts_;
+    std::array<GoalVerdict, kGoals> verdicts_;
     std::array<bool, kGoals> decided_{};
     std::array<std::size_t, kGoals> challengers_{};  // 0: none
 };
