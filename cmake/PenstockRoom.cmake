@@ -9,7 +9,7 @@
 set(PENSTOCK_ROOMS "" CACHE INTERNAL "")
 
 function(penstock_room name)
-    cmake_parse_arguments(arg "" "PCH" "DEPENDS;LIBS;EXCLUDE;FOLDERS" ${ARGN})
+    cmake_parse_arguments(arg "UNITY" "PCH" "DEPENDS;LIBS;EXCLUDE;FOLDERS" ${ARGN})
     if(NOT arg_PCH)
         set(arg_PCH ROOMS)
     endif()
@@ -32,6 +32,9 @@ function(penstock_room name)
     target_link_libraries(${target} PRIVATE Threads::Threads tl::expected penstock_fmt
                                             ${arg_LIBS})
     penstock_precompiled(${target} ${arg_PCH})
+    if(PENSTOCK_UNITY AND arg_UNITY)
+        set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
+    endif()
     set_property(GLOBAL APPEND PROPERTY PENSTOCK_ROOMS ${name})
     set_property(GLOBAL PROPERTY PENSTOCK_ROOM_TARGET_${name} ${target})
     set_property(GLOBAL PROPERTY PENSTOCK_ROOM_LIBS_${name} ${arg_LIBS})

@@ -16,8 +16,9 @@ def main():
     targets = [a for a in rest if not a.startswith("-D")]
     env = {
         **os.environ,
-        "CCACHE_DIR": str(ROOT / "build" / ".ccache"),
-    }  # nothing outside the checkout
+        "CCACHE_DIR": str(ROOT / "build" / ".ccache"),  # nothing outside the checkout
+        "CCACHE_BASEDIR": str(ROOT),  # a file compiled for one build tree is there for the others
+    }
     if defines or not (ROOT / "build" / preset / "build.ninja").exists():
         subprocess.run(["cmake", "--preset", preset, *defines], cwd=ROOT, env=env, check=True)
     argv = ["cmake", "--build", "--preset", preset]

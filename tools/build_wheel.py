@@ -35,6 +35,7 @@ def pip(*arguments):
     argv = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir", *arguments]
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     env.setdefault("CCACHE_DIR", str(ROOT / "build" / ".ccache"))
+    env.setdefault("CCACHE_BASEDIR", str(ROOT))
     subprocess.run(argv, cwd=ROOT, env=env, check=True, stdin=subprocess.DEVNULL)
 
 
@@ -57,7 +58,7 @@ def main():
         old.unlink()
     stamp.unlink(missing_ok=True)
     print("building the Python package (the first time takes a minute or two)", flush=True)
-    # With the flags of the preset `release`, so that ccache has most of it already.
+    # With the flags of the preset `release` and as deep a folder, so that ccache has all but the bindings already.
     options = ("--no-build-isolation", "--no-deps", "--config-settings=cmake.define.PENSTOCK_WERROR=ON")
     if args.quick:
         options += ("--config-settings=cmake.build-type=None", "--config-settings=cmake.define.CMAKE_CXX_FLAGS=-O1")

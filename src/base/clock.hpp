@@ -11,6 +11,7 @@ namespace penstock::base {
 using Nanos = std::int64_t;
 
 inline constexpr Nanos kForever = INT64_MAX;
+inline constexpr Nanos kNanosPerSecond = 1'000'000'000;
 
 class Clock {
 public:

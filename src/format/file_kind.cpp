@@ -25,7 +25,7 @@ struct Kind {
     std::string_view what;
 };
 
-constexpr std::array kKinds{
+constexpr std::array kFileKinds{
     Kind{"\x93NUMPY"sv, "a NumPy array (.npy), which numpy.load() reads"},
     Kind{"GGUF"sv, "a GGUF model, which llama.cpp and the package gguf read"},
     Kind{"\x89HDF\r\n\x1a\n"sv, "an HDF5 file (.h5), which h5py reads"},
@@ -86,7 +86,7 @@ std::string looks(std::string_view head) {
 
 std::string known_kind(std::span<const std::byte> head) {
     const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
-    for (const Kind& kind : kKinds) {
+    for (const Kind& kind : kFileKinds) {
         if (text.starts_with(kind.begins)) {
             return fmt::format("it is {}", kind.what);
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/local_file_system.hpp"
 
+#include "base/clock.hpp"
 #include "base/unique_fd.hpp"
 #include "os/local_file.hpp"
 #include "os/local_folder.hpp"
@@ -28,8 +29,6 @@ using base::system_error;
 using base::UniqueFd;
 
 namespace {
-
-constexpr std::int64_t kNanosPerSecond = 1'000'000'000;
 
 // An error of two paths names both.
 Error error_of_two(int system_errno, const char* operation, const std::string& from,
@@ -298,8 +297,9 @@ public:
     Result<void> set_modified(const std::string& path, std::int64_t since_1970_ns) override {
         PENSTOCK_CHECK(check_path("set_modified", path));
         timespec times[2] = {{0, UTIME_OMIT}, {}};
-        times[1].tv_nsec = (since_1970_ns % kNanosPerSecond + kNanosPerSecond) % kNanosPerSecond;
-        times[1].tv_sec = (since_1970_ns - times[1].tv_nsec) / kNanosPerSecond;
+        times[1].tv_nsec =
+            (since_1970_ns % base::kNanosPerSecond + base::kNanosPerSecond) % base::kNanosPerSecond;
+        times[1].tv_sec = (since_1970_ns - times[1].tv_nsec) / base::kNanosPerSecond;
         if (::utimensat(AT_FDCWD, path.c_str(), times, AT_SYMLINK_NOFOLLOW) != 0) {
             return fail(system_error(errno, "set_modified", path));
         }

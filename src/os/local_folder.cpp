@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/local_folder.hpp"
 
+#include "base/clock.hpp"
 #include "os/local_file.hpp"
 #include "os/statx.hpp"
 
@@ -25,7 +26,6 @@ using base::UniqueFd;
 
 namespace {
 
-constexpr std::int64_t kNanosPerSecond = 1'000'000'000;
 constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOCTTY;
 
 FileKind kind_of(mode_t mode) {
@@ -109,8 +109,8 @@ FileStatus status_from(const struct stat& status) {
             .device = {static_cast<std::uint32_t>(major(status.st_dev)),
                        static_cast<std::uint32_t>(minor(status.st_dev))},
             .mode = status.st_mode & 07777U,
-            .modified_ns =
-                std::int64_t{status.st_mtim.tv_sec} * kNanosPerSecond + status.st_mtim.tv_nsec};
+            .modified_ns = std::int64_t{status.st_mtim.tv_sec} * base::kNanosPerSecond +
+                           status.st_mtim.tv_nsec};
 }
 
 Result<std::shared_ptr<Folder>> LocalFolder::open(const std::string& path, const char* operation) {

@@ -17,7 +17,7 @@ namespace penstock::state {
 
 namespace {
 
-constexpr std::size_t kNameBytesMax = 200;  // of the old name in the temporary one: 255 in all
+constexpr std::size_t kOldNameBytesMax = 200;  // of the old name in the temporary one: 255 in all
 constexpr std::size_t kRandomDigits = 16;
 constexpr std::string_view kSuffix = ".tmp";
 // Each is lost only to somebody who collects within the same few microseconds.
@@ -25,7 +25,7 @@ constexpr int kNamesMax = 100;
 
 // ".NAME.0123456789abcdef.tmp"
 std::string prefix_of(const std::string& name) {
-    return fmt::format(".{}.", name.substr(0, kNameBytesMax));
+    return fmt::format(".{}.", name.substr(0, kOldNameBytesMax));
 }
 
 bool is_temporary(std::string_view name, std::string_view prefix) {

@@ -23,8 +23,6 @@ using format::Value;
 using format::ValueId;
 using format::ValueKind;
 
-constexpr std::size_t kNameBytesMax = 1000;  // what is longer gets no longer
-
 class Walk {
 public:
     explicit Walk(const format::ValueTree& tree) : tree_(tree), seen_(tree.values.size(), false) {}
@@ -50,7 +48,7 @@ private:
         const std::size_t step = dict ? 2 : 1;
         for (std::size_t i = 0; i + step <= v.items.size(); i += step) {
             const std::size_t length = name_.size();
-            if (length <= kNameBytesMax) {
+            if (length <= kTensorNameBytesMax) {
                 name_ += depth == 0 ? "" : ".";
                 name_ += dict ? key(tree_.at(v.items[i])) : fmt::to_string(i);
             }
@@ -63,7 +61,7 @@ private:
     static std::string key(const Value& v) {
         switch (v.kind) {
             case ValueKind::kString:
-                return v.text.substr(0, kNameBytesMax);
+                return v.text.substr(0, kTensorNameBytesMax);
             case ValueKind::kInt:
                 return fmt::to_string(v.integer);
             case ValueKind::kBool:

@@ -36,12 +36,11 @@ using format::Value;
 using format::ValueId;
 using format::ValueKind;
 
-constexpr std::size_t kNameBytesMax = 1000;
 constexpr std::size_t kValueBytesGuess = 24;  // of the text; it may be wrong
 
 // Cut behind a whole character.
 std::string_view cut(std::string_view name) {
-    std::size_t bytes = std::min(name.size(), kNameBytesMax);
+    std::size_t bytes = std::min(name.size(), kTensorNameBytesMax);
     while (bytes < name.size() && (static_cast<unsigned char>(name[bytes]) & 0xC0U) == 0x80) {
         --bytes;
     }
@@ -136,7 +135,7 @@ private:
     // the name are then what they were.
     bool below(ValueId id, int depth, std::string_view name) {
         const std::size_t name_length = name_.size();
-        if (name_.size() <= kNameBytesMax) {  // what is longer is cut anyway
+        if (name_.size() <= kTensorNameBytesMax) {  // what is longer is cut anyway
             name_ += name_.empty() ? "" : ".";
             name_ += name;
         }

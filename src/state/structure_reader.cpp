@@ -26,7 +26,6 @@ using format::Value;
 using format::ValueId;
 using format::ValueKind;
 
-constexpr std::string_view kReading = "read structure of checkpoint";
 // Of a checkpoint's tensor as torch has it: half a byte has no type there, two of them have.
 std::string whole_tensor(const StoredTensor& tensor, TensorValue& out) {
     const auto type = format::safetensors::type_named(tensor.dtype);
@@ -143,7 +142,7 @@ private:
 };
 
 [[noreturn]] void damaged(std::string_view why) {
-    base::raise(base::error(ErrorCode::kDamaged, kReading, why));
+    base::raise(base::error(ErrorCode::kDamaged, kReadStructure, why));
 }
 
 class Builder {
@@ -166,7 +165,7 @@ public:
             TensorValue& t = out_.tree.tensors.emplace_back();
             t.storage = static_cast<std::uint32_t>(out_.sources.size());
             if (const std::string wrong = whole_tensor(tensor, t); !wrong.empty()) {
-                base::raise(base::error(ErrorCode::kUnsupported, kReading, wrong));
+                base::raise(base::error(ErrorCode::kUnsupported, kReadStructure, wrong));
             }
             out_.tree.storages.push_back({tensor.bytes, "cpu", std::string(tensor.name)});
             out_.sources.emplace_back(tensor.name);

@@ -19,11 +19,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 namespace penstock::state {
 
+/// The operation that errors name.
+inline constexpr std::string_view kReadStructure = "read structure of checkpoint";
 inline constexpr std::uint64_t kStructureVersion = 1;
+/// Longer names of tensors are cut.
+inline constexpr std::size_t kTensorNameBytesMax = 1000;
 inline constexpr std::size_t kStructureValuesMax = std::size_t{1} << 24;
 /// Of strings, bytes and arrays beside the tensors; a manifest has room for all of it as base64.
 inline constexpr std::uint64_t kStructureDataMax = std::uint64_t{256} << 20;

@@ -22,8 +22,6 @@ using format::ValueId;
 using format::ValueKind;
 using Scalar = format::JsonScalar;
 
-constexpr std::string_view kReading = "read structure of checkpoint";
-
 class Handler final : public format::JsonHandler {
 public:
     StructureText result;
@@ -323,7 +321,7 @@ private:
 
 format::Result<StructureText> parse_structure(std::string_view text) {
     Handler handler;
-    PENSTOCK_CHECK(format::read_json(text, handler, kReading));
+    PENSTOCK_CHECK(format::read_json(text, handler, kReadStructure));
     return std::move(handler.result);
 }
 

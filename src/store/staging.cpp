@@ -52,6 +52,8 @@ std::uint64_t rounded(std::uint64_t bytes) {
     return std::max(kAreaStepBytes, base::align_up(bytes, kAreaStepBytes));
 }
 
+}  // namespace
+
 struct Area {
     Buffer buffer;
     std::uint64_t touched_bytes = 0;  ///< the most that was ever used of it
@@ -59,6 +61,8 @@ struct Area {
 // Of one, in the hands of a copy: it goes back into the list of those that are kept without asking
 // for memory.
 using Areas = std::list<Area>;
+
+namespace {
 
 // The copy as a job for threads: unit i is [i, i + 1) * kUnitBytes of the area.
 class CopyJob {

@@ -14,7 +14,7 @@ namespace penstock::cli {
 
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kCheckpointFooter =
     R"(PATH is the folder of a store, one checkpoint in it, or a file: .safetensors, .pt, or the
 index.json of a sharded model. Of a store's folder, the newest whole checkpoint is meant,
 or the one that --generation names.
@@ -110,7 +110,7 @@ void add_pattern(CLI::App& app, CheckpointOptions& options) {
 CheckpointCommand::CheckpointCommand(CLI::App& app) {
     app_ = app.add_subcommand("checkpoint", "Look at checkpoints: ls, show, verify, diff, convert");
     app_->require_subcommand(1);
-    app_->footer(kFooter);
+    app_->footer(kCheckpointFooter);
     ls_ = app_->add_subcommand("ls", "The checkpoints of a store");
     add_path(*ls_, options_, "The folder of a store, or what show takes");
     add_common(*ls_, options_);

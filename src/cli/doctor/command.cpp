@@ -18,7 +18,7 @@ namespace penstock::cli {
 
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kDoctorFooter =
     R"(Each line is one thing that was looked at:
   ok       nothing to do
   better   it works, and could be better
@@ -72,7 +72,7 @@ nlohmann::json findings_json(const Findings& findings) {
 }  // namespace
 
 void add_doctor_options(CLI::App& app, DoctorOptions& options) {
-    app.footer(kFooter);
+    app.footer(kDoctorFooter);
     app.add_option("path", options.path, "A folder, file or block device")
         ->capture_default_str()
         ->type_name("PATH");

@@ -12,7 +12,7 @@ namespace penstock::cli {
 
 namespace {
 
-constexpr const char* kFooter =
+constexpr const char* kTuneFooter =
     R"(How it decides: settings run in short slices, in turns, and only their ratio to the
 defaults in the same turn counts, so that a disk that drifts deceives nobody. What is
 surely slower leaves early. The best one then meets the defaults on fresh runs; it is
@@ -57,7 +57,7 @@ void TuneOptions::finish() {
 }
 
 void add_tune_options(CLI::App& app, TuneOptions& options) {
-    app.footer(kFooter);
+    app.footer(kTuneFooter);
     app.add_option("path", options.path,
                    "A folder: a scratch file is made in it and removed\n"
                    "A file or block device: it is only read")

@@ -19,7 +19,7 @@ namespace penstock::cli {
 
 namespace {
 
-constexpr const char* kLine = "{:<31} {:>9} {:>19} {:>9} {:>19} {:>10} {:>7}\n";
+constexpr const char* kTuneLine = "{:<31} {:>9} {:>19} {:>9} {:>19} {:>10} {:>7}\n";
 
 double median_rate(const std::vector<Sample>& samples) {
     std::vector<double> rates;
@@ -73,8 +73,8 @@ std::vector<std::size_t> in_order(const TuneSearch& search) {
 
 void print_table(std::FILE* out, const TuneResult& result) {
     const TuneSearch& search = result.search;
-    fmt::print(out, fmt::runtime(kLine), "block x depth", "read GB/s", "to the defaults", "write",
-               "to the defaults", "CPU s/GiB", "slices");
+    fmt::print(out, fmt::runtime(kTuneLine), "block x depth", "read GB/s", "to the defaults",
+               "write", "to the defaults", "CPU s/GiB", "slices");
     for (const std::size_t i : in_order(search)) {
         const CandidateSamples& samples = result.samples[i];
         const std::size_t slices = samples.read.size() + samples.write.size();
@@ -83,7 +83,7 @@ void print_table(std::FILE* out, const TuneResult& result) {
         }
         std::string name = to_string(search.candidates()[i].settings);
         name += i == 0 ? " (defaults)" : "";
-        fmt::print(out, fmt::runtime(kLine), name, rate_text(samples.read),
+        fmt::print(out, fmt::runtime(kTuneLine), name, rate_text(samples.read),
                    samples.read.empty() ? "-" : ratio_text(search, i, Goal::kRead),
                    rate_text(samples.write),
                    samples.write.empty() ? "-" : ratio_text(search, i, Goal::kWrite),
