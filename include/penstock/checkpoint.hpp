@@ -17,6 +17,7 @@
 
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
+#include <penstock/progress.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -29,10 +30,6 @@
 #include <vector>
 
 namespace penstock {
-
-/// Told about every 100 ms, on the caller's own thread, how far a long call has come. False stops
-/// it: it throws kCancelled, and what it had begun is taken away.
-using Progress = std::function<bool(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
 
 /// A tensor to be saved, in host memory, row-major without gaps. With `global_shape` it is a slice
 /// of a larger one that other writers have the rest of.

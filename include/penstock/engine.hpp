@@ -46,7 +46,8 @@ struct EngineOptions {
     /// Blocking transfers up to so many bytes run on the caller's thread when nothing is before
     /// them.
     std::uint64_t inline_bytes_max = 64 << 10;
-    std::uint32_t transfers_max = 0;  ///< in flight; beyond it kWouldBlock. 0: no limit
+    /// In flight; beyond it kWouldBlock, or see Engine::try_submit(). 0: no limit.
+    std::uint32_t transfers_max = 0;
     /// At the device for the background class, so that what is urgent waits behind little.
     std::uint64_t background_bytes = 1280 << 10;
 };
@@ -150,6 +151,7 @@ public:
 
 private:
     friend class Engine;
+    friend class TransferGroup;
     Transfer(const std::shared_ptr<engine::Core>& core, engine::Transfer* transfer) noexcept;
     void reset() noexcept;
     std::uint64_t result();
@@ -253,6 +255,14 @@ public:
     [[nodiscard]] Transfer submit(TransferRequest request);
     /// The same, for somebody who will wait at once: small ones are then done when this returns.
     [[nodiscard]] Transfer run(TransferRequest request);
+    /// submit() and run() that return nothing instead of throwing kWouldBlock where `transfers_max`
+    /// transfers are in flight. The request is copied, and may so be tried again. Throws the other
+    /// errors of submit().
+    [[nodiscard]] std::optional<Transfer> try_submit(const TransferRequest& request);
+    [[nodiscard]] std::optional<Transfer> try_run(const TransferRequest& request);
+    /// Waits until fewer than `transfers_max` transfers are in flight, or the time is over (false).
+    /// Another thread may take the room first. True at once where there is no limit.
+    bool wait_for_room(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
 
     /// Waits until all that was asked for before this call is done, or the time is over (false);
     /// then throws the first error of a transfer that was dropped before anybody asked. What other
@@ -275,6 +285,8 @@ public:
 
 private:
     struct Impl;
+    std::optional<Transfer> try_start(const TransferRequest& request, bool caller_waits);
+
     std::unique_ptr<Impl> impl_;
 };
 

@@ -9,5 +9,7 @@
 #include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
 #include <penstock/options.hpp>
+#include <penstock/progress.hpp>
+#include <penstock/transfer_group.hpp>
 #include <penstock/types.hpp>
 #include <penstock/version.hpp>

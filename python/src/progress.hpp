@@ -6,7 +6,7 @@
 #include "nanobind.hpp"
 #include "without_gil.hpp"
 
-#include <penstock/checkpoint.hpp>
+#include <penstock/progress.hpp>
 
 #include <cstdint>
 #include <optional>

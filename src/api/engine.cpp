@@ -162,6 +162,22 @@ engine::TransferSpec specify(TransferRequest&& request, bool caller_waits) {
     return spec;
 }
 
+// Calls `wait` with a slice of the time until it returns true, or the time is over (false).
+template <typename Wait>
+bool wait_in_slices(std::chrono::nanoseconds timeout, const Wait& wait) {
+    constexpr base::Nanos kSlice = 200'000'000;
+    const base::SteadyClock clock;
+    const base::Nanos start = clock.now();
+    base::Nanos left = std::max<base::Nanos>(timeout.count(), 0);
+    while (!wait(std::min(left, kSlice))) {
+        left = timeout.count() - (clock.now() - start);
+        if (left <= 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 TransferRequest one(bool write, const File& file, const void* memory, std::uint64_t bytes,
                     std::uint64_t offset, const TransferOptions& options) {
     TransferRequest request;
@@ -236,6 +252,32 @@ Transfer Engine::write_async(const std::string& path, std::span<const std::byte>
     return submit(one(true, path, data.data(), data.size(), offset, options));
 }
 
+// A place that another thread takes between the look and the start is one more "no room".
+std::optional<Transfer> Engine::try_start(const TransferRequest& request, bool caller_waits) {
+    const auto core = impl_->get();
+    if (!core->has_room()) {
+        return std::nullopt;
+    }
+    auto started = core->start(specify(TransferRequest(request), caller_waits));
+    if (!started && started.error().code == ErrorCode::kWouldBlock) {
+        return std::nullopt;
+    }
+    return Transfer(core, unwrap(std::move(started)));
+}
+
+std::optional<Transfer> Engine::try_submit(const TransferRequest& request) {
+    return try_start(request, false);
+}
+
+std::optional<Transfer> Engine::try_run(const TransferRequest& request) {
+    return try_start(request, true);
+}
+
+bool Engine::wait_for_room(std::chrono::nanoseconds timeout) {
+    const auto core = impl_->get();
+    return wait_in_slices(timeout, [&](base::Nanos slice) { return core->wait_for_room(slice); });
+}
+
 std::uint64_t Engine::submitted() const {
     const auto core = impl_->alive();
     return core ? core->started() : 0;
@@ -250,16 +292,9 @@ bool Engine::drain_first(std::uint64_t transfers, std::chrono::nanoseconds timeo
     if (!core) {
         return true;
     }
-    const base::SteadyClock clock;
-    const base::Nanos start = clock.now();
-    base::Nanos left = std::max<base::Nanos>(timeout.count(), 0);
-    while (!core->wait_for_first(transfers, std::min<base::Nanos>(left, 200'000'000))) {
-        if (timeout != std::chrono::nanoseconds::max()) {
-            left = timeout.count() - (clock.now() - start);
-        }
-        if (left <= 0) {
-            return false;
-        }
+    if (!wait_in_slices(
+            timeout, [&](base::Nanos slice) { return core->wait_for_first(transfers, slice); })) {
+        return false;
     }
     if (auto error = core->take_unobserved()) {
         try {

@@ -133,13 +133,19 @@ Core::TransferPtr Core::make_transfer(TransferSpec&& spec) {
     return transfer;
 }
 
-// Counted first and looked at then, so that many threads at once do not pass the limit.
+// Counts only what is let in: who waits for room must not take a refused one for a transfer that
+// will end and wake it.
 base::Result<void> Core::admit(Op op) {
-    const std::uint32_t before = in_flight_.fetch_add(1);
-    if (options_.transfers_max == 0 || before < options_.transfers_max) {
+    if (options_.transfers_max == 0) {
+        in_flight_.fetch_add(1);
         return {};
     }
-    in_flight_.fetch_sub(1);
+    std::uint32_t before = in_flight_.load();
+    while (before < options_.transfers_max) {
+        if (in_flight_.compare_exchange_weak(before, before + 1)) {
+            return {};
+        }
+    }
     return base::fail(base::error(
         ErrorCode::kWouldBlock, op == Op::kRead ? "read" : "write",
         fmt::format("{} transfers are in flight, which is the limit (transfers_max); wait for one",
@@ -218,6 +224,10 @@ void Core::finished(Transfer& transfer) noexcept {
         oldest_went_.fetch_add(1);
         base::futex_wake_all(oldest_went_);
     }
+    if (room_waiters_ != 0) {
+        room_came_.fetch_add(1);
+        base::futex_wake_all(room_came_);
+    }
 }
 
 void Core::unobserved(base::Error&& error) noexcept {
@@ -254,6 +264,20 @@ bool Core::wait_for_first(std::uint64_t count, base::Nanos timeout) {
         --drainers_;
     }
     return over();
+}
+
+// finishing() makes room before finished() looks for waiters under the lock.
+bool Core::wait_for_room(base::Nanos timeout) {
+    std::unique_lock lock(live_mutex_);
+    if (!has_room()) {
+        ++room_waiters_;
+        const std::uint32_t seen = room_came_.load();
+        lock.unlock();
+        base::futex_wait(room_came_, seen, timeout);
+        lock.lock();
+        --room_waiters_;
+    }
+    return has_room();
 }
 
 // First everything comes to rest, then the lock is taken: what comes to rest may need it. Devices

@@ -55,6 +55,12 @@ public:
     /// Any thread. The caller owns one reference of what it gets and has to abandon() and release()
     /// it.
     [[nodiscard]] base::Result<Transfer*> start(TransferSpec spec);
+    /// Whether start() would find a place among `transfers_max`; another thread may take it first.
+    [[nodiscard]] bool has_room() const {
+        return options_.transfers_max == 0 || in_flight() < options_.transfers_max;
+    }
+    /// Until it has, or the time is over (false). May return false early.
+    [[nodiscard]] bool wait_for_room(base::Nanos timeout);
     /// No more requests of it; it finishes when what is at the device has come back.
     void cancel(Transfer& transfer);
     void set_priority(Transfer& transfer, Priority priority);
@@ -165,7 +171,9 @@ private:
     std::uint64_t started_ = 0;
     bool refusing_ = false;
     std::uint32_t drainers_ = 0;
+    std::uint32_t room_waiters_ = 0;
     std::atomic<std::uint32_t> oldest_went_{0};  ///< changes when the oldest does: drainers sleep
+    std::atomic<std::uint32_t> room_came_{0};    ///< changes when any does, for who waits for room
     std::optional<base::Error> unobserved_;
     std::atomic<bool> dead_{false};
 

@@ -3,6 +3,7 @@
 
 #include "base/assert.hpp"
 #include "base/futex.hpp"
+#include "engine/watch.hpp"
 
 #include <unistd.h>
 
@@ -91,6 +92,20 @@ void Transfer::notify(int eventfd) {
     [[maybe_unused]] const auto written = ::write(eventfd, &one, sizeof one);
 }
 
+// finish() sees either the watch or no kWaited; then it is for us to see that it has finished.
+void Transfer::watch(Watch& watch) noexcept {
+    watch_.store(&watch);
+    if ((state_.fetch_or(kWaited, std::memory_order_acq_rel) & kFinished) != 0) {
+        tell_watch();
+    }
+}
+
+void Transfer::tell_watch() noexcept {
+    if (Watch* const watch = watch_.exchange(nullptr)) {
+        watch->ended();
+    }
+}
+
 void Transfer::note_end_of_file(const Draft& draft, std::uint64_t end_offset) {
     PENSTOCK_ASSERT(allow_short);
     std::uint64_t left = draft.wanted_bytes;
@@ -143,6 +158,7 @@ void Transfer::finish() noexcept {
     }
     if ((before & kWaited) != 0) {
         base::futex_wake_all(state_);
+        tell_watch();
     }
     if ((state() & kAbandoned) != 0) {
         tell_unobserved();
@@ -200,6 +216,7 @@ void Transfer::end_after_fork() noexcept {
         observed_.store(true, std::memory_order_relaxed);
         state_.fetch_or(kStopped | kFinished | kFailing, std::memory_order_release);
     }
+    tell_watch();
 }
 
 }  // namespace penstock::engine

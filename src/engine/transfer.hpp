@@ -40,6 +40,7 @@ class DepthLimit;
 class Domain;
 class Transfer;
 struct Seat;
+struct Watch;
 struct Window;
 
 /// Parts that wait in their order, and take turns with other flows. See flows.hpp.
@@ -141,6 +142,8 @@ public:
     bool wait(base::Nanos timeout) const;
     /// Writes 1 to an eventfd when it has finished (at once when it has).
     void notify(int eventfd);
+    /// Watch::ended() when it has finished (at once when it has). One watch at a time.
+    void watch(Watch& watch) noexcept;
 
     // ---- channels
     /// A read found the end of file number `file` at `end_offset`; `draft` is the request that did.
@@ -199,6 +202,7 @@ private:
 
     ~Transfer() = default;
     void tell_unobserved() noexcept;
+    void tell_watch() noexcept;
     [[nodiscard]] std::uint32_t state() const { return state_.load(std::memory_order_acquire); }
 
     TransferOwner& owner_;
@@ -210,6 +214,7 @@ private:
     std::optional<base::Error> error_;
     std::mutex notify_mutex_;
     std::vector<int> notify_;
+    std::atomic<Watch*> watch_{nullptr};  ///< kWaited is set where there is one
     /// Reads that may be short: bytes of each extent before the end of its file.
     std::unique_ptr<std::atomic<std::uint64_t>[]> ends_;
 };

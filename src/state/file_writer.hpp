@@ -11,9 +11,9 @@
 
 #include "state/file_image.hpp"
 
-#include <penstock/checkpoint.hpp>
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
+#include <penstock/progress.hpp>
 
 #include <string>
 

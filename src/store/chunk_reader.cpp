@@ -185,7 +185,7 @@ bool ChunkReader::feed(Lane& lane) {
         lane.running.push_back(std::move(lane.waiting.front()));
         Batch& batch = *lane.running.back();
         try {
-            if (auto sent = stream::run_if_room(engine_, request_of(batch))) {
+            if (auto sent = engine_.try_run(request_of(batch))) {
                 batch.transfer = std::move(*sent);
                 lane.waiting.pop_front();
                 continue;

@@ -129,7 +129,7 @@ bool ShardWriter::feed(Lane& lane) {
         request.options.group = this;  // of whatever shard: ranges come in their order
         // Its place comes first: what has begun is waited for.
         lane.running.push_back({Transfer(), lane.file, range.end - range.begin});
-        auto sent = stream::submit_if_room(engine_, std::move(request));
+        auto sent = engine_.try_submit(request);
         if (!sent) {
             lane.running.pop_back();
             return true;

@@ -10,9 +10,9 @@
 //   sums    a piece is summed when the step with its last byte is through
 #pragma once
 
-#include <penstock/checkpoint.hpp>
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
+#include <penstock/progress.hpp>
 
 #include <cstddef>
 #include <cstdint>

@@ -4,7 +4,7 @@
 
 #include "base/raise.hpp"
 
-#include <penstock/checkpoint.hpp>
+#include <penstock/progress.hpp>
 
 #include <atomic>
 #include <chrono>

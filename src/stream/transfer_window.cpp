@@ -6,7 +6,6 @@
 #include <penstock/error.hpp>
 
 #include <chrono>
-#include <thread>
 #include <utility>
 
 namespace penstock::stream {
@@ -35,8 +34,7 @@ void TransferWindow::send(const TransferRequest& request, std::uint64_t bytes, b
     while (true) {
         // Its place comes first: what has begun is waited for.
         sent_.push_back({Transfer(), bytes});
-        if (auto sent =
-                may_run ? run_if_room(engine_, request) : submit_if_room(engine_, request)) {
+        if (auto sent = may_run ? engine_.try_run(request) : engine_.try_submit(request)) {
             sent_.back().transfer = std::move(*sent);
             bytes_ += bytes;
             return;
@@ -46,7 +44,7 @@ void TransferWindow::send(const TransferRequest& request, std::uint64_t bytes, b
             await_oldest();
             continue;
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // others have all of them
+        engine_.wait_for_room(kSlice);  // others have all of them
         progress_.tick();
     }
 }

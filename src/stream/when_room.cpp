@@ -1,51 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stream/when_room.hpp"
 
-#include <penstock/error.hpp>
-
-#include <chrono>
 #include <exception>
-#include <thread>
-#include <utility>
+#include <optional>
 
 namespace penstock::stream {
 
 namespace {
 
-// False when there was no room for it.
-template <typename Work>
-bool done_if_room(Work&& work) {
-    try {
-        work();
-        return true;
-    } catch (const Error& error) {
-        if (error.reason() != ErrorCode::kWouldBlock) {
-            throw;
-        }
-        return false;
+void run_when_room(Engine& engine, TransferRequest& request, const File& file, const void* memory,
+                   std::uint64_t bytes, std::uint64_t offset) {
+    request.files = {file};
+    request.extents = {{offset, bytes, const_cast<void*>(memory), 0}};
+    std::optional<Transfer> transfer = engine.try_run(request);
+    for (; !transfer; transfer = engine.try_run(request)) {
+        engine.wait_for_room();
     }
-}
-
-template <typename Work>
-void when_room(const Work& work) {
-    while (!done_if_room(work)) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    transfer->wait();
 }
 
 }  // namespace
-
-std::optional<Transfer> submit_if_room(Engine& engine, TransferRequest request) {
-    std::optional<Transfer> sent;
-    done_if_room([&] { sent = engine.submit(std::move(request)); });
-    return sent;
-}
-
-std::optional<Transfer> run_if_room(Engine& engine, TransferRequest request) {
-    std::optional<Transfer> sent;
-    done_if_room([&] { sent = engine.run(std::move(request)); });
-    return sent;
-}
 
 void let_end(Transfer& transfer) noexcept {
     if (!transfer.valid()) {
@@ -60,12 +34,15 @@ void let_end(Transfer& transfer) noexcept {
 
 void read_when_room(Engine& engine, const File& file, std::span<std::byte> into,
                     std::uint64_t offset) {
-    when_room([&] { engine.read(file, into, offset); });
+    TransferRequest request;
+    run_when_room(engine, request, file, into.data(), into.size(), offset);
 }
 
 void write_when_room(Engine& engine, const File& file, std::span<const std::byte> data,
                      std::uint64_t offset) {
-    when_room([&] { engine.write(file, data, offset); });
+    TransferRequest request;
+    request.write = true;
+    run_when_room(engine, request, file, data.data(), data.size(), offset);
 }
 
 }  // namespace penstock::stream

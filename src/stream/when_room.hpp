@@ -7,14 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 namespace penstock::stream {
-
-/// Engine::submit() and Engine::run(); none when there is no room. Throw Error.
-[[nodiscard]] std::optional<Transfer> submit_if_room(Engine& engine, TransferRequest request);
-[[nodiscard]] std::optional<Transfer> run_if_room(Engine& engine, TransferRequest request);
 
 /// Waits for the end of a transfer, or of none, whatever it ends with: nobody looks at its memory
 /// afterwards.

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transfers of which one thread takes whichever ends first.
+//
+//     penstock::TransferGroup group;
+//     for (auto& block : blocks) {
+//         group.add(engine.read_async(file, block.memory, block.offset));
+//     }
+//     while (auto ended = group.wait_any()) {
+//         ended->transfer.wait();         // bytes, or its error; does not block
+//         use(blocks[ended->number]);
+//     }
+#pragma once
+
+#include <penstock/engine.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+namespace penstock {
+
+/// Transfers under way, of one engine or several. One thread at a time may use a group, but for
+/// wake(). In the child of a fork() the parent's transfers end as cancelled.
+class PENSTOCK_API TransferGroup {
+public:
+    /// A transfer that is over, and the number that add() gave it.
+    struct Ended {
+        std::uint64_t number = 0;
+        Transfer transfer;
+    };
+
+    TransferGroup();
+    TransferGroup(const TransferGroup&) = delete;
+    TransferGroup& operator=(const TransferGroup&) = delete;
+    /// cancel(), and waits until nothing touches the memory of a transfer any more. Errors of these
+    /// transfers are dropped.
+    ~TransferGroup();
+
+    /// Takes a transfer, also one that is over. Numbers count from 0 in the order of the calls.
+    /// Throws kInvalidArgument for an empty handle, and std::bad_alloc: the transfer has then been
+    /// cancelled and waited for.
+    std::uint64_t add(Transfer transfer);
+    /// The transfer that ended first of those that were not returned yet, whatever it ended with.
+    /// Nothing when the group is empty, when `timeout` is over, or after wake(). Throws nothing of
+    /// a transfer: Transfer::wait() of the one that is returned does.
+    [[nodiscard]] std::optional<Ended> wait_any(
+        std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
+    /// Transfers that were added and not returned.
+    [[nodiscard]] std::size_t size() const noexcept;
+    [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+    /// Cancels all of them; wait_any() returns each.
+    void cancel();
+    /// Ends the wait_any() that is under way, or else the next one that would wait. Any thread.
+    void wake() noexcept;
+
+private:
+    struct State;
+    std::shared_ptr<State> state_;
+};
+
+}  // namespace penstock
