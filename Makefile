@@ -43,18 +43,21 @@ smoke: ## the set-up and the package, built quickly and tried: without torch, mi
 demo: python ## two minutes: this disk, Penstock beside fio and torch.save, GPT-2 small there and back
 	@$(PY) tools/demo.py
 
+# When the command began: the set-up counts.
+BEGAN := $(shell date +%s)
+
 test: setup-test ## checks and tests, quick ones; the last line counts them
-	@$(PY) tools/run_tests.py $(TEST_ARGS)
+	@$(PY) tools/run_tests.py --began $(BEGAN) $(TEST_ARGS)
 
 test-ci: setup-test ## test, then sanitizers and longer searches: what .ci/run runs
-	@$(PY) tools/run_tests.py --level ci $(TEST_ARGS)
+	@$(PY) tools/run_tests.py --level ci --began $(BEGAN) $(TEST_ARGS)
 
 test-python: setup-base ## the package and its tests alone; also on another Debian, with another Python
 	@$(PY) tools/run_tests.py --only python --budget-scale 3
 
 test-long: ## test-ci, then clang-tidy, fuzzers, many seeds, bars against their handicaps, a fresh Debian
 	@tools/setup.sh long
-	@$(PY) tools/run_tests.py --level long $(TEST_ARGS)
+	@$(PY) tools/run_tests.py --level long --began $(BEGAN) $(TEST_ARGS)
 
 bench: ## benchmarks against their bars: make bench IDS="engine.read_1g engine.cpu" (none: the list)
 	@tools/setup.sh bench

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every part of the test suite, in order, and counts.
 
-    tools/run_tests.py [--level test|ci|long] [--only PART ...] [--budget-scale X] [--list]
+    tools/run_tests.py [--level test|ci|long] [--only PART ...] [--budget-scale X] [--began UNIX_S] [--list]
 
 A part has a budget in seconds (on 2 cores, from a cold start); a part that takes longer fails. The parts are in
 tools/test_parts.py. Logs are in build/test-logs. The last line is `N passed, N failed, N skipped`; the exit status is 0
@@ -25,6 +25,7 @@ from test_counts import Counts, count_gtest, count_junit  # noqa: E402
 from test_parts import LEVELS, ROOT, Step, parts  # noqa: E402
 
 LOGS = ROOT / "build" / "test-logs"
+TEST_MINUTES_MAX = 15  # of `make test` on 2 cores, set-up included
 GRACE_S = 10  # what a stopped child gets to unmount and remove what it made
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
@@ -181,7 +182,15 @@ class Runner:
         self.total.add(counts)
 
 
-def report(total):
+def minutes_line(level, took_s):
+    """How long the command took; more than what `make test` promises a newcomer is a warning."""
+    line = f"{took_s / 60:.1f} minutes, set-up included"
+    if level == "test" and took_s > TEST_MINUTES_MAX * 60:
+        return f"warning: {line}: `make test` should take at most {TEST_MINUTES_MAX} on 2 cores"
+    return line
+
+
+def report(total, time_line):
     if total.skipped:
         print("\nskipped:")
         for name, reason in total.skipped:
@@ -192,7 +201,7 @@ def report(total):
             print(f"  {name}")
     if not total.passed and not total.failed:
         total.failed.append(("run", "nothing ran"))
-    print(f"\n{total}", flush=True)
+    print(f"\n{time_line}\n{total}", flush=True)
 
 
 def main():
@@ -209,6 +218,9 @@ def main():
         type=float,
         default=1.0,
         help="budgets times this (a slow or shared machine)",
+    )
+    parser.add_argument(
+        "--began", type=float, default=time.time(), metavar="UNIX_S", help="when the set-up began (default: now)"
     )
     parser.add_argument("--list", action="store_true", help="show the parts and end")
     args = parser.parse_args()
@@ -247,7 +259,7 @@ def main():
     )
     for part in absent:
         print(f"not run: {part.name} (there is no {part.missing()})")
-    report(runner.total)
+    report(runner.total, minutes_line("some" if args.only else args.level, time.time() - args.began))
     return 1 if runner.total.failed else 0
 
 

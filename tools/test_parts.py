@@ -50,6 +50,16 @@ def pytest(*args, python=PYTHON):
     return [python, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *args]
 
 
+def pytest_shares(folder, shares):
+    """The test files of a folder as `shares` commands of about equal size, to be run concurrently."""
+
+    def find():
+        files = sorted((ROOT / folder).rglob("test_*.py"), key=lambda path: path.stat().st_size)
+        return [(f"pytest-{i + 1}", pytest(*sorted(files[i::shares]))) for i in range(min(shares, len(files)))]
+
+    return Step(f"pytest {folder}", find, count="junit", parallel=shares)
+
+
 def deepspeed_tests(folder, parallel):
     """The files of a folder, each by the Python that has DeepSpeed in it."""
     python = ROOT / ".venv-deepspeed" / "bin" / "python"
@@ -159,7 +169,7 @@ def all_parts():
             720,
             [
                 Step("wheel", tool("build_wheel"), gate=True),
-                Step("pytest", pytest("python/tests"), count="junit"),
+                pytest_shares("python/tests", min(2, CPUS)),
             ],
             needs=["pyproject.toml", "python/tests"],
         ),

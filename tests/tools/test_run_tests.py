@@ -69,6 +69,23 @@ def test_pytest_is_counted_from_its_xml(tmp_path):
     assert total.skipped[0][1] == "no gpu"
 
 
+def test_the_files_of_a_folder_are_shared_out_once_each(tmp_path, monkeypatch):
+    monkeypatch.setattr(test_parts, "ROOT", tmp_path)
+    for i in range(5):
+        (tmp_path / f"test_{i}.py").write_text("def test_it(): pass\n" + "# more\n" * i)
+    step = test_parts.pytest_shares(".", shares=2)
+    assert str(run(step)) == "5 passed, 0 failed, 0 skipped"
+    shares = [{Path(word).name for word in argv if str(word).endswith(".py")} for _, argv in step.argv()]
+    assert [len(share) for share in shares] == [3, 2]
+    assert shares[0].isdisjoint(shares[1])
+
+
+def test_more_minutes_than_promised_are_a_warning():
+    assert run_tests.minutes_line("test", 899) == "15.0 minutes, set-up included"
+    assert run_tests.minutes_line("test", 901).startswith("warning: 15.0 minutes")
+    assert run_tests.minutes_line("ci", 3000) == "50.0 minutes, set-up included"
+
+
 def test_a_command_is_one_test_and_77_is_a_skip():
     assert str(run(shell("exit 0"))) == "1 passed, 0 failed, 0 skipped"
     assert str(run(shell("exit 3"))) == "0 passed, 1 failed, 0 skipped"
