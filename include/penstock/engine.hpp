@@ -117,7 +117,9 @@ struct TransferRequest {
 
 /// One read or write that is under way, or over. Movable. The memory it was given must stay valid
 /// until it is done, also when this handle is dropped: the transfer goes on, and an error of it is
-/// raised by the next Engine::drain(). Thread-safe, but for moving.
+/// raised by the next Engine::drain(). Memory that maps a file which is cut meanwhile is an error
+/// (EFAULT) where the kernel moves the bytes, and SIGBUS where the engine copies them: what is not
+/// aligned. Thread-safe, but for moving.
 class PENSTOCK_API Transfer {
 public:
     Transfer() = default;

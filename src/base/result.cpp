@@ -60,6 +60,10 @@ std::string_view usual_cure(int system_errno, std::string_view path) {
             return "open the file for this kind of access";
         case EFBIG:
             return "the file system cannot hold a file that large";
+        case EFAULT:
+            return "the caller's memory cannot be reached: it was unmapped, or maps a file that "
+                   "was "
+                   "cut; map the file again, or give other memory";
         case ETXTBSY:
             return "the file is a program that is running";
         default:

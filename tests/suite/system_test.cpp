@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the system refuses: the transfer fails once, with operation, path, offset and errno; nothing
 // leaks, and the engine works on.
+#include "base/unique_fd.hpp"
 #include "suite/suite.hpp"
 #include "support/loop_mount.hpp"
 #include "support/seccomp.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -282,6 +284,32 @@ TEST_P(KernelSystem, FileSizeLimitInTheMiddleOfABlock) {
 }
 
 // What cannot be written leaves no empty file behind, and takes none away that was there.
+// Where the engine copies, which it does for what is not aligned, it is SIGBUS: a named limit.
+TEST_P(KernelSystem, AlignedMemoryThatMapsAFileThatWasCutIsAnError) {
+    constexpr std::size_t kBytes = 65536;
+    put_bytes(open("data"), 0, pattern(kBytes, 1));
+    put_bytes(open("mapped"), 0, pattern(kBytes, 2));
+    const base::UniqueFd fd(::open(path("mapped").c_str(), O_RDWR | O_CLOEXEC));
+    void* const mapped = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    ASSERT_EQ(::ftruncate(fd.get(), 0), 0);
+    for (const bool write : {false, true}) {
+        for (const bool blocking : {false, true}) {
+            TransferRequest request =
+                request_of(write, path("data"), static_cast<std::byte*>(mapped), kBytes, 0);
+            const auto error = error_of([&] {
+                return (blocking ? engine().run(request) : engine().submit(request))->wait();
+            });
+            ASSERT_TRUE(error);
+            EXPECT_EQ(error->system_errno(), EFAULT) << error->what();
+            EXPECT_THAT(error->what(), HasSubstr("maps a file that was cut; map the file again"));
+        }
+    }
+    ::munmap(mapped, kBytes);
+    put_bytes(open("data"), 0, pattern(kBytes, 3));
+    EXPECT_EQ(get_bytes(open("data"), 0, kBytes), pattern(kBytes, 3)) << "the engine goes on";
+}
+
 TEST_P(KernelSystem, FailedWriteLeavesNoEmptyFile) {
     const std::string made = path("made");
     const std::string there = path("there");
