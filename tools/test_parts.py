@@ -126,6 +126,7 @@ TSAN_CHECKPOINT = "-" + ":".join(
     ]
 )
 ENGINE_TESTS = [
+    "base_test",
     "engine_test",
     "engine_uring_test",
     "engine_aio_test",

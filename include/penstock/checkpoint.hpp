@@ -65,9 +65,6 @@ struct StoreOptions {
     bool incremental = true;
     /// How long save() waits for another process that writes to the same folder.
     std::uint32_t lock_wait_ms = 10'000;
-    /// 0: random names and ids are the system's. Another number: they follow from it, for tests
-    /// that replay.
-    std::uint64_t seed = 0;
 };
 
 /// What is known of a checkpoint without reading its tensors.

@@ -44,8 +44,6 @@ namespace penstock::python {
 
 namespace {
 
-constexpr std::size_t kCrcPieceBytes = std::size_t{4} << 20;
-
 constexpr std::uint64_t kWriteBytes = 16 * base::kMiB;
 constexpr std::array<std::byte, base::kPageBytes> kZeros{};
 

@@ -6,10 +6,27 @@
 #include <sys/random.h>
 
 #include <cerrno>
+#include <utility>
 
 namespace penstock::base {
 
+namespace {
+
+thread_local std::optional<std::mt19937_64> seeded;
+
+}  // namespace
+
+SeededRandom::SeededRandom(std::uint64_t seed)
+    : before_(std::exchange(seeded, std::mt19937_64(seed))) {}
+
+SeededRandom::~SeededRandom() {
+    seeded = before_;
+}
+
 std::uint64_t random_bits() {
+    if (seeded) {
+        return (*seeded)();
+    }
     std::uint64_t bits = 0;
     // So few bytes come whole once the kernel has gathered its entropy, and it waits for that.
     while (::getrandom(&bits, sizeof bits, 0) < 0) {

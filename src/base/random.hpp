@@ -4,10 +4,24 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <random>
 
 namespace penstock::base {
 
 /// 64 bits of the kernel's. Any thread.
 [[nodiscard]] std::uint64_t random_bits();
+
+/// For tests that replay: while it exists, random_bits() of this thread follows from `seed`.
+class SeededRandom {
+public:
+    explicit SeededRandom(std::uint64_t seed);
+    SeededRandom(const SeededRandom&) = delete;
+    SeededRandom& operator=(const SeededRandom&) = delete;
+    ~SeededRandom();
+
+private:
+    std::optional<std::mt19937_64> before_;
+};
 
 }  // namespace penstock::base

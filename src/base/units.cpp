@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/units.hpp"
 
+#include "base/align.hpp"
+
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
+#include <optional>
 
 namespace penstock::base {
 
@@ -13,29 +16,51 @@ namespace {
 
 struct Unit {
     std::string_view name;
-    double factor;
+    std::uint64_t factor;
 };
 
-constexpr double kKi = 1024.0;
-constexpr std::array<Unit, 17> kUnits{{
+constexpr std::uint64_t kTiB = 1024 * kGiB;
+constexpr std::uint64_t kLimit = std::uint64_t{1} << 63;
+constexpr std::array<Unit, 18> kUnits{{
     {"", 1},
     {"b", 1},
-    {"k", kKi},
-    {"m", kKi* kKi},
-    {"g", kKi* kKi* kKi},
-    {"t", kKi* kKi* kKi* kKi},
-    {"kib", kKi},
-    {"mib", kKi* kKi},
-    {"gib", kKi* kKi* kKi},
-    {"tib", kKi* kKi* kKi* kKi},
-    {"kb", 1e3},
-    {"mb", 1e6},
-    {"gb", 1e9},
-    {"tb", 1e12},
-    {"ki", kKi},
-    {"mi", kKi* kKi},
-    {"gi", kKi* kKi* kKi},
+    {"k", kKiB},
+    {"m", kMiB},
+    {"g", kGiB},
+    {"t", kTiB},
+    {"kib", kKiB},
+    {"mib", kMiB},
+    {"gib", kGiB},
+    {"tib", kTiB},
+    {"kb", 1'000},
+    {"mb", 1'000'000},
+    {"gb", 1'000'000'000},
+    {"tb", 1'000'000'000'000},
+    {"ki", kKiB},
+    {"mi", kMiB},
+    {"gi", kGiB},
+    {"ti", kTiB},
 }};
+
+// Whole numbers are exact; a fraction must come to whole bytes. Not strtod(), which reads "1.5" as
+// the locale says.
+std::optional<std::uint64_t> times(std::string_view number, std::uint64_t factor) {
+    const char* const end = number.data() + number.size();
+    if (number.find('.') == std::string_view::npos) {
+        std::uint64_t whole = 0;
+        const auto read = std::from_chars(number.data(), end, whole);
+        const auto bytes = read.ec == std::errc() ? checked_multiply(whole, factor) : std::nullopt;
+        return bytes && *bytes < kLimit && read.ptr == end ? bytes : std::nullopt;
+    }
+    double value = 0;
+    const auto read = std::from_chars(number.data(), end, value);
+    const double bytes = value * static_cast<double>(factor);
+    if (read.ec != std::errc() || read.ptr != end || bytes != std::floor(bytes) ||
+        bytes >= static_cast<double>(kLimit)) {
+        return std::nullopt;
+    }
+    return static_cast<std::uint64_t>(bytes);
+}
 
 std::string lower(std::string_view text) {
     std::string out;
@@ -62,13 +87,10 @@ Result<std::uint64_t> parse_bytes(std::string_view text) {
     const std::size_t digits = plain.find_first_not_of("0123456789.");
     const std::string number = plain.substr(0, digits);
     const std::string unit = digits == std::string::npos ? "" : plain.substr(digits);
-    char* end = nullptr;
-    const double value = std::strtod(number.c_str(), &end);
-    if (!number.empty() && *end == '\0') {
-        for (const Unit& known : kUnits) {
-            const double bytes = value * known.factor;
-            if (known.name == unit && bytes < 9.2e18 && bytes == std::floor(bytes)) {
-                return static_cast<std::uint64_t>(bytes);
+    for (const Unit& known : kUnits) {
+        if (known.name == unit) {
+            if (const auto bytes = times(number, known.factor)) {
+                return *bytes;
             }
         }
     }

@@ -165,11 +165,11 @@ void Domain::wait_quiet() {
     }
     // Buffered ends that run hold the gate of their file; those that wait go on waiting, and so do
     // not wait for the syncs that run before them. Copies may run on: a fork does not mind.
-    static_cast<Workers&>(*blocking_).pause();
+    blocking_->pause();
 }
 
 void Domain::resume() {
-    static_cast<Workers&>(*blocking_).resume();
+    blocking_->resume();
     for (const auto& member : channels_) {
         member->channel->resume();
     }

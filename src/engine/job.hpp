@@ -25,6 +25,9 @@ public:
     virtual ~Executor() = default;
     /// Any thread; does not wait for the job.
     virtual void post(Job& job) noexcept = 0;
+    /// Starts no job until resume(), and waits for those that run and do not take long. For fork().
+    virtual void pause() {}
+    virtual void resume() {}
 };
 
 /// Runs a job where it is posted: for simulations and for the caller's own thread.
@@ -44,9 +47,8 @@ public:
 
     void post(Job& job) noexcept override;
 
-    /// Starts no job until resume(), and waits for those that run and do not take long. For fork().
-    void pause();
-    void resume();
+    void pause() override;
+    void resume() override;
 
 private:
     void loop() noexcept;

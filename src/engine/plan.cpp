@@ -89,7 +89,8 @@ const Draft* Plan::peek(std::uint32_t block_bytes) {
             draft_straight(os::Lane::kBuffered, straight(0, block_bytes, 1, 1));
             drafted_ = true;
         } else if (op_ == Op::kRead) {
-            drafted_ = draft_read(geometry, block_bytes);
+            draft_read(geometry, block_bytes);
+            drafted_ = true;
         } else {
             drafted_ = draft_write(geometry, block_bytes);
         }
@@ -133,7 +134,7 @@ bool Plan::settle() {
     return false;
 }
 
-bool Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
+void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     // What goes through a slot is a piece of memory too.
     const std::uint64_t align = std::max(geometry.read_align, geometry.memory_align);
     const std::uint64_t skip = offset_ - align_down(offset_, align);
@@ -141,7 +142,7 @@ bool Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     const std::uint64_t last = align_down(kOffsetMax, align);
     if (offset_ >= last) {
         draft_straight(os::Lane::kBuffered, straight(0, block_bytes, 1, 1));
-        return true;
+        return;
     }
     block_bytes =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(block_bytes, last - (offset_ - skip)));
@@ -154,7 +155,7 @@ bool Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
             clear >= head + kStraightBytesMin &&
             straight(head, kStraightBytesMin, align, geometry.memory_align) >= kStraightBytesMin;
         draft_slot(skip, long_straight ? head : covered(block_bytes - skip), align);
-        return true;
+        return;
     }
     const std::uint64_t ahead = covered(block_bytes);
     const std::uint64_t bytes =
@@ -164,7 +165,6 @@ bool Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     } else {
         draft_slot(0, ahead, align);
     }
-    return true;
 }
 
 // False when the cursor was only moved on.

@@ -59,7 +59,7 @@ public:
 private:
     enum class Phase : std::uint8_t { kMain, kEdges };
 
-    bool draft_read(const os::Geometry& geometry, std::uint32_t block_bytes);
+    void draft_read(const os::Geometry& geometry, std::uint32_t block_bytes);
     bool draft_write(const os::Geometry& geometry, std::uint32_t block_bytes);
     bool draft_edge(const os::Geometry& geometry);
     bool enter_middle(const os::Geometry& geometry);

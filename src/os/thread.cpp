@@ -1,23 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/thread.hpp"
 
-#include <pthread.h>
 #include <sched.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <memory>
 
 namespace penstock::os {
 
-void set_thread_name(const char* name) {
-    char kept[16];  // the kernel's limit, with its zero; a longer name is refused
-    std::snprintf(kept, sizeof kept, "%s", name);
-    ::pthread_setname_np(::pthread_self(), kept);
-}
-
 unsigned usable_cpus() {
-    // The set must be as large as the kernel's, which is not told: EINVAL means larger.
+    // The set must be as large as the kernel's, which is not known: EINVAL means larger.
     for (unsigned cpus = 1024; cpus <= 1U << 20; cpus *= 2) {
         const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(
             CPU_ALLOC(cpus), [](cpu_set_t* s) { CPU_FREE(s); });

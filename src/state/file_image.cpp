@@ -20,9 +20,6 @@ namespace {
 namespace safetensors_format = format::safetensors;
 using format::torch_file::Layout;
 
-// Any size would do, for CRCs of pieces can be put together; this keeps all cores busy to the end.
-constexpr std::uint64_t kCrcPieceBytes = base::kMiB;
-
 std::vector<safetensors_format::Tensor> by_data(std::vector<safetensors_format::Tensor> tensors) {
     std::stable_sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) {
         return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
@@ -61,7 +58,7 @@ FileImage FileImage::torch_zip(const format::ValueTree& tree, const std::string&
     FileImage image;
     image.layout_ = base::unwrap(Layout::make(tree, folder, options));
     image.payloads_ = std::move(payloads);
-    image.piece_bytes_ = kCrcPieceBytes;
+    image.piece_bytes_ = stream::kCrcPieceBytes;
     return image;
 }
 

@@ -66,7 +66,7 @@ struct CheckpointStore::Impl {
           files(std::move(with_files)),
           folders(std::move(with_folders)),
           options(with_options),
-          random(with_options.seed != 0 ? with_options.seed : base::random_bits()) {
+          random(base::random_bits()) {
         const std::string operation = "open checkpoint store";
         if (!engine || folders.empty()) {
             refuse(operation, {}, "it needs an engine, and one folder or more");

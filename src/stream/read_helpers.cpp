@@ -4,7 +4,6 @@
 #include "base/align.hpp"
 #include "base/start_threads.hpp"
 #include "format/crc32.hpp"
-#include "stream/checksum.hpp"
 
 #include <sys/mman.h>
 

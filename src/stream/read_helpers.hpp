@@ -3,6 +3,7 @@
 // reading, and sum what has arrived. Where memory is slower than the device, the reader helps them.
 #pragma once
 
+#include "stream/checksum.hpp"
 #include "stream/file_reader.hpp"
 
 #include <chrono>
@@ -15,9 +16,6 @@
 #include <vector>
 
 namespace penstock::stream {
-
-/// Any size would do, for CRCs of pieces can be put together.
-inline constexpr std::uint64_t kCrcPieceBytes = std::uint64_t{1} << 20;
 
 /// What is summed as one.
 struct ReadPiece {

@@ -74,7 +74,7 @@ protected:
         return {rig_.engine(),
                 rig_.files(),
                 {"/0/store", "/1/store", "/2/store"},
-                {.keep = 2, .shard_bytes = 4096, .lock_wait_ms = 0, .seed = 3}};
+                {.keep = 2, .shard_bytes = 4096, .lock_wait_ms = 0}};
     }
     [[nodiscard]] std::size_t parts(int disk) {
         return rig_.files().list("/" + std::to_string(disk) + "/store").size();

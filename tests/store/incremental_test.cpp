@@ -89,9 +89,7 @@ protected:
     [[nodiscard]] CheckpointStore store(const StoreOptions& options) {
         return {rig_.engine(), rig_.files(), {"/store"}, options};
     }
-    [[nodiscard]] CheckpointStore store() {
-        return store({.keep = 3, .shard_bytes = 8192, .seed = 5});
-    }
+    [[nodiscard]] CheckpointStore store() { return store({.keep = 3, .shard_bytes = 8192}); }
     [[nodiscard]] Manifest manifest(const CheckpointInfo& info) {
         return read_manifest(*rig_.engine(), rig_.files(), info.path);
     }
@@ -247,9 +245,8 @@ TEST_F(Incremental, RandomStatesAndRandomChanges) {
             count = below(8) == 0 ? 0 : below(5000);
         }
         Tensors tensors(counts, random());
-        CheckpointStore store = this->store({.keep = static_cast<std::uint32_t>(1 + below(3)),
-                                             .shard_bytes = 1 + below(30'000),
-                                             .seed = 1 + below(1000)});
+        CheckpointStore store = this->store(
+            {.keep = static_cast<std::uint32_t>(1 + below(3)), .shard_bytes = 1 + below(30'000)});
         store.save(tensors.state());
         for (int save = 0; save < 6; ++save) {
             std::uint64_t changed = 0;

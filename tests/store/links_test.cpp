@@ -36,7 +36,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr StoreOptions kSmall{.keep = 2, .shard_bytes = 4096, .lock_wait_ms = 0, .seed = 7};
+constexpr StoreOptions kSmall{.keep = 2, .shard_bytes = 4096, .lock_wait_ms = 0};
 constexpr std::string_view kRandom = "0123456789abcdef";
 
 void write_file(const test::CrashRig& rig, const std::string& path, const std::string& text) {
@@ -348,7 +348,7 @@ protected:
         return {rig_.engine(),
                 rig_.files(),
                 {"/0/store", "/1/store"},
-                {.keep = 1, .shard_bytes = 4096, .lock_wait_ms = 0, .seed = 3}};
+                {.keep = 1, .shard_bytes = 4096, .lock_wait_ms = 0}};
     }
     void expect_whole() {
         auto now = snapshot(rig_, "/0/decoy");
@@ -412,10 +412,7 @@ TEST_F(LinkedParts, PartsStayWhereTheFirstFolderIsAnotherOne) {
     std::string note;
     for (int i = 0; i < 3; ++i) {
         CheckpointStore empty(rig_.engine(), rig_.files(), {"/0/store", "/1/store"},
-                              {.keep = 1,
-                               .shard_bytes = 4096,
-                               .lock_wait_ms = 0,
-                               .seed = 11U + static_cast<unsigned>(i)});
+                              {.keep = 1, .shard_bytes = 4096, .lock_wait_ms = 0});
         note += i == 0 ? (empty.collect(), "") : save(empty).note;
     }
     auto after = snapshot(rig_, "/1/store");

@@ -8,6 +8,7 @@
 //     PENSTOCK_TEST_STATE=store:118:3 store_test --gtest_filter='*CrashOfStore.*'
 #pragma once
 
+#include "base/random.hpp"
 #include "simulation/fake_disk.hpp"
 #include "simulation/fake_file_system.hpp"
 
@@ -47,6 +48,7 @@ public:
     [[nodiscard]] static Disks settled(const Disks& disks);
 
 private:
+    base::SeededRandom random_{1};  // names and ids are the same in each run
     std::shared_ptr<simulation::FakeFileSystem> file_system_;
     FileSystem files_;
     Disks disks_;
