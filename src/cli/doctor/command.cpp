@@ -61,7 +61,7 @@ nlohmann::json findings_json(const Findings& findings) {
     nlohmann::json json = nlohmann::json::array();
     for (const Finding& finding : findings) {
         json.push_back({{"topic", finding.topic},
-                        {"severity", kLong[static_cast<std::size_t>(finding.severity)]},
+                        {"verdict", kLong[static_cast<std::size_t>(finding.severity)]},
                         {"what", finding.what},
                         {"evidence", finding.evidence},
                         {"cure", finding.cure}});
