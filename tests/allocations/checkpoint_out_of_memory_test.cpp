@@ -39,8 +39,9 @@ using allocator::Attempt;
 constexpr std::byte kUntouched{0x55};
 constexpr std::uint64_t kHelperBytes = std::uint64_t{65} << 20;  // a store's reader takes helpers
 
+// One allocation in so many; each of them with twenty times the seeds of `make test`.
 std::uint64_t sampled(std::uint64_t step) {
-    return std::max<std::uint64_t>(1, step / support::engine_seeds(1));
+    return std::max<std::uint64_t>(1, 20 * step / support::engine_seeds(20));
 }
 
 std::shared_ptr<Engine> make_engine() {
@@ -93,7 +94,7 @@ std::string holds(Checkpoint& checkpoint, const Saved& saved) {
 
 // `body` at each allocation, and what must hold after it.
 std::string each(Scene& scene, const std::function<std::string(Attempt&)>& body,
-                 std::uint64_t step = 1) {
+                 std::uint64_t step = 4) {
     Attempt none(0, allocator::Fails::kOnce);
     static_cast<void>(body(none));
     const std::size_t descriptors = allocator::open_descriptors();
