@@ -164,7 +164,7 @@ def many_paths(arguments):
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     limit, hard = int(arguments["nofile"]), resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, max(limit, hard)))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     memory = _aligned_memory(count * _BLOCK)
     pieces = [memoryview(memory)[i * _BLOCK : (i + 1) * _BLOCK] for i in range(count)]
     penstock.read(paths[0], pieces[0])  # rings and threads come with the first

@@ -61,9 +61,8 @@ std::string_view usual_cure(int system_errno, std::string_view path) {
         case EFBIG:
             return "the file system cannot hold a file that large";
         case EFAULT:
-            return "the caller's memory cannot be reached: it was unmapped, or maps a file that "
-                   "was "
-                   "cut; map the file again, or give other memory";
+            return "the caller's memory is not there (it was unmapped, or it maps a file that was "
+                   "cut); map the file again, or give other memory";
         case ETXTBSY:
             return "the file is a program that is running";
         default:

@@ -124,6 +124,17 @@ std::uint32_t rounded_block(const Window& window) {
 }  // namespace
 
 void lay_out(Window& window) {
+    // Parts that come to nothing give back what they took.
+    struct Seats {
+        std::span<Part> parts;
+        ~Seats() {
+            for (const Part& part : parts) {
+                if (part.seat != nullptr) {
+                    part.seat->users.fetch_sub(1, std::memory_order_release);
+                }
+            }
+        }
+    };
     Transfer& transfer = *window.transfer;
     window.parts.clear();
     if (transfer.total_bytes == 0) {
@@ -135,6 +146,7 @@ void lay_out(Window& window) {
     }
     // Whoever pokes a window looks at its parts: they come there when all of them are laid out.
     std::vector<Part> parts(count);
+    Seats seats{parts};
     const std::uint32_t block_bytes = rounded_block(window);
     const bool all = window.domains.size() == 1 && transfer.paths.size() < 2;
     const std::span<const std::uint32_t> groups =
@@ -169,6 +181,7 @@ void lay_out(Window& window) {
         }
     }
     window.parts = std::move(parts);
+    seats.parts = {};
 }
 
 bool may_extend(const Transfer& transfer, std::uint64_t bytes_min) {

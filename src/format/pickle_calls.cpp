@@ -39,8 +39,6 @@ enum Function : std::int64_t {
     kUntypedStorage,  // and from here on: a storage class, + its row in kTorchTypes + 1
 };
 
-constexpr const char* kTooMany = "more bytes are made of it than the file has: it is damaged";
-
 struct Name {
     std::string_view module;
     std::string_view name;
@@ -101,13 +99,6 @@ std::optional<std::int64_t> storage_class(std::string_view module, std::string_v
     return std::nullopt;
 }
 
-Value make(ValueKind kind, std::string text = {}) {
-    Value value;
-    value.kind = kind;
-    value.text = std::move(text);
-    return value;
-}
-
 // Latin-1 out of UTF-8: what protocol 2 makes of bytes.
 std::optional<std::string> latin1(std::string_view text) {
     std::string out;
@@ -138,7 +129,7 @@ Value PickleCalls::refusal(std::string why) {
     if (first_refused_.empty()) {
         first_refused_ = why;
     }
-    return make(ValueKind::kRefused, std::move(why));
+    return make_value(ValueKind::kRefused, std::move(why));
 }
 
 ValueId PickleCalls::refused(std::string why) {
@@ -149,9 +140,9 @@ ValueId PickleCalls::global(std::string_view module, std::string_view given) {
     const std::string_view usual = usual_module(module);
     const std::string_view name = usual_name(module, given);
     if (module == "torch" && torch_type_named(name) != nullptr) {
-        return tree_.add(make(ValueKind::kDtype, std::string(name)));
+        return tree_.add(make_value(ValueKind::kDtype, std::string(name)));
     }
-    Value value = make(ValueKind::kGlobal, std::string(name));
+    Value value = make_value(ValueKind::kGlobal, std::string(name));
     for (const Name& known : kNames) {
         if (known.module == usual && known.name == name) {
             value.integer = known.function;
@@ -191,7 +182,7 @@ ValueId PickleCalls::call(ValueId function, ValueId arguments) {
     }
     switch (which) {
         case kOrderedDictClass:
-            return items.empty() ? tree_.add(make(ValueKind::kOrderedDict))
+            return items.empty() ? tree_.add(make_value(ValueKind::kOrderedDict))
                                  : refused("an OrderedDict is made of something");
         case kDefaultDictClass:
             return default_dict(items);
@@ -204,7 +195,7 @@ ValueId PickleCalls::call(ValueId function, ValueId arguments) {
         case kByteArrayClass:
             return byte_array(items);
         case kBytesClass:
-            return items.empty() ? tree_.add(make(ValueKind::kBytes))
+            return items.empty() ? tree_.add(make_value(ValueKind::kBytes))
                                  : refused("bytes are made of something");
         case kComplexClass:
             return complex(items);
@@ -220,7 +211,7 @@ ValueId PickleCalls::call(ValueId function, ValueId arguments) {
         case kRebuildParameter:
             return parameter(items);
         case kReconstruct:
-            return tree_.add(make(ValueKind::kNumpyArray));
+            return tree_.add(make_value(ValueKind::kNumpyArray));
         case kFromBuffer:
             return numpy_from_buffer(items);
         case kScalar:
@@ -239,13 +230,13 @@ ValueId PickleCalls::collection(ValueKind kind, const Items& items) {
     if (!may_copy(tree_.at(items[0]).items.size())) {
         return refused(kTooMany);
     }
-    Value value = make(kind);
+    Value value = make_value(kind);
     value.items = tree_.at(items[0]).items;
     return tree_.add(std::move(value));
 }
 
 ValueId PickleCalls::default_dict(const Items& items) {
-    Value value = make(ValueKind::kDefaultDict);
+    Value value = make_value(ValueKind::kDefaultDict);
     if (items.size() == 1 && is(items[0], ValueKind::kGlobal)) {
         const std::string& factory = tree_.at(items[0]).text;
         if (factory_named(factory) == nullptr) {
@@ -262,7 +253,7 @@ ValueId PickleCalls::counter(const Items& items) {
     if (items.size() > 1 || (items.size() == 1 && !is(items[0], ValueKind::kDict))) {
         return refused("a Counter is made of something that is no dict");
     }
-    Value value = make(ValueKind::kCounter);
+    Value value = make_value(ValueKind::kCounter);
     if (items.size() == 1) {
         if (!may_copy(tree_.at(items[0]).items.size())) {
             return refused(kTooMany);
@@ -284,7 +275,7 @@ ValueId PickleCalls::encode(const Items& items) {
     if (!bytes) {
         return refused("bytes are made of characters past U+00FF");
     }
-    return tree_.add(make(ValueKind::kBytes, std::move(*bytes)));
+    return tree_.add(make_value(ValueKind::kBytes, std::move(*bytes)));
 }
 
 ValueId PickleCalls::byte_array(const Items& items) {
@@ -296,14 +287,14 @@ ValueId PickleCalls::byte_array(const Items& items) {
         return refused(kTooMany);
     }
     return tree_.add(
-        make(ValueKind::kByteArray, of_bytes ? tree_.at(items[0]).text : std::string()));
+        make_value(ValueKind::kByteArray, of_bytes ? tree_.at(items[0]).text : std::string()));
 }
 
 ValueId PickleCalls::complex(const Items& items) {
     if (items.size() != 2 || !is(items[0], ValueKind::kFloat) || !is(items[1], ValueKind::kFloat)) {
         return refused("a complex number is made of something else than two floats");
     }
-    Value value = make(ValueKind::kComplex);
+    Value value = make_value(ValueKind::kComplex);
     value.real = tree_.at(items[0]).real;
     value.imaginary = tree_.at(items[1]).real;
     return tree_.add(std::move(value));
@@ -313,7 +304,7 @@ ValueId PickleCalls::size(const Items& items) {
     if (items.size() != 1 || !is(items[0], ValueKind::kTuple)) {
         return refused("a torch.Size is made of something else than a tuple");
     }
-    Value value = make(ValueKind::kSize);
+    Value value = make_value(ValueKind::kSize);
     value.items = tree_.at(items[0]).items;
     return tree_.add(std::move(value));
 }
@@ -329,7 +320,7 @@ ValueId PickleCalls::device(const Items& items) {
     if (!is_device(name)) {
         return refused("a torch.device has an impossible name");
     }
-    return tree_.add(make(ValueKind::kDevice, std::move(name)));
+    return tree_.add(make_value(ValueKind::kDevice, std::move(name)));
 }
 
 bool PickleCalls::sizes(ValueId id, std::vector<std::uint64_t>& out) const {
@@ -391,7 +382,7 @@ ValueId PickleCalls::tensor(const Items& items, bool v3) {
     if (!fits(tensor, tree_.storages[tensor.storage].bytes)) {
         return refused("a tensor does not lie in its storage: the file is damaged");
     }
-    Value value = make(ValueKind::kTensor);
+    Value value = make_value(ValueKind::kTensor);
     value.integer = static_cast<std::int64_t>(tree_.tensors.size());
     tree_.tensors.push_back(std::move(tensor));
     return tree_.add(std::move(value));
@@ -405,7 +396,7 @@ ValueId PickleCalls::parameter(const Items& items) {
     TensorValue tensor = tree_.tensors[static_cast<std::size_t>(tree_.at(items[0]).integer)];
     tensor.parameter = true;
     tensor.requires_grad = tree_.at(items[1]).flag;
-    Value value = make(ValueKind::kTensor);
+    Value value = make_value(ValueKind::kTensor);
     value.integer = static_cast<std::int64_t>(tree_.tensors.size());
     tree_.tensors.push_back(std::move(tensor));
     return tree_.add(std::move(value));
@@ -445,7 +436,7 @@ ValueId PickleCalls::persistent(ValueId id) {
     } else if (*bytes != 0 && storage_classes_[at] != bare) {
         return refused(fmt::format("storage {} has two types", shown(key)));
     }
-    Value value = make(ValueKind::kStorage, type == nullptr ? "" : std::string(type->dtype));
+    Value value = make_value(ValueKind::kStorage, type == nullptr ? "" : std::string(type->dtype));
     value.integer = known->second;
     return tree_.add(std::move(value));
 }

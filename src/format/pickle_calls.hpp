@@ -10,8 +10,16 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 namespace penstock::format {
+
+[[nodiscard]] inline Value make_value(ValueKind kind, std::string text = {}) {
+    Value value;
+    value.kind = kind;
+    value.text = std::move(text);
+    return value;
+}
 
 class PickleCalls {
 public:
@@ -35,6 +43,8 @@ public:
 
 private:
     using Items = std::vector<ValueId>;
+    static constexpr const char* kTooMany =
+        "more bytes are made of it than the file has: it is damaged";
     [[nodiscard]] ValueId collection(ValueKind kind, const Items& items);
     [[nodiscard]] ValueId default_dict(const Items& items);
     [[nodiscard]] ValueId counter(const Items& items);

@@ -15,14 +15,6 @@ namespace {
 constexpr const char* kNoArray =
     "it is a NumPy array of a type that is not read, or its bytes are not as many as its shape "
     "says";
-constexpr const char* kTooMany = "more bytes are made of it than the file has: it is damaged";
-
-Value make(ValueKind kind, std::string text = {}) {
-    Value value;
-    value.kind = kind;
-    value.text = std::move(text);
-    return value;
-}
 
 }  // namespace
 
@@ -31,7 +23,7 @@ ValueId PickleCalls::numpy_dtype(const Items& items) {
     if (items.empty() || !is(items[0], ValueKind::kString)) {
         return refused("a NumPy type is made of something that is no name");
     }
-    return tree_.add(make(ValueKind::kNumpyDtype, tree_.at(items[0]).text));
+    return tree_.add(make_value(ValueKind::kNumpyDtype, tree_.at(items[0]).text));
 }
 
 ValueId PickleCalls::numpy_scalar(const Items& items) {
@@ -42,7 +34,7 @@ ValueId PickleCalls::numpy_scalar(const Items& items) {
     if (!may_copy(tree_.at(items[1]).text.size())) {
         return refused(kTooMany);
     }
-    Value value = make(ValueKind::kNumpyScalar, tree_.at(items[0]).text);
+    Value value = make_value(ValueKind::kNumpyScalar, tree_.at(items[0]).text);
     value.data = tree_.at(items[1]).text;
     const auto each = numpy_item_bytes(value.text);
     // Of a text without characters NumPy writes one that is 0.
@@ -100,7 +92,7 @@ ValueId PickleCalls::numpy_from_buffer(const Items& items) {
     if (!turned && !((order == "C" || order == "F") && items.size() == 4)) {
         return refused(kNoArray);
     }
-    Value array = make(ValueKind::kNumpyArray);
+    Value array = make_value(ValueKind::kNumpyArray);
     std::string wrong = fill_numpy_array(array, items[2], items[1], items[0]);
     if (wrong.empty() && turned && !turn_axes(array, items[4])) {
         wrong = "it is a NumPy array whose axes are not those of its shape";

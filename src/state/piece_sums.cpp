@@ -5,6 +5,8 @@
 #include "base/futex.hpp"
 #include "base/start_threads.hpp"
 
+#include <penstock/machine.hpp>
+
 #include <algorithm>
 
 namespace penstock::state {
@@ -46,7 +48,7 @@ PieceSums::PieceSums(const FileImage& image, std::uint64_t until)
         return;
     }
     let(until);
-    const unsigned cores = std::max(2U, std::thread::hardware_concurrency());
+    const unsigned cores = std::max(2U, usable_processors());
     base::start_threads(threads_, std::min(cores - 1, kThreadsMax), [this] { work(); });
 }
 

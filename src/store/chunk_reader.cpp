@@ -9,6 +9,8 @@
 #include "stream/checksum.hpp"
 #include "stream/when_room.hpp"
 
+#include <penstock/machine.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -110,8 +112,8 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
     progress_.set_total(total);
     cut(std::move(pieces));
     if (verify_ && total >= kBytesForHelpers) {
-        const unsigned threads = std::min(std::thread::hardware_concurrency(), kThreadsMax);
-        base::start_threads(helpers_, std::max(1U, threads) - 1, [this] { help(); });
+        const unsigned threads = std::min(usable_processors(), kThreadsMax);
+        base::start_threads(helpers_, threads - 1, [this] { help(); });
     }
     for (bool more = true; more;) {
         more = false;

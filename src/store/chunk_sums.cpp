@@ -4,6 +4,8 @@
 #include "base/start_threads.hpp"
 #include "stream/checksum.hpp"
 
+#include <penstock/machine.hpp>
+
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -99,8 +101,8 @@ std::vector<bool> ChunkSums::compare(std::span<const Slice* const> before,
     };
     {
         std::vector<std::jthread> others;
-        const unsigned cores = bytes < kBytesForThreads ? 1 : std::thread::hardware_concurrency();
-        base::start_threads(others, std::max(1U, cores) - 1, [&work] { work(false); });
+        const unsigned cores = bytes < kBytesForThreads ? 1 : usable_processors();
+        base::start_threads(others, cores - 1, [&work] { work(false); });
         try {
             work(true);
         } catch (...) {

@@ -5,6 +5,8 @@
 #include "base/start_threads.hpp"
 #include "format/crc32.hpp"
 
+#include <penstock/machine.hpp>
+
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -51,7 +53,7 @@ ReadHelpers::ReadHelpers(std::span<const Wanted> wanted, ReadSteps& steps, bool 
         touching_ = touched_ = steps.steps.size();
     }
     if (threads) {
-        const unsigned cores = std::max(2U, std::thread::hardware_concurrency());
+        const unsigned cores = std::max(2U, usable_processors());
         base::start_threads(threads_, std::min(cores - 1, kThreadsMax), [this] { work(); });
     }
 }

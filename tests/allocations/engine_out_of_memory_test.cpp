@@ -3,6 +3,7 @@
 // thread: the call says so or has done what was asked; nobody touches the memory of a call that
 // failed; nothing stays counted, open or allocated; and the engine works on.
 #include "allocations/failing.hpp"
+#include "engine/depth_limit.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 
@@ -483,6 +484,29 @@ TEST(OutOfMemoryAtFirst, AtEachAllocation) {
         ASSERT_TRUE(said.empty() || !more) << "allocation " << n << ": " << said;
     }
     EXPECT_FALSE(more);
+}
+
+// A limit keeps a seat for each channel that uses it: were one kept for a transfer that failed, the
+// channels of the next engine would need more. All engines live on, so that no address comes again.
+TEST(OutOfMemoryOfALimit, FailedTransferKeepsNoSeat) {
+    const support::TempFolder folder;
+    make_file(folder / "file", support::pattern(kFileBytes, 1));
+    const DepthLimit limit(6);
+    std::vector<std::unique_ptr<Engine>> engines;
+    EXPECT_EQ(allocator::each_allocation([&](Attempt& attempt) -> std::string {
+                  EngineOptions options = small(BackendKind::kPosix);
+                  options.channels = 3;
+                  Engine& engine = *engines.emplace_back(std::make_unique<Engine>(options));
+                  std::vector<std::byte> into(kFileBytes);
+                  engine.read_async(folder / "file", into).wait();
+                  attempt([&] {
+                      engine.read_async(folder / "file", into, 0, {.depth_limit = limit}).wait();
+                  });
+                  engine.close();
+                  return "";
+              }),
+              "");
+    EXPECT_EQ(limit.handle()->seats(), 3U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Verbs, OutOfMemory,

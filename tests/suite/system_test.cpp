@@ -302,7 +302,8 @@ TEST_P(KernelSystem, AlignedMemoryThatMapsAFileThatWasCutIsAnError) {
             });
             ASSERT_TRUE(error);
             EXPECT_EQ(error->system_errno(), EFAULT) << error->what();
-            EXPECT_THAT(error->what(), HasSubstr("maps a file that was cut; map the file again"));
+            EXPECT_THAT(error->what(),
+                        HasSubstr("it maps a file that was cut); map the file again"));
         }
     }
     ::munmap(mapped, kBytes);
