@@ -3,8 +3,6 @@
 
 #include "names.hpp"
 
-#include <nanobind/stl/string.h>
-
 namespace penstock::python {
 
 std::uint64_t count_of(nb::handle value, const std::string& argument, const char* what,
@@ -36,11 +34,50 @@ bool flag_of(nb::handle value, const char* argument) {
     raise_type(std::string(argument) + ": this is a " + type + "; give True or False");
 }
 
-std::string word_of(nb::handle value, const char* argument) {
+std::string word_of(nb::handle value, const std::string& argument) {
     if (PyUnicode_Check(value.ptr()) == 0) {
-        raise_type(std::string(argument) + ": this is a " + type_text(value) + "; give a str");
+        raise_type(argument + ": this is a " + type_text(value) + "; give a str");
     }
     return text(value);
+}
+
+namespace {
+
+// convert(item, "argument[i]") of each.
+template <typename Convert>
+auto items_of(nb::handle list, const char* argument, Convert convert) {
+    const nb::object iterator = nb::steal(PyObject_GetIter(list.ptr()));
+    if (!iterator.is_valid()) {
+        PyErr_Clear();
+        raise_type(std::string(argument) + ": this is a " + type_text(list) + "; give a list");
+    }
+    std::vector<decltype(convert(list, std::string()))> out;
+    while (const nb::object item = nb::steal(PyIter_Next(iterator.ptr()))) {
+        out.push_back(
+            convert(item, std::string(argument) + "[" + std::to_string(out.size()) + "]"));
+    }
+    if (PyErr_Occurred() != nullptr) {
+        throw nb::python_error();
+    }
+    return out;
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> counts_of(nb::handle list, const char* argument, const char* what) {
+    return items_of(list, argument, [what](nb::handle item, const std::string& name) {
+        return count_of(item, name, what);
+    });
+}
+
+std::vector<std::pair<std::string, std::string>> word_pairs_of(nb::handle list,
+                                                               const char* argument) {
+    return items_of(list, argument, [](nb::handle item, const std::string& name) {
+        if (PyTuple_Check(item.ptr()) == 0 || PyTuple_Size(item.ptr()) != 2) {
+            raise_type(name + ": this is a " + type_text(item) + "; give a tuple of two str");
+        }
+        return std::pair(word_of(item[0], name), word_of(item[1], name));
+    });
 }
 
 }  // namespace penstock::python

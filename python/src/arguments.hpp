@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain arguments as Python gives them. Where one is wrong, the error names it, what came and what
-// is allowed; nanobind's own would list C++ types.
+// Plain arguments as Python gives them, and lists of them. Where one is wrong, the error names it,
+// what came and what is allowed; nanobind's own would list C++ types. Where memory runs out, these
+// raise MemoryError; nanobind's converters of strings and lists would end the process.
 #pragma once
 
 #include "nanobind.hpp"
@@ -8,6 +9,8 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace penstock::python {
 
@@ -18,7 +21,14 @@ namespace penstock::python {
                                      std::uint64_t max = std::numeric_limits<std::uint64_t>::max());
 /// True or False, NumPy's too. TypeError for all else.
 [[nodiscard]] bool flag_of(nb::handle value, const char* argument);
-/// A str of UTF-8. TypeError for all else.
-[[nodiscard]] std::string word_of(nb::handle value, const char* argument);
+/// A str; half characters, which UTF-8 has none of, are spelt out. TypeError for all else.
+[[nodiscard]] std::string word_of(nb::handle value, const std::string& argument);
+
+/// Of a list (or whatever else can be iterated): each item as count_of() and word_of() take it. An
+/// error names the item, "shape[2]".
+[[nodiscard]] std::vector<std::uint64_t> counts_of(nb::handle list, const char* argument,
+                                                   const char* what);
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> word_pairs_of(nb::handle list,
+                                                                             const char* argument);
 
 }  // namespace penstock::python

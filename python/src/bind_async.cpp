@@ -11,7 +11,6 @@
 #include "transfer_object.hpp"
 
 #include <fmt/format.h>
-#include <nanobind/stl/string.h>
 
 #include <algorithm>
 #include <exception>

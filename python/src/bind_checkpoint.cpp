@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stores of checkpoints for penstock/_store.py. Private: what users see is CheckpointStore and
 // Checkpoint of the package.
+#include "arguments.hpp"
 #include "base/units.hpp"
 #include "bind.hpp"
 #include "engine_object.hpp"
@@ -16,9 +17,6 @@
 #include <penstock/checkpoint.hpp>
 
 #include <fmt/format.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,8 +24,6 @@
 namespace penstock::python {
 
 namespace {
-
-using StringPairs = std::vector<std::pair<std::string, std::string>>;
 
 // ---- saving
 
@@ -43,7 +39,7 @@ struct MadeJob {
     std::vector<StorageMemory> storages;  ///< with the GIL
 };
 
-MadeJob job_of(nb::handle object, StringPairs metadata, bool together) {
+MadeJob job_of(nb::handle object, nb::handle metadata, bool together) {
     MadeJob made;
     made.job = std::make_shared<Job>();
     State state = state_of(object, together);
@@ -53,9 +49,10 @@ MadeJob job_of(nb::handle object, StringPairs metadata, bool together) {
     for (const StorageMemory& storage : made.storages) {
         spans.emplace_back(storage.data, storage.bytes);
     }
+    auto rows = word_pairs_of(metadata, "metadata");
     const WithoutGil nogil;
     made.job->state = state::state_of(made.job->tree, spans);
-    made.job->state.metadata = std::move(metadata);
+    made.job->state.metadata = std::move(rows);
     return made;
 }
 
@@ -116,10 +113,10 @@ std::string step_name(std::uint64_t step) {
 }
 
 CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t step, bool pinned,
-                             StringPairs metadata, nb::handle progress) {
+                             nb::handle metadata, nb::handle progress) {
     const std::shared_ptr<CheckpointStore> store = self.writable();
     self.saver.raise_failure(step_name(step));
-    const MadeJob made = job_of(object, std::move(metadata), false);
+    const MadeJob made = job_of(object, metadata, false);
     // Those in flight are earlier, and come first.
     self.saver.wait_idle(-1);
     CheckpointInfo info;
@@ -144,13 +141,13 @@ Saver::Staged stage_job(Saver& saver, const MadeJob& made, const CopyChoice& cho
 }
 
 nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64_t step,
-                               bool pinned, StringPairs metadata, nb::handle copy,
+                               bool pinned, nb::handle metadata, nb::handle copy,
                                nb::object progress) {
     const CopyChoice choice(copy);
     std::shared_ptr<CheckpointStore> store = self.writable();
     Saver& saver = self.saver;
     saver.raise_failure(step_name(step));
-    MadeJob made = job_of(object, std::move(metadata), true);
+    MadeJob made = job_of(object, metadata, true);
     Saver::Staged staged = stage_job(saver, made, choice);
     PendingSaveObject out;
     out.info = std::make_shared<std::optional<CheckpointInfo>>();
@@ -197,17 +194,17 @@ std::uint64_t read_tensors(const CheckpointObject& self, nb::handle rows, bool v
     std::vector<HostMemory> memory;
     for (const nb::handle row : nb::iter(rows)) {
         TensorRead read;
-        read.name = nb::cast<std::string>(row[0]);
+        read.name = word_of(row[0], "name");
         memory.push_back(borrow(nb::object(row[1]), "into", true));
         read.into = {memory.back().data, memory.back().bytes};
         const nb::object begin = row[2];
         if (!begin.is_none()) {
-            read.begin = nb::cast<std::vector<std::uint64_t>>(begin);
-            read.end = nb::cast<std::vector<std::uint64_t>>(row[3]);
+            read.begin = counts_of(begin, "begin", "elements");
+            read.end = counts_of(row[3], "end", "elements");
         }
         const nb::object strides = row[4];
         if (!strides.is_none()) {
-            read.strides_bytes = nb::cast<std::vector<std::uint64_t>>(strides);
+            read.strides_bytes = counts_of(strides, "strides", "bytes");
         }
         wanted.push_back(std::move(read));
     }
@@ -306,13 +303,18 @@ void bind_store(nb::module_& m) {
                      const WithoutGil nogil;
                      found = store->latest(&skipped);
                  }
-                 return nb::make_tuple(found ? nb::cast(*found) : nb::none(), nb::cast(skipped));
+                 return nb::make_tuple(found ? nb::cast(std::move(*found)) : nb::none(),
+                                       list_of(std::move(skipped)));
              })
         .def("list",
              [](StoreObject& self) {
                  const auto store = self.open();
-                 const WithoutGil nogil;
-                 return store->list();
+                 std::vector<CheckpointInfo> found;
+                 {
+                     const WithoutGil nogil;
+                     found = store->list();
+                 }
+                 return list_of(std::move(found));
              })
         .def("open",
              [](StoreObject& self, std::uint64_t generation) {

@@ -12,9 +12,6 @@
 
 #include <penstock/options.hpp>
 
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -413,7 +410,9 @@ void bind_description(nb::module_& m) {
         .def_ro("backend", &EngineDescription::backend, "'io_uring', 'libaio' or 'posix'.")
         .def_ro("detail", &EngineDescription::detail)
         .def_ro("refusals", &EngineDescription::refusals, "Why those before it were not taken.")
-        .def_ro("devices", &EngineDescription::devices)
+        .def_prop_ro(
+            "devices", [](const EngineDescription& d) { return list_of(d.devices); },
+            nb::sig("def devices(self) -> list[DeviceDescription]"))
         .def_ro("options", &EngineDescription::options)
         .def("__str__", &EngineDescription::text);
 }

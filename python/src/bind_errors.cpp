@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // penstock::Error becomes what penstock/_errors.py makes of it: ValueError, MemoryError, or a
 // penstock.Error.
+#include "arguments.hpp"
 #include "base/near.hpp"
 #include "base/result.hpp"
 #include "bind.hpp"
@@ -9,8 +10,6 @@
 #include "names.hpp"
 
 #include <penstock/error.hpp>
-
-#include <nanobind/stl/string.h>
 
 #include <cstddef>
 #include <string>
@@ -84,9 +83,9 @@ void bind_errors(nb::module_& m) {
     nb::register_exception_translator(translate);
     m.def(
         "system_error",
-        [](int number, const std::string& operation, nb::handle path) {
-            const base::Error error =
-                base::system_error(number, operation, path_bytes(path, "path", ""));
+        [](int number, nb::handle operation, nb::handle path) {
+            const base::Error error = base::system_error(number, word_of(operation, "operation"),
+                                                         path_bytes(path, "path", ""));
             return made_of(Error(error.code, error.system_errno, error.operation, error.path,
                                  error.offset, error.describe()));
         },

@@ -5,8 +5,6 @@
 #include "names.hpp"
 #include "without_gil.hpp"
 
-#include <nanobind/stl/string.h>
-
 #include <cstdint>
 #include <string_view>
 #include <utility>

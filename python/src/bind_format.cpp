@@ -24,10 +24,6 @@
 #include "without_gil.hpp"
 
 #include <fcntl.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -309,8 +305,7 @@ nb::object read_rows(nb::handle file, nb::list rows, const SafetensorsFile* sums
 // Memory of a load, of which tensors are made.
 class FreshObject {
 public:
-    explicit FreshObject(const std::vector<std::pair<std::uint64_t, std::uint64_t>>& stretches)
-        : memory_(memory_for(stretches_of(stretches))) {}
+    explicit FreshObject(nb::handle stretches) : memory_(memory_for(stretches_of(stretches))) {}
     [[nodiscard]] std::uintptr_t address(std::size_t stretch) const {
         return reinterpret_cast<std::uintptr_t>(memory_.address(stretch));
     }
@@ -342,12 +337,10 @@ private:
         }
         return base::unwrap(std::move(made));
     }
-    static std::vector<memory::Stretch> stretches_of(
-        const std::vector<std::pair<std::uint64_t, std::uint64_t>>& pairs) {
+    static std::vector<memory::Stretch> stretches_of(nb::handle pairs) {
         std::vector<memory::Stretch> out;
-        out.reserve(pairs.size());
-        for (const auto& [offset, bytes] : pairs) {
-            out.push_back({offset, bytes});
+        for (const nb::handle pair : nb::iter(pairs)) {
+            out.push_back({nb::cast<std::uint64_t>(pair[0]), nb::cast<std::uint64_t>(pair[1])});
         }
         return out;
     }
@@ -389,8 +382,8 @@ void bind_format(nb::module_& parent) {
             "objects", [](const PtFile& f, nb::handle s) { return objects_of(f.file.tree, s); },
             nb::arg("storages"));
     nb::class_<FreshObject>(m, "FreshMemory")
-        .def(nb::init<const std::vector<std::pair<std::uint64_t, std::uint64_t>>&>(),
-             nb::arg("stretches"), "stretches: (offset in the file, bytes) each.")
+        .def(nb::init<nb::handle>(), nb::arg("stretches"),
+             "stretches: (offset in the file, bytes) each.")
         .def("address", &FreshObject::address, nb::arg("stretch"))
         .def("part", &FreshObject::part, nb::arg("stretch"));
     m.def("image_of_state", image_of_state, nb::arg("object").none(), nb::arg("folder"));

@@ -11,9 +11,6 @@
 #include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
 
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
 #include <array>
 #include <cstdint>
 #include <cstring>

@@ -7,8 +7,6 @@
 #include "transfer_object.hpp"
 #include "without_gil.hpp"
 
-#include <nanobind/stl/string.h>
-
 #include <algorithm>
 #include <chrono>
 #include <climits>

@@ -2,8 +2,6 @@
 #include "buffer_object.hpp"
 #include "names.hpp"
 
-#include <nanobind/stl/string.h>
-
 #include <array>
 #include <string_view>
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "file_image_object.hpp"
 
+#include "arguments.hpp"
 #include "base/raise.hpp"
 #include "format/safetensors.hpp"
 #include "names.hpp"
 #include "without_gil.hpp"
-
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -36,7 +34,7 @@ format::PickleOptions pickle_options(const format::ValueTree& tree) {
     if (wanted) {
         const nb::object array = nb::module_::import_("numpy").attr("empty")(0);
         options.numpy_module =
-            nb::cast<std::string>(nb::object(array.attr("__reduce__")()[0]).attr("__module__"));
+            text(nb::object(nb::object(array.attr("__reduce__")()[0]).attr("__module__")));
     }
     return options;
 }
@@ -56,29 +54,28 @@ std::string tensor_name(nb::handle name) {
 
 }  // namespace
 
-FileImageObject image_of_state(nb::handle object, const std::string& folder) {
+FileImageObject image_of_state(nb::handle object, nb::handle folder) {
+    const std::string name = word_of(folder, "folder");
     State state = state_of(object);
     auto spans = spans_of(state.storages);
     const format::PickleOptions options = pickle_options(state.tree);
     const WithoutGil nogil;
-    return {state::FileImage::torch_zip(state.tree, folder, std::move(spans), options),
+    return {state::FileImage::torch_zip(state.tree, name, std::move(spans), options),
             std::move(state.storages)};
 }
 
-FileImageObject image_of_tensors(nb::handle tensors,
-                                 std::vector<std::pair<std::string, std::string>> metadata,
-                                 bool checksums) {
+FileImageObject image_of_tensors(nb::handle tensors, nb::handle metadata, bool checksums) {
     std::vector<format::safetensors::Tensor> list;
     std::vector<StorageMemory> payloads;
     for (const nb::handle row : nb::iter(tensors)) {
         format::safetensors::Tensor t;
         t.name = tensor_name(nb::object(row[0]));
-        const auto type = format::safetensors::type_named(nb::cast<std::string>(row[1]));
+        const auto type = format::safetensors::type_named(word_of(row[1], "type"));
         if (!type) {
             raise_value("save: tensor '" + t.name + "': the format has no such type");
         }
         t.type = *type;
-        t.shape = nb::cast<std::vector<std::uint64_t>>(row[2]);
+        t.shape = counts_of(row[2], "shape", "elements");
         const auto bytes = format::safetensors::bytes_of(t.type, t.shape);
         if (!bytes) {
             raise_value("save: tensor '" + t.name + "': its shape is no possible size");
@@ -88,9 +85,10 @@ FileImageObject image_of_tensors(nb::handle tensors,
         list.push_back(std::move(t));
     }
     auto spans = spans_of(payloads);
+    auto rows = word_pairs_of(metadata, "metadata");
     const WithoutGil nogil;
-    return {state::FileImage::safetensors(std::move(list), std::move(metadata), std::move(spans),
-                                          checksums),
+    return {state::FileImage::safetensors(std::move(list), std::move(rows), std::move(spans),
+                                               checksums),
             std::move(payloads)};
 }
 

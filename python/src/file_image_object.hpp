@@ -7,8 +7,6 @@
 #include "state.hpp"
 #include "state/file_image.hpp"
 
-#include <string>
-#include <utility>
 #include <vector>
 
 namespace penstock::python {
@@ -19,10 +17,11 @@ struct FileImageObject {
 };
 
 /// A `.pt` of any state. TypeError with the place of what cannot be saved.
-[[nodiscard]] FileImageObject image_of_state(nb::handle object, const std::string& folder);
+[[nodiscard]] FileImageObject image_of_state(nb::handle object, nb::handle folder);
 
-/// A `.safetensors`. `tensors`: (name, type as the format spells it, shape, address, owner) each.
-[[nodiscard]] FileImageObject image_of_tensors(
-    nb::handle tensors, std::vector<std::pair<std::string, std::string>> metadata, bool checksums);
+/// A `.safetensors`. `tensors`: (name, type as the format spells it, shape, address, owner) each;
+/// `metadata`: (key, value) each.
+[[nodiscard]] FileImageObject image_of_tensors(nb::handle tensors, nb::handle metadata,
+                                               bool checksums);
 
 }  // namespace penstock::python

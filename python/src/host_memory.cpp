@@ -5,8 +5,6 @@
 #include "names.hpp"
 #include "writable.hpp"
 
-#include <nanobind/stl/string.h>
-
 #include <utility>
 
 namespace penstock::python {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "names.hpp"
 
-#include <nanobind/stl/string.h>
-
 namespace penstock::python {
 
 namespace {

@@ -5,8 +5,6 @@
 #include "state.hpp"
 #include "without_collection.hpp"
 
-#include <nanobind/stl/string.h>
-
 #include <cstdint>
 #include <string>
 

@@ -5,8 +5,6 @@
 #include "file_object.hpp"
 #include "names.hpp"
 
-#include <nanobind/stl/string.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <map>

@@ -6,8 +6,6 @@
 #include "state.hpp"
 #include "without_collection.hpp"
 
-#include <nanobind/stl/string.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <memory_resource>
@@ -84,7 +82,7 @@ private:
         std::string path = "state";
         for (const nb::handle step : path_) {
             if (PyUnicode_CheckExact(step.ptr()) != 0 || PyLong_CheckExact(step.ptr()) != 0) {
-                path += "[" + nb::cast<std::string>(nb::repr(step)) + "]";
+                path += "[" + shown(step) + "]";
             } else {
                 path += "[...]";
             }
@@ -455,7 +453,7 @@ private:
 
     ValueId numpy(nb::handle o) {
         const nb::object dtype = o.attr("dtype");
-        const std::string type = nb::cast<std::string>(dtype.attr("str"));
+        const std::string type = text(nb::object(dtype.attr("str")));
         if (!format::numpy_item_bytes(type)) {
             refuse("NumPy data of the type " + type + " cannot be saved");
         }

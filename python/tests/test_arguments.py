@@ -234,3 +234,32 @@ def test_paths_that_are_not_utf8_are_shown_as_python_shows_them(tmp_path):
         with pytest.raises(ValueError, match="closed") as caught:
             call()
         assert shown in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "metadata", "error", "words"),
+    [
+        (5, [], TypeError, ["shape: ", "int", "give a list"]),
+        ([2, "3"], [], TypeError, ["shape[1]: ", "str", "elements"]),
+        ([2, -3], [], ValueError, ["shape[1]: ", "-3"]),
+        ([], 5, TypeError, ["metadata: ", "int", "give a list"]),
+        ([], [("a", "b"), ["c", "d"]], TypeError, ["metadata[1]: ", "list", "tuple"]),
+        ([], [("a", "b"), ("c", 4)], TypeError, ["metadata[1]: ", "int", "str"]),
+        ([], iter([("a", "b"), ("c",)]), TypeError, ["metadata[1]: ", "tuple of two"]),
+    ],
+)
+def test_a_wrong_item_of_a_list_is_named(shape, metadata, error, words):
+    row = ("name", "U8", shape, 0, None)
+    with pytest.raises(error) as caught:
+        penstock._core._format.image_of_tensors([row], metadata)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_what_an_iterator_of_a_list_raises_comes_through():
+    def items():
+        yield ("a", "b")
+        raise KeyError("of the iterator")
+
+    with pytest.raises(KeyError, match="of the iterator"):
+        penstock._core._format.image_of_tensors([], items())

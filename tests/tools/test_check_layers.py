@@ -69,6 +69,14 @@ def test_a_right_include_is_let_through(tmp_path, file, included):
     assert reasons(tmp_path) == []
 
 
+def test_the_extension_takes_no_converter_of_nanobind(tmp_path):
+    text = "#include <nanobind/nanobind.h>\n#include <nanobind/stl/vector.h>\n"
+    tree(tmp_path, **{"python/src/a.cpp": text})
+    ((path, line, reason),) = reasons(tmp_path)
+    assert (path, line) == ("python/src/a.cpp", 2)
+    assert "arguments.hpp" in reason
+
+
 @pytest.mark.parametrize(
     "line, reason",
     [
