@@ -11,7 +11,7 @@ A room is a folder of src/; its floor and its exceptions are in ROOMS below. The
   4. A public header includes the standard library and other public headers: no third party, nothing of src/.
   5. Third-party headers only where THIRD_PARTY allows them, so that each stays replaceable.
   6. A binding (python/src) includes <penstock/...>, its own headers, and of src/ the rooms of BINDING_ROOMS and the
-     files of BINDING_FILES; of nanobind no converters (<nanobind/stl/...>): it has its own, which cannot end the process.
+     files of BINDING_FILES. Of nanobind it takes no converters (<nanobind/stl/...>): its own cannot end the process.
   7. A folder of src/ has at most 50 files of its own: beyond that it is more than one room.
 Each violation is one line, with the reason. Exit status 1 when there is one.
 """

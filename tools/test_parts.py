@@ -215,12 +215,11 @@ def all_parts():
             level="ci",
         ),
         Part(
-            # Meant for .ci/run: rows of loads still end in an abort where one allocation of 79 fails.
             "hostile-ci",
-            480,
+            270,
             [Step("wheel", tool("build_wheel"), gate=True), hostile("ci")],
             needs=["tests/hostile/test_*.py"],
-            level="long",
+            level="ci",
         ),
         Part(
             "hostile-long",

@@ -88,7 +88,7 @@ FileImageObject image_of_tensors(nb::handle tensors, nb::handle metadata, bool c
     auto rows = word_pairs_of(metadata, "metadata");
     const WithoutGil nogil;
     return {state::FileImage::safetensors(std::move(list), std::move(rows), std::move(spans),
-                                               checksums),
+                                          checksums),
             std::move(payloads)};
 }
 

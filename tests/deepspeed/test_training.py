@@ -2,10 +2,11 @@
 """ZeRO-Infinity and ZeRO-Inference of an unmodified DeepSpeed on Penstock find what DeepSpeed finds in memory."""
 
 import json
+from pathlib import Path
 
 import pytest
-from conftest import EXAMPLES
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "deepnvme"
 ON_PENSTOCK = ("-m", "penstock.deepnvme")
 MIB = 1 << 20
 

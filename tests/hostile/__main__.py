@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import scenes
-from conftest import Folder, Server, compiled
+from pool import Folder, Server, compiled
 from test_faults import LIMIT_S, run_row
 
 

@@ -4,7 +4,7 @@ afterwards no descriptor more, and the same call works."""
 
 import pytest
 import scenes
-from conftest import LEVEL, Folder
+from pool import LEVEL, Folder
 
 CRASHES_MAX = 30  # of one row; then the rest of it would say nothing new
 HANGS_MAX = 2

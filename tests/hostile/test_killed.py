@@ -8,7 +8,7 @@ import signal
 
 import pytest
 import scenes
-from conftest import LEVEL, Folder
+from pool import LEVEL, Folder
 from scenes import sampled
 
 MOST = {"quick": 5, "ci": 15, "all": 1 << 30}[LEVEL]

@@ -3,7 +3,7 @@
 
 import planted
 import pytest
-from conftest import Folder
+from pool import Folder
 
 
 @pytest.mark.parametrize("row", sorted(planted.ROWS))

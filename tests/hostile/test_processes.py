@@ -3,7 +3,7 @@
 
 import pytest
 import scenes
-from conftest import LEVEL, Folder
+from pool import LEVEL, Folder
 
 EXIT_S = 10  # of which a second is the interpreter's own
 # A sample for each level but the last; what the others do is made of the same verbs.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The runner counts exactly, fails what is over budget or dies, and leaves no child behind when it is stopped."""
 
+import collections
 import itertools
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 import run_tests
 import test_counts
 import test_parts
+from sources import ROOT, files
 from test_parts import Part, Step
 
 TOOLS = Path(run_tests.__file__).parent
@@ -164,3 +166,17 @@ def test_a_level_runs_what_the_levels_before_it_run():
     for before, after in itertools.pairwise(levels):
         assert after[: len(before)] == before
         assert len(after) > len(before)
+
+
+def test_all_python_tests_can_run_in_one_call_of_pytest():
+    """It imports modules by their names alone."""
+    tests = [
+        path for path in files() if path.name.startswith("test_") and path.suffix == ".py" and "tests" in path.parts
+    ]
+    assert len(tests) > 50
+    twice = {name: n for name, n in collections.Counter(path.name for path in tests).items() if n > 1}
+    assert not twice, "give each file of tests a name of its own"
+    folders = {path.parent for path in tests}
+    for path in (path for path in files() if path.suffix == ".py" and path.parent in folders):
+        text = (ROOT / path).read_text()
+        assert "\nfrom conftest " not in text and "\nimport conftest" not in text, f"{path}: which conftest is meant?"
