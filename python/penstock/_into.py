@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock import _core
+from penstock._arguments import shown
 from penstock._state import _torch
 
 Row = tuple[str, str, Any]  # name, place, tensor
@@ -98,16 +99,18 @@ def check_kind(into: Any, kinds: tuple[type, ...]) -> None:
 def check_dense(name: str, tensor: Any) -> None:
     torch = _torch()
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_nested:
-        raise TypeError(f"load: into[{name!r}]: this is a {type(tensor).__name__}; give dense tensors")
+        raise TypeError(f"load: into[{shown(name)}]: this is a {type(tensor).__name__}; give dense tensors")
 
 
 def check_like(path: str, name: str, tensor: Any, dtype: Any, shape: Iterable[int]) -> None:
     check_dense(name, tensor)
     if tensor.device.type == "meta":
-        raise ValueError(f"load: into[{name!r}] is on the meta device and has no memory; give it some (to_empty())")
+        raise ValueError(
+            f"load: into[{shown(name)}] is on the meta device and has no memory; give it some (to_empty())"
+        )
     if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape):
         raise ValueError(
-            f"load: into[{name!r}] is {tensor.dtype} of {list(tensor.shape)}, and in '{path}' it is {dtype} of "
+            f"load: into[{shown(name)}] is {tensor.dtype} of {list(tensor.shape)}, and in '{path}' it is {dtype} of "
             f"{list(shape)}; nothing was read"
         )
 
@@ -120,14 +123,16 @@ def check_names(path: str, there: Iterable[str], into: Mapping[str, Any], chosen
 
 def check_missing(path: str, missing: list[str]) -> None:
     if missing:
-        raise KeyError(f"load: into: '{path}' has no tensor {missing[0]!r} ({len(missing)} such); nothing was read")
+        raise KeyError(
+            f"load: into: '{path}' has no tensor {shown(missing[0])} ({len(missing)} such); nothing was read"
+        )
 
 
 def check_lacking(path: str, lacking: list[str]) -> None:
     if lacking:
         raise KeyError(
-            f"load: into has no tensor {min(lacking)!r}, which is in '{path}' ({len(lacking)} such); name in `names` "
-            "what is wanted; nothing was read"
+            f"load: into has no tensor {shown(min(lacking))}, which is in '{path}' ({len(lacking)} such); name in "
+            "`names` what is wanted; nothing was read"
         )
 
 
@@ -162,16 +167,16 @@ def arrays(found: Any, path: str, into: Any) -> list[tuple[str, Any, Any]]:
     out = []
     for name, place, target in _of_type(numpy.ndarray, into, "", "", set()):
         if place not in theirs:
-            raise KeyError(f"load: into: '{path}' has no NumPy array {name!r}; nothing was read")
+            raise KeyError(f"load: into: '{path}' has no NumPy array {shown(name)}; nothing was read")
         source = theirs[place]
         if (target.dtype, target.shape) != (source.dtype, source.shape):
             raise ValueError(
-                f"load: into[{name!r}] is {target.dtype} of {list(target.shape)}, and in '{path}' it is {source.dtype} "
-                f"of {list(source.shape)}; nothing was read"
+                f"load: into[{shown(name)}] is {target.dtype} of {list(target.shape)}, and in '{path}' it is "
+                f"{source.dtype} of {list(source.shape)}; nothing was read"
             )
         if not target.flags.writeable:
             raise ValueError(
-                f"load: into[{name!r}] is a read-only array; give one that can be filled; nothing was read"
+                f"load: into[{shown(name)}] is a read-only array; give one that can be filled; nothing was read"
             )
         out.append((place, target, source))
     return out
@@ -204,8 +209,8 @@ def refuse_read_only(rows: Iterable[tuple[str, Any]]) -> None:
         for reason in map(_core.why_not_writable, pages):
             if reason:
                 raise ValueError(
-                    f"load: into[{name!r}] cannot be written: {reason}; give a tensor with memory of its own, clone() "
-                    "makes one; nothing was read"
+                    f"load: into[{shown(name)}] cannot be written: {reason}; give a tensor with memory of its own, "
+                    "clone() makes one; nothing was read"
                 )
 
 
@@ -262,7 +267,7 @@ def refuse_shared(rows: list[tuple[str, Any, Any]]) -> None:
         expanded = not plain and any(not step for step, _ in _dimensions(tensor))
         if expanded or (not plain and kin is None and _meets_itself(tensor)):
             raise ValueError(
-                f"load: into[{name!r}]: several of its elements are one in memory (it is expanded, or a window); "
+                f"load: into[{shown(name)}]: several of its elements are one in memory (it is expanded, or a window); "
                 "give a tensor whose elements are its own, clone() makes one; nothing was read"
             )
         end = tensor.data_ptr() + tensor.nbytes if plain else _end(tensor)
@@ -303,8 +308,8 @@ def _refuse_among(rows: list[tuple[str, Any, Any]], near: list[int]) -> None:
     if len(at):
         one, two = rows[int(before[at[0, 0]])][0], rows[int(owner[1:][at[0, 0]])][0]
         raise ValueError(
-            f"load: into[{one!r}] and into[{two!r}] share memory, and in what is loaded they do not: one would get "
-            "the values of the other; give them memory of their own; nothing was read"
+            f"load: into[{shown(one)}] and into[{shown(two)}] share memory, and in what is loaded they do not: one "
+            "would get the values of the other; give them memory of their own; nothing was read"
         )
 
 
@@ -343,7 +348,7 @@ class Plan:
         fit, by_storage = [], {}
         for name, (_, place, target), i in zip(labels(given), given, matched(found, given), strict=True):
             if i is None:
-                raise KeyError(f"load: into: '{path}' has no tensor {name!r}")
+                raise KeyError(f"load: into: '{path}' has no tensor {shown(name)}")
             view = found[i][2].detach()
             _check_host(name, place, target, view, path)
             self._targets[i] = target
@@ -432,7 +437,7 @@ def _check_host(name: str, place: str, target: Any, view: Any, path: str) -> Non
     check_dense(name, target)
     if (target.dtype, target.shape) != (view.dtype, view.shape):
         raise ValueError(
-            f"load: into: {name!r} is {_kind(target)}, and in '{path}' it is {_kind(view)}; nothing was read"
+            f"load: into: {shown(name)} is {_kind(target)}, and in '{path}' it is {_kind(view)}; nothing was read"
         )
 
 

@@ -18,7 +18,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from penstock import _arguments, _core, _errors, _into, _shards, _state
+from penstock import _core, _errors, _into, _shards, _state
+from penstock._arguments import shown
 from penstock._errors import Damaged, EndOfFile, Unsupported
 from penstock._state import _located, _objects, _selection, _torch
 
@@ -217,7 +218,7 @@ def _fetch(source: Source, wishes: list[Wish], sums: Any, mapped: bool, report: 
         for i, (wish, (offset, size)) in enumerate(zip(wishes, stretches, strict=True)):
             crc = wish.crc if size == wish.size else 0
             rows.append((offset, memory.address(i), size, crc, wish.number))
-        _read(source, rows, sums, True, report, lambda i: f"tensor {wishes[i].name!r}")
+        _read(source, rows, sums, True, report, lambda i: f"tensor {shown(wishes[i].name)}")
     out = []
     for i, (wish, (begin, _)) in enumerate(zip(wishes, pieces, strict=True)):
         tensor = view_of(memory.storage(i, wish.first - begin, wish.length), wish.view, 0)
@@ -230,7 +231,7 @@ def _own(tensor: Any, name: str) -> Any:
     try:
         return tensor.clone()
     except RuntimeError as error:  # an expanded one may be of any size
-        raise MemoryError(f"load: tensor {name!r}: no memory for its {tensor.nbytes} bytes") from error
+        raise MemoryError(f"load: tensor {shown(name)}: no memory for its {tensor.nbytes} bytes") from error
 
 
 # ---- into tensors that exist
@@ -256,7 +257,7 @@ def _fill(source: Source, wishes: list[Wish], into: list[Any], sums: Any, report
     rows = [(*place, wish.crc, wish.number) for place, (wish, _) in direct.items()]
     named = [wish.name for wish, _ in direct.values()]
     try:
-        _read(source, rows, sums, False, report, lambda i: f"tensor {named[i]!r}")
+        _read(source, rows, sums, False, report, lambda i: f"tensor {shown(named[i])}")
     finally:
         _into.touched(filled)
     with _torch().no_grad():
@@ -271,7 +272,9 @@ def _fetch_whole(source: Source, wishes: list[Wish], sums: Any) -> list[Any]:
     storages = sorted({(w.begin, w.size, w.crc) for w in wishes})
     memory = Fresh([(begin, size) for begin, size, _ in storages])
     rows = [(begin, memory.address(i), size, crc, -1) for i, (begin, size, crc) in enumerate(storages)]
-    _read(source, rows, None, True, None, lambda i: f"the storage of tensor {_first_of(wishes, storages[i]).name!r}")
+    _read(
+        source, rows, None, True, None, lambda i: f"the storage of tensor {shown(_first_of(wishes, storages[i]).name)}"
+    )
     made = {key: memory.storage(i, 0, key[1]) for i, key in enumerate(storages)}
     return [view_of(made[w.begin, w.size, w.crc], w.view) for w in wishes]
 
@@ -293,14 +296,15 @@ def load_safetensors(source: Source, map_location: Any, into: Any, names: Any, m
         number, kind, shape, begin, end = rows[name]
         if kind not in _state._TORCH or not hasattr(torch, _state._TORCH[kind]):
             raise Unsupported(
-                f"load: '{source.path}': tensor {name!r}: torch has no type for {kind}; name the others in `names`",
+                f"load: '{source.path}': tensor {shown(name)}: torch has no type for {kind}; name the others in "
+                "`names`",
                 path=source.path,
             )
         try:
             view = torch.empty(shape, dtype=getattr(torch, _state._TORCH[kind]), device="meta")
         except (RuntimeError, TypeError, OverflowError) as error:  # beside a 0 an extent may be anything
             raise Damaged(
-                f"load: '{source.path}': tensor {name!r}: {list(shape)} is no possible shape", path=source.path
+                f"load: '{source.path}': tensor {shown(name)}: {list(shape)} is no possible shape", path=source.path
             ) from error
         wishes.append(Wish(name, sliced(view, index, name), begin, end - begin, number=number))
     if into is not None:
@@ -322,7 +326,7 @@ def sliced(view: Any, index: Any, name: str) -> Any:
         return view[index]
     except (IndexError, ValueError, TypeError) as error:
         raise ValueError(
-            f"load: names[{name!r}]: {list(view.shape)} cannot be cut by {_arguments.shown(index)}: {error}"
+            f"load: names[{shown(name)}]: {list(view.shape)} cannot be cut by {shown(index)}: {error}"
         ) from None
 
 
@@ -363,7 +367,7 @@ def _name_at(file: Any, offset: int, path: str) -> str:
     places = file.storages
     for name, _, tensor in _into.tensors(state):
         if places[numbers[tensor.untyped_storage()._cdata]][0] == offset:
-            return f"tensor {name!r}"
+            return f"tensor {shown(name)}"
     return f"the storage at {offset}"
 
 
@@ -422,8 +426,8 @@ def chosen(found: list[_into.Row], names: Any, path: str) -> dict[int, Any]:
         if len(rows[name]) > 1:
             places = ", ".join("state" + found[i][1] for i in rows[name])
             raise ValueError(
-                f"load: names: '{path}' has {len(rows[name])} tensors of the name {name!r} ({places}); load the whole "
-                "state, and take them out of it"
+                f"load: names: '{path}' has {len(rows[name])} tensors of the name {shown(name)} ({places}); load the "
+                "whole state, and take them out of it"
             )
     return {rows[name][0]: index for name, index in selection.items()}
 
@@ -505,4 +509,4 @@ def _check_shard(path: str, shard: _Shard, source: Source, into: Any) -> None:
 
 
 def lacks(path: str, name: str, shard: str, verb: str = "load") -> Damaged:
-    return Damaged(f"{verb}: '{path}' says that tensor {name!r} is in '{shard}', and it is not", path=shard)
+    return Damaged(f"{verb}: '{path}' says that tensor {shown(name)} is in '{shard}', and it is not", path=shard)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock import _arguments, _core, _shards
+from penstock._arguments import shown
 from penstock._errors import Damaged
 from penstock._progress import Progress
 from penstock._progress import reporter as _reporter
@@ -111,7 +112,7 @@ def save(
     with the bytes that are missing. Safe to call from several threads."""
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
         raise ValueError(
-            f"save: pickle_module: {_arguments.shown(pickle_module)} is not used: the pickle holds plain values only "
+            f"save: pickle_module: {shown(pickle_module)} is not used: the pickle holds plain values only "
             "and is made by Penstock; leave it out, or use torch.save"
         )
     if pickle_protocol not in range(2, 6):
@@ -201,16 +202,18 @@ def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
     for name, tensor in obj.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             raise TypeError(
-                f"save: state[{name!r}]: a .safetensors holds tensors under names, and this is a "
+                f"save: state[{shown(name)}]: a .safetensors holds tensors under names, and this is a "
                 f"{type(tensor).__name__}; save it as .pt"
             )
         if tensor.is_nested:
-            raise TypeError(f"save: state[{name!r}]: {_NESTED}")
+            raise TypeError(f"save: state[{shown(name)}]: {_NESTED}")
         dtype = str(tensor.dtype).removeprefix("torch.")
         if tensor.layout is not torch.strided or dtype not in _SAFETENSORS:
-            raise TypeError(f"save: state[{name!r}]: a tensor of {dtype} ({tensor.layout}) has no form in .safetensors")
+            raise TypeError(
+                f"save: state[{shown(name)}]: a tensor of {dtype} ({tensor.layout}) has no form in .safetensors"
+            )
         if tensor.device.type == "meta":
-            raise TypeError(f"save: state[{name!r}]: the tensor is on the meta device and has no data")
+            raise TypeError(f"save: state[{shown(name)}]: the tensor is on the meta device and has no data")
         host = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
         rows.append((name, _SAFETENSORS[dtype], list(host.shape), host.data_ptr(), host))
         ranges.append((tensor.device, tensor.data_ptr(), tensor.nbytes, name))
@@ -218,8 +221,8 @@ def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
     for (device, begin, size, first), (other, at, _, second) in zip(ranges, ranges[1:], strict=False):
         if device == other and at < begin + size:
             raise ValueError(
-                f"save: state[{first!r}] and state[{second!r}] share memory, which a .safetensors cannot say; "
-                "save one of them, or a clone, or a .pt"
+                f"save: state[{shown(first)}] and state[{shown(second)}] share memory, which a .safetensors cannot "
+                "say; save one of them, or a clone, or a .pt"
             )
     return rows
 
@@ -251,7 +254,7 @@ def _selection(there: Mapping[str, Any], names: Any, path: str) -> dict[str, Any
         for part in index if isinstance(index, tuple) else (index,):
             if part is not None and part is not ... and not isinstance(part, (slice, int)):
                 raise TypeError(
-                    f"load: names[{_arguments.shown(wanted)}]: expected a slice, an integer, a tuple of them, or None "
+                    f"load: names[{shown(wanted)}]: expected a slice, an integer, a tuple of them, or None "
                     f"for all of it, got {_arguments.got(part)}"
                 )
         for name in _meant(there, wanted, path):
@@ -271,9 +274,13 @@ def _located(storage: Any, location: str, map_location: Any, path: str) -> Any:
     except Exception as error:  # torch's are of many kinds
         if callable(map_location) or isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
             raise
+        given = map_location.get(location, location) if isinstance(map_location, Mapping) else map_location
+        if map_location is None or given == location:
+            why = f"a storage in it is of the device {shown(location)}, and torch cannot put it there"
+        else:
+            why = f"map_location: torch cannot put a storage of {shown(location)} on {shown(str(given))}"
         raise ValueError(
-            f"load: '{path}': a storage in it is of the device {location!r}, and torch cannot put it there: "
-            f"{_first_line(error)}; give map_location='cpu', or another device that is here"
+            f"load: '{path}': {why}: {_first_line(error)}; give map_location='cpu', or another device that is here"
         ) from error
     return there if isinstance(there, torch.UntypedStorage) else there._untyped_storage
 
@@ -340,7 +347,7 @@ def load(
 
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
         raise ValueError(
-            f"load: pickle_module: {_arguments.shown(pickle_module)} is not used: nothing of a file is executed; leave "
+            f"load: pickle_module: {shown(pickle_module)} is not used: nothing of a file is executed; leave "
             "it out, or use torch.load for a file that you trust"
         )
     if into is not None and (mmap or map_location is not None):

@@ -157,6 +157,36 @@ def test_a_storage_of_a_gpu_names_the_cure(tmp_path):
     assert torch.equal(penstock.load(path, map_location={"cuda:0": "cpu"})["model"]["w"], torch.zeros(2, 3))
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize("where", ["cuda", torch.device("cuda:1"), {"cpu": "cuda"}])
+@pytest.mark.parametrize("name", ["m.pt", "m.safetensors"])
+def test_a_map_location_that_is_not_here_is_named(tmp_path, name, where):
+    path = tmp_path / name
+    penstock.save({"w": torch.zeros(3)}, path)
+    with pytest.raises(ValueError, match=r"load: '.*': map_location: .* 'cpu' on 'cuda.*map_location='cpu'") as raised:
+        penstock.load(path, map_location=where)
+    assert "is of the device" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["m.pt", "m.safetensors"])
+def test_a_long_name_is_cut_in_messages(tmp_path, name):
+    path, key = tmp_path / name, "w" * 100_000
+    penstock.save({key: torch.zeros(3)}, path)
+    wrong = [
+        lambda: penstock.load(path, into={key: torch.zeros(4)}),
+        lambda: penstock.load(path, into={key: torch.zeros(3, device="meta")}),
+        lambda: penstock.load(path, into={key + "x": torch.zeros(3)}),
+        lambda: penstock.load(path, names=[key + "x"]),
+        lambda: penstock.load(path, names={key: slice(0, 1, 0)}),
+        lambda: penstock.save({key: object()}, path),
+        lambda: penstock.save({key: {key: torch.zeros(3, device="meta")}}, path),
+    ]
+    for call in wrong:
+        with pytest.raises((ValueError, KeyError, TypeError)) as raised:
+            call()
+        assert len(str(raised.value)) < 1000, str(raised.value)[:200]
+
+
 def test_a_tensor_that_is_larger_than_any_memory_is_a_memory_error(tmp_path):
     """One element, expanded: the state is read, and a tensor of its own cannot be had."""
     path = tmp_path / "m.pt"
