@@ -7,14 +7,16 @@
 #include "state/replace.hpp"
 #include "state/write_plan.hpp"
 #include "stream/progress_clock.hpp"
-#include "stream/transfer_window.hpp"
+#include "stream/pump.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace penstock::state {
@@ -23,9 +25,10 @@ namespace {
 
 using format::FileRange;
 
-constexpr std::chrono::milliseconds kSlice{50};
+constexpr std::size_t kWriteWindowRanges = 32;
 
-class Writer {
+// One lane: the ranges that need no sums, then the others as their sums become known.
+class Writer final : public stream::PumpSource {
 public:
     Writer(Engine& engine, File& file, FileImage& image, const Progress& progress)
         : file_(file),
@@ -33,60 +36,71 @@ public:
           total_bytes_(image.file().total_bytes()),
           progress_(progress, "save", file.path()),
           set_(image.payloads().size()),
-          window_(engine, kWriteWindowBytes, progress_) {
+          pump_(engine, progress_, {kWriteWindowBytes, kWriteWindowRanges}) {
         progress_.set_total(total_bytes_);
         const FileInfo info = file.info();
         const std::uint64_t block_bytes = std::max(
             {base::kPageBytes, std::uint64_t{info.block_bytes}, std::uint64_t{info.write_align}});
         plan_ = write_plan(image, block_bytes);
     }
-    Writer(const Writer&) = delete;
-    Writer& operator=(const Writer&) = delete;
 
     void run() {
-        sums_.emplace(image_, 0);
-        for (const FileRange& range : plan_.free) {
-            send(range);
-            sums_->let(range.end);
-        }
-        sums_->let(PieceSums::kAll);
-        for (const FileRange& range : plan_.waiting) {
-            await_sums(range);
-            send(range);
-        }
-        while (!window_.empty()) {
-            window_.await_oldest();
-        }
-        progress_.tick(true);
+        sums_.emplace(image_, 0, [this] { pump_.wake(); });
+        pump_.run(*this, 1);
     }
 
 private:
-    // In slices, so that an error of what is under way, and the caller, get in between.
-    void await_sums(FileRange range) {
+    stream::PumpUnitPtr next(std::size_t /*lane*/) override {
+        if (free_ < plan_.free.size()) {
+            const FileRange range = plan_.free[free_++];
+            sums_->let(range.end);
+            return unit_of(range);
+        }
+        sums_->let(PieceSums::kAll);
+        if (waiting_ == plan_.waiting.size() || !has_sums(plan_.waiting[waiting_])) {
+            return nullptr;
+        }
+        return unit_of(plan_.waiting[waiting_++]);
+    }
+
+    void ended(stream::PumpUnitPtr unit, Transfer transfer) override {
+        transfer.wait();
+        progress_.add(unit->bytes);
+    }
+
+    // A sum that is waited for is made here where there is no thread for it.
+    stream::Beside beside() override {
+        if (std::exchange(awaiting_, false) && !sums_->has_threads()) {
+            return stream::Beside::kDid;
+        }
+        const bool more = free_ < plan_.free.size() || waiting_ < plan_.waiting.size();
+        return more ? stream::Beside::kNone : stream::Beside::kOver;
+    }
+
+    bool has_sums(FileRange range) {
         for (const std::size_t payload : image_.sums_in(range)) {
             if (set_[payload]) {
                 continue;
             }
-            while (!sums_->await(payload, kSlice)) {
-                window_.collect();
+            if (!sums_->await(payload, std::chrono::nanoseconds(0))) {
+                awaiting_ = true;
+                return false;
             }
             image_.set_sums(payload, sums_->of(payload));
             set_[payload] = true;
         }
+        return true;
     }
 
     // A small file is done on this thread.
-    void send(FileRange range) {
-        const std::uint64_t bytes = range.end - range.begin;
-        window_.send(request_of(range), bytes, bytes == total_bytes_);
-    }
-
-    [[nodiscard]] TransferRequest request_of(FileRange range) const {
-        TransferRequest request;
-        request.write = true;
-        request.files = {file_};
-        request.extents = extents_of(image_, range);
-        return request;
+    [[nodiscard]] stream::PumpUnitPtr unit_of(FileRange range) const {
+        auto unit = std::make_unique<stream::PumpUnit>();
+        unit->bytes = range.end - range.begin;
+        unit->may_run = unit->bytes == total_bytes_;
+        unit->request.write = true;
+        unit->request.files = {file_};
+        unit->request.extents = extents_of(image_, range);
+        return unit;
     }
 
     File& file_;
@@ -94,9 +108,12 @@ private:
     const std::uint64_t total_bytes_;
     stream::ProgressClock progress_;
     WritePlan plan_;
+    std::size_t free_ = 0;  // next of the plan's
+    std::size_t waiting_ = 0;
     std::vector<bool> set_;
-    std::optional<PieceSums> sums_;
-    stream::TransferWindow window_;
+    bool awaiting_ = false;  // next() has no unit for want of a sum
+    stream::Pump pump_;
+    std::optional<PieceSums> sums_;  // after the pump, which they wake
 };
 
 [[noreturn]] void raise_full(const std::string& path, std::uint64_t bytes, std::uint64_t free) {

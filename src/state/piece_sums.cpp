@@ -8,6 +8,7 @@
 #include <penstock/machine.hpp>
 
 #include <algorithm>
+#include <utility>
 
 namespace penstock::state {
 
@@ -19,8 +20,8 @@ constexpr unsigned kThreadsMax = 8;
 
 }  // namespace
 
-PieceSums::PieceSums(const FileImage& image, std::uint64_t until)
-    : image_(image), left_(image.payloads().size()) {
+PieceSums::PieceSums(const FileImage& image, std::uint64_t until, std::function<void()> tell)
+    : image_(image), tell_(std::move(tell)), left_(image.payloads().size()) {
     const std::uint64_t piece_bytes = image.piece_bytes();
     first_.assign(image.payloads().size() + 1, 0);
     if (piece_bytes == 0) {
@@ -96,8 +97,11 @@ void PieceSums::sum(const Task& task) {
     const std::uint64_t begin = task.piece * piece_bytes;
     const std::uint64_t bytes = std::min(piece_bytes, payload.size() - begin);
     sums_[first_[task.payload] + task.piece] = image_.hash(payload.subspan(begin, bytes));
-    if (left_[task.payload].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    if (left_[task.payload].fetch_sub(1) == 1) {
         finished_.fetch_add(1);
+        if (tell_ && awaited_.load() == task.payload) {
+            tell_();
+        }
         if (waiters_.load() != 0) {
             base::futex_wake_all(finished_);
         }
@@ -106,7 +110,8 @@ void PieceSums::sum(const Task& task) {
 
 bool PieceSums::await(std::size_t payload, std::chrono::nanoseconds timeout) {
     const auto until = std::chrono::steady_clock::now() + timeout;
-    const auto done = [&] { return left_[payload].load(std::memory_order_acquire) == 0; };
+    const auto done = [&] { return left_[payload].load() == 0; };
+    awaited_.store(payload);
     // No thread could be had: whoever waits does it, up to what is waited for.
     while (threads_.empty() && !done()) {
         sum(tasks_[next_.fetch_add(1, std::memory_order_relaxed)]);

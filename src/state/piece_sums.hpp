@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -25,8 +26,9 @@ public:
     static constexpr std::uint64_t kAll = ~std::uint64_t{0};
 
     /// Begins with what stands in the file before `until`. The image outlives it; only its payloads
-    /// and hash() are used.
-    explicit PieceSums(const FileImage& image, std::uint64_t until = kAll);
+    /// and hash() are used. `tell`: any thread, when the payload is summed that await() had not.
+    explicit PieceSums(const FileImage& image, std::uint64_t until = kAll,
+                       std::function<void()> tell = {});
     PieceSums(const PieceSums&) = delete;
     PieceSums& operator=(const PieceSums&) = delete;
     /// Stops where it is.
@@ -36,6 +38,8 @@ public:
     void let(std::uint64_t until);
     /// Until all pieces of a payload are summed, or the time is over (false).
     [[nodiscard]] bool await(std::size_t payload, std::chrono::nanoseconds timeout);
+    /// False: the sums are made by await(), of at least one piece a call.
+    [[nodiscard]] bool has_threads() const { return !threads_.empty(); }
     /// After await().
     [[nodiscard]] std::span<const std::uint64_t> of(std::size_t payload) const;
 
@@ -50,6 +54,7 @@ private:
     bool await_turn(std::size_t task);
 
     const FileImage& image_;
+    const std::function<void()> tell_;
     std::vector<Task> tasks_;
     std::vector<std::size_t> first_;   // of each payload: its first sum; one more at the end
     std::vector<std::uint64_t> sums_;  // by payload
@@ -59,6 +64,7 @@ private:
     std::atomic<bool> stopped_{false};
     std::atomic<std::uint32_t> finished_{0};  // payloads
     std::atomic<std::uint32_t> waiters_{0};
+    std::atomic<std::size_t> awaited_{~std::size_t{0}};  // payload that await() had not
     std::vector<std::thread> threads_;
 };
 

@@ -5,11 +5,11 @@
 #include "base/raise.hpp"
 #include "format/crc32.hpp"
 #include "stream/progress_clock.hpp"
+#include "stream/pump.hpp"
 #include "stream/read_helpers.hpp"
-#include "stream/transfer_window.hpp"
 
 #include <algorithm>
-#include <chrono>
+#include <memory>
 #include <memory_resource>
 #include <numeric>
 #include <utility>
@@ -24,7 +24,7 @@ constexpr std::uint64_t kWindowBytes = 128 * base::kMiB;
 constexpr std::uint64_t kGapBytesMax = 64 * base::kKiB;
 // Of memory that gaps are read into, all together; further ones are left out.
 constexpr std::uint64_t kGapsBytesMax = 16 * base::kMiB;
-constexpr std::chrono::milliseconds kSlice{50};
+constexpr std::size_t kWindowSteps = 32;
 
 class StepMaker {
 public:
@@ -116,30 +116,57 @@ private:
     std::uint64_t gap_bytes_ = 0;
 };
 
-void read_steps(Engine& engine, const File& file, const ReadSteps& steps, ReadHelpers& helpers,
-                ProgressClock& progress) {
-    TransferWindow window(engine, kWindowBytes, progress);
-    for (std::size_t i = 0; i < steps.steps.size(); ++i) {
-        const ReadSteps::Step& step = steps.steps[i];
-        while (!helpers.await_touched(i, kSlice)) {
-            progress.tick();
+// One lane: the steps in their order, each when its memory is there.
+class StepReader final : public PumpSource {
+public:
+    StepReader(Engine& engine, const File& file, std::span<const Wanted> wanted, ReadSteps& steps,
+               bool fresh, ProgressClock& progress)
+        : file_(file),
+          steps_(steps.steps),
+          progress_(progress),
+          pump_(engine, progress, {kWindowBytes, kWindowSteps}),
+          helpers_(wanted, steps, fresh, [this] { pump_.wake(); }) {}
+
+    void run() { pump_.run(*this, 1); }
+
+private:
+    struct Unit : PumpUnit {
+        std::size_t step = 0;
+    };
+
+    PumpUnitPtr next(std::size_t /*lane*/) override {
+        if (next_ == steps_.size() || !helpers_.touched(next_)) {
+            return nullptr;
         }
-        TransferRequest request;
-        request.files = {file};
-        request.extents = step.extents;
-        window.send(request, step.bytes);
-        helpers.submitted(i + 1);
-        helpers.arrived(window.arrived());
+        auto unit = std::make_unique<Unit>();
+        unit->request.files = {file_};
+        unit->request.extents = steps_[next_].extents;
+        unit->bytes = steps_[next_].bytes;
+        unit->step = next_++;
+        helpers_.submitted(next_);
+        return unit;
     }
-    while (!window.empty()) {
-        window.await_oldest();
-        helpers.arrived(window.arrived());
+
+    void ended(PumpUnitPtr unit, Transfer transfer) override {
+        transfer.wait();
+        progress_.add(unit->bytes);
+        helpers_.arrived(static_cast<Unit&>(*unit).step);
     }
-    while (!helpers.await_sums(kSlice)) {
-        progress.tick();
+
+    Beside beside() override {
+        if (helpers_.help()) {
+            return Beside::kDid;
+        }
+        return helpers_.finished() ? Beside::kOver : Beside::kNone;
     }
-    progress.tick(true);
-}
+
+    const File& file_;
+    const std::vector<ReadSteps::Step>& steps_;
+    ProgressClock& progress_;
+    std::size_t next_ = 0;
+    Pump pump_;
+    ReadHelpers helpers_;  // after the pump, which they wake
+};
 
 // The CRC of a stretch is put together from those of its pieces, which stand one after another.
 std::optional<WrongSum> compare(std::span<const Wanted> wanted, std::span<const ReadPiece> pieces) {
@@ -177,8 +204,7 @@ std::optional<WrongSum> read_file(Engine& engine, const File& file, std::span<co
     {
         ProgressClock clock(progress, "load", file.path());
         clock.set_total(steps.bytes());
-        ReadHelpers helpers(wanted, steps, options.fresh);
-        read_steps(engine, file, steps, helpers, clock);
+        StepReader(engine, file, wanted, steps, options.fresh, clock).run();
     }
     return compare(wanted, steps.pieces);
 }
@@ -187,10 +213,9 @@ std::optional<WrongSum> check_sums(std::span<const Wanted> wanted) {
     std::pmr::monotonic_buffer_resource gaps;
     ReadSteps steps;
     StepMaker(wanted, false).run(true, steps, gaps);
-    ReadHelpers helpers(wanted, steps, false);
-    helpers.arrived(steps.steps.size());
-    while (!helpers.await_sums(kSlice)) {
-    }
+    ReadHelpers helpers(wanted, steps, false, [] {});
+    helpers.all_arrived();
+    helpers.finish();
     return compare(wanted, steps.pieces);
 }
 

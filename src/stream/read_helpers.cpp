@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -46,8 +47,13 @@ std::uint64_t ReadSteps::bytes() const {
                            [](std::uint64_t sum, const Step& step) { return sum + step.bytes; });
 }
 
-ReadHelpers::ReadHelpers(std::span<const Wanted> wanted, ReadSteps& steps, bool fresh)
-    : wanted_(wanted), steps_(steps), out_of_turn_(steps.steps.size()) {
+ReadHelpers::ReadHelpers(std::span<const Wanted> wanted, ReadSteps& steps, bool fresh,
+                         std::function<void()> tell)
+    : wanted_(wanted),
+      steps_(steps),
+      tell_(std::move(tell)),
+      out_of_turn_(steps.steps.size()),
+      here_(steps.steps.size()) {
     const bool threads = steps.bytes() >= kBytesForThreads && (fresh || !steps.pieces.empty());
     if (!fresh || !threads) {
         touching_ = touched_ = steps.steps.size();
@@ -69,13 +75,9 @@ ReadHelpers::~ReadHelpers() {
     }
 }
 
-bool ReadHelpers::await_touched(std::size_t step, std::chrono::nanoseconds timeout) {
-    std::unique_lock lock(mutex_);
-    while (touched_ <= step && may_touch()) {
-        touch_one(lock);
-        done_.notify_all();
-    }
-    return done_.wait_for(lock, timeout, [&] { return touched_ > step; });
+bool ReadHelpers::touched(std::size_t step) {
+    const std::lock_guard lock(mutex_);
+    return touched_ > step;
 }
 
 void ReadHelpers::submitted(std::size_t steps) {
@@ -86,29 +88,53 @@ void ReadHelpers::submitted(std::size_t steps) {
     work_.notify_all();
 }
 
-void ReadHelpers::arrived(std::size_t steps) {
+// A piece may begin in the step before the one with its last byte, so all before count.
+void ReadHelpers::arrived(std::size_t step) {
     {
         const std::lock_guard lock(mutex_);
-        while (ready_ < steps_.pieces.size() && steps_.pieces[ready_].step < steps) {
+        here_[step] = true;
+        while (arrived_ < here_.size() && here_[arrived_]) {
+            ++arrived_;
+        }
+        while (ready_ < steps_.pieces.size() && steps_.pieces[ready_].step < arrived_) {
             ++ready_;
         }
     }
     work_.notify_all();
 }
 
-bool ReadHelpers::await_sums(std::chrono::nanoseconds timeout) {
-    if (threads_.empty()) {  // there is little to do, or none could be had
-        const auto until = std::chrono::steady_clock::now() + timeout;
-        while (next_ < ready_) {
-            sum(steps_.pieces[next_++]);
-            if (std::chrono::steady_clock::now() >= until) {
-                break;
-            }
-        }
-        return next_ == ready_;
+void ReadHelpers::all_arrived() {
+    {
+        const std::lock_guard lock(mutex_);
+        ready_ = steps_.pieces.size();
     }
+    work_.notify_all();
+}
+
+bool ReadHelpers::help() {
     std::unique_lock lock(mutex_);
-    return done_.wait_for(lock, timeout, [&] { return summed_ == ready_; });
+    if (may_touch()) {
+        touch_one(lock);
+        return true;
+    }
+    if (threads_.empty() && next_ < ready_) {  // there is little to do, or none could be had
+        sum_one(lock);
+        return true;
+    }
+    return false;
+}
+
+bool ReadHelpers::finished() {
+    const std::lock_guard lock(mutex_);
+    return summed_ == steps_.pieces.size();
+}
+
+void ReadHelpers::finish() {
+    std::unique_lock lock(mutex_);
+    while (next_ < ready_) {
+        sum_one(lock);
+    }
+    done_.wait(lock, [&] { return summed_ == ready_; });
 }
 
 bool ReadHelpers::may_touch() const {
@@ -126,13 +152,19 @@ void ReadHelpers::work() {
         if (may_touch()) {
             touch_one(lock);
         } else {
-            ReadPiece& piece = steps_.pieces[next_++];
-            lock.unlock();
-            sum(piece);
-            lock.lock();
-            ++summed_;
+            sum_one(lock);
         }
+    }
+}
+
+void ReadHelpers::sum_one(std::unique_lock<std::mutex>& lock) {
+    ReadPiece& piece = steps_.pieces[next_++];
+    lock.unlock();
+    sum(piece);
+    lock.lock();
+    if (++summed_ == steps_.pieces.size()) {
         done_.notify_all();
+        tell_();
     }
 }
 
@@ -142,8 +174,12 @@ void ReadHelpers::touch_one(std::unique_lock<std::mutex>& lock) {
     touch(steps_.steps[step]);
     lock.lock();
     out_of_turn_[step] = true;
+    const std::size_t before = touched_;
     while (touched_ < out_of_turn_.size() && out_of_turn_[touched_]) {
         ++touched_;
+    }
+    if (touched_ != before) {
+        tell_();
     }
 }
 

@@ -6,10 +6,10 @@
 #include "stream/checksum.hpp"
 #include "stream/file_reader.hpp"
 
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -39,30 +39,38 @@ struct ReadSteps {
 
 class ReadHelpers {
 public:
-    /// Both outlive it.
-    ReadHelpers(std::span<const Wanted> wanted, ReadSteps& steps, bool fresh);
+    /// Both outlive it. `tell`: any thread, when memory is there that was not, or all is summed.
+    ReadHelpers(std::span<const Wanted> wanted, ReadSteps& steps, bool fresh,
+                std::function<void()> tell);
     ReadHelpers(const ReadHelpers&) = delete;
     ReadHelpers& operator=(const ReadHelpers&) = delete;
     /// Stops where they are.
     ~ReadHelpers();
 
-    /// Until the memory of a step is there, or the time is over (false). Lends a hand.
-    [[nodiscard]] bool await_touched(std::size_t step, std::chrono::nanoseconds timeout);
+    /// Whether the memory of a step is there.
+    [[nodiscard]] bool touched(std::size_t step);
     /// So many steps are with the engine or through.
     void submitted(std::size_t steps);
-    /// So many steps have been read.
-    void arrived(std::size_t steps);
-    /// Until everything that arrived is summed, or the time is over (false).
-    [[nodiscard]] bool await_sums(std::chrono::nanoseconds timeout);
+    /// A step has been read.
+    void arrived(std::size_t step);
+    void all_arrived();
+    /// Faults memory in, or where there is no thread sums a piece; false: nothing to do.
+    bool help();
+    /// All pieces are summed.
+    [[nodiscard]] bool finished();
+    /// Once all has arrived: sums what is left, with the helpers.
+    void finish();
 
 private:
     void work();
     void touch_one(std::unique_lock<std::mutex>& lock);
     void sum(ReadPiece& piece) const;
+    void sum_one(std::unique_lock<std::mutex>& lock);
     [[nodiscard]] bool may_touch() const;
 
     std::span<const Wanted> wanted_;
     ReadSteps& steps_;
+    const std::function<void()> tell_;
     std::mutex mutex_;
     std::condition_variable work_;
     std::condition_variable done_;
@@ -70,7 +78,9 @@ private:
     std::size_t touched_ = 0;        // all before it are
     std::vector<bool> out_of_turn_;  // and these; the helpers allocate nothing
     std::size_t submitted_ = 0;
-    std::size_t ready_ = 0;  // pieces
+    std::vector<bool> here_;   // steps that have been read
+    std::size_t arrived_ = 0;  // all before it have
+    std::size_t ready_ = 0;    // pieces
     std::size_t next_ = 0;
     std::size_t summed_ = 0;
     bool stopped_ = false;

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps transfers of one caller under way until all of its work is done. Everything above the
+// engine that moves many bytes is a source of this one loop.
+//
+//   unit     one transfer, of some MiB
+//   lane     units that are begun in their order; one a device, so that none waits for another
+//   window   what a lane has with the engine: enough that the device never runs dry
+//   beside   work of the feeding thread while it would wait: sums, texts
+//
+// Whatever ends first is taken first. Other threads that have made something ready call wake(). No
+// wait polls: a transfer that ends, room in the engine (EngineOptions::transfers_max) and wake()
+// each end it; the caller's progress is reported about every 100 ms.
+#pragma once
+
+#include "stream/progress_clock.hpp"
+
+#include <penstock/engine.hpp>
+#include <penstock/transfer_group.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+namespace penstock::stream {
+
+/// One transfer. Sources derive from it what they know it by.
+struct PumpUnit {
+    PumpUnit() = default;
+    PumpUnit(const PumpUnit&) = delete;
+    PumpUnit& operator=(const PumpUnit&) = delete;
+    virtual ~PumpUnit() = default;
+
+    TransferRequest request;  ///< dropped when it is submitted; `group` is the pump's
+    std::uint64_t bytes = 0;
+    bool may_run = false;  ///< small: may be done on the feeding thread
+    std::size_t lane = 0;  ///< the pump's
+};
+using PumpUnitPtr = std::unique_ptr<PumpUnit>;
+
+/// What the feeding thread found to do beside the transfers.
+enum class Beside : std::uint8_t {
+    kDid,   ///< some ms of it; there may be more
+    kNone,  ///< nothing now: wake() says when
+    kOver,  ///< nothing any more, and next() has no unit either that it had not now
+};
+
+/// What a pump moves. Everything is called on the thread of Pump::run(), and may throw.
+class PumpSource {
+public:
+    PumpSource() = default;
+    PumpSource(const PumpSource&) = delete;
+    PumpSource& operator=(const PumpSource&) = delete;
+    virtual ~PumpSource() = default;
+
+    /// The next unit of a lane; nothing when there is none now. Asked again after every end and
+    /// every wake().
+    virtual PumpUnitPtr next(std::size_t lane) = 0;
+    /// Its transfer is over: wait() gives its error.
+    virtual void ended(PumpUnitPtr unit, Transfer transfer) = 0;
+    virtual Beside beside() { return Beside::kOver; }
+};
+
+/// Of each lane, with the engine. A unit goes alone, however large.
+struct PumpWindow {
+    std::uint64_t bytes = 0;
+    std::size_t units = 0;
+};
+
+class Pump {
+public:
+    /// All outlive it.
+    Pump(Engine& engine, ProgressClock& progress, PumpWindow window)
+        : engine_(engine), progress_(progress), window_(window) {}
+
+    /// Until the source is over and all of its units have ended. Throws what the source, the engine
+    /// and the progress throw; what is under way then is cancelled and waited for when the pump is
+    /// destroyed.
+    void run(PumpSource& source, std::size_t lanes);
+    /// Something is ready that next() or beside() had not. Any thread, also before run().
+    void wake() noexcept;
+
+private:
+    struct Lane {
+        PumpUnitPtr held;  ///< there was no room for it
+        std::uint64_t bytes = 0;
+        std::size_t units = 0;
+    };
+
+    void feed(PumpSource& source, std::size_t number);
+    bool begin(Lane& lane);
+    bool take_ended(PumpSource& source, std::chrono::nanoseconds timeout);
+
+    Engine& engine_;
+    ProgressClock& progress_;
+    const PumpWindow window_;
+    std::atomic<std::uint32_t> wakes_{0};
+    std::vector<Lane> lanes_;
+    std::deque<PumpUnitPtr> units_;  ///< by their number in the group, from first_ on
+    std::uint64_t first_ = 0;
+    TransferGroup group_;  ///< the last: it waits for its transfers when it goes
+};
+
+}  // namespace penstock::stream

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop that moves units of several lanes: two disks, each of which holds what is asked of it
+// until it may go on.
+#include "stream/pump.hpp"
+
+#include "simulation/fake_file_system.hpp"
+
+#include <penstock/penstock.hpp>
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace penstock::stream {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t kUnitBytes = 64 << 10;
+constexpr std::size_t kUnits = 20;
+
+struct Unit : PumpUnit {
+    std::size_t number = 0;
+};
+
+// Reads the same number of units from a file of each disk.
+class Reads final : public PumpSource {
+public:
+    explicit Reads(const FileSystem& files) {
+        for (const char* path : {"/0/file", "/1/file"}) {
+            files_.push_back(files.open(path, {.access = Access::kRead}));
+        }
+    }
+
+    PumpUnitPtr next(std::size_t lane) override {
+        if (begun[lane] == may_begin.load() || begun[lane] == kUnits) {
+            return nullptr;
+        }
+        auto unit = std::make_unique<Unit>();
+        unit->number = begun[lane]++;
+        unit->bytes = kUnitBytes;
+        unit->request.files = {files_[lane]};
+        const std::uint64_t offset = lane == fails_lane && unit->number == 3 ? 1 << 30 : 0;
+        unit->request.extents = {{offset, kUnitBytes, memory_.data(), 0}};
+        return unit;
+    }
+    void ended(PumpUnitPtr unit, Transfer transfer) override {
+        transfer.wait();
+        ++done[unit->lane];
+        if (on_ended) {
+            on_ended();
+        }
+    }
+    Beside beside() override {
+        return begun[0] + begun[1] == 2 * kUnits ? Beside::kOver : Beside::kNone;
+    }
+
+    std::atomic<std::size_t> may_begin{kUnits};
+    std::size_t begun[2] = {};
+    std::size_t done[2] = {};
+    std::size_t fails_lane = 2;
+    std::function<void()> on_ended;
+
+private:
+    std::vector<File> files_;
+    std::vector<std::byte> memory_ = std::vector<std::byte>(kUnitBytes);
+};
+
+class PumpTest : public ::testing::Test {
+protected:
+    void SetUp() override {
+        for (std::size_t i = 0; i < 2; ++i) {
+            disks_[i]->set_faults([this, i](const simulation::DiskAccess&) {
+                ++at_device_;
+                while (held_[i]) {
+                    std::this_thread::sleep_for(1ms);
+                }
+                return simulation::Fault{};
+            });
+        }
+        for (const char* path : {"/0/file", "/1/file"}) {
+            files_.open(path, {.access = Access::kWrite, .create = true}).truncate(1 << 20);
+        }
+        use({});
+        reads_ = std::make_unique<Reads>(files_);
+    }
+    void TearDown() override { release(); }
+    void use(const EngineOptions& options) { engine_ = std::make_unique<Engine>(options, files_); }
+    void release() { held_[0] = held_[1] = false; }
+    void run(Progress progress = {}) {
+        ProgressClock clock(std::move(progress), "test");
+        Pump pump(*engine_, clock, {4 * kUnitBytes, 8});
+        pump_ = &pump;
+        pump.run(*reads_, 2);
+    }
+    static std::shared_ptr<simulation::FakeDisk> disk(std::uint32_t number) {
+        return std::make_shared<simulation::FakeDisk>(os::DeviceId{240, number},
+                                                      simulation::DiskShape{},
+                                                      simulation::DiskModel{}, number + 1);
+    }
+
+    std::shared_ptr<simulation::FakeDisk> disks_[2] = {disk(0), disk(1)};
+    std::atomic<bool> held_[2] = {};
+    std::atomic<int> at_device_{0};
+    FileSystem files_{std::make_shared<simulation::FakeFileSystem>(
+        std::vector{disks_[0], disks_[1]}, std::make_shared<base::SteadyClock>())};
+    std::unique_ptr<Engine> engine_;
+    std::unique_ptr<Reads> reads_;
+    std::atomic<Pump*> pump_{nullptr};
+};
+
+TEST_F(PumpTest, ALaneGoesOnWhileAnotherWaits) {
+    held_[0] = true;
+    reads_->on_ended = [&] {
+        EXPECT_LE(reads_->begun[0], 4U);  // its window
+        if (reads_->done[1] == kUnits) {
+            EXPECT_EQ(reads_->done[0], 0U);
+            release();
+            reads_->on_ended = {};
+        }
+    };
+    run();
+    EXPECT_FALSE(held_[0]);
+    EXPECT_EQ(reads_->done[0], kUnits);
+}
+
+TEST_F(PumpTest, UnitsThatBecomeReadyAreBegunAfterAWake) {
+    reads_->may_begin = 0;
+    std::thread other([&] {
+        while (pump_ == nullptr) {
+            std::this_thread::yield();
+        }
+        for (std::size_t i = 1; i <= kUnits; ++i) {
+            std::this_thread::sleep_for(1ms);
+            reads_->may_begin = i;
+            pump_.load()->wake();
+        }
+    });
+    run();
+    other.join();
+    EXPECT_EQ(reads_->done[0] + reads_->done[1], 2 * kUnits);
+}
+
+TEST_F(PumpTest, WaitsForRoomThatOthersHave) {
+    use({.transfers_max = 1});
+    held_[0] = true;
+    std::vector<std::byte> into(4096);
+    Transfer others = engine_->read_async("/0/file", into);
+    std::thread other([&] {
+        std::this_thread::sleep_for(20ms);
+        release();
+    });
+    run();
+    other.join();
+    others.wait();
+    EXPECT_EQ(reads_->done[0] + reads_->done[1], 2 * kUnits);
+}
+
+TEST_F(PumpTest, AnErrorCancelsTheRestAndWaits) {
+    reads_->fails_lane = 1;
+    held_[0] = true;
+    std::thread other([&] {
+        while (at_device_ == 0) {
+            std::this_thread::sleep_for(1ms);
+        }
+        std::this_thread::sleep_for(50ms);
+        release();
+    });
+    try {
+        run();
+        ADD_FAILURE() << "it said nothing";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.reason(), ErrorCode::kEndOfFile);
+    }
+    EXPECT_TRUE(engine_->drain(5s));
+    EXPECT_EQ(engine_->running(), 0U);
+    EXPECT_LT(reads_->done[0], kUnits);
+    other.join();
+}
+
+TEST_F(PumpTest, ProgressStopsItWhileItWaits) {
+    held_[0] = held_[1] = true;
+    try {
+        run([&](std::uint64_t, std::uint64_t) {
+            release();
+            return false;
+        });
+        ADD_FAILURE() << "it said nothing";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.reason(), ErrorCode::kCancelled);
+    }
+}
+
+}  // namespace
+}  // namespace penstock::stream
