@@ -14,7 +14,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <tuple>
 #include <utility>
 
@@ -31,7 +30,6 @@ constexpr std::uint64_t kHeldBytesMax = std::uint64_t{256} << 20;
 // Below this, threads cost more than they bring.
 constexpr std::uint64_t kBytesForHelpers = std::uint64_t{64} << 20;
 constexpr unsigned kThreadsMax = 8;
-constexpr auto kLookAgain = std::chrono::milliseconds(2);
 
 std::uint64_t chunks_in(std::uint64_t bytes) {
     return (bytes + kChunkBytes - 1) / kChunkBytes;
@@ -48,7 +46,8 @@ ChunkReader::ChunkReader(Engine& engine, MemoryPool& memory, ShardFiles& files,
       parts_(parts),
       verify_(verify),
       find_all_(find_all),
-      progress_(progress) {}
+      progress_(progress),
+      pump_(engine, progress, {kRunningMax * kBatchBytes, kRunningMax}) {}
 
 ChunkReader::~ChunkReader() {
     {
@@ -57,18 +56,6 @@ ChunkReader::~ChunkReader() {
         arrived_.clear();
     }
     work_.notify_all();
-    for (Lane& lane : lanes_) {
-        for (const BatchPtr& batch : lane.running) {
-            if (batch->transfer.valid()) {
-                batch->transfer.cancel();
-            }
-        }
-    }
-    for (Lane& lane : lanes_) {
-        for (const BatchPtr& batch : lane.running) {
-            stream::let_end(batch->transfer);  // the first error is on its way already
-        }
-    }
     helpers_.clear();
 }
 
@@ -96,8 +83,9 @@ void ChunkReader::cut(std::vector<SlicePiece> pieces) {
         }
         if (!same_folder || last->bytes + piece.bytes > kBatchBytes ||
             last->pieces.size() == kBatchPieces) {
-            lanes_.back().waiting.push_back(std::make_unique<Batch>());
-            last = lanes_.back().waiting.back().get();
+            lanes_.back().push_back(std::make_unique<Batch>());
+            last = lanes_.back().back().get();
+            ++unchecked_;
         }
         last->pieces.push_back(piece);
         last->bytes += piece.bytes;
@@ -115,33 +103,14 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
         const unsigned threads = std::min(usable_processors(), kThreadsMax);
         base::start_threads(helpers_, threads - 1, [this] { help(); });
     }
-    for (bool more = true; more;) {
-        more = false;
-        bool moved = false;
-        for (Lane& lane : lanes_) {
-            more = feed(lane) || more;
-            moved = reap(lane) || moved;
-        }
-        progress_.tick();
-        raise_first();
-        if (BatchPtr batch = take_arrived()) {
-            check(*batch);
-            more = true;
-        } else if (more && !moved) {
-            wait_a_little();
-        }
-    }
-    std::unique_lock lock(mutex_);
-    finished_.wait(lock, [this] { return checking_ == 0; });
-    lock.unlock();
+    pump_.run(*this, lanes_.size());
     raise_first();
-    progress_.tick(true);
     return total;
 }
 
-TransferRequest ChunkReader::request_of(Batch& batch) {
-    TransferRequest request;
-    request.options.group = this;  // of whatever shard: batches come in their order
+void ChunkReader::make_request(Batch& batch) {
+    TransferRequest& request = batch.request;
+    batch.may_run = true;
     std::uint64_t ours = 0;
     for (const SlicePiece& piece : batch.pieces) {
         // At the same place of a page as in the file: some devices take it without a copy.
@@ -169,76 +138,63 @@ TransferRequest ChunkReader::request_of(Batch& batch) {
         request.extents.push_back(
             {offset, piece.bytes, memory, static_cast<std::uint32_t>(request.files.size() - 1)});
     }
-    return request;
 }
 
-// Submits what the lane may have; false when it has nothing more to do.
-bool ChunkReader::feed(Lane& lane) {
-    while (!lane.waiting.empty() && lane.running.size() < kRunningMax) {
-        const std::uint64_t bytes = lane.waiting.front()->bytes;
+stream::PumpUnitPtr ChunkReader::next(std::size_t number) {
+    Lane& lane = lanes_[number];
+    while (!lane.empty()) {
+        const std::uint64_t bytes = lane.front()->bytes;
         {
             const std::lock_guard lock(mutex_);
             if (held_bytes_ > 0 && held_bytes_ + bytes > kHeldBytesMax) {
-                return true;
+                return nullptr;
             }
             held_bytes_ += bytes;
         }
-        // Its place comes first: what has begun is waited for.
-        lane.running.push_back(std::move(lane.waiting.front()));
-        Batch& batch = *lane.running.back();
+        BatchPtr batch = std::move(lane.front());
+        lane.pop_front();
         try {
-            if (auto sent = engine_.try_run(request_of(batch))) {
-                batch.transfer = std::move(*sent);
-                lane.waiting.pop_front();
-                continue;
-            }
+            make_request(*batch);
+            return batch;
         } catch (const Error&) {
             if (!find_all_) {
                 throw;
             }
-            BatchPtr failed = std::move(lane.running.back());
-            lane.running.pop_back();
-            lane.waiting.pop_front();
-            check_one_by_one(*failed);
-            check_later(std::move(failed));
-            continue;
         }
-        {
-            const std::lock_guard lock(mutex_);
-            held_bytes_ -= bytes;
-        }
-        batch.memory.clear();
-        batch.ours = {};
-        lane.waiting.front() = std::move(lane.running.back());
-        lane.running.pop_back();
-        return true;
-    }
-    return !lane.waiting.empty() || !lane.running.empty();
-}
-
-// Takes what is through; false when nothing was.
-bool ChunkReader::reap(Lane& lane) {
-    const std::size_t before = lane.running.size();
-    while (!lane.running.empty() && lane.running.front()->transfer.done()) {
-        BatchPtr batch = std::move(lane.running.front());
-        lane.running.pop_front();
-        try {
-            batch->transfer.wait();
-        } catch (const Error& error) {
-            if (!find_all_) {
-                if (error.reason() == ErrorCode::kEndOfFile) {
-                    base::raise(base::error(
-                        ErrorCode::kDamaged, "read checkpoint",
-                        "the file became shorter while it was read; take another checkpoint",
-                        error.path(), error.offset()));
-                }
-                throw;
-            }
-            check_one_by_one(*batch);
-        }
+        check_one_by_one(*batch);
         check_later(std::move(batch));
     }
-    return lane.running.size() < before;
+    return nullptr;
+}
+
+void ChunkReader::ended(stream::PumpUnitPtr unit, Transfer transfer) {
+    BatchPtr batch(static_cast<Batch*>(unit.release()));
+    try {
+        transfer.wait();
+    } catch (const Error& error) {
+        if (!find_all_) {
+            if (error.reason() == ErrorCode::kEndOfFile) {
+                base::raise(base::error(
+                    ErrorCode::kDamaged, "read checkpoint",
+                    "the file became shorter while it was read; take another checkpoint",
+                    error.path(), error.offset()));
+            }
+            throw;
+        }
+        check_one_by_one(*batch);
+    }
+    check_later(std::move(batch));
+    raise_first();
+}
+
+stream::Beside ChunkReader::beside() {
+    raise_first();
+    if (const BatchPtr batch = take_arrived()) {
+        check(*batch);
+        return stream::Beside::kDid;
+    }
+    const std::lock_guard lock(mutex_);
+    return unchecked_ == 0 ? stream::Beside::kOver : stream::Beside::kNone;
 }
 
 // A batch failed: each chunk of it by itself shows which.
@@ -269,7 +225,6 @@ void ChunkReader::check_later(BatchPtr batch) {
     {
         const std::lock_guard lock(mutex_);
         arrived_.push_back(std::move(batch));
-        ++checking_;
     }
     work_.notify_one();
 }
@@ -313,11 +268,11 @@ void ChunkReader::check(Batch& batch) noexcept {
     progress_.add(batch.bytes);
     {
         const std::lock_guard lock(mutex_);
-        --checking_;
+        --unchecked_;
         held_bytes_ -= batch.bytes;
         failure_ = failure_ ? failure_ : failure;
     }
-    finished_.notify_all();
+    pump_.wake();
 }
 
 void ChunkReader::check_piece(const SlicePiece& piece, const std::byte* memory) {
@@ -357,17 +312,6 @@ void ChunkReader::raise_first() {
     const BadChunks first = bad_.front();
     lock.unlock();
     raise_bad(first, parts_[first.part], files_.path(parts_[first.part].slice().shard));
-}
-
-void ChunkReader::wait_a_little() {
-    for (Lane& lane : lanes_) {
-        if (!lane.running.empty()) {
-            lane.running.front()->transfer.wait_for(kLookAgain);
-            return;
-        }
-    }
-    std::unique_lock lock(mutex_);
-    finished_.wait_for(lock, kLookAgain);
 }
 
 std::vector<BadChunks> ChunkReader::bad() {

@@ -12,6 +12,7 @@
 #include "store/read_plan.hpp"
 #include "store/shard_files.hpp"
 #include "stream/progress_clock.hpp"
+#include "stream/pump.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/memory.hpp>
@@ -38,17 +39,15 @@ struct BadChunks {
     std::string why;  ///< empty: its checksum is another one
 };
 
-class ChunkReader {
+class ChunkReader final : stream::PumpSource {
 public:
     /// `verify`: sums are checked, where there are some. `find_all`: what is wrong is gathered in
     /// bad(); otherwise the first one is thrown: kDamaged, or what the system said.
     ChunkReader(Engine& engine, MemoryPool& memory, ShardFiles& files,
                 std::span<const SlicePart> parts, bool verify, bool find_all,
                 stream::ProgressClock& progress);
-    ChunkReader(const ChunkReader&) = delete;
-    ChunkReader& operator=(const ChunkReader&) = delete;
     /// Nothing touches the caller's memory afterwards.
-    ~ChunkReader();
+    ~ChunkReader() override;
 
     /// Bytes read from storage.
     std::uint64_t run(std::vector<SlicePiece> pieces);
@@ -56,23 +55,19 @@ public:
     [[nodiscard]] std::vector<BadChunks> bad();
 
 private:
-    struct Batch {
+    struct Batch : stream::PumpUnit {
         std::vector<SlicePiece> pieces;
         std::vector<std::byte*> memory;  // of each, where it is read to
-        std::uint64_t bytes = 0;
         Buffer ours;
-        Transfer transfer;
     };
     using BatchPtr = std::unique_ptr<Batch>;
-    struct Lane {
-        std::deque<BatchPtr> waiting;
-        std::deque<BatchPtr> running;
-    };
+    using Lane = std::deque<BatchPtr>;  // that were not begun
 
     void cut(std::vector<SlicePiece> pieces);
-    [[nodiscard]] TransferRequest request_of(Batch& batch);
-    bool feed(Lane& lane);
-    bool reap(Lane& lane);
+    void make_request(Batch& batch);
+    stream::PumpUnitPtr next(std::size_t number) override;
+    void ended(stream::PumpUnitPtr unit, Transfer transfer) override;
+    stream::Beside beside() override;
     void check_one_by_one(Batch& batch);
     void check_later(BatchPtr batch);
     [[nodiscard]] BatchPtr take_arrived();
@@ -80,7 +75,6 @@ private:
     void check_piece(const SlicePiece& piece, const std::byte* memory);
     void found(BadChunks bad);
     void raise_first();
-    void wait_a_little();
     void help();
 
     [[nodiscard]] const Shard& shard_of(const SlicePiece& piece) const;
@@ -93,17 +87,17 @@ private:
     const bool verify_;
     const bool find_all_;
     stream::ProgressClock& progress_;
-    std::deque<Lane> lanes_;
+    std::vector<Lane> lanes_;
 
     std::mutex mutex_;
-    std::condition_variable work_;      // something arrived, or it is over
-    std::condition_variable finished_;  // a batch was checked
+    std::condition_variable work_;  // something arrived, or it is over
     std::deque<BatchPtr> arrived_;
-    std::size_t checking_ = 0;      // taken and not finished
+    std::size_t unchecked_ = 0;     // batches
     std::uint64_t held_bytes_ = 0;  // of batches from their submission to their check
     std::vector<BadChunks> bad_;
     std::exception_ptr failure_;  // of a check: no memory
     bool over_ = false;
+    stream::Pump pump_;  // after the memory that its batches are read to
     std::vector<std::jthread> helpers_;
 };
 

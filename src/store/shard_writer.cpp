@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
+#include <memory>
 #include <utility>
 
 namespace penstock::store {
@@ -23,7 +23,6 @@ constexpr std::uint64_t kPageCacheBytesMax = std::uint64_t{1} << 20;
 constexpr std::size_t kSyncThreadsMax = 8;
 // Index and manifest, beside the last shard: syncs at the same time share a commit of the journal.
 constexpr std::size_t kSyncThreadsMore = 2;
-constexpr auto kLookAgain = std::chrono::milliseconds(2);
 
 void add_extent(TransferRequest& request, const format::PieceSlice& slice, const ShardFile& shard) {
     const void* memory = slice.literal;
@@ -47,21 +46,6 @@ TransferRequest range_request(const ShardFile& shard, const File& file, format::
 
 std::vector<format::FileRange> ranges_of(const ShardFile& shard, std::uint64_t block_bytes) {
     return format::cut_ranges(shard.layout->total_bytes(), block_bytes, kRangeBytes);
-}
-
-ShardWriter::~ShardWriter() {
-    for (Lane& lane : lanes_) {
-        for (Running& running : lane.running) {
-            if (running.transfer.valid()) {
-                running.transfer.cancel();
-            }
-        }
-    }
-    for (Lane& lane : lanes_) {
-        for (Running& running : lane.running) {
-            stream::let_end(running.transfer);  // the first error is on its way already
-        }
-    }
 }
 
 bool ShardWriter::is_small(const ShardFile& shard) const {
@@ -113,65 +97,47 @@ void ShardWriter::begin_file(Lane& lane, const ShardFile& shard) {
     syncer_.use_threads(std::min(lanes_.size() + kSyncThreadsMore, kSyncThreadsMax));
 }
 
-// Submits what the lane and the engine may have; false when the lane has nothing more to submit.
-bool ShardWriter::feed(Lane& lane) {
-    while (lane.running.size() < kRangesAtOnce) {
-        if (!lane.file) {
-            if (lane.waiting.empty()) {
-                return false;
-            }
-            begin_file(lane, *lane.waiting.front());
-            lane.waiting.pop_front();
+stream::PumpUnitPtr ShardWriter::next(std::size_t number) {
+    Lane& lane = lanes_[number];
+    if (!lane.file) {
+        if (lane.waiting.empty()) {
+            return nullptr;
         }
-        Open& open = *lane.file;
-        const format::FileRange range = open.ranges[open.next];
-        TransferRequest request = range_request(*open.shard, open.file, range);
-        request.options.group = this;  // of whatever shard: ranges come in their order
-        // Its place comes first: what has begun is waited for.
-        lane.running.push_back({Transfer(), lane.file, range.end - range.begin});
-        auto sent = engine_.try_submit(request);
-        if (!sent) {
-            lane.running.pop_back();
-            return true;
-        }
-        lane.running.back().transfer = std::move(*sent);
-        if (++open.next == open.ranges.size()) {
-            lane.file.reset();
-        }
+        begin_file(lane, *lane.waiting.front());
+        lane.waiting.pop_front();
     }
-    return true;
+    Open& open = *lane.file;
+    const format::FileRange range = open.ranges[open.next];
+    auto unit = std::make_unique<Range>();
+    unit->request = range_request(*open.shard, open.file, range);
+    unit->bytes = range.end - range.begin;
+    unit->file = lane.file;
+    if (++open.next == open.ranges.size()) {
+        lane.file.reset();
+    }
+    return unit;
 }
 
-// Takes what is through, in whatever order; false when nothing was.
-bool ShardWriter::reap(Lane& lane, stream::ProgressClock& progress) {
-    const std::size_t before = lane.running.size();
-    for (auto running = lane.running.begin(); running != lane.running.end();) {
-        if (!running->transfer.done()) {
-            ++running;
-            continue;
-        }
-        running->transfer.wait();
-        progress.add(running->bytes);
-        lane.written_bytes += running->bytes;
-        lane.end = Clock::now();
-        const std::shared_ptr<Open> open = std::move(running->file);
-        running = lane.running.erase(running);
-        if (--open->left == 0) {
-            syncer_.add(std::move(open->file));
-        }
+void ShardWriter::ended(stream::PumpUnitPtr unit, Transfer transfer) {
+    transfer.wait();
+    progress_->add(unit->bytes);
+    Lane& lane = lanes_[unit->lane];
+    lane.written_bytes += unit->bytes;
+    lane.end = Clock::now();
+    Open& open = *static_cast<Range&>(*unit).file;
+    if (--open.left == 0) {
+        syncer_.add(std::move(open.file));
     }
-    return lane.running.size() < before;
 }
 
-void ShardWriter::wait_a_little() {
-    for (Lane& lane : lanes_) {
-        if (!lane.running.empty()) {
-            // Those of other lanes are looked at again soon; each has ranges enough until then.
-            lane.running.front().transfer.wait_for(kLookAgain);
-            return;
-        }
+stream::Beside ShardWriter::beside() {
+    if (beside_ == nullptr) {
+        return stream::Beside::kOver;
     }
-    std::this_thread::sleep_for(kLookAgain);  // others have all transfers
+    if (!(*beside_)()) {
+        beside_ = nullptr;
+    }
+    return stream::Beside::kDid;
 }
 
 void ShardWriter::write(std::span<const ShardFile> shards, const std::function<bool()>& beside,
@@ -181,25 +147,10 @@ void ShardWriter::write(std::span<const ShardFile> shards, const std::function<b
             lanes_[shard.lane].waiting.push_back(&shard);
         }
     }
-    bool more_beside = true;
-    for (bool more = true; more || more_beside;) {
-        more = false;
-        bool moved = false;
-        for (Lane& lane : lanes_) {
-            more = feed(lane) || more;
-            moved = reap(lane, progress) || moved;
-            more = more || !lane.running.empty();
-        }
-        progress.tick();
-        if (moved) {
-            continue;
-        }
-        if (more_beside) {
-            more_beside = beside();
-        } else if (more) {
-            wait_a_little();
-        }
-    }
+    beside_ = &beside;
+    progress_ = &progress;
+    stream::Pump(engine_, progress, {kRangesAtOnce * kRangeBytes, kRangesAtOnce})
+        .run(*this, lanes_.size());
     for (const ShardFile& shard : shards) {
         if (is_small(shard)) {
             write_small(shard, progress);

@@ -16,6 +16,7 @@
 #include "format/file_layout.hpp"
 #include "stream/file_syncer.hpp"
 #include "stream/progress_clock.hpp"
+#include "stream/pump.hpp"
 
 #include <penstock/checkpoint.hpp>
 
@@ -47,14 +48,10 @@ struct ShardFile {
 [[nodiscard]] std::vector<format::FileRange> ranges_of(const ShardFile& shard,
                                                        std::uint64_t block_bytes);
 
-class ShardWriter {
+class ShardWriter final : stream::PumpSource {
 public:
     ShardWriter(Engine& engine, const FileSystem& files, std::size_t lanes)
         : engine_(engine), files_(files), lanes_(lanes) {}
-    ShardWriter(const ShardWriter&) = delete;
-    ShardWriter& operator=(const ShardWriter&) = delete;
-    /// Cancels what is under way and waits for it.
-    ~ShardWriter();
 
     /// Writes all of them. `beside` is called while there is nothing to do for the writing and says
     /// whether it has more to do. Durable with finish(). Throws Error.
@@ -79,15 +76,12 @@ private:
         std::size_t next = 0;  ///< range to be submitted
         std::size_t left = 0;  ///< ranges that are not through
     };
-    struct Running {
-        Transfer transfer;
+    struct Range : stream::PumpUnit {
         std::shared_ptr<Open> file;
-        std::uint64_t bytes;
     };
     struct Lane {
         std::deque<const ShardFile*> waiting;
         std::shared_ptr<Open> file;  ///< that has ranges to be submitted, or none
-        std::deque<Running> running;
         std::uint64_t written_bytes = 0;
         Clock::time_point begin;
         Clock::time_point end;
@@ -96,15 +90,19 @@ private:
     [[nodiscard]] bool is_small(const ShardFile& shard) const;
     void write_small(const ShardFile& shard, stream::ProgressClock& progress);
     void begin_file(Lane& lane, const ShardFile& shard);
-    bool feed(Lane& lane);
-    bool reap(Lane& lane, stream::ProgressClock& progress);
-    void wait_a_little();
+    stream::PumpUnitPtr next(std::size_t number) override;
+    void ended(stream::PumpUnitPtr unit, Transfer transfer) override;
+    stream::Beside beside() override;
 
     Engine& engine_;
     const FileSystem& files_;
     std::vector<Lane> lanes_;
     stream::FileSyncer syncer_;
     std::string note_;
+
+    // Of write().
+    const std::function<bool()>* beside_ = nullptr;  ///< none: it has no more to do
+    stream::ProgressClock* progress_ = nullptr;
 };
 
 }  // namespace penstock::store

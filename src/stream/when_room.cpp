@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stream/when_room.hpp"
 
-#include <exception>
 #include <optional>
 
 namespace penstock::stream {
@@ -20,17 +19,6 @@ void run_when_room(Engine& engine, TransferRequest& request, const File& file, c
 }
 
 }  // namespace
-
-void let_end(Transfer& transfer) noexcept {
-    if (!transfer.valid()) {
-        return;
-    }
-    try {
-        transfer.wait();
-    } catch (const std::exception&) {  // its error, or no memory to say which: it has ended
-        return;
-    }
-}
 
 void read_when_room(Engine& engine, const File& file, std::span<std::byte> into,
                     std::uint64_t offset) {

@@ -11,10 +11,6 @@
 
 namespace penstock::stream {
 
-/// Waits for the end of a transfer, or of none, whatever it ends with: nobody looks at its memory
-/// afterwards.
-void let_end(Transfer& transfer) noexcept;
-
 /// Engine::read() and Engine::write(), once there is room. Throw Error.
 void read_when_room(Engine& engine, const File& file, std::span<std::byte> into,
                     std::uint64_t offset);
