@@ -13,6 +13,8 @@ A room is a folder of src/; its floor and its exceptions are in ROOMS below. The
   6. A binding (python/src) includes <penstock/...>, its own headers, and of src/ the rooms of BINDING_ROOMS and the
      files of BINDING_FILES. Of nanobind it takes no converters (<nanobind/stl/...>): its own cannot end the process.
   7. A folder of src/ has at most 50 files of its own: beyond that it is more than one room.
+  8. Above the API only stream/ has transfers under way: what moves many bytes is a source of its pump, which knows
+     windows, lanes, limits, progress and the end. FEEDERS names the files that do it themselves.
 Each violation is one line, with the reason. Exit status 1 when there is one.
 """
 
@@ -87,6 +89,14 @@ BINDING_FILES = {
 }
 BINDING_PARTIES = ("nanobind", "fmt", "tl")
 FOLDER_FILES_MAX = 50
+# Verbs that return a transfer. A blocking read or write of a few bytes is no feeding.
+FEEDS = re.compile(r"\b(?:read_async|write_async|try_submit|try_run)\(|\b[eE]ngine_?(?:\(\))?(?:\.|->)(?:submit|run)\(")
+FEEDERS = {
+    "cli/bench/job.cpp": "measures raw transfers",
+    "cli/tune/slice.cpp": "measures raw transfers",
+    "cli/doctor/path.cpp": "probes with one transfer",
+    "cli/checkpoint/stream.cpp": "is to become a source of the pump",
+}
 
 # What a C++20 compiler and the kernel bring, as far as it does not end in .h.
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
@@ -140,6 +150,14 @@ def why_not(room, other):
     return f"{room} is on floor {here.floor} and must not know {other} on floor {there.floor}: dependencies go down"
 
 
+def check_feeding(relative, path):
+    if relative in FEEDERS or relative.startswith("stream/"):
+        return
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        if FEEDS.search(line):
+            yield number, "only stream/ has transfers under way: make it a source of stream::Pump (stream/pump.hpp)"
+
+
 def check_source(root, path):
     relative = path.relative_to(root / "src").as_posix()
     room = room_of(relative)
@@ -149,6 +167,8 @@ def check_source(root, path):
             "it is in no room; add the room to ROOMS in tools/check_layers.py and to docs/architecture.md",
         )
         return
+    if ROOMS[room].floor >= 5:
+        yield from check_feeding(relative, path)
     for number, name, quoted in includes(path):
         party = third_party(name)
         if party:

@@ -170,3 +170,24 @@ def test_a_folder_has_at_most_50_files_of_its_own(tmp_path):
 
 def test_this_project_holds_its_own_floors():
     assert reasons(ROOT) == []
+
+
+FEEDING = [
+    "auto t = engine.read_async(file, into);",
+    "engine_.write_async(file, data).wait();",
+    "if (auto t = options.engine->try_submit(request)) {",
+    "return engine->run(std::move(request));",
+    "engine_.submit(std::move(request));",
+]
+
+
+@pytest.mark.parametrize("line", FEEDING)
+def test_transfers_are_fed_by_stream_alone(tmp_path, line):
+    tree(tmp_path, **{path: f"{line}\n" for path in ("src/store/a.cpp", "src/stream/a.cpp", "src/cli/bench/job.cpp")})
+    ((path, _, text),) = reasons(tmp_path)
+    assert path == "src/store/a.cpp"
+    assert "stream::Pump" in text
+
+
+def test_a_blocking_read_of_a_text_feeds_nothing(tmp_path):
+    assert not reasons(tree(tmp_path, **{"src/store/a.cpp": "engine.read(file, bytes); pump_.run(*this, 1);\n"}))
