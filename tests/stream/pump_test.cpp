@@ -51,6 +51,9 @@ public:
         return unit;
     }
     void ended(PumpUnitPtr unit, Transfer transfer) override {
+        if (transfer.status() == TransferStatus::kFailed) {
+            on_failed();
+        }
         transfer.wait();
         ++done[unit->lane];
         if (on_ended) {
@@ -66,6 +69,7 @@ public:
     std::size_t done[2] = {};
     std::size_t fails_lane = 2;
     std::function<void()> on_ended;
+    std::function<void()> on_failed = [] {};
 
 private:
     std::vector<File> files_;
@@ -77,7 +81,6 @@ protected:
     void SetUp() override {
         for (std::size_t i = 0; i < 2; ++i) {
             disks_[i]->set_faults([this, i](const simulation::DiskAccess&) {
-                ++at_device_;
                 while (held_[i]) {
                     std::this_thread::sleep_for(1ms);
                 }
@@ -107,7 +110,6 @@ protected:
 
     std::shared_ptr<simulation::FakeDisk> disks_[2] = {disk(0), disk(1)};
     std::atomic<bool> held_[2] = {};
-    std::atomic<int> at_device_{0};
     FileSystem files_{std::make_shared<simulation::FakeFileSystem>(
         std::vector{disks_[0], disks_[1]}, std::make_shared<base::SteadyClock>())};
     std::unique_ptr<Engine> engine_;
@@ -165,13 +167,13 @@ TEST_F(PumpTest, WaitsForRoomThatOthersHave) {
 TEST_F(PumpTest, AnErrorCancelsTheRestAndWaits) {
     reads_->fails_lane = 1;
     held_[0] = true;
-    std::thread other([&] {
-        while (at_device_ == 0) {
-            std::this_thread::sleep_for(1ms);
-        }
-        std::this_thread::sleep_for(50ms);
-        release();
-    });
+    std::thread other;
+    reads_->on_failed = [&] {
+        other = std::thread([&] {
+            std::this_thread::sleep_for(20ms);
+            release();
+        });
+    };
     try {
         run();
         ADD_FAILURE() << "it said nothing";
