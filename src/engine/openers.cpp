@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/openers.hpp"
 
+#include "base/path.hpp"
 #include "os/sysfs.hpp"
 
 #include <filesystem>
@@ -13,11 +14,6 @@ namespace {
 constexpr std::uint32_t kThreadsPerDevice = 4;
 constexpr std::size_t kLearntMax = 1024;
 constexpr base::Nanos kMountsAge = 2'000'000'000;
-
-std::string folder_of(const std::string& path) {
-    const std::size_t slash = path.rfind('/');
-    return slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
-}
 
 }  // namespace
 
@@ -42,7 +38,7 @@ Executor& Openers::of(const std::string& path) {
         return inline_executor_;
     }
     const std::lock_guard lock(mutex_);
-    const os::DeviceId device = device_of(folder_of(path));
+    const os::DeviceId device = device_of(base::folder_of(path));
     auto found = pools_.find(device);
     if (found == pools_.end()) {
         found =
@@ -60,7 +56,7 @@ void Openers::learn(const std::string& path, os::DeviceId device) {
     if (learnt_.size() >= kLearntMax) {
         learnt_.clear();
     }
-    learnt_.insert_or_assign(folder_of(path), device);
+    learnt_.insert_or_assign(base::folder_of(path), device);
 }
 
 }  // namespace penstock::engine

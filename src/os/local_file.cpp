@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/local_file.hpp"
 
+#include "base/path.hpp"
 #include "os/local_folder.hpp"
 #include "os/statx.hpp"
 
@@ -49,14 +50,6 @@ bool names_inode(const std::string& path, const struct stat& inode) {
     struct stat there {};
     return !path.empty() && ::stat(path.c_str(), &there) == 0 && there.st_dev == inode.st_dev &&
            there.st_ino == inode.st_ino;
-}
-
-std::string parent_of(const std::string& path) {
-    const std::size_t slash = path.find_last_of('/');
-    if (slash == std::string::npos) {
-        return ".";
-    }
-    return slash == 0 ? "/" : path.substr(0, slash);
 }
 
 int close_descriptor(std::atomic<int>& fd) {
@@ -230,7 +223,7 @@ Result<void> LocalFile::sync_parent(int fd) const {
         path = found ? real.data() : "";
     }
     if (names_inode(path, status)) {
-        auto done = sync_local_folder(parent_of(path));
+        auto done = sync_local_folder(base::folder_of(path));
         if (done || (done.error().system_errno != EACCES && done.error().system_errno != ENOENT)) {
             return done;
         }

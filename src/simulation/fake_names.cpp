@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "simulation/fake_names.hpp"
 
+#include "base/path.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <set>
@@ -9,15 +11,6 @@
 namespace penstock::simulation {
 
 namespace {
-
-std::string parent_path(const std::string& path) {
-    const std::size_t slash = path.rfind('/');
-    return slash == std::string::npos || slash == 0 ? "/" : path.substr(0, slash);
-}
-
-std::string last_name(const std::string& path) {
-    return path.substr(path.rfind('/') + 1);
-}
 
 // The next component from `at` on; moves `at` behind it. Empty at the end.
 std::string next_component(const std::string& path, std::size_t& at) {
@@ -67,7 +60,7 @@ std::uint64_t FakeNames::find(const std::string& path) const {
 }
 
 std::uint64_t FakeNames::folder_of(const std::string& path) const {
-    const std::uint64_t number = find(parent_path(path));
+    const std::uint64_t number = find(base::folder_of(path));
     const Node* here = node(number);
     return here != nullptr && here->kind == FileKind::kFolder ? number : kNone;
 }
@@ -131,7 +124,7 @@ int FakeNames::make(const std::string& path, FileKind kind, const std::string& t
                       .mode = kind == FileKind::kFolder ? 0755U : 0644U,
                       .links = 1,
                       .target = target};
-    change({{folder, last_name(path), kNone, number}});
+    change({{folder, std::string(base::last_name(path)), kNone, number}});
     return 0;
 }
 
@@ -149,7 +142,7 @@ int FakeNames::link(const std::string& from, const std::string& to) {
         return EPERM;
     }
     ++linked.links;
-    change({{folder, last_name(to), kNone, number}});
+    change({{folder, std::string(base::last_name(to)), kNone, number}});
     return 0;
 }
 
@@ -163,8 +156,8 @@ int FakeNames::rename(const std::string& from, const std::string& to, std::uint6
     if (to.starts_with(from + "/")) {
         return EINVAL;
     }
-    return move({folder_of(from), last_name(from), number, kNone},
-                {to_folder, last_name(to), find(to), number}, gone);
+    return move({folder_of(from), std::string(base::last_name(from)), number, kNone},
+                {to_folder, std::string(base::last_name(to)), find(to), number}, gone);
 }
 
 int FakeNames::rename_in(std::uint64_t folder, const std::string& from, const std::string& to,
@@ -203,7 +196,7 @@ int FakeNames::remove(const std::string& path, std::uint64_t& gone) {
     if (number == kNone || number == kRoot) {
         return number == kRoot ? EBUSY : ENOENT;
     }
-    return take_away(folder_of(path), last_name(path), gone);
+    return take_away(folder_of(path), std::string(base::last_name(path)), gone);
 }
 
 int FakeNames::remove_in(std::uint64_t folder, const std::string& name, bool is_folder,

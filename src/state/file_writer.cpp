@@ -2,6 +2,7 @@
 #include "state/file_writer.hpp"
 
 #include "base/align.hpp"
+#include "base/path.hpp"
 #include "base/raise.hpp"
 #include "state/piece_sums.hpp"
 #include "state/replace.hpp"
@@ -126,18 +127,13 @@ private:
                     bytes, free, missing)));
 }
 
-std::string folder_of(const std::string& path) {
-    const std::size_t slash = path.rfind('/');
-    return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
-}
-
 }  // namespace
 
 void make_room(const FileSystem& files, File& file, std::uint64_t bytes) {
     const std::string& path = file.path();
     try {
         if (!file.preallocate(0, bytes)) {
-            const std::uint64_t free = files.space(folder_of(path)).free_bytes;
+            const std::uint64_t free = files.space(base::folder_of(path)).free_bytes;
             if (free < bytes) {
                 raise_full(path, bytes, free);
             }
@@ -147,7 +143,7 @@ void make_room(const FileSystem& files, File& file, std::uint64_t bytes) {
             throw;
         }
         file.truncate(0);  // a part of it may have been given
-        raise_full(path, bytes, files.space(folder_of(path)).free_bytes);
+        raise_full(path, bytes, files.space(base::folder_of(path)).free_bytes);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "store/removal.hpp"
 
 #include "base/hex.hpp"
+#include "base/path.hpp"
 #include "base/raise.hpp"
 #include "store/stock_index.hpp"
 #include "store/store_folder.hpp"
@@ -45,10 +46,6 @@ std::pair<std::string_view, std::string_view> split_parts(std::string_view name)
         return {};
     }
     return {name.substr(0, dot), name.substr(dot + 1)};
-}
-
-std::string_view last_name(std::string_view path) {
-    return path.substr(path.rfind('/') + 1);
 }
 
 bool exists(const Error& error) {
@@ -245,9 +242,9 @@ void Remover::report_foreign_parts(const Folder& checkpoint, const std::string& 
             continue;
         }
         const std::string target = files_.resolve(join(join(folders_.front(), name), file));
-        const std::string folder = target.substr(0, target.rfind('/'));
-        const std::string above = folder.substr(0, folder.rfind('/'));
-        const auto digits = split_parts(last_name(folder)).second;
+        const std::string folder = base::folder_of(target);
+        const std::string above = base::folder_of(folder);
+        const auto digits = split_parts(base::last_name(folder)).second;
         const bool ours = digits.starts_with(store_digits(folders_.front())) &&
                           std::count(folders_.begin() + 1, folders_.end(), above) != 0;
         if (!ours && is_there(files_, target) && seen.insert(folder).second) {
@@ -393,7 +390,7 @@ void Remover::take_away(std::string_view hidden, std::span<const std::string> pa
     for (std::size_t i = 1; i < folders_.size(); ++i) {
         if (!parts[i].empty()) {
             const Folder other = files_.open_folder(folders_[i]);
-            const std::string name(last_name(parts[i]));
+            const std::string name(base::last_name(parts[i]));
             static_cast<void>(attempt([&] { return take(other, name, own_parts(other, name)); }));
         }
     }

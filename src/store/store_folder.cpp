@@ -2,6 +2,7 @@
 #include "store/store_folder.hpp"
 
 #include "base/hex.hpp"
+#include "base/path.hpp"
 #include "base/raise.hpp"
 #include "state/finding.hpp"
 #include "state/structure.hpp"
@@ -36,11 +37,6 @@ std::optional<std::uint64_t> number(std::string_view digits) {
     return good ? std::optional(value) : std::nullopt;
 }
 
-std::string parent_of(const std::string& path) {
-    const std::size_t slash = path.rfind('/');
-    return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
-}
-
 bool is_gone(const Error& error) {
     return error.system_errno() == ENOENT || error.system_errno() == ENOTDIR;
 }
@@ -57,8 +53,7 @@ std::string note_on(const FileSystem& files, const std::string& folder, const st
 }  // namespace
 
 std::string join(const std::string& folder, std::string_view name) {
-    return folder.ends_with('/') ? fmt::format("{}{}", folder, name)
-                                 : fmt::format("{}/{}", folder, name);
+    return base::join(folder, name);
 }
 
 std::string checkpoint_name(std::uint64_t generation, std::uint64_t step) {
@@ -283,7 +278,7 @@ bool is_there(const FileSystem& files, const std::string& path) {
 
 void make_folders(const FileSystem& files, const std::string& folder) {
     std::vector<std::string> missing;
-    for (std::string at = folder; at != "/" && !is_there(files, at); at = parent_of(at)) {
+    for (std::string at = folder; at != "/" && !is_there(files, at); at = base::folder_of(at)) {
         missing.push_back(at);
     }
     for (auto at = missing.rbegin(); at != missing.rend(); ++at) {
@@ -294,7 +289,7 @@ void make_folders(const FileSystem& files, const std::string& folder) {
                 throw;
             }
         }
-        files.sync_folder(parent_of(*at));
+        files.sync_folder(base::folder_of(*at));
     }
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What base/ makes of bytes and words: hex, base64, the nearest word.
+// What base/ makes of bytes and words: hex, base64, paths, the nearest word.
 #include "base/base64.hpp"
 #include "base/hex.hpp"
 #include "base/near.hpp"
+#include "base/path.hpp"
 
 #include <gtest/gtest.h>
 
@@ -83,6 +84,21 @@ TEST(Base64, OtherTextsAreRefused) {
                              "Zg==Zg==", "Zh==", "Zm9=", "Zm-_"}) {
         EXPECT_FALSE(parse_base64(text, bytes)) << text;
     }
+}
+
+TEST(Path, FolderLastNameAndJoin) {
+    struct Row {
+        std::string_view path, folder, name;
+    };
+    for (const Row& row :
+         {Row{"a/b/c", "a/b", "c"}, Row{"/a/b", "/a", "b"}, Row{"/a", "/", "a"}, Row{"a", ".", "a"},
+          Row{"a/", "a", ""}, Row{"/", "/", ""}, Row{"", ".", ""}, Row{"a//b", "a/", "b"}}) {
+        EXPECT_EQ(folder_of(row.path), row.folder) << row.path;
+        EXPECT_EQ(last_name(row.path), row.name) << row.path;
+    }
+    EXPECT_EQ(join("a", "b"), "a/b");
+    EXPECT_EQ(join("a/", "b"), "a/b");
+    EXPECT_EQ(join("/", "b"), "/b");
 }
 
 TEST(Near, AThirdOfTheWordMayDiffer) {
