@@ -83,6 +83,7 @@ THIRD_PARTY = {
 # has it too; an exception is a file with its reason.
 BINDING_ROOMS = ("base", "tensor", "format", "stream", "state", "store")
 BINDING_FILES = {
+    "api/option_table.hpp": "arguments and help of Engine() are made of the table",
     "cli/run.hpp": "the command line is in the wheel",
     "memory/block.hpp": "DeepNVMe's locked tensors have their memory from it",
     "memory/fresh_memory.hpp": "tensors that load() makes have their memory from it",

@@ -16,7 +16,9 @@
 
 #include <penstock/engine.hpp>
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 namespace penstock {
 
@@ -25,5 +27,11 @@ namespace penstock {
 /// kInvalidArgument for text that is no such file, an unknown key, a wrong type or a value that is
 /// not allowed (with file, key, what came and what is allowed), kSystem where it cannot be read.
 [[nodiscard]] PENSTOCK_API EngineOptions load_options(const std::string& path);
+
+/// "auto", "io_uring" (or "uring"), "libaio" (or "aio") and "posix"; nothing for another word.
+[[nodiscard]] PENSTOCK_API std::optional<BackendKind> backend_named(std::string_view word);
+
+/// "auto", "io_uring", "libaio" or "posix"; "" for what is no BackendKind.
+[[nodiscard]] PENSTOCK_API const char* name_of(BackendKind backend);
 
 }  // namespace penstock

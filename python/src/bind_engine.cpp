@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine and the four verbs, as methods and, on the default engine, as functions of the module.
+#include "api/option_table.hpp"
 #include "arguments.hpp"
 #include "bind.hpp"
 #include "engine_object.hpp"
@@ -202,63 +203,42 @@ nb::object function(nb::handle file, nb::handle memory, nb::handle offset, nb::h
                  {kWrite, file, memory, offset, flag, stream, priority, block_bytes, depth_limit});
 }
 
-BackendKind backend_of(const std::string& name) {
-    if (name == "auto") {
-        return BackendKind::kAuto;
-    }
-    if (name == "io_uring" || name == "uring") {
-        return BackendKind::kUring;
-    }
-    if (name == "libaio" || name == "aio") {
-        return BackendKind::kAio;
-    }
-    if (name == "posix") {
-        return BackendKind::kPosix;
-    }
-    raise_value("backend: " + quoted(name) +
-                " is not a backend; expected 'auto', 'io_uring', 'libaio' or 'posix'");
+// The keywords of Engine(): `options`, `backend` and a row of api::kOptions each.
+const api::Option* option_named(std::string_view name) {
+    const auto* const found =
+        std::find_if(api::kOptions.begin(), api::kOptions.end(),
+                     [&](const api::Option& option) { return option.name == name; });
+    return found == api::kOptions.end() ? nullptr : found;
 }
 
-const char* name_of(BackendKind backend) {
-    switch (backend) {
-        case BackendKind::kAuto:
-            return "auto";
-        case BackendKind::kUring:
-            return "io_uring";
-        case BackendKind::kAio:
-            return "libaio";
-        case BackendKind::kPosix:
-            return "posix";
+void set_backend(EngineOptions& options, nb::handle value) {
+    const std::string word = word_of(value, "backend");
+    const auto kind = backend_named(word);
+    if (!kind) {
+        raise_value("backend: got " + quoted(word) + "; expected " + api::kBackendsAllowed);
     }
-    return "";
+    options.backend = *kind;
 }
 
-// `what` the number counts, for the message of a wrong one.
-template <typename T>
-void set(T& option, nb::handle value, const char* name, const char* what) {
-    if (!value.is_none()) {
-        option = static_cast<T>(count_of(value, name, what, std::numeric_limits<T>::max()));
+void make_engine(EngineObject* self, const nb::kwargs& given) {
+    const nb::object file = given.contains("options") ? nb::object(given["options"]) : nb::none();
+    EngineOptions options =
+        file.is_none() ? Engine::default_options() : load_options(path_bytes(file, "options", ""));
+    for (const auto& [key, value] : given) {
+        const std::string name = word_of(key, "argument");
+        const api::Option* const option = option_named(name);
+        if (option == nullptr && name != "options" && name != "backend") {
+            throw nb::next_overload();  // says which arguments there are
+        }
+        if (value.is_none() || name == "options") {
+            continue;
+        }
+        if (option == nullptr) {
+            set_backend(options, value);
+        } else {
+            option->set(options, count_of(value, name, option->unit, option->member_max()));
+        }
     }
-}
-
-void make_engine(EngineObject* self, nb::handle options_file, nb::handle backend,
-                 nb::handle block_bytes, nb::handle queue_depth, nb::handle in_flight_bytes,
-                 nb::handle channels, nb::handle copy_threads, nb::handle inline_bytes_max,
-                 nb::handle transfers_max, nb::handle background_bytes) {
-    EngineOptions options = options_file.is_none()
-                                ? Engine::default_options()
-                                : load_options(path_bytes(options_file, "options", ""));
-    if (!backend.is_none()) {
-        options.backend = backend_of(word_of(backend, "backend"));
-    }
-    set(options.block_bytes, block_bytes, "block_bytes", "bytes");
-    set(options.queue_depth, queue_depth, "queue_depth", "requests");
-    set(options.in_flight_bytes, in_flight_bytes, "in_flight_bytes", "bytes");
-    set(options.channels, channels, "channels", "channels");
-    set(options.copy_threads, copy_threads, "copy_threads", "threads");
-    set(options.inline_bytes_max, inline_bytes_max, "inline_bytes_max", "bytes");
-    set(options.transfers_max, transfers_max, "transfers_max", "transfers");
-    set(options.background_bytes, background_bytes, "background_bytes", "bytes");
     sweep_engines();
     new (self) EngineObject(std::make_shared<Engine>(options));
 }
@@ -332,19 +312,15 @@ void after_fork_in_child() {
 }
 
 void bind_options(nb::module_& m) {
-    nb::class_<EngineOptions>(m, "EngineOptions",
-                              "The settings of an engine, as they are in force.")
-        .def_prop_ro(
-            "backend", [](const EngineOptions& o) { return name_of(o.backend); },
-            "As asked for: 'auto', 'io_uring', 'libaio' or 'posix'. What runs: describe().")
-        .def_ro("block_bytes", &EngineOptions::block_bytes)
-        .def_ro("queue_depth", &EngineOptions::queue_depth)
-        .def_ro("in_flight_bytes", &EngineOptions::in_flight_bytes)
-        .def_ro("channels", &EngineOptions::channels)
-        .def_ro("copy_threads", &EngineOptions::copy_threads)
-        .def_ro("inline_bytes_max", &EngineOptions::inline_bytes_max)
-        .def_ro("transfers_max", &EngineOptions::transfers_max)
-        .def_ro("background_bytes", &EngineOptions::background_bytes);
+    nb::class_<EngineOptions> c(m, "EngineOptions",
+                                "The settings of an engine, as they are in force.");
+    c.def_prop_ro(
+        "backend", [](const EngineOptions& o) { return name_of(o.backend); },
+        "As asked for: 'auto', 'io_uring', 'libaio' or 'posix'. What runs: describe().");
+    for (const api::Option& option : api::kOptions) {
+        c.def_prop_ro(
+            option.name, [&option](const EngineOptions& o) { return option.get(o); }, option.about);
+    }
 }
 
 void bind_depth_limit(nb::module_& m) {
@@ -491,6 +467,18 @@ void bind_functions(nb::module_& m) {
         nb::sig("def default_engine() -> Engine"),
         "The engine of read(), write() and so on; made at its first use, with the options of the "
         "environment then.");
+    m.def(
+        "engine_option",
+        [](nb::handle word) {
+            const std::string name = word_of(word, "name");
+            const api::Option* const option = option_named(name);
+            if (option == nullptr) {
+                raise_value("there is no option " + quoted(name));
+            }
+            return nb::make_tuple(option->get({}), option->max, option->step);
+        },
+        nb::arg("name"), nb::sig("def engine_option(name: str) -> tuple[int, int, int]"),
+        "Default, largest value and step; private.");
     m.def("refuse_other_threads", refuse_other_threads);
     m.def("at_exit", at_exit);
     // Without the GIL: other threads run while it waits for what is at the devices.
@@ -505,6 +493,31 @@ void bind_functions(nb::module_& m) {
     m.def("after_fork_in_child", after_fork_in_child);
 }
 
+std::string engine_signature() {
+    std::string text =
+        "def __init__(self, *, options: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None "
+        "= None, backend: str | None = None";
+    for (const api::Option& option : api::kOptions) {
+        text += std::string(", ") + option.name + ": int | None = None";
+    }
+    return text + ") -> None";
+}
+
+std::string engine_doc() {
+    std::string text =
+        "Moves bytes between files and memory at the speed of the device. Thread-safe; works on "
+        "after a fork.\n\n"
+        "options: an options file, as `penstock tune -o FILE` writes it; other arguments beat it.\n"
+        "backend: 'auto' ('io_uring', else 'libaio', else 'posix'), or one of these.\n";
+    for (const api::Option& option : api::kOptions) {
+        text += std::string(option.name) + ": " + option.about + "; " + option.allowed() + ".\n";
+    }
+    return text +
+           "What is not given has the value of the file, of its environment variable\n"
+           "(PENSTOCK_BLOCK_BYTES, ...) or its default. As a context manager it is closed at the "
+           "end.";
+}
+
 }  // namespace
 
 void bind_engine(nb::module_& m) {
@@ -512,35 +525,11 @@ void bind_engine(nb::module_& m) {
     bind_depth_limit(m);
     bind_stats(m);
     bind_description(m);
-    nb::class_<EngineObject> engine(
-        m, "Engine", nb::is_weak_referenceable(),
-        "Moves bytes between files and memory at the speed of the "
-        "device. Thread-safe; works on after a fork.\n\n"
-        "options: an options file, as `penstock tune -o FILE` writes "
-        "it; what is given beside it beats it.\n"
-        "backend: 'auto' ('io_uring', else 'libaio', else 'posix'), or "
-        "one of these. block_bytes: of a request at\n"
-        "most. queue_depth, in_flight_bytes: at the device, a channel. "
-        "channels: a device. copy_threads: for memory\n"
-        "that the device cannot reach itself. inline_bytes_max: "
-        "blocking transfers up to this run on the caller's\n"
-        "thread. transfers_max: beyond it WouldBlock; 0: no limit. "
-        "What is not given has the value of the\n"
-        "file, of its environment variable (PENSTOCK_BLOCK_BYTES, ...) or its "
-        "default. As a context manager it is closed at the end.");
-    engine
-        .def("__init__", make_engine, nb::kw_only(), nb::arg("options").none() = nb::none(),
-             nb::arg("backend") = nb::none(), nb::arg("block_bytes") = nb::none(),
-             nb::arg("queue_depth") = nb::none(), nb::arg("in_flight_bytes") = nb::none(),
-             nb::arg("channels") = nb::none(), nb::arg("copy_threads") = nb::none(),
-             nb::arg("inline_bytes_max") = nb::none(), nb::arg("transfers_max") = nb::none(),
-             nb::arg("background_bytes") = nb::none(),
-             nb::sig("def __init__(self, *, options: str | bytes | os.PathLike[str] | "
-                     "os.PathLike[bytes] | None = None, backend: str | None = None, block_bytes: "
-                     "int | None = None, queue_depth: int | None = None, in_flight_bytes: int | "
-                     "None = None, channels: int | None = None, copy_threads: int | None = None, "
-                     "inline_bytes_max: int | None = None, transfers_max: int | None = None, "
-                     "background_bytes: int | None = None) -> None"))
+    // nanobind keeps the pointers.
+    static const std::string doc = engine_doc();
+    static const std::string signature = engine_signature();
+    nb::class_<EngineObject> engine(m, "Engine", nb::is_weak_referenceable(), doc.c_str());
+    engine.def("__init__", make_engine, nb::sig(signature.c_str()))
         .def(
             "drain",
             [](EngineObject& e, nb::handle timeout) {

@@ -3,7 +3,9 @@
 // penstock.Error.
 #include "arguments.hpp"
 #include "base/near.hpp"
+#include "base/raise.hpp"
 #include "base/result.hpp"
+#include "base/units.hpp"
 #include "bind.hpp"
 #include "errors.hpp"
 #include "file_object.hpp"
@@ -95,6 +97,11 @@ void bind_errors(nb::module_& m) {
     m.def("nearest", nearest, nb::arg("word"), nb::arg("names"),
           nb::sig("def nearest(word: str, names: list[str]) -> str | None"),
           "The one of the names that may have been meant; private.");
+    m.def(
+        "parse_bytes",
+        [](nb::handle word) { return base::unwrap(base::parse_bytes(word_of(word, "size"))); },
+        nb::arg("word"), nb::sig("def parse_bytes(word: str) -> int"),
+        "Bytes of a size in words, '1.5GiB', by the one rule of base/units; private.");
 }
 
 }  // namespace penstock::python

@@ -44,9 +44,9 @@ def test_an_engine_of_a_file_moves_bytes(tmp_path):
     ("text", "says"),
     [
         ({"blok_bytes": 1}, '"blok_bytes".*block_bytes'),
-        ({"queue_depth": 0}, '"queue_depth" is 0.*1 to 4096'),
-        ({"queue_depth": "8"}, '"queue_depth" is "8"'),
-        ({"block_bytes": 65537}, "multiple of 65536"),
+        ({"queue_depth": 0}, "queue_depth: got 0; expected 1 to 4096"),
+        ({"queue_depth": "8"}, 'queue_depth: got "8"'),
+        ({"block_bytes": 65537}, "multiple of 64 KiB"),
         ({"backend": "nvme"}, "auto"),
         ("not json", "not JSON"),
         ("[]", "object"),

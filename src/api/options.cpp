@@ -1,57 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/options.hpp"
 
-#include "base/align.hpp"
+#include "api/option_table.hpp"
 #include "base/environment.hpp"
+#include "base/units.hpp"
 #include "engine/aio/aio_backend.hpp"
 #include "engine/posix/posix_backend.hpp"
 #include "engine/uring/uring_backend.hpp"
 
-#include <fmt/format.h>
+#include <penstock/options.hpp>
 
 #include <algorithm>
+#include <string>
 
 namespace penstock::api {
 
 namespace {
 
-// The largest request that the kernel takes, less a block.
-constexpr std::uint64_t kBlockBytesMax = std::uint64_t{1} << 30;
-constexpr std::uint64_t kBlockBytesStep = 64 * base::kKiB;
-
 // Memory for slots: about what is in flight, for each block of it may need one.
 constexpr std::uint32_t kSlotsMax = 32;
-
-base::Result<void> in_range(const char* name, std::uint64_t value, std::uint64_t min,
-                            std::uint64_t max) {
-    if (value >= min && value <= max) {
-        return {};
-    }
-    return base::fail(base::error(
-        ErrorCode::kInvalidArgument, "options",
-        fmt::format("{} is {}; it takes a number from {} to {}", name, value, min, max)));
-}
-
-base::Result<BackendKind> backend_named(const std::string& name) {
-    if (name == "auto") {
-        return BackendKind::kAuto;
-    }
-    if (name == "uring" || name == "io_uring") {
-        return BackendKind::kUring;
-    }
-    if (name == "aio" || name == "libaio") {
-        return BackendKind::kAio;
-    }
-    if (name == "posix") {
-        return BackendKind::kPosix;
-    }
-    return base::fail(base::error(
-        ErrorCode::kInvalidArgument, "options",
-        fmt::format(
-            "the environment variable PENSTOCK_BACKEND is '{}'; it takes auto, uring, aio or "
-            "posix",
-            name)));
-}
 
 engine::BackendEntry uring_entry() {
     return {
@@ -72,32 +39,35 @@ engine::BackendEntry posix_entry() {
             }};
 }
 
-base::Result<void> is_step(const char* name, std::uint64_t block_bytes) {
-    if (block_bytes % kBlockBytesStep == 0) {
+base::Result<void> take(const Option& option, EngineOptions& options) {
+    std::string variable = option.name;
+    std::transform(variable.begin(), variable.end(), variable.begin(),
+                   [](char c) { return c == '_' ? c : static_cast<char>(c - 'a' + 'A'); });
+    const auto text = base::environment_text(variable.c_str());
+    if (!text) {
         return {};
     }
-    return base::fail(
-        base::error(ErrorCode::kInvalidArgument, "options",
-                    fmt::format("{} is {}; it takes a multiple of {} (such as 1MiB, which is "
-                                "1048576; 1MB is 1000000)",
-                                name, block_bytes, kBlockBytesStep)));
+    const auto value = base::parse_bytes(*text);
+    if (!value || !option.takes(*value)) {
+        return refused("environment variable PENSTOCK_" + variable, "'" + *text + "'",
+                       option.allowed());
+    }
+    option.set(options, *value);
+    return {};
 }
 
 }  // namespace
 
 base::Result<engine::CoreOptions> core_options(const EngineOptions& options) {
     if (options.backend > BackendKind::kPosix) {
-        return base::fail(
-            base::error(ErrorCode::kInvalidArgument, "options",
-                        "there is no such backend; it takes kAuto, kUring, kAio and kPosix"));
+        return refused("backend", std::to_string(static_cast<unsigned>(options.backend)),
+                       "kAuto, kUring, kAio or kPosix");
     }
-    PENSTOCK_CHECK(in_range("block_bytes", options.block_bytes, kBlockBytesStep, kBlockBytesMax));
-    PENSTOCK_CHECK(is_step("block_bytes", options.block_bytes));
-    PENSTOCK_CHECK(in_range("queue_depth", options.queue_depth, 1, 4096));
-    PENSTOCK_CHECK(in_range("channels", options.channels, 1, 64));
-    PENSTOCK_CHECK(in_range("copy_threads", options.copy_threads, 1, 64));
-    PENSTOCK_CHECK(in_range("in_flight_bytes", options.in_flight_bytes, 4096, UINT64_MAX));
-    PENSTOCK_CHECK(in_range("background_bytes", options.background_bytes, 4096, UINT64_MAX));
+    for (const Option& option : kOptions) {
+        if (const std::uint64_t value = option.get(options); !option.takes(value)) {
+            return refused(option.name, std::to_string(value), option.allowed());
+        }
+    }
 
     engine::CoreOptions core;
     core.domain.channels = options.channels;
@@ -123,24 +93,16 @@ base::Result<engine::CoreOptions> core_options(const EngineOptions& options) {
 base::Result<EngineOptions> options_from_environment() {
     EngineOptions options;
     if (const auto name = base::environment_text("BACKEND")) {
-        PENSTOCK_TRY(kind, backend_named(*name));
-        options.backend = kind;
+        const auto kind = backend_named(*name);
+        if (!kind) {
+            return refused("environment variable PENSTOCK_BACKEND", "'" + *name + "'",
+                           kBackendsAllowed);
+        }
+        options.backend = *kind;
     }
-    const auto read = [](const char* name, auto& value, std::uint64_t min,
-                         std::uint64_t max) -> base::Result<void> {
-        PENSTOCK_TRY(number, base::environment_bytes(name, value, min, max));
-        value = static_cast<std::remove_reference_t<decltype(value)>>(number);
-        return {};
-    };
-    PENSTOCK_CHECK(read("BLOCK_BYTES", options.block_bytes, kBlockBytesStep, kBlockBytesMax));
-    PENSTOCK_CHECK(is_step("the environment variable PENSTOCK_BLOCK_BYTES", options.block_bytes));
-    PENSTOCK_CHECK(read("QUEUE_DEPTH", options.queue_depth, 1, 4096));
-    PENSTOCK_CHECK(read("IN_FLIGHT_BYTES", options.in_flight_bytes, 4096, INT64_MAX));
-    PENSTOCK_CHECK(read("CHANNELS", options.channels, 1, 64));
-    PENSTOCK_CHECK(read("COPY_THREADS", options.copy_threads, 1, 64));
-    PENSTOCK_CHECK(read("INLINE_BYTES_MAX", options.inline_bytes_max, 0, INT64_MAX));
-    PENSTOCK_CHECK(read("TRANSFERS_MAX", options.transfers_max, 0, UINT32_MAX));
-    PENSTOCK_CHECK(read("BACKGROUND_BYTES", options.background_bytes, 4096, INT64_MAX));
+    for (const Option& option : kOptions) {
+        PENSTOCK_CHECK(take(option, options));
+    }
     return options;
 }
 

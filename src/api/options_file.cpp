@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/options_file.hpp"
 
+#include "api/option_table.hpp"
 #include "api/options.hpp"
 #include "base/raise.hpp"
 #include "base/units.hpp"
@@ -10,17 +11,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace penstock::api {
@@ -29,45 +28,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::uint64_t kAny = std::numeric_limits<std::int64_t>::max();
-constexpr std::uint64_t kKiB = 1 << 10;
 constexpr std::size_t kTextMax = std::size_t{1} << 20;  // an options file has a few lines
-
-struct Number {
-    const char* key;
-    std::uint64_t min;
-    std::uint64_t max;
-    std::uint64_t step;
-    bool is_size;  // takes words such as "4MiB" too
-    void (*set)(EngineOptions&, std::uint64_t);
-};
-
-template <auto kMember>
-void set_member(EngineOptions& options, std::uint64_t value) {
-    auto& member = options.*kMember;
-    member = static_cast<std::remove_reference_t<decltype(member)>>(value);
-}
-
-constexpr std::array<Number, 8> kNumbers{{
-    {"block_bytes", 64 * kKiB, std::uint64_t{1} << 30, 64 * kKiB, true,
-     set_member<&EngineOptions::block_bytes>},
-    {"queue_depth", 1, 4096, 1, false, set_member<&EngineOptions::queue_depth>},
-    {"in_flight_bytes", 4096, kAny, 1, true, set_member<&EngineOptions::in_flight_bytes>},
-    {"channels", 1, 64, 1, false, set_member<&EngineOptions::channels>},
-    {"copy_threads", 1, 64, 1, false, set_member<&EngineOptions::copy_threads>},
-    {"inline_bytes_max", 0, kAny, 1, true, set_member<&EngineOptions::inline_bytes_max>},
-    {"transfers_max", 0, UINT32_MAX, 1, false, set_member<&EngineOptions::transfers_max>},
-    {"background_bytes", 4096, kAny, 1, true, set_member<&EngineOptions::background_bytes>},
-}};
-
-constexpr std::array<std::pair<const char*, BackendKind>, 6> kBackends{{
-    {"auto", BackendKind::kAuto},
-    {"uring", BackendKind::kUring},
-    {"io_uring", BackendKind::kUring},
-    {"aio", BackendKind::kAio},
-    {"libaio", BackendKind::kAio},
-    {"posix", BackendKind::kPosix},
-}};
 
 base::Failure wrong(const std::string& name, const std::string& what) {
     return base::fail(base::error(ErrorCode::kInvalidArgument, "options",
@@ -85,38 +46,28 @@ std::string shown(const Json& value) {
 
 std::string known_keys() {
     std::vector<std::string> keys{"about", "backend"};
-    for (const Number& number : kNumbers) {
-        keys.emplace_back(number.key);
+    for (const Option& option : kOptions) {
+        keys.emplace_back(option.name);
     }
     return fmt::format("{}", fmt::join(keys, ", "));
 }
 
-std::string allowed(const Number& number) {
-    std::string text = number.max >= kAny
-                           ? fmt::format("an integer from {} on", number.min)
-                           : fmt::format("an integer from {} to {}", number.min, number.max);
-    if (number.step > 1) {
-        text = fmt::format("a multiple of {} from {} to {}", number.step, number.min, number.max);
-    }
-    return text + (number.is_size ? R"(, or a size such as "4MiB")" : "");
-}
-
-base::Result<void> take_number(const Number& number, const Json& value, const std::string& name,
+base::Result<void> take_number(const Option& option, const Json& value, const std::string& name,
                                EngineOptions& options) {
-    std::uint64_t given = 0;
-    bool right = value.is_number_unsigned();
-    if (right) {
+    std::optional<std::uint64_t> given;
+    if (value.is_number_unsigned()) {
         given = value.get<std::uint64_t>();
-    } else if (number.is_size && value.is_string()) {
-        const auto bytes = base::parse_bytes(value.get_ref<const std::string&>());
-        right = bytes.has_value();
-        given = right ? *bytes : 0;
+    } else if (option.is_size() && value.is_string()) {
+        if (const auto bytes = base::parse_bytes(value.get_ref<const std::string&>())) {
+            given = *bytes;
+        }
     }
-    if (!right || given < number.min || given > number.max || given % number.step != 0) {
-        return wrong(name, fmt::format("\"{}\" is {}; it takes {}", number.key, shown(value),
-                                       allowed(number)));
+    if (!given || !option.takes(*given)) {
+        return wrong(name,
+                     fmt::format("{}: got {}; expected {}{}", option.name, shown(value),
+                                 option.allowed(), option.is_size() ? "" : ", as an integer"));
     }
-    number.set(options, given);
+    option.set(options, *given);
     return {};
 }
 
@@ -124,24 +75,23 @@ base::Result<void> take(const std::string& key, const Json& value, const std::st
                         EngineOptions& options) {
     if (key == "about") {
         if (!value.is_string()) {
-            return wrong(name, fmt::format("\"about\" is {}; it takes a text", shown(value)));
+            return wrong(name, fmt::format("about: got {}; expected a text", shown(value)));
         }
         return {};
     }
     if (key == "backend") {
-        for (const auto& [word, kind] : kBackends) {
-            if (value.is_string() && value.get_ref<const std::string&>() == word) {
-                options.backend = kind;
-                return {};
-            }
+        const auto kind = value.is_string() ? backend_named(value.get_ref<const std::string&>())
+                                            : std::optional<BackendKind>();
+        if (!kind) {
+            return wrong(
+                name, fmt::format("backend: got {}; expected {}", shown(value), kBackendsAllowed));
         }
-        return wrong(name, fmt::format(R"("backend" is {}; it takes "auto", "uring", "aio" or )"
-                                       R"("posix")",
-                                       shown(value)));
+        options.backend = *kind;
+        return {};
     }
-    for (const Number& number : kNumbers) {
-        if (key == number.key) {
-            return take_number(number, value, name, options);
+    for (const Option& option : kOptions) {
+        if (key == option.name) {
+            return take_number(option, value, name, options);
         }
     }
     return wrong(

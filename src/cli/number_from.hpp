@@ -16,8 +16,7 @@ namespace penstock::cli {
                 char* end = nullptr;
                 const double number = std::strtod(word.c_str(), &end);
                 const bool inside = *end == '\0' && number >= least && number <= most;
-                return inside ? std::string()
-                              : fmt::format("'{}' came; {} is allowed", word, allowed);
+                return inside ? std::string() : fmt::format("got '{}'; expected {}", word, allowed);
             },
             "FLOAT in [" + fmt::format("{:g} - {:g}", least, most) + "]"};
 }

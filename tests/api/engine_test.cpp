@@ -72,6 +72,7 @@ TEST(Options, WrongOnesNameTheOptionAndWhatItTakes) {
         {"in_flight_bytes", [](EngineOptions& o) { o.in_flight_bytes = 0; }},
         // With none, what is in the background would wait for ever.
         {"background_bytes", [](EngineOptions& o) { o.background_bytes = 0; }},
+        {"inline_bytes_max", [](EngineOptions& o) { o.inline_bytes_max = UINT64_MAX; }},
     };
     for (const auto& [name, change] : cases) {
         EngineOptions options;
@@ -80,7 +81,7 @@ TEST(Options, WrongOnesNameTheOptionAndWhatItTakes) {
         ASSERT_TRUE(error) << name;
         EXPECT_EQ(error->reason(), ErrorCode::kInvalidArgument);
         EXPECT_THAT(error->what(), HasSubstr(name));
-        EXPECT_THAT(error->what(), HasSubstr("it takes"));
+        EXPECT_THAT(error->what(), HasSubstr("; expected "));
     }
 }
 
@@ -109,6 +110,17 @@ TEST(Options, EnvironmentOverridesDefaultsAndNothingElse) {
     // What a program sets itself stays.
     EXPECT_EQ(Engine(EngineOptions{}).options().queue_depth, 128U);
     EXPECT_EQ(EngineOptions{}.backend, BackendKind::kAuto);
+}
+
+TEST(Options, ABackendHasOneName) {
+    for (const BackendKind kind :
+         {BackendKind::kAuto, BackendKind::kUring, BackendKind::kAio, BackendKind::kPosix}) {
+        EXPECT_EQ(backend_named(name_of(kind)), kind);
+    }
+    EXPECT_EQ(backend_named("uring"), BackendKind::kUring);
+    EXPECT_EQ(backend_named("aio"), BackendKind::kAio);
+    EXPECT_EQ(backend_named("spdk"), std::nullopt);
+    EXPECT_STREQ(name_of(static_cast<BackendKind>(9)), "");
 }
 
 TEST(Options, EnvironmentThatMeansNothingIsAnError) {

@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import signal
 import sys
 import time
@@ -16,9 +15,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from penstock import _core
+
 BYTES_PER_GB = 1 << 30  # DeepSpeed's "GB/sec"
 COUNT_MAX = (1 << 31) - 1  # of the depth and the threads that a handle takes
-_FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 NO_GPU = (
     "{flag} asks for transfers from GPU memory, and this version of Penstock moves host memory only. "
@@ -71,11 +71,16 @@ def _leave(stream: TextIO | None) -> None:
 
 
 def parse_size(flag: str, word: str) -> int:
-    """Bytes of `400M`, `1G`, `4096`: K, M, G and T are powers of 1024. ToolError names the flag."""
-    found = re.fullmatch(r"(\d{1,18})([KMGT]?)(?:i?B)?", word.strip(), re.IGNORECASE)
-    size = int(found[1]) * _FACTORS[found[2].upper()] if found else 0
-    if size < 1 or size >= 1 << 60:
-        raise ToolError(f"{flag} {word}: a number of bytes is expected, such as 4096, 64K, 400M or 1G (powers of 1024)")
+    """Bytes of `400M`, `1.5GiB`, `2GB`. A bare K, M or G, all that DeepSpeed's tools take, is a power of 1024 there and
+    by the rule of every other size here. ToolError names the flag."""
+    try:
+        size = _core.parse_bytes(word)
+    except ValueError:
+        size = 0
+    if not 1 <= size < 1 << 60:
+        raise ToolError(
+            f"{flag}: got {word}; expected a number of bytes, such as 4096, 400M, 1.5GiB (binary) or 2GB (decimal)"
+        )
     return size
 
 
@@ -127,18 +132,15 @@ def signals_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# What an engine lets through unless it is told otherwise, by the name of its environment variable.
-ENGINE_DEFAULTS = {"PENSTOCK_BLOCK_BYTES": 1 << 20, "PENSTOCK_QUEUE_DEPTH": 128, "PENSTOCK_IN_FLIGHT_BYTES": 16 << 20}
-
-
 def engine_settings(block_bytes: int, depth: int) -> dict[str, int]:
     """The variables under which an engine lets blocks and depth of this size through; none where it does anyway."""
-    wanted = {
-        "PENSTOCK_BLOCK_BYTES": min(-(-block_bytes // 65536) * 65536, 1 << 30),
-        "PENSTOCK_QUEUE_DEPTH": min(depth, 4096),
-        "PENSTOCK_IN_FLIGHT_BYTES": block_bytes * depth,
-    }
-    return {name: value for name, value in wanted.items() if value > ENGINE_DEFAULTS[name]}
+    wanted = {"block_bytes": block_bytes, "queue_depth": depth, "in_flight_bytes": block_bytes * depth}
+    found = {}
+    for name, value in wanted.items():
+        default, most, step = _core.engine_option(name)
+        if value > default:
+            found[f"PENSTOCK_{name.upper()}"] = min(-(-value // step) * step, most)
+    return found
 
 
 @contextmanager

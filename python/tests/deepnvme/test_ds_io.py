@@ -166,7 +166,13 @@ def test_everything_wrong_is_told_at_once(capsys):
     words = ["--folder", "/absent", "--io_size", "12Q", "--queue_depth", "0", "--loops", "0", "--gpu", "--engine", "dd"]
     assert ds_io.main(words) == 2
     err = capsys.readouterr().err
-    for told in ("--gpu asks for", "--queue_depth 0: at least 1", "--loops 0", "--engine dd: choose", "--io_size 12Q"):
+    for told in (
+        "--gpu asks for",
+        "--queue_depth 0: at least 1",
+        "--loops 0",
+        "--engine dd: choose",
+        "--io_size: got 12Q",
+    ):
         assert told in err
     assert ds_io.main(["--folder", "/absent", "--io_size", "1M"]) == 2
     assert "/absent: no folder" in capsys.readouterr().err
@@ -192,7 +198,7 @@ def test_everything_wrong_is_told_at_once(capsys):
 def test_what_cannot_be_is_told_before_any_work(folder, capsys, words):
     assert ds_io.main(["--folder", str(folder), "--io_size", "12Q", *words]) == 2
     told = capsys.readouterr().err
-    assert f"{words[-2]} " in told and "--io_size 12Q" in told and names(folder) == []
+    assert f"{words[-2]} " in told and "--io_size: got 12Q" in told and names(folder) == []
 
 
 def ending(command, folder, stdout, **options):
@@ -378,9 +384,9 @@ def test_a_sweep_of_ones_own(tune, tmp_path):
         ('{"queue_depth": [true]}', "queue_depth: [True] came"),
         ('{"queue_depth": ["many"]}', "queue_depth: ['many'] came"),
         ('{"single_submit": [1]}', "single_submit: [1] came"),
-        ('{"block_size": ["1Q"]}', "block_size 1Q: a number of bytes"),
+        ('{"block_size": ["1Q"]}', "block_size: got 1Q; expected a number of bytes"),
         ('{"block_size": [1e3]}', "block_size: [1000.0] came"),
-        ('{"block_size": [1' + 30 * "0" + "]}", "block_size 1000"),
+        ('{"block_size": [1' + 30 * "0" + "]}", "block_size: got 1000"),
         ('{"queue_depth": [3000000000]}', "queue_depth: [3000000000] came"),
         ('{"io_parallel": [2, 3000000000]}', "io_parallel: [2, 3000000000] came"),
         ('{"io_parallel": [0]}', "io_parallel: [0] came"),
@@ -403,8 +409,8 @@ def test_wrong_arguments_of_the_tuner(tune):
         (["--rounds", "3000000000"], "--rounds 3000000000"),
         (["--loops", "3000000000"], "--loops 3000000000"),
         (["--json", "."], "--json '.'"),
-        (["--gpu", "--io_size", "many", "--json", "."], "--io_size many"),
-        (["--io_size", "many"], "--io_size many"),
+        (["--gpu", "--io_size", "many", "--json", "."], "--io_size: got many"),
+        (["--io_size", "many"], "--io_size: got many"),
         (["--json", "/absent/x.json"], "--json /absent/x.json"),
     ):
         status, _, err = tune(*words)
@@ -432,14 +438,28 @@ def test_what_is_not_told_apart_is_not_chosen_by_chance():
     assert "nothing says how sure" in sweep_of((1.0,), (2.0,)).verdict()
 
 
+# The words of DeepSpeed's refine_integer_value() are the same number of bytes; what it refuses follows base/units.
+@pytest.mark.parametrize(
+    ("word", "size"),
+    [("4096", 4096), ("64K", 65536), ("400M", 400 << 20), ("1G", 1 << 30), ("1.5GiB", 3 << 29), ("4GB", 4 * 10**9)],
+)
+def test_sizes_are_read_by_one_rule(word, size):
+    assert _tools.parse_size("--io_size", word) == size
+
+
+@pytest.mark.parametrize("word", ["", "0", "-1", "1.5", "1Q", "1e3", "٣", "\udc80", str(1 << 60)])
+def test_what_is_no_size_names_the_flag(word):
+    with pytest.raises(_tools.ToolError, match="^--io_size: got "):
+        _tools.parse_size("--io_size", word)
+
+
 def test_the_engine_lets_through_what_is_asked_for(monkeypatch):
     import penstock
 
-    for name in _tools.ENGINE_DEFAULTS:
-        monkeypatch.delenv(name, raising=False)
+    for name in ("BLOCK_BYTES", "QUEUE_DEPTH", "IN_FLIGHT_BYTES"):
+        monkeypatch.delenv(f"PENSTOCK_{name}", raising=False)
     with penstock.Engine() as engine:
         plain = engine.describe().options
-    assert list(_tools.ENGINE_DEFAULTS.values()) == [plain.block_bytes, plain.queue_depth, plain.in_flight_bytes]
     assert _tools.engine_settings(plain.block_bytes, 16) == {}
     monkeypatch.setenv("PENSTOCK_QUEUE_DEPTH", "200")
     with _tools.engine_lets_through((8 << 20) - 1, 256), penstock.Engine() as engine:

@@ -5,6 +5,8 @@
 #include "cli/interrupt.hpp"
 #include "cli/number_from.hpp"
 
+#include <penstock/options.hpp>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -81,7 +83,7 @@ std::string to_string(Rw rw) {
 
 void BenchOptions::finish() {
     if (paths.size() > RemovedBySignal::kRemovedMax) {
-        throw wrong("PATH", fmt::format("{} came; at most {} are allowed", paths.size(),
+        throw wrong("PATH", fmt::format("got {}; expected at most {}", paths.size(),
                                         RemovedBySignal::kRemovedMax));
     }
     for (auto path = paths.begin(); path != paths.end(); ++path) {
@@ -103,28 +105,28 @@ void BenchOptions::finish() {
     for (const std::string& word : block_size_words) {
         const std::uint64_t bytes = size_of("--block-size", word);
         if (bytes < 512 || bytes > kBlockMax) {
-            throw wrong("--block-size",
-                        fmt::format("{} came; between 512 bytes and 64 MiB is allowed", word));
+            throw wrong("--block-size", fmt::format("got {}; expected 512 bytes to 64 MiB", word));
         }
         block_bytes.push_back(bytes);
     }
     for (const std::uint32_t depth : depths) {
         if (depth < 1 || depth > kDepthMax) {
-            throw wrong("--depth", fmt::format("{} came; 1 to {} is allowed", depth, kDepthMax));
+            throw wrong("--depth", fmt::format("got {}; expected 1 to {}", depth, kDepthMax));
         }
     }
     size_bytes = size_word.empty() ? 0 : size_of("--size", size_word);
     if (!size_word.empty() && size_bytes < (1 << 20)) {
-        throw wrong("--size", fmt::format("{} came; at least 1MiB is allowed", size_word));
+        throw wrong("--size", fmt::format("got {}; expected 1MiB or more", size_word));
     }
     if (!against.empty() && against != "fio") {
-        throw wrong("--against", fmt::format("'{}' came; only fio is known", against));
+        throw wrong("--against", fmt::format("got '{}'; expected fio", against));
     }
-    backend = choice<BackendKind>("--backend", backend_word,
-                                  {{"auto", BackendKind::kAuto},
-                                   {"uring", BackendKind::kUring},
-                                   {"aio", BackendKind::kAio},
-                                   {"posix", BackendKind::kPosix}});
+    const auto kind = backend_named(backend_word);
+    if (!kind) {
+        throw wrong("--backend",
+                    fmt::format("got '{}'; expected auto, uring, aio or posix", backend_word));
+    }
+    backend = *kind;
     direct = choice<DirectIo>(
         "--direct", direct_word,
         {{"auto", DirectIo::kAuto}, {"required", DirectIo::kRequired}, {"off", DirectIo::kOff}});

@@ -37,8 +37,8 @@ std::uint64_t size_of(const std::string& option, const std::string& word, std::u
         throw CLI::ValidationError(option, bytes.error().message);
     }
     if (*bytes < least) {
-        throw CLI::ValidationError(option, fmt::format("{} came; at least {} is allowed", word,
-                                                       base::format_bytes(least)));
+        throw CLI::ValidationError(
+            option, fmt::format("got {}; expected {} or more", word, base::format_bytes(least)));
     }
     return *bytes;
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/tune/paste.hpp"
 
+#include "base/path.hpp"
 #include "base/random.hpp"
 #include "cli/bench/fio_peer.hpp"
+
+#include <penstock/options.hpp>
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -45,8 +48,7 @@ Error output_error(const std::string& path, int code) {
 }  // namespace
 
 void check_options_file(const std::string& path) {
-    const std::size_t slash = path.rfind('/');
-    const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    const std::string folder = base::folder_of(path);
     if (::access(folder.c_str(), W_OK | X_OK) != 0) {
         throw output_error(path, errno);
     }
@@ -89,7 +91,7 @@ nlohmann::ordered_json options_json(const TuneSettings& settings, const EngineOp
                                     const std::string& about) {
     const EngineOptions options = engine_options(settings, defaults);
     return {{"about", about},
-            {"backend", to_string(options.backend)},
+            {"backend", name_of(options.backend)},
             {"block_bytes", options.block_bytes},
             {"queue_depth", options.queue_depth},
             {"in_flight_bytes", options.in_flight_bytes},

@@ -9,6 +9,8 @@
 #include "cli/tune/paste.hpp"
 #include "os/limits.hpp"
 
+#include <penstock/options.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -101,7 +103,7 @@ nlohmann::ordered_json settings_json(const TuneSettings& settings) {
     return {{"block_bytes", settings.block_bytes},
             {"depth", settings.depth},
             {"channels", settings.channels},
-            {"backend", to_string(settings.backend)}};
+            {"backend", name_of(settings.backend)}};
 }
 
 nlohmann::ordered_json ratio_json(const RatioInterval& ratio, std::size_t rounds) {
@@ -214,7 +216,7 @@ void print_tune_result(std::FILE* out, const TuneResult& result) {
                deepspeed_json(choice).dump(2));
     const std::string backend = choice.backend == BackendKind::kAuto
                                     ? result.engine.backend
-                                    : std::string(to_string(choice.backend));
+                                    : std::string(name_of(choice.backend));
     fmt::print(out, "\nfio: the same work\n{}\n",
                fio_command(choice, backend, result.options.path, result.target.ours, write));
     if (!result.target.file.info().direct) {

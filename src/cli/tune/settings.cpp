@@ -3,6 +3,8 @@
 
 #include "base/units.hpp"
 
+#include <penstock/options.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -99,20 +101,6 @@ std::vector<TuneSettings> neighbours(const TuneSettings& settings,
     return all;
 }
 
-std::string to_string(BackendKind backend) {
-    switch (backend) {
-        case BackendKind::kUring:
-            return "uring";
-        case BackendKind::kAio:
-            return "aio";
-        case BackendKind::kPosix:
-            return "posix";
-        case BackendKind::kAuto:
-            break;
-    }
-    return "auto";
-}
-
 std::string to_string(const TuneSettings& settings) {
     std::string text =
         fmt::format("{} x {}", base::format_bytes(settings.block_bytes), settings.depth);
@@ -120,7 +108,7 @@ std::string to_string(const TuneSettings& settings) {
         text += fmt::format(", {} channels", settings.channels);
     }
     if (settings.backend != BackendKind::kAuto) {
-        text += ", " + to_string(settings.backend);
+        text += std::string(", ") + name_of(settings.backend);
     }
     return text;
 }

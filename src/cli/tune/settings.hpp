@@ -35,9 +35,6 @@ struct TuneSettings {
 [[nodiscard]] std::vector<TuneSettings> neighbours(const TuneSettings& settings,
                                                    const std::vector<BackendKind>& backends);
 
-/// "auto", "uring", "aio", "posix"
-[[nodiscard]] std::string to_string(BackendKind backend);
-
 /// "4 MiB x 16", and what differs from one channel of the backend in use: ", 2 channels, posix".
 [[nodiscard]] std::string to_string(const TuneSettings& settings);
 

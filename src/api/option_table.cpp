@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/option_table.hpp"
+
+#include "base/units.hpp"
+
+#include <penstock/options.hpp>
+
+#include <fmt/format.h>
+
+namespace penstock {
+
+namespace {
+
+struct BackendWord {
+    std::string_view word;
+    BackendKind kind;
+};
+
+// The first word of a kind is its name.
+constexpr std::array<BackendWord, 6> kBackends{{{"auto", BackendKind::kAuto},
+                                                {"io_uring", BackendKind::kUring},
+                                                {"uring", BackendKind::kUring},
+                                                {"libaio", BackendKind::kAio},
+                                                {"aio", BackendKind::kAio},
+                                                {"posix", BackendKind::kPosix}}};
+
+}  // namespace
+
+std::optional<BackendKind> backend_named(std::string_view word) {
+    for (const BackendWord& backend : kBackends) {
+        if (backend.word == word) {
+            return backend.kind;
+        }
+    }
+    return std::nullopt;
+}
+
+const char* name_of(BackendKind backend) {
+    for (const BackendWord& known : kBackends) {
+        if (known.kind == backend) {
+            return known.word.data();
+        }
+    }
+    return "";
+}
+
+namespace api {
+
+std::string Option::allowed() const {
+    const auto shown = [this](std::uint64_t value) {
+        return is_size() ? base::format_bytes(value) : std::to_string(value);
+    };
+    const std::string from = shown(min);
+    if (max >= kNoMost) {
+        return from + " or more";
+    }
+    return step == 1 ? fmt::format("{} to {}", from, shown(max))
+                     : fmt::format("a multiple of {} from {} to {}", shown(step), from, shown(max));
+}
+
+base::Failure refused(std::string_view option, std::string_view got, std::string_view expected) {
+    return base::fail(base::error(ErrorCode::kInvalidArgument, "options",
+                                  fmt::format("{}: got {}; expected {}", option, got, expected)));
+}
+
+}  // namespace api
+
+}  // namespace penstock

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine's options that are numbers, once: what the environment, an options file and Python
+// call them, what they take, and what they mean. A new option is a member of EngineOptions and a
+// row here.
+#pragma once
+
+#include "base/align.hpp"
+#include "base/result.hpp"
+
+#include <penstock/engine.hpp>
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <variant>
+
+namespace penstock::api {
+
+struct Option {
+    const char* name;
+    std::variant<std::uint32_t EngineOptions::*, std::uint64_t EngineOptions::*> member;
+    std::uint64_t min;
+    std::uint64_t max;
+    std::uint64_t step;
+    const char* unit;   ///< "bytes": sizes are also read as words ("4MiB")
+    const char* about;  ///< of which help is made
+
+    [[nodiscard]] bool is_size() const { return std::string_view(unit) == "bytes"; }
+    [[nodiscard]] std::uint64_t get(const EngineOptions& options) const {
+        return std::visit([&](auto at) { return std::uint64_t{options.*at}; }, member);
+    }
+    /// `value` is one that takes() says yes to.
+    void set(EngineOptions& options, std::uint64_t value) const {
+        std::visit(
+            [&](auto at) {
+                options.*at = static_cast<std::remove_reference_t<decltype(options.*at)>>(value);
+            },
+            member);
+    }
+    [[nodiscard]] bool takes(std::uint64_t value) const {
+        return value >= min && value <= max && value % step == 0;
+    }
+    /// Of the member's type.
+    [[nodiscard]] std::uint64_t member_max() const {
+        return member.index() == 0 ? std::numeric_limits<std::uint32_t>::max()
+                                   : std::numeric_limits<std::uint64_t>::max();
+    }
+    /// "1 to 4096", "a multiple of 64 KiB from 64 KiB to 1 GiB".
+    [[nodiscard]] std::string allowed() const;
+};
+
+inline constexpr std::uint64_t kNoMost = std::numeric_limits<std::int64_t>::max();
+
+inline constexpr std::array<Option, 8> kOptions{{
+    // The largest request that the kernel takes, less a block, bounds a block.
+    {"block_bytes", &EngineOptions::block_bytes, 64 * base::kKiB, base::kGiB, 64 * base::kKiB,
+     "bytes", "of a request at most"},
+    {"queue_depth", &EngineOptions::queue_depth, 1, 4096, 1, "requests",
+     "at the device, a channel"},
+    {"in_flight_bytes", &EngineOptions::in_flight_bytes, 4096, kNoMost, 1, "bytes",
+     "at the device, a channel"},
+    {"channels", &EngineOptions::channels, 1, 64, 1, "channels", "a device"},
+    {"copy_threads", &EngineOptions::copy_threads, 1, 64, 1, "threads",
+     "for memory that the device cannot reach itself"},
+    {"inline_bytes_max", &EngineOptions::inline_bytes_max, 0, kNoMost, 1, "bytes",
+     "blocking transfers up to this run on the caller's thread"},
+    {"transfers_max", &EngineOptions::transfers_max, 0, UINT32_MAX, 1, "transfers",
+     "beyond it WouldBlock; 0: no limit"},
+    {"background_bytes", &EngineOptions::background_bytes, 4096, kNoMost, 1, "bytes",
+     "at the device for the background class"},
+}};
+
+/// "<option>: got <got>; expected <expected>" (kInvalidArgument).
+[[nodiscard]] base::Failure refused(std::string_view option, std::string_view got,
+                                    std::string_view expected);
+
+/// "'auto', 'io_uring', 'libaio' or 'posix'".
+inline constexpr const char* kBackendsAllowed = "'auto', 'io_uring', 'libaio' or 'posix'";
+
+}  // namespace penstock::api

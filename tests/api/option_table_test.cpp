@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/option_table.hpp"
+
+#include "api/options.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+namespace penstock::api {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(OptionTable, EachRowIsAMemberOfItsOwn) {
+    for (const Option& option : kOptions) {
+        EngineOptions options;
+        EXPECT_TRUE(option.takes(option.get(options))) << option.name << ": its default";
+        const std::uint64_t other = option.get(options) + option.step;
+        option.set(options, other);
+        EXPECT_EQ(option.get(options), other);
+        for (const Option& unchanged : kOptions) {
+            EXPECT_EQ(unchanged.get(options) == unchanged.get({}), &unchanged != &option);
+        }
+        EXPECT_LE(option.max, option.member_max()) << option.name;
+    }
+}
+
+TEST(OptionTable, MinAndMaxAreTakenAndWhatIsBeyondThemIsNot) {
+    for (const Option& option : kOptions) {
+        EXPECT_TRUE(option.takes(option.min)) << option.name;
+        EXPECT_TRUE(option.takes(option.max)) << option.name;
+        EXPECT_FALSE(option.takes(option.max + 1)) << option.name;
+        EXPECT_EQ(option.takes(option.min + 1), option.step == 1) << option.name;
+        if (option.min > 0) {
+            EXPECT_FALSE(option.takes(option.min - 1)) << option.name;
+            EngineOptions options;
+            option.set(options, option.min - 1);
+            const auto core = core_options(options);
+            ASSERT_FALSE(core) << option.name;
+            EXPECT_THAT(core.error().message, HasSubstr(std::string(option.name) + ": got "));
+            EXPECT_THAT(core.error().message, HasSubstr("; expected " + option.allowed()));
+        }
+    }
+}
+
+TEST(OptionTable, TheEnvironmentHasEveryRow) {
+    for (const Option& option : kOptions) {
+        std::string variable = std::string("PENSTOCK_") + option.name;
+        for (char& c : variable) {
+            c = c == '_' ? c : static_cast<char>(std::toupper(c));
+        }
+        ::setenv(variable.c_str(), std::to_string(option.min).c_str(), 1);
+        const auto options = options_from_environment();
+        ASSERT_TRUE(options) << variable;
+        EXPECT_EQ(option.get(*options), option.min);
+        ::setenv(variable.c_str(), "-1", 1);
+        const auto wrong = options_from_environment();
+        ::unsetenv(variable.c_str());
+        ASSERT_FALSE(wrong) << variable;
+        EXPECT_EQ(wrong.error().message,
+                  "environment variable " + variable + ": got '-1'; expected " + option.allowed());
+    }
+}
+
+TEST(OptionTable, AllowedIsWhatPeopleWrite) {
+    EXPECT_EQ(kOptions[0].allowed(), "a multiple of 64 KiB from 64 KiB to 1 GiB");
+    EXPECT_EQ(kOptions[1].allowed(), "1 to 4096");
+    EXPECT_EQ(kOptions[2].allowed(), "4 KiB or more");
+}
+
+}  // namespace
+}  // namespace penstock::api
