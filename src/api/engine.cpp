@@ -3,6 +3,7 @@
 #include "api/statistics.hpp"
 #include "base/clock.hpp"
 #include "base/raise.hpp"
+#include "base/wait_slice.hpp"
 #include "engine/core.hpp"
 #include "engine/depth_limit.hpp"
 #include "engine/fork.hpp"
@@ -165,11 +166,10 @@ engine::TransferSpec specify(TransferRequest&& request, bool caller_waits) {
 // Calls `wait` with a slice of the time until it returns true, or the time is over (false).
 template <typename Wait>
 bool wait_in_slices(std::chrono::nanoseconds timeout, const Wait& wait) {
-    constexpr base::Nanos kSlice = 200'000'000;
     const base::SteadyClock clock;
     const base::Nanos start = clock.now();
     base::Nanos left = std::max<base::Nanos>(timeout.count(), 0);
-    while (!wait(std::min(left, kSlice))) {
+    while (!wait(std::min<base::Nanos>(left, base::kWaitSlice.count()))) {
         left = timeout.count() - (clock.now() - start);
         if (left <= 0) {
             return false;

@@ -3,6 +3,7 @@
 
 #include "base/clock.hpp"
 #include "base/raise.hpp"
+#include "base/wait_slice.hpp"
 #include "engine/core.hpp"
 
 #include <penstock/engine.hpp>
@@ -18,9 +19,6 @@
 namespace penstock {
 
 namespace {
-
-// Long waits are made of these, so that whoever holds a signal handler gets in.
-constexpr base::Nanos kWaitSlice = 200'000'000;
 
 base::Error wrong(const std::string& message) {
     return base::error(ErrorCode::kInvalidArgument, "transfer", message);
@@ -84,7 +82,7 @@ std::uint64_t Transfer::result() {
 
 std::uint64_t Transfer::wait() {
     engine::Transfer& transfer = require(transfer_);
-    while (!transfer.wait(kWaitSlice)) {
+    while (!transfer.wait(base::kWaitSlice.count())) {
     }
     return result();
 }
@@ -98,7 +96,7 @@ std::optional<std::uint64_t> Transfer::wait_for(std::chrono::nanoseconds timeout
         if (left <= 0) {
             return std::nullopt;
         }
-        static_cast<void>(transfer.wait(std::min(left, kWaitSlice)));
+        static_cast<void>(transfer.wait(std::min<base::Nanos>(left, base::kWaitSlice.count())));
     }
     return result();
 }

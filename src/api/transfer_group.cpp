@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/clock.hpp"
 #include "base/raise.hpp"
+#include "base/wait_slice.hpp"
 #include "engine/transfer.hpp"
 #include "engine/watch.hpp"
 
@@ -15,9 +16,6 @@
 namespace penstock {
 
 namespace {
-
-// Long waits are made of these, as those of a transfer are.
-constexpr base::Nanos kWaitSlice = 200'000'000;
 
 struct Member : engine::Watch {
     Transfer transfer;  ///< invalid: the member is free
@@ -51,7 +49,7 @@ namespace {
 
 void end(Transfer& transfer, engine::Transfer& inner) {
     transfer.cancel();
-    while (!inner.wait(kWaitSlice)) {
+    while (!inner.wait(base::kWaitSlice.count())) {
     }
     inner.mark_observed();
 }
@@ -105,7 +103,7 @@ std::optional<TransferGroup::Ended> TransferGroup::wait_any(std::chrono::nanosec
         if (left <= 0 || state_->woken.exchange(false)) {
             break;
         }
-        state_->wait(std::min(left, kWaitSlice));
+        state_->wait(std::min<base::Nanos>(left, base::kWaitSlice.count()));
     }
     return std::nullopt;
 }

@@ -5,6 +5,7 @@
 #include "base/clock.hpp"
 #include "base/histogram.hpp"
 #include "base/units.hpp"
+#include "base/wait_slice.hpp"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -196,7 +197,7 @@ private:
         std::optional<std::uint64_t> moved;
         while (!moved) {
             check_interrupt();
-            moved = transfer.wait_for(std::chrono::milliseconds(50));
+            moved = transfer.wait_for(base::kWaitSlice);
             tell(clock_.now());
         }
         bytes_ += *moved;

@@ -3,6 +3,7 @@
 
 #include "base/clock.hpp"
 #include "base/units.hpp"
+#include "base/wait_slice.hpp"
 #include "cli/interrupt.hpp"
 
 #include <fmt/format.h>
@@ -78,7 +79,7 @@ Sample Slices::run(const TuneSettings& settings, bool write) {
     try {
         while (!moved) {
             check_interrupt();
-            moved = transfer.wait_for(std::chrono::milliseconds(50));
+            moved = transfer.wait_for(base::kWaitSlice);
             if (!moved && progress_.due()) {
                 progress_.show(to_string(settings) + (write ? ", writing" : ", reading"));
             }
