@@ -119,6 +119,7 @@ TSAN = {
 TSAN_CHECKPOINT = "-" + ":".join(
     [
         "CrashOfFile*",
+        "CrashOfIndex*",
         "CrashOfStoreIsSeen*",
         *(f"*CrashOfStore.*/{life}" for life in ("keep*", "copies", "folders")),
         *("*Fork*", "*Corpus*", "*Corruption*", "Manifest*", "Structure*", "DamagedStore*", "Killed*"),

@@ -138,6 +138,9 @@ public:
     void rename(const std::string& from, const std::string& to) const;
     /// Makes its names survive a power cut.
     void sync() const;
+    /// Exclusive, of the folder itself, for those who lock it too; nothing is made in it. An Error
+    /// with EWOULDBLOCK when it is held.
+    [[nodiscard]] FileLock lock() const;
 
     /// For FileSystem.
     explicit Folder(std::shared_ptr<os::Folder> folder) : folder_(std::move(folder)) {}

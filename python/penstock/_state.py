@@ -129,7 +129,7 @@ def save(
     path = _path(f, "save")
     if path.endswith(_shards.INDEX):
         rows = list(_metadata(metadata).items())
-        _shards.save_shards(path, _safetensors_rows(obj), rows, shard_bytes, report)
+        _format.save_index(path, _safetensors_rows(obj), rows, min(shard_bytes, 2**63), report)
         return
     path, image = _image_of(obj, path, metadata)
     image.save(path, report)

@@ -136,6 +136,17 @@ void save(FileImageObject& self, nb::handle to, nb::handle progress) {
     });
 }
 
+void save_index(nb::handle to, nb::handle tensors, nb::handle metadata, std::uint64_t shard_bytes,
+                nb::handle progress) {
+    const std::string path = path_bytes(to, "path", "");
+    TensorRows rows = rows_of(tensors, metadata);
+    const std::shared_ptr<Engine> engine = opened(default_engine());
+    run_with_progress(progress, [&](const Progress& told) {
+        state::save_index(*engine, FileSystem::local(), path, std::move(rows.named),
+                          {.shard_bytes = shard_bytes, .progress = told});
+    });
+}
+
 // In the order of the file, to a Python function: for whatever is not a file of the system.
 void write_to(FileImageObject& self, nb::handle write, nb::handle progress) {
     const std::uint64_t total = self.image.file().total_bytes();
@@ -389,6 +400,8 @@ void bind_format(nb::module_& parent) {
     m.def("image_of_state", image_of_state, nb::arg("object").none(), nb::arg("folder"));
     m.def("image_of_tensors", image_of_tensors, nb::arg("tensors"), nb::arg("metadata"),
           nb::arg("checksums") = true);
+    m.def("save_index", save_index, nb::arg("path"), nb::arg("tensors"), nb::arg("metadata"),
+          nb::arg("shard_bytes"), nb::arg("progress").none());
     nb::class_<SafetensorsFile>(m, "SafetensorsFile")
         .def_prop_ro("tensors", tensors_of, "(name, type, shape, begin, end) each")
         .def_prop_ro("metadata", metadata_of)

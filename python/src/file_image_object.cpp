@@ -64,9 +64,8 @@ FileImageObject image_of_state(nb::handle object, nb::handle folder) {
             std::move(state.storages)};
 }
 
-FileImageObject image_of_tensors(nb::handle tensors, nb::handle metadata, bool checksums) {
-    std::vector<format::safetensors::Tensor> list;
-    std::vector<StorageMemory> payloads;
+TensorRows rows_of(nb::handle tensors, nb::handle metadata) {
+    TensorRows out;
     for (const nb::handle row : nb::iter(tensors)) {
         format::safetensors::Tensor t;
         t.name = tensor_name(nb::object(row[0]));
@@ -80,16 +79,22 @@ FileImageObject image_of_tensors(nb::handle tensors, nb::handle metadata, bool c
         if (!bytes) {
             raise_value("save: tensor '" + t.name + "': its shape is no possible size");
         }
-        payloads.push_back({reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(row[3])),
-                            static_cast<std::size_t>(*bytes), nb::borrow(row[4])});
-        list.push_back(std::move(t));
+        out.memory.push_back({reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(row[3])),
+                              static_cast<std::size_t>(*bytes), nb::borrow(row[4])});
+        out.named.tensors.push_back(std::move(t));
     }
-    auto spans = spans_of(payloads);
-    auto rows = word_pairs_of(metadata, "metadata");
+    out.named.payloads = spans_of(out.memory);
+    out.named.metadata = word_pairs_of(metadata, "metadata");
+    return out;
+}
+
+FileImageObject image_of_tensors(nb::handle tensors, nb::handle metadata, bool checksums) {
+    TensorRows rows = rows_of(tensors, metadata);
     const WithoutGil nogil;
-    return {state::FileImage::safetensors(std::move(list), std::move(rows), std::move(spans),
-                                          checksums),
-            std::move(payloads)};
+    return {
+        state::FileImage::safetensors(std::move(rows.named.tensors), std::move(rows.named.metadata),
+                                      std::move(rows.named.payloads), checksums),
+        std::move(rows.memory)};
 }
 
 }  // namespace penstock::python

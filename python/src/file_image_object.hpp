@@ -6,6 +6,7 @@
 #include "nanobind.hpp"
 #include "state.hpp"
 #include "state/file_image.hpp"
+#include "state/index_writer.hpp"
 
 #include <vector>
 
@@ -19,8 +20,16 @@ struct FileImageObject {
 /// A `.pt` of any state. TypeError with the place of what cannot be saved.
 [[nodiscard]] FileImageObject image_of_state(nb::handle object, nb::handle folder);
 
-/// A `.safetensors`. `tensors`: (name, type as the format spells it, shape, address, owner) each;
-/// `metadata`: (key, value) each.
+/// Tensors of a `.safetensors`, and what keeps their memory.
+struct TensorRows {
+    state::NamedTensors named;
+    std::vector<StorageMemory> memory;
+};
+
+/// `tensors`: (name, type as the format spells it, shape, address, owner) each; `metadata`: (key,
+/// value) each.
+[[nodiscard]] TensorRows rows_of(nb::handle tensors, nb::handle metadata);
+/// A `.safetensors` of such rows.
 [[nodiscard]] FileImageObject image_of_tensors(nb::handle tensors, nb::handle metadata,
                                                bool checksums);
 

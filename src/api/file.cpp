@@ -147,6 +147,10 @@ void Folder::sync() const {
     unwrap(opened(folder_).sync());
 }
 
+FileLock Folder::lock() const {
+    return FileLock(std::shared_ptr<os::FileLock>(unwrap(opened(folder_).lock())));
+}
+
 FileSystem FileSystem::local() {
     return FileSystem(os::local_file_system());
 }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory_resource>
 #include <unordered_set>
 
@@ -15,6 +16,8 @@ namespace {
 
 constexpr std::string_view kReading = "read index of shards";
 constexpr std::string_view kWriting = "write index of shards";
+constexpr std::size_t kShardTagDigits = 8;
+constexpr std::size_t kShardNumberDigits = 5;  // at least
 
 // A name in the folder of the index, and nothing that leads elsewhere.
 bool is_plain_name(std::string_view name) {
@@ -121,8 +124,27 @@ Result<std::string> render_shard_index(const ShardIndex& index) {
     return out;
 }
 
-std::string shard_name(std::string_view stem, std::uint64_t number, std::uint64_t count) {
-    return fmt::format("{}-{:05}-of-{:05}.safetensors", stem, number, count);
+std::string shard_name(std::string_view stem, std::string_view tag, std::uint64_t number,
+                       std::uint64_t count) {
+    return fmt::format("{}{}{}-{:05}-of-{:05}.safetensors", stem, tag.empty() ? "" : ".", tag,
+                       number, count);
+}
+
+bool is_shard_name(std::string_view name, std::string_view stem) {
+    const auto take = [&name](std::string_view text) {
+        const bool begins = name.starts_with(text);
+        name.remove_prefix(begins ? text.size() : 0);
+        return begins;
+    };
+    const auto take_digits = [&name](std::string_view digits) {
+        const std::size_t count = std::min(name.find_first_not_of(digits), name.size());
+        name.remove_prefix(count);
+        return count;
+    };
+    constexpr std::string_view kDecimal = "0123456789";
+    return take(stem) && (!take(".") || take_digits("0123456789abcdef") == kShardTagDigits) &&
+           take("-") && take_digits(kDecimal) >= kShardNumberDigits && take("-of-") &&
+           take_digits(kDecimal) >= kShardNumberDigits && name == ".safetensors";
 }
 
 }  // namespace penstock::format

@@ -26,8 +26,11 @@ struct ShardIndex {
 [[nodiscard]] Result<ShardIndex> parse_shard_index(std::string_view json);
 [[nodiscard]] Result<std::string> render_shard_index(const ShardIndex& index);
 
-/// "model-00002-of-00010.safetensors"; number counts from 1.
-[[nodiscard]] std::string shard_name(std::string_view stem, std::uint64_t number,
-                                     std::uint64_t count);
+/// "model-00002-of-00010.safetensors", or with a tag of eight hexadecimal digits
+/// "model.0123abcd-00002-of-00010.safetensors"; number counts from 1.
+[[nodiscard]] std::string shard_name(std::string_view stem, std::string_view tag,
+                                     std::uint64_t number, std::uint64_t count);
+/// Whether shard_name() gives this name for that stem, with any tag or without.
+[[nodiscard]] bool is_shard_name(std::string_view name, std::string_view stem);
 
 }  // namespace penstock::format

@@ -14,6 +14,10 @@ base::Failure lacks(const char* operation, const std::string& path) {
 
 }  // namespace
 
+base::Result<std::unique_ptr<FileLock>> Folder::lock() {
+    return lacks("lock folder", path_);
+}
+
 base::Result<void> FileSystem::symbolic_link(const std::string& /*target*/,
                                              const std::string& path) {
     return lacks("symbolic_link", path);

@@ -73,6 +73,8 @@ public:
                                                     const std::string& to) = 0;
     /// Makes its names survive a power cut.
     [[nodiscard]] virtual base::Result<void> sync() = 0;
+    /// Exclusive, of the folder itself; EWOULDBLOCK when somebody else holds it.
+    [[nodiscard]] virtual base::Result<std::unique_ptr<FileLock>> lock();
 
 private:
     std::string path_;

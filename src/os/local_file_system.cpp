@@ -5,6 +5,7 @@
 #include "base/unique_fd.hpp"
 #include "os/local_file.hpp"
 #include "os/local_folder.hpp"
+#include "os/local_lock.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -37,22 +38,6 @@ Error error_of_two(int system_errno, const char* operation, const std::string& f
     e.message = fmt::format("to '{}': {}", to, e.message);
     return e;
 }
-
-class LocalLock final : public FileLock {
-public:
-    LocalLock(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
-
-    [[nodiscard]] bool is_named() const noexcept override {
-        struct stat locked {};
-        struct stat named {};
-        return ::fstat(fd_.get(), &locked) == 0 && ::lstat(path_.c_str(), &named) == 0 &&
-               locked.st_dev == named.st_dev && locked.st_ino == named.st_ino;
-    }
-
-private:
-    UniqueFd fd_;  // closing it lets go
-    std::string path_;
-};
 
 // A symbolic link would have its target made, or locked and written to by whoever holds the lock; a
 // pipe, a device or a folder is nobody's lock, and opening it may do something.

@@ -3,11 +3,13 @@
 
 #include "base/clock.hpp"
 #include "os/local_file.hpp"
+#include "os/local_lock.hpp"
 #include "os/statx.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -195,6 +197,20 @@ Result<void> LocalFolder::sync() {
         }
     }
     return {};
+}
+
+Result<std::unique_ptr<FileLock>> LocalFolder::lock() {
+    // A descriptor of its own: the lock goes when that is closed, and not before.
+    UniqueFd fd = open_retrying(fd_.get(), ".", kFolderFlags);
+    if (!fd) {
+        return fail(system_error(errno, "lock folder", path()));
+    }
+    while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EINTR) {
+            return fail(system_error(errno, "lock folder", path()));
+        }
+    }
+    return std::make_unique<LocalLock>(std::move(fd), path());
 }
 
 }  // namespace penstock::os

@@ -33,6 +33,7 @@ public:
     [[nodiscard]] base::Result<void> rename(const std::string& from,
                                             const std::string& to) override;
     [[nodiscard]] base::Result<void> sync() override;
+    [[nodiscard]] base::Result<std::unique_ptr<FileLock>> lock() override;
 
 private:
     [[nodiscard]] base::Result<void> unlink(const char* operation, const std::string& name,

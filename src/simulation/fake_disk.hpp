@@ -177,6 +177,7 @@ public:
     [[nodiscard]] os::Space space() const;
     /// Makes the file when it is not there.
     [[nodiscard]] Opened lock(const std::string& path);
+    [[nodiscard]] int lock_folder(std::uint64_t folder, const std::string& path);
     void unlock(std::uint64_t inode);
     [[nodiscard]] bool is_named(std::uint64_t inode, const std::string& path) const;
 

@@ -133,6 +133,11 @@ base::Result<void> FakeFolder::sync() {
     return outcome(disk_->sync_folder_in(inode_, path_on_disk_), "sync folder", path());
 }
 
+base::Result<std::unique_ptr<os::FileLock>> FakeFolder::lock() {
+    PENSTOCK_CHECK(outcome(disk_->lock_folder(inode_, path_on_disk_), "lock folder", path()));
+    return std::make_unique<FakeLock>(disk_, inode_, path_on_disk_);
+}
+
 FakeFileSystem::Place FakeFileSystem::on_disk(const std::string& path) const {
     if (disks_.size() == 1) {
         return {disks_.front(), path, ""};

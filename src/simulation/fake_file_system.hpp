@@ -64,6 +64,7 @@ public:
     [[nodiscard]] base::Result<void> rename(const std::string& from,
                                             const std::string& to) override;
     [[nodiscard]] base::Result<void> sync() override;
+    [[nodiscard]] base::Result<std::unique_ptr<os::FileLock>> lock() override;
 
 private:
     std::shared_ptr<FakeDisk> disk_;

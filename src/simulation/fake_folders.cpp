@@ -99,6 +99,15 @@ int FakeDisk::remove_in(std::uint64_t folder, const std::string& name, bool is_f
     return refused;
 }
 
+int FakeDisk::lock_folder(std::uint64_t folder, const std::string& path) {
+    announce(DiskCall::kLock, path);
+    const std::lock_guard lock(mutex_);
+    if (const int refused = step(DiskCall::kLock, path)) {
+        return refused;
+    }
+    return locks_.insert(folder).second ? 0 : EWOULDBLOCK;
+}
+
 int FakeDisk::sync_folder_in(std::uint64_t folder, const std::string& path) {
     announce(DiskCall::kSyncFolder, path);
     const std::lock_guard lock(mutex_);

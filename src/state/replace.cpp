@@ -24,17 +24,8 @@ constexpr std::string_view kSuffix = ".tmp";
 constexpr int kNamesMax = 100;
 
 // ".NAME.0123456789abcdef.tmp"
-std::string prefix_of(const std::string& name) {
-    return fmt::format(".{}.", name.substr(0, kOldNameBytesMax));
-}
-
-bool is_temporary(std::string_view name, std::string_view prefix) {
-    if (name.size() != prefix.size() + kRandomDigits + kSuffix.size() ||
-        !name.starts_with(prefix) || !name.ends_with(kSuffix)) {
-        return false;
-    }
-    return name.substr(prefix.size(), kRandomDigits).find_first_not_of("0123456789abcdef") ==
-           std::string_view::npos;
+std::string temporary_of(std::string_view name) {
+    return fmt::format(".{}.{:016x}{}", kept_in_temporary(name), base::random_bits(), kSuffix);
 }
 
 // Makes the file. Where there are no locks nobody removes what others left. Nothing: somebody who
@@ -101,7 +92,23 @@ Folder open_if_allowed(const FileSystem& files, const std::string& path) {
 
 }  // namespace
 
-Replacement::Replacement(FileSystem files, const std::string& path)
+std::string_view kept_in_temporary(std::string_view name) {
+    return name.substr(0, kOldNameBytesMax);
+}
+
+std::string_view named_by_temporary(std::string_view temporary) {
+    constexpr std::size_t kAround = 2 + kRandomDigits + kSuffix.size();  // and two dots
+    if (temporary.size() <= kAround || temporary.front() != '.' || !temporary.ends_with(kSuffix)) {
+        return {};
+    }
+    const std::string_view name = temporary.substr(1, temporary.size() - kAround);
+    const std::string_view random = temporary.substr(name.size() + 1, 1 + kRandomDigits);
+    const bool fits = random.front() == '.' &&
+                      random.find_first_not_of("0123456789abcdef", 1) == std::string_view::npos;
+    return fits ? name : std::string_view();
+}
+
+Replacement::Replacement(FileSystem files, const std::string& path, Abandoned abandoned)
     : files_(std::move(files)), target_(files_.resolve(path)) {
     const std::size_t slash = target_.rfind('/');
     folder_ = slash == 0 ? "/" : target_.substr(0, slash);
@@ -111,7 +118,9 @@ Replacement::Replacement(FileSystem files, const std::string& path)
         base::raise(base::system_error(ENOENT, "save into folder", folder_));
     }
     open_folder_ = open_if_allowed(files_, folder_);
-    collect_abandoned(name);
+    if (abandoned == Abandoned::kRemove) {
+        collect_abandoned(name);
+    }
     try {
         take_name(name);
         file_ =
@@ -134,7 +143,7 @@ Replacement::~Replacement() {
 // lock() sees to it that what is locked is what has the name.
 void Replacement::take_name(const std::string& name) {
     for (int i = 0; i < kNamesMax; ++i) {
-        temporary_name_ = fmt::format("{}{:016x}{}", prefix_of(name), base::random_bits(), kSuffix);
+        temporary_name_ = temporary_of(name);
         temporary_ = fmt::format("{}/{}", folder_ == "/" ? "" : folder_, temporary_name_);
         pending_ = true;  // locking may make the file and fail all the same
         if (auto lock = lock_if_possible(files_, temporary_)) {
@@ -159,7 +168,7 @@ void Replacement::collect_abandoned(const std::string& name) noexcept {
     try {
         const std::vector<std::string> others = open_folder_.list();
         for (const std::string& other : others) {
-            if (!is_temporary(other, prefix_of(name))) {
+            if (named_by_temporary(other) != kept_in_temporary(name)) {
                 continue;
             }
             try {
@@ -187,6 +196,11 @@ void Replacement::give_up() noexcept {
         file_.close();
     } catch (const std::exception&) {  // what went wrong before is what the caller hears of
     }
+}
+
+void Replacement::abandon() noexcept {
+    pending_ = false;
+    lock_ = {};
 }
 
 void Replacement::commit() {

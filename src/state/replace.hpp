@@ -16,14 +16,25 @@
 
 #include <penstock/file.hpp>
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace penstock::state {
+
+/// What the temporary files of a file have in their names: the beginning of its own.
+[[nodiscard]] std::string_view kept_in_temporary(std::string_view name);
+/// That part of the name of a temporary file; empty for any other name.
+[[nodiscard]] std::string_view named_by_temporary(std::string_view temporary);
+
+/// Those that killed processes left of the same file.
+enum class Abandoned : std::uint8_t { kRemove, kLeave };
 
 class Replacement {
 public:
     /// Throws Error: kInvalidArgument where `path` is there and no regular file.
-    Replacement(FileSystem files, const std::string& path);
+    Replacement(FileSystem files, const std::string& path,
+                Abandoned abandoned = Abandoned::kRemove);
     Replacement(const Replacement&) = delete;
     Replacement& operator=(const Replacement&) = delete;
     /// Without commit(): the temporary file is removed.
@@ -36,6 +47,8 @@ public:
     /// Throws Error. Then the target is as it was, but for an error of the folder's sync, which
     /// says so: the new file is there, and whether it survives a power cut is not known.
     void commit();
+    /// Lets go of the temporary file, which stays: the next one of the same target removes it.
+    void abandon() noexcept;
 
 private:
     void take_name(const std::string& name);

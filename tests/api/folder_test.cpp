@@ -150,6 +150,19 @@ TEST_P(FolderTest, OpeningAndLockingWithoutFollowing) {
     EXPECT_EQ(error_of([&] { static_cast<void>(files_.lock(at("store/inner"))); }), EISDIR);
 }
 
+TEST_P(FolderTest, ALockOfAFolderIsHeldOnce) {
+    {
+        const FileLock lock = folder_.lock();
+        EXPECT_TRUE(lock.held());
+        EXPECT_EQ(error_of([&] { static_cast<void>(folder_.lock()); }), EWOULDBLOCK);
+        const Folder again = files_.open_folder(at("store"));
+        EXPECT_EQ(error_of([&] { static_cast<void>(again.lock()); }), EWOULDBLOCK);
+        EXPECT_TRUE(folder_.open_folder("inner").lock().held());
+    }
+    EXPECT_TRUE(folder_.lock().held());
+    EXPECT_EQ(folder_.list(), (Names{"file", "inner", "to_file", "to_folder", "to_nothing"}));
+}
+
 INSTANTIATE_TEST_SUITE_P(On, FolderTest, ::testing::Bool(),
                          [](const auto& fake) { return fake.param ? "FakeDisk" : "ThisMachine"; });
 

@@ -221,8 +221,8 @@ TEST(Safetensors, EveryCutAndEveryFlippedByteIsAnErrorOrAFileThatTiles) {
 }
 
 TEST(ShardIndex, IsReadAsItWasWritten) {
-    const ShardIndex index{12345,
-                           {{"a\"b", shard_name("model", 1, 2)}, {"c", shard_name("model", 2, 2)}}};
+    const ShardIndex index{
+        12345, {{"a\"b", shard_name("model", "", 1, 2)}, {"c", shard_name("model", "", 2, 2)}}};
     EXPECT_EQ(index.weight_map[1].second, "model-00002-of-00002.safetensors");
     const auto text = render_shard_index(index);
     ASSERT_TRUE(text) << why(text);

@@ -63,6 +63,7 @@ public:
         return inner_->rename(from, to);
     }
     base::Result<void> sync() override { return {}; }
+    base::Result<std::unique_ptr<os::FileLock>> lock() override { return inner_->lock(); }
 
 private:
     std::shared_ptr<os::Folder> inner_;
