@@ -14,6 +14,7 @@
 
 namespace penstock::format {
 
+inline constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 inline constexpr std::uint64_t kShardIndexBytesMax = 256'000'000;
 
 struct ShardIndex {

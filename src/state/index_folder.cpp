@@ -19,7 +19,6 @@ namespace penstock::state {
 
 namespace {
 
-constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 constexpr std::string_view kAnyIndexSuffix = ".index.json";
 constexpr std::string_view kShardSuffix = ".safetensors";
 constexpr std::chrono::seconds kLockWait{5};
@@ -75,8 +74,8 @@ IndexFolder::IndexFolder(Engine& engine, FileSystem files, const std::string& pa
       path_(folder_of(index_)),
       stem_(name_in(index_)),
       folder_(open_if_allowed(files_, path_)) {
-    if (stem_.ends_with(kIndexSuffix)) {
-        stem_.resize(stem_.size() - kIndexSuffix.size());
+    if (stem_.ends_with(format::kIndexSuffix)) {
+        stem_.resize(stem_.size() - format::kIndexSuffix.size());
     }
 }
 

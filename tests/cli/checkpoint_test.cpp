@@ -169,6 +169,39 @@ TEST_F(CheckpointCliTest, ConvertGoesRound) {
     EXPECT_EQ(json_of(forced)["target"], torch);
 }
 
+TEST_F(CheckpointCliTest, ConvertWritesAnIndexOfShards) {
+    const std::string index = folder_ / "model.safetensors.index.json";
+    for (const char* shard_bytes : {"1KiB", "1GiB"}) {
+        const Outcome made = run_cli({"checkpoint", "convert", store_path(), index, "--force",
+                                      "--shard-bytes", shard_bytes});
+        ASSERT_EQ(made.status, 0) << made.err;
+        EXPECT_EQ(run_cli({"checkpoint", "verify", index}).status, 0);
+        const Outcome same = run_cli({"checkpoint", "diff", store_path(), index});
+        EXPECT_EQ(same.status, 0) << same.out << same.err;
+    }
+    // The shards of the first went with the second.
+    EXPECT_THAT(names_in(folder_.path()), ElementsAre("model-00001-of-00001.safetensors",
+                                                      "model.safetensors.index.json", "store"));
+    const std::string again = folder_ / "again.safetensors.index.json";
+    EXPECT_EQ(run_cli({"checkpoint", "convert", index, again}).status, 0);
+    EXPECT_EQ(run_cli({"checkpoint", "diff", index, again}).status, 0);
+}
+
+TEST_F(CheckpointCliTest, WhatAnIndexCannotBeIsSaid) {
+    const std::string index = folder_ / "model.safetensors.index.json";
+    const auto refused = [&](const std::string& target, const char* shard_bytes) {
+        const Outcome outcome =
+            run_cli({"checkpoint", "convert", store_path(), target, "--shard-bytes", shard_bytes});
+        EXPECT_EQ(outcome.status, 2);
+        return outcome.err;
+    };
+    EXPECT_THAT(refused(index, "0"), HasSubstr("--shard-bytes: got 0"));
+    EXPECT_THAT(refused(index, "many"), HasSubstr("many"));
+    EXPECT_THAT(refused(folder_ / "model.pt", "1GB"), HasSubstr("--shard-bytes is for an index"));
+    EXPECT_THAT(refused(folder_ / "model.index.json", "1GB"), HasSubstr(".safetensors.index.json"));
+    EXPECT_THAT(names_in(folder_.path()), ElementsAre("store"));
+}
+
 TEST_F(CheckpointCliTest, ConvertOfADamagedSourceWritesNothing) {
     damage(last_);
     for (const char* memory : {"1GiB", "1KiB"}) {

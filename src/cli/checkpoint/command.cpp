@@ -75,14 +75,16 @@ Examples:
   penstock checkpoint diff runs/a runs/b --json -)";
 
 constexpr const char* kConvertFooter =
-    R"(TARGET says the form: NAME.pt, NAME.safetensors, or else the folder of a store, which gets
-one checkpoint more. A file appears whole and durable under its name, or not at all. What a
+    R"(TARGET says the form: NAME.pt, NAME.safetensors, NAME.safetensors.index.json (with shards
+next to it, each of at most --shard-bytes), or else the folder of a store, which gets one
+checkpoint more. A file or an index appears whole and durable under its name, or not at all. What a
 form cannot hold is an error that names it. Tensors are held in memory meanwhile; of those
 that do not fit the source is verified first, and then read again as it is written.
 
 Examples:
   penstock checkpoint convert runs/a model.pt                    torch.load() reads it
   penstock checkpoint convert model.pt runs/a --step 1000        into a store
+  penstock checkpoint convert m.pt m.safetensors.index.json --shard-bytes 5GB
   penstock checkpoint convert runs/a w.safetensors --tensors-only  without optimizer numbers)";
 
 void add_common(CLI::App& app, CheckpointOptions& options) {
@@ -141,7 +143,10 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
     convert_->add_option("source", options_.path, "A store, a checkpoint, or a file of tensors")
         ->required()
         ->type_name("SOURCE");
-    convert_->add_option("target", options_.other, "NAME.pt, NAME.safetensors, or a store's folder")
+    convert_
+        ->add_option("target", options_.other,
+                     "NAME.pt, NAME.safetensors, NAME.safetensors.index.json, "
+                     "or a store's folder")
         ->required()
         ->type_name("TARGET");
     add_generation(*convert_, options_);
@@ -159,6 +164,11 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
     convert_
         ->add_option("--memory", options_.memory,
                      "Tensors of more bytes are not held in memory (default: what is left of it)")
+        ->type_name("BYTES");
+    convert_
+        ->add_option("--shard-bytes", options_.shard_bytes,
+                     "Bytes of tensors in a shard of an index (default: 5GB); a larger tensor has "
+                     "a shard of its own")
         ->type_name("BYTES");
     add_common(*convert_, options_);
     convert_->footer(kConvertFooter);

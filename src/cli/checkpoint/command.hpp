@@ -32,6 +32,7 @@ struct CheckpointOptions {
     bool tensors_only = false;  ///< convert: leave out what is no tensor
     bool verify = true;         ///< convert: the source first
     std::string memory;         ///< convert: bytes of tensors that may be held; empty: what is left
+    std::string shard_bytes;    ///< convert: of tensors in a shard of an index; empty: 5 GB
     std::uint64_t step = 0;     ///< convert: of the new checkpoint
     bool step_given = false;
 };

@@ -12,8 +12,10 @@
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
+#include "format/shard_index.hpp"
 #include "state/file_image.hpp"
 #include "state/file_writer.hpp"
+#include "state/index_writer.hpp"
 #include "state/state_views.hpp"
 #include "state/structure.hpp"
 #include "store/store_folder.hpp"
@@ -48,7 +50,18 @@ std::uint64_t memory_that_may_be_taken(const CheckpointOptions& options) {
                                   : base::unwrap(base::parse_bytes(options.memory));
 }
 
-enum class Form : std::uint8_t { kTorch, kSafetensors, kStore };
+std::uint64_t shard_bytes_of(const CheckpointOptions& options) {
+    const std::uint64_t bytes = options.shard_bytes.empty()
+                                    ? state::kShardBytes
+                                    : base::unwrap(base::parse_bytes(options.shard_bytes));
+    if (bytes == 0) {
+        throw Error(ErrorCode::kInvalidArgument, 0, "convert", "", kNoOffset,
+                    "--shard-bytes: got 0; expected 1 or more");
+    }
+    return bytes;
+}
+
+enum class Form : std::uint8_t { kTorch, kSafetensors, kIndex, kStore };
 
 bool ends_with_any(const std::string& name, std::initializer_list<std::string_view> ends) {
     return std::any_of(ends.begin(), ends.end(),
@@ -58,7 +71,26 @@ bool ends_with_any(const std::string& name, std::initializer_list<std::string_vi
 Form form_named(const std::string& target) {
     return ends_with_any(target, {".pt", ".pth", ".bin", ".ckpt"}) ? Form::kTorch
            : target.ends_with(".safetensors")                      ? Form::kSafetensors
+           : target.ends_with(format::kIndexSuffix)                ? Form::kIndex
                                                                    : Form::kStore;
+}
+
+// What the options say of another form, and names that no form has.
+void check_target(const std::string& target, Form form, const CheckpointOptions& options) {
+    const auto refuse = [&target](const std::string& why) {
+        throw Error(ErrorCode::kInvalidArgument, 0, "convert", target, kNoOffset,
+                    fmt::format("{}: {}", target, why));
+    };
+    if (form == Form::kStore && target.ends_with(".json")) {
+        refuse(fmt::format("the name of an index ends in {}", format::kIndexSuffix));
+    }
+    if (form != Form::kIndex && !options.shard_bytes.empty()) {
+        refuse(fmt::format("--shard-bytes is for an index, NAME{}", format::kIndexSuffix));
+    }
+    if (form != Form::kStore && !options.force && store::is_there(FileSystem::local(), target)) {
+        refuse("it is there already; --force replaces it");
+    }
+    static_cast<void>(shard_bytes_of(options));
 }
 
 class Conversion {
@@ -97,6 +129,8 @@ public:
                     return to_torch(target, shown);
                 case Form::kSafetensors:
                     return to_safetensors(target, shown);
+                case Form::kIndex:
+                    return to_index(target, shown);
                 case Form::kStore:
                     return to_store(target, shown);
             }
@@ -147,20 +181,30 @@ private:
     }
 
     void to_safetensors(const std::string& target, Progress& shown) {
-        std::vector<format::safetensors::Tensor> tensors;
-        std::vector<FileImage::Payload> payloads;
-        for (Out& out : keeps_structure() ? flat(target) : alone()) {
-            tensors.push_back({std::move(out.name), *format::safetensors::type_named(out.dtype),
-                               std::move(out.shape), 0, 0});
-            payloads.emplace_back(out.data);
-        }
-        format::safetensors::Metadata metadata = source_.metadata();
-        if (metadata.empty()) {
-            metadata.emplace_back("format", "pt");  // which transformers looks for
-        }
-        FileImage image =
-            FileImage::safetensors(std::move(tensors), std::move(metadata), std::move(payloads));
+        state::NamedTensors out = named(target);
+        FileImage image = FileImage::safetensors(std::move(out.tensors), std::move(out.metadata),
+                                                 std::move(out.payloads));
         state::save_file(*engine_, FileSystem::local(), target, image, written_by(shown));
+    }
+
+    void to_index(const std::string& target, Progress& shown) {
+        state::save_index(*engine_, FileSystem::local(), target, named(target),
+                          {.shard_bytes = shard_bytes_of(options_), .progress = written_by(shown)});
+    }
+
+    state::NamedTensors named(const std::string& target) {
+        state::NamedTensors named;
+        for (Out& out : keeps_structure() ? flat(target) : alone()) {
+            named.tensors.push_back({std::move(out.name),
+                                     *format::safetensors::type_named(out.dtype),
+                                     std::move(out.shape), 0, 0});
+            named.payloads.emplace_back(out.data);
+        }
+        named.metadata = source_.metadata();
+        if (named.metadata.empty()) {
+            named.metadata.emplace_back("format", "pt");  // which transformers looks for
+        }
+        return named;
     }
 
     void to_store(const std::string& target, Progress& shown) {
@@ -369,10 +413,7 @@ int checkpoint_convert(const CheckpointOptions& options, std::span<const std::st
     JsonOutput json("--json", options.json);
     const std::string& target = options.other;
     const Form form = form_named(target);
-    if (form != Form::kStore && !options.force && store::is_there(FileSystem::local(), target)) {
-        throw Error(ErrorCode::kInvalidArgument, 0, "convert", target, kNoOffset,
-                    fmt::format("{}: it is there already; --force replaces it", target));
-    }
+    check_target(target, form, options);
     const auto engine = new_engine();
     const auto source = open_source(engine, options.path, options.generation);
     Progress shown;
