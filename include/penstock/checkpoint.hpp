@@ -179,9 +179,18 @@ public:
     /// that cannot be read with these tensors.
     CheckpointInfo save(const State& state, const SaveOptions& options = {});
     /// The newest that is whole: manifest sound, every shard there with its size. `skipped`: newer
-    /// ones that are not, and why.
+    /// ones that are not, and why. Throws where a newer one may be sound and cannot be looked at
+    /// (Error::is_about_the_file() is false). Throws also where all are skipped and the system
+    /// could not read one (EIO), after `skipped` is filled: "there is none" would be a reason to
+    /// begin from nothing.
     [[nodiscard]] std::optional<CheckpointInfo> latest(
         std::vector<CheckpointInfo>* skipped = nullptr) const;
+    /// latest(), opened and given to `use`; of the checkpoints of `step`, where it is given. Where
+    /// `use` throws what is about the file (a chunk that is not what was saved), that one is
+    /// skipped, and the one before is opened.
+    std::optional<CheckpointInfo> open_newest(const std::function<void(Checkpoint)>& use,
+                                              std::optional<std::uint64_t> step = {},
+                                              std::vector<CheckpointInfo>* skipped = nullptr) const;
     /// All, oldest first, those with a problem included.
     [[nodiscard]] std::vector<CheckpointInfo> list() const;
     [[nodiscard]] Checkpoint open(std::uint64_t generation) const;

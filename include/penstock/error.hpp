@@ -52,6 +52,11 @@ public:
     [[nodiscard]] int system_errno() const noexcept { return system_errno_; }
     /// The same as `code()`, as our enumeration.
     [[nodiscard]] ErrorCode reason() const noexcept { return reason_; }
+    /// Whether the file is the reason, and not this machine or the call: it is damaged, cut short,
+    /// not there, or its bytes cannot be read back (EIO). Who looks for the newest sound checkpoint
+    /// passes over such a one. A file that could not be read for want of memory, descriptors, a
+    /// permission or a server (ENOMEM, EMFILE, EACCES, ESTALE) may be sound.
+    [[nodiscard]] bool is_about_the_file() const noexcept;
 
 private:
     ErrorCode reason_;

@@ -22,6 +22,7 @@ class Error(OSError):
 
     operation: str | None
     offset: int | None
+    _code = 2  # penstock::ErrorCode
 
     def __init__(
         self,
@@ -46,6 +47,14 @@ class Error(OSError):
         name: str | None = self.filename
         return name
 
+    @property
+    def is_about_the_file(self) -> bool:
+        """Whether the file is the reason: damaged, cut short, not there, not readable any more. Otherwise it is this
+        machine (memory, open files, a permission, a server), and the file may be sound."""
+        from penstock import _core
+
+        return _core.is_about_the_file(self._code, self.errno or 0)
+
     def __str__(self) -> str:
         return self.message
 
@@ -56,21 +65,31 @@ class Error(OSError):
 class EndOfFile(Error, EOFError):
     """A read met the end of the file, and allow_short was not given."""
 
+    _code = 3
+
 
 class Cancelled(Error):
     """The transfer was cancelled: the memory of a read and the extent of a write are undefined."""
+
+    _code = 4
 
 
 class WouldBlock(Error, BlockingIOError):
     """The limit on transfers in flight is reached (transfers_max); wait for one and try again."""
 
+    _code = 5
+
 
 class Unsupported(Error):
     """This machine, file system or file cannot do it; the message says why."""
 
+    _code = 6
+
 
 class Damaged(Error, ValueError):
     """A file is not what it should be: cut short, changed, or made to harm; nothing of it was executed."""
+
+    _code = 9
 
 
 def _of_system(builtin: type[OSError]) -> type[Error]:
@@ -97,9 +116,8 @@ _BY_NAME = {made.__name__: made for made in _ALL}
 _CHECKPOINT = _re.compile(r"[0-9]{8,}-step-[0-9]+")  # the folder of one, in a store's
 
 # penstock::ErrorCode
-_INVALID_ARGUMENT, _SYSTEM, _END_OF_FILE, _CANCELLED, _WOULD_BLOCK, _UNSUPPORTED, _OUT_OF_MEMORY, _CLOSED, _DAMAGED = (
-    range(1, 10)
-)
+_INVALID_ARGUMENT, _SYSTEM, _OUT_OF_MEMORY, _CLOSED = 1, 2, 7, 8
+_BY_CODE = {made._code: made for made in (EndOfFile, Cancelled, WouldBlock, Unsupported, Damaged)}
 
 
 def _remake(name: str, *arguments: Any) -> Error:
@@ -146,12 +164,5 @@ def from_core(
     if code == _SYSTEM:
         made = _BY_ERRNO.get(number, Error)
     else:
-        by_code: dict[int, type[Error]] = {
-            _END_OF_FILE: EndOfFile,
-            _CANCELLED: Cancelled,
-            _WOULD_BLOCK: WouldBlock,
-            _UNSUPPORTED: Unsupported,
-            _DAMAGED: Damaged,
-        }
-        made = by_code.get(code, Error)
+        made = _BY_CODE.get(code, Error)
     return made(message, number or None, operation or None, path, offset)

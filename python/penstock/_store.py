@@ -12,26 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import _arguments, _core, _into, _load, _state
-from penstock._errors import Cancelled, Error, Unsupported, WouldBlock, from_core
+from penstock._errors import Unsupported, from_core
 from penstock._progress import Progress, reporter
 from penstock._sigterm import SaveOnSigterm
 
 _COUNT_MAX = (1 << 32) - 1
 _WAIT_MAX_S = 1e9  # 30 years
-# What the machine lacks at the moment; the checkpoint may be sound.
-_TROUBLE = (
-    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EINTR, errno.EAGAIN, errno.EACCES, errno.EPERM,
-)  # fmt: skip
-
-
-def _is_trouble(error: BaseException) -> bool:
-    return getattr(error, "errno", None) in _TROUBLE or isinstance(error, (Cancelled, WouldBlock, Unsupported))
-
-
-def _is_refused(error: BaseException) -> bool:
-    """By the system, for another reason than that it is not there: none of it may be seen, and all may be sound."""
-    number = getattr(error, "errno", None)
-    return number is not None and number not in (errno.ENOENT, errno.ENOTDIR)
 
 
 def _torch_or_none() -> Any:
@@ -458,31 +444,16 @@ class CheckpointStore:
     def latest(self) -> _core.CheckpointInfo | None:
         """The newest checkpoint whose manifest is sound and whose files are there, or None. Of newer ones that were
         passed over a RuntimeWarning says why."""
-        found, skipped = self._store.latest()
-        if skipped:
-            for info in skipped:
-                self._raise_trouble(info, always=found is None)
-            found, skipped = self._store.latest()  # trouble of a moment may be over
-        for info in skipped:
-            self._skipped(info.path, info.problem)
-        return found
-
-    def _raise_trouble(self, info: _core.CheckpointInfo, always: bool = False) -> None:
-        """Where the machine is why a checkpoint cannot be used, and not the checkpoint. always: where the system
-        refuses to read it, too."""
-        try:
-            self._store.open(info.generation)
-        except (Error, EOFError) as error:
-            if _is_trouble(error) or (always and _is_refused(error)):
-                raise
+        return self._store.latest(self._skipped)
 
     def list(self) -> list[_core.CheckpointInfo]:
         """All checkpoints, oldest first; those with a `problem` included."""
         return self._store.list()
 
     @staticmethod
-    def _skipped(path: str, why: str) -> None:
-        warnings.warn(f"penstock: checkpoint '{path}' was passed over: {why}", RuntimeWarning, stacklevel=4)
+    def _skipped(path: str, why: str, stacklevel: int = 3) -> None:
+        message = f"penstock: checkpoint '{path}' was passed over: {why}"
+        warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 
     def open(self, generation: int) -> Checkpoint:
         """A checkpoint for reading: its tensors, and slices of them."""
@@ -519,41 +490,26 @@ class CheckpointStore:
                 return checkpoint.load(map_location, **arguments)
         if step is not None:
             step = _arguments.whole("load", "step", step)
-        wanted = [i for i in self.list() if step is None or i.step == step]
+        loaded = []
         reasons = []
-        refused = None
-        for info in reversed(wanted):
-            why = self._problem_of(info)
-            if not why:
-                try:
-                    with self.open(info.generation) as checkpoint:
-                        return checkpoint.load(map_location, **arguments)
-                except (Error, EOFError) as error:
-                    # Damaged, or deleted by the process that writes.
-                    if _is_trouble(error):
-                        raise
-                    refused = refused or (error if _is_refused(error) else None)
-                    why = str(error)
-            reasons.append(f"'{os.path.basename(info.path)}': {why}")
-            self._skipped(info.path, why)
-        for info in wanted:
-            self._raise_trouble(info, always=True)
-        if refused is not None:
-            raise refused
+
+        def use(opened: Any) -> None:
+            with Checkpoint._of(opened) as checkpoint:
+                loaded.append(checkpoint.load(map_location, **arguments))
+
+        def passed_over(path: str, why: str) -> None:
+            reasons.append(f"'{os.path.basename(path)}': {why}")
+            self._skipped(path, why, stacklevel=4)
+
+        self._store.open_newest(step, use, passed_over)
+        if loaded:
+            return loaded[0]
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
         why = f", but {'; '.join(reasons)}" if reasons else ""
         raise from_core(
             2, f"load: there is {which} in '{self._folders[0]}' that can be used{why}", errno.ENOENT, "load",
             self._folders[0], None,
         )  # fmt: skip
-
-    def _problem_of(self, info: _core.CheckpointInfo) -> str:
-        """What list() said, unless that was of a moment."""
-        if info.problem:
-            self._raise_trouble(info)
-            now = next((i for i in self.list() if i.generation == info.generation), info)
-            return now.problem
-        return ""
 
     def pin(self, generation: int, pinned: bool = True) -> None:
         """Keeps a checkpoint whatever `keep` says, durably; pinned=False: not any more."""

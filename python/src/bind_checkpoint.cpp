@@ -5,6 +5,7 @@
 #include "base/units.hpp"
 #include "bind.hpp"
 #include "engine_object.hpp"
+#include "errors.hpp"
 #include "file_object.hpp"
 #include "host_memory.hpp"
 #include "names.hpp"
@@ -17,6 +18,7 @@
 #include <penstock/checkpoint.hpp>
 
 #include <fmt/format.h>
+#include <nanobind/stl/optional.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -228,6 +230,62 @@ nb::list checkpoint_problems(const CheckpointObject& self, nb::handle progress) 
     return out;
 }
 
+// Each of them is given to `passed_over`: (path, why).
+void report(const std::vector<CheckpointInfo>& skipped, nb::handle passed_over) {
+    for (const CheckpointInfo& info : skipped) {
+        passed_over(path_object(info.path), path_object(info.problem));
+    }
+}
+
+// find(skipped) without the GIL, and then what was passed over, also where it throws.
+template <typename Find>
+nb::object newest(nb::handle passed_over, Find find) {
+    std::vector<CheckpointInfo> skipped;
+    std::optional<CheckpointInfo> found;
+    try {
+        const WithoutGil nogil;
+        found = find(&skipped);
+    } catch (const Error&) {
+        report(skipped, passed_over);
+        throw;
+    }
+    report(skipped, passed_over);
+    return found ? nb::cast(std::move(*found)) : nb::none();
+}
+
+nb::object latest_of_store(StoreObject& self, nb::handle passed_over) {
+    const auto store = self.open();
+    return newest(passed_over, [&](auto* skipped) { return store->latest(skipped); });
+}
+
+nb::object open_newest_of_store(StoreObject& self, std::optional<std::uint64_t> step,
+                                nb::handle use, nb::handle passed_over) {
+    const auto store = self.open();
+    std::optional<nb::python_error> raised;
+    const auto give = [&](Checkpoint opened_one) {
+        const nb::gil_scoped_acquire gil;
+        try {
+            use(nb::cast(new CheckpointObject(self.engine, std::move(opened_one)),
+                         nb::rv_policy::take_ownership));
+        } catch (nb::python_error& error) {
+            if (const auto known = about_a_file(error)) {
+                throw Error(*known);
+            }
+            raised.emplace(std::move(error));
+            throw Error(ErrorCode::kCancelled, 0, "load", "", kNoOffset, "Python raised");
+        }
+    };
+    try {
+        return newest(passed_over,
+                      [&](auto* skipped) { return store->open_newest(give, step, skipped); });
+    } catch (const Error&) {
+        if (!raised) {
+            throw;
+        }
+    }
+    throw nb::python_error(std::move(*raised));
+}
+
 void bind_checkpoint_info(nb::module_& parent) {
     nb::class_<CheckpointInfo>(parent, "CheckpointInfo",
                                "What is known of a checkpoint without reading its tensors.")
@@ -294,18 +352,9 @@ void bind_store(nb::module_& m) {
              nb::arg("metadata"), nb::arg("progress").none())
         .def("save_async", save_to_store_async, nb::arg("state").none(), nb::arg("step"),
              nb::arg("pinned"), nb::arg("metadata"), nb::arg("copy"), nb::arg("progress").none())
-        .def("latest",
-             [](StoreObject& self) {
-                 const auto store = self.open();
-                 std::vector<CheckpointInfo> skipped;
-                 std::optional<CheckpointInfo> found;
-                 {
-                     const WithoutGil nogil;
-                     found = store->latest(&skipped);
-                 }
-                 return nb::make_tuple(found ? nb::cast(std::move(*found)) : nb::none(),
-                                       list_of(std::move(skipped)));
-             })
+        .def("latest", latest_of_store, nb::arg("passed_over"))
+        .def("open_newest", open_newest_of_store, nb::arg("step").none(), nb::arg("use"),
+             nb::arg("passed_over"))
         .def("list",
              [](StoreObject& self) {
                  const auto store = self.open();

@@ -54,6 +54,24 @@ void set_python_error(const Error& error) {
     }
 }
 
+std::optional<Error> about_a_file(const nb::python_error& raised) {
+    const nb::object value = nb::borrow(raised.value());
+    if (!nb::isinstance(value, nb::module_::import_("penstock._errors").attr("Error"))) {
+        return std::nullopt;
+    }
+    const auto bytes_of = [&](const char* name) {
+        const nb::object words = value.attr(name);
+        return words.is_none() ? std::string() : path_bytes(words, name, "");
+    };
+    const nb::object number = value.attr("errno");
+    const nb::object offset = value.attr("offset");
+    const Error error(
+        static_cast<ErrorCode>(nb::cast<int>(value.attr("_code"))),
+        number.is_none() ? 0 : nb::cast<int>(number), bytes_of("operation"), bytes_of("path"),
+        offset.is_none() ? kNoOffset : nb::cast<std::uint64_t>(offset), bytes_of("message"));
+    return error.is_about_the_file() ? std::optional(error) : std::nullopt;
+}
+
 namespace {
 
 void translate(const std::exception_ptr& thrown, void* /*payload*/) {
@@ -94,6 +112,15 @@ void bind_errors(nb::module_& m) {
         nb::arg("errno"), nb::arg("operation"), nb::arg("path"),
         nb::sig("def system_error(errno: int, operation: str, path: str) -> BaseException"),
         "What the compiled part would raise; private.");
+    m.def(
+        "is_about_the_file",
+        [](int code, int number) {
+            return Error(static_cast<ErrorCode>(code), number, {}, {}, kNoOffset, {})
+                .is_about_the_file();
+        },
+        nb::arg("code"), nb::arg("errno"),
+        nb::sig("def is_about_the_file(code: int, errno: int) -> bool"),
+        "penstock::Error::is_about_the_file(); private.");
     m.def("nearest", nearest, nb::arg("word"), nb::arg("names"),
           nb::sig("def nearest(word: str, names: list[str]) -> str | None"),
           "The one of the names that may have been meant; private.");

@@ -47,7 +47,9 @@ def test_a_limit_on_open_files_is_no_missing_checkpoint(tmp_path, run_script):
     assert ["30", "load", "EMFILE"] in lines, out
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.EACCES])
+@pytest.mark.parametrize(
+    "number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.EACCES, errno.ESTALE]
+)
 def test_what_the_machine_lacks_is_raised_as_it_is(store, monkeypatch, number):
     from penstock import _errors
 
@@ -78,7 +80,7 @@ def test_memory_that_cannot_be_had_is_raised_as_it_is(store):
         resource.setrlimit(resource.RLIMIT_AS, old)
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENODATA, errno.ESTALE])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENODATA, errno.EUCLEAN])
 def test_what_the_disk_lost_is_passed_over(store, monkeypatch, number):
     from penstock import _errors
 
@@ -204,57 +206,59 @@ def test_a_name_of_a_tied_tensor_reads_its_slice_only(store):
 # ---- trouble that passes, and trouble that does not
 
 
-class Troubled:
-    """A store's core that cannot open one of its checkpoints a few times."""
+def trouble(monkeypatch, step, number, times):
+    """Checkpoints of that step cannot be loaded a few times."""
+    from penstock import _errors
 
-    def __init__(self, core, generation, number, times):
-        self._core, self._generation, self._number, self.times = core, generation, number, times
+    load = penstock.Checkpoint.load
+    left = [times]
 
-    def __getattr__(self, name):
-        return getattr(self._core, name)
+    def refuse(self, *arguments, **options):
+        if self.info.step == step and left[0] > 0:
+            left[0] -= 1
+            raise _errors.from_core(2, "open: no", number, "open", "manifest", None)
+        return load(self, *arguments, **options)
 
-    def _fails(self):
-        self.times -= 1
-        return self.times >= 0
-
-    def open(self, generation):
-        if generation == self._generation and self._fails():
-            raise penstock.Error("open: no", self._number, "open", "manifest")
-        return self._core.open(generation)
-
-
-def troubled(store, generation, number, times):
-    store._store = Troubled(store._store, generation, number, times)
-    return store._store
+    monkeypatch.setattr(penstock.Checkpoint, "load", refuse)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
-def test_what_the_machine_lacks_is_no_reason_for_an_older_one(store, number):
+def test_what_the_machine_lacks_is_no_reason_for_an_older_one(store, monkeypatch, number):
     for step in (1, 2):
         store.save({"step": step}, step=step)
-    core = troubled(store, 2, number, 1)
+    trouble(monkeypatch, 2, number, 1)
     with pytest.raises(penstock.Error) as caught:
         store.load()
-    assert caught.value.errno == number and core.times == 0
+    assert caught.value.errno == number
     assert store.load() == {"step": 2}
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
-def test_where_none_can_be_read_the_reason_is_raised(store, number):
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENODATA])
+def test_where_none_can_be_read_the_reason_is_raised(store, monkeypatch, number):
     """And not that there is none, which would be a reason to begin anew."""
     store.save({"step": 1}, step=1)
-    troubled(store, 1, number, 100)
-    with pytest.warns(RuntimeWarning, match="passed over"), pytest.raises(penstock.Error) as caught:
+    trouble(monkeypatch, 1, number, 100)
+    with pytest.warns(RuntimeWarning, match="passed over") as warned, pytest.raises(penstock.Error) as caught:
         store.load()
     assert caught.value.errno == number and not isinstance(caught.value, FileNotFoundError)
+    assert str(caught.value) == "open: no" and warned[0].filename == __file__
 
 
-def test_an_older_one_is_taken_where_the_newest_cannot_be_read(store):
+def test_an_older_one_is_taken_where_the_newest_cannot_be_read(store, monkeypatch):
     for step in (1, 2):
         store.save({"step": step}, step=step)
-    troubled(store, 2, errno.EIO, 100)
-    with pytest.warns(RuntimeWarning, match="passed over"):
+    trouble(monkeypatch, 2, errno.EIO, 100)
+    with pytest.warns(RuntimeWarning, match="passed over") as warned:
         assert store.load() == {"step": 1}
+    assert warned[0].filename == __file__
+
+
+def test_what_is_wrong_with_the_call_is_raised_and_nothing_passed_over(store):
+    store.save({"a": torch.ones(3)}, step=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(KeyError, match="nowhere"):
+            store.load(names="nowhere")
 
 
 # ---- NumPy's arrays

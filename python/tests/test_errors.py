@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import penstock
 import pytest
@@ -152,3 +153,19 @@ def test_errors_travel_between_processes(engine, tmp_path, verb):
     assert str(error) == str(caught.value)
     # torch's DataLoader makes the error anew from its text alone.
     assert "text" in str(type(error)("text"))
+
+
+def test_the_file_or_the_machine_is_the_reason_as_the_table_says():
+    """The table that the tests of C++ read too."""
+    import csv
+
+    from penstock import _errors
+
+    with open(Path(__file__).parents[2] / "tests" / "base" / "about_the_file.csv") as table:
+        rows = list(csv.DictReader(table))
+    assert len(rows) >= 30
+    for row in rows:
+        assert not row["errno_name"] or getattr(errno, row["errno_name"]) == int(row["errno"])
+        made = _errors.from_core(int(row["code"]), "words", int(row["errno"]), "open", "file", None)
+        about = isinstance(made, penstock.Error) and made.is_about_the_file
+        assert about == (row["about_the_file"] == "yes"), row

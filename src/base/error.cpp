@@ -3,6 +3,8 @@
 
 #include <penstock/error.hpp>
 
+#include <cerrno>
+
 namespace penstock {
 
 namespace {
@@ -51,6 +53,28 @@ Error::Error(ErrorCode code, int system_errno, std::string operation, std::strin
       path_(std::move(path)),
       offset_(offset),
       text_(message) {}
+
+bool Error::is_about_the_file() const noexcept {
+    if (reason_ != ErrorCode::kSystem) {
+        return reason_ == ErrorCode::kDamaged || reason_ == ErrorCode::kEndOfFile;
+    }
+    switch (system_errno_) {
+        case ENOENT:
+        case ENOTDIR:
+        case EISDIR:
+        case ELOOP:
+        // The bytes cannot be had back.
+        case EIO:
+        case EREMOTEIO:
+        case ENODATA:
+        case EILSEQ:
+        case EBADMSG:
+        case EUCLEAN:
+            return true;
+        default:
+            return false;
+    }
+}
 
 namespace base {
 

@@ -5,7 +5,6 @@
 #include "base/raise.hpp"
 #include "base/start_threads.hpp"
 #include "format/fault.hpp"
-#include "state/finding.hpp"
 #include "stream/checksum.hpp"
 #include "stream/when_room.hpp"
 
@@ -210,7 +209,7 @@ void ChunkReader::check_one_by_one(Batch& batch) {
                                        chunk.bytes().first(piece.bytes), in_file(piece));
                 check_piece(piece, chunk.data());
             } catch (const Error& error) {
-                if (!state::is_finding(error)) {
+                if (!error.is_about_the_file()) {
                     throw;
                 }
                 found({piece.part, piece.offset, piece.bytes, error.what()});

@@ -5,7 +5,6 @@
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
-#include "state/finding.hpp"
 #include "state/structure.hpp"
 #include "store/chunk_reader.hpp"
 #include "store/manifest_check.hpp"
@@ -30,7 +29,6 @@ namespace penstock {
 namespace {
 
 using format::shown;
-using state::is_finding;
 using store::BadChunks;
 using store::ChunkReader;
 using store::Manifest;
@@ -243,7 +241,7 @@ void Checkpoint::Impl::verify_header(std::uint32_t number,
                                 "one)"});
         }
     } catch (const Error& error) {
-        if (!state::is_finding(error)) {
+        if (!error.is_about_the_file()) {
             throw;
         }
         problems.push_back({shards.path(number), "", kNoOffset, error.what()});
@@ -254,10 +252,17 @@ void Checkpoint::Impl::verify_header(std::uint32_t number,
 void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
     const std::string name = store::join(path, store::kIndexName);
     try {
-        const File file = files.open(name, {.direct = DirectIo::kOff});
+        const File file = store::open_part(files, name, {.direct = DirectIo::kOff});
         std::string text(std::min(file.size(), format::kShardIndexBytesMax + 1), '\0');
         stream::read_when_room(*engine, file, std::as_writable_bytes(std::span(text)), 0);
-        const format::ShardIndex index = base::unwrap(format::parse_shard_index(text));
+        const auto parsed = format::parse_shard_index(text);
+        if (!parsed) {
+            problems.push_back(
+                {name, "", kNoOffset,
+                 fmt::format("stock readers cannot use the index: {}", parsed.error().describe())});
+            return;
+        }
+        const format::ShardIndex& index = *parsed;
         const format::ShardIndex saved = store::stock_index(manifest);
         const std::unordered_map<std::string_view, std::string_view> where(index.weight_map.begin(),
                                                                            index.weight_map.end());
@@ -276,7 +281,7 @@ void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
                                 "than were saved"});
         }
     } catch (const Error& error) {
-        if (!state::is_finding(error)) {
+        if (!error.is_about_the_file()) {
             throw;
         }
         problems.push_back({name, "", kNoOffset,

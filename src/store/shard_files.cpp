@@ -2,6 +2,7 @@
 #include "store/shard_files.hpp"
 
 #include "base/raise.hpp"
+#include "store/store_folder.hpp"
 
 #include <fmt/format.h>
 
@@ -77,7 +78,7 @@ File ShardFiles::open_now(std::uint32_t shard) const {
     const std::string name = path(shard);
     File file;
     try {
-        file = files_.open(name);
+        file = open_part(files_, name);
     } catch (const Error& error) {
         if (error.system_errno() != ENOENT) {
             throw;

@@ -16,6 +16,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <random>
@@ -32,6 +34,27 @@ using store::join;
 namespace {
 
 constexpr int kScansMax = 100;
+
+using UseCheckpoint = std::function<void(Checkpoint)>;
+
+// What a look from the newest checkpoint back has found.
+struct Newest {
+    std::optional<Inspected> found;
+    std::vector<CheckpointInfo> passed_over;  ///< newer ones, and why
+    std::optional<Error> refused;  ///< of these, what the system refused: all may be sound
+
+    [[nodiscard]] bool has_passed_over(std::uint64_t generation) const {
+        return std::any_of(passed_over.begin(), passed_over.end(),
+                           [&](const auto& info) { return info.generation == generation; });
+    }
+    void pass_over(Inspected&& one) {
+        passed_over.push_back(std::move(one.info));
+        const int number = one.error ? one.error->system_errno() : 0;
+        if (!refused && number != 0 && number != ENOENT && number != ENOTDIR) {
+            refused = one.error;
+        }
+    }
+};
 
 [[noreturn]] void refuse(const std::string& operation, const std::string& path,
                          std::string_view why) {
@@ -139,40 +162,72 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // A reader holds no lock: when something goes while it looks, something newer has come, and it
+    // The newest checkpoint that is whole, and that `use` takes; of `step`, where one is given. A
+    // reader holds no lock: when something goes while it looks, something newer has come, and it
     // looks again.
-    std::optional<Inspected> newest_whole(std::vector<CheckpointInfo>* skipped) const {
+    [[nodiscard]] Newest newest(std::optional<std::uint64_t> step = {},
+                                const UseCheckpoint& use = {}) const {
+        Newest out;
         for (int scan = 0; scan < kScansMax; ++scan) {
             const auto checkpoints = store::scan_folder(files, folders.front()).checkpoints;
-            std::vector<CheckpointInfo> unusable;
-            bool gone = false;
-            for (auto entry = checkpoints.rbegin(); entry != checkpoints.rend() && !gone; ++entry) {
-                auto found = store::inspect(*engine, files, folders.front(), *entry);
-                gone = !found;
-                if (found && found->trouble) {
-                    throw Error(*found->trouble);  // an older one is no answer
-                }
-                if (found && !found->info.problem.empty()) {
-                    unusable.push_back(std::move(found->info));
-                    continue;
-                }
-                if (found) {
-                    if (skipped != nullptr) {
-                        *skipped = std::move(unusable);
+            const auto end = std::find_if(
+                checkpoints.rbegin(), checkpoints.rend(), [&](const CheckpointEntry& entry) {
+                    if ((step && entry.step != *step) || out.has_passed_over(entry.generation)) {
+                        return false;
                     }
-                    return found;
-                }
-            }
-            if (!gone) {
-                if (skipped != nullptr) {
-                    *skipped = std::move(unusable);
-                }
-                return std::nullopt;
+                    out.found = look_at(entry, use);
+                    if (!out.found || out.found->info.problem.empty()) {
+                        return true;
+                    }
+                    out.pass_over(*std::exchange(out.found, std::nullopt));
+                    return false;
+                });
+            if (out.found || end == checkpoints.rend()) {
+                return out;
             }
         }
         base::raise(base::error(ErrorCode::kSystem, "find latest checkpoint",
                                 "checkpoints go as fast as they are looked at; try again",
                                 folders.front()));
+    }
+
+    // inspect(), with what `use` finds. Throws what is not about the file: then an older checkpoint
+    // is no answer.
+    [[nodiscard]] std::optional<Inspected> look_at(const CheckpointEntry& entry,
+                                                   const UseCheckpoint& use) const {
+        auto found = store::inspect(*engine, files, folders.front(), entry);
+        if (found && found->info.problem.empty() && use) {
+            try {
+                use({engine, files, found->info.path});
+            } catch (const Error& error) {
+                found->error = error;
+                found->info.problem = error.what();
+                if (!store::is_there(files, found->info.path)) {
+                    found.reset();
+                }
+            }
+        }
+        if (found && found->error && !found->error->is_about_the_file()) {
+            throw Error(*found->error);
+        }
+        return found;
+    }
+
+    // newest(), with the report for the caller.
+    [[nodiscard]] std::optional<CheckpointInfo> newest_for(
+        std::optional<std::uint64_t> step, const UseCheckpoint& use,
+        std::vector<CheckpointInfo>* skipped) const {
+        Newest looked = newest(step, use);
+        if (skipped != nullptr) {
+            *skipped = std::move(looked.passed_over);
+        }
+        if (looked.found) {
+            return std::move(looked.found->info);
+        }
+        if (looked.refused) {
+            throw Error(*looked.refused);
+        }
+        return std::nullopt;
     }
 
     [[nodiscard]] CheckpointEntry entry_of(const std::string& operation,
@@ -203,7 +258,7 @@ struct CheckpointStore::Impl {
             return;
         }
         last = {};
-        if (auto found = newest_whole(nullptr)) {
+        if (auto found = newest().found) {
             last = {std::move(found->manifest), found->info.path, found->manifest_hash};
         }
     }
@@ -213,7 +268,11 @@ struct CheckpointStore::Impl {
         const std::string path = join(folders.front(), entry.name);
         const auto known = manifests.find(entry.name);
         if (known != manifests.end() && has_hash(path, known->second.hash)) {
-            return store::missing_shard(files, known->second.manifest, path).empty();
+            try {
+                return store::missing_shard(files, known->second.manifest, path).empty();
+            } catch (const Error&) {
+                return false;
+            }
         }
         const auto found = store::inspect(*engine, files, folders.front(), entry);
         if (!found || !found->info.problem.empty()) {
@@ -359,8 +418,13 @@ CheckpointInfo CheckpointStore::save(const State& state, const SaveOptions& opti
 }
 
 std::optional<CheckpointInfo> CheckpointStore::latest(std::vector<CheckpointInfo>* skipped) const {
-    auto found = there(impl_).newest_whole(skipped);
-    return found ? std::optional(std::move(found->info)) : std::nullopt;
+    return there(impl_).newest_for({}, {}, skipped);
+}
+
+std::optional<CheckpointInfo> CheckpointStore::open_newest(
+    const std::function<void(Checkpoint)>& use, std::optional<std::uint64_t> step,
+    std::vector<CheckpointInfo>* skipped) const {
+    return there(impl_).newest_for(step, use, skipped);
 }
 
 std::vector<CheckpointInfo> CheckpointStore::list() const {
@@ -411,7 +475,7 @@ void CheckpointStore::remove(std::uint64_t generation) {
     if (store::is_there(impl_->files, join(path, store::kPinnedName))) {
         refuse("remove checkpoint", path, "it is pinned; unpin it first");
     }
-    const auto newest = impl_->newest_whole(nullptr);
+    const auto newest = impl_->newest().found;
     if (newest && newest->info.generation == generation) {
         refuse("remove checkpoint", path,
                "it is the newest whole one, which is what a training goes on from; save another "

@@ -4,7 +4,6 @@
 #include "base/hex.hpp"
 #include "base/path.hpp"
 #include "base/raise.hpp"
-#include "state/finding.hpp"
 #include "state/structure.hpp"
 #include "store/manifest_check.hpp"
 #include "store/removal.hpp"
@@ -153,11 +152,22 @@ FolderScan scan_names(std::vector<std::string> names) {
     return scan;
 }
 
+File open_part(const FileSystem& files, const std::string& path, const FileOptions& options) {
+    try {
+        return files.open(path, options);
+    } catch (const Error& error) {
+        if (error.reason() != ErrorCode::kUnsupported) {
+            throw;
+        }
+        throw Error(ErrorCode::kDamaged, 0, error.operation(), path, kNoOffset, error.what());
+    }
+}
+
 std::string read_manifest_text(Engine& engine, const FileSystem& files,
                                const std::string& checkpoint) {
     const std::string path = join(checkpoint, kManifestName);
     // Through the page cache: most are small, and who lists a store reads them again.
-    const File file = files.open(path, {.direct = DirectIo::kOff});
+    const File file = open_part(files, path, {.direct = DirectIo::kOff});
     const std::uint64_t bytes = file.size();
     if (bytes > kManifestBytesMax) {
         base::raise(base::error(
@@ -213,7 +223,10 @@ std::string missing_shard(const FileSystem& files, const Manifest& manifest,
             }
             status = files.status(path);
         } catch (const Error& error) {
-            return is_gone(error) ? fmt::format("{} is missing", shown) : error.what();
+            if (!is_gone(error)) {
+                throw;
+            }
+            return fmt::format("{} is missing", shown);
         }
         if (status.kind != FileKind::kFile) {
             return fmt::format("{} is not a file", shown);
@@ -249,9 +262,7 @@ std::optional<Inspected> inspect(Engine& engine, const FileSystem& files, const 
         found.info.problem = error.reason() == ErrorCode::kSystem && is_gone(error)
                                  ? fmt::format("{} is missing", kManifestName)
                                  : error.what();
-        if (!state::is_finding(error)) {
-            found.trouble = error;
-        }
+        found.error = error;
     }
     found.info.generation = entry.generation;
     found.info.step = entry.step;

@@ -59,6 +59,10 @@ struct FolderScan {
 /// A folder that is not there has nothing in it.
 [[nodiscard]] FolderScan scan_folder(const FileSystem& files, const std::string& folder);
 
+/// A file of a checkpoint, for reading. Throws Error; kDamaged where a pipe or the like is in its
+/// place.
+[[nodiscard]] File open_part(const FileSystem& files, const std::string& path,
+                             const FileOptions& options = {});
 /// Throws Error.
 [[nodiscard]] std::string read_manifest_text(Engine& engine, const FileSystem& files,
                                              const std::string& checkpoint);
@@ -70,7 +74,7 @@ struct FolderScan {
                                      const std::string& checkpoint);
 /// What a manifest says, without looking at its shards.
 [[nodiscard]] CheckpointInfo info_of(const Manifest& manifest, const std::string& checkpoint);
-/// Empty, or which shard is missing or has another size.
+/// Empty, or which shard is missing or has another size. Throws Error where that cannot be known.
 [[nodiscard]] std::string missing_shard(const FileSystem& files, const Manifest& manifest,
                                         const std::string& checkpoint);
 
@@ -78,7 +82,7 @@ struct Inspected {
     CheckpointInfo info;
     Manifest manifest;                ///< empty where it could not be read
     std::uint64_t manifest_hash = 0;  ///< stream::content_hash() of its text
-    std::optional<Error> trouble;     ///< where the machine is the problem, and not the checkpoint
+    std::optional<Error> error;       ///< where there is a problem, that it comes from
 };
 /// Never throws for what keeps the checkpoint from being used: info.problem says it. Nothing when
 /// the folder is gone (whoever writes the store removed it meanwhile).

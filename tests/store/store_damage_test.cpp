@@ -253,6 +253,73 @@ TEST(DamagedRetention, WhatTheMachineLacksMakesNoOlderOneTheNewest) {
     }
 }
 
+// A shard that cannot be looked at says as little about the checkpoint as its manifest.
+TEST(NewestSound, AShardThatTheMachineCannotLookAtIsNoReasonForAnOlderOne) {
+    test::CrashRig rig;
+    CheckpointStore store(rig.engine(), rig.files(), {"/ckpt"}, options_of(false));
+    store.save(NumberedState(1).state());
+    const std::string newest = store.save(NumberedState(2).state()).path;
+    int number = ESTALE;
+    rig.disks().front()->set_operation_faults([&](const simulation::DiskOperation& operation) {
+        const bool meant = operation.path == newest + "/shard-00001.safetensors";
+        return meant ? number : 0;
+    });
+    const Error error = test::error_of([&] { (void)store.latest(); });
+    EXPECT_EQ(error.system_errno(), ESTALE);
+    number = EIO;
+    EXPECT_EQ(store.latest()->generation, 1U);
+}
+
+// "There is none" would be a reason to begin from nothing.
+TEST(NewestSound, WhereTheDiskGivesNoneBackItsErrorIsThrown) {
+    test::CrashRig rig;
+    CheckpointStore store(rig.engine(), rig.files(), {"/ckpt"}, options_of(false));
+    store.save(NumberedState(1).state());
+    store.save(NumberedState(2).state());
+    rig.disks().front()->set_operation_faults([&](const simulation::DiskOperation& operation) {
+        return operation.path.ends_with("manifest.json") ? EIO : 0;
+    });
+    std::vector<CheckpointInfo> skipped;
+    const Error error = test::error_of([&] { (void)store.latest(&skipped); });
+    EXPECT_EQ(error.system_errno(), EIO);
+    EXPECT_EQ(skipped.size(), 2U);
+}
+
+// What nobody notices before it reads.
+TEST(NewestSound, OneThatItsUserFindsDamagedIsSkipped) {
+    test::CrashRig rig;
+    CheckpointStore store(rig.engine(), rig.files(), {"/ckpt"}, options_of(false));
+    store.save(NumberedState(1).state(), {.step = 7});
+    store.save(NumberedState(2).state(), {.step = 8});
+    store.save(NumberedState(3).state(), {.step = 7});
+    std::vector<std::uint64_t> opened;
+    const auto damaged_from = [&](std::uint64_t generation, ErrorCode code) {
+        opened.clear();
+        return [&opened, generation, code](const Checkpoint& checkpoint) {
+            opened.push_back(checkpoint.info().generation);
+            if (opened.back() >= generation) {
+                throw Error(code, 0, "read checkpoint", "shard", kNoOffset, "no");
+            }
+        };
+    };
+    std::vector<CheckpointInfo> skipped;
+    const auto found =
+        store.open_newest(damaged_from(3, ErrorCode::kDamaged), std::nullopt, &skipped);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->generation, 2U);
+    ASSERT_EQ(skipped.size(), 1U);
+    EXPECT_EQ(skipped[0].generation, 3U);
+    EXPECT_EQ(skipped[0].problem, "no");
+    EXPECT_EQ(store.open_newest(damaged_from(3, ErrorCode::kDamaged), 7)->generation, 1U);
+    EXPECT_EQ(opened, (std::vector<std::uint64_t>{3, 1}));
+    EXPECT_FALSE(store.open_newest(damaged_from(1, ErrorCode::kDamaged)));
+    EXPECT_FALSE(store.open_newest(damaged_from(9, ErrorCode::kDamaged), 9));
+    EXPECT_EQ(
+        test::error_of([&] { store.open_newest(damaged_from(3, ErrorCode::kCancelled)); }).reason(),
+        ErrorCode::kCancelled);
+    EXPECT_EQ(opened, std::vector<std::uint64_t>{3});
+}
+
 TEST(DamagedRetention, NothingSoundGoesForWhatWasDamagedSince) {
     const std::vector<std::pair<std::string, Damage>> damages = {
         {"manifest.json", [](Bytes& bytes) { bytes[bytes.size() / 2] ^= std::byte{1}; }},
