@@ -83,7 +83,7 @@ void check_structure(const State& state) {
     }
     std::vector<state::StoredTensor> tensors;
     for (const StateTensor& t : state.tensors) {
-        const auto& shape = t.global_shape.empty() ? t.shape : t.global_shape;
+        const auto& shape = global_shape(t);
         tensors.push_back({t.name, t.dtype, shape,
                            *safetensors::bytes_of(*safetensors::type_named(t.dtype), shape)});
     }
@@ -93,6 +93,10 @@ void check_structure(const State& state) {
 }
 
 }  // namespace
+
+const std::vector<std::uint64_t>& global_shape(const StateTensor& tensor) {
+    return tensor.global_shape.empty() ? tensor.shape : tensor.global_shape;
+}
 
 bool is_slice(const StateTensor& tensor) {
     return !tensor.global_shape.empty() && tensor.global_shape != tensor.shape;

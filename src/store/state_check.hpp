@@ -6,6 +6,7 @@
 
 #include <penstock/checkpoint.hpp>
 
+#include <cstdint>
 #include <vector>
 
 namespace penstock::store {
@@ -13,6 +14,9 @@ namespace penstock::store {
 /// Each tensor as its shard has it: a slice of a larger tensor is named "<name>@<offsets>" there,
 /// for a name comes once in a file. Throws kInvalidArgument that names the tensor.
 [[nodiscard]] std::vector<format::safetensors::Tensor> check_state(const State& state);
+
+/// Of the tensor that it is a slice of, or its own.
+[[nodiscard]] const std::vector<std::uint64_t>& global_shape(const StateTensor& tensor);
 
 /// Not whole: others have the rest.
 [[nodiscard]] bool is_slice(const StateTensor& tensor);

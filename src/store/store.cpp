@@ -5,7 +5,7 @@
 #include "format/utf8.hpp"
 #include "store/removal.hpp"
 #include "store/retention.hpp"
-#include "store/save_job.hpp"
+#include "store/save.hpp"
 #include "store/store_folder.hpp"
 #include "store/store_lock.hpp"
 #include "stream/checksum.hpp"
@@ -378,16 +378,20 @@ struct CheckpointStore::Impl {
         find_last();
         const store::SaveContext context{
             *engine, files, folders, options, [this] { return random(); }, speeds};
-        store::SaveJob job(context, state, save_options, last, generation);
-        job.run();
-        CheckpointInfo info = store::info_of(job.manifest(), job.path());
+        stream::ProgressClock progress(save_options.progress, "save checkpoint");
+        store::StateSums sums;
+        store::SavePlan plan =
+            store::plan_save(context, state, save_options, last, generation, sums, progress);
+        store::WrittenShards written =
+            store::write_shards(context, std::move(plan), sums, progress);
+        const std::string path = store::commit(written);
+        CheckpointInfo info = store::info_of(written.manifest, path);
         info.pinned = save_options.pinned;
-        const std::uint64_t hash = job.manifest_hash();
-        last = {job.take_manifest(), job.path(), hash};
-        remember(last.path.substr(last.path.rfind('/') + 1), last.manifest, hash);
+        last = {std::move(written.manifest), path, written.manifest_hash};
+        remember(path.substr(path.rfind('/') + 1), last.manifest, last.hash);
         note_failure(note, "older checkpoints could not be removed",
                      [&] { report_left(note, retain()); });
-        info.note = job.note() + (job.note().empty() || note.empty() ? "" : "; ") + note;
+        info.note = written.note + (written.note.empty() || note.empty() ? "" : "; ") + note;
         return info;
     }
 };

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The manifest of a save as it grows: from the plan; then where shards lie and what was in them.
+#pragma once
+
+#include "store/chunk_sums.hpp"
+#include "store/manifest.hpp"
+#include "store/save_plan.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::store {
+
+class ManifestDraft {
+public:
+    /// What the plan says. `random`: for the ids of shards that are written.
+    ManifestDraft(const SavePlan& plan, const std::function<std::uint64_t()>& random);
+
+    /// `parts_folders`: of each of the store's folders, where shards of this checkpoint lie, or
+    /// empty.
+    void name_folders(const SavePlan& plan, std::span<const std::string> parts_folders);
+    /// Of what was written; all of it is hashed.
+    void fill_sums(const SavePlan& plan, const ChunkSums& sums);
+
+    [[nodiscard]] const Manifest& manifest() const { return manifest_; }
+    [[nodiscard]] Manifest take() { return std::move(manifest_); }
+
+private:
+    void add_tensors(const SavePlan& plan);
+    void add_linked(const SavePlan& plan, const SavePart& part);
+    void add_written(const SavePlan& plan, const SavePart& part,
+                     const std::function<std::uint64_t()>& random);
+    [[nodiscard]] Slice& slice_of(std::size_t tensor);
+
+    Manifest manifest_;
+    std::vector<std::pair<std::size_t, std::size_t>> slice_of_;  // tensor -> manifest's, slice
+};
+
+}  // namespace penstock::store

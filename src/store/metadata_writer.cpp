@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/metadata_writer.hpp"
+
+#include "base/hex.hpp"
+#include "base/raise.hpp"
+#include "store/stock_index.hpp"
+#include "store/store_folder.hpp"
+#include "stream/checksum.hpp"
+
+#include <fmt/format.h>
+
+#include <span>
+#include <system_error>
+
+namespace penstock::store {
+
+namespace {
+
+// What a file system takes for folders and the ends of files.
+constexpr std::uint64_t kSlackBytes = std::uint64_t{64} << 10;
+// From here on the manifest is worth a thread.
+constexpr std::size_t kTensorsForAThread = 4096;
+
+}  // namespace
+
+std::uint64_t metadata_bytes(const SavePlan& plan) {
+    std::uint64_t bytes = 2 * kSlackBytes + plan.state.structure.size() * 2;
+    for (const auto& [key, value] : plan.state.metadata) {
+        bytes += key.size() + value.size() + 8;
+    }
+    for (const StateTensor& tensor : plan.state.tensors) {
+        // In the manifest with numbers and sums, and in the index.
+        bytes += 2 * tensor.name.size() + 160 + 40 * tensor.shape.size() +
+                 2 * base::kHexDigits * (tensor.data.size() / kChunkBytes + 1);
+    }
+    return bytes + plan.parts.size() * 256;
+}
+
+MetadataWriter::MetadataWriter(const SavePlan& plan, const UnfinishedCheckpoint& folder,
+                               ChunkSums* sums, ShardWriter& writer, std::uint64_t early_bytes_max,
+                               const std::function<std::uint64_t()>& random)
+    : plan_(plan),
+      folder_(folder),
+      sums_(sums),
+      writer_(writer),
+      early_bytes_max_(early_bytes_max) {
+    for (const SavePart& part : plan.parts) {
+        if (part.is_written() && sums_ != nullptr) {
+            sums_->want(part.tensors);
+        }
+    }
+    begin_draft(random);
+}
+
+void MetadataWriter::begin_draft(const std::function<std::uint64_t()>& random) {
+    const auto draft = [this, &random] { draft_.emplace(plan_, random); };
+    if (plan_.state.tensors.size() >= kTensorsForAThread) {
+        try {
+            drafting_ = std::async(std::launch::async, draft);
+            return;
+        } catch (const std::system_error&) {  // there is no thread: then later, on this one
+        }
+    }
+    drafting_ = std::async(std::launch::deferred, draft);
+}
+
+bool MetadataWriter::step() {
+    if (sums_ != nullptr && sums_->step()) {
+        return true;
+    }
+    render_texts();
+    if (manifest_text_.size() <= early_bytes_max_) {
+        write();  // it goes past what waits for the device
+    }
+    return false;
+}
+
+void MetadataWriter::finish() {
+    if (!is_written_) {
+        write();
+    }
+}
+
+void MetadataWriter::render_texts() {
+    drafting_.get();
+    draft_->name_folders(plan_, folder_.shard_folders());
+    if (sums_ != nullptr) {
+        draft_->fill_sums(plan_, *sums_);
+    }
+    index_text_ = base::unwrap(format::render_shard_index(stock_index(draft_->manifest())));
+    manifest_text_ = render(draft_->manifest());
+    if (!holds_structure(manifest_text_, plan_.state.structure)) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint",
+                                "its structure would not come back as it is"));
+    }
+    if (manifest_text_.size() > kManifestBytesMax) {
+        base::raise(base::error(
+            ErrorCode::kInvalidArgument, "save checkpoint",
+            fmt::format("its manifest would have {} bytes, and {} are what a reader takes; save "
+                        "large values as tensors instead of text, or fewer tensors",
+                        manifest_text_.size(), kManifestBytesMax)));
+    }
+}
+
+void MetadataWriter::write() {
+    writer_.write_text(join(folder_.path(), kIndexName), index_text_);
+    if (plan_.pinned) {
+        writer_.write_text(join(folder_.path(), kPinnedName), "");
+    }
+    writer_.write_text(join(folder_.path(), kManifestName), manifest_text_);
+    is_written_ = true;
+}
+
+std::uint64_t MetadataWriter::manifest_hash() const {
+    return stream::content_hash(std::as_bytes(std::span(manifest_text_)));
+}
+
+}  // namespace penstock::store

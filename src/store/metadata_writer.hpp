@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Index, manifest and pin of a save, made while its shards are written: a draft of the manifest on
+// a thread, the sums on the one that waits for the disk, and the texts when both are there.
+#pragma once
+
+#include "store/chunk_sums.hpp"
+#include "store/manifest_draft.hpp"
+#include "store/save_plan.hpp"
+#include "store/shard_writer.hpp"
+#include "store/unfinished.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <optional>
+#include <string>
+
+namespace penstock::store {
+
+/// What index and manifest will take of the disk, about; never less.
+[[nodiscard]] std::uint64_t metadata_bytes(const SavePlan& plan);
+
+class MetadataWriter {
+public:
+    /// All outlive it. sums: nullptr: without checksums. `early_bytes_max`: a manifest of at most
+    /// that many bytes is written while shards still wait for the device.
+    MetadataWriter(const SavePlan& plan, const UnfinishedCheckpoint& folder, ChunkSums* sums,
+                   ShardWriter& writer, std::uint64_t early_bytes_max,
+                   const std::function<std::uint64_t()>& random);
+
+    /// Does some of it; false when all is done that can be done now. Throws Error.
+    bool step();
+    /// The rest, once step() has said false. Throws Error.
+    void finish();
+
+    // Afterwards.
+    [[nodiscard]] Manifest take_manifest() { return draft_->take(); }
+    /// stream::content_hash() of the manifest as it was written.
+    [[nodiscard]] std::uint64_t manifest_hash() const;
+
+private:
+    void begin_draft(const std::function<std::uint64_t()>& random);
+    void render_texts();
+    void write();
+
+    const SavePlan& plan_;
+    const UnfinishedCheckpoint& folder_;
+    ChunkSums* const sums_;
+    ShardWriter& writer_;
+    const std::uint64_t early_bytes_max_;
+    std::optional<ManifestDraft> draft_;
+    std::string index_text_;
+    std::string manifest_text_;
+    bool is_written_ = false;
+    std::future<void> drafting_;  // on a thread of its own
+};
+
+}  // namespace penstock::store

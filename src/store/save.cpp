@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/save.hpp"
+
+#include "base/align.hpp"
+#include "base/raise.hpp"
+#include "store/manifest_check.hpp"
+#include "store/metadata_writer.hpp"
+#include "store/placement.hpp"
+#include "store/shard_time.hpp"
+#include "store/shard_writer.hpp"
+#include "store/state_check.hpp"
+#include "store/store_folder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+#include <string_view>
+#include <utility>
+
+namespace penstock::store {
+
+namespace {
+
+// A file system without hard links, a file with too many of them, one that may not be linked.
+bool cannot_link(const Error& error) {
+    switch (error.system_errno()) {
+        case EMLINK:
+        case EXDEV:
+        case EPERM:
+        case EACCES:
+        case EOPNOTSUPP:
+        case ENOSYS:
+        case ENOENT:
+            return true;
+        default:
+            return error.reason() == ErrorCode::kUnsupported;
+    }
+}
+
+void append_note(std::string& note, std::string_view more) {
+    if (!more.empty()) {
+        note += note.empty() ? "" : "; ";
+        note += more;
+    }
+}
+
+// Linkable: there with its size, in a folder that this store has, and nobody wrote to it since.
+ShardThere look_at(const SaveContext& context, const LastCheckpoint& last, const Shard& shard) {
+    ShardThere there;
+    if (shard.folder != 0) {
+        const std::string& parts = last.manifest.folders.at(shard.folder);
+        const auto base = std::find(context.folders.begin() + 1, context.folders.end(),
+                                    parts.substr(0, parts.rfind('/')));
+        if (base == context.folders.end()) {
+            return there;
+        }
+        there.folder = static_cast<std::uint32_t>(base - context.folders.begin());
+    }
+    try {
+        const std::string path = shard_path(last.manifest, shard, last.path);
+        const FileStatus status = context.files.status(path);
+        if (status.kind == FileKind::kFile && status.bytes == shard.bytes) {
+            there.linkable = has_its_time(shard, status, last.manifest.saved_unix_ns);
+            there.edited = there.linkable ? "" : path;
+        }
+    } catch (const Error&) {  // then it is written
+        return there;
+    }
+    return there;
+}
+
+// What is not known of any tensor is not looked for.
+std::vector<ShardThere> shards_there(const SaveContext& context, const SavePlan& plan) {
+    const LastCheckpoint& last = plan.last;
+    std::vector<ShardThere> there(last.path.empty() ? 0 : last.manifest.shards.size());
+    if (std::any_of(plan.before.begin(), plan.before.end(), [](auto* slice) { return slice; })) {
+        std::transform(last.manifest.shards.begin(), last.manifest.shards.end(), there.begin(),
+                       [&](const Shard& shard) { return look_at(context, last, shard); });
+    }
+    return there;
+}
+
+// That slices do not overlap is the one thing that check_state() leaves open.
+void check_slices(const SaveContext& context, const SavePlan& plan) {
+    if (!std::any_of(plan.state.tensors.begin(), plan.state.tensors.end(), is_slice)) {
+        return;
+    }
+    const ManifestDraft draft(plan, context.random);
+    if (const std::string wrong = check_manifest(draft.manifest()); !wrong.empty()) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint", wrong));
+    }
+}
+
+bool link(const SaveContext& context, const SavePlan& plan, const SavePart& part,
+          UnfinishedCheckpoint& folder, std::string& note) {
+    const LastCheckpoint& last = plan.last;
+    try {
+        context.files.link(shard_path(last.manifest, last.manifest.shards[part.linked], last.path),
+                           folder.shard_path(part.folder, part.file));
+    } catch (const Error& error) {
+        if (!cannot_link(error)) {
+            throw;
+        }
+        if (note.empty()) {
+            note = fmt::format("unchanged shards were written again, for they cannot be linked: {}",
+                               error.what());
+        }
+        return false;
+    }
+    folder.point_to(part.folder, part.file);
+    return true;
+}
+
+// What cannot be linked is written: its bytes are at hand, and known to be good.
+void link_shards(const SaveContext& context, SavePlan& plan, UnfinishedCheckpoint& folder) {
+    for (SavePart& part : plan.parts) {
+        if (!part.is_written() && !link(context, plan, part, folder, plan.note)) {
+            write_instead(plan, part);
+        }
+    }
+}
+
+// Throws ENOSPC where there is no room.
+void place(const SaveContext& context, SavePlan& plan) {
+    std::vector<FolderRoom> folders;
+    for (std::size_t i = 0; i < context.folders.size(); ++i) {
+        const std::string& path = context.folders[i];
+        const FileStatus status = context.files.status(path);
+        folders.push_back(
+            {.path = path,
+             .bytes_per_second = i < context.speeds.size() ? context.speeds[i] : 0,
+             .device = std::uint64_t{status.device_major} << 32U | status.device_minor,
+             .free_bytes = context.files.space(path).free_bytes});
+    }
+    std::vector<SavePart*> written;
+    std::vector<std::uint64_t> bytes;
+    for (SavePart& part : plan.parts) {
+        if (part.is_written()) {
+            written.push_back(&part);
+            bytes.push_back(base::align_up(part.layout->file().total_bytes(), base::kPageBytes));
+        }
+    }
+    const std::vector<std::uint32_t> places = place_files(bytes, folders, metadata_bytes(plan));
+    for (std::size_t i = 0; i < written.size(); ++i) {
+        written[i]->folder = places[i];
+    }
+}
+
+std::vector<ShardFile> files_to_write(const SavePlan& plan, UnfinishedCheckpoint& folder) {
+    std::vector<ShardFile> files;
+    for (const SavePart& part : plan.parts) {
+        if (!part.is_written()) {
+            continue;
+        }
+        ShardFile& file = files.emplace_back();
+        file.path = folder.shard_path(part.folder, part.file);
+        file.lane = part.folder;
+        file.layout = &part.layout->file();
+        for (const std::size_t i : part.tensors) {
+            file.payloads.push_back(plan.state.tensors[i].data);
+        }
+        folder.point_to(part.folder, part.file);
+    }
+    return files;
+}
+
+// After the last write, which has a time of its own. Where it cannot be set, or goes with a power
+// cut, the next save writes what it might have linked.
+void set_times(const FileSystem& files, const SavePlan& plan, const Manifest& manifest,
+               UnfinishedCheckpoint& folder) {
+    for (std::size_t i = 0; i < plan.parts.size(); ++i) {
+        const SavePart& part = plan.parts[i];
+        if (!part.is_written()) {
+            continue;
+        }
+        try {
+            files.set_modified(folder.shard_path(part.folder, part.file),
+                               time_of(manifest.shards[i], manifest.saved_unix_ns));
+        } catch (const Error&) {
+            return;
+        }
+    }
+}
+
+void learn_speeds(std::vector<double>& known, const std::vector<double>& seen) {
+    known.resize(seen.size(), 0);
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+        known[i] = seen[i] > 0 ? seen[i] : known[i];
+    }
+}
+
+}  // namespace
+
+SavePlan plan_save(const SaveContext& context, const State& state, const SaveOptions& options,
+                   const LastCheckpoint& last, std::uint64_t generation, StateSums& sums,
+                   stream::ProgressClock& progress) {
+    SavePlan plan{.state = state,
+                  .last = last,
+                  .generation = generation,
+                  .step = options.step,
+                  .pinned = options.pinned,
+                  .entries = check_state(state),
+                  .before = {},
+                  .changed = {},
+                  .parts = {},
+                  .note = {}};
+    plan.before.assign(state.tensors.size(), nullptr);
+    plan.changed.assign(state.tensors.size(), true);
+    if (context.options.checksums) {
+        if (context.options.incremental && !last.path.empty()) {
+            plan.before = find_before(state, last.manifest);
+        }
+        sums.emplace(state.tensors);
+        plan.changed = sums->compare(plan.before, last.manifest.shards, progress);
+    }
+    plan_parts(plan, shards_there(context, plan), context.options.shard_bytes,
+               context.folders.size());
+    check_slices(context, plan);
+    return plan;
+}
+
+WrittenShards write_shards(const SaveContext& context, SavePlan&& plan, StateSums& sums,
+                           stream::ProgressClock& progress) {
+    WrittenShards out;
+    out.folder = std::make_unique<UnfinishedCheckpoint>(
+        context.files, context.folders, context.random, plan.generation,
+        checkpoint_name(plan.generation, plan.step));
+    link_shards(context, plan, *out.folder);
+    place(context, plan);
+    const std::vector<ShardFile> files = files_to_write(plan, *out.folder);
+    std::uint64_t total = 0;
+    for (const ShardFile& file : files) {
+        total += file.layout->total_bytes();
+    }
+    progress.set_total(total);
+    ShardWriter writer(context.engine, context.files, context.folders.size());
+    MetadataWriter metadata(plan, *out.folder, sums ? &*sums : nullptr, writer,
+                            context.engine.options().inline_bytes_max, context.random);
+    writer.write(
+        files, [&] { return metadata.step(); }, progress);
+    metadata.finish();
+    writer.finish();
+    out.manifest = metadata.take_manifest();
+    out.manifest_hash = metadata.manifest_hash();
+    set_times(context.files, plan, out.manifest, *out.folder);
+    progress.tick(true);
+    out.note = std::move(plan.note);
+    append_note(out.note, writer.note());
+    learn_speeds(context.speeds, writer.speeds());
+    return out;
+}
+
+std::string commit(WrittenShards& written) {
+    written.folder->give_name();
+    return written.folder->path();
+}
+
+}  // namespace penstock::store

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The folders of a checkpoint that is being written, under names that no reader looks for. Until
+// they have their name, they are taken away with the object.
+#pragma once
+
+#include <penstock/file.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock::store {
+
+class UnfinishedCheckpoint {
+public:
+    /// Makes ".unfinished-..." for a checkpoint `name` in the first of the store's folders. All
+    /// arguments outlive it. Throws Error.
+    UnfinishedCheckpoint(const FileSystem& files, const std::vector<std::string>& folders,
+                         const std::function<std::uint64_t()>& random, std::uint64_t generation,
+                         std::string name);
+    UnfinishedCheckpoint(const UnfinishedCheckpoint&) = delete;
+    UnfinishedCheckpoint& operator=(const UnfinishedCheckpoint&) = delete;
+    ~UnfinishedCheckpoint();
+
+    /// Where it is now.
+    [[nodiscard]] const std::string& path() const { return path_; }
+    /// Where its shards are in one of the store's folders; made with the first call for it.
+    const std::string& shard_folder(std::uint32_t folder);
+    /// The path of a shard that is about to be made there. In another folder than the first, a link
+    /// leads to it from this one.
+    [[nodiscard]] std::string shard_path(std::uint32_t folder, const std::string& file);
+    void point_to(std::uint32_t folder, const std::string& file);
+    /// Of each of the store's folders; empty: no shards there.
+    [[nodiscard]] std::span<const std::string> shard_folders() const { return shard_folders_; }
+    /// The folders' names are durable; then it has its own, durably. Throws Error.
+    void give_name();
+
+private:
+    void take_away() noexcept;
+
+    const FileSystem& files_;
+    const std::vector<std::string>& folders_;
+    const std::function<std::uint64_t()>& random_;
+    const std::string name_;
+    std::string path_;
+    std::vector<std::string> shard_folders_;
+    bool is_whole_ = false;
+};
+
+}  // namespace penstock::store
