@@ -19,6 +19,7 @@
 #include <penstock/file.hpp>
 #include <penstock/progress.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -63,6 +64,8 @@ struct StoreOptions {
     /// Shards whose tensors did not change since the last checkpoint are linked, not written.
     /// Needs checksums.
     bool incremental = true;
+    /// Bytes that copies of save_async() may take; 0: half of usable_memory_bytes().
+    std::uint64_t host_memory_bytes = 0;
     /// How long save() waits for another process that writes to the same folder.
     std::uint32_t lock_wait_ms = 10'000;
 };
@@ -92,6 +95,48 @@ struct SaveOptions {
     std::uint64_t step = 0;
     bool pinned = false;
     Progress progress = {};
+};
+
+/// What save_async() does with the tensors.
+struct AsyncOptions {
+    /// False: no copy is made, and the tensors must not change before PendingSave::staged().
+    bool copy = true;
+    /// Memory that will not change before the save is done: it is written from where it is.
+    std::vector<std::span<const std::byte>> unchanging = {};
+    /// Whatever has to live until the save is done: the owner of memory that is not copied. Let go
+    /// by a call of the store that finds the save done, never on the thread that saves.
+    std::shared_ptr<void> keeps = nullptr;
+};
+
+/// A save that goes on while the caller does: queued, staged (the tensors may change), then durable
+/// or failed. Copies are the same save. Dropped, it goes on; the next save() or save_async() throws
+/// a failure that nobody asked for. Thread-safe. In the child of a fork, a save of the parent
+/// counts as failed (kCancelled).
+class PENSTOCK_API PendingSave {
+public:
+    struct Impl;
+    explicit PendingSave(std::shared_ptr<Impl> impl);  ///< made by save_async()
+
+    /// Whether the tensors may change: at once where all were copied.
+    [[nodiscard]] bool staged() const;
+    /// Whether it is durable or has failed.
+    [[nodiscard]] bool done() const;
+    /// Until staged() or done() says true; false when the time is over.
+    bool wait_staged(std::chrono::nanoseconds timeout = kNoTimeout) const;
+    bool wait(std::chrono::nanoseconds timeout = kNoTimeout) const;
+    /// Waits. Throws what it failed with.
+    CheckpointInfo result() const;
+    /// Stops it; result() then throws kCancelled, unless it was over.
+    void cancel();
+    [[nodiscard]] std::uint64_t done_bytes() const;
+    [[nodiscard]] std::uint64_t total_bytes() const;  ///< 0 before it begins
+    /// Empty, or why save_async() had to wait for memory.
+    [[nodiscard]] const std::string& note() const;
+
+    static constexpr std::chrono::nanoseconds kNoTimeout = std::chrono::hours(24 * 365);
+
+private:
+    std::shared_ptr<Impl> impl_;
 };
 
 /// What verify() found wrong.
@@ -176,8 +221,17 @@ public:
 
     /// Durable when it returns; then older ones go, as `keep` says. When it throws, everything is
     /// as it was before. The tensors must not change meanwhile. kInvalidArgument for a structure
-    /// that cannot be read with these tensors.
+    /// that cannot be read with these tensors. Saves of save_async() come before it.
     CheckpointInfo save(const State& state, const SaveOptions& options = {});
+    /// save() that returns when a copy of the tensors is made: then they may change and go. Saves
+    /// are done in order on one thread; `progress` is called there. Copies in flight hold at most
+    /// host_memory_bytes together: where they do, the call waits for one. A state that does not fit
+    /// into that at all is not copied: the call waits until it is saved (PendingSave::note()).
+    /// Throws what an earlier save failed with when nobody asked for it; then this one has not
+    /// begun. The end of the store finishes what is in flight; a failure that nobody asked for
+    /// before is lost then.
+    PendingSave save_async(const State& state, const SaveOptions& options = {},
+                           const AsyncOptions& async = {});
     /// The newest that is whole: manifest sound, every shard there with its size. `skipped`: newer
     /// ones that are not, and why. Throws where a newer one may be sound and cannot be looked at
     /// (Error::is_about_the_file() is false). Throws also where all are skipped and the system

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves behind the caller's back: PendingSave, and the one Saver that writes single files.
-#include "base/units.hpp"
 #include "bind.hpp"
 #include "errors.hpp"
 #include "file_image_object.hpp"
@@ -14,6 +13,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <set>
 
 namespace penstock::python {
@@ -34,25 +34,28 @@ void warn_at_runtime(const std::string& message) {
     }
 }
 
-std::string failure_message(const std::exception_ptr& failure) {
-    try {
-        std::rethrow_exception(failure);
-    } catch (const std::exception& e) {
-        return e.what();
-    } catch (...) {
-        return "unknown";
+void warn_of(const std::string& reason) {
+    if (!reason.empty()) {
+        warn_at_runtime("penstock: " + reason);
     }
 }
 
-// Seconds that a wait for room in the budget may take before it is told.
-constexpr double kWaitToldS = 1;
+// The owners of the memory, let go by whoever lets go of this.
+std::shared_ptr<void> owners_of(const std::vector<StorageMemory>& storages) {
+    nb::list keeps;
+    for (const StorageMemory& storage : storages) {
+        keeps.append(storage.keep);
+    }
+    return {keeps.release().ptr(), [](void* object) {
+                const nb::gil_scoped_acquire gil;
+                Py_DECREF(static_cast<PyObject*>(object));
+            }};
+}
 
 }  // namespace
 
 Saver::Saver(std::uint64_t budget_bytes)
-    : staging_(
-          std::make_unique<store::Staging>(store::StagingOptions{.budget_bytes = budget_bytes})),
-      queue_(std::make_shared<store::SaveQueue>()) {
+    : saver_(std::make_unique<store::BackgroundSaver>(budget_bytes)) {
     live_savers().insert(this);
 }
 
@@ -65,13 +68,12 @@ Saver::~Saver() {
     }
     live_savers().erase(this);
     const WithoutGil nogil;
-    queue_.reset();
-    staging_.reset();
+    saver_.reset();
 }
 
 void Saver::finish() {
     std::optional<nb::python_error> interrupted;
-    const std::shared_ptr<store::SaveQueue> queue = queue_;
+    const std::shared_ptr<store::SaveQueue> queue = saver_->queue();
     while (true) {
         try {
             wait_idle(-1);
@@ -88,151 +90,62 @@ void Saver::finish() {
     if (!live_savers().contains(this)) {
         return;
     }
-    sweep();
-    while (const auto failed = queue_->take_failure()) {
-        warn_at_runtime(
-            "penstock: the save of " + failed->name() +
-            " failed, and nobody asked for its result: " + failure_message(failed->failure()));
+    saver_->sweep();
+    for (const std::string& failure : saver_->take_failures()) {
+        warn_of(failure);
     }
     if (interrupted) {
         throw nb::python_error(std::move(*interrupted));
     }
 }
 
-void Saver::raise_failure(const std::string& what) {
-    sweep();
-    const auto failed = queue_->take_failure();
-    if (!failed) {
-        return;
-    }
-    try {
-        std::rethrow_exception(failed->failure());
-    } catch (const Error& e) {
-        throw Error(e.reason(), e.system_errno(), e.operation(), e.path(), e.offset(),
-                    fmt::format("the earlier save of {} failed, and {} was not begun (saving again "
-                                "goes on): {}",
-                                failed->name(), what, e.what()));
-    }
-}
-
 bool Saver::wait_idle(double timeout_s) {
-    return wait_in_slices(timeout_s,
-                          [queue = queue_](auto slice) { return queue->wait_idle(slice); });
+    return wait_in_slices(
+        timeout_s, [queue = saver_->queue()](auto slice) { return queue->wait_idle(slice); });
 }
 
-void Saver::sweep() {
-    std::vector<nb::object> done;
-    const auto first = std::partition(keeps_.begin(), keeps_.end(),
-                                      [](const auto& keep) { return !keep.first->done(); });
-    std::for_each(first, keeps_.end(), [&](auto& keep) { done.push_back(std::move(keep.second)); });
-    keeps_.erase(first, keeps_.end());
-    // Their end may run Python code, which may come here again.
-}
-
-Saver::Staged Saver::stage(std::vector<std::span<const std::byte>>& spans, const Ranges& straight) {
-    sweep();
-    std::vector<std::size_t> which;
-    std::vector<std::span<const std::byte>> pieces;
-    for (std::size_t i = 0; i < spans.size(); ++i) {
-        // The last range that begins at or before the piece.
-        auto after = std::upper_bound(
-            straight.begin(), straight.end(), spans[i].data(),
-            [](const std::byte* begin, const auto& range) { return begin < range.first; });
-        const bool as_it_is = after != straight.begin() &&
-                              spans[i].data() + spans[i].size() <= std::prev(after)->second;
-        if (!as_it_is && !spans[i].empty()) {
-            which.push_back(i);
-            pieces.push_back(spans[i]);
-        }
-    }
-    Staged out;
-    if (pieces.empty()) {
-        return out;
-    }
-    if (store::Staging::area_bytes(pieces) > staging_->budget_bytes()) {
-        out.all = false;
-        out.tight = true;
-        return out;
-    }
-    std::optional<store::StagedCopy> copy;
-    using Clock = std::chrono::steady_clock;
-    const auto began = Clock::now();
-    bool waited = false;
-    wait_in_slices(-1, [&](auto slice) {
-        copy = staging_->copy(pieces, slice);
-        waited = waited || !copy;
-        if (waited) {
-            out.waited_s = std::chrono::duration<double>(Clock::now() - began).count();
-        }
-        return copy.has_value();
-    });
-    out.copy = std::move(*copy);
-    for (std::size_t i = 0; i < which.size(); ++i) {
-        spans[which[i]] = out.copy.pieces()[i];
-    }
-    if (out.waited_s > kWaitToldS) {
-        warn_at_runtime(
-            fmt::format("penstock: save_async waited {:.1f} s for host memory: {} are the budget, "
-                        "and saves in flight held them; save less often, or raise host_memory",
-                        out.waited_s, base::format_bytes(staging_->budget_bytes())));
-    }
-    return out;
-}
-
-Saver::Staged Saver::stage(std::vector<std::span<const std::byte>>& spans, const CopyChoice& choice,
-                           const std::vector<StorageMemory>& storages) {
-    Staged staged;
-    Ranges straight = choice.straight;
-    bool from_devices = true;
+store::StagedSave Saver::stage(std::vector<std::span<const std::byte>>& spans,
+                               const store::CopyChoice& choice,
+                               const std::vector<StorageMemory>& storages) {
+    std::vector<store::SourceMemory> sources;
     for (const StorageMemory& storage : storages) {
-        from_devices = from_devices && (storage.copied || storage.bytes == 0);
-        if (storage.copied) {
-            straight.emplace_back(storage.data, storage.data + storage.bytes);
-        }
+        sources.push_back({{storage.data, storage.bytes}, storage.copied});
     }
-    std::sort(straight.begin(), straight.end());
-    if (choice.copy) {
-        staged = stage(spans, straight);
-    }
-    staged.all = staged.all && (from_devices || (choice.copy && choice.straight.empty()));
-    if (!staged.all || straight.size() != choice.straight.size()) {
-        nb::list keeps;
-        for (const StorageMemory& storage : storages) {
-            keeps.append(storage.keep);
-        }
-        staged.keeps = keeps;
+    store::StagedSave staged =
+        saver_->stage(spans, sources, choice, [](const auto& step) { wait_in_slices(-1, step); });
+    if (!staged.tight) {
+        warn_of(saver_->reason_of_wait(staged));
     }
     return staged;
 }
 
-void Saver::warn_tight() {
-    warn_at_runtime(
-        "penstock: a copy of the tensors does not fit into host_memory (" +
-        base::format_bytes(staging_->budget_bytes()) +
-        "), so save_async waits until the save is done; raise host_memory, or use copy=False");
-}
-
-std::shared_ptr<store::PendingSave> Saver::add(store::SaveQueue::Work work, const std::string& name,
-                                               bool staged, nb::object keeps) {
+PendingSaveObject Saver::add(store::SaveQueue::Work work, const std::string& name,
+                             const store::StagedSave& staged,
+                             const std::vector<StorageMemory>& storages, nb::object progress) {
     check_interpreter_goes_on();
-    keeps_.reserve(keeps_.size() + 1);  // what has begun keeps its memory
-    auto save = queue_->add(std::move(work), name, staged);
-    if (!keeps.is_none()) {
-        keeps_.emplace_back(save, std::move(keeps));
+    PendingSaveObject out;
+    out.progress = std::move(progress);
+    out.waited_s = staged.waited_s;
+    out.save = saver_->add(std::move(work), name, staged.all,
+                           staged.borrows ? owners_of(storages) : nullptr);
+    if (staged.tight) {
+        warn_of(saver_->reason_of_wait(staged));
+        out.wait(true, -1);
     }
-    return save;
+    return out;
 }
 
-CopyChoice::CopyChoice(nb::handle choice) {
-    if (PyBool_Check(choice.ptr())) {
-        copy = truth(choice);
-        return;
+store::CopyChoice copy_choice_of(nb::handle copy) {
+    store::CopyChoice choice;
+    if (PyBool_Check(copy.ptr())) {
+        choice.copy = truth(copy);
+        return choice;
     }
-    for (const nb::handle row : nb::iter(choice)) {
+    for (const nb::handle row : nb::iter(copy)) {
         const auto* begin = reinterpret_cast<const std::byte*>(nb::cast<std::uintptr_t>(row[0]));
-        straight.emplace_back(begin, begin + nb::cast<std::size_t>(row[1]));
+        choice.unchanging.emplace_back(begin, begin + nb::cast<std::size_t>(row[1]));
     }
-    std::sort(straight.begin(), straight.end());
+    return choice;
 }
 
 bool PendingSaveObject::wait(bool staged_is_enough, double timeout_s) const {
@@ -283,33 +196,24 @@ struct FileSaver {
 nb::object save_file_async(FileSaver& self, FileImageObject& made, nb::handle to, nb::handle copy,
                            nb::object progress) {
     const std::string path = path_bytes(to, "path", "");
-    const CopyChoice choice(copy);
+    const store::CopyChoice choice = copy_choice_of(copy);
     Saver& saver = self.saver;
     saver.raise_failure("'" + path + "'");
     const std::shared_ptr<Engine> engine = opened(default_engine());
     const auto given = made.image.payloads();
     std::vector<std::span<const std::byte>> payloads(given.begin(), given.end());
-    Saver::Staged staged = saver.stage(payloads, choice, made.payloads);
+    store::StagedSave staged = saver.stage(payloads, choice, made.payloads);
     struct Job {
         state::FileImage image;
         store::StagedCopy copy;
     };
     made.image.replace_payloads(std::move(payloads));
     auto job = std::make_shared<Job>(Job{std::move(made.image), std::move(staged.copy)});
-    PendingSaveObject out;
-    out.progress = std::move(progress);
-    out.waited_s = staged.waited_s;
-    out.save = saver.add(
-        [job, engine, path](store::PendingSave& save) {
-            state::save_file(*engine, FileSystem::local(), path, job->image, save.progress());
-        },
-        "'" + path + "'", staged.all, std::move(staged.keeps));
-    job.reset();
-    if (staged.tight) {
-        saver.warn_tight();
-        out.wait(true, -1);
-    }
-    return nb::cast(std::move(out));
+    auto work = [job = std::move(job), engine, path](store::PendingSave& save) {
+        state::save_file(*engine, FileSystem::local(), path, job->image, save.progress());
+    };
+    return nb::cast(
+        saver.add(std::move(work), "'" + path + "'", staged, made.payloads, std::move(progress)));
 }
 
 const char* save_state_text(const PendingSaveObject& self) {

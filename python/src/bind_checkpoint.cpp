@@ -128,13 +128,13 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
     return info;
 }
 
-Saver::Staged stage_job(Saver& saver, const MadeJob& made, const CopyChoice& choice) {
+store::StagedSave stage_job(Saver& saver, const MadeJob& made, const store::CopyChoice& choice) {
     Job& job = *made.job;
     std::vector<std::span<const std::byte>> spans;
     for (const StateTensor& tensor : job.state.tensors) {
         spans.push_back(tensor.data);
     }
-    Saver::Staged staged = saver.stage(spans, choice, made.storages);
+    store::StagedSave staged = saver.stage(spans, choice, made.storages);
     for (std::size_t i = 0; i < spans.size(); ++i) {
         job.state.tensors[i].data = spans[i];
     }
@@ -145,27 +145,21 @@ Saver::Staged stage_job(Saver& saver, const MadeJob& made, const CopyChoice& cho
 nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64_t step,
                                bool pinned, nb::handle metadata, nb::handle copy,
                                nb::object progress) {
-    const CopyChoice choice(copy);
+    const store::CopyChoice choice = copy_choice_of(copy);
     std::shared_ptr<CheckpointStore> store = self.writable();
     Saver& saver = self.saver;
     saver.raise_failure(step_name(step));
     MadeJob made = job_of(object, metadata, true);
-    Saver::Staged staged = stage_job(saver, made, choice);
-    PendingSaveObject out;
-    out.info = std::make_shared<std::optional<CheckpointInfo>>();
-    out.progress = std::move(progress);
-    out.waited_s = staged.waited_s;
-    out.save = saver.add(
-        [job = std::move(made.job), store = std::move(store), info = out.info, step,
-         pinned](store::PendingSave& pending) {
-            *info = store->save(job->state,
-                                {.step = step, .pinned = pinned, .progress = pending.progress()});
-        },
-        step_name(step), staged.all, std::move(staged.keeps));
-    if (staged.tight) {
-        saver.warn_tight();
-        out.wait(true, -1);
-    }
+    const store::StagedSave staged = stage_job(saver, made, choice);
+    const auto info = std::make_shared<std::optional<CheckpointInfo>>();
+    auto work = [job = std::move(made.job), store = std::move(store), info, step,
+                 pinned](store::PendingSave& pending) {
+        *info = store->save(job->state,
+                            {.step = step, .pinned = pinned, .progress = pending.progress()});
+    };
+    PendingSaveObject out =
+        saver.add(std::move(work), step_name(step), staged, made.storages, std::move(progress));
+    out.info = info;
     return nb::cast(std::move(out));
 }
 

@@ -252,3 +252,50 @@ void SaveQueue::cancel_all() {
 }
 
 }  // namespace penstock::store
+
+namespace penstock {
+
+PendingSave::PendingSave(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+bool PendingSave::staged() const {
+    return impl_->save->staged();
+}
+
+bool PendingSave::done() const {
+    return impl_->save->done();
+}
+
+bool PendingSave::wait_staged(std::chrono::nanoseconds timeout) const {
+    return impl_->save->wait_staged(timeout);
+}
+
+bool PendingSave::wait(std::chrono::nanoseconds timeout) const {
+    return impl_->save->wait_done(timeout);
+}
+
+CheckpointInfo PendingSave::result() const {
+    while (!wait()) {
+    }
+    if (const std::exception_ptr failure = impl_->save->failure()) {
+        std::rethrow_exception(failure);
+    }
+    return *impl_->info;
+}
+
+void PendingSave::cancel() {
+    impl_->save->cancel();
+}
+
+std::uint64_t PendingSave::done_bytes() const {
+    return impl_->save->done_bytes();
+}
+
+std::uint64_t PendingSave::total_bytes() const {
+    return impl_->save->total_bytes();
+}
+
+const std::string& PendingSave::note() const {
+    return impl_->note;
+}
+
+}  // namespace penstock

@@ -24,6 +24,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace penstock::store {
@@ -103,3 +104,14 @@ private:
 };
 
 }  // namespace penstock::store
+
+namespace penstock {
+
+/// What users of C++ hold.
+struct PendingSave::Impl {
+    std::shared_ptr<store::PendingSave> save;
+    std::optional<CheckpointInfo> info;  ///< written before it is done
+    std::string note;
+};
+
+}  // namespace penstock

@@ -3,9 +3,11 @@
 #include "base/random.hpp"
 #include "format/fault.hpp"
 #include "format/utf8.hpp"
+#include "store/background_saver.hpp"
 #include "store/removal.hpp"
 #include "store/retention.hpp"
 #include "store/save.hpp"
+#include "store/state_check.hpp"
 #include "store/store_folder.hpp"
 #include "store/store_lock.hpp"
 #include "stream/checksum.hpp"
@@ -16,7 +18,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -34,6 +38,7 @@ using store::join;
 namespace {
 
 constexpr int kScansMax = 100;
+constexpr std::chrono::milliseconds kWaitSlice{200};
 
 using UseCheckpoint = std::function<void(Checkpoint)>;
 
@@ -71,7 +76,7 @@ struct CheckpointStore::Impl {
 
     std::mutex mutex;  // of whoever writes
     store::StoreLock lock;
-    pid_t lock_owner = 0;
+    std::atomic<pid_t> lock_owner = 0;
     std::mt19937_64 random;
     std::vector<double> speeds;
     store::LastCheckpoint last;
@@ -82,6 +87,8 @@ struct CheckpointStore::Impl {
     };
     std::map<std::string, Known> manifests;  // by name
     std::set<std::string> reported;          // what removals left and save() has said so
+    std::mutex saver_mutex;
+    std::unique_ptr<store::BackgroundSaver> saver;  // last: its saves need the rest
 
     Impl(std::shared_ptr<Engine> with_engine, FileSystem with_files,
          std::vector<std::string> with_folders, const StoreOptions& with_options)
@@ -134,15 +141,20 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // Makes the folders, once, and takes the lock; again where the folder is another one now.
-    void begin_writing() {
-        // Both sides of a fork have the lock, and would take away what the other one writes.
-        if (lock_owner != 0 && lock_owner != ::getpid()) {
+    // Both sides of a fork have the lock, and would take away what the other one writes.
+    void check_fork() const {
+        const pid_t owner = lock_owner;
+        if (owner != 0 && owner != ::getpid()) {
             refuse("save checkpoint", folders.front(),
                    fmt::format("this process was forked from {}, which writes to this store; "
                                "only that one may",
-                               lock_owner));
+                               owner));
         }
+    }
+
+    // Makes the folders, once, and takes the lock; again where the folder is another one now.
+    void begin_writing() {
+        check_fork();
         if (lock.held()) {
             return;
         }
@@ -366,6 +378,80 @@ struct CheckpointStore::Impl {
         }
     }
 
+    // Those in flight are earlier, and come first.
+    void finish_saves(const std::string& next) {
+        check_fork();
+        if (store::BackgroundSaver* const own = saver_made(false)) {
+            own->raise_failure(next);
+            while (!own->queue()->wait_idle(kWaitSlice)) {
+            }
+        }
+    }
+
+    // Made with the first save_async(): its budget is looked up.
+    [[nodiscard]] store::BackgroundSaver* saver_made(bool make) {
+        const std::lock_guard guard(saver_mutex);
+        if (!saver && make) {
+            saver = std::make_unique<store::BackgroundSaver>(options.host_memory_bytes);
+        }
+        return saver.get();
+    }
+
+    PendingSave save_async(const State& given, const SaveOptions& save_options,
+                           const AsyncOptions& async) {
+        check_fork();
+        static_cast<void>(store::check_state(given));  // what would not come back, now
+        store::BackgroundSaver& own_saver = *saver_made(true);
+        const std::string name = fmt::format("step {}", save_options.step);
+        own_saver.raise_failure(name);
+        struct Job {
+            State state;
+            store::StagedCopy copy;
+        };
+        auto job = std::make_shared<Job>(Job{given, {}});
+        store::StagedSave staged = stage(own_saver, job->state, async);
+        job->copy = std::move(staged.copy);
+        const auto pending = std::make_shared<PendingSave::Impl>();
+        pending->note = own_saver.reason_of_wait(staged);
+        auto work = [this, job = std::move(job), pending,
+                     own = save_options](store::PendingSave& save_now) {
+            SaveOptions now = own;
+            now.progress = [&, count = save_now.progress()](std::uint64_t done,
+                                                            std::uint64_t total) {
+                return count(done, total) && (!own.progress || own.progress(done, total));
+            };
+            pending->info = save(job->state, now);
+        };
+        pending->save = own_saver.add(std::move(work), name, staged.all, async.keeps);
+        PendingSave out(pending);
+        if (staged.tight) {
+            out.wait_staged();
+        }
+        return out;
+    }
+
+    [[nodiscard]] static store::StagedSave stage(store::BackgroundSaver& saver, State& state,
+                                                 const AsyncOptions& async) {
+        store::CopyChoice choice{.copy = async.copy, .unchanging = {}};
+        for (const auto& memory : async.unchanging) {
+            choice.unchanging.emplace_back(memory.data(), memory.data() + memory.size());
+        }
+        std::vector<std::span<const std::byte>> spans;
+        std::vector<store::SourceMemory> sources;
+        for (const StateTensor& tensor : state.tensors) {
+            spans.push_back(tensor.data);
+            sources.push_back({.bytes = tensor.data, .copied = false});
+        }
+        store::StagedSave staged = saver.stage(spans, sources, choice, [](const auto& step) {
+            while (!step(kWaitSlice)) {
+            }
+        });
+        for (std::size_t i = 0; i < spans.size(); ++i) {
+            state.tensors[i].data = spans[i];
+        }
+        return staged;
+    }
+
     CheckpointInfo save(const State& state, const SaveOptions& save_options) {
         const std::lock_guard guard(mutex);
         begin_writing();
@@ -418,7 +504,13 @@ CheckpointStore& CheckpointStore::operator=(CheckpointStore&& other) noexcept = 
 CheckpointStore::~CheckpointStore() = default;
 
 CheckpointInfo CheckpointStore::save(const State& state, const SaveOptions& options) {
-    return there(impl_).save(state, options);
+    there(impl_).finish_saves(fmt::format("step {}", options.step));
+    return impl_->save(state, options);
+}
+
+PendingSave CheckpointStore::save_async(const State& state, const SaveOptions& options,
+                                        const AsyncOptions& async) {
+    return there(impl_).save_async(state, options, async);
 }
 
 std::optional<CheckpointInfo> CheckpointStore::latest(std::vector<CheckpointInfo>* skipped) const {

@@ -34,7 +34,9 @@ TEST(EmptyCheckpoints, EachCallIsRefused) {
     EXPECT_EQ(checkpoint.tensors().size(), 1U);
     expect_refused({
         [&] { (void)source.save(tensors.state()); },
+        [&] { (void)source.save_async(tensors.state()); },
         [&] { (void)source.latest(); },
+        [&] { (void)source.open_newest([](const Checkpoint&) {}); },
         [&] { (void)source.list(); },
         [&] { (void)source.open(1); },
         [&] { source.pin(1); },

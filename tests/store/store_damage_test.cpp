@@ -5,6 +5,7 @@
 #include "store/crash_state.hpp"
 #include "store/stock_index.hpp"
 #include "support/crash_harness.hpp"
+#include "support/text_files.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -251,23 +252,6 @@ TEST(DamagedRetention, WhatTheMachineLacksMakesNoOlderOneTheNewest) {
         rig.disks().front()->set_operation_faults({});
         EXPECT_EQ(store.latest()->generation, 2U);
     }
-}
-
-// A shard that cannot be looked at says as little about the checkpoint as its manifest.
-TEST(NewestSound, AShardThatTheMachineCannotLookAtIsNoReasonForAnOlderOne) {
-    test::CrashRig rig;
-    CheckpointStore store(rig.engine(), rig.files(), {"/ckpt"}, options_of(false));
-    store.save(NumberedState(1).state());
-    const std::string newest = store.save(NumberedState(2).state()).path;
-    int number = ESTALE;
-    rig.disks().front()->set_operation_faults([&](const simulation::DiskOperation& operation) {
-        const bool meant = operation.path == newest + "/shard-00001.safetensors";
-        return meant ? number : 0;
-    });
-    const Error error = test::error_of([&] { (void)store.latest(); });
-    EXPECT_EQ(error.system_errno(), ESTALE);
-    number = EIO;
-    EXPECT_EQ(store.latest()->generation, 1U);
 }
 
 // "There is none" would be a reason to begin from nothing.

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "store/background_saver.hpp"
+
+#include "base/units.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+
+namespace penstock::store {
+
+namespace {
+
+// Seconds that a wait for room in the budget may take before it is reported.
+constexpr double kWaitReportedS = 1;
+
+// `ranges` rise, and do not overlap.
+bool lies_in(std::span<const std::byte> piece, const std::vector<CopyChoice::Range>& ranges) {
+    const auto after = std::upper_bound(
+        ranges.begin(), ranges.end(), piece.data(),
+        [](const std::byte* begin, const CopyChoice::Range& range) { return begin < range.first; });
+    return after != ranges.begin() && piece.data() + piece.size() <= std::prev(after)->second;
+}
+
+std::string message_of(const std::exception_ptr& failure) {
+    try {
+        std::rethrow_exception(failure);
+    } catch (const std::exception& e) {
+        return e.what();
+    } catch (...) {
+        return "unknown";
+    }
+}
+
+}  // namespace
+
+BackgroundSaver::BackgroundSaver(std::uint64_t budget_bytes)
+    : staging_({.budget_bytes = budget_bytes, .threads = 0}),
+      queue_(std::make_shared<SaveQueue>()) {}
+
+StagedSave BackgroundSaver::stage(std::vector<std::span<const std::byte>>& spans,
+                                  std::span<const SourceMemory> sources, const CopyChoice& choice,
+                                  const Wait& wait) {
+    sweep();
+    StagedSave out;
+    std::vector<CopyChoice::Range> uncopied = choice.unchanging;
+    bool all_copied = true;
+    for (const SourceMemory& source : sources) {
+        all_copied = all_copied && (source.copied || source.bytes.empty());
+        if (source.copied) {
+            uncopied.emplace_back(source.bytes.data(), source.bytes.data() + source.bytes.size());
+        }
+    }
+    const bool has_copied = uncopied.size() != choice.unchanging.size();
+    std::sort(uncopied.begin(), uncopied.end());
+    if (choice.copy) {
+        copy(spans, uncopied, out, wait);
+    }
+    out.all = !out.tight && (all_copied || (choice.copy && choice.unchanging.empty()));
+    out.borrows = !out.all || has_copied;
+    return out;
+}
+
+void BackgroundSaver::copy(std::vector<std::span<const std::byte>>& spans,
+                           const std::vector<CopyChoice::Range>& uncopied, StagedSave& out,
+                           const Wait& wait) {
+    std::vector<std::size_t> which;
+    std::vector<std::span<const std::byte>> pieces;
+    for (std::size_t i = 0; i < spans.size(); ++i) {
+        if (!spans[i].empty() && !lies_in(spans[i], uncopied)) {
+            which.push_back(i);
+            pieces.push_back(spans[i]);
+        }
+    }
+    if (pieces.empty()) {
+        return;
+    }
+    out.tight = Staging::area_bytes(pieces) > staging_.budget_bytes();
+    if (out.tight) {
+        return;
+    }
+    using Clock = std::chrono::steady_clock;
+    const auto began = Clock::now();
+    std::optional<StagedCopy> made;
+    bool waited = false;
+    wait([&](std::chrono::nanoseconds time) {
+        made = staging_.copy(pieces, time);
+        waited = waited || !made;
+        if (waited) {
+            out.waited_s = std::chrono::duration<double>(Clock::now() - began).count();
+        }
+        return made.has_value();
+    });
+    out.copy = std::move(*made);
+    for (std::size_t i = 0; i < which.size(); ++i) {
+        spans[which[i]] = out.copy.pieces()[i];
+    }
+}
+
+std::shared_ptr<PendingSave> BackgroundSaver::add(SaveQueue::Work work, const std::string& name,
+                                                  bool staged, std::shared_ptr<void> keeps) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    keeps_.reserve(keeps_.size() + 1);  // what has begun keeps its memory
+    auto save = queue_->add(std::move(work), name, staged);
+    if (keeps != nullptr) {
+        keeps_.emplace_back(save, std::move(keeps));
+    }
+    return save;
+}
+
+void BackgroundSaver::sweep() {
+    std::vector<std::shared_ptr<void>> done;  // dropped after the lock: its end may come here again
+    const std::lock_guard<std::mutex> guard(mutex_);
+    const auto first = std::partition(keeps_.begin(), keeps_.end(),
+                                      [](const auto& keep) { return !keep.first->done(); });
+    std::for_each(first, keeps_.end(), [&](auto& keep) { done.push_back(std::move(keep.second)); });
+    keeps_.erase(first, keeps_.end());
+}
+
+void BackgroundSaver::raise_failure(const std::string& what) {
+    sweep();
+    const auto failed = queue_->take_failure();
+    if (!failed) {
+        return;
+    }
+    try {
+        std::rethrow_exception(failed->failure());
+    } catch (const Error& e) {
+        throw Error(e.reason(), e.system_errno(), e.operation(), e.path(), e.offset(),
+                    fmt::format("the earlier save of {} failed, and {} was not begun (saving again "
+                                "goes on): {}",
+                                failed->name(), what, e.what()));
+    }
+}
+
+std::vector<std::string> BackgroundSaver::take_failures() {
+    std::vector<std::string> texts;
+    while (const auto failed = queue_->take_failure()) {
+        texts.push_back(fmt::format("the save of {} failed, and nobody asked for its result: {}",
+                                    failed->name(), message_of(failed->failure())));
+    }
+    return texts;
+}
+
+std::string BackgroundSaver::reason_of_wait(const StagedSave& staged) const {
+    const std::string budget = base::format_bytes(staging_.budget_bytes());
+    if (staged.tight) {
+        return fmt::format(
+            "a copy of the tensors does not fit into host_memory ({}), so "
+            "save_async waits until the save is done; raise host_memory, or use "
+            "copy=False",
+            budget);
+    }
+    if (staged.waited_s > kWaitReportedS) {
+        return fmt::format(
+            "save_async waited {:.1f} s for host memory: {} are the budget, and "
+            "saves in flight held them; save less often, or raise host_memory",
+            staged.waited_s, budget);
+    }
+    return {};
+}
+
+}  // namespace penstock::store
