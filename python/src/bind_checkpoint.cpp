@@ -18,10 +18,10 @@
 #include <penstock/checkpoint.hpp>
 
 #include <fmt/format.h>
-#include <nanobind/stl/optional.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace penstock::python {
 
@@ -252,9 +252,13 @@ nb::object latest_of_store(StoreObject& self, nb::handle passed_over) {
     return newest(passed_over, [&](auto* skipped) { return store->latest(skipped); });
 }
 
-nb::object open_newest_of_store(StoreObject& self, std::optional<std::uint64_t> step,
-                                nb::handle use, nb::handle passed_over) {
+nb::object open_newest_of_store(StoreObject& self, nb::handle number, nb::handle use,
+                                nb::handle passed_over) {
     const auto store = self.open();
+    std::optional<std::uint64_t> step;
+    if (!number.is_none()) {
+        step = nb::cast<std::uint64_t>(number);
+    }
     std::optional<nb::python_error> raised;
     const auto give = [&](Checkpoint opened_one) {
         const nb::gil_scoped_acquire gil;
