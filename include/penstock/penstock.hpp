@@ -10,6 +10,7 @@
 #include <penstock/memory.hpp>
 #include <penstock/options.hpp>
 #include <penstock/progress.hpp>
+#include <penstock/tensor_table.hpp>
 #include <penstock/transfer_group.hpp>
 #include <penstock/types.hpp>
 #include <penstock/version.hpp>

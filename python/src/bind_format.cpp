@@ -225,7 +225,11 @@ struct SafetensorsFile {
 SafetensorsFile read_safetensors(nb::handle file, nb::handle name, std::uint64_t base) {
     const std::string path = path_bytes(name, "path", "");
     return with_source(file, base, [&](format::ByteSource& source) {
-        unwrap_of_file(format::refuse_other_kinds(source, path.ends_with(".safetensors")), path);
+        const auto form =
+            unwrap_of_file(format::form_of(source, path.ends_with(".safetensors")), path);
+        if (form == format::FileForm::kIndex) {
+            unwrap_of_file<void>(format::fault("load", "it is text, JSON as it seems"), path);
+        }
         std::vector<std::byte> head(std::min<std::uint64_t>(8, source.size()));
         base::unwrap(source.read(0, head));
         head.resize(8 +

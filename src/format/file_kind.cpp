@@ -57,13 +57,19 @@ bool is_text(std::string_view head) {
            });
 }
 
-// The length of a header that the format allows, and a header that begins as JSON does.
-bool may_be_safetensors(std::string_view head) {
+// A pickle begins with 0x80, and so does the length of many a header of .safetensors; but no pickle
+// of torch, and no zip, begins with a length that the format allows.
+bool may_be_header_length(std::string_view head) {
     std::uint64_t length = 0;
     for (std::size_t i = 0; i < 8 && i < head.size(); ++i) {
         length |= std::uint64_t{static_cast<unsigned char>(head[i])} << (8 * i);
     }
-    return head.size() > 8 && length <= kHeaderBytesMax && head[8] == '{';
+    return length <= kHeaderBytesMax;
+}
+
+bool is_json(std::string_view head) {
+    const std::size_t first = head.find_first_not_of(" \r\n\t");
+    return first != std::string_view::npos && head[first] == '{' && is_text(head);
 }
 
 std::string looks(std::string_view head) {
@@ -78,7 +84,7 @@ std::string looks(std::string_view head) {
         return "it begins with the bytes" + bytes;
     }
     return head.find_first_of("{[") == head.find_first_not_of(" \r\n\t")
-               ? "it is text, JSON as it seems (the name of an index of shards ends in .json)"
+               ? "it is text, JSON as it seems"
                : "it is text";
 }
 
@@ -94,16 +100,22 @@ std::string known_kind(std::span<const std::byte> head) {
     return {};
 }
 
-Result<void> refuse_other_kinds(ByteSource& source, bool named) {
+Result<FileForm> form_of(ByteSource& source, bool named) {
     std::vector<std::byte> head(std::min(source.size(), kKindBytes));
     PENSTOCK_CHECK(source.read(0, head));
     const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
-    if (may_be_safetensors(text)) {
-        return {};
+    if (may_be_header_length(text) && (named || (text.size() > 8 && text[8] == '{'))) {
+        return FileForm::kSafetensors;
+    }
+    if (text.starts_with("PK\x03\x04") || text.starts_with('\x80')) {
+        return FileForm::kTorch;
+    }
+    if (is_json(text)) {
+        return FileForm::kIndex;
     }
     std::string what = known_kind(head);
     if (what.empty() && named) {
-        return {};
+        return FileForm::kSafetensors;
     }
     return fault("load", fmt::format("it is neither a .pt nor a .safetensors: {}",
                                      what.empty() ? looks(text) : what));

@@ -15,6 +15,8 @@
 namespace penstock::format {
 
 inline constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+/// As most writers call it; a checkpoint of a store has one.
+inline constexpr std::string_view kShardIndexName = "model.safetensors.index.json";
 inline constexpr std::uint64_t kShardIndexBytesMax = 256'000'000;
 
 struct ShardIndex {

@@ -301,7 +301,10 @@ Result<File> read(ByteSource& source, bool check_crcs) {
     PENSTOCK_CHECK(source.read(0, std::as_writable_bytes(std::span(head))));
     if (head != kZipSignature) {
         if (!head.starts_with('\x80')) {  // as every pickle begins that torch writes
-            PENSTOCK_CHECK(refuse_other_kinds(source, false));
+            PENSTOCK_TRY(form, form_of(source, false));
+            if (form == FileForm::kIndex) {
+                return fault(kReading, "it is text, JSON as it seems, and no .pt");
+            }
         }
         return LegacyReader(source).run();
     }

@@ -103,7 +103,7 @@ void MetadataWriter::render_texts() {
 }
 
 void MetadataWriter::write() {
-    writer_.write_text(join(folder_.path(), kIndexName), index_text_);
+    writer_.write_text(join(folder_.path(), format::kShardIndexName), index_text_);
     if (plan_.pinned) {
         writer_.write_text(join(folder_.path(), kPinnedName), "");
     }

@@ -250,7 +250,7 @@ void Checkpoint::Impl::verify_header(std::uint32_t number,
 
 // Where stock readers look for tensors: no checksum has it, but the manifest says what it says.
 void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
-    const std::string name = store::join(path, store::kIndexName);
+    const std::string name = store::join(path, format::kShardIndexName);
     try {
         const File file = store::open_part(files, name, {.direct = DirectIo::kOff});
         std::string text(std::min(file.size(), format::kShardIndexBytesMax + 1), '\0');

@@ -86,7 +86,7 @@ bool is_file(const Folder& folder, std::string_view name) {
 
 // What a save makes in the folder of a checkpoint.
 bool is_name_of_a_save(std::string_view name) {
-    return name == kManifestName || name == kIndexName || name == kPinnedName ||
+    return name == kManifestName || name == format::kShardIndexName || name == kPinnedName ||
            is_shard_name(name);
 }
 

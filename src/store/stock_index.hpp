@@ -13,8 +13,6 @@
 
 namespace penstock::store {
 
-inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
-
 /// "<tensor>@<offsets>", of a slice that is not the whole tensor: a name comes once in a file.
 [[nodiscard]] std::string slice_name(std::string_view tensor,
                                      std::span<const std::uint64_t> offset);

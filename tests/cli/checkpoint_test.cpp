@@ -313,6 +313,37 @@ TEST_F(CheckpointCliTest, ASourceThatShrinksUnderAConversionIsNamedAndNothingIsM
     }
 }
 
+TEST_F(CheckpointCliTest, AFileIsWhatItsContentSays) {
+    const std::string plain = folder_ / "model.safetensors";
+    const std::string torch = folder_ / "model.pt";
+    ASSERT_EQ(run_cli({"checkpoint", "convert", store_path(), plain}).status, 0);
+    ASSERT_EQ(run_cli({"checkpoint", "convert", store_path(), torch}).status, 0);
+    std::filesystem::rename(plain, folder_ / "model.bin");
+    std::filesystem::rename(torch, folder_ / "model");
+    for (const char* name : {"model.bin", "model"}) {
+        const Outcome same = run_cli({"checkpoint", "diff", folder_ / name, store_path()});
+        EXPECT_EQ(same.status, 0) << same.out << same.err;
+        EXPECT_EQ(run_cli({"checkpoint", "verify", folder_ / name}).status, 0);
+    }
+}
+
+TEST_F(CheckpointCliTest, AnIndexIsReadAsLoadReadsIt) {
+    // A link to it, as the cache of Hugging Face has; and a shard with a tensor that it does not
+    // name.
+    const std::string index = folder_ / "link.index.json";
+    std::filesystem::create_directory(folder_ / "model");
+    ASSERT_EQ(
+        run_cli({"checkpoint", "convert", store_path(), folder_ / "model/all.safetensors"}).status,
+        0);
+    std::ofstream(folder_ / "model/m.index.json")
+        << R"({"weight_map": {"a.bias": "all.safetensors"}})";
+    std::filesystem::create_symlink(folder_ / "model/m.index.json", index);
+    const Outcome shown = run_cli({"checkpoint", "show", index});
+    EXPECT_EQ(shown.status, 0) << shown.err;
+    EXPECT_THAT(shown.out, AllOf(HasSubstr("a.bias"), Not(HasSubstr("a.weight"))));
+    EXPECT_EQ(run_cli({"checkpoint", "verify", index}).status, 0);
+}
+
 TEST_F(CheckpointCliTest, WrongUsageSaysWhatToDo) {
     EXPECT_EQ(run_cli({"checkpoint"}).status, 2);
     EXPECT_THAT(run_cli({"checkpoint", "show"}).err, HasSubstr("penstock checkpoint show --help"));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/checkpoint/mapped_source.hpp"
 
+#include "store/stored_source.hpp"
 #include "support/temp_folder.hpp"
 
 #include <penstock/checkpoint.hpp>
@@ -27,7 +28,7 @@ protected:
         state.tensors.push_back({"none", "F32", {0, 3}, {}});
         CheckpointStore store(engine_, FileSystem::local(), {folder_ / "store"});
         shard_ = store.save(state).path + "/shard-00001.safetensors";
-        source_ = open_source(engine_, folder_ / "store");
+        source_ = store::open_source(engine_, FileSystem::local(), folder_ / "store");
     }
 
     static std::string told(const MappedSource& mapped) {
@@ -44,7 +45,7 @@ protected:
     std::shared_ptr<Engine> engine_ = std::make_shared<Engine>();
     std::vector<std::uint8_t> values_ = std::vector<std::uint8_t>(5'000'000, 7);
     std::string shard_;
-    std::unique_ptr<CheckpointSource> source_;
+    std::unique_ptr<state::Source> source_;
 };
 
 TEST_F(MappedSourceTest, HasTheBytesOfEachTensor) {
@@ -61,7 +62,7 @@ TEST_F(MappedSourceTest, ATensorInSlicesIsRefused) {
     state.tensors.push_back({"g", "U8", {4}, bytes, {8}, {0}});
     state.tensors.push_back({"g", "U8", {4}, bytes, {8}, {4}});
     CheckpointStore(engine_, FileSystem::local(), {folder_ / "sliced"}).save(state);
-    const auto sliced = open_source(engine_, folder_ / "sliced");
+    const auto sliced = store::open_source(engine_, FileSystem::local(), folder_ / "sliced");
     EXPECT_THROW(MappedSource{*sliced}, Error);
 }
 

@@ -114,7 +114,7 @@ TEST_F(DamagedStore, FlippedBitsAreFound) {
 }
 
 TEST_F(DamagedStore, FlippedBitsOfTheIndexForStockReadersAreFound) {
-    const std::string path = path_ + "/" + std::string(kIndexName);
+    const std::string path = path_ + "/" + std::string(format::kShardIndexName);
     const std::size_t size = read(path).size();
     for (std::size_t at = 0; at < size; ++at) {
         expect_found(path, fmt::format("bit {} of byte {}", at % 8, at), [&](Bytes& bytes) {

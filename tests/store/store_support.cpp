@@ -116,7 +116,7 @@ bool look_at(Engine& engine, const FileSystem& files, const std::string& checkpo
         }
         shards[shard.file] = std::move(bytes);
     }
-    const Bytes text = read_whole(engine, files, store::join(checkpoint, store::kIndexName));
+    const Bytes text = read_whole(engine, files, store::join(checkpoint, format::kShardIndexName));
     const format::ShardIndex index = base::unwrap(
         format::parse_shard_index({reinterpret_cast<const char*>(text.data()), text.size()}));
     EXPECT_EQ(index.weight_map.size(), tensors.size());

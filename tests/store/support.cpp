@@ -85,7 +85,7 @@ store::Manifest write_checkpoint(const std::string& folder, const std::vector<Te
         }
         manifest.shards.push_back(std::move(shard));
     }
-    write_text(folder + "/" + std::string(store::kIndexName),
+    write_text(folder + "/" + std::string(format::kShardIndexName),
                *format::render_shard_index(store::stock_index(manifest)));
     write_text(folder + "/" + std::string(store::kManifestName), store::render(manifest));
     return manifest;

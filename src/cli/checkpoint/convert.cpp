@@ -6,8 +6,6 @@
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
 #include "cli/checkpoint/mapped_source.hpp"
-#include "cli/checkpoint/source.hpp"
-#include "cli/checkpoint/views.hpp"
 #include "cli/json_output.hpp"
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
@@ -16,9 +14,12 @@
 #include "state/file_image.hpp"
 #include "state/file_writer.hpp"
 #include "state/index_writer.hpp"
+#include "state/source.hpp"
 #include "state/state_views.hpp"
+#include "state/stored_rows.hpp"
 #include "state/structure.hpp"
 #include "store/store_folder.hpp"
+#include "store/stored_source.hpp"
 
 #include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
@@ -95,14 +96,14 @@ void check_target(const std::string& target, Form form, const CheckpointOptions&
 
 class Conversion {
 public:
-    Conversion(std::shared_ptr<Engine> engine, CheckpointSource& source,
+    Conversion(std::shared_ptr<Engine> engine, state::Source& source,
                const CheckpointOptions& options)
         : engine_(std::move(engine)), source_(source), options_(options) {}
 
     /// All tensors, sound: in memory, or where they are when there is not enough of that.
     void load(Progress& shown) {
         std::uint64_t total = 0;
-        for (const SourceTensor& t : source_.tensors()) {
+        for (const TensorEntry& t : source_.tensors()) {
             total += base::align_up(t.bytes, kMemoryAlignment);
         }
         const bool fits = total <= memory_that_may_be_taken(options_);
@@ -216,14 +217,15 @@ private:
         state.structure = keeps_structure() ? source_.structure() : "null";
         state.metadata = source_.metadata();
         CheckpointStore store(engine_, FileSystem::local(), {target});
-        const std::uint64_t step = options_.step_given         ? options_.step
-                                   : source_.info() != nullptr ? source_.info()->step
-                                                               : 0;
+        const auto* const stored = dynamic_cast<const store::StoredSource*>(&source_);
+        const std::uint64_t step = options_.step_given ? options_.step
+                                   : stored != nullptr ? stored->info().step
+                                                       : 0;
         written_ = store.save(state, {.step = step, .progress = written_by(shown)}).path;
     }
 
     void verify(Progress& shown) {
-        const Verified found = source_.verify(told_by(shown, "verified"));
+        const state::Verified found = source_.verify(told_by(shown, "verified"));
         if (!found.problems.empty()) {
             const CheckpointProblem& first = found.problems.front();
             throw Error(
@@ -241,7 +243,7 @@ private:
         taken_ = memory_.size();
         std::vector<std::span<std::byte>> into;
         std::uint64_t at = 0;
-        for (const SourceTensor& t : source_.tensors()) {
+        for (const TensorEntry& t : source_.tensors()) {
             into.push_back(memory_.bytes().subspan(at, t.bytes));
             at += base::align_up(t.bytes, kMemoryAlignment);
         }
@@ -259,7 +261,7 @@ private:
     }
 
     [[nodiscard]] Out stored(std::size_t index) const {
-        const SourceTensor& t = source_.tensors()[index];
+        const TensorEntry& t = source_.tensors()[index];
         return {t.name, t.dtype, t.shape, data_[index]};
     }
 
@@ -273,7 +275,7 @@ private:
 
     // Whether what is stored is this tensor, element for element.
     [[nodiscard]] bool is_stored(const format::TensorValue& t, std::size_t index) const {
-        const SourceTensor& stored = source_.tensors()[index];
+        const TensorEntry& stored = source_.tensors()[index];
         return format::safetensors::type_named(stored.dtype) == t.type && t.offset == 0 &&
                state::is_plain(t) && state::view_bytes(t) == stored.bytes;
     }
@@ -305,7 +307,7 @@ private:
     // the others by what is behind them.
     std::vector<Out> alone() {
         std::vector<Out> out = as_stored();
-        const std::optional<state::Skeleton> skeleton = skeleton_of(source_);
+        const std::optional<state::Skeleton> skeleton = state::skeleton_of(source_);
         if (!skeleton) {
             return out;
         }
@@ -340,7 +342,7 @@ private:
 
     // The state as names and tensors; an error where it is more than that.
     std::vector<Out> flat(const std::string& target) {
-        const std::optional<state::Skeleton> skeleton = skeleton_of(source_);
+        const std::optional<state::Skeleton> skeleton = state::skeleton_of(source_);
         if (!skeleton) {
             cannot(target,
                    "JSON that Penstock did not write; --tensors-only leaves out what is no tensor");
@@ -395,7 +397,7 @@ private:
     }
 
     std::shared_ptr<Engine> engine_;
-    CheckpointSource& source_;
+    state::Source& source_;
     const CheckpointOptions& options_;
     MemoryPool pool_;
     Buffer memory_;
@@ -415,7 +417,8 @@ int checkpoint_convert(const CheckpointOptions& options, std::span<const std::st
     const Form form = form_named(target);
     check_target(target, form, options);
     const auto engine = new_engine();
-    const auto source = open_source(engine, options.path, options.generation);
+    const auto source =
+        store::open_source(engine, FileSystem::local(), options.path, options.generation);
     Progress shown;
     Conversion conversion(engine, *source, options);
     conversion.load(shown);

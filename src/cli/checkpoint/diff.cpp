@@ -2,15 +2,16 @@
 #include "base/units.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
-#include "cli/checkpoint/source.hpp"
-#include "cli/checkpoint/views.hpp"
 #include "cli/flush.hpp"
 #include "cli/json_output.hpp"
 #include "cli/message.hpp"
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
 #include "format/torch_types.hpp"
+#include "state/source.hpp"
 #include "state/state_views.hpp"
+#include "state/stored_rows.hpp"
+#include "store/stored_source.hpp"
 
 #include <penstock/memory.hpp>
 
@@ -116,21 +117,21 @@ void turn_signs(const format::TensorValue& view, const std::string& dtype,
 
 // A source and its tensors: as the state has them, whatever a store made of their storages.
 struct Side {
-    CheckpointSource& source;
-    std::optional<state::Skeleton> skeleton = skeleton_of(source);
-    std::vector<ViewRow> rows = rows_of(source, skeleton);
+    state::Source& source;
+    std::optional<state::Skeleton> skeleton = state::skeleton_of(source);
+    std::vector<state::StoredRow> rows = state::rows_of(source, skeleton);
 
-    [[nodiscard]] const SourceTensor& at(std::size_t row) const { return rows[row].tensor; }
+    [[nodiscard]] const TensorEntry& at(std::size_t row) const { return rows[row].tensor; }
 
     // Rows [begin, end) of the first dimension; of what is a view, all of it.
     void read(std::size_t row, std::uint64_t begin, std::uint64_t end, std::span<std::byte> into,
               MemoryPool& pool) {
-        const ViewRow& wanted = rows[row];
+        const state::StoredRow& wanted = rows[row];
         if (!wanted.view) {
             source.read(wanted.index, begin, end, into);
             return;
         }
-        const SourceTensor& stored = source.tensors()[wanted.index];
+        const TensorEntry& stored = source.tensors()[wanted.index];
         const Buffer storage = pool.take(stored.bytes);
         source.read(wanted.index, 0, stored.shape.empty() ? 1 : stored.shape[0], storage.bytes());
         format::TensorValue plain = *wanted.view;
@@ -145,14 +146,14 @@ struct Side {
     }
 
     // By their names in the source: for who compares with a source that knows no others.
-    void as_stored() { rows = rows_of(source, std::nullopt); }
+    void as_stored() { rows = state::rows_of(source, std::nullopt); }
     [[nodiscard]] bool stores_all_of(const Side& other) const {
         std::unordered_set<std::string_view> names;
-        for (const SourceTensor& t : source.tensors()) {
+        for (const TensorEntry& t : source.tensors()) {
             names.insert(t.name);
         }
         return std::all_of(other.source.tensors().begin(), other.source.tensors().end(),
-                           [&](const SourceTensor& t) { return names.contains(t.name); });
+                           [&](const TensorEntry& t) { return names.contains(t.name); });
     }
 };
 
@@ -164,7 +165,7 @@ public:
             in_b.emplace(b.at(i).name, i);
         }
         for (std::size_t i = 0; i < a.rows.size(); ++i) {
-            const SourceTensor& t = a.at(i);
+            const TensorEntry& t = a.at(i);
             if (!matches(t.name, pattern)) {
                 continue;
             }
@@ -176,7 +177,7 @@ public:
             compare(i, found->second);
             in_b.erase(found);
         }
-        for (const ViewRow& row : b.rows) {
+        for (const state::StoredRow& row : b.rows) {
             if (in_b.contains(row.tensor.name) && matches(row.tensor.name, pattern)) {
                 add(row.tensor.name, "only in B", describe(row.tensor));
             }
@@ -197,7 +198,7 @@ public:
     [[nodiscard]] const std::vector<Line>& lines() const { return lines_; }
 
 private:
-    static std::string describe(const SourceTensor& t) {
+    static std::string describe(const TensorEntry& t) {
         return fmt::format("{} [{}]", t.dtype, fmt::join(t.shape, ", "));
     }
     void add(const std::string& name, std::string what, std::string detail = {},
@@ -206,8 +207,8 @@ private:
     }
 
     void compare(std::size_t i, std::size_t k) {
-        const SourceTensor& t = a_.at(i);
-        const SourceTensor& u = b_.at(k);
+        const TensorEntry& t = a_.at(i);
+        const TensorEntry& u = b_.at(k);
         if (t.dtype != u.dtype || t.shape != u.shape) {
             add(t.name, t.dtype != u.dtype ? "dtype" : "shape",
                 fmt::format("{} and {}", describe(t), describe(u)));
@@ -221,11 +222,13 @@ private:
 
     // Whether both look at the same bytes of the same shard, whose sums say so.
     [[nodiscard]] bool linked(std::size_t i, std::size_t k) const {
-        const store::Manifest* m = a_.source.manifest();
-        const store::Manifest* n = b_.source.manifest();
-        if (m == nullptr || n == nullptr || a_.rows[i].view || b_.rows[k].view) {
+        const auto* const a = dynamic_cast<const store::StoredSource*>(&a_.source);
+        const auto* const b = dynamic_cast<const store::StoredSource*>(&b_.source);
+        if (a == nullptr || b == nullptr || a_.rows[i].view || b_.rows[k].view) {
             return false;
         }
+        const store::Manifest* const m = &a->manifest();
+        const store::Manifest* const n = &b->manifest();
         const auto& x = m->tensors[a_.rows[i].index].slices;
         const auto& y = n->tensors[b_.rows[k].index].slices;
         return x.size() == y.size() &&
@@ -237,7 +240,7 @@ private:
     }
 
     void content(std::size_t i, std::size_t k, const std::function<void(std::uint64_t)>& told) {
-        const SourceTensor& t = a_.at(i);
+        const TensorEntry& t = a_.at(i);
         const std::uint64_t rows = t.shape.empty() ? 1 : t.shape[0];
         const std::uint64_t row = rows == 0 ? 0 : t.bytes / rows;
         const std::uint64_t step =
@@ -315,8 +318,8 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
            JsonOutput& json) {
     std::FILE* const out = json.text_stream();
     const auto engine = new_engine();
-    const auto a = open_source(engine, options.path);
-    const auto b = open_source(engine, options.other);
+    const auto a = store::open_source(engine, FileSystem::local(), options.path);
+    const auto b = store::open_source(engine, FileSystem::local(), options.other);
     fmt::print(out, "A  {}: {}, {}, {}\nB  {}: {}, {}, {}\n", a->path(), a->kind(),
                counted(a->tensors().size(), "tensor"), base::format_bytes(a->bytes()), b->path(),
                b->kind(), counted(b->tensors().size(), "tensor"), base::format_bytes(b->bytes()));

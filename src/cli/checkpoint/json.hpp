@@ -2,7 +2,7 @@
 // What the checkpoint commands write with --json. Sizes in bytes, times in nanoseconds since 1970.
 #pragma once
 
-#include "cli/checkpoint/source.hpp"
+#include "state/source.hpp"
 
 #include <penstock/checkpoint.hpp>
 
@@ -20,6 +20,12 @@ inline nlohmann::ordered_json words_of(std::span<const std::string> command) {
     return words;
 }
 
+/// Without its folder.
+inline std::string file_name_of(const state::Source& source, const TensorEntry& tensor) {
+    const std::string& path = source.path_of(tensor);
+    return path.substr(path.rfind('/') + 1);
+}
+
 inline nlohmann::ordered_json json_of(const CheckpointInfo& info) {
     return {{"path", info.path},
             {"generation", info.generation},
@@ -34,9 +40,13 @@ inline nlohmann::ordered_json json_of(const CheckpointInfo& info) {
             {"problem", info.problem}};
 }
 
-inline nlohmann::ordered_json json_of(const SourceTensor& t) {
-    return {{"name", t.name},   {"dtype", t.dtype}, {"shape", t.shape},
-            {"bytes", t.bytes}, {"file", t.file},   {"offset", t.offset}};
+inline nlohmann::ordered_json json_of(const state::Source& source, const TensorEntry& t) {
+    return {{"name", t.name},
+            {"dtype", t.dtype},
+            {"shape", t.shape},
+            {"bytes", t.bytes},
+            {"file", file_name_of(source, t)},
+            {"offset", t.stretches[0].offset}};
 }
 
 inline nlohmann::ordered_json json_of(const CheckpointProblem& problem) {

@@ -88,14 +88,14 @@ MappedFile::~MappedFile() {
     }
 }
 
-MappedSource::MappedSource(const CheckpointSource& source) : source_path_(source.path()) {
+MappedSource::MappedSource(const state::Source& source) : source_path_(source.path()) {
     std::unordered_map<std::string, const MappedFile*> by_path;
-    for (const SourceTensor& t : source.tensors()) {
+    for (const TensorEntry& t : source.tensors()) {
         if (t.bytes == 0) {
             tensors_.emplace_back();
             continue;
         }
-        if (!t.in_one_piece) {
+        if (t.stretches.size() != 1) {
             throw Error(ErrorCode::kOutOfMemory, 0, "convert", source.path(), kNoOffset,
                         fmt::format("{}: tensor {} was saved in slices, which have to be put "
                                     "together in memory, and there is not enough; convert it on a "
@@ -108,13 +108,14 @@ MappedSource::MappedSource(const CheckpointSource& source) : source_path_(source
         }
         const MappedFile& file = *found->second;
         const std::uint64_t bytes = file.bytes().size();
-        if (t.offset > bytes || t.bytes > bytes - t.offset) {
-            throw Error(ErrorCode::kDamaged, 0, "mmap", file.path(), t.offset,
+        const std::uint64_t begin = t.stretches[0].offset;
+        if (begin > bytes || t.bytes > bytes - begin) {
+            throw Error(ErrorCode::kDamaged, 0, "mmap", file.path(), begin,
                         fmt::format("{}: it has become shorter: {} bytes, and tensor {} ends at "
                                     "byte {}",
-                                    file.path(), bytes, format::shown(t.name), t.offset + t.bytes));
+                                    file.path(), bytes, format::shown(t.name), begin + t.bytes));
         }
-        tensors_.push_back(file.bytes().subspan(t.offset, t.bytes));
+        tensors_.push_back(file.bytes().subspan(begin, t.bytes));
     }
     lost = nullptr;
     mapped = &files_;

@@ -7,7 +7,7 @@
 // ends in good order: check() throws.
 #pragma once
 
-#include "cli/checkpoint/source.hpp"
+#include "state/source.hpp"
 
 #include <csignal>
 #include <cstddef>
@@ -38,7 +38,7 @@ private:
 class MappedSource {
 public:
     /// Throws Error for a file that cannot be opened or mapped, or has become too short.
-    explicit MappedSource(const CheckpointSource& source);
+    explicit MappedSource(const state::Source& source);
     ~MappedSource();
     MappedSource(const MappedSource&) = delete;
     MappedSource& operator=(const MappedSource&) = delete;

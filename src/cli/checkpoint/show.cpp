@@ -3,14 +3,15 @@
 #include "base/units.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
-#include "cli/checkpoint/source.hpp"
-#include "cli/checkpoint/views.hpp"
 #include "cli/flush.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/json_output.hpp"
 #include "format/fault.hpp"
+#include "state/source.hpp"
+#include "state/stored_rows.hpp"
 #include "state/structure.hpp"
 #include "store/store_folder.hpp"
+#include "store/stored_source.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -114,7 +115,7 @@ std::string brief(const format::ValueTree& tree, format::ValueId id) {
 }
 
 // The state in one line: "dict of 3: model (dict of 12), opt (dict of 2), step (100)".
-std::string structure_of(const CheckpointSource& source,
+std::string structure_of(const state::Source& source,
                          const std::optional<state::Skeleton>& skeleton) {
     constexpr std::size_t kShownMax = 8;
     if (source.structure() == "null") {
@@ -138,10 +139,11 @@ std::string structure_of(const CheckpointSource& source,
     return out + (root.items.size() / 2 > kShownMax ? ", ..." : "");
 }
 
-void print_head(std::FILE* out, const CheckpointSource& source, const std::string& structure,
+void print_head(std::FILE* out, const state::Source& source, const std::string& structure,
                 std::size_t tensors) {
     fmt::print(out, "{}: {}\n", source.path(), source.kind());
-    if (const CheckpointInfo* info = source.info()) {
+    if (const auto* stored = dynamic_cast<const store::StoredSource*>(&source)) {
+        const CheckpointInfo* info = &stored->info();
         fmt::print(out, "  generation {}, step {}, saved {} UTC, {} ({} linked), {}{}\n",
                    info->generation, info->step, utc(info->saved_unix_ns),
                    counted(info->shards, "shard"), info->linked_shards,
@@ -155,10 +157,11 @@ void print_head(std::FILE* out, const CheckpointSource& source, const std::strin
     }
 }
 
-void print_rows(std::FILE* out, const std::vector<ViewRow>& rows, bool verbose) {
+void print_rows(std::FILE* out, const state::Source& source,
+                const std::vector<state::StoredRow>& rows, bool verbose) {
     std::vector<std::string> names;
     std::size_t width = 4;
-    for (const ViewRow& row : rows) {
+    for (const state::StoredRow& row : rows) {
         names.push_back(format::escaped(row.tensor.name));
         width = std::max(width, names.back().size());
     }
@@ -166,14 +169,14 @@ void print_rows(std::FILE* out, const std::vector<ViewRow>& rows, bool verbose) 
     fmt::print(out, "\n  {:<{}}  {:<8}  {:<20}  {:>10}{}\n", "name", width, "type", "shape", "size",
                verbose ? "  file, bytes from to" : "");
     for (std::size_t i = 0; i < rows.size(); ++i) {
-        const SourceTensor& t = rows[i].tensor;
+        const TensorEntry& t = rows[i].tensor;
         std::string more;
         if (verbose) {
-            more =
-                fmt::format("  {}, {} {}", format::escaped(t.file), t.offset, t.offset + t.bytes);
-            more += rows[i].strides.empty()
-                        ? ""
-                        : fmt::format(", strides [{}]", fmt::join(rows[i].strides, ", "));
+            const std::uint64_t begin = t.stretches[0].offset;
+            more = fmt::format("  {}, {} {}", format::escaped(file_name_of(source, t)), begin,
+                               begin + t.bytes);
+            more +=
+                t.strides.empty() ? "" : fmt::format(", strides [{}]", fmt::join(t.strides, ", "));
         }
         if (!rows[i].shared_with.empty()) {
             more += fmt::format("  in the memory of {}", format::escaped(rows[i].shared_with));
@@ -184,13 +187,13 @@ void print_rows(std::FILE* out, const std::vector<ViewRow>& rows, bool verbose) 
     }
 }
 
-nlohmann::ordered_json json_of(const ViewRow& row) {
-    nlohmann::ordered_json out = json_of(row.tensor);
+nlohmann::ordered_json json_of_row(const state::Source& source, const state::StoredRow& row) {
+    nlohmann::ordered_json out = json_of(source, row.tensor);
     if (row.stored_as != row.tensor.name) {
         out["stored_as"] = row.stored_as;
     }
-    if (!row.strides.empty()) {
-        out["strides"] = row.strides;
+    if (!row.tensor.strides.empty()) {
+        out["strides"] = row.tensor.strides;
     }
     return out;
 }
@@ -202,15 +205,14 @@ int checkpoint_ls(const CheckpointOptions& options, std::span<const std::string>
     std::FILE* const out = json.text_stream();
     const auto engine = new_engine();
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-    const PathForm form = form_of(options.path);
-    if (form == PathForm::kStore) {
+    if (store::is_store(FileSystem::local(), options.path)) {
         const std::vector<CheckpointInfo> found = list(*engine, options.path);
         print_list(out, found);
         for (const CheckpointInfo& info : found) {
             rows.push_back(json_of(info));
         }
     } else {
-        const auto source = open_source(engine, options.path);
+        const auto source = store::open_source(engine, FileSystem::local(), options.path);
         fmt::print(out, "{}: {}, {}, {}\n", source->path(), source->kind(),
                    counted(source->tensors().size(), "tensor"),
                    base::format_bytes(source->bytes()));
@@ -227,17 +229,19 @@ int checkpoint_ls(const CheckpointOptions& options, std::span<const std::string>
 int checkpoint_show(const CheckpointOptions& options, std::span<const std::string> command) {
     JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
-    const auto source = open_source(new_engine(), options.path, options.generation);
-    const auto skeleton = skeleton_of(*source);
+    const auto source =
+        store::open_source(new_engine(), FileSystem::local(), options.path, options.generation);
+    const auto skeleton = state::skeleton_of(*source);
     const std::string structure = structure_of(*source, skeleton);
-    std::vector<ViewRow> wanted = rows_of(*source, skeleton);
+    std::vector<state::StoredRow> wanted = state::rows_of(*source, skeleton);
     print_head(out, *source, structure, wanted.size());
-    std::erase_if(wanted,
-                  [&](const ViewRow& row) { return !matches(row.tensor.name, options.pattern); });
-    print_rows(out, wanted, options.verbose);
+    std::erase_if(wanted, [&](const state::StoredRow& row) {
+        return !matches(row.tensor.name, options.pattern);
+    });
+    print_rows(out, *source, wanted, options.verbose);
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-    for (const ViewRow& row : wanted) {
-        rows.push_back(json_of(row));
+    for (const state::StoredRow& row : wanted) {
+        rows.push_back(json_of_row(*source, row));
     }
     flush(out);
     nlohmann::ordered_json all{{"command", words_of(command)},
@@ -248,8 +252,8 @@ int checkpoint_show(const CheckpointOptions& options, std::span<const std::strin
     for (const auto& [key, value] : source->metadata()) {
         all["metadata"][key] = value;
     }
-    if (source->info() != nullptr) {
-        all["checkpoint"] = json_of(*source->info());
+    if (const auto* stored = dynamic_cast<const store::StoredSource*>(source.get())) {
+        all["checkpoint"] = json_of(stored->info());
     }
     json.write(all);
     return 0;

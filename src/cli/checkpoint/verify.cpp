@@ -3,13 +3,14 @@
 #include "base/units.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"
-#include "cli/checkpoint/source.hpp"
 #include "cli/flush.hpp"
 #include "cli/json_output.hpp"
 #include "cli/message.hpp"
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
+#include "state/source.hpp"
 #include "store/store_folder.hpp"
+#include "store/stored_source.hpp"
 
 #include <fmt/format.h>
 
@@ -31,7 +32,7 @@ std::vector<std::string> paths_of(const CheckpointOptions& options) {
     if (!options.all) {
         return {options.path};
     }
-    if (form_of(options.path) != PathForm::kStore) {
+    if (!store::is_store(FileSystem::local(), options.path)) {
         throw Error(ErrorCode::kInvalidArgument, 0, "verify", options.path, kNoOffset,
                     fmt::format("{}: --all is for the folder of a store", options.path));
     }
@@ -55,11 +56,12 @@ int checkpoint_verify(const CheckpointOptions& options, std::span<const std::str
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const std::string& path : paths_of(options)) {
         nlohmann::ordered_json row{{"path", path}};
-        Verified found;
+        state::Verified found;
         std::uint64_t bytes = 0;
         const base::Nanos begin = clock.now();
         try {
-            const auto source = open_source(engine, path, options.generation);
+            const auto source =
+                store::open_source(engine, FileSystem::local(), path, options.generation);
             row["path"] = source->path();
             row["kind"] = source->kind();
             bytes = source->bytes();

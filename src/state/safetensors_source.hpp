@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensors of one or several .safetensors files as one source: a file by itself, and the shards
+// of an index.
+#pragma once
+
+#include "format/safetensors.hpp"
+#include "state/source.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace penstock::state {
+
+class SafetensorsSource final : public FileSource {
+public:
+    /// `file`: its content is a Header. Without tensors yet.
+    explicit SafetensorsSource(const std::shared_ptr<Engine>& engine) : FileSource(engine) {}
+
+    void set_kind(TableKind kind, std::string path);
+    /// The number of the file. Its content is a Header; others of its tensors stay out of sight.
+    std::uint32_t add_file(TensorFile file);
+    [[nodiscard]] const format::safetensors::Header& header(std::uint32_t file) const {
+        return headers_[file];
+    }
+    /// Tensor `index` of a file's header.
+    void add_tensor(std::uint32_t file, std::size_t index);
+
+    [[nodiscard]] Verified verify(const Progress& progress) override;
+
+private:
+    std::vector<format::safetensors::Header> headers_;  // of each file
+    std::vector<std::size_t> indexes_;                  // of each tensor, in its header
+};
+
+}  // namespace penstock::state

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors that are saved, whatever form they have: named tensors, where their bytes are, the
+// structure around them, and a way to read and verify them. Files are opened once and kept open.
+#pragma once
+
+#include "state/tensor_file.hpp"
+
+#include <penstock/checkpoint.hpp>
+#include <penstock/engine.hpp>
+#include <penstock/file.hpp>
+#include <penstock/tensor_table.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace penstock::state {
+
+struct Verified {
+    std::vector<CheckpointProblem> problems;
+    std::string note;  ///< what could not be verified, and why; or empty
+};
+
+class Source {
+public:
+    Source() = default;
+    Source(const Source&) = delete;
+    Source& operator=(const Source&) = delete;
+    virtual ~Source() = default;
+
+    /// As they are stored: what two tensors of a state share is one here.
+    [[nodiscard]] const TensorTable& table() const { return table_; }
+    [[nodiscard]] const std::string& path() const { return table_.path; }
+    /// "checkpoint of a store", "safetensors file", ...
+    [[nodiscard]] std::string_view kind() const;
+    [[nodiscard]] const std::vector<TensorEntry>& tensors() const { return table_.tensors; }
+    /// As state/structure.hpp has it; "null": nothing but the tensors.
+    [[nodiscard]] const std::string& structure() const { return structure_; }
+    [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& metadata() const {
+        return table_.metadata;
+    }
+    [[nodiscard]] std::uint64_t bytes() const;
+    /// Of the file that has a tensor's first byte.
+    [[nodiscard]] const std::string& path_of(const TensorEntry& tensor) const;
+
+    /// Rows [begin, end) of the first dimension; of a tensor without dimensions all of it.
+    virtual void read(std::size_t tensor, std::uint64_t begin, std::uint64_t end,
+                      std::span<std::byte> into) = 0;
+    /// All tensors; into[i] has the bytes of tensor i.
+    virtual void read_all(std::span<const std::span<std::byte>> into, const Progress& progress) = 0;
+    /// Whether read() and read_all() check what they read.
+    [[nodiscard]] virtual bool checks_reads() const { return false; }
+    [[nodiscard]] virtual Verified verify(const Progress& progress) = 0;
+
+protected:
+    TensorTable table_;
+    std::string structure_ = "null";
+};
+
+/// One whose tensors stand in files, each in one stretch.
+class FileSource : public Source {
+public:
+    explicit FileSource(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
+    void read(std::size_t tensor, std::uint64_t begin, std::uint64_t end,
+              std::span<std::byte> into) override;
+    void read_all(std::span<const std::span<std::byte>> into, const Progress& progress) override;
+
+protected:
+    std::shared_ptr<Engine> engine_;
+    std::vector<File> files_;  // those of the table
+};
+
+/// A `.pt`, a `.safetensors` or an index, by content; of a folder, the index in it. Throws Error:
+/// kDamaged, kUnsupported, kInvalidArgument for a folder without an index.
+[[nodiscard]] std::unique_ptr<Source> open_source(const std::shared_ptr<Engine>& engine,
+                                                  const FileSystem& files, const std::string& path);
+
+// The forms: torch_source.cpp, safetensors_source.cpp, index_source.cpp.
+[[nodiscard]] std::unique_ptr<Source> torch_source(const std::shared_ptr<Engine>& engine,
+                                                   TensorFile file);
+[[nodiscard]] std::unique_ptr<Source> safetensors_source(const std::shared_ptr<Engine>& engine,
+                                                         TensorFile file);
+[[nodiscard]] std::unique_ptr<Source> index_source(const std::shared_ptr<Engine>& engine,
+                                                   const FileSystem& files, TensorFile index);
+
+}  // namespace penstock::state

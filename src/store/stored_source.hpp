@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A checkpoint of a store as a source of tensors: reading it is the store's, with its checksums.
+#pragma once
+
+#include "state/source.hpp"
+#include "store/manifest.hpp"
+
+#include <penstock/checkpoint.hpp>
+#include <penstock/engine.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace penstock::store {
+
+class StoredSource final : public state::Source {
+public:
+    /// `path`: of the checkpoint. Throws Error.
+    StoredSource(const std::shared_ptr<Engine>& engine, const FileSystem& files,
+                 const std::string& path);
+
+    [[nodiscard]] const CheckpointInfo& info() const { return checkpoint_.info(); }
+    [[nodiscard]] const Manifest& manifest() const { return manifest_; }
+
+    void read(std::size_t tensor, std::uint64_t begin, std::uint64_t end,
+              std::span<std::byte> into) override;
+    void read_all(std::span<const std::span<std::byte>> into, const Progress& progress) override;
+    [[nodiscard]] bool checks_reads() const override { return true; }
+    [[nodiscard]] state::Verified verify(const Progress& progress) override;
+
+private:
+    Manifest manifest_;
+    Checkpoint checkpoint_;
+};
+
+/// Whether it is a folder with checkpoints in it.
+[[nodiscard]] bool is_store(const FileSystem& files, const std::string& path);
+
+/// A checkpoint; of a store's folder the newest whole one, or `generation`; or what
+/// state::open_source() takes. Throws Error.
+[[nodiscard]] std::unique_ptr<state::Source> open_source(
+    const std::shared_ptr<Engine>& engine, const FileSystem& files, const std::string& path,
+    std::optional<std::uint64_t> generation = std::nullopt);
+
+}  // namespace penstock::store
