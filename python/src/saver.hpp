@@ -6,7 +6,7 @@
 #include "engine_object.hpp"
 #include "nanobind.hpp"
 #include "state.hpp"
-#include "store/background_saver.hpp"
+#include "store/background/background_saver.hpp"
 #include "without_gil.hpp"
 
 #include <penstock/checkpoint.hpp>

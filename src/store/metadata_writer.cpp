@@ -3,6 +3,7 @@
 
 #include "base/hex.hpp"
 #include "base/raise.hpp"
+#include "format/shard_index.hpp"
 #include "store/stock_index.hpp"
 #include "store/store_folder.hpp"
 #include "stream/checksum.hpp"

@@ -3,7 +3,7 @@
 #include "base/random.hpp"
 #include "format/fault.hpp"
 #include "format/utf8.hpp"
-#include "store/background_saver.hpp"
+#include "store/background/background_saver.hpp"
 #include "store/removal.hpp"
 #include "store/retention.hpp"
 #include "store/save.hpp"

@@ -3,8 +3,8 @@
 // without them, and what cannot be done without one is an Error.
 #include "base/start_threads.hpp"
 #include "state/piece_sums.hpp"
+#include "store/background/save_queue.hpp"
 #include "store/chunk_sums.hpp"
-#include "store/save_queue.hpp"
 #include "stream/checksum.hpp"
 #include "stream/copy_threads.hpp"
 #include "stream/file_reader.hpp"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/save_queue.hpp"
+#include "store/background/save_queue.hpp"
 
-#include "store/staging.hpp"
+#include "store/background/staging.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,8 +10,8 @@
 // Thread-safe. What a save keeps is let go on a thread that calls, never on the queue's own.
 #pragma once
 
-#include "store/save_queue.hpp"
-#include "store/staging.hpp"
+#include "store/background/save_queue.hpp"
+#include "store/background/staging.hpp"
 
 #include <chrono>
 #include <cstddef>

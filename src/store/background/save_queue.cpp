@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/save_queue.hpp"
+#include "store/background/save_queue.hpp"
 
 #include "base/futex.hpp"
 #include "base/raise.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/staging.hpp"
+#include "store/background/staging.hpp"
 
 #include "base/align.hpp"
 #include "base/raise.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "store/background_saver.hpp"
+#include "store/background/background_saver.hpp"
 
 #include "base/units.hpp"
 
