@@ -36,6 +36,9 @@ def pip(*arguments):
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     env.setdefault("CCACHE_DIR", str(ROOT / "build" / ".ccache"))
     env.setdefault("CCACHE_BASEDIR", str(ROOT))
+    # CMake's own choice, as in the other build trees: to ccache another name is another compiler.
+    env.setdefault("CC", "cc")
+    env.setdefault("CXX", "c++")
     subprocess.run(argv, cwd=ROOT, env=env, check=True, stdin=subprocess.DEVNULL)
 
 
