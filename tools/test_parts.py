@@ -289,6 +289,22 @@ def all_parts():
             needs=["tests/huge/test_*.py"],
             level="long",
         ),
+        Part(
+            # Thousands of states through every form, there and back.
+            "properties",
+            1200,
+            [
+                Step("wheel", tool("build_wheel"), gate=True),
+                Step(
+                    "pytest",
+                    pytest("python/tests/test_grammar.py"),
+                    count="junit",
+                    env={"PENSTOCK_TEST_EXAMPLES": "20"},
+                ),
+            ],
+            needs=["python/tests/test_grammar.py"],
+            level="long",
+        ),
         Part("fresh", 2400, [Step("debian 12", ["tools/fresh.sh"])], level="long"),
         Part(
             # Python 3.13 with the stable ABI, GCC 14, and newer libraries.

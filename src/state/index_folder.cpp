@@ -216,6 +216,26 @@ bool IndexFolder::remove(const std::vector<std::string>& shards) const noexcept 
     }
 }
 
+bool IndexFolder::remove_made(const std::vector<std::string>& shards) const noexcept {
+    try {
+        for (const std::string& shard : shards) {
+            try {
+                folder_.remove(shard);
+            } catch (const Error& error) {
+                if (error.system_errno() != ENOENT) {  // it was not reached yet
+                    return false;
+                }
+            }
+        }
+        if (!shards.empty()) {
+            folder_.sync();
+        }
+        return true;
+    } catch (const std::exception&) {
+        return false;
+    }
+}
+
 void IndexFolder::remove_unnamed(std::set<std::string> shards) const {
     std::erase_if(shards, [](const auto& name) { return !name.ends_with(kShardSuffix); });
     if (shards.empty()) {

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <new>
 #include <set>
 #include <utility>
 
@@ -27,6 +28,12 @@ void check_name(const std::string& path) {
                                 "give it a name of UTF-8",
                                 path));
     }
+}
+
+bool is_out_of_memory(const std::exception& error) {
+    const auto* of_ours = dynamic_cast<const Error*>(&error);
+    return of_ours != nullptr ? of_ours->reason() == ErrorCode::kOutOfMemory
+                              : dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
 }
 
 class IndexSave {
@@ -56,6 +63,9 @@ public:
             write_shards();
             commit();
         } catch (...) {
+            if (!may_be_named_ && folder_.remove_made(names_)) {
+                throw;
+            }
             // The index may be there already, where the sync of its folder failed: then it names
             // them, and they stay.
             remove(names_, new_record_);
@@ -125,12 +135,15 @@ private:
         stream::write_when_room(engine_, index.file(), std::as_bytes(std::span(text_)), 0);
         try {
             index.commit();
-        } catch (const Error&) {
-            if (folder_.shards() != old) {
+        } catch (const std::exception& error) {
+            // A rename that failed may have happened all the same; one that had no memory did not.
+            may_be_named_ = index.is_in_place() || !is_out_of_memory(error);
+            if (index.is_in_place() || (may_be_named_ && folder_.shards() != old)) {
                 old_record_->abandon();  // a power cut may bring the old index back
             }
             throw;
         }
+        may_be_named_ = true;
         remove(old, old_record_);  // but for what the new one names
     }
 
@@ -151,6 +164,7 @@ private:
     std::vector<std::string> names_;  // of each image
     std::uint64_t total_bytes_ = 0;   // of the shards
     std::string text_;                // of the index
+    bool may_be_named_ = false;       // the shards, by the index that is there
     std::unique_ptr<Replacement> new_record_;
     std::unique_ptr<Replacement> old_record_;
 };

@@ -49,6 +49,8 @@ public:
     void commit();
     /// Lets go of the temporary file, which stays: the next one of the same target removes it.
     void abandon() noexcept;
+    /// Whether commit() came as far as the rename, also where it threw afterwards.
+    [[nodiscard]] bool is_in_place() const noexcept { return !pending_; }
 
 private:
     void take_name(const std::string& name);

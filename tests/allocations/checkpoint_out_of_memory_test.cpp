@@ -249,6 +249,21 @@ TEST_F(CheckpointOutOfMemory, AStoreLoads) {
     });
 }
 
+TEST_F(CheckpointOutOfMemory, AFileIsInspected) {
+    in_child([](Scene& scene) {
+        const Saved saved(3, 1000, 2);
+        const std::string path = scene.folder + "/file.safetensors";
+        state::FileImage image = image_of(saved);
+        state::save_file(*scene.engine, scene.files, path, image, {});
+        return each(scene, [&](Attempt& attempt) -> std::string {
+            std::size_t tensors = 0;
+            const bool through =
+                attempt([&] { tensors = inspect(scene.engine, path).tensors.size(); });
+            return through && tensors != 3 ? "not all tensors" : "";
+        });
+    });
+}
+
 TEST_F(CheckpointOutOfMemory, AStoreVerifiesWithHelpers) {
     in_child([](Scene& scene) {
         scene.files.make_folder(scene.folder + "/store");

@@ -293,6 +293,45 @@ std::vector<Verb> verbs() {
     all.back().step = few ? 3 : 1;
     add("InAFork", in_a_fork);
     all.back().step = few ? 5 : 1;
+    add("AGroup", [](Scene& s) -> std::string {
+        constexpr std::size_t kEach = 50'000;
+        const bool through = s.attempt([&] {
+            TransferGroup group;
+            for (std::size_t i = 0; i < 3; ++i) {
+                group.add(s.engine.read_async(s.file, s.memory.subspan(i * kEach, kEach), i));
+            }
+            while (auto ended = group.wait_any(10s)) {
+                ended->transfer.wait();
+            }
+        });
+        for (std::size_t i = 0; through && i < 3; ++i) {
+            if (!same(s.memory.subspan(i * kEach, kEach), s.data.subspan(i, kEach)).empty()) {
+                return fmt::format("wrong bytes in transfer {}", i);
+            }
+        }
+        return "";
+    });
+    add("WhereThereIsRoom", [](Scene& s) {
+        return reads(s, 0, 5000, 3, [&](auto into) {
+            TransferRequest request;
+            request.paths = {s.file};
+            request.extents.push_back({3, into.size(), into.data(), 0});
+            static_cast<void>(s.engine.wait_for_room(10s));
+            s.engine.try_submit(request).value().wait();
+            s.engine.try_run(request).value().wait();
+        });
+    });
+    add("MachineAndPools", [](Scene& s) -> std::string {
+        s.attempt([&] {
+            static_cast<void>(usable_memory_bytes() + available_memory_bytes());
+            static_cast<void>(usable_processors());
+            MemoryPool pool;
+            static_cast<void>(pool.take(100'000));
+            pool.trim();
+        });
+        return "";
+    });
+    all.back().step = few ? 7 : 1;
     add("Files", [](Scene& s) -> std::string {
         s.attempt([&] {
             File file(s.target, {.access = Access::kReadWrite, .create = true});
@@ -329,6 +368,31 @@ std::vector<Verb> verbs() {
             ::unlink((folder + name).c_str());
         }
         ::rmdir(folder.c_str());
+        return "";
+    });
+    add("FoldersThatAreOpen", [](Scene& s) -> std::string {
+        const FileSystem files = FileSystem::local();
+        const std::string name = s.target + ".folder";
+        ::mkdir(name.c_str(), 0755);
+        ::mkdir((name + "/inner").c_str(), 0755);
+        s.attempt([&] {
+            const Folder folder = files.open_folder(name);
+            const FileLock lock = folder.lock();
+            const File file = files.open(name + "/a", {.access = Access::kWrite, .create = true});
+            files.take_attributes(s.file, file);
+            static_cast<void>(folder.list());
+            static_cast<void>(folder.status("a"));
+            folder.rename("a", "b");
+            folder.remove("b");
+            static_cast<void>(folder.open_folder("inner").path());
+            folder.remove_folder("inner");
+            folder.sync();
+        });
+        for (const char* left : {"/a", "/b"}) {
+            ::unlink((name + left).c_str());
+        }
+        ::rmdir((name + "/inner").c_str());
+        ::rmdir(name.c_str());
         return "";
     });
     return all;
