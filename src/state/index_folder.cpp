@@ -216,16 +216,10 @@ bool IndexFolder::remove(const std::vector<std::string>& shards) const noexcept 
     }
 }
 
-bool IndexFolder::remove_made(const std::vector<std::string>& shards) const noexcept {
+bool IndexFolder::remove_made(std::span<const std::string> shards) const noexcept {
     try {
         for (const std::string& shard : shards) {
-            try {
-                folder_.remove(shard);
-            } catch (const Error& error) {
-                if (error.system_errno() != ENOENT) {  // it was not reached yet
-                    return false;
-                }
-            }
+            folder_.remove(shard);
         }
         if (!shards.empty()) {
             folder_.sync();

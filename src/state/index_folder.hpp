@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,9 +52,9 @@ public:
     [[nodiscard]] std::vector<std::string> shards() const;
     /// With the temporary files of each, durably. False where something may be left.
     bool remove(const std::vector<std::string>& shards) const noexcept;
-    /// Shards that this save made and that no index names yet: what is of these names goes,
-    /// durably. Needs no memory. False where something may be left.
-    bool remove_made(const std::vector<std::string>& shards) const noexcept;
+    /// Shards that are there, that this save made and that no index names yet, durably. Needs no
+    /// memory. False where something may be left.
+    bool remove_made(std::span<const std::string> shards) const noexcept;
 
 private:
     [[nodiscard]] std::vector<std::string> named_in(const std::string& path) const;

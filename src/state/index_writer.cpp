@@ -15,6 +15,7 @@
 #include <memory>
 #include <new>
 #include <set>
+#include <span>
 #include <utility>
 
 namespace penstock::state {
@@ -62,13 +63,11 @@ public:
             refuse_full();
             write_shards();
             commit();
-        } catch (...) {
-            if (!may_be_named_ && folder_.remove_made(names_)) {
-                throw;
-            }
-            // The index may be there already, where the sync of its folder failed: then it names
-            // them, and they stay.
-            remove(names_, new_record_);
+        } catch (const std::exception& error) {
+            give_up(is_out_of_memory(error));
+            throw;
+        } catch (...) {  // of the caller's progress
+            give_up(false);
             throw;
         }
     }
@@ -100,6 +99,15 @@ private:
         text_ = base::unwrap(format::render_shard_index(index_));
     }
 
+    void give_up(bool no_memory) {
+        if (no_memory && !may_be_named_ && folder_.remove_made(std::span(names_).first(made_))) {
+            return;
+        }
+        // The index may be there already, where the sync of its folder failed: then it names them,
+        // and they stay.
+        remove(names_, new_record_);
+    }
+
     // Before the first of several files is written; each makes room for itself too.
     void refuse_full() const {
         const std::uint64_t free = files_.space(folder_.path()).free_bytes;
@@ -122,6 +130,7 @@ private:
                 };
             }
             save_file(engine_, files_, folder_.in(names_[i]), images_[i], part);
+            ++made_;
             before += images_[i].file().total_bytes();
         }
     }
@@ -162,6 +171,7 @@ private:
     std::vector<std::size_t> shard_of_;  // of each tensor in the index
     std::vector<FileImage> images_;
     std::vector<std::string> names_;  // of each image
+    std::size_t made_ = 0;            // of these are there
     std::uint64_t total_bytes_ = 0;   // of the shards
     std::string text_;                // of the index
     bool may_be_named_ = false;       // the shards, by the index that is there
