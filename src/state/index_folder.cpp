@@ -42,13 +42,16 @@ bool is_gone(const Error& error) {
     return number == ENOENT || number == ENOTDIR || number == ELOOP;
 }
 
-// What cannot be looked at may be there.
-bool may_be_there(const FileSystem& files, const std::string& path) {
+// Throws where that cannot be looked at: another name would fare no better.
+bool is_there(const FileSystem& files, const std::string& path) {
     try {
         static_cast<void>(files.status(path));
         return true;
     } catch (const Error& error) {
-        return !is_gone(error);
+        if (!is_gone(error)) {
+            throw;
+        }
+        return false;
     }
 }
 
@@ -176,7 +179,7 @@ std::vector<std::string> IndexFolder::free_names(std::size_t count,
     const auto is_free = [&](const std::string& name) {
         return !taken.contains(name) &&
                std::none_of(folders.begin(), folders.end(), [&](const std::string& folder) {
-                   return may_be_there(files_, joined(folder, name));
+                   return is_there(files_, joined(folder, name));
                });
     };
     std::string tag;
@@ -216,18 +219,29 @@ bool IndexFolder::remove(const std::vector<std::string>& shards) const noexcept 
     }
 }
 
-bool IndexFolder::remove_made(std::span<const std::string> shards) const noexcept {
+bool IndexFolder::remove_made(std::span<const std::string> shards,
+                              const std::string* half) const noexcept {
     try {
         for (const std::string& shard : shards) {
             folder_.remove(shard);
         }
-        if (!shards.empty()) {
-            folder_.sync();
+        try {
+            if (half != nullptr) {
+                folder_.remove(*half);
+            }
+        } catch (const Error& error) {
+            if (!is_gone(error)) {
+                return false;
+            }
         }
-        return true;
     } catch (const std::exception&) {
         return false;
     }
+    try {
+        folder_.sync();
+    } catch (const std::exception&) {  // a power cut may bring them back, which is room lost
+    }
+    return true;
 }
 
 void IndexFolder::remove_unnamed(std::set<std::string> shards) const {

@@ -52,9 +52,9 @@ public:
     [[nodiscard]] std::vector<std::string> shards() const;
     /// With the temporary files of each, durably. False where something may be left.
     bool remove(const std::vector<std::string>& shards) const noexcept;
-    /// Shards that are there, that this save made and that no index names yet, durably. Needs no
-    /// memory. False where something may be left.
-    bool remove_made(std::span<const std::string> shards) const noexcept;
+    /// Shards that are there, that this save made and that no index names yet; and `half`, which
+    /// may be there. Without `half` it needs no memory. False where something may be left.
+    bool remove_made(std::span<const std::string> shards, const std::string* half) const noexcept;
 
 private:
     [[nodiscard]] std::vector<std::string> named_in(const std::string& path) const;

@@ -100,7 +100,9 @@ private:
     }
 
     void give_up(bool no_memory) {
-        if (no_memory && !may_be_named_ && folder_.remove_made(std::span(names_).first(made_))) {
+        // A shard whose save failed is there only where its folder could not be synced.
+        const std::string* half = no_memory || begun_ == made_ ? nullptr : &names_[made_];
+        if (!may_be_named_ && folder_.remove_made(std::span(names_).first(made_), half)) {
             return;
         }
         // The index may be there already, where the sync of its folder failed: then it names them,
@@ -129,6 +131,7 @@ private:
                     return progress_(before + done, total_bytes_);
                 };
             }
+            ++begun_;
             save_file(engine_, files_, folder_.in(names_[i]), images_[i], part);
             ++made_;
             before += images_[i].file().total_bytes();
@@ -171,7 +174,8 @@ private:
     std::vector<std::size_t> shard_of_;  // of each tensor in the index
     std::vector<FileImage> images_;
     std::vector<std::string> names_;  // of each image
-    std::size_t made_ = 0;            // of these are there
+    std::size_t begun_ = 0;           // of these were begun,
+    std::size_t made_ = 0;            // are there
     std::uint64_t total_bytes_ = 0;   // of the shards
     std::string text_;                // of the index
     bool may_be_named_ = false;       // the shards, by the index that is there
