@@ -40,7 +40,7 @@ void warn_of(const std::string& reason) {
     }
 }
 
-// The owners of the memory, let go by whoever lets go of this.
+// The owners of the memory, released with this object.
 std::shared_ptr<void> owners_of(const std::vector<StorageMemory>& storages) {
     nb::list keeps;
     for (const StorageMemory& storage : storages) {

@@ -131,8 +131,8 @@ T unwrap_of_file(format::Result<T>&& result, const std::string& path) {
 void save(FileImageObject& self, nb::handle to, nb::handle progress) {
     const std::string path = path_bytes(to, "path", "");
     const std::shared_ptr<Engine> engine = opened(default_engine());
-    run_with_progress(progress, [&](const Progress& told) {
-        state::save_file(*engine, FileSystem::local(), path, self.image, told);
+    run_with_progress(progress, [&](const Progress& report) {
+        state::save_file(*engine, FileSystem::local(), path, self.image, report);
     });
 }
 
@@ -141,9 +141,9 @@ void save_index(nb::handle to, nb::handle tensors, nb::handle metadata, std::uin
     const std::string path = path_bytes(to, "path", "");
     TensorRows rows = rows_of(tensors, metadata);
     const std::shared_ptr<Engine> engine = opened(default_engine());
-    run_with_progress(progress, [&](const Progress& told) {
+    run_with_progress(progress, [&](const Progress& report) {
         state::save_index(*engine, FileSystem::local(), path, std::move(rows.named),
-                          {.shard_bytes = shard_bytes, .progress = told});
+                          {.shard_bytes = shard_bytes, .progress = report});
     });
 }
 
@@ -306,8 +306,8 @@ nb::object read_rows(nb::handle file, nb::list rows, const SafetensorsFile* sums
     } else {
         const File open = nb::cast<const FileObject&>(file).file;
         const std::shared_ptr<Engine> engine = opened(default_engine());
-        run_with_progress(progress, [&](const Progress& told) {
-            wrong = stream::read_file(*engine, open, wanted, {.fresh = fresh}, told);
+        run_with_progress(progress, [&](const Progress& report) {
+            wrong = stream::read_file(*engine, open, wanted, {.fresh = fresh}, report);
         });
     }
     if (!wrong) {

@@ -70,12 +70,12 @@ private:
     }
 
     // A sum that is waited for is made here where there is no thread for it.
-    stream::Beside beside() override {
+    stream::OwnWork own_work() override {
         if (std::exchange(awaiting_, false) && !sums_->has_threads()) {
-            return stream::Beside::kDid;
+            return stream::OwnWork::kDid;
         }
         const bool more = free_ < plan_.free.size() || waiting_ < plan_.waiting.size();
-        return more ? stream::Beside::kNone : stream::Beside::kOver;
+        return more ? stream::OwnWork::kNone : stream::OwnWork::kOver;
     }
 
     bool has_sums(FileRange range) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state/index_folder.hpp"
 
+#include "base/path.hpp"
 #include "base/raise.hpp"
 #include "base/random.hpp"
 #include "format/shard_index.hpp"
@@ -23,19 +24,6 @@ constexpr std::string_view kAnyIndexSuffix = ".index.json";
 constexpr std::string_view kShardSuffix = ".safetensors";
 constexpr std::chrono::seconds kLockWait{5};
 constexpr std::chrono::milliseconds kTryAgain{5};
-
-std::string folder_of(const std::string& path) {
-    const std::size_t slash = path.rfind('/');
-    return slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
-}
-
-std::string name_in(const std::string& path) {
-    return path.substr(path.rfind('/') + 1);
-}
-
-std::string joined(const std::string& folder, const std::string& name) {
-    return fmt::format("{}{}{}", folder, folder.ends_with('/') ? "" : "/", name);
-}
 
 bool is_gone(const Error& error) {
     const int number = error.system_errno();
@@ -72,10 +60,10 @@ Folder open_if_allowed(const FileSystem& files, const std::string& path) {
 IndexFolder::IndexFolder(Engine& engine, FileSystem files, const std::string& path)
     : engine_(engine),
       files_(std::move(files)),
-      beside_(folder_of(path)),
+      beside_(base::folder_of(path)),
       index_(files_.resolve(path)),
-      path_(folder_of(index_)),
-      stem_(name_in(index_)),
+      path_(base::folder_of(index_)),
+      stem_(base::last_name(index_)),
       folder_(open_if_allowed(files_, path_)) {
     if (stem_.ends_with(format::kIndexSuffix)) {
         stem_.resize(stem_.size() - format::kIndexSuffix.size());
@@ -83,7 +71,7 @@ IndexFolder::IndexFolder(Engine& engine, FileSystem files, const std::string& pa
 }
 
 std::string IndexFolder::in(const std::string& name) const {
-    return joined(path_, name);
+    return base::join(path_, name);
 }
 
 FileLock IndexFolder::lock() const {
@@ -103,7 +91,7 @@ FileLock IndexFolder::lock() const {
 
 std::vector<std::string> IndexFolder::named_in(const std::string& path) const {
     try {
-        // Opening a pipe would wait for whoever writes to it.
+        // Opening a pipe would wait for its writer.
         if (files_.status(files_.resolve(path)).kind != FileKind::kFile) {
             return {};
         }
@@ -149,7 +137,7 @@ std::set<std::string> IndexFolder::collect() const {
     if (!folder_.is_open()) {
         return living;
     }
-    const std::string name = name_in(index_);
+    const std::string_view name = base::last_name(index_);
     for (const std::string& other : folder_.list()) {
         if (named_by_temporary(other) != kept_in_temporary(name)) {
             continue;
@@ -179,7 +167,7 @@ std::vector<std::string> IndexFolder::free_names(std::size_t count,
     const auto is_free = [&](const std::string& name) {
         return !taken.contains(name) &&
                std::none_of(folders.begin(), folders.end(), [&](const std::string& folder) {
-                   return is_there(files_, joined(folder, name));
+                   return is_there(files_, base::join(folder, name));
                });
     };
     std::string tag;

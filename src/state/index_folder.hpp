@@ -3,8 +3,8 @@
 // are free, the records that saves leave, and the removal of shards.
 //
 // A record is a locked temporary file of the index (replace.hpp) that holds names of shards in the
-// form of an index. Locks of dead processes are gone: whoever locks the record of another save may
-// remove what it names, and then the record.
+// form of an index. Locks of dead processes are gone: a save that can lock the record of another
+// may remove what it names, and then the record.
 //
 // Removed are files and links of this very folder alone, never what a link leads to, and nothing
 // that an index in this folder names. An index and a record are files that others may have written:

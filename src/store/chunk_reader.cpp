@@ -186,14 +186,14 @@ void ChunkReader::ended(stream::PumpUnitPtr unit, Transfer transfer) {
     raise_first();
 }
 
-stream::Beside ChunkReader::beside() {
+stream::OwnWork ChunkReader::own_work() {
     raise_first();
     if (const BatchPtr batch = take_arrived()) {
         check(*batch);
-        return stream::Beside::kDid;
+        return stream::OwnWork::kDid;
     }
     const std::lock_guard lock(mutex_);
-    return unchecked_ == 0 ? stream::Beside::kOver : stream::Beside::kNone;
+    return unchecked_ == 0 ? stream::OwnWork::kOver : stream::OwnWork::kNone;
 }
 
 // A batch failed: each chunk of it by itself shows which.

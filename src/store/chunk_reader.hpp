@@ -67,7 +67,7 @@ private:
     void make_request(Batch& batch);
     stream::PumpUnitPtr next(std::size_t number) override;
     void ended(stream::PumpUnitPtr unit, Transfer transfer) override;
-    stream::Beside beside() override;
+    stream::OwnWork own_work() override;
     void check_one_by_one(Batch& batch);
     void check_later(BatchPtr batch);
     [[nodiscard]] BatchPtr take_arrived();

@@ -21,7 +21,8 @@ constexpr std::size_t kRangesAtOnce = 8;
 constexpr std::uint64_t kSmallBytesMax = std::uint64_t{16} << 20;
 constexpr std::uint64_t kPageCacheBytesMax = std::uint64_t{1} << 20;
 constexpr std::size_t kSyncThreadsMax = 8;
-// Index and manifest, beside the last shard: syncs at the same time share a commit of the journal.
+// Index and manifest, concurrently with the last shard: syncs at the same time share a commit of
+// the journal.
 constexpr std::size_t kSyncThreadsMore = 2;
 
 void add_extent(TransferRequest& request, const format::PieceSlice& slice, const ShardFile& shard) {
@@ -130,14 +131,14 @@ void ShardWriter::ended(stream::PumpUnitPtr unit, Transfer transfer) {
     }
 }
 
-stream::Beside ShardWriter::beside() {
+stream::OwnWork ShardWriter::own_work() {
     if (beside_ == nullptr) {
-        return stream::Beside::kOver;
+        return stream::OwnWork::kOver;
     }
     if (!(*beside_)()) {
         beside_ = nullptr;
     }
-    return stream::Beside::kDid;
+    return stream::OwnWork::kDid;
 }
 
 void ShardWriter::write(std::span<const ShardFile> shards, const std::function<bool()>& beside,

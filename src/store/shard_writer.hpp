@@ -92,7 +92,7 @@ private:
     void begin_file(Lane& lane, const ShardFile& shard);
     stream::PumpUnitPtr next(std::size_t number) override;
     void ended(stream::PumpUnitPtr unit, Transfer transfer) override;
-    stream::Beside beside() override;
+    stream::OwnWork own_work() override;
 
     Engine& engine_;
     const FileSystem& files_;

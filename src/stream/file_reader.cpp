@@ -153,11 +153,11 @@ private:
         helpers_.arrived(static_cast<Unit&>(*unit).step);
     }
 
-    Beside beside() override {
+    OwnWork own_work() override {
         if (helpers_.help()) {
-            return Beside::kDid;
+            return OwnWork::kDid;
         }
-        return helpers_.finished() ? Beside::kOver : Beside::kNone;
+        return helpers_.finished() ? OwnWork::kOver : OwnWork::kNone;
     }
 
     const File& file_;

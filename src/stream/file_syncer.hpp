@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes files durable and closes them, beside whoever writes the next ones. Without threads it is
+// Makes files durable and closes them, while the next ones are written. Without threads it is
 // done at once, by the caller.
 #pragma once
 

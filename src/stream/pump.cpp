@@ -2,6 +2,7 @@
 #include "stream/pump.hpp"
 
 #include "base/futex.hpp"
+#include "base/wait_slice.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -9,13 +10,6 @@
 #include <utility>
 
 namespace penstock::stream {
-
-namespace {
-
-// At most between two looks at the caller's progress.
-constexpr std::chrono::milliseconds kSlice{50};
-
-}  // namespace
 
 void Pump::run(PumpSource& source, std::size_t lanes) {
     lanes_.resize(lanes);
@@ -29,18 +23,18 @@ void Pump::run(PumpSource& source, std::size_t lanes) {
         if (moved) {
             continue;
         }
-        const Beside beside = source.beside();
-        if (beside == Beside::kDid) {
+        const OwnWork work = source.own_work();
+        if (work == OwnWork::kDid) {
             continue;
         }
         const bool held =
             std::ranges::any_of(lanes_, [](const Lane& lane) { return lane.held != nullptr; });
         if (!group_.empty()) {
-            take_ended(source, kSlice);
+            take_ended(source, base::kWaitSlice);
         } else if (held) {
-            engine_.wait_for_room(kSlice);  // others have all transfers
-        } else if (beside == Beside::kNone) {
-            base::futex_wait(wakes_, seen, std::chrono::nanoseconds(kSlice).count());
+            engine_.wait_for_room(base::kWaitSlice);  // others have all transfers
+        } else if (work == OwnWork::kNone) {
+            base::futex_wait(wakes_, seen, base::kWaitSlice.count());
         } else {
             break;
         }

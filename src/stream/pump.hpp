@@ -5,7 +5,7 @@
 //   unit     one transfer, of some MiB
 //   lane     units that are begun in their order; one a device, so that none waits for another
 //   window   what a lane has with the engine: enough that the device never runs dry
-//   beside   work of the feeding thread while it would wait: sums, texts
+//   own work  of the feeding thread while it would wait: sums, texts
 //
 // Whatever ends first is taken first. Other threads that have made something ready call wake(). No
 // wait polls: a transfer that ends, room in the engine (EngineOptions::transfers_max) and wake()
@@ -41,8 +41,8 @@ struct PumpUnit {
 };
 using PumpUnitPtr = std::unique_ptr<PumpUnit>;
 
-/// What the feeding thread found to do beside the transfers.
-enum class Beside : std::uint8_t {
+/// What the feeding thread found to do while the transfers go on.
+enum class OwnWork : std::uint8_t {
     kDid,   ///< some ms of it; there may be more
     kNone,  ///< nothing now: wake() says when
     kOver,  ///< nothing any more, and next() has no unit either that it had not now
@@ -61,7 +61,7 @@ public:
     virtual PumpUnitPtr next(std::size_t lane) = 0;
     /// Its transfer is over: wait() gives its error.
     virtual void ended(PumpUnitPtr unit, Transfer transfer) = 0;
-    virtual Beside beside() { return Beside::kOver; }
+    virtual OwnWork own_work() { return OwnWork::kOver; }
 };
 
 /// Of each lane, with the engine. A unit goes alone, however large.
@@ -80,7 +80,7 @@ public:
     /// and the progress throw; what is under way then is cancelled and waited for when the pump is
     /// destroyed.
     void run(PumpSource& source, std::size_t lanes);
-    /// Something is ready that next() or beside() had not. Any thread, also before run().
+    /// Something is ready that next() or own_work() had not. Any thread, also before run().
     void wake() noexcept;
 
 private:

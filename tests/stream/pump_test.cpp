@@ -60,8 +60,8 @@ public:
             on_ended();
         }
     }
-    Beside beside() override {
-        return begun[0] + begun[1] == 2 * kUnits ? Beside::kOver : Beside::kNone;
+    OwnWork own_work() override {
+        return begun[0] + begun[1] == 2 * kUnits ? OwnWork::kOver : OwnWork::kNone;
     }
 
     std::atomic<std::size_t> may_begin{kUnits};
