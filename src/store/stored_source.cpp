@@ -121,8 +121,8 @@ std::unique_ptr<state::Source> open_source(const std::shared_ptr<Engine>& engine
         if (!is_there(files, base::join(path, format::kShardIndexName))) {
             wrong_path(
                 path,
-                "there are no checkpoints in this folder, and it is not one itself (it has "
-                "no manifest.json); name a store's folder, one of its checkpoints, or a file");
+                "there are no checkpoints in this folder, and it is not one itself (it has no "
+                "manifest.json); name a store's folder, one of its checkpoints, or a file");
         }
     }
     return state::open_source(engine, files, path);
