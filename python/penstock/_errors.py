@@ -129,11 +129,15 @@ def opened(path: str, verb: str) -> BinaryIO:
     try:
         return open(path, "rb")
     except IsADirectoryError:
-        raise from_core(_SYSTEM, _folder(path, verb), _errno.EISDIR, verb, path, None) from None
+        raise folder_given(path, verb) from None
     except OSError as error:
         from penstock import _core
 
         raise _core.system_error(error.errno, verb, path) from None
+
+
+def folder_given(path: str, verb: str) -> BaseException:
+    return from_core(_SYSTEM, _folder(path, verb), _errno.EISDIR, verb, path, None)
 
 
 def _folder(path: str, verb: str) -> str:

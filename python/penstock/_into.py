@@ -202,16 +202,24 @@ def refuse_unfit(rows: list[tuple[str, Any, Any]]) -> None:
 def refuse_read_only(rows: Iterable[tuple[str, Any]]) -> None:
     """ValueError naming a tensor of the host of which the first page or the last cannot be written."""
     for name, tensor in rows:
-        if tensor.device.type != "cpu" or not tensor.numel():
-            continue
-        first, last = tensor.data_ptr(), _end(tensor) - 1
-        pages = (first,) if first // _PAGE == last // _PAGE else (first, last)
-        for reason in map(_core.why_not_writable, pages):
+        for reason in map(_core.why_not_writable, pages_of(tensor)):
             if reason:
-                raise ValueError(
-                    f"load: into[{shown(name)}] cannot be written: {reason}; give a tensor with memory of its own, "
-                    "clone() makes one; nothing was read"
-                )
+                raise unwritable(name, reason)
+
+
+def pages_of(tensor: Any) -> tuple[int, ...]:
+    """Addresses in the first page of a tensor of the host and in the last."""
+    if tensor.device.type != "cpu" or not tensor.numel():
+        return ()
+    first, last = tensor.data_ptr(), _end(tensor) - 1
+    return (first,) if first // _PAGE == last // _PAGE else (first, last)
+
+
+def unwritable(name: str, reason: str) -> ValueError:
+    return ValueError(
+        f"load: into[{shown(name)}] cannot be written: {reason}; give a tensor with memory of its own, clone() makes "
+        "one; nothing was read"
+    )
 
 
 def touched(filled: Iterable[Any]) -> None:

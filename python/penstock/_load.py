@@ -25,51 +25,43 @@ from penstock._state import _located, _objects, _selection, _torch
 
 _format = _core._format
 
-_HEADER_BYTES_MAX = 100_000_000  # that .safetensors allows
 _TRIES_WITH_DATA = 3  # of an index, where an attempt has read all of it
 # Of these, and no others, fileno() is the file that read() reads.
 _REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
 
 class Source:
-    """A file that is being loaded. path: for messages; handle: a descriptor, or its bytes; base: where it begins."""
+    """A file that is being loaded: opened, recognised by its content and read but for its data, by the compiled part.
 
-    def __init__(self, path: str, handle: Any, base: int = 0, by_path: bool = False) -> None:
-        self.path, self.handle, self.base = path, handle, base
-        self._by_path = by_path
-        self._before = None if isinstance(handle, bytes) else os.fstat(handle)
+    path: for messages. begin: where it begins. kind, rows: what it says (open_tensors() in bind_format.cpp has them).
+    piece_bytes: of what has a checksum of its own, or 0."""
 
-    @property
-    def in_memory(self) -> bool:
-        return isinstance(self.handle, bytes)
+    def __init__(self, path: str, verb: str, handle: Any = None, begin: int = 0) -> None:
+        """handle: a descriptor, or bytes; None: what the path names."""
+        self.path, self.handle, self.begin = path, handle, begin
+        self.in_memory = isinstance(handle, bytes)
+        self._before = self._status()
+        try:
+            self.file, self.kind, self.rows, self.piece_bytes = _format.open_tensors(handle, path, begin, verb)
+        except IsADirectoryError:
+            raise _errors.folder_given(path, verb) from None
 
-    def head(self) -> bytes:
-        return self.handle[:9] if self.in_memory else os.pread(self.handle, 9, self.base)
+    def objects(self, storages: list[Any]) -> Any:
+        """The state of a .pt."""
+        return _objects(self.file, storages, self.path)
 
-    def is_pt(self) -> bool:
-        """A pickle begins with 0x80, and so does the length of many a header of .safetensors; but no pickle of torch,
-        and no zip, is one of a length that is allowed."""
-        head = self.head()
-        named = self.path.endswith(".safetensors")
-        if int.from_bytes(head[:8], "little") <= _HEADER_BYTES_MAX and (named or head[8:] == b"{"):
-            return False
-        return head.startswith(b"PK\x03\x04") or head[:1] == b"\x80"
-
-    def engine_file(self) -> Any:
-        """The same file, opened by the engine: what the path names may have been replaced meanwhile."""
-        assert self._before is not None
-        if self._by_path:
-            with contextlib.suppress(FileNotFoundError):
-                file = _core.File(self.path)
-                there = os.stat(self.path)
-                if (there.st_dev, there.st_ino) == (self._before.st_dev, self._before.st_ino):
-                    return file
-        return _core.File(f"/proc/self/fd/{self.handle}")
+    def _status(self) -> os.stat_result | None:
+        try:
+            return None if self.in_memory else os.stat(self.path if self.handle is None else self.handle)
+        except OSError:
+            return None
 
     def check_unchanged(self) -> None:
-        if self._before is None:
+        now = self._status()
+        if now is None or self._before is None:
             return
-        now = os.fstat(self.handle)
+        if (now.st_dev, now.st_ino) != (self._before.st_dev, self._before.st_ino):
+            return  # another file has the name: what was opened is whole
         if (now.st_size, now.st_mtime_ns) != (self._before.st_size, self._before.st_mtime_ns):
             raise Damaged(
                 f"load: '{self.path}': somebody wrote to the file while it was read; load it again when that is over",
@@ -79,11 +71,20 @@ class Source:
 
 @contextlib.contextmanager
 def opened(f: Any, verb: str) -> Iterator[Source]:
+    """Closed at the end, whoever keeps the source (a traceback does)."""
+    source, real = _source_of(f, verb)
+    try:
+        yield source
+    finally:
+        source.file = None
+    if real is not None:
+        real.seek(0, os.SEEK_END)
+
+
+def _source_of(f: Any, verb: str) -> tuple[Source, Any]:
+    """And the file of the system that it was given as."""
     if isinstance(f, (str, bytes, os.PathLike)):
-        path = os.fsdecode(f)
-        with _errors.opened(path, verb) as file:
-            yield Source(path, file.fileno(), by_path=True)
-        return
+        return Source(os.fsdecode(f), verb), None
     if isinstance(f, io.TextIOBase):
         raise TypeError(f"{verb}: f: this is a text file; open it with 'rb'")
     real = f.file if isinstance(f, tempfile._TemporaryFileWrapper) else f
@@ -91,15 +92,24 @@ def opened(f: Any, verb: str) -> Iterator[Source]:
         if real.writable():
             real.flush()
         path = real.name if isinstance(real.name, str) else f"file {real.fileno()}"
-        yield Source(path, real.fileno(), real.tell())
-        real.seek(0, os.SEEK_END)
-        return
+        return Source(path, verb, real.fileno(), real.tell()), real
     if not callable(getattr(f, "read", None)):
         raise TypeError(f"{verb}: f: this is a {type(f).__name__}; give a path (str or os.PathLike) or a binary file")
     data = f.read()
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"{verb}: f: its read() gave a {type(data).__name__}, not bytes; open it as a binary file")
-    yield Source(str(getattr(f, "name", type(f).__name__)), bytes(data))
+    return Source(str(getattr(f, "name", type(f).__name__)), verb, bytes(data)), None
+
+
+@contextlib.contextmanager
+def mapped_or_opened(path: str, mapped: bool) -> Iterator[Source]:
+    """Opened by its path; where it will be mapped, with a descriptor."""
+    if not mapped:
+        with opened(path, "load") as source:
+            yield source
+        return
+    with _errors.opened(path, "load") as file, opened(file, "load") as source:
+        yield source
 
 
 # ---- memory
@@ -131,7 +141,7 @@ class Mapped:
     def __init__(self, source: Source, stretches: list[tuple[int, int]]) -> None:
         if source.in_memory:
             raise ValueError("load: mmap: only a file of the system can be mapped; give its path")
-        self._stretches, self._base = stretches, source.base
+        self._stretches, self._base = stretches, source.begin
         size = os.fstat(source.handle).st_size
         self._map = mmap.mmap(source.handle, size, access=mmap.ACCESS_COPY) if size else None
 
@@ -144,22 +154,25 @@ class Mapped:
 
 
 def _read(
-    source: Source, rows: list[tuple[int, int, int, int, int]], sums: Any, fresh: bool, report: Any, name_of: Any
+    source: Source,
+    rows: list[tuple[int, int, int, int, int]],
+    fresh: bool,
+    report: Any,
+    name_of: Any,
+    targets: Any = (),
 ) -> None:
-    """rows: (offset, address, bytes, CRC or 0, tensor of `sums` or -1) each. name_of(number of a row): for messages."""
-    if source.in_memory:
-        wrong = _format.read_rows(source.handle, rows, sums, fresh, report)
-    else:
-        shifted = [(row[0] + source.base, *row[1:]) for row in rows] if source.base else rows
-        try:
-            wrong = _format.read_rows(source.engine_file(), shifted, sums, fresh, report)
-        except EndOfFile as error:
-            raise Damaged(
-                f"load: '{source.path}': the file became shorter while it was read", path=source.path
-            ) from error
-        source.check_unchanged()
+    """rows: (offset, address, bytes, CRC or 0, tensor of the header or -1) each. name_of(number of a row): for
+    messages. targets: (name, tensor) of those that are filled: nothing is read where one of them cannot be written."""
+    pages = [(name, page) for name, tensor in targets for page in _into.pages_of(tensor)]
+    try:
+        wrong = source.file.read(rows, [page for _, page in pages], fresh, report)
+    except EndOfFile as error:
+        raise Damaged(f"load: '{source.path}': the file became shorter while it was read", path=source.path) from error
+    if wrong is not None and wrong[0] == "page":
+        raise _into.unwritable(pages[wrong[1]][0], wrong[2])
+    source.check_unchanged()
     if wrong is not None:
-        i, offset, size, expected, found = wrong
+        _, i, offset, size, expected, found = wrong
         raise Damaged(
             f"load: '{source.path}': {name_of(i)}: its {size} bytes from {offset} on have the checksum "
             f"{found:08x}, and the file says {expected:08x}: they were damaged; restore the file from a copy",
@@ -205,9 +218,9 @@ class Wish:
         return begin, min(end, self.size) - begin
 
 
-def _fetch(source: Source, wishes: list[Wish], sums: Any, mapped: bool, report: Any) -> list[Any]:
+def _fetch(source: Source, wishes: list[Wish], mapped: bool, report: Any) -> list[Any]:
     """A tensor of its own for each wish."""
-    piece_bytes = sums.piece_bytes if sums is not None and not mapped else 0
+    piece_bytes = 0 if mapped else source.piece_bytes
     pieces = [wish.whole_pieces(piece_bytes) for wish in wishes]
     stretches = [(wish.begin + begin, size) for wish, (begin, size) in zip(wishes, pieces, strict=True)]
     if mapped:
@@ -218,7 +231,7 @@ def _fetch(source: Source, wishes: list[Wish], sums: Any, mapped: bool, report: 
         for i, (wish, (offset, size)) in enumerate(zip(wishes, stretches, strict=True)):
             crc = wish.crc if size == wish.size else 0
             rows.append((offset, memory.address(i), size, crc, wish.number))
-        _read(source, rows, sums, True, report, lambda i: f"tensor {shown(wishes[i].name)}")
+        _read(source, rows, True, report, lambda i: f"tensor {shown(wishes[i].name)}")
     out = []
     for i, (wish, (begin, _)) in enumerate(zip(wishes, pieces, strict=True)):
         tensor = view_of(memory.storage(i, wish.first - begin, wish.length), wish.view, 0)
@@ -242,7 +255,7 @@ def _plain(tensor: Any) -> bool:
     return bool(tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg())
 
 
-def _fill(source: Source, wishes: list[Wish], into: list[Any], sums: Any, report: Any) -> None:
+def _fill(source: Source, wishes: list[Wish], into: list[Any], report: Any) -> None:
     """Straight into memory where a tensor is all of its storage in the file; by way of other memory where not."""
     direct: dict[tuple[int, int, int], tuple[Wish, Any]] = {}
     others: list[tuple[Wish, Any]] = []
@@ -257,24 +270,25 @@ def _fill(source: Source, wishes: list[Wish], into: list[Any], sums: Any, report
     rows = [(*place, wish.crc, wish.number) for place, (wish, _) in direct.items()]
     named = [wish.name for wish, _ in direct.values()]
     try:
-        _read(source, rows, sums, False, report, lambda i: f"tensor {shown(named[i])}")
+        targets = [(wish.name, target) for wish, target in zip(wishes, into, strict=True)]
+        _read(source, rows, False, report, lambda i: f"tensor {shown(named[i])}", targets)
     finally:
         _into.touched(filled)
+    if not others:
+        return
     with _torch().no_grad():
-        for tensor, (_, target) in zip(_fetch_whole(source, [w for w, _ in others], sums), others, strict=True):
+        for tensor, (_, target) in zip(_fetch_whole(source, [w for w, _ in others]), others, strict=True):
             target.copy_(tensor)
 
 
-def _fetch_whole(source: Source, wishes: list[Wish], sums: Any) -> list[Any]:
+def _fetch_whole(source: Source, wishes: list[Wish]) -> list[Any]:
     """Views of storages that are read whole, so that their CRCs can be checked."""
-    if sums is not None or not wishes:
-        return _fetch(source, wishes, sums, False, None)
+    if source.kind != "pt":
+        return _fetch(source, wishes, False, None)
     storages = sorted({(w.begin, w.size, w.crc) for w in wishes})
     memory = Fresh([(begin, size) for begin, size, _ in storages])
     rows = [(begin, memory.address(i), size, crc, -1) for i, (begin, size, crc) in enumerate(storages)]
-    _read(
-        source, rows, None, True, None, lambda i: f"the storage of tensor {shown(_first_of(wishes, storages[i]).name)}"
-    )
+    _read(source, rows, True, None, lambda i: f"the storage of tensor {shown(_first_of(wishes, storages[i]).name)}")
     made = {key: memory.storage(i, 0, key[1]) for i, key in enumerate(storages)}
     return [view_of(made[w.begin, w.size, w.crc], w.view) for w in wishes]
 
@@ -288,8 +302,7 @@ def _first_of(wishes: list[Wish], storage: tuple[int, int, int]) -> Wish:
 
 def load_safetensors(source: Source, map_location: Any, into: Any, names: Any, mapped: bool, report: Any) -> Any:
     torch = _torch()
-    file = _format.read_safetensors(source.handle, source.path, source.base)
-    rows = {row[0]: (i, *row[1:]) for i, row in enumerate(file.tensors)}
+    rows = {row[0]: (i, *row[1:]) for i, row in enumerate(source.rows)}
     selection = _selection(rows, names, source.path)
     wishes = []
     for name, index in selection.items():
@@ -312,10 +325,10 @@ def load_safetensors(source: Source, map_location: Any, into: Any, names: Any, m
         _into.check_names(source.path, rows, into, None if names is None else selection)
         for wish in wishes:
             _into.check_like(source.path, wish.name, into[wish.name], wish.view.dtype, wish.view.shape)
-        _into.refuse_unfit([(name, into[name], None) for name in selection])
-        _fill(source, wishes, [into[name] for name in selection], file, report)
+        _into.refuse_shared([(name, into[name], None) for name in selection])
+        _fill(source, wishes, [into[name] for name in selection], report)
         return {name: into[name] for name in selection}
-    out = _fetch(source, wishes, file, mapped, report)
+    out = _fetch(source, wishes, mapped, report)
     return {name: _placed(tensor, map_location, source.path) for name, tensor in zip(selection, out, strict=True)}
 
 
@@ -334,58 +347,55 @@ def sliced(view: Any, index: Any, name: str) -> Any:
 
 
 def load_pt(source: Source, map_location: Any, into: Any, names: Any, mapped: bool, report: Any) -> Any:
-    file = _format.read_pt(source.handle, source.path, source.base)
-    places = file.storages
+    places = source.rows
     if names is not None or into is not None:
-        return _load_some_of_pt(source, file, map_location, into, names, mapped, report)
+        return _load_some_of_pt(source, map_location, into, names, mapped, report)
     if not places:
-        return _objects(file, [], source.path)
+        return source.objects([])
     stretches = [(offset, size) for offset, size, _, _ in places]
     if mapped:
         memory: Any = Mapped(source, stretches)
     else:
         memory = Fresh(stretches)
         rows = [(offset, memory.address(i), size, crc, -1) for i, (offset, size, _, crc) in enumerate(places)]
-        _read(source, rows, None, True, report, lambda i: _name_at(file, places[i][0], source.path))
+        _read(source, rows, True, report, lambda i: _name_at(source, places[i][0]))
     storages = [memory.storage(i, 0, size) for i, (_, size, _, _) in enumerate(places)]
     located = [
         _located(s, location, map_location, source.path)
         for s, (_, _, location, _) in zip(storages, places, strict=True)
     ]
-    return _objects(file, located, source.path)
+    return source.objects(located)
 
 
-def skeleton(file: Any, path: str) -> tuple[Any, dict[int, int]]:
+def skeleton(source: Source) -> tuple[Any, dict[int, int]]:
     """The state without data, and of each of its storages which it is."""
     torch = _torch()
-    storages = [torch.UntypedStorage(size, device="meta") for _, size, _, _ in file.storages]
-    return _objects(file, storages, path), {s._cdata: i for i, s in enumerate(storages)}
+    storages = [torch.UntypedStorage(size, device="meta") for _, size, _, _ in source.rows]
+    return source.objects(storages), {s._cdata: i for i, s in enumerate(storages)}
 
 
-def _name_at(file: Any, offset: int, path: str) -> str:
-    state, numbers = skeleton(file, path)
-    places = file.storages
+def _name_at(source: Source, offset: int) -> str:
+    state, numbers = skeleton(source)
+    places = source.rows
     for name, _, tensor in _into.tensors(state):
         if places[numbers[tensor.untyped_storage()._cdata]][0] == offset:
             return f"tensor {shown(name)}"
     return f"the storage at {offset}"
 
 
-def _load_some_of_pt(
-    source: Source, file: Any, map_location: Any, into: Any, names: Any, mapped: bool, report: Any
-) -> Any:
-    state, numbers = skeleton(file, source.path)
+def _load_some_of_pt(source: Source, map_location: Any, into: Any, names: Any, mapped: bool, report: Any) -> Any:
+    state, numbers = skeleton(source)
     found = list(_into.tensors(state))
     called = _into.labels(found)
     selection = chosen(found, names, source.path)
-    wishes, locations, places = [], [], file.storages
+    wishes, locations, places = [], [], source.rows
     for i, index in selection.items():
         view = found[i][2].detach()
         offset, size, location, crc = places[numbers[view.untyped_storage()._cdata]]
         wishes.append(Wish(called[i], sliced(view, index, called[i]), offset, size, crc))
         locations.append(location)
     if into is None:
-        out = _fetch(source, wishes, None, mapped, report)
+        out = _fetch(source, wishes, mapped, report)
         return {
             found[i][0]: _placed(tensor, map_location, source.path, location)
             for i, tensor, location in zip(selection, out, locations, strict=True)
@@ -406,8 +416,8 @@ def _load_some_of_pt(
         tied = _into.lies_as(target, wish.view)
         kin.append((wish.begin, target.data_ptr() - wish.first) if tied else None)
     filled = [targets[i] for i in selection]
-    _into.refuse_unfit([(w.name, *row) for w, *row in zip(wishes, filled, kin, strict=True)])
-    _fill(source, wishes, filled, None, report)
+    _into.refuse_shared([(w.name, *row) for w, *row in zip(wishes, filled, kin, strict=True)])
+    _fill(source, wishes, filled, report)
     if names is not None:
         return {found[i][0]: targets[i] for i in selection}
     by_place = {found[i][1]: target for i, target in targets.items()}
@@ -435,6 +445,10 @@ def chosen(found: list[_into.Row], names: Any, path: str) -> dict[int, Any]:
 # ---- an index of shards
 
 
+def index_without_path(source: Source, verb: str) -> Damaged:
+    return Damaged(f"{verb}: '{source.path}': this is JSON, an index of shards: give its path", path=source.path)
+
+
 def load_shards(path: str, map_location: Any, into: Any, names: Any, mapped: bool, report: Any) -> dict[str, Any]:
     """All shards are open before the first byte of data is read, and kept open: what another save does to their names
     is nothing to them. Where there are too many of them for that, the index is looked at again behind the data."""
@@ -450,9 +464,9 @@ def load_shards(path: str, map_location: Any, into: Any, names: Any, mapped: boo
         # All headers before the first byte of data: what is missing or does not fit stops it here.
         for shard in shards:
             with contextlib.ExitStack() as stack:
-                source = stack.enter_context(opened(shard.path, "load"))
+                source = stack.enter_context(mapped_or_opened(shard.path, mapped))
                 _check_shard(path, shard, source, into)
-                shard.size = os.fstat(source.handle).st_size
+                shard.size = max((row[4] for row in source.rows), default=0)
                 if hold:
                     shard.source = source
                     held.push(stack.pop_all())
@@ -465,7 +479,11 @@ def load_shards(path: str, map_location: Any, into: Any, names: Any, mapped: boo
         before, total = 0, sum(shard.size for shard in shards)
         for shard in shards:
             part = None if report is None else lambda done, _, before=before: report(before + done, total)
-            again = contextlib.nullcontext(shard.source) if shard.source is not None else opened(shard.path, "load")
+            again = (
+                contextlib.nullcontext(shard.source)
+                if shard.source is not None
+                else mapped_or_opened(shard.path, mapped)
+            )
             with again as source:
                 out.update(load_safetensors(source, map_location, into, shard.names, mapped, part))
             before += shard.size
@@ -499,7 +517,10 @@ def _by_shard(weight_map: dict[str, str], folder: str, selection: dict[str, Any]
 
 
 def _check_shard(path: str, shard: _Shard, source: Source, into: Any) -> None:
-    rows = {row[0]: row for row in _format.read_safetensors(source.handle, shard.path).tensors}
+    if source.kind != "safetensors":
+        what = "is no .safetensors; load that file itself"
+        raise Damaged(f"load: '{path}': its shard '{shard.path}' {what}", path=shard.path)
+    rows = {row[0]: row for row in source.rows}
     for name in shard.names:
         if name not in rows:
             raise lacks(path, name, shard.path)

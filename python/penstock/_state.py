@@ -320,8 +320,8 @@ def load(
     """Reads a state that penstock.save, torch.save or safetensors wrote. Nothing in the file is executed: it can build
     containers, numbers, strings and tensors, and an object that is anything else is an error with its place.
 
-    f: the path of a `.pt` (zip or legacy), a `.safetensors`, or an index of shards (`.index.json`): told apart by
-        content, the index by its name. Or a binary file, from where it stands to its end, where it is left.
+    f: the path of a `.pt` (zip or legacy), a `.safetensors`, or an index of shards: recognised by content (what ends in
+        `.json` is always an index). Or a binary file, from where it stands to its end, where it is left.
     map_location: as in torch.load: a device, a dict, a function (storage, location) -> storage.
     pickle_module, weights_only: as in torch.load, so that calls of it go on working; whatever they say, nothing but
         plain values is read, and a pickle_module of one's own is a ValueError.
@@ -359,11 +359,19 @@ def load(
     names = None if names is None else _arguments.texts("load", "names", names)
     report = _reporter(progress, "load")
     arguments = (map_location, into, names, bool(mmap), report)
-    if isinstance(f, (str, bytes, os.PathLike)) and os.fsdecode(f).endswith(".json"):
-        return _load.load_shards(os.fsdecode(f), *arguments)
-    with _load.opened(f, "load") as source:
-        read = _load.load_pt if source.is_pt() else _load.load_safetensors
-        return read(source, *arguments)
+    path = os.fsdecode(f) if isinstance(f, (str, bytes, os.PathLike)) else None
+    if path is None or not path.endswith(".json"):
+        if path is not None and mmap:
+            opening: Any = _load.mapped_or_opened(path, True)
+        else:
+            opening = _load.opened(f, "load")
+        with opening as source:
+            if source.kind != "index":
+                read = _load.load_pt if source.kind == "pt" else _load.load_safetensors
+                return read(source, *arguments)
+        if path is None:
+            raise _load.index_without_path(source, "load")
+    return _load.load_shards(path, *arguments)
 
 
 @dataclass(frozen=True)
@@ -384,23 +392,27 @@ def inspect(f: Any) -> list[TensorInfo]:
     `.safetensors`, or the places in the state of a `.pt`, joined by dots ("model.0.weight"). Raises as load()."""
     from penstock import _into, _load
 
-    if isinstance(f, (str, bytes, os.PathLike)) and os.fsdecode(f).endswith(".json"):
-        return _shards.of_one_save(os.fsdecode(f), "inspect", _inspect_shards)
+    path = os.fsdecode(f) if isinstance(f, (str, bytes, os.PathLike)) else None
+    if path is not None and path.endswith(".json"):
+        return _shards.of_one_save(path, "inspect", _inspect_shards)
     with _load.opened(f, "inspect") as source:
-        if not source.is_pt():
-            rows = _format.read_safetensors(source.handle, source.path, source.base).tensors
-            return [TensorInfo(n, _TORCH.get(k, k), tuple(s), b + source.base, e - b) for n, k, s, b, e in rows]
-        file = _format.read_pt(source.handle, source.path, source.base)
-        base, places = source.base, file.storages
-    if not places:
-        return []
-    state, numbers = _load.skeleton(file, source.path)
+        begin, rows = source.begin, source.rows
+        if source.kind == "safetensors":
+            return [TensorInfo(n, _TORCH.get(k, k), tuple(s), b + begin, e - b) for n, k, s, b, e in rows]
+        if source.kind == "index" and path is None:
+            raise _load.index_without_path(source, "inspect")
+        if source.kind == "pt" and not rows:
+            return []
+        if source.kind == "pt":
+            state, numbers = _load.skeleton(source)
+    if source.kind == "index":
+        return _shards.of_one_save(path, "inspect", _inspect_shards)
     out = []
     for name, _, tensor in _into.tensors(state):
-        begin = base + places[numbers[tensor.untyped_storage()._cdata]][0]
-        begin += tensor.storage_offset() * tensor.element_size()
+        offset = begin + rows[numbers[tensor.untyped_storage()._cdata]][0]
+        offset += tensor.storage_offset() * tensor.element_size()
         dtype = str(tensor.dtype).removeprefix("torch.")
-        out.append(TensorInfo(name, dtype, tuple(tensor.shape), begin, tensor.nbytes))
+        out.append(TensorInfo(name, dtype, tuple(tensor.shape), offset, tensor.nbytes))
     return out
 
 

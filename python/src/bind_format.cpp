@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of formats for penstock/_state.py: made of objects, written by the engine; read, and
 // made into objects. Private: what users see is save(), load() and inspect().
+#include "arguments.hpp"
 #include "base/align.hpp"
 #include "base/assert.hpp"
 #include "base/raise.hpp"
@@ -9,9 +10,7 @@
 #include "engine_object.hpp"
 #include "file_image_object.hpp"
 #include "file_object.hpp"
-#include "format/file_kind.hpp"
 #include "format/safetensors.hpp"
-#include "format/shard_index.hpp"
 #include "format/torch_file.hpp"
 #include "memory/fresh_memory.hpp"
 #include "names.hpp"
@@ -20,20 +19,19 @@
 #include "state/piece_sums.hpp"
 #include "state/replace.hpp"
 #include "state/sum_table.hpp"
+#include "state/tensor_file.hpp"
+#include "stream/file_bytes.hpp"
 #include "stream/file_reader.hpp"
 #include "without_gil.hpp"
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "writable.hpp"
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace penstock::python {
@@ -43,89 +41,8 @@ namespace {
 constexpr std::uint64_t kWriteBytes = 16 * base::kMiB;
 constexpr std::array<std::byte, base::kPageBytes> kZeros{};
 
-// A file by its descriptor, from a byte of it on, for the few small reads that a format asks for.
-class DescriptorSource final : public format::ByteSource {
-public:
-    DescriptorSource(int fd, std::uint64_t base) : fd_(fd), base_(base) {
-        struct stat info {};
-        const auto bytes = ::fstat(fd, &info) == 0 ? static_cast<std::uint64_t>(info.st_size) : 0;
-        size_ = bytes - std::min(bytes, base);
-    }
-    [[nodiscard]] std::uint64_t size() const override { return size_; }
-    [[nodiscard]] format::Result<void> read(std::uint64_t offset,
-                                            std::span<std::byte> into) override {
-        offset += base_;
-        while (!into.empty()) {
-            const ssize_t got = ::pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
-            if (got < 0 && errno == EINTR) {
-                continue;
-            }
-            if (got < 0) {
-                return base::fail(base::system_error(errno, "read", "", offset));
-            }
-            if (got == 0) {
-                return base::fail(base::error(ErrorCode::kEndOfFile, "read",
-                                              "the file became shorter while it was read", "",
-                                              offset));
-            }
-            into = into.subspan(static_cast<std::size_t>(got));
-            offset += static_cast<std::uint64_t>(got);
-        }
-        return {};
-    }
-    [[nodiscard]] format::Result<void> read_many(std::span<const format::ByteRead> reads) override {
-        // The kernel fetches the pages of one group while those before it are waited for.
-        constexpr std::size_t kAheadMax = 256;
-        std::size_t asked = 0;
-        for (std::size_t i = 0; i < reads.size(); ++i) {
-            for (; asked < std::min(reads.size(), i + kAheadMax); ++asked) {
-                ::posix_fadvise(fd_, static_cast<off_t>(base_ + reads[asked].offset),
-                                static_cast<off_t>(reads[asked].into.size()), POSIX_FADV_WILLNEED);
-            }
-            PENSTOCK_CHECK(read(reads[i].offset, reads[i].into));
-        }
-        return {};
-    }
-
-private:
-    int fd_;
-    std::uint64_t base_;
-    std::uint64_t size_ = 0;
-};
-
 std::span<const std::byte> span_of(const nb::bytes& bytes) {
     return std::as_bytes(std::span(bytes.c_str(), bytes.size()));
-}
-
-// What a file is, whoever has its bytes: a descriptor, or bytes themselves.
-template <typename Read>
-auto with_source(nb::handle file, std::uint64_t base, Read read) {
-    if (PyBytes_Check(file.ptr())) {
-        const auto bytes = span_of(nb::cast<nb::bytes>(file));
-        const WithoutGil nogil;
-        format::MemorySource source(bytes);
-        return read(source);
-    }
-    const int fd = nb::cast<int>(file);
-    const WithoutGil nogil;
-    DescriptorSource source(fd, base);
-    return read(source);
-}
-
-// What a format finds wrong with a file is the file's fault.
-template <typename T>
-T unwrap_of_file(format::Result<T>&& result, const std::string& path) {
-    if (!result) {
-        base::Error error = std::move(result.error());
-        if (error.code == ErrorCode::kInvalidArgument || error.code == ErrorCode::kEndOfFile) {
-            error.code = ErrorCode::kDamaged;
-        }
-        error.path = path;
-        base::raise(error);
-    }
-    if constexpr (!std::is_void_v<T>) {
-        return std::move(*result);
-    }
 }
 
 void save(FileImageObject& self, nb::handle to, nb::handle progress) {
@@ -206,80 +123,97 @@ private:
     std::optional<state::Replacement> replacement_;
 };
 
-struct PtFile {
-    format::torch_file::File file;
-};
-
-PtFile read_pt(nb::handle file, nb::handle name, std::uint64_t base) {
-    const std::string path = path_bytes(name, "path", "");
-    return with_source(file, base, [&](format::ByteSource& source) {
-        return PtFile{unwrap_of_file(format::torch_file::read(source), path)};
-    });
-}
-
-struct SafetensorsFile {
-    format::safetensors::Header header;
+// What a file of tensors says, and the file: open, or its bytes.
+struct TensorFileObject {
+    std::string path;  ///< for messages
+    File file;
+    nb::object bytes;         ///< where there is no file
+    std::uint64_t begin = 0;  ///< of what is read, in the file
+    state::FileContent content;
     std::optional<state::SumTable> table;
 };
 
-SafetensorsFile read_safetensors(nb::handle file, nb::handle name, std::uint64_t base) {
-    const std::string path = path_bytes(name, "path", "");
-    return with_source(file, base, [&](format::ByteSource& source) {
-        const auto form =
-            unwrap_of_file(format::form_of(source, path.ends_with(".safetensors")), path);
-        if (form == format::FileForm::kIndex) {
-            unwrap_of_file<void>(format::fault("load", "it is text, JSON as it seems"), path);
+// An error has the user's verb, and not the engine's.
+File open_for(const std::string& path, const std::string& verb) {
+    try {
+        return File(path);
+    } catch (const Error& error) {
+        if (error.system_errno() == 0) {
+            throw;
         }
-        std::vector<std::byte> head(std::min<std::uint64_t>(8, source.size()));
-        base::unwrap(source.read(0, head));
-        head.resize(8 +
-                    unwrap_of_file(format::safetensors::header_bytes(head, source.size()), path));
-        base::unwrap(source.read(0, head));
-        SafetensorsFile out;
-        out.header = unwrap_of_file(format::safetensors::read_header(head, source.size()), path);
-        out.table = state::parse_sum_table(out.header, path);
-        return out;
-    });
-}
-
-// (name, type, shape, begin, end) each, offsets in the file.
-nb::list tensors_of(const SafetensorsFile& self) {
-    nb::list out;
-    for (const auto& t : self.header.tensors) {
-        out.append(nb::make_tuple(t.name, std::string(format::safetensors::name_of(t.type)),
-                                  nb::cast(t.shape), self.header.data_begin + t.begin,
-                                  self.header.data_begin + t.end));
+        base::raise(base::system_error(error.system_errno(), verb, path));
     }
-    return out;
 }
 
-nb::dict metadata_of(const SafetensorsFile& self) {
-    nb::dict out;
-    for (const auto& [key, value] : self.header.metadata) {
-        out[nb::cast(key)] = nb::cast(value);
+// What the content says: (offset, bytes, location, CRC) of each storage of a .pt; (name, type,
+// shape, begin, end) of each tensor of a .safetensors; (tensor, file) of an index.
+std::pair<const char*, nb::list> rows_of(const format::torch_file::File& content) {
+    nb::list rows;
+    for (std::size_t i = 0; i < content.storages.size(); ++i) {
+        const auto& s = content.storages[i];
+        rows.append(nb::make_tuple(s.offset, s.bytes, content.tree.storages[i].location, s.crc));
     }
-    return out;
+    return {"pt", rows};
 }
 
-// Whole pieces of a tensor and their sums; those of an end that lies inside a piece stay unchecked.
-void find_sums(stream::Wanted& wanted, std::size_t tensor, const SafetensorsFile& file) {
-    const auto& t = file.header.tensors.at(tensor);
-    const std::uint64_t piece_bytes = file.table->piece_bytes;
-    const std::uint64_t at = wanted.offset - file.header.data_begin - t.begin;
-    const std::uint64_t end = at + wanted.into.size();
-    if (at % piece_bytes != 0 || (end % piece_bytes != 0 && end != t.end - t.begin)) {
-        return;
+std::pair<const char*, nb::list> rows_of(const format::safetensors::Header& content) {
+    nb::list rows;
+    for (const auto& t : content.tensors) {
+        rows.append(nb::make_tuple(t.name, std::string(format::safetensors::name_of(t.type)),
+                                   nb::cast(t.shape), content.data_begin + t.begin,
+                                   content.data_begin + t.end));
     }
-    wanted.piece_bytes = piece_bytes;
-    wanted.sums = std::span(file.table->sums)
-                      .subspan(file.table->first[tensor] + at / piece_bytes,
-                               (wanted.into.size() + piece_bytes - 1) / piece_bytes);
+    return {"safetensors", rows};
 }
 
-// `rows`: (offset, address, bytes, CRC or 0, tensor or -1) each. What is wrong with one of them:
-// (its number, offset, bytes, expected, found), or None.
-nb::object read_rows(nb::handle file, nb::list rows, const SafetensorsFile* sums, bool fresh,
-                     nb::handle progress) {
+std::pair<const char*, nb::list> rows_of(const format::ShardIndex& content) {
+    nb::list rows;
+    for (const auto& [tensor, file] : content.weight_map) {
+        rows.append(nb::make_tuple(tensor, file));
+    }
+    return {"index", rows};
+}
+
+void read_content(TensorFileObject& self, nb::handle bytes) {
+    const std::shared_ptr<Engine> engine = self.file.is_open() ? opened(default_engine()) : nullptr;
+    const auto in_memory =
+        engine ? std::span<const std::byte>() : span_of(nb::cast<nb::bytes>(bytes));
+    const WithoutGil nogil;
+    if (engine) {
+        stream::FileBytes source(*engine, self.file, self.begin);
+        self.content = state::read_content(source, self.path);
+    } else {
+        format::MemorySource source(in_memory);
+        self.content = state::read_content(source, self.path);
+    }
+    if (const auto* header = std::get_if<format::safetensors::Header>(&self.content)) {
+        self.table = state::parse_sum_table(*header, self.path);
+    }
+}
+
+// `from`: None (what the path names), a descriptor, or bytes. (file, kind, rows, bytes of a piece
+// that has a checksum).
+nb::tuple open_tensors(nb::handle from, nb::handle path, std::uint64_t begin, nb::handle by) {
+    const std::string verb = word_of(by, "verb");
+    TensorFileObject self;
+    self.path = path_bytes(path, "path", "");
+    self.begin = begin;
+    if (PyBytes_Check(from.ptr())) {
+        self.bytes = nb::borrow(from);
+    } else {
+        const std::string name =
+            from.is_none() ? self.path : "/proc/self/fd/" + std::to_string(nb::cast<int>(from));
+        const WithoutGil nogil;
+        self.file = open_for(name, verb);
+    }
+    read_content(self, from);
+    const auto [kind, rows] =
+        std::visit([](const auto& content) { return rows_of(content); }, self.content);
+    const std::uint64_t piece_bytes = self.table ? self.table->piece_bytes : 0;
+    return nb::make_tuple(nb::cast(std::move(self)), kind, rows, piece_bytes);
+}
+
+std::vector<stream::Wanted> wanted_of(const TensorFileObject& self, const nb::list& rows) {
     std::vector<stream::Wanted> wanted;
     wanted.reserve(nb::len(rows));
     for (const nb::handle row : rows) {
@@ -289,14 +223,32 @@ nb::object read_rows(nb::handle file, nb::list rows, const SafetensorsFile* sums
                   nb::cast<std::size_t>(row[2])};
         w.crc = nb::cast<std::uint32_t>(row[3]);
         const auto tensor = nb::cast<std::int64_t>(row[4]);
-        if (sums != nullptr && sums->table && tensor >= 0 && !w.into.empty()) {
-            find_sums(w, static_cast<std::size_t>(tensor), *sums);
+        if (self.table && tensor >= 0) {
+            state::add_sums(w, std::get<format::safetensors::Header>(self.content), *self.table,
+                            static_cast<std::size_t>(tensor));
         }
+        w.offset += self.begin;
         wanted.push_back(w);
     }
+    return wanted;
+}
+
+// `rows`: (offset, address, bytes, CRC or 0, tensor or -1) each. `pages`: addresses that must be
+// writable, or nothing is read. ("page", its number, why not), ("sum", the number of a row that is
+// not what was saved, offset, bytes, expected, found), or None.
+nb::object read_rows(TensorFileObject& self, const nb::list& rows, const nb::list& pages,
+                     bool fresh, nb::handle progress) {
+    for (std::size_t i = 0; i < nb::len(pages); ++i) {
+        const auto address = nb::cast<std::uintptr_t>(pages[i]);
+        const std::string why = why_not_writable(reinterpret_cast<const void*>(address));
+        if (!why.empty()) {
+            return nb::make_tuple("page", i, why);
+        }
+    }
+    const std::vector<stream::Wanted> wanted = wanted_of(self, rows);
     std::optional<stream::WrongSum> wrong;
-    if (PyBytes_Check(file.ptr())) {
-        const auto bytes = span_of(nb::cast<nb::bytes>(file));
+    if (!self.file.is_open()) {
+        const auto bytes = span_of(nb::cast<nb::bytes>(self.bytes));
         const WithoutGil nogil;
         for (const stream::Wanted& w : wanted) {
             PENSTOCK_ASSERT(w.offset <= bytes.size() && w.into.size() <= bytes.size() - w.offset);
@@ -304,16 +256,15 @@ nb::object read_rows(nb::handle file, nb::list rows, const SafetensorsFile* sums
         }
         wrong = stream::check_sums(wanted);
     } else {
-        const File open = nb::cast<const FileObject&>(file).file;
         const std::shared_ptr<Engine> engine = opened(default_engine());
-        run_with_progress(progress, [&](const Progress& report) {
-            wrong = stream::read_file(*engine, open, wanted, {.fresh = fresh}, report);
+        run_with_progress(progress, [&](const Progress& told) {
+            wrong = stream::read_file(*engine, self.file, wanted, {.fresh = fresh}, told);
         });
     }
     if (!wrong) {
         return nb::none();
     }
-    return nb::make_tuple(wrong->wanted, wrong->offset, wrong->bytes, wrong->expected,
+    return nb::make_tuple("sum", wrong->wanted, wrong->offset, wrong->bytes, wrong->expected,
                           wrong->found);
 }
 
@@ -377,25 +328,17 @@ void bind_format(nb::module_& parent) {
         .def("save", save, nb::arg("path"), nb::arg("progress").none() = nb::none(),
              "Puts it under a path, whole, durable and atomic. progress: (done, total) in bytes.")
         .def("write_to", write_to, nb::arg("write"), nb::arg("progress").none() = nb::none());
-    nb::class_<PtFile>(m, "PtFile")
-        .def_prop_ro(
-            "legacy",
-            [](const PtFile& f) { return f.file.form == format::torch_file::Form::kLegacy; })
-        .def_prop_ro(
-            "storages",
-            [](const PtFile& f) {
-                nb::list out;
-                for (std::size_t i = 0; i < f.file.storages.size(); ++i) {
-                    const auto& s = f.file.storages[i];
-                    out.append(
-                        nb::make_tuple(s.offset, s.bytes, f.file.tree.storages[i].location, s.crc));
-                }
-                return out;
-            },
-            "(offset, bytes, location, crc) each")
+    nb::class_<TensorFileObject>(m, "TensorFile")
         .def(
-            "objects", [](const PtFile& f, nb::handle s) { return objects_of(f.file.tree, s); },
-            nb::arg("storages"));
+            "objects",
+            [](const TensorFileObject& f, nb::handle storages) {
+                return objects_of(std::get<format::torch_file::File>(f.content).tree, storages);
+            },
+            nb::arg("storages"), "The state of a .pt.")
+        .def("read", read_rows, nb::arg("rows"), nb::arg("pages"), nb::arg("fresh"),
+             nb::arg("progress").none());
+    m.def("open_tensors", open_tensors, nb::arg("file").none(), nb::arg("path"), nb::arg("begin"),
+          nb::arg("verb"));
     nb::class_<FreshObject>(m, "FreshMemory")
         .def(nb::init<nb::handle>(), nb::arg("stretches"),
              "stretches: (offset in the file, bytes) each.")
@@ -406,23 +349,11 @@ void bind_format(nb::module_& parent) {
           nb::arg("checksums") = true);
     m.def("save_index", save_index, nb::arg("path"), nb::arg("tensors"), nb::arg("metadata"),
           nb::arg("shard_bytes"), nb::arg("progress").none());
-    nb::class_<SafetensorsFile>(m, "SafetensorsFile")
-        .def_prop_ro("tensors", tensors_of, "(name, type, shape, begin, end) each")
-        .def_prop_ro("metadata", metadata_of)
-        .def_prop_ro("piece_bytes",
-                     [](const SafetensorsFile& f) { return f.table ? f.table->piece_bytes : 0; });
-    m.def("read_pt", read_pt, nb::arg("file"), nb::arg("path"), nb::arg("base") = 0,
-          "file: a descriptor, or bytes.");
-    m.def("read_safetensors", read_safetensors, nb::arg("file"), nb::arg("path"),
-          nb::arg("base") = 0);
-    m.def("read_rows", read_rows, nb::arg("file"), nb::arg("rows"), nb::arg("sums").none(),
-          nb::arg("fresh"), nb::arg("progress").none());
     m.def(
         "parse_shard_index",
         [](const nb::bytes& text, nb::handle path) {
-            return unwrap_of_file(format::parse_shard_index({text.c_str(), text.size()}),
-                                  path_bytes(path, "path", ""))
-                .weight_map;
+            format::MemorySource source(span_of(text));
+            return state::read_index(source, path_bytes(path, "path", "")).weight_map;
         },
         nb::arg("json"), nb::arg("path") = "", "(tensor, file) each");
     nb::class_<ReplacementObject>(m, "Replacement")

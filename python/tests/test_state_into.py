@@ -2,8 +2,12 @@
 """load(into=...): which tensor stands for which, in files and in stores; tensors that share memory."""
 
 import collections
+import functools
+import io
 import itertools
 import random
+import sys
+import types
 
 import penstock
 import pytest
@@ -399,3 +403,83 @@ def test_memory_that_cannot_be_written_is_refused(script, suffix, how):
         assert out == "filled\n"
     else:
         assert "into['bad'] cannot be written: its memory is read-only" in out and "nothing was read" in out
+
+
+# ---- how often Python and the compiled part meet
+
+
+class Counted:
+    """What stands for the compiled part, or for an object of it, and notes the names that are asked of it."""
+
+    def __init__(self, real, asked):
+        self._real, self._asked = real, asked
+
+    def __getattr__(self, name):
+        found = getattr(self._real, name)
+        if isinstance(found, types.ModuleType):
+            return Counted(found, self._asked)
+        self._asked.append(name)
+        return functools.partial(self._call, found) if callable(found) and not isinstance(found, type) else found
+
+    def _call(self, real, *arguments, **named):
+        found = real(*arguments, **named)
+        return tuple(map(self._seen, found)) if isinstance(found, tuple) else self._seen(found)
+
+    def _seen(self, found):
+        return Counted(found, self._asked) if type(found).__module__.startswith("penstock._core") else found
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The names that are asked of the compiled part, in their order."""
+    names = []
+    for module in [
+        m for name, m in sys.modules.items() if name.startswith("penstock.") and isinstance(m, types.ModuleType)
+    ]:
+        for attribute in ("_core", "_format"):
+            real = vars(module).get(attribute)
+            if isinstance(real, types.ModuleType):
+                monkeypatch.setattr(module, attribute, Counted(real, names))
+    return names
+
+
+opens_of = None  # the list that gets the paths that Python opens, while there is one
+
+
+def _note_open(event, arguments):
+    if event == "open" and opens_of is not None:
+        opens_of.append(arguments[0])
+
+
+sys.addaudithook(_note_open)  # which cannot be taken away again
+
+
+@pytest.mark.parametrize(("suffix", "calls"), [("pt", 3), ("safetensors", 2)])
+def test_a_load_in_place_meets_the_compiled_part_as_often_for_many_tensors_as_for_few(
+    tmp_path, asked, monkeypatch, suffix, calls
+):
+    for count in (10, 1000):
+        path = tmp_path / f"{count}.{suffix}"
+        state = {f"layer.{i}": torch.full((32,), float(i)) for i in range(count)}
+        penstock.save(state, path)
+        into = {name: torch.zeros(32) for name in state}
+        opened = []
+        monkeypatch.setattr(sys.modules[__name__], "opens_of", opened)
+        asked.clear()
+        penstock.load(path, into=into)
+        monkeypatch.setattr(sys.modules[__name__], "opens_of", None)
+        assert len(asked) == calls, asked
+        assert asked[0] == "open_tensors" and "File" not in asked
+        assert str(path) not in map(str, opened)
+        assert all(torch.equal(into[name], tensor) for name, tensor in state.items())
+
+
+def test_a_file_is_what_its_content_says(tmp_path):
+    state = {"a": torch.arange(5), "b": torch.ones(3)}
+    penstock.save(state, tmp_path / "m.safetensors")
+    (tmp_path / "index").write_text('{"weight_map": {"b": "m.safetensors"}}')
+    assert [info.name for info in penstock.inspect(tmp_path / "index")] == ["b"]
+    found = penstock.load(tmp_path / "index")
+    assert list(found) == ["b"] and torch.equal(found["b"], state["b"])
+    with pytest.raises(penstock.Damaged, match="give its path"):
+        penstock.load(io.BytesIO((tmp_path / "index").read_bytes()))

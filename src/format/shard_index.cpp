@@ -95,7 +95,7 @@ Result<ShardIndex> parse_shard_index(std::string_view json) {
     Handler handler;
     PENSTOCK_CHECK(read_json(json, handler, kReading));
     if (!handler.has_map) {
-        return fault(kReading, "it has no weight_map: no index of safetensors shards");
+        return fault(kReading, "it is JSON with no weight_map: no index of safetensors shards");
     }
     return std::move(handler.index);
 }

@@ -124,4 +124,19 @@ std::optional<SumTable> parse_sum_table(const format::safetensors::Header& heade
     return table;
 }
 
+void add_sums(stream::Wanted& wanted, const format::safetensors::Header& header,
+              const SumTable& table, std::size_t index) {
+    const format::safetensors::Tensor& t = header.tensors.at(index);
+    const std::uint64_t at = wanted.offset - header.data_begin - t.begin;
+    const std::uint64_t end = at + wanted.into.size();
+    if (wanted.into.empty() || at % table.piece_bytes != 0 ||
+        (end % table.piece_bytes != 0 && end != t.end - t.begin)) {
+        return;
+    }
+    wanted.piece_bytes = table.piece_bytes;
+    wanted.sums = std::span(table.sums)
+                      .subspan(table.first[index] + at / table.piece_bytes,
+                               (wanted.into.size() + table.piece_bytes - 1) / table.piece_bytes);
+}
+
 }  // namespace penstock::state

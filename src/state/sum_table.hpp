@@ -12,7 +12,9 @@
 #pragma once
 
 #include "format/safetensors.hpp"
+#include "stream/file_reader.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -42,5 +44,10 @@ struct SumTable {
 /// (`path`) where the table is of this file and does not fit its header.
 [[nodiscard]] std::optional<SumTable> parse_sum_table(const format::safetensors::Header& header,
                                                       const std::string& path);
+
+/// The sums of a part of tensor `index`, where it is made of whole pieces; an end that lies inside
+/// a piece stays unchecked. wanted.offset: in the file.
+void add_sums(stream::Wanted& wanted, const format::safetensors::Header& header,
+              const SumTable& table, std::size_t index);
 
 }  // namespace penstock::state

@@ -39,16 +39,7 @@ format::safetensors::Header read_header(format::ByteSource& source, const std::s
     return sound(format::safetensors::parse_header(json, source.size()), path);
 }
 
-format::ShardIndex read_index(format::ByteSource& source, const std::string& path) {
-    std::string text(std::min(source.size(), format::kShardIndexBytesMax + 1), '\0');
-    base::unwrap(source.read(0, std::as_writable_bytes(std::span(text))));
-    return sound(format::parse_shard_index(text), path);
-}
-
 FileContent read_form(format::ByteSource& source, const std::string& path) {
-    if (path.ends_with(".json")) {
-        return read_index(source, path);
-    }
     switch (sound(format::form_of(source, path.ends_with(".safetensors")), path)) {
         case format::FileForm::kSafetensors:
             return read_header(source, path);
@@ -61,6 +52,12 @@ FileContent read_form(format::ByteSource& source, const std::string& path) {
 }
 
 }  // namespace
+
+format::ShardIndex read_index(format::ByteSource& source, const std::string& path) {
+    std::string text(std::min(source.size(), format::kShardIndexBytesMax + 1), '\0');
+    base::unwrap(source.read(0, std::as_writable_bytes(std::span(text))));
+    return sound(format::parse_shard_index(text), path);
+}
 
 FileContent read_content(format::ByteSource& source, const std::string& path) {
     try {

@@ -23,6 +23,9 @@ using FileContent =
 /// Error: kDamaged for what the form does not allow.
 [[nodiscard]] FileContent read_content(format::ByteSource& source, const std::string& path);
 
+/// The same of what is known to be an index.
+[[nodiscard]] format::ShardIndex read_index(format::ByteSource& source, const std::string& path);
+
 /// A file that is open, and what it says.
 struct TensorFile {
     File file;
