@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes docs/status.md, and the table of ratios in README.md, from what was run.
+"""Makes docs/status.md, and the figures in README.md, from what was run.
 
     tools/make_status.py                      after `make test`
     tools/make_status.py --logs DIR ...       results of several runs: a part counts as the last folder has it
@@ -13,6 +13,7 @@ import argparse
 import fnmatch
 import json
 import re
+import statistics
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -98,6 +99,23 @@ def verdict(proofs, results):
     return f"passed ({passed}" + (f", {skipped} skipped)" if skipped else ")")
 
 
+def absolute(metric, samples):
+    """The median of the samples with its unit; empty where the metric has no unit that people compare."""
+    if metric == "bandwidth":
+        rates = [sample["bytes"] / sample["seconds"] for sample in samples if sample["seconds"]]
+        return f"{statistics.median(rates) / 1e9:.2f} GB/s" if rates else ""
+    if metric == "iops":
+        rates = [sample["operations"] / sample["seconds"] for sample in samples if sample["seconds"]]
+        return f"{statistics.median(rates) / 1e3:.0f} thousand a second" if rates else ""
+    if metric == "seconds":
+        times = [sample["seconds"] for sample in samples if sample["seconds"]]
+        return f"{statistics.median(times):.2f} s" if times else ""
+    if metric == "p50_us":
+        times = [sample["p50_us"] for sample in samples if sample["p50_us"]]
+        return f"{statistics.median(times):.0f} µs" if times else ""
+    return ""
+
+
 def take_bars(paths):
     known = json.loads(BARS.read_text()) if BARS.exists() else {}
     for path in paths:
@@ -116,6 +134,8 @@ def take_bars(paths):
                 "time": run["environment"]["time"],
                 "kernel": run["environment"]["kernel"].split("-")[0],
                 "cpus": run["environment"]["cpus"],
+                "ours": absolute(bar["metric"], bar["ours"]),
+                "theirs": absolute(bar["metric"], bar["peers"]),
             }
     BARS.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
     return known
@@ -199,18 +219,48 @@ def status_text(promises, results, bars, notes):
     return "\n".join(lines) + "\n"
 
 
-def readme_table(table, bars, chosen):
-    """The bars that the README shows: all that were missed, and those of docs/promises.toml, whatever their verdict."""
-    rows = ["| what | compared with | ratio | bar | verdict |", "|---|---|---|---|---|"]
+def standings(table, bars):
+    """How many rows met their bar, in a sentence that names those that did not."""
+    by_verdict = {}
+    for row in table:
+        verdict = bars.get(row["id"], {}).get("verdict", "not run")
+        by_verdict.setdefault(verdict, []).append(f"`{row['id']}`")
+    counts = ", ".join(f"{len(names)} {verdict}" for verdict, names in sorted(by_verdict.items()))
+    missed = by_verdict.get("missed")
+    return f"Of all {len(table)} rows: {counts}." + (f" Missed: {', '.join(missed)}." if missed else "")
+
+
+PLACES = {
+    "throttled": "a loop device in memory, limited to the rate shown",
+    "loop": "a loop device in memory",
+    "disk": "the disk of a virtual machine",
+    "memory": "memory",
+}
+
+
+def readme_figures(table, bars, chosen):
+    """The figures that the README shows, those of docs/promises.toml, whatever their verdict."""
+    rows = ["| what | Penstock | compared with | ratio | verdict |", "|---|---|---|---|---|"]
     known = {row["id"]: row for row in table}
-    missed = [name for name in known if bars.get(name, {}).get("verdict") == "missed"]
-    for row in worst_first([known[name] for name in dict.fromkeys([*missed, *chosen])], bars):
-        bar = bars.get(row["id"], {"line": ""})
+    places = set()
+    for name in chosen:
+        row, bar = known[name], bars.get(name, {"line": ""})
+        places.add(row["place"])
         value, interval, _ = figure(bar["line"])
+        theirs = f": {bar['theirs']}" if bar.get("theirs") else ""
         rows.append(
-            f"| {row['what']} (`{row['id']}`) | {row.get('peer', '')} | {value} {interval} | {row['bar']} "
-            f"| {standing(row, bar)} |"
+            f"| {row['what']} (`{name}`) | {bar.get('ours', '')} | {row.get('peer', '')}{theirs} | {value} {interval} "
+            f"| {row['bar']}: {standing(row, bar)} |"
         )
+    machines = sorted({f"{bar['cpus']} cores, kernel {bar['kernel']}" for bar in bars.values()})
+    where = "; ".join(f"`{place}` is {PLACES[place]}" for place in sorted(places) if place in PLACES)
+    rows += [
+        "",
+        f"Measured on a virtual machine ({'; '.join(machines)}) without an NVMe drive: {where}. Runs of Penstock and of what "
+        "it is compared with alternate. The interval is of 95 %. `undecided`: it contains the limit, or the machine was too noisy.",
+        "",
+        standings(table, bars),
+    ]
     return "\n".join(rows)
 
 
@@ -237,7 +287,7 @@ def main():
     STATUS.write_text(status_text(table["promise"], results, bars, notes))
     readme = README.read_text()
     begin, end = readme.index(BEGIN) + len(BEGIN), readme.index(END)
-    README.write_text(f"{readme[:begin]}\n{readme_table(bar_table(), bars, table['readme'])}\n{readme[end:]}")
+    README.write_text(f"{readme[:begin]}\n{readme_figures(bar_table(), bars, table['readme'])}\n{readme[end:]}")
     print(f"{STATUS.relative_to(ROOT)}: {len(table['promise'])} promises, {len(bars)} bars")
 
 

@@ -14,7 +14,8 @@ TABLE = [
 
 def bar(verdict, value, limit, reason=""):
     line = f"BAR x {value} ci95=[0.5,0.6] aa=[0.9,1.1] bar{limit} pairs=9 place=disk verdict={verdict}"
-    return {"what": "w", "peer": "p", "place": "disk", "bar": limit, "verdict": verdict, "reason": reason, "line": line}
+    return {"what": "w", "peer": "p", "place": "disk", "bar": limit, "verdict": verdict, "reason": reason, "line": line,
+            "cpus": 2, "kernel": "6.1"}
 
 
 BARS = {
@@ -40,10 +41,17 @@ def test_missed_rows_come_first_and_undecided_ones_have_a_side():
     }  # fmt: skip
 
 
-def test_the_readme_shows_what_missed_though_nobody_chose_it():
-    rows = make_status.readme_table(TABLE, BARS, ["good", "near", "absent"]).splitlines()
-    assert [row.split("`")[1] for row in rows[2:]] == ["bad", "near", "good", "absent"]
-    assert rows[3].endswith("| undecided, below the bar |") and rows[2].endswith("| missed |")
-    assert "ckpt.save_2g_torch_cpu" in make_status.readme_table(
-        make_status.bar_table(), make_status.json.loads(make_status.BARS.read_text()), ["engine.read_1g"]
-    )
+def test_the_readme_names_what_missed_though_nobody_chose_it():
+    text = make_status.readme_figures(TABLE, BARS, ["good", "near", "absent"])
+    rows = [row for row in text.splitlines() if "(`" in row]
+    assert [row.split("(`")[1].split("`")[0] for row in rows] == ["good", "near", "absent"]
+    assert rows[1].endswith("| >= 0.7: undecided, below the bar |")
+    assert text.endswith("Of all 8 rows: 1 met, 1 missed, 1 not run, 5 undecided. Missed: `bad`.")
+
+
+def test_figures_have_the_median_and_a_unit():
+    runs = [{"seconds": seconds, "bytes": 3e9, "operations": 6000} for seconds in (1.0, 2.0, 3.0)]
+    assert make_status.absolute("bandwidth", runs) == "1.50 GB/s"
+    assert make_status.absolute("iops", runs) == "3 thousand a second"
+    assert make_status.absolute("seconds", runs) == "2.00 s"
+    assert make_status.absolute("value", runs) == ""
