@@ -121,7 +121,8 @@ def take_bars(paths):
     for path in paths:
         run = json.loads(Path(path).read_text())
         for bar in run["bars"]:
-            if bar["handicap"]:
+            # A row that could not run here says nothing of the last time that it could.
+            if bar["handicap"] or (bar["verdict"] == "cannot-run" and bar["id"] in known):
                 continue
             known[bar["id"]] = {
                 "what": bar["what"],
@@ -256,8 +257,9 @@ def readme_figures(table, bars, chosen):
     where = "; ".join(f"`{place}` is {PLACES[place]}" for place in sorted(places) if place in PLACES)
     rows += [
         "",
-        f"Measured on a virtual machine ({'; '.join(machines)}) without an NVMe drive: {where}. Runs of Penstock and of what "
-        "it is compared with alternate. The interval is of 95 %. `undecided`: it contains the limit, or the machine was too noisy.",
+        f"Measured on a virtual machine ({'; '.join(machines)}) without an NVMe drive: {where}. Runs of Penstock and "
+        "of what it is compared with alternate. The interval is of 95 %. `undecided`: it contains the limit, or the "
+        "machine was too noisy.",
         "",
         standings(table, bars),
     ]

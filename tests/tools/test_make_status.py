@@ -14,8 +14,17 @@ TABLE = [
 
 def bar(verdict, value, limit, reason=""):
     line = f"BAR x {value} ci95=[0.5,0.6] aa=[0.9,1.1] bar{limit} pairs=9 place=disk verdict={verdict}"
-    return {"what": "w", "peer": "p", "place": "disk", "bar": limit, "verdict": verdict, "reason": reason, "line": line,
-            "cpus": 2, "kernel": "6.1"}
+    return {
+        "what": "w",
+        "peer": "p",
+        "place": "disk",
+        "bar": limit,
+        "verdict": verdict,
+        "reason": reason,
+        "line": line,
+        "cpus": 2,
+        "kernel": "6.1",
+    }
 
 
 BARS = {
