@@ -174,7 +174,7 @@ def _judge_pairs(bar: Bar, outcome: Outcome) -> None:
     outcome.verdict = bar.limit.verdict(outcome.interval)
     if not bar.limit.control_holds(outcome.control):
         allowance = bar.limit.control_allowance()
-        outcome.reason = f"the peer against itself strays by more than {allowance:g}: {outcome.verdict} says nothing"
+        outcome.reason = f"inconclusive: the peer's own runs differed by more than {allowance:g}, so {outcome.verdict} is not reliable"
         outcome.verdict = "undecided"
 
 

@@ -74,7 +74,7 @@ check_doctor_of_a_disk() {
 # The cure is proven by taking it.
 check_io_uring_forbidden() {
     says "$(doctor /scratch)" 'better +io_uring +refused by sysctl kernel.io_uring_disabled=2: nobody may use' \
-        'mend it: +sysctl -w kernel.io_uring_disabled=0' 'ok +backend +libaio' ' 0 problems'
+        'fix it: +sysctl -w kernel.io_uring_disabled=0' 'ok +backend +libaio' ' 0 problems'
     sysctl -q -w kernel.io_uring_disabled=0
     says "$(doctor /scratch)" 'ok +io_uring +allowed' 'ok +backend +io_uring:'
     sysctl -q -w kernel.io_uring_disabled=2
@@ -84,7 +84,7 @@ check_io_uring_for_a_group() {
     install -d -o 65534 -g 65534 /scratch/nobody
     says "$(doctor /scratch)" 'ok +io_uring +allowed'
     says "$(doctor_of_nobody)" 'better +io_uring +refused by sysctl kernel.io_uring_disabled=1: only root and one' \
-        'mend it: .*join the group of kernel.io_uring_group' 'ok +backend +libaio' ' 0 problems'
+        'fix it: .*join the group of kernel.io_uring_group' 'ok +backend +libaio' ' 0 problems'
     sysctl -q -w kernel.io_uring_group=65534
     says "$(doctor_of_nobody)" 'ok +io_uring +allowed' 'ok +backend +io_uring:'
 }

@@ -116,7 +116,7 @@ class StepOverlap:
     store: a CheckpointStore (with keep=..., or it fills the disk).
     optimizer: a torch optimizer, or several: the save begins after the step of the last one.
     get_state: called with nothing after a step; gives the state.
-    every: save in every so-manieth step.
+    every: save every N steps.
     step: the number of steps that were done before.
     on_error: "warn": a failed save is a RuntimeWarning and training goes on; "raise": the next step raises it.
 

@@ -41,9 +41,9 @@ constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 
 constexpr const char* kFooter = R"(Examples:
-  penstock doctor /data                what is in the way of speed, and what mends it
+  penstock doctor /data                what slows storage down here, and what fixes it
   penstock bench /data                 what this disk gives, in half a minute
-  penstock bench /data --against fio   the same beside fio, in turns
+  penstock bench /data --against fio   the same compared with fio, in turns
   penstock tune /data -o tuned.json    the best settings for this disk, under a minute
   penstock checkpoint ls runs/a        the checkpoints of a store; show, verify, diff, convert
 
@@ -79,7 +79,7 @@ struct CommandLine {
         app.require_subcommand(1);
         bench = app.add_subcommand("bench", "Measure what a disk gives through Penstock");
         tune = app.add_subcommand("tune", "Find the settings that suit a disk, in under a minute");
-        doctor = app.add_subcommand("doctor", "Find what is in the way of speed on this machine");
+        doctor = app.add_subcommand("doctor", "Find what slows storage down on this machine");
         checkpoint.emplace(app);
         add_bench_options(*bench, bench_options);
         add_tune_options(*tune, tune_options);

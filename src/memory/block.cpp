@@ -100,9 +100,8 @@ std::string ask_for_huge_pages(std::byte* data, std::uint64_t mapped) {
         return "no huge pages: this kernel has no transparent ones";
     }
     if (mode == "never") {
-        return "no huge pages: /sys/kernel/mm/transparent_hugepage/enabled says never; mend it "
-               "with "
-               "'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled'";
+        return "no huge pages: /sys/kernel/mm/transparent_hugepage/enabled says never; fix it "
+               "with 'echo madvise > /sys/kernel/mm/transparent_hugepage/enabled'";
     }
     return {};
 }

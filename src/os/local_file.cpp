@@ -119,8 +119,7 @@ Result<void> LocalFile::truncate(std::uint64_t bytes) {
     PENSTOCK_TRY(fd, usable("truncate", true));
     if (info_.is_block_device) {
         return fail(base::error(ErrorCode::kUnsupported, "truncate",
-                                "a block device has the size that it has; only files can be cut",
-                                info_.path));
+                                "cannot truncate a block device; its size is fixed", info_.path));
     }
     if (bytes > INT64_MAX) {
         return fail(system_error(EFBIG, "truncate", info_.path, bytes));

@@ -154,8 +154,8 @@ void Replacement::take_name(const std::string& name) {
     }
     base::raise(base::system_error(
         EWOULDBLOCK, "open", temporary_, kNoOffset,
-        fmt::format("of {} new files beside the target, others hold the lock of each; find them "
-                    "with 'fuser' on its folder",
+        fmt::format("could not lock any of {} temporary files next to the target; another process "
+                    "holds them (see 'fuser' on the folder)",
                     kNamesMax)));
 }
 

@@ -95,9 +95,7 @@ Verified SafetensorsSource::verify(const Progress& progress) {
             if (stream::content_hash(piece) != table->sums[sum]) {
                 out.problems.push_back(
                     {path_of(t), t.name, place.offset + at + b,
-                     fmt::format("{} bytes are not those that were saved (their checksum is "
-                                 "another one)",
-                                 piece.size())});
+                     fmt::format("checksum mismatch in {} bytes", piece.size())});
             }
         }
     };

@@ -328,8 +328,8 @@ std::vector<BadChunks> ChunkReader::bad() {
 void raise_bad(const BadChunks& bad, const SlicePart& part, const std::string& path) {
     base::raise(base::error(
         ErrorCode::kDamaged, "read checkpoint",
-        fmt::format("tensor {}: {} bytes here are not those that were saved (their checksum is "
-                    "another one); take an older checkpoint, and look at the device",
+        fmt::format("tensor {}: checksum mismatch in {} bytes; they are damaged. Load an older "
+                    "checkpoint, and check the device for errors",
                     format::shown(part.tensor().name), bad.bytes),
         path, part.slice().begin + bad.offset));
 }

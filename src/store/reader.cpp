@@ -325,9 +325,7 @@ std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress
         problems.push_back({shards.path(part.slice().shard), part.tensor().name,
                             part.slice().begin + found[i].offset,
                             found[i].why.empty()
-                                ? fmt::format("{} bytes are not those that were saved (their "
-                                              "checksum is another one)",
-                                              bytes)
+                                ? fmt::format("checksum mismatch in {} bytes", bytes)
                                 : found[i].why});
         i = end;
     }

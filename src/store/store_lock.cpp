@@ -139,10 +139,11 @@ StoreLock lock_store(Engine& engine, const FileSystem& files, const std::string&
     }
     base::raise(base::system_error(
         EWOULDBLOCK, "lock checkpoint store", folder, kNoOffset,
-        fmt::format("{} writes to this store; it was waited for for {} ms. One process writes to a "
-                    "store at a time, any number may read: let it end (and its children, which "
-                    "hold what it held), or save to another folder",
-                    noted_owner(engine, files, path), wait_ms)));
+        fmt::format(
+            "{} holds the write lock on this store; gave up after {} ms. One process writes to "
+            "a store at a time, any number may read: wait for it and its forked children "
+            "to exit, or save to another folder",
+            noted_owner(engine, files, path), wait_ms)));
 }
 
 }  // namespace penstock::store

@@ -49,7 +49,7 @@ removed at the end, also after Ctrl-C. Whatever was there before is only read.
 Several paths: each run of all of them is a stream of transfers that have the same
 bytes on each device, so the slowest sets the pace. --depth is that of each device.
 
-See also: penstock doctor PATH, for what is in the way of speed.)";
+See also: penstock doctor PATH, for what slows storage down.)";
 
 CLI::ValidationError wrong(const std::string& option, const std::string& message) {
     return CLI::ValidationError(option, message);

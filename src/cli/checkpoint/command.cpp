@@ -51,9 +51,9 @@ Examples:
   penstock checkpoint show model.safetensors --verbose   with file and offset of each)";
 
 constexpr const char* kVerifyFooter =
-    R"(Reads everything and compares it with the checksums that were saved with it. Every place
-that is wrong is told with file, tensor and offset. Files of other programs may have no
-checksums: then it is said that nothing can be said.
+    R"(Reads everything and compares it with the checksums that were saved with it. Reports every
+mismatch with file, tensor and offset. Files that other programs wrote may have no checksums;
+verify then says that it could only check that they can be read.
 
 Exit code: 0 sound, 1 damaged or not readable, 2 wrong usage.
 
@@ -64,8 +64,8 @@ Examples:
 
 constexpr const char* kDiffFooter =
     R"(Tensors are compared by name: those that only one side has, other types or shapes, other
-content. Of numbers with a point the largest |a - b| is told. What two checkpoints of a
-store share is not read. The structure around the tensors is compared too.
+content. For floating-point tensors it prints the largest absolute difference. What two
+checkpoints of a store share is not read. The structure around the tensors is compared too.
 
 Exit code: 0 the same, 1 different, 2 wrong usage or not readable.
 

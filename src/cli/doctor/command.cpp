@@ -23,7 +23,7 @@ constexpr const char* kDoctorFooter =
   ok       nothing to do
   better   it works, and could be better
   PROBLEM  it does not work
-with the evidence (--all shows that of what is fine, too) and the command that mends it.
+with the evidence (--all shows that of what is fine, too) and the command that fixes it.
 Nothing is changed and no rights are needed. In a folder, 1 MiB is written to a file
 without a name and read back.
 
@@ -52,7 +52,7 @@ void print_findings(std::FILE* out, const Findings& findings, bool all) {
             fmt::print(out, "{:24}evidence: {}\n", "", finding.evidence);
         }
         if (!finding.cure.empty()) {
-            fmt::print(out, "{:24}mend it:  {}\n", "", finding.cure);
+            fmt::print(out, "{:24}fix it:   {}\n", "", finding.cure);
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `penstock doctor`: what is in the way of speed on this machine.
+// `penstock doctor`: what slows storage down on this machine.
 #pragma once
 
 #include <span>
