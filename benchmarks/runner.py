@@ -174,7 +174,9 @@ def _judge_pairs(bar: Bar, outcome: Outcome) -> None:
     outcome.verdict = bar.limit.verdict(outcome.interval)
     if not bar.limit.control_holds(outcome.control):
         allowance = bar.limit.control_allowance()
-        outcome.reason = f"inconclusive: the peer's own runs differed by more than {allowance:g}, so {outcome.verdict} is not reliable"
+        outcome.reason = (
+            f"inconclusive: the peer's own runs differed by more than {allowance:g}, so {outcome.verdict} is not sure"
+        )
         outcome.verdict = "undecided"
 
 
