@@ -9,8 +9,6 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from penstock import _core
-
 NUMBER_MAX = (1 << 64) - 1
 _SHOWN_MAX = 80
 
@@ -108,13 +106,3 @@ def strings(verb: str, name: str, value: Any) -> list[tuple[str, str]]:
             except UnicodeEncodeError:
                 raise ValueError(f"{verb}: {name}: {shown(part)} is not UTF-8: it has half a character") from None
     return list(value.items())
-
-
-def lacks(what: str, wanted: str, there: Iterable[str]) -> str:
-    """Of a name that is not there: what may be meant."""
-    names = [name for name in there if isinstance(name, str)]
-    text = f"{what} has no tensor {shown(wanted)}"
-    if any(name.startswith(f"{wanted}.") for name in names):
-        return f"{text}; '{wanted}.*' names those below it"
-    near = _core.nearest(wanted, names)
-    return f"{text}; did you mean {shown(near)}?" if near else text

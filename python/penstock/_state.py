@@ -15,7 +15,6 @@ The compiled part does all of that (docs/formats.md has the bytes); here are arg
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -230,26 +229,15 @@ def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
 # ---- which tensors are meant
 
 
-def _wanted(names: str | Iterable[str]) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
-
-
-def _meant(there: Mapping[str, Any], wanted: str, path: str) -> list[str]:
-    """Those names that are wanted, by name or pattern, in their order. KeyError for what nothing has."""
-    found = [wanted] if wanted in there else fnmatch.filter(there, wanted)
-    if not found:
-        raise KeyError(_arguments.lacks(f"load: '{path}'", wanted, there))
-    return found
-
-
-def _selection(there: Mapping[str, Any], names: Any, path: str) -> dict[str, Any]:
-    """Names and what of each is wanted: an index (slices), or None for all of it. there: by the names there are."""
+def _selection(there: Iterable[str], names: Any, path: str) -> dict[str, Any]:
+    """Names and what of each is wanted: an index (slices), or None for all of it. there: the names that there are.
+    KeyError for what nothing has."""
+    found = list(there)
     if names is None:
-        return dict.fromkeys(there)
+        return dict.fromkeys(found)
     if not isinstance(names, Mapping):
-        chosen = {name for wanted in _wanted(names) for name in _meant(there, wanted, path)}
-        return {name: None for name in there if name in chosen}
-    out: dict[str, Any] = {}
+        chosen = _format.select(found, [names] if isinstance(names, str) else names, path)
+        return dict.fromkeys(found[i] for i, _ in sorted(chosen))
     for wanted, index in names.items():
         for part in index if isinstance(index, tuple) else (index,):
             if part is not None and part is not ... and not isinstance(part, (slice, int)):
@@ -257,9 +245,8 @@ def _selection(there: Mapping[str, Any], names: Any, path: str) -> dict[str, Any
                     f"load: names[{shown(wanted)}]: expected a slice, an integer, a tuple of them, or None "
                     f"for all of it, got {_arguments.got(part)}"
                 )
-        for name in _meant(there, wanted, path):
-            out[name] = index
-    return out
+    indexes = list(names.values())
+    return {found[i]: indexes[k] for i, k in _format.select(found, list(names), path)}
 
 
 # ---- storages

@@ -177,7 +177,8 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         try:
             return self._tensors[name]
         except KeyError:
-            raise KeyError(_arguments.lacks(f"'{self.info.path}'", name, self._tensors)) from None
+            lacking = _core._format.lacking(name, list(self._tensors))
+            raise KeyError(f"'{self.info.path}' has {lacking}") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)

@@ -82,21 +82,6 @@ void translate(const std::exception_ptr& thrown, void* /*payload*/) {
     }
 }
 
-nb::object nearest(nb::handle word, nb::list names) {
-    std::vector<std::string> texts;
-    for (const nb::handle name : names) {
-        texts.push_back(text(name));
-    }
-    const std::vector<std::string_view> views(texts.begin(), texts.end());
-    const std::string_view found = base::nearest(text(word), views);
-    for (std::size_t i = 0; !found.empty() && i < views.size(); ++i) {
-        if (views[i].data() == found.data()) {
-            return nb::borrow(names[i]);
-        }
-    }
-    return nb::none();
-}
-
 }  // namespace
 
 void bind_errors(nb::module_& m) {
@@ -121,9 +106,6 @@ void bind_errors(nb::module_& m) {
         nb::arg("code"), nb::arg("errno"),
         nb::sig("def is_about_the_file(code: int, errno: int) -> bool"),
         "penstock::Error::is_about_the_file(); private.");
-    m.def("nearest", nearest, nb::arg("word"), nb::arg("names"),
-          nb::sig("def nearest(word: str, names: list[str]) -> str | None"),
-          "The one of the names that may have been meant; private.");
     m.def(
         "parse_bytes",
         [](nb::handle word) { return base::unwrap(base::parse_bytes(word_of(word, "size"))); },

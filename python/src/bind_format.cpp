@@ -18,6 +18,7 @@
 #include "state/file_writer.hpp"
 #include "state/piece_sums.hpp"
 #include "state/replace.hpp"
+#include "state/selection.hpp"
 #include "state/sum_table.hpp"
 #include "state/tensor_file.hpp"
 #include "stream/file_bytes.hpp"
@@ -268,6 +269,35 @@ nb::object read_rows(TensorFileObject& self, const nb::list& rows, const nb::lis
                           wrong->found);
 }
 
+std::vector<std::string> texts_of(const nb::list& words) {
+    std::vector<std::string> out;
+    out.reserve(nb::len(words));
+    for (const nb::handle word : words) {
+        out.push_back(text(word));
+    }
+    return out;
+}
+
+// (number among the names, number of what it was chosen by) each.
+nb::list select(const nb::list& names, const nb::list& wanted, nb::handle path) {
+    const std::vector<std::string> name_texts = texts_of(names);
+    const std::vector<std::string> wanted_texts = texts_of(wanted);
+    const std::vector<std::string_view> name_views(name_texts.begin(), name_texts.end());
+    const std::vector<std::string_view> wanted_views(wanted_texts.begin(), wanted_texts.end());
+    auto found = state::select(name_views, wanted_views);
+    if (!found) {
+        const std::string message =
+            "load: " + quoted(path_bytes(path, "path", "")) + ": " + found.error().message;
+        PyErr_SetObject(PyExc_KeyError, path_object(message).ptr());
+        throw nb::python_error();
+    }
+    nb::list out;
+    for (const state::Selected& one : *found) {
+        out.append(nb::make_tuple(one.tensor, one.wanted));
+    }
+    return out;
+}
+
 // Memory of a load, of which tensors are made.
 class FreshObject {
 public:
@@ -344,6 +374,15 @@ void bind_format(nb::module_& parent) {
              "stretches: (offset in the file, bytes) each.")
         .def("address", &FreshObject::address, nb::arg("stretch"))
         .def("part", &FreshObject::part, nb::arg("stretch"));
+    m.def("select", select, nb::arg("names"), nb::arg("wanted"), nb::arg("path"));
+    m.def(
+        "lacking",
+        [](nb::handle wanted, const nb::list& names) {
+            const std::vector<std::string> texts = texts_of(names);
+            const std::vector<std::string_view> views(texts.begin(), texts.end());
+            return state::lacking(text(wanted), views);
+        },
+        nb::arg("wanted"), nb::arg("names"));
     m.def("image_of_state", image_of_state, nb::arg("object").none(), nb::arg("folder"));
     m.def("image_of_tensors", image_of_tensors, nb::arg("tensors"), nb::arg("metadata"),
           nb::arg("checksums") = true);

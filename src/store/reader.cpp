@@ -5,6 +5,7 @@
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
+#include "state/selection.hpp"
 #include "state/structure.hpp"
 #include "store/chunk_reader.hpp"
 #include "store/manifest_check.hpp"
@@ -44,6 +45,14 @@ constexpr std::uint64_t kKeptBytesMax = std::uint64_t{64} << 20;
 
 [[noreturn]] void wrong_call(std::string_view what, const std::string& path) {
     base::raise(base::error(ErrorCode::kInvalidArgument, "read checkpoint", what, path));
+}
+
+std::vector<std::string_view> names_of(std::span<const CheckpointTensor> tensors) {
+    std::vector<std::string_view> out;
+    for (const CheckpointTensor& t : tensors) {
+        out.push_back(t.name);
+    }
+    return out;
 }
 
 // A box of a tensor, with its bounds written out.
@@ -155,26 +164,15 @@ struct Checkpoint::Impl {
 Box Checkpoint::Impl::box_of(const TensorRead& wanted) const {
     const auto found = by_name.find(wanted.name);
     if (found == by_name.end()) {
-        wrong_call(fmt::format("it has no tensor {}; it has {} others", shown(wanted.name),
-                               tensors.size()),
-                   path);
+        const std::vector<std::string_view> names = names_of(tensors);
+        wrong_call(fmt::format("it has {}", state::lacking(wanted.name, names)), path);
     }
-    Box box;
-    box.tensor = found->second;
-    const std::vector<std::uint64_t>& shape = box.tensor->shape;
-    box.begin = wanted.begin.empty() ? std::vector<std::uint64_t>(shape.size(), 0) : wanted.begin;
-    box.end = wanted.end.empty() ? shape : wanted.end;
-    bool inside = box.begin.size() == shape.size() && box.end.size() == shape.size();
-    for (std::size_t d = 0; inside && d < shape.size(); ++d) {
-        inside = box.begin[d] <= box.end[d] && box.end[d] <= shape[d];
-        box.elements *= box.end[d] - box.begin[d];
+    auto bounds = state::inside({wanted.begin, wanted.end}, found->second->shape, wanted.name);
+    if (!bounds) {
+        wrong_call(bounds.error().message, path);
     }
-    if (!inside) {
-        wrong_call(fmt::format("tensor {} has the shape [{}], and [{}] to [{}] is wanted of it",
-                               shown(wanted.name), fmt::join(shape, ", "),
-                               fmt::join(box.begin, ", "), fmt::join(box.end, ", ")),
-                   path);
-    }
+    const std::uint64_t elements = bounds->elements();
+    const Box box{found->second, std::move(bounds->begin), std::move(bounds->end), elements};
     const std::uint64_t bits = box.elements * bits_of(*box.tensor);
     if (!wanted.strides_bytes.empty()) {
         check_strides(wanted, box, path);
