@@ -171,7 +171,7 @@ private:
     }
 
     void read_rows() {
-        engine::Rows rows;
+        Rows rows;
         rows.base = number();
         rows.row_bytes = number() % 20'000;
         rows.stride_bytes = rows.row_bytes + byte();

@@ -90,7 +90,7 @@ TransferSpec spec_of(Op op, Files files, std::vector<Extent> extents,
     spec.op = op;
     spec.files = std::move(files);
     spec.extents = penstock::engine::Extents(std::move(extents));
-    spec.priority = priority;
+    spec.options.priority = priority;
     return spec;
 }
 
@@ -221,7 +221,7 @@ const int kOneFlow = 0;
 Transfer* start_in_flow(Simulation& simulation, const Arguments& arguments, const Files& files,
                         const Extent& extent) {
     TransferSpec spec = spec_of(Op::kRead, files, {extent});
-    spec.group = arguments.handicap("first_in_first_out") ? &kOneFlow : nullptr;
+    spec.options.group = arguments.handicap("first_in_first_out") ? &kOneFlow : nullptr;
     return value_of(simulation.core().start(std::move(spec)));
 }
 

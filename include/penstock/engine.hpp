@@ -10,6 +10,7 @@
 
 #include <penstock/error.hpp>
 #include <penstock/file.hpp>
+#include <penstock/transfer_options.hpp>
 #include <penstock/types.hpp>
 
 #include <chrono>
@@ -26,7 +27,6 @@ namespace penstock {
 
 namespace engine {
 class Core;
-class DepthLimit;
 class Transfer;
 }  // namespace engine
 
@@ -50,57 +50,6 @@ struct EngineOptions {
     std::uint32_t transfers_max = 0;
     /// At the device for the background class, so that what is urgent waits behind little.
     std::uint64_t background_bytes = 1280 << 10;
-};
-
-/// A limit that transfers share on the requests that they have at one device together, below the
-/// engine's `queue_depth`: give copies of one to the options of each. A device with several
-/// channels gives each an equal share of it, at least one request. Thread-safe; may outlive
-/// engines.
-class PENSTOCK_API DepthLimit {
-public:
-    DepthLimit() = default;  ///< no limit
-    /// `requests`: 1 or more, else kInvalidArgument.
-    explicit DepthLimit(std::uint32_t requests);
-    /// 0: no limit.
-    [[nodiscard]] std::uint32_t requests() const noexcept;
-
-    /// For the engine.
-    [[nodiscard]] const std::shared_ptr<engine::DepthLimit>& handle() const noexcept {
-        return limit_;
-    }
-
-private:
-    std::shared_ptr<engine::DepthLimit> limit_;
-};
-
-/// Options of one transfer.
-struct TransferOptions {
-    Priority priority = Priority::kNormal;
-    /// Reads: meeting the end of the file is fine; `extent_bytes()` says how much came.
-    bool allow_short = false;
-    /// Writes: durable (data, size, name) when done.
-    bool sync = false;
-    /// Writes: extents of the list may overlap; which of them comes last is then not fixed. Without
-    /// it such a list is an error (kInvalidArgument).
-    bool allow_overlap = false;
-    /// Of a request at most, rounded up to the blocks of the device; 0, or more than the engine's:
-    /// the engine's. What the caller's own thread does (`inline_bytes_max`) knows no blocks.
-    std::uint32_t block_bytes = 0;
-    DepthLimit depth_limit = {};
-    /// For paths, which are opened for this transfer.
-    DirectIo direct = DirectIo::kAuto;
-    /// Transfers that give the same address are one flow, see Priority, and so are done in their
-    /// order; the address is compared and nothing else. Without one, a File is.
-    const void* group = nullptr;
-};
-
-/// Row `ids[i]` of a table in one file, to memory + i * row_bytes.
-struct Rows {
-    std::uint64_t base = 0;          ///< offset of row 0, bytes
-    std::uint64_t stride_bytes = 0;  ///< from row to row
-    std::uint64_t row_bytes = 0;
-    std::byte* memory = nullptr;  ///< ids.size() * row_bytes bytes
-    std::vector<std::uint64_t> ids;
 };
 
 /// A transfer in full generality; the verbs of Engine are short forms of it.
@@ -199,8 +148,7 @@ struct EngineDescription {
     std::string detail;                 ///< flags and rungs in use
     std::vector<std::string> refusals;  ///< why those before it were not taken
     struct Device {
-        std::uint32_t major = 0;
-        std::uint32_t minor = 0;
+        DeviceId id;
         std::uint32_t channels = 0;
         std::string backend;
     };

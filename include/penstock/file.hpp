@@ -20,23 +20,13 @@ class FileSystem;
 class Folder;
 }  // namespace os
 
-struct FileOptions {
-    Access access = Access::kRead;
-    bool create = false;     ///< make it (0666 less umask) when it is not there
-    bool exclusive = false;  ///< with create: an error when it is there
-    bool truncate = false;   ///< cut it to zero bytes; nothing else ever truncates
-    bool follow = true;      ///< else an error (ELOOP) where the path ends in a symbolic link
-    DirectIo direct = DirectIo::kAuto;
-};
-
 /// What is known of an open file. Alignments are in bytes, 1 = no demand; Penstock keeps to them by
 /// itself, they are for whoever wants to lay bytes out well.
 struct FileInfo {
     std::string path;
     Access access = Access::kRead;
     std::string file_system;  ///< "ext4", "xfs", "tmpfs", "block device", ...
-    std::uint32_t device_major = 0;
-    std::uint32_t device_minor = 0;
+    DeviceId device;
     bool is_block_device = false;
     bool direct = false;  ///< I/O bypasses the page cache
     std::uint32_t memory_align = 1;
@@ -80,23 +70,6 @@ public:
 
 private:
     std::shared_ptr<os::File> file_;
-};
-
-/// What a name stands for; of a symbolic link: itself, not what it points to.
-struct FileStatus {
-    FileKind kind = FileKind::kOther;
-    std::uint64_t bytes = 0;
-    std::uint64_t links = 1;         ///< names that the file has
-    std::uint32_t device_major = 0;  ///< of the file system
-    std::uint32_t device_minor = 0;
-    std::uint32_t mode = 0;        ///< permission bits (07777)
-    std::int64_t modified_ns = 0;  ///< when its content changed last; since 1970
-};
-
-/// Bytes of a file system.
-struct Space {
-    std::uint64_t total_bytes = 0;
-    std::uint64_t free_bytes = 0;  ///< what this user may still take
 };
 
 /// An advisory lock on a file, held until the last copy is gone.

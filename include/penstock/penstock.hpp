@@ -12,5 +12,6 @@
 #include <penstock/progress.hpp>
 #include <penstock/tensor_table.hpp>
 #include <penstock/transfer_group.hpp>
+#include <penstock/transfer_options.hpp>
 #include <penstock/types.hpp>
 #include <penstock/version.hpp>

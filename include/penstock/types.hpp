@@ -2,8 +2,10 @@
 // The small words that the whole API is spoken in.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace penstock {
 
@@ -32,6 +34,39 @@ enum class TransferStatus : std::uint8_t { kRunning, kDone, kFailed, kCancelled 
 /// What a name in a folder stands for.
 enum class FileKind : std::uint8_t { kFile, kFolder, kSymbolicLink, kOther };
 
+/// What a file is opened with.
+struct FileOptions {
+    Access access = Access::kRead;
+    bool create = false;     ///< make it (0666 less umask) when it is not there
+    bool exclusive = false;  ///< with create: an error (EEXIST) when it is there
+    bool truncate = false;   ///< cut it to zero bytes; nothing else ever truncates
+    bool follow = true;      ///< else an error (ELOOP) where the path ends in a symbolic link
+    DirectIo direct = DirectIo::kAuto;
+};
+
+/// The device that a file lies on.
+struct DeviceId {
+    std::uint32_t major = 0;
+    std::uint32_t minor = 0;
+    auto operator<=>(const DeviceId&) const = default;
+};
+
+/// What a name stands for; of a symbolic link: itself, not what it points to.
+struct FileStatus {
+    FileKind kind = FileKind::kOther;
+    std::uint64_t bytes = 0;
+    std::uint64_t links = 1;       ///< names that the file has
+    DeviceId device;               ///< of the file system
+    std::uint32_t mode = 0;        ///< permission bits (07777)
+    std::int64_t modified_ns = 0;  ///< when its content changed last; since 1970
+};
+
+/// Bytes of a file system.
+struct Space {
+    std::uint64_t total_bytes = 0;
+    std::uint64_t free_bytes = 0;  ///< what this user may still take
+};
+
 /// One piece of a transfer: `bytes` bytes of memory at `memory`, at `offset` of file number `file`
 /// of the transfer's files. Any offset, length (also 0) and address.
 struct Extent {
@@ -39,6 +74,15 @@ struct Extent {
     std::uint64_t bytes = 0;
     void* memory = nullptr;
     std::uint32_t file = 0;
+};
+
+/// Row `ids[i]` of a table in one file, to memory + i * row_bytes.
+struct Rows {
+    std::uint64_t base = 0;          ///< offset of row 0, bytes
+    std::uint64_t stride_bytes = 0;  ///< from row to row
+    std::uint64_t row_bytes = 0;
+    std::byte* memory = nullptr;  ///< ids.size() * row_bytes bytes
+    std::vector<std::uint64_t> ids;
 };
 
 }  // namespace penstock

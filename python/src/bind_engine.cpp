@@ -377,8 +377,8 @@ void bind_description(nb::module_& m) {
     using Device = EngineDescription::Device;
     nb::class_<Device>(m, "DeviceDescription",
                        "A device that the engine has moved something from or to.")
-        .def_ro("major", &Device::major)
-        .def_ro("minor", &Device::minor)
+        .def_prop_ro("major", [](const Device& device) { return device.id.major; })
+        .def_prop_ro("minor", [](const Device& device) { return device.id.minor; })
         .def_ro("channels", &Device::channels)
         .def_ro("backend", &Device::backend);
     nb::class_<EngineDescription>(m, "EngineDescription",

@@ -133,8 +133,8 @@ void bind_info(nb::module_& m) {
         .def_prop_ro("mode", [](const FileInfo& i) { return mode_of(i.access); })
         .def_ro("file_system", &FileInfo::file_system,
                 "'ext4', 'xfs', 'tmpfs', 'block device', ...")
-        .def_ro("device_major", &FileInfo::device_major)
-        .def_ro("device_minor", &FileInfo::device_minor)
+        .def_prop_ro("device_major", [](const FileInfo& info) { return info.device.major; })
+        .def_prop_ro("device_minor", [](const FileInfo& info) { return info.device.minor; })
         .def_ro("is_block_device", &FileInfo::is_block_device)
         .def_ro("direct", &FileInfo::direct, "Whether I/O bypasses the page cache.")
         .def_ro("memory_align", &FileInfo::memory_align)

@@ -145,20 +145,11 @@ engine::TransferSpec specify(TransferRequest&& request, bool caller_waits) {
     spec.paths = std::move(request.paths);
     if (request.rows) {
         check_rows(request);
-        Rows& rows = *request.rows;
-        spec.extents = engine::Extents(engine::Rows{rows.base, rows.stride_bytes, rows.row_bytes,
-                                                    rows.memory, std::move(rows.ids)});
+        spec.extents = engine::Extents(std::move(*request.rows));
     } else {
         spec.extents = engine::Extents(std::move(request.extents));
     }
-    spec.direct = request.options.direct;
-    spec.allow_short = request.options.allow_short;
-    spec.sync = request.options.sync;
-    spec.allow_overlap = request.options.allow_overlap;
-    spec.priority = request.options.priority;
-    spec.block_bytes = request.options.block_bytes;
-    spec.depth_limit = request.options.depth_limit.handle();
-    spec.group = request.options.group;
+    spec.options = std::move(request.options);
     spec.caller_waits = caller_waits;
     return spec;
 }

@@ -26,29 +26,14 @@ os::FileSystem& there(const std::shared_ptr<os::FileSystem>& files) {
     return *files;
 }
 
-os::OpenOptions inner(const std::string& path, const FileOptions& options) {
+const FileOptions& checked(const std::string& path, const FileOptions& options) {
     if (options.access > Access::kReadWrite || options.direct > DirectIo::kOff) {
         base::raise(base::error(ErrorCode::kInvalidArgument, "open",
                                 "there is no such access (kRead, kWrite, kReadWrite) or policy of "
                                 "direct I/O (kAuto, kRequired, kOff)",
                                 path));
     }
-    return {.access = options.access,
-            .create = options.create,
-            .exclusive = options.exclusive,
-            .truncate = options.truncate,
-            .follow = options.follow,
-            .direct = options.direct};
-}
-
-FileStatus outer(const os::FileStatus& status) {
-    return {.kind = status.kind,
-            .bytes = status.bytes,
-            .links = status.links,
-            .device_major = status.device.major,
-            .device_minor = status.device.minor,
-            .mode = status.mode,
-            .modified_ns = status.modified_ns};
+    return options;
 }
 
 os::Folder& opened(const std::shared_ptr<os::Folder>& folder) {
@@ -61,15 +46,14 @@ os::Folder& opened(const std::shared_ptr<os::Folder>& folder) {
 }  // namespace
 
 File::File(const std::string& path, const FileOptions& options)
-    : file_(unwrap(os::local_file_system()->open(path, inner(path, options)))) {}
+    : file_(unwrap(os::local_file_system()->open(path, checked(path, options)))) {}
 
 FileInfo File::info() const {
     const os::FileInfo& info = opened(file_).info();
     return {.path = info.path,
             .access = info.access,
             .file_system = info.file_system,
-            .device_major = info.device.major,
-            .device_minor = info.device.minor,
+            .device = info.device,
             .is_block_device = info.is_block_device,
             .direct = info.geometry.direct,
             .memory_align = info.geometry.memory_align,
@@ -124,7 +108,7 @@ std::vector<std::string> Folder::list() const {
 }
 
 FileStatus Folder::status(const std::string& name) const {
-    return outer(unwrap(opened(folder_).status(name)));
+    return unwrap(opened(folder_).status(name));
 }
 
 Folder Folder::open_folder(const std::string& name) const {
@@ -156,7 +140,7 @@ FileSystem FileSystem::local() {
 }
 
 File FileSystem::open(const std::string& path, const FileOptions& options) const {
-    return File(unwrap(there(impl_).open(path, inner(path, options))));
+    return File(unwrap(there(impl_).open(path, checked(path, options))));
 }
 
 void FileSystem::rename(const std::string& from, const std::string& to) const {
@@ -184,12 +168,11 @@ std::vector<std::string> FileSystem::list(const std::string& path) const {
 }
 
 Space FileSystem::space(const std::string& path) const {
-    const os::Space space = unwrap(there(impl_).space(path));
-    return {space.total_bytes, space.free_bytes};
+    return unwrap(there(impl_).space(path));
 }
 
 FileStatus FileSystem::status(const std::string& path) const {
-    return outer(unwrap(there(impl_).status(path)));
+    return unwrap(there(impl_).status(path));
 }
 
 std::string FileSystem::resolve(const std::string& path) const {

@@ -94,8 +94,8 @@ EngineDescription description(engine::Core& core, const EngineOptions& options) 
     out.refusals = core.refusals();
     out.options = options;
     core.for_each_domain([&](engine::Domain& domain) {
-        out.devices.push_back({domain.device().major, domain.device().minor, domain.channel_count(),
-                               domain.channel(0).backend().name()});
+        out.devices.push_back(
+            {domain.device(), domain.channel_count(), domain.channel(0).backend().name()});
     });
     return out;
 }
@@ -111,8 +111,9 @@ std::string EngineDescription::text() const {
                        base::format_bytes(options.block_bytes), options.queue_depth,
                        base::format_bytes(options.in_flight_bytes));
     for (const Device& device : devices) {
-        out += fmt::format("device      {}:{}, {} channel{}, {}\n", device.major, device.minor,
-                           device.channels, device.channels == 1 ? "" : "s", device.backend);
+        out +=
+            fmt::format("device      {}:{}, {} channel{}, {}\n", device.id.major, device.id.minor,
+                        device.channels, device.channels == 1 ? "" : "s", device.backend);
     }
     return out;
 }

@@ -60,14 +60,14 @@ nlohmann::json target_json(const Target& target) {
                         {"scratch", target.ours},
                         {"bytes_used", target.bytes},
                         {"file_system", info.file_system},
-                        {"device", fmt::format("{}:{}", info.device_major, info.device_minor)},
+                        {"device", fmt::format("{}:{}", info.device.major, info.device.minor)},
                         {"is_block_device", info.is_block_device},
                         {"direct", info.direct},
                         {"memory_align", info.memory_align},
                         {"read_align", info.read_align},
                         {"write_align", info.write_align},
                         {"reason", info.reason}};
-    if (const auto disk = os::block_device({info.device_major, info.device_minor})) {
+    if (const auto disk = os::block_device(info.device)) {
         json["disk"] = {{"name", disk->name},
                         {"model", disk->model},
                         {"rotational", disk->rotational},
@@ -76,7 +76,7 @@ nlohmann::json target_json(const Target& target) {
                         {"max_request_kib", disk->max_request_kib},
                         {"numa_node", disk->numa_node}};
     }
-    const os::DeviceId whole = os::whole_disk({info.device_major, info.device_minor});
+    const DeviceId whole = os::whole_disk(info.device);
     for (const os::IoLimit& limit : os::io_limits()) {
         if (limit.device == whole) {
             json["limit"] = {{"read_bytes_per_s", limit.read_bytes_per_s},  // 0: none
@@ -90,7 +90,7 @@ nlohmann::json target_json(const Target& target) {
 std::string target_text(const Target& target) {
     const FileInfo info = target.file.info();
     std::string where = info.file_system;
-    if (const auto disk = os::block_device({info.device_major, info.device_minor})) {
+    if (const auto disk = os::block_device(info.device)) {
         where += info.is_block_device ? " " : " on ";
         where += disk->name;
         if (!disk->model.empty()) {

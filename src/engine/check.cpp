@@ -94,19 +94,19 @@ base::Result<void> check_overlap(const TransferSpec& spec) {
 
 base::Result<void> check_transfer(const TransferSpec& spec) {
     PENSTOCK_CHECK(check_access(spec));
-    if (spec.op == Op::kRead && spec.sync) {
+    if (spec.op == Op::kRead && spec.options.sync) {
         return wrong(spec, "sync is for writes");
     }
-    if (spec.op == Op::kWrite && spec.allow_short) {
+    if (spec.op == Op::kWrite && spec.options.allow_short) {
         return wrong(spec, "allow_short is for reads");
     }
     if (!spec.files.empty() && !spec.paths.empty()) {
         return wrong(spec, "it has open files and paths as well; give it files or paths");
     }
-    if (spec.priority > Priority::kBackground) {
+    if (spec.options.priority > Priority::kBackground) {
         return wrong(spec, "there is no such priority; it takes urgent, normal or background");
     }
-    if (spec.direct > DirectIo::kOff) {
+    if (spec.options.direct > DirectIo::kOff) {
         return wrong(spec, "there is no such policy of direct I/O; it takes auto, required or off");
     }
     const std::size_t file_count = spec.files.size() + spec.paths.size();
@@ -129,7 +129,7 @@ base::Result<void> check_transfer(const TransferSpec& spec) {
             end = extent.offset + extent.bytes;
         }
     }
-    const bool fine = ascending || spec.allow_overlap || spec.op == Op::kRead;
+    const bool fine = ascending || spec.options.allow_overlap || spec.op == Op::kRead;
     return fine ? base::Result<void>{} : check_overlap(spec);
 }
 

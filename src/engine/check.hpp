@@ -8,6 +8,7 @@
 #include "engine/request.hpp"
 #include "os/file.hpp"
 
+#include <penstock/transfer_options.hpp>
 #include <penstock/types.hpp>
 
 #include <memory>
@@ -16,23 +17,14 @@
 
 namespace penstock::engine {
 
-class DepthLimit;
-
 /// What a caller asks for, before it is checked.
 struct TransferSpec {
     Op op = Op::kRead;
     std::vector<std::shared_ptr<os::File>> files;
-    std::vector<std::string> paths;     ///< instead of files: opened for this transfer, then closed
-    DirectIo direct = DirectIo::kAuto;  ///< for paths
+    std::vector<std::string> paths;  ///< instead of files: opened for this transfer, then closed
     Extents extents;
-    bool allow_short = false;
-    bool sync = false;
-    bool allow_overlap = false;
-    Priority priority = Priority::kNormal;
-    std::uint32_t block_bytes = 0;            ///< of a request at most; 0: the engine's
-    std::shared_ptr<DepthLimit> depth_limit;  ///< shared with other transfers, or none
-    const void* group = nullptr;              ///< transfers with the same are one flow
-    bool caller_waits = false;                ///< a blocking call: the caller's thread may be used
+    TransferOptions options;
+    bool caller_waits = false;  ///< a blocking call: the caller's thread may be used
 };
 
 /// kInvalidArgument that names the argument, what came, and what is allowed.

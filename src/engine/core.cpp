@@ -74,7 +74,7 @@ base::Result<Domain*> Core::domain_of(const os::File& file) {
 // each falls back by itself. Files of another file system than the kernel's take the first backend
 // that calls them; where none was allowed, their transfers say so.
 base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
-    const os::DeviceId device = file.info().device;
+    const DeviceId device = file.info().device;
     std::size_t first = chosen_;
     if (file.descriptor(os::Lane::kBuffered) < 0) {
         while (first + 1 < platform_.backends.size() &&
@@ -121,14 +121,14 @@ base::Result<Transfer*> Core::start(TransferSpec spec) {
 
 Core::TransferPtr Core::make_transfer(TransferSpec&& spec) {
     TransferPtr transfer(new Transfer(*this, spec.op, std::move(spec.files),
-                                      std::move(spec.extents), spec.allow_short));
+                                      std::move(spec.extents), spec.options.allow_short));
     transfer->paths = std::move(spec.paths);
-    transfer->direct = spec.direct;
-    transfer->sync = spec.sync;
-    transfer->block_bytes = spec.block_bytes;
-    transfer->depth_limit = std::move(spec.depth_limit);
-    transfer->group = spec.group;
-    transfer->set_priority(spec.priority);
+    transfer->direct = spec.options.direct;
+    transfer->sync = spec.options.sync;
+    transfer->block_bytes = spec.options.block_bytes;
+    transfer->depth_limit = spec.options.depth_limit.handle();
+    transfer->group = spec.options.group;
+    transfer->set_priority(spec.options.priority);
     make_windows(*transfer);
     return transfer;
 }

@@ -179,7 +179,7 @@ private:
 
     std::mutex domains_mutex_;
     std::vector<std::string> refusals_;
-    std::map<os::DeviceId, std::unique_ptr<Domain>> domains_;
+    std::map<DeviceId, std::unique_ptr<Domain>> domains_;
     Openers openers_;
 };
 

@@ -25,7 +25,7 @@ constexpr ChannelOptions inline_options(const ChannelOptions& options) {
 
 }  // namespace
 
-Domain::Domain(os::DeviceId device, const DomainOptions& options, const DomainParts& parts)
+Domain::Domain(DeviceId device, const DomainOptions& options, const DomainParts& parts)
     : device_(device), options_(options), parts_(parts) {
     if (options.threads) {
         copy_ = std::make_unique<Workers>("penstock-copy", options.copy_threads);
@@ -36,8 +36,7 @@ Domain::Domain(os::DeviceId device, const DomainOptions& options, const DomainPa
     }
 }
 
-base::Result<std::unique_ptr<Domain>> Domain::make(os::DeviceId device,
-                                                   const DomainOptions& options,
+base::Result<std::unique_ptr<Domain>> Domain::make(DeviceId device, const DomainOptions& options,
                                                    const DomainParts& parts) {
     std::unique_ptr<Domain> domain(new Domain(device, options, parts));
     domain->channels_.reserve(options.channels);  // so that a channel that has started gets in

@@ -40,7 +40,7 @@ struct DomainParts {
 
 class Domain {
 public:
-    [[nodiscard]] static base::Result<std::unique_ptr<Domain>> make(os::DeviceId device,
+    [[nodiscard]] static base::Result<std::unique_ptr<Domain>> make(DeviceId device,
                                                                     const DomainOptions& options,
                                                                     const DomainParts& parts);
     Domain(const Domain&) = delete;
@@ -48,7 +48,7 @@ public:
     /// All transfers have finished.
     ~Domain();
 
-    [[nodiscard]] os::DeviceId device() const { return device_; }
+    [[nodiscard]] DeviceId device() const { return device_; }
     [[nodiscard]] std::uint32_t channel_count() const {
         return static_cast<std::uint32_t>(channels_.size());
     }
@@ -100,11 +100,11 @@ private:
         std::atomic<const Channel*> published{nullptr};
     };
 
-    Domain(os::DeviceId device, const DomainOptions& options, const DomainParts& parts);
+    Domain(DeviceId device, const DomainOptions& options, const DomainParts& parts);
     base::Result<void> start_channel();
     base::Result<std::unique_ptr<Channel>> make_channel();
 
-    const os::DeviceId device_;
+    const DeviceId device_;
     const DomainOptions options_;
     const DomainParts parts_;
     std::unique_ptr<Executor> copy_;

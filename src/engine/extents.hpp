@@ -19,15 +19,6 @@ struct Position {
     auto operator<=>(const Position&) const = default;
 };
 
-/// Row `ids[i]` of a table that starts at `base` goes to (or comes from) memory + i * row_bytes.
-struct Rows {
-    std::uint64_t base = 0;
-    std::uint64_t stride_bytes = 0;
-    std::uint64_t row_bytes = 0;
-    std::byte* memory = nullptr;
-    std::vector<std::uint64_t> ids;
-};
-
 class Extents {
 public:
     Extents() = default;

@@ -17,7 +17,7 @@ constexpr base::Nanos kMountsAge = 2'000'000'000;
 
 }  // namespace
 
-os::DeviceId Openers::device_of(const std::string& folder) {
+DeviceId Openers::device_of(const std::string& folder) {
     if (const auto known = learnt_.find(folder); known != learnt_.end()) {
         return known->second;
     }
@@ -38,7 +38,7 @@ Executor& Openers::of(const std::string& path) {
         return inline_executor_;
     }
     const std::lock_guard lock(mutex_);
-    const os::DeviceId device = device_of(base::folder_of(path));
+    const DeviceId device = device_of(base::folder_of(path));
     auto found = pools_.find(device);
     if (found == pools_.end()) {
         found =
@@ -48,7 +48,7 @@ Executor& Openers::of(const std::string& path) {
     return *found->second;
 }
 
-void Openers::learn(const std::string& path, os::DeviceId device) {
+void Openers::learn(const std::string& path, DeviceId device) {
     if (!threads_) {
         return;
     }

@@ -32,21 +32,21 @@ public:
     /// Any thread. Stays where it is.
     [[nodiscard]] Executor& of(const std::string& path);
     /// A file was opened by this path.
-    void learn(const std::string& path, os::DeviceId device);
+    void learn(const std::string& path, DeviceId device);
 
     // fork(): see fork.hpp. Openings go on through it; the lock is held, in the child let go too.
     void before_fork() { mutex_.lock(); }
     void after_fork() { mutex_.unlock(); }
 
 private:
-    os::DeviceId device_of(const std::string& folder);
+    DeviceId device_of(const std::string& folder);
 
     const bool threads_;
     const base::Clock& clock_;
     InlineExecutor inline_executor_;
     std::mutex mutex_;
-    std::map<os::DeviceId, std::unique_ptr<Workers>> pools_;
-    std::unordered_map<std::string, os::DeviceId> learnt_;  ///< by folder
+    std::map<DeviceId, std::unique_ptr<Workers>> pools_;
+    std::unordered_map<std::string, DeviceId> learnt_;  ///< by folder
     std::vector<os::Mount> mounts_;
     base::Nanos mounts_read_ = 0;
 };

@@ -307,7 +307,7 @@ base::Result<bool> Core::open_some(Window& window, Executor*& next_opener) {
 
 base::Result<bool> Core::open_file(Window& window, std::uint32_t index) {
     Transfer& transfer = *window.transfer;
-    os::OpenOptions how;
+    FileOptions how;
     how.access = transfer.op == Op::kRead ? Access::kRead : Access::kWrite;
     how.create = transfer.op == Op::kWrite;
     how.direct = transfer.direct;

@@ -13,20 +13,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <compare>
 #include <cstdint>
 #include <mutex>
 #include <span>
 #include <string>
 
 namespace penstock::os {
-
-/// The device that a file lies on: what shares one of these shares a domain of the engine.
-struct DeviceId {
-    std::uint32_t major = 0;
-    std::uint32_t minor = 0;
-    auto operator<=>(const DeviceId&) const = default;
-};
 
 /// Past the page cache, or through it.
 enum class Lane : std::uint8_t { kDirect, kBuffered };

@@ -14,30 +14,6 @@
 
 namespace penstock::os {
 
-struct OpenOptions {
-    Access access = Access::kRead;
-    bool create = false;     ///< make the file (0666 less umask) when it is not there
-    bool exclusive = false;  ///< with create: an error (EEXIST) when it is there
-    bool truncate = false;   ///< cut it to zero bytes
-    bool follow = true;      ///< else an error (ELOOP) where the path ends in a symbolic link
-    DirectIo direct = DirectIo::kAuto;
-};
-
-struct Space {
-    std::uint64_t total_bytes = 0;
-    std::uint64_t free_bytes = 0;  ///< what this user may still take
-};
-
-/// What a name stands for; a symbolic link is not followed.
-struct FileStatus {
-    FileKind kind = FileKind::kOther;
-    std::uint64_t bytes = 0;
-    std::uint64_t links = 1;
-    DeviceId device;               ///< of the file system
-    std::uint32_t mode = 0;        ///< permission bits
-    std::int64_t modified_ns = 0;  ///< since 1970
-};
-
 /// An advisory lock on a file, held until destroyed.
 class FileLock {
 public:
@@ -92,7 +68,7 @@ public:
     virtual ~FileSystem() = default;
 
     [[nodiscard]] virtual base::Result<std::shared_ptr<File>> open(const std::string& path,
-                                                                   const OpenOptions& options) = 0;
+                                                                   const FileOptions& options) = 0;
     /// Replaces `to` atomically when it is there.
     [[nodiscard]] virtual base::Result<void> rename(const std::string& from,
                                                     const std::string& to) = 0;

@@ -49,7 +49,7 @@ private:
 
 /// Opens by the options; says in the geometry what came of them.
 [[nodiscard]] base::Result<std::shared_ptr<File>> open_local_file(const std::string& path,
-                                                                  const OpenOptions& options);
+                                                                  const FileOptions& options);
 
 /// Makes the names in a folder survive a power cut.
 [[nodiscard]] base::Result<void> sync_local_folder(const std::string& path);

@@ -171,7 +171,7 @@ bool copy_extended(const std::string& from, int to) {
 class LocalFileSystem final : public FileSystem {
 public:
     Result<std::shared_ptr<File>> open(const std::string& path,
-                                       const OpenOptions& options) override {
+                                       const FileOptions& options) override {
         return open_local_file(path, options);
     }
 

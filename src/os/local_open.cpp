@@ -57,7 +57,7 @@ UniqueFd open_retrying(const char* path, int flags) {
     }
 }
 
-Result<Opened> open_buffered(const std::string& path, const OpenOptions& options) {
+Result<Opened> open_buffered(const std::string& path, const FileOptions& options) {
     // A pipe would make open() wait for somebody at its other end.
     struct stat status {};
     const int looked =
@@ -112,7 +112,7 @@ Result<Opened> open_buffered(const std::string& path, const OpenOptions& options
 
 // Whoever made the file may have taken it back while we waited for it to open (File::take_back):
 // what is written to it would be lost.
-Result<Opened> open_named(const std::string& path, const OpenOptions& options) {
+Result<Opened> open_named(const std::string& path, const FileOptions& options) {
     constexpr int kTries = 8;
     for (int tries = 1;; ++tries) {
         PENSTOCK_TRY(opened, open_buffered(path, options));
@@ -188,7 +188,7 @@ Result<UniqueFd> open_direct_lane(const UniqueFd& fd, FileInfo& info, DirectIo p
     return direct;
 }
 
-FileInfo describe(const std::string& path, const OpenOptions& options, int fd,
+FileInfo describe(const std::string& path, const FileOptions& options, int fd,
                   const struct stat& status) {
     FileInfo info;
     info.path = path;
@@ -209,7 +209,7 @@ FileInfo describe(const std::string& path, const OpenOptions& options, int fd,
 }
 
 // Everything after the first open; an error makes the caller take back a file that it made.
-Result<std::shared_ptr<File>> finish(const std::string& path, const OpenOptions& options,
+Result<std::shared_ptr<File>> finish(const std::string& path, const FileOptions& options,
                                      UniqueFd fd, bool created) {
     struct stat status {};
     if (::fstat(fd.get(), &status) != 0) {
@@ -234,7 +234,7 @@ Result<std::shared_ptr<File>> finish(const std::string& path, const OpenOptions&
 
 }  // namespace
 
-Result<std::shared_ptr<File>> open_local_file(const std::string& path, const OpenOptions& options) {
+Result<std::shared_ptr<File>> open_local_file(const std::string& path, const FileOptions& options) {
     PENSTOCK_CHECK(check_path("open", path));
     if (options.access == Access::kRead && (options.truncate || options.create)) {
         return fail(base::error(ErrorCode::kInvalidArgument, "open",

@@ -34,7 +34,7 @@ void zero_behind(std::span<const iovec> pieces, std::uint64_t begin, std::uint64
 
 }  // namespace
 
-FakeDisk::FakeDisk(os::DeviceId device, const DiskShape& shape, const DiskModel& model,
+FakeDisk::FakeDisk(DeviceId device, const DiskShape& shape, const DiskModel& model,
                    std::uint64_t seed)
     : device_(device), shape_(shape), model_(model), random_(seed), lane_free_(model.lanes) {}
 
@@ -300,7 +300,7 @@ bool FakeDisk::damage(const std::string& path,
     return true;
 }
 
-FakeDisk::Opened FakeDisk::open(const std::string& path, const os::OpenOptions& options) {
+FakeDisk::Opened FakeDisk::open(const std::string& path, const FileOptions& options) {
     announce(DiskCall::kOpen, path);
     const std::lock_guard lock(mutex_);
     if (const int refused = step(DiskCall::kOpen, path)) {
@@ -427,7 +427,7 @@ std::optional<std::string> FakeDisk::step_through_link(const std::string& path, 
     return names_.step_through_link(path, follow_last, mount);
 }
 
-int FakeDisk::status(const std::string& path, os::FileStatus& status) const {
+int FakeDisk::status(const std::string& path, FileStatus& status) const {
     const std::lock_guard lock(mutex_);
     return status_of(names_.find(path), status);
 }
@@ -475,7 +475,7 @@ int FakeDisk::list(const std::string& path, std::vector<std::string>& names) con
     return names_of(names_.find(path), names);
 }
 
-os::Space FakeDisk::space() const {
+Space FakeDisk::space() const {
     const std::lock_guard lock(mutex_);
     const std::uint64_t taken = used();
     return {shape_.capacity_bytes, shape_.capacity_bytes - std::min(taken, shape_.capacity_bytes)};

@@ -99,8 +99,7 @@ public:
     using OperationPlan = std::function<int(const DiskOperation&)>;
     using Watch = std::function<void(const DiskOperation&)>;
 
-    FakeDisk(os::DeviceId device, const DiskShape& shape, const DiskModel& model,
-             std::uint64_t seed);
+    FakeDisk(DeviceId device, const DiskShape& shape, const DiskModel& model, std::uint64_t seed);
     FakeDisk& operator=(const FakeDisk&) = delete;
 
     void set_faults(FaultPlan plan);
@@ -141,7 +140,7 @@ public:
         int system_errno = 0;
         std::uint64_t inode = 0;
     };
-    [[nodiscard]] Opened open(const std::string& path, const os::OpenOptions& options);
+    [[nodiscard]] Opened open(const std::string& path, const FileOptions& options);
     void close(std::uint64_t inode);
     [[nodiscard]] std::uint64_t size(std::uint64_t inode) const;
     [[nodiscard]] int truncate(std::uint64_t inode, std::uint64_t bytes);
@@ -156,7 +155,7 @@ public:
     [[nodiscard]] std::optional<std::string> step_through_link(const std::string& path,
                                                                bool follow_last,
                                                                const std::string& mount) const;
-    [[nodiscard]] int status(const std::string& path, os::FileStatus& status) const;
+    [[nodiscard]] int status(const std::string& path, FileStatus& status) const;
     void set_mode(std::uint64_t inode, std::uint32_t mode);
     [[nodiscard]] int set_modified(const std::string& path, std::int64_t since_1970_ns);
     [[nodiscard]] int remove(const std::string& path);
@@ -168,13 +167,13 @@ public:
                                         const std::string& path);
     [[nodiscard]] int list_in(std::uint64_t folder, std::vector<std::string>& names) const;
     [[nodiscard]] int status_in(std::uint64_t folder, const std::string& name,
-                                os::FileStatus& status) const;
+                                FileStatus& status) const;
     [[nodiscard]] int rename_in(std::uint64_t folder, const std::string& from,
                                 const std::string& to, const std::string& path);
     [[nodiscard]] int remove_in(std::uint64_t folder, const std::string& name, bool is_folder,
                                 const std::string& path);
     [[nodiscard]] int sync_folder_in(std::uint64_t folder, const std::string& path);
-    [[nodiscard]] os::Space space() const;
+    [[nodiscard]] Space space() const;
     /// Makes the file when it is not there.
     [[nodiscard]] Opened lock(const std::string& path);
     [[nodiscard]] int lock_folder(std::uint64_t folder, const std::string& path);
@@ -182,7 +181,7 @@ public:
     [[nodiscard]] bool is_named(std::uint64_t inode, const std::string& path) const;
 
     [[nodiscard]] const DiskShape& shape() const { return shape_; }
-    [[nodiscard]] os::DeviceId device() const { return device_; }
+    [[nodiscard]] DeviceId device() const { return device_; }
 
 private:
     using Inodes = std::map<std::uint64_t, std::shared_ptr<FakeInode>>;
@@ -194,7 +193,7 @@ private:
     [[nodiscard]] bool is_file(std::uint64_t inode) const;
     [[nodiscard]] std::int64_t time() const;
     [[nodiscard]] Opened as_folder(std::uint64_t inode) const;
-    [[nodiscard]] int status_of(std::uint64_t inode, os::FileStatus& status) const;
+    [[nodiscard]] int status_of(std::uint64_t inode, FileStatus& status) const;
     [[nodiscard]] int names_of(std::uint64_t folder, std::vector<std::string>& names) const;
     [[nodiscard]] int sync_names(std::uint64_t folder);
     int make(const std::string& path, FileKind kind, const std::string& target,
@@ -207,7 +206,7 @@ private:
     [[nodiscard]] std::uint64_t used() const;
     void note(std::uint64_t value);
 
-    const os::DeviceId device_;
+    const DeviceId device_;
     const DiskShape shape_;
     const DiskModel model_;
     mutable std::mutex mutex_;

@@ -93,9 +93,9 @@ base::Result<std::vector<std::string>> FakeFolder::list() {
     return names;
 }
 
-base::Result<os::FileStatus> FakeFolder::status(const std::string& name) {
+base::Result<FileStatus> FakeFolder::status(const std::string& name) {
     PENSTOCK_CHECK(os::check_name("status", path(), name));
-    os::FileStatus status;
+    FileStatus status;
     PENSTOCK_CHECK(
         outcome(disk_->status_in(inode_, name, status), "status", os::path_in(path(), name)));
     return status;
@@ -167,7 +167,7 @@ FakeFileSystem::Place FakeFileSystem::place(const std::string& path, bool follow
 }
 
 base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& path,
-                                                             const os::OpenOptions& options) {
+                                                             const FileOptions& options) {
     const Place where = place(path, options.follow);
     const DiskShape& shape = where.disk->shape();
     if (options.direct == DirectIo::kRequired && !shape.direct) {
@@ -231,13 +231,13 @@ base::Result<std::vector<std::string>> FakeFileSystem::list(const std::string& p
     return names;
 }
 
-base::Result<os::Space> FakeFileSystem::space(const std::string& path) {
+base::Result<Space> FakeFileSystem::space(const std::string& path) {
     return place(path, true).disk->space();
 }
 
-base::Result<os::FileStatus> FakeFileSystem::status(const std::string& path) {
+base::Result<FileStatus> FakeFileSystem::status(const std::string& path) {
     const Place where = place(path, false);
-    os::FileStatus status;
+    FileStatus status;
     PENSTOCK_CHECK(outcome(where.disk->status(where.path, status), "status", path));
     return status;
 }
@@ -248,7 +248,7 @@ base::Result<std::string> FakeFileSystem::resolve(const std::string& path) {
 
 base::Result<void> FakeFileSystem::take_attributes(const std::string& from, os::File& to) {
     const Place where = place(from, true);
-    os::FileStatus status;
+    FileStatus status;
     PENSTOCK_CHECK(outcome(where.disk->status(where.path, status), "take attributes", from));
     static_cast<FakeFile&>(to).set_mode(status.mode);
     return {};

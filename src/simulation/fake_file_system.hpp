@@ -56,7 +56,7 @@ public:
           path_on_disk_(std::move(path_on_disk)) {}
 
     [[nodiscard]] base::Result<std::vector<std::string>> list() override;
-    [[nodiscard]] base::Result<os::FileStatus> status(const std::string& name) override;
+    [[nodiscard]] base::Result<FileStatus> status(const std::string& name) override;
     [[nodiscard]] base::Result<std::shared_ptr<os::Folder>> open_folder(
         const std::string& name) override;
     [[nodiscard]] base::Result<void> remove(const std::string& name) override;
@@ -82,8 +82,8 @@ public:
     /// is open stays on the old ones.
     void use(std::vector<std::shared_ptr<FakeDisk>> disks) { disks_ = std::move(disks); }
 
-    [[nodiscard]] base::Result<std::shared_ptr<os::File>> open(
-        const std::string& path, const os::OpenOptions& options) override;
+    [[nodiscard]] base::Result<std::shared_ptr<os::File>> open(const std::string& path,
+                                                               const FileOptions& options) override;
     [[nodiscard]] base::Result<void> rename(const std::string& from,
                                             const std::string& to) override;
     [[nodiscard]] base::Result<void> link(const std::string& from, const std::string& to) override;
@@ -92,8 +92,8 @@ public:
     [[nodiscard]] base::Result<void> remove(const std::string& path) override;
     [[nodiscard]] base::Result<void> make_folder(const std::string& path) override;
     [[nodiscard]] base::Result<std::vector<std::string>> list(const std::string& path) override;
-    [[nodiscard]] base::Result<os::Space> space(const std::string& path) override;
-    [[nodiscard]] base::Result<os::FileStatus> status(const std::string& path) override;
+    [[nodiscard]] base::Result<Space> space(const std::string& path) override;
+    [[nodiscard]] base::Result<FileStatus> status(const std::string& path) override;
     [[nodiscard]] base::Result<std::string> resolve(const std::string& path) override;
     [[nodiscard]] base::Result<void> take_attributes(const std::string& from,
                                                      os::File& to) override;

@@ -14,7 +14,7 @@ FakeDisk::Opened FakeDisk::as_folder(std::uint64_t inode) const {
     return {node->kind == FileKind::kFolder ? 0 : ENOTDIR, inode};
 }
 
-int FakeDisk::status_of(std::uint64_t inode, os::FileStatus& status) const {
+int FakeDisk::status_of(std::uint64_t inode, FileStatus& status) const {
     const FakeNames::Node* node = names_.node(inode);
     if (node == nullptr) {
         return ENOENT;
@@ -67,8 +67,7 @@ int FakeDisk::list_in(std::uint64_t folder, std::vector<std::string>& names) con
     return names_of(folder, names);
 }
 
-int FakeDisk::status_in(std::uint64_t folder, const std::string& name,
-                        os::FileStatus& status) const {
+int FakeDisk::status_in(std::uint64_t folder, const std::string& name, FileStatus& status) const {
     const std::lock_guard lock(mutex_);
     return status_of(names_.find_in(folder, name), status);
 }

@@ -53,8 +53,8 @@ base::Nanos SimulatedMover::next_event() const {
 Simulation::Simulation(const SimulationOptions& options)
     : clock_(std::make_shared<base::VirtualClock>()) {
     for (std::uint32_t i = 0; i < options.disks; ++i) {
-        disks_.push_back(std::make_shared<FakeDisk>(os::DeviceId{240, i}, options.shape,
-                                                    options.model, options.seed + i));
+        disks_.push_back(std::make_shared<FakeDisk>(DeviceId{240, i}, options.shape, options.model,
+                                                    options.seed + i));
     }
     engine::Platform platform;
     platform.file_system = std::make_shared<FakeFileSystem>(disks_, clock_);

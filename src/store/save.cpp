@@ -131,7 +131,7 @@ void place(const SaveContext& context, SavePlan& plan) {
         folders.push_back(
             {.path = path,
              .bytes_per_second = i < context.speeds.size() ? context.speeds[i] : 0,
-             .device = std::uint64_t{status.device_major} << 32U | status.device_minor,
+             .device = std::uint64_t{status.device.major} << 32U | status.device.minor,
              .free_bytes = context.files.space(path).free_bytes});
     }
     std::vector<SavePart*> written;

@@ -166,8 +166,7 @@ TEST_F(PublicEngine, VerbsByPathAndByFile) {
     const EngineDescription what = engine_.describe();
     EXPECT_THAT(what.text(), HasSubstr(what.backend));
     ASSERT_EQ(what.devices.size(), 1U);
-    EXPECT_EQ(what.devices[0].major, file.info().device_major);
-    EXPECT_EQ(what.devices[0].minor, file.info().device_minor);
+    EXPECT_EQ(what.devices[0].id, file.info().device);
 }
 
 // Also of what the caller's own thread does: a block that is none of the device's.
@@ -359,7 +358,7 @@ TEST_F(PublicEngine, SmallBlockingOnesAreInlineUnlessABackendIsForced) {
 TEST(OtherFileSystem, IsUsedForPaths) {
     const auto clock = std::make_shared<base::SteadyClock>();
     const auto disk = std::make_shared<simulation::FakeDisk>(
-        os::DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1);
+        DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1);
     const FileSystem files(std::make_shared<simulation::FakeFileSystem>(std::vector{disk}, clock));
     EngineOptions options;
     options.backend = BackendKind::kPosix;
@@ -375,7 +374,7 @@ TEST(OtherFileSystem, IsUsedForPaths) {
 // Nobody has to force that backend: such files have no descriptors for the others.
 TEST(OtherFileSystem, GetsABackendThatCallsItsFiles) {
     const auto disk = std::make_shared<simulation::FakeDisk>(
-        os::DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1);
+        DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1);
     const FileSystem files(std::make_shared<simulation::FakeFileSystem>(
         std::vector{disk}, std::make_shared<base::SteadyClock>()));
     Engine engine({}, files);

@@ -29,7 +29,7 @@ class FolderTest : public ::testing::TestWithParam<bool> {
 protected:
     FolderTest() {
         if (GetParam()) {
-            disk_ = std::make_shared<simulation::FakeDisk>(os::DeviceId{}, simulation::DiskShape{},
+            disk_ = std::make_shared<simulation::FakeDisk>(DeviceId{}, simulation::DiskShape{},
                                                            simulation::DiskModel{}, 1);
             files_ = FileSystem(std::make_shared<simulation::FakeFileSystem>(
                 std::vector{disk_}, std::make_shared<base::SteadyClock>()));

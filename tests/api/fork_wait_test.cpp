@@ -79,7 +79,7 @@ protected:
     std::atomic<bool> entered_{false};
     std::atomic<bool> let_go_{false};
     std::shared_ptr<simulation::FakeDisk> disk_ = std::make_shared<simulation::FakeDisk>(
-        os::DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1);
+        DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1);
     FileSystem files_{std::make_shared<simulation::FakeFileSystem>(
         std::vector{disk_}, std::make_shared<base::SteadyClock>())};
     File file_;

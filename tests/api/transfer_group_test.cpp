@@ -67,9 +67,8 @@ protected:
 
 private:
     static std::shared_ptr<simulation::FakeDisk> disk(std::uint32_t number) {
-        return std::make_shared<simulation::FakeDisk>(os::DeviceId{240, number},
-                                                      simulation::DiskShape{},
-                                                      simulation::DiskModel{}, number + 1);
+        return std::make_shared<simulation::FakeDisk>(
+            DeviceId{240, number}, simulation::DiskShape{}, simulation::DiskModel{}, number + 1);
     }
 };
 

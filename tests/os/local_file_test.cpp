@@ -28,7 +28,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr OpenOptions kNew{.access = Access::kReadWrite, .create = true};
+constexpr FileOptions kNew{.access = Access::kReadWrite, .create = true};
 
 std::size_t open_descriptors() {
     const std::filesystem::directory_iterator folder("/proc/self/fd");
@@ -52,12 +52,12 @@ protected:
     void SetUp() override { testing::reset_faults(); }
     void TearDown() override { testing::reset_faults(); }
 
-    std::shared_ptr<File> open(const std::string& path, const OpenOptions& options) {
+    std::shared_ptr<File> open(const std::string& path, const FileOptions& options) {
         auto file = files_->open(path, options);
         EXPECT_TRUE(file) << file.error().describe();
         return file ? *file : nullptr;
     }
-    base::Error open_error(const std::string& path, const OpenOptions& options) {
+    base::Error open_error(const std::string& path, const FileOptions& options) {
         const std::size_t before = open_descriptors();
         auto file = files_->open(path, options);
         EXPECT_FALSE(file);
@@ -154,7 +154,7 @@ TEST_F(LocalFileTest, TmpfsIsBufferedAndSaysWhy) {
 
 TEST_F(LocalFileTest, RequiredWhereThereIsNoneTouchesNothing) {
     const support::TempFolder shm("/dev/shm");
-    OpenOptions options = kNew;
+    FileOptions options = kNew;
     options.direct = DirectIo::kRequired;
     options.truncate = true;
     const base::Error error = open_error(shm / "new", options);
@@ -171,13 +171,13 @@ TEST_F(LocalFileTest, RequiredWorksWhereThereIsDirectIo) {
     if (const std::string why = no_direct_here(); !why.empty()) {
         GTEST_SKIP() << why;
     }
-    OpenOptions options = kNew;
+    FileOptions options = kNew;
     options.direct = DirectIo::kRequired;
     EXPECT_TRUE(open(folder_ / "f", options)->geometry().direct);
 }
 
 TEST_F(LocalFileTest, OffIsOff) {
-    OpenOptions options = kNew;
+    FileOptions options = kNew;
     options.direct = DirectIo::kOff;
     auto file = open(folder_ / "f", options);
     EXPECT_FALSE(file->geometry().direct);
@@ -195,7 +195,7 @@ TEST_F(LocalFileTest, CreatesByUmaskAndTruncatesOnlyWhenAsked) {
     EXPECT_EQ(status.st_mode & 07777, 0640U);
     std::ofstream(folder_ / "f") << "12345";
     EXPECT_EQ(*open(folder_ / "f", kNew)->size(), 5U);
-    OpenOptions options = kNew;
+    FileOptions options = kNew;
     options.truncate = true;
     EXPECT_EQ(*open(folder_ / "f", options)->size(), 0U);
     options.exclusive = true;

@@ -19,14 +19,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr OpenOptions kNew{.access = Access::kReadWrite, .create = true};
+constexpr FileOptions kNew{.access = Access::kReadWrite, .create = true};
 
 class LocalFileTrouble : public ::testing::Test {
 protected:
     void SetUp() override { testing::reset_faults(); }
     void TearDown() override { testing::reset_faults(); }
 
-    static std::shared_ptr<File> open(const std::string& path, const OpenOptions& options) {
+    static std::shared_ptr<File> open(const std::string& path, const FileOptions& options) {
         auto file = open_local_file(path, options);
         EXPECT_TRUE(file) << file.error().describe();
         return file ? *file : nullptr;

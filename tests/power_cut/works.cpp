@@ -48,7 +48,7 @@ public:
     explicit FolderNoSync(std::shared_ptr<os::Folder> inner)
         : os::Folder(inner->path()), inner_(std::move(inner)) {}
     base::Result<std::vector<std::string>> list() override { return inner_->list(); }
-    base::Result<os::FileStatus> status(const std::string& name) override {
+    base::Result<FileStatus> status(const std::string& name) override {
         return inner_->status(name);
     }
     base::Result<std::shared_ptr<os::Folder>> open_folder(const std::string& name) override {
@@ -74,7 +74,7 @@ class NoFolderSync final : public os::FileSystem {
 public:
     explicit NoFolderSync(std::shared_ptr<os::FileSystem> inner) : inner_(std::move(inner)) {}
     base::Result<std::shared_ptr<os::File>> open(const std::string& path,
-                                                 const os::OpenOptions& options) override {
+                                                 const FileOptions& options) override {
         return inner_->open(path, options);
     }
     base::Result<void> rename(const std::string& from, const std::string& to) override {
@@ -93,8 +93,8 @@ public:
     base::Result<std::vector<std::string>> list(const std::string& path) override {
         return inner_->list(path);
     }
-    base::Result<os::Space> space(const std::string& path) override { return inner_->space(path); }
-    base::Result<os::FileStatus> status(const std::string& path) override {
+    base::Result<Space> space(const std::string& path) override { return inner_->space(path); }
+    base::Result<FileStatus> status(const std::string& path) override {
         return inner_->status(path);
     }
     base::Result<std::string> resolve(const std::string& path) override {

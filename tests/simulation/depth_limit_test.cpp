@@ -47,8 +47,8 @@ struct Disk {
         engine::TransferSpec spec;
         spec.files = {file};
         spec.extents = engine::Extents(std::move(extents));
-        spec.depth_limit = std::move(limit);
-        spec.priority = priority;
+        spec.options.depth_limit = DepthLimit(std::move(limit));
+        spec.options.priority = priority;
         auto started = simulation->core().start(std::move(spec));
         EXPECT_TRUE(started);
         transfers.push_back(*started);
@@ -144,7 +144,7 @@ TEST(DepthLimit, RequestsAreNoLongerThanTheTransfersBlock) {
     engine::TransferSpec spec;
     spec.files = {disk.file};
     spec.extents = engine::Extents({{0, 64 * kBlock, disk.memory.data(), 0}});
-    spec.block_bytes = 5000;  // becomes 8192
+    spec.options.block_bytes = 5000;  // becomes 8192
     const std::uint64_t before = disk.simulation->disk().operations();
     auto started = disk.simulation->core().start(std::move(spec));
     ASSERT_TRUE(started);

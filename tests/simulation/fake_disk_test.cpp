@@ -23,7 +23,7 @@ constexpr int kSeeds = 400;
 class Disk {
 public:
     explicit Disk(const DiskShape& shape = {})
-        : Disk(std::make_shared<FakeDisk>(os::DeviceId{240, 0}, shape, DiskModel{}, 1)) {}
+        : Disk(std::make_shared<FakeDisk>(DeviceId{240, 0}, shape, DiskModel{}, 1)) {}
     explicit Disk(std::shared_ptr<FakeDisk> fake)
         : fake_(std::move(fake)), files_({fake_}, clock_) {}
 

@@ -24,7 +24,7 @@ public:
         : left_(first_backends_to_have) {
         for (std::uint32_t i = 0; i < 2; ++i) {
             disks_.push_back(
-                std::make_shared<FakeDisk>(os::DeviceId{240, i}, DiskShape{}, DiskModel{}, 1));
+                std::make_shared<FakeDisk>(DeviceId{240, i}, DiskShape{}, DiskModel{}, 1));
         }
         auto clock = std::make_shared<base::SteadyClock>();
         engine::Platform platform;

@@ -74,8 +74,8 @@ protected:
         engine::TransferSpec spec;
         spec.files = {from};
         spec.extents = engine::Extents(extents(flow, bytes, offset));
-        spec.priority = priority;
-        spec.group = group;
+        spec.options.priority = priority;
+        spec.options.group = group;
         return start(std::move(spec));
     }
     engine::Transfer* read_by_path(std::uint64_t flow, std::uint64_t bytes) {
@@ -162,7 +162,7 @@ TEST_F(Flows, ShortRequestsGetNoLess) {
     engine::TransferSpec spec;
     spec.files = {file()};
     spec.extents = engine::Extents(extents(0, kGiB));
-    spec.block_bytes = 64 << 10;
+    spec.options.block_bytes = 64 << 10;
     start(std::move(spec));
     engine::Transfer* other = read(file(), 1, kGiB);
     ASSERT_TRUE(simulation_->run(*other));
@@ -216,7 +216,7 @@ TEST_F(Flows, ALowerClassHasItsShareOfTinyRequests) {
         rows.push_back({i * 4096, 8, reinterpret_cast<void*>((1 << 20) + i * 64), 0});
     }
     spec.extents = engine::Extents(std::move(rows));
-    spec.priority = Priority::kUrgent;
+    spec.options.priority = Priority::kUrgent;
     engine::Transfer* urgent = start(std::move(spec));
     engine::Transfer* normal = read(file(), 1, kGiB);
     ASSERT_TRUE(simulation_->run(*urgent));
@@ -254,9 +254,9 @@ TEST_F(Flows, NothingHangs) {
                                                                    : engine::Op::kRead;
                 spec.extents =
                     engine::Extents(extents(random() % 4, 1 + random() % (1 << 18), random() % 9));
-                spec.priority = static_cast<Priority>(random() % 3);
-                spec.group = random() % 3 == 0 ? &files[random() % 2] : nullptr;
-                spec.depth_limit = random() % 3 == 0 ? limit : nullptr;
+                spec.options.priority = static_cast<Priority>(random() % 3);
+                spec.options.group = random() % 3 == 0 ? &files[random() % 2] : nullptr;
+                spec.options.depth_limit = random() % 3 == 0 ? DepthLimit(limit) : DepthLimit();
                 start(std::move(spec));
             }
             simulation_->step();

@@ -194,7 +194,7 @@ struct Life {
 
     // True when it succeeded. A failure must be one that was planned, or our cancel.
     bool run(engine::TransferSpec spec, bool may_cancel) {
-        spec.priority = static_cast<Priority>(below(3));
+        spec.options.priority = static_cast<Priority>(below(3));
         engine::Transfer* transfer = start(*simulation, std::move(spec));
         const bool cancel = may_cancel && below(12) == 0;
         std::uint64_t steps = below(60);
@@ -302,7 +302,7 @@ TEST(SimulationBound, MillionRandomReads) {
     SimulationOptions options = hollow_options();
     Simulation simulation(options);
     auto file = hollow_file(simulation, "/file", kGiB * 64);
-    engine::Rows rows;
+    Rows rows;
     rows.row_bytes = 4096;
     rows.stride_bytes = 4096;
     rows.memory = nowhere(0);
@@ -347,12 +347,12 @@ TEST(SimulationBound, UrgentReadBehindBackgroundWrites) {
     auto small = hollow_file(busy, "/small", kGiB);
     engine::TransferSpec background =
         spec_of(engine::Op::kWrite, {big}, {{0, 100 * kGiB, nowhere(0), 0}});
-    background.priority = Priority::kBackground;
+    background.options.priority = Priority::kBackground;
     engine::Transfer* behind = start(busy, std::move(background));
     ASSERT_FALSE(busy.run_until([&] { return busy.now() > 20'000'000; }) && behind->finished());
     engine::TransferSpec urgent =
         spec_of(engine::Op::kRead, {small}, {{0, kUrgentBytes, nowhere(0), 0}});
-    urgent.priority = Priority::kUrgent;
+    urgent.options.priority = Priority::kUrgent;
     const double behind_others = seconds_of(busy, std::move(urgent));
     EXPECT_LE(behind_others / alone, 1.3) << behind_others << " against " << alone;
 

@@ -186,7 +186,7 @@ TEST_F(Incremental, ACopyIsLinkedWhereItKeptTheTimesOfFiles) {
     for (const std::int64_t off : {kSecond, std::int64_t{0}, -3 * kSecond, std::int64_t{1},
                                    std::int64_t{100}, -kSecond / 2}) {
         rig_.use(test::Disks{std::make_shared<simulation::FakeDisk>(
-            os::DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1)});
+            DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1)});
         const CheckpointInfo info = store().save(tensors.state());
         for (const bool seconds : {false, true}) {
             if (seconds && off >= kSecond) {
@@ -209,7 +209,7 @@ TEST_F(Incremental, ACopyIsLinkedWhereItKeptTheTimesOfFiles) {
 TEST_F(Incremental, WhereLinksFailItIsWritten) {
     for (const int refused : {EMLINK, EXDEV, EPERM, EOPNOTSUPP}) {
         rig_.use(test::Disks{std::make_shared<simulation::FakeDisk>(
-            os::DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1)});
+            DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1)});
         Tensors tensors({2048, 2048, 2048}, 1);
         CheckpointStore store = this->store();
         store.save(tensors.state());
@@ -239,7 +239,7 @@ TEST_F(Incremental, RandomStatesAndRandomChanges) {
     const auto below = [&](std::uint64_t limit) { return random() % limit; };
     for (int round = 0; round < 30; ++round) {
         rig_.use(test::Disks{std::make_shared<simulation::FakeDisk>(
-            os::DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, random())});
+            DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, random())});
         std::vector<std::uint64_t> counts(1 + below(12));
         for (std::uint64_t& count : counts) {
             count = below(8) == 0 ? 0 : below(5000);

@@ -345,7 +345,7 @@ class StoreTrouble : public StorePromise {};
 TEST_F(StoreTrouble, SpaceIsCheckedBeforeTheFirstByte) {
     simulation::DiskShape shape;
     shape.capacity_bytes = 400'000;
-    rig_.use(test::Disks{std::make_shared<simulation::FakeDisk>(os::DeviceId{240, 0}, shape,
+    rig_.use(test::Disks{std::make_shared<simulation::FakeDisk>(DeviceId{240, 0}, shape,
                                                                 simulation::DiskModel{}, 1)});
     StoreOptions options = kSmall;
     options.keep = 1;
@@ -433,7 +433,7 @@ TEST_F(StoreTrouble, WhereGenerationsEndNothingIsSaved) {
          {"18446744073709551615-step-1", ".unfinished-18446744073709551615-0123456789abcdef",
           ".removed-18446744073709551615-step-1"}) {
         rig_.use(test::Disks{std::make_shared<simulation::FakeDisk>(
-            os::DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1)});
+            DeviceId{240, 0}, simulation::DiskShape{}, simulation::DiskModel{}, 1)});
         store().save(old_.state(), {.step = 3});
         rig_.files().make_folder("/store/" + name);
         const Error error = error_of([&] { store().save(new_.state(), {.step = 4}); });

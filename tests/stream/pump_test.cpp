@@ -102,9 +102,8 @@ protected:
         pump.run(*reads_, 2);
     }
     static std::shared_ptr<simulation::FakeDisk> disk(std::uint32_t number) {
-        return std::make_shared<simulation::FakeDisk>(os::DeviceId{240, number},
-                                                      simulation::DiskShape{},
-                                                      simulation::DiskModel{}, number + 1);
+        return std::make_shared<simulation::FakeDisk>(
+            DeviceId{240, number}, simulation::DiskShape{}, simulation::DiskModel{}, number + 1);
     }
 
     std::shared_ptr<simulation::FakeDisk> disks_[2] = {disk(0), disk(1)};

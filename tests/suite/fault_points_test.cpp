@@ -216,7 +216,7 @@ private:
         out.op = scene_.write ? Op::kWrite : Op::kRead;
         out.files = files_;
         out.extents = Extents(extents_);
-        out.sync = scene_.sync;
+        out.options.sync = scene_.sync;
         return out;
     }
 
@@ -426,7 +426,7 @@ TEST(FaultsOfOperations, DiskGoesAwayAtEachInTurn) {
         TransferSpec spec;
         spec.op = Op::kWrite;
         spec.paths = {"/one", "/two"};
-        spec.sync = true;
+        spec.options.sync = true;
         spec.extents =
             Extents(std::vector<Extent>{{3, data.size(), const_cast<std::byte*>(data.data()), 0},
                                         {0, 100, const_cast<std::byte*>(data.data()), 1}});

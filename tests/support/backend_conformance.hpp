@@ -92,7 +92,7 @@ protected:
         return std::move(*made);
     }
     [[nodiscard]] std::shared_ptr<os::File> open_file(const char* name, Access access) const {
-        os::OpenOptions options;
+        FileOptions options;
         options.access = access;
         options.create = access != Access::kRead;
         auto opened = os::local_file_system()->open(folder_ + "/" + name, options);

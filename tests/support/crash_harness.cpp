@@ -17,7 +17,7 @@ namespace {
 Disks make_disks(std::size_t count, const simulation::DiskShape& shape) {
     Disks disks;
     for (std::uint32_t i = 0; i < count; ++i) {
-        disks.push_back(std::make_shared<simulation::FakeDisk>(os::DeviceId{240, i}, shape,
+        disks.push_back(std::make_shared<simulation::FakeDisk>(DeviceId{240, i}, shape,
                                                                simulation::DiskModel{}, i + 1));
     }
     return disks;

@@ -129,8 +129,8 @@ public:
     FakeEngine(const EngineOptions& options, const FakeSetup& fake)
         : options_(options), clock_(std::make_shared<base::SteadyClock>()) {
         for (std::uint32_t i = 0; i < fake.disks; ++i) {
-            disks_.push_back(std::make_shared<simulation::FakeDisk>(
-                os::DeviceId{240, i}, fake.shape, fake.model, fake.seed + i));
+            disks_.push_back(std::make_shared<simulation::FakeDisk>(DeviceId{240, i}, fake.shape,
+                                                                    fake.model, fake.seed + i));
         }
         engine::CoreOptions core_options = base::unwrap(api::core_options(options));
         core_options.inline_bytes_max = fake.inline_too ? core_options.inline_bytes_max : 0;
@@ -192,18 +192,11 @@ private:
         }
         spec.paths = std::move(request.paths);
         if (request.rows) {
-            spec.extents = engine::Extents(
-                engine::Rows{request.rows->base, request.rows->stride_bytes,
-                             request.rows->row_bytes, request.rows->memory, request.rows->ids});
+            spec.extents = engine::Extents(std::move(*request.rows));
         } else {
             spec.extents = engine::Extents(std::move(request.extents));
         }
-        spec.direct = request.options.direct;
-        spec.allow_short = request.options.allow_short;
-        spec.sync = request.options.sync;
-        spec.allow_overlap = request.options.allow_overlap;
-        spec.priority = request.options.priority;
-        spec.group = request.options.group;
+        spec.options = std::move(request.options);
         spec.caller_waits = caller_waits;
         return std::make_unique<FakeTransfer>(core_, base::unwrap(core_->start(std::move(spec))));
     }

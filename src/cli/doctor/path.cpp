@@ -199,7 +199,7 @@ Finding queue(const os::BlockDevice& disk) {
 }
 
 void disk_checks(const FileInfo& info, Findings& findings) {
-    const os::DeviceId id{info.device_major, info.device_minor};
+    const DeviceId id = info.device;
     const std::string sys = os::sysfs_folder(id);
     const auto disk = os::block_device(id);
     if (!disk) {
@@ -231,7 +231,7 @@ void disk_checks(const FileInfo& info, Findings& findings) {
 
 void io_limits(const FileInfo& info, Findings& findings) {
     bool any = false;
-    const os::DeviceId whole = os::whole_disk({info.device_major, info.device_minor});
+    const DeviceId whole = os::whole_disk(info.device);
     for (const os::IoLimit& limit : os::io_limits()) {
         if (limit.device != whole) {
             continue;
@@ -297,8 +297,7 @@ void check_path(const std::string& path, Findings& findings) {
         direct_io(info, probe->how, findings);
     } else {  // what a folder says that may not be written
         info.file_system = "this folder";
-        info.device_major = gnu_dev_major(status.st_dev);
-        info.device_minor = gnu_dev_minor(status.st_dev);
+        info.device = {gnu_dev_major(status.st_dev), gnu_dev_minor(status.st_dev)};
     }
     disk_checks(info, findings);
     io_limits(info, findings);

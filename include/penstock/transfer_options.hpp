@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options of one transfer.
+#pragma once
+
+#include <penstock/error.hpp>
+#include <penstock/types.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace penstock {
+
+namespace engine {
+class DepthLimit;
+}  // namespace engine
+
+/// A limit that transfers share on the requests that they have at one device together, below the
+/// engine's `queue_depth`: give copies of one to the options of each. A device with several
+/// channels gives each an equal share of it, at least one request. Thread-safe; may outlive
+/// engines.
+class PENSTOCK_API DepthLimit {
+public:
+    DepthLimit() = default;  ///< no limit
+    /// `requests`: 1 or more, else kInvalidArgument.
+    explicit DepthLimit(std::uint32_t requests);
+    /// 0: no limit.
+    [[nodiscard]] std::uint32_t requests() const noexcept;
+
+    /// For the engine.
+    explicit DepthLimit(std::shared_ptr<engine::DepthLimit> limit) : limit_(std::move(limit)) {}
+    [[nodiscard]] const std::shared_ptr<engine::DepthLimit>& handle() const noexcept {
+        return limit_;
+    }
+
+private:
+    std::shared_ptr<engine::DepthLimit> limit_;
+};
+
+/// Options of one transfer.
+struct TransferOptions {
+    Priority priority = Priority::kNormal;
+    /// Reads: meeting the end of the file is fine; `extent_bytes()` says how much came.
+    bool allow_short = false;
+    /// Writes: durable (data, size, name) when done.
+    bool sync = false;
+    /// Writes: extents of the list may overlap; which of them comes last is then not fixed. Without
+    /// it such a list is an error (kInvalidArgument).
+    bool allow_overlap = false;
+    /// Of a request at most, rounded up to the blocks of the device; 0, or more than the engine's:
+    /// the engine's. What the caller's own thread does (`inline_bytes_max`) knows no blocks.
+    std::uint32_t block_bytes = 0;
+    DepthLimit depth_limit = {};
+    /// For paths, which are opened for this transfer.
+    DirectIo direct = DirectIo::kAuto;
+    /// Transfers that give the same address are one flow, see Priority, and so are done in their
+    /// order; the address is compared and nothing else. Without one, a File is.
+    const void* group = nullptr;
+};
+
+}  // namespace penstock
