@@ -22,9 +22,9 @@ namespace {
 
 constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20;
 constexpr std::size_t kBatchPieces = 4096;
-// With the engine of one lane.
+// Transfers of one lane with the engine.
 constexpr std::size_t kRunningMax = 4;
-// From its submission until it is checked, of all lanes: what memory of ours it may take.
+// Limit on our memory for all lanes, from the submission of a batch until it is checked.
 constexpr std::uint64_t kHeldBytesMax = std::uint64_t{256} << 20;
 // Below this, threads cost more than they bring.
 constexpr std::uint64_t kBytesForHelpers = std::uint64_t{64} << 20;
@@ -66,7 +66,7 @@ std::uint64_t ChunkReader::in_file(const SlicePiece& piece) const {
     return parts_[piece.part].slice().begin + piece.offset;
 }
 
-// By folder, file and place: neighbours go together.
+// Sorts by folder, file and place, so that neighbours go together.
 void ChunkReader::cut(std::vector<SlicePiece> pieces) {
     const auto place = [this](const SlicePiece& piece) {
         return std::tuple(shard_of(piece).folder, parts_[piece.part].slice().shard, in_file(piece));
@@ -112,7 +112,7 @@ void ChunkReader::make_request(Batch& batch) {
     batch.may_run = true;
     std::uint64_t ours = 0;
     for (const SlicePiece& piece : batch.pieces) {
-        // At the same place of a page as in the file: some devices take it without a copy.
+        // Memory at the same offset in a page as in the file: some devices take it without a copy.
         ours += piece.memory == nullptr
                     ? base::align_up(piece.bytes, base::kPageBytes) + base::kPageBytes
                     : 0;
@@ -196,7 +196,7 @@ stream::OwnWork ChunkReader::own_work() {
     return unchecked_ == 0 ? stream::OwnWork::kOver : stream::OwnWork::kNone;
 }
 
-// A batch failed: each chunk of it by itself shows which.
+// Reads each chunk of a failed batch alone, to find the bad ones.
 void ChunkReader::check_one_by_one(Batch& batch) {
     const Buffer chunk = pool_.take(kChunkBytes);
     for (const SlicePiece& whole : batch.pieces) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads pieces of shards and checks their chunks, beside the reading.
+// Reads pieces of shards, and checks their chunks concurrently.
 //
-//   lane      a folder, that is a device: its pieces in the order of its files, some MiB of them in
-//             one transfer, as many transfers with the engine as keep it busy
-//   checked   what has arrived is hashed by this thread while it would wait, and by helpers where
-//             it is much; then copied out, if it is not where it belongs already
-//
-// Memory of ours is bounded by what may be under way, however much is read.
+//   lane      a folder, that is, a device: its pieces in the order of its files, some MiB of them
+// in
+//             one transfer, and enough transfers with the engine to keep it busy
+//   checked   this thread hashes data that has arrived while it would wait, and helper threads join
+//             when there is much; then the data is copied out, if it is not in its place already
+// Our own memory is bounded by the limit on what is in flight, however much is read.
 #pragma once
 
 #include "store/read_plan.hpp"
@@ -31,18 +31,18 @@
 
 namespace penstock::store {
 
-/// What was read and is not what was saved, or could not be read.
+/// A range that differs from what was saved, or could not be read.
 struct BadChunks {
     std::size_t part = 0;
     std::uint64_t offset = 0;  ///< in the slice
     std::uint64_t bytes = 0;
-    std::string why;  ///< empty: its checksum is another one
+    std::string why;  ///< empty: a checksum mismatch
 };
 
 class ChunkReader final : stream::PumpSource {
 public:
-    /// `verify`: sums are checked, where there are some. `find_all`: what is wrong is gathered in
-    /// bad(); otherwise the first one is thrown: kDamaged, or what the system said.
+    /// `verify`: checks the checksums, if there are any. `find_all`: collects all errors in bad();
+    /// otherwise the first one is thrown: kDamaged, or the error of the system.
     ChunkReader(Engine& engine, MemoryPool& memory, ShardFiles& files,
                 std::span<const SlicePart> parts, bool verify, bool find_all,
                 stream::ProgressClock& progress);
@@ -57,11 +57,11 @@ public:
 private:
     struct Batch : stream::PumpUnit {
         std::vector<SlicePiece> pieces;
-        std::vector<std::byte*> memory;  // of each, where it is read to
+        std::vector<std::byte*> memory;  // destination of each piece
         Buffer ours;
     };
     using BatchPtr = std::unique_ptr<Batch>;
-    using Lane = std::deque<BatchPtr>;  // that were not begun
+    using Lane = std::deque<BatchPtr>;  // batches that were not begun
 
     void cut(std::vector<SlicePiece> pieces);
     void make_request(Batch& batch);
@@ -90,10 +90,10 @@ private:
     std::vector<Lane> lanes_;
 
     std::mutex mutex_;
-    std::condition_variable work_;  // something arrived, or it is over
+    std::condition_variable work_;  // a batch arrived, or the reading is over
     std::deque<BatchPtr> arrived_;
     std::size_t unchecked_ = 0;     // batches
-    std::uint64_t held_bytes_ = 0;  // of batches from their submission to their check
+    std::uint64_t held_bytes_ = 0;  // from submission to check
     std::vector<BadChunks> bad_;
     std::exception_ptr failure_;  // of a check: no memory
     bool over_ = false;

@@ -14,7 +14,7 @@ namespace penstock::store {
 
 namespace {
 
-// Of a block: enough that handing it out costs nothing, little enough that progress is told.
+// Large enough that handing a block out costs nothing, small enough that progress is reported.
 constexpr std::size_t kBlockChunks = 16;  // 4 MiB
 // Below this, threads cost more than they bring.
 constexpr std::uint64_t kBytesForThreads = std::uint64_t{8} << 20;

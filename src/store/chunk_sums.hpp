@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contents of a state's chunks, each hashed once: first as far as it takes to tell whether a
-// tensor changed, the rest while the tensors are written. Sums are bound to their place when that
-// is known.
+// The contents of a state's chunks, each hashed once: first as many as show whether a tensor
+// changed, the rest while the tensors are written. Sums are bound to their place when that is
+// known.
 #pragma once
 
 #include "store/manifest.hpp"
@@ -21,19 +21,19 @@ public:
     /// The tensors outlive it.
     explicit ChunkSums(std::span<const StateTensor> tensors);
 
-    /// changed[i]: whether tensor i is not what `before[i]` (or nullptr) says, a slice in `shards`.
-    /// On all cores; of a tensor that changed, little more than the first chunk that did is looked
-    /// at. Throws kCancelled.
+    /// changed[i]: whether tensor i differs from `before[i]` (or nullptr), a slice in `shards`.
+    /// Uses all cores; stops soon after the first chunk of a tensor that differs. Throws
+    /// kCancelled.
     [[nodiscard]] std::vector<bool> compare(std::span<const Slice* const> before,
                                             std::span<const Shard> shards,
                                             stream::ProgressClock& progress);
 
-    /// What is to be hashed by step(), in this order.
+    /// Sets the tensors that step() hashes, in this order.
     void want(std::span<const std::size_t> tensors);
-    /// Hashes some MiB of what is wanted; false when all is done.
+    /// Hashes some MiB of the wanted tensors; false when all is done.
     bool step();
 
-    /// Once all of it is hashed: the sums of a tensor as they are in a shard.
+    /// The sums of a tensor bound to its place in a shard; call it after all are hashed.
     [[nodiscard]] std::vector<std::uint64_t> bound(std::size_t tensor, const Shard& shard,
                                                    std::uint64_t begin) const;
 

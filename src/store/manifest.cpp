@@ -33,8 +33,8 @@ constexpr std::uint64_t kFormatVersion = 1;
 constexpr std::string_view kSumKey = ",\"checksum\":\"";
 constexpr std::string_view kSumEnd = "\"}\n";
 constexpr std::string_view kStructureKey = ",\n\"structure\":";  // strings have no newline in them
-// Of a tensor with one slice and one sum: texts that grow by doubling are copied, and fault in
-// memory.
+// Size of the text of a tensor with one slice and one sum. Reserved at once: a text that grows by
+// doubling is copied, and faults in memory.
 constexpr std::size_t kTensorBytesGuess = 112;
 constexpr std::size_t kTailBytes = kSumKey.size() + base::kHexDigits + kSumEnd.size();
 
@@ -52,7 +52,7 @@ void text(std::string& out, std::string_view value, std::string_view what) {
     format::append_json_string(out, value);
 }
 
-// What could be written and not be read again.
+// Rejects values that could be written but not read again.
 void check_written(const Manifest& manifest) {
     std::pmr::monotonic_buffer_resource nodes;
     std::pmr::unordered_set<std::string_view> names(&nodes);
@@ -154,8 +154,8 @@ void render_tensors(std::string& out, const Manifest& manifest) {
 
 // ---- read ----
 
-// Knows at each depth what may come: a place in the text is a section (a key of the outermost
-// object) and an index at each level below it.
+// Knows which values are allowed at each depth: a place in the text is a section (a key of the
+// outermost object) and an index at each level below it.
 class Handler final : public format::JsonHandler {
 public:
     Manifest manifest;
@@ -411,7 +411,7 @@ private:
     }
 
     std::size_t depth_ = 0;
-    std::array<std::size_t, kDepthMax + 1> index_{};  // how many came so far, at each depth
+    std::array<std::size_t, kDepthMax + 1> index_{};  // number of values so far, at each depth
     Section section_ = Section::kVersion;
     std::uint32_t seen_ = 0;
     std::size_t part_ = 0;        // of a tensor's list: 1 its shape, 2 its slices

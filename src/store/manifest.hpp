@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The manifest of a checkpoint: which tensors there are, where their bytes lie, and what they sum
-// to. A JSON text that ends in a checksum of itself; nothing in it is believed before that fits.
+// The manifest of a checkpoint: its tensors, where their bytes lie, and their checksums. A JSON
+// text that ends in a checksum of itself; nothing in it is used before that matches.
 //
 // It knows global tensors: each has one slice or more, and a slice lies whole in one shard. Chunks
 // are cut from the beginning of each slice, so that a tensor keeps its sums when it moves.
@@ -21,11 +21,11 @@ inline constexpr std::uint64_t kManifestBytesMax = std::uint64_t{1} << 30;
 /// A file of tensors. It may be older than the checkpoint: linked from the one that wrote it.
 struct Shard {
     std::string file;                ///< its name in the checkpoint's folder
-    std::uint32_t folder = 0;        ///< of Manifest::folders, where its bytes are; 0: here
+    std::uint32_t folder = 0;        ///< index into Manifest::folders of its bytes; 0: here
     std::string id;                  ///< 32 hexadecimal digits, made when it was written
     std::uint64_t generation = 0;    ///< that wrote it
     std::uint64_t bytes = 0;         ///< of the file
-    std::uint64_t header_bytes = 0;  ///< what stands before the tensors
+    std::uint64_t header_bytes = 0;  ///< the header before the tensors
     std::uint64_t header_sum = 0;    ///< bound like a chunk at offset 0
 };
 
@@ -60,10 +60,10 @@ struct Manifest {
     std::vector<std::pair<std::string, std::string>> metadata;
 };
 
-/// Throws kInvalidArgument: what parse_manifest() would refuse.
+/// Throws kInvalidArgument for a manifest that parse_manifest() would reject.
 [[nodiscard]] std::string render(const Manifest& manifest);
-/// Throws Error kDamaged with `path`: what is no manifest, a checksum that does not fit, numbers
-/// that cannot be (slices outside their shard or tensor, overlapping slices, a wrong number of
+/// Throws Error kDamaged with `path` for a text that is no manifest, a checksum mismatch and
+/// impossible numbers (slices outside their shard or tensor, overlapping slices, a wrong number of
 /// sums).
 [[nodiscard]] Manifest parse_manifest(std::string_view text, const std::string& path);
 /// Whether a rendered manifest has this structure, read from its text.

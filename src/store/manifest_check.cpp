@@ -22,7 +22,7 @@ namespace safetensors = format::safetensors;
 
 constexpr std::size_t kFileNameBytesMax = 255;
 constexpr std::size_t kIdDigits = 32;
-// Comparisons of boxes in a manifest. Slices as writers cut them need n log n of them.
+// Limit on comparisons of boxes in a manifest. Slices as writers cut them need n log n of them.
 constexpr std::uint64_t kComparisonsMax = std::uint64_t{1} << 26;
 
 bool is_id(std::string_view id) {
@@ -90,8 +90,8 @@ std::string check_slice(const Slice& slice, const Tensor& tensor, const Manifest
     return {};
 }
 
-// Whether boxes keep apart. Where a plane goes between them (as in everything that a sharding
-// makes) both sides are looked at alone; what no plane parts is compared pair by pair.
+// Checks that boxes do not overlap. If a plane separates them (as in every regular sharding), each
+// side is checked alone; boxes that no plane separates are compared in pairs.
 class Boxes {
 public:
     enum class Verdict : std::uint8_t { kApart, kOverlap, kTooMany };
@@ -209,7 +209,7 @@ std::string check_tensor(const Tensor& tensor, const Manifest& manifest, std::ui
     return {};
 }
 
-// As in every safetensors file: no byte between two tensors, none behind the last.
+// As in every safetensors file: no byte between two tensors, none after the last.
 std::string check_tiling(const Manifest& manifest) {
     std::vector<std::vector<const Slice*>> slices(manifest.shards.size());
     for (const Tensor& tensor : manifest.tensors) {

@@ -14,12 +14,12 @@ inline constexpr std::uint64_t kShardHeaderBytesMax = 100'000'008;
 /// Whether it names a file of the checkpoint's own folder, and nothing else.
 [[nodiscard]] bool is_file_name(std::string_view name);
 
-/// Empty, or what in it cannot be. Afterwards: every slice lies in its shard and in its tensor, the
-/// slices of a shard tile it, those of a tensor do not overlap, there are as many sums as chunks or
-/// none, and nothing that is computed from its numbers overflows.
+/// Empty, or the first contradiction. Afterwards: every slice lies in its shard and in its tensor,
+/// the slices of a shard tile it, those of a tensor do not overlap, there are as many sums as
+/// chunks or none, and no arithmetic on its numbers overflows.
 [[nodiscard]] std::string check_manifest(const Manifest& manifest);
 
-/// Empty, or why no state can be made of its structure.
+/// Empty, or the reason why no state can be made of its structure.
 [[nodiscard]] std::string wrong_structure(const Manifest& manifest);
 
 }  // namespace penstock::store

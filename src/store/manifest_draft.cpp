@@ -73,7 +73,7 @@ void ManifestDraft::add_written(const SavePlan& plan, const SavePart& part,
     Shard& shard = manifest_.shards.emplace_back();
     shard.file = part.file;
     shard.generation = plan.generation;
-    // Random, and no other even where a seed makes the random numbers come again.
+    // Random, and unique even if a fixed seed repeats the random numbers.
     base::append_hex(shard.id, stream::bind(random(), part.file, plan.generation, 0));
     base::append_hex(shard.id, stream::bind(random(), part.file, plan.generation, 1));
     shard.header_bytes = part.layout->data_begin();

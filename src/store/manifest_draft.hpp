@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The manifest of a save as it grows: from the plan; then where shards lie and what was in them.
+// The manifest of a save as it grows: first from the plan, then with places and checksums.
 #pragma once
 
 #include "store/chunk_sums.hpp"
@@ -18,13 +18,13 @@ namespace penstock::store {
 
 class ManifestDraft {
 public:
-    /// What the plan says. `random`: for the ids of shards that are written.
+    /// Takes over the plan. `random`: for the ids of shards that are written.
     ManifestDraft(const SavePlan& plan, const std::function<std::uint64_t()>& random);
 
-    /// `parts_folders`: of each of the store's folders, where shards of this checkpoint lie, or
-    /// empty.
+    /// `parts_folders`: for each of the store's folders, the folder of this checkpoint's shards in
+    /// it, or empty.
     void name_folders(const SavePlan& plan, std::span<const std::string> parts_folders);
-    /// Of what was written; all of it is hashed.
+    /// Fills in the sums of the written shards; all of them are hashed.
     void fill_sums(const SavePlan& plan, const ChunkSums& sums);
 
     [[nodiscard]] const Manifest& manifest() const { return manifest_; }

@@ -17,9 +17,9 @@ namespace penstock::store {
 
 namespace {
 
-// What a file system takes for folders and the ends of files.
+// Space that a file system uses for folders and the ends of files.
 constexpr std::uint64_t kSlackBytes = std::uint64_t{64} << 10;
-// From here on the manifest is worth a thread.
+// Tensors from which on a thread for the manifest pays.
 constexpr std::size_t kTensorsForAThread = 4096;
 
 }  // namespace
@@ -30,7 +30,7 @@ std::uint64_t metadata_bytes(const SavePlan& plan) {
         bytes += key.size() + value.size() + 8;
     }
     for (const StateTensor& tensor : plan.state.tensors) {
-        // In the manifest with numbers and sums, and in the index.
+        // Each tensor is in the manifest with numbers and sums, and in the index.
         bytes += 2 * tensor.name.size() + 160 + 40 * tensor.shape.size() +
                  2 * base::kHexDigits * (tensor.data.size() / kChunkBytes + 1);
     }
@@ -59,7 +59,8 @@ void MetadataWriter::begin_draft(const std::function<std::uint64_t()>& random) {
         try {
             drafting_ = std::async(std::launch::async, draft);
             return;
-        } catch (const std::system_error&) {  // there is no thread: then later, on this one
+        } catch (const std::system_error&) {  // no thread can be started: drafted later, on this
+                                              // one
         }
     }
     drafting_ = std::async(std::launch::deferred, draft);
@@ -71,7 +72,7 @@ bool MetadataWriter::step() {
     }
     render_texts();
     if (manifest_text_.size() <= early_bytes_max_) {
-        write();  // it goes past what waits for the device
+        write();  // passes the transfers that wait for the device
     }
     return false;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Index, manifest and pin of a save, made while its shards are written: a draft of the manifest on
-// a thread, the sums on the one that waits for the disk, and the texts when both are there.
+// a thread, the sums on the thread that waits for the disk, and the texts when both are done.
 #pragma once
 
 #include "store/chunk_sums.hpp"
@@ -17,7 +17,7 @@
 
 namespace penstock::store {
 
-/// What index and manifest will take of the disk, about; never less.
+/// Disk space that index and manifest will need, estimated; never less than they need.
 [[nodiscard]] std::uint64_t metadata_bytes(const SavePlan& plan);
 
 class MetadataWriter {
@@ -28,14 +28,14 @@ public:
                    ShardWriter& writer, std::uint64_t early_bytes_max,
                    const std::function<std::uint64_t()>& random);
 
-    /// Does some of it; false when all is done that can be done now. Throws Error.
+    /// Does a part of the work; false when nothing more can be done now. Throws Error.
     bool step();
-    /// The rest, once step() has said false. Throws Error.
+    /// Does the rest, after step() has returned false. Throws Error.
     void finish();
 
-    // Afterwards.
+    // Valid after finish().
     [[nodiscard]] Manifest take_manifest() { return draft_->take(); }
-    /// stream::content_hash() of the manifest as it was written.
+    /// stream::content_hash() of the manifest as written.
     [[nodiscard]] std::uint64_t manifest_hash() const;
 
 private:

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint32_t kNowhere = UINT32_MAX;
 
-// A folder that was never measured counts as one of average speed.
+// Gives a folder that was never measured the average speed.
 std::vector<double> speeds_of(std::span<const FolderRoom> folders) {
     double sum = 0;
     int known = 0;
@@ -72,7 +72,8 @@ std::vector<std::uint32_t> place_files(std::span<const std::uint64_t> file_bytes
     std::vector<std::size_t> order(file_bytes.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-        return file_bytes[a] > file_bytes[b];  // the large ones first: the small ones even out
+        return file_bytes[a] > file_bytes[b];  // large ones first: the small ones even the folders
+                                               // out
     });
     std::vector<double> busy_until(folders.size(), 0);
     std::vector<std::uint32_t> places(file_bytes.size(), kNowhere);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which folder a file goes to, when there are several: the next one to the folder that would be
-// through with it first, each at its own speed, as far as there is room. Pure.
+// Chooses a folder for each file, when there are several: the next one goes to the folder that
+// would finish it first, each at its own speed, as long as there is room. Pure.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ struct FolderRoom {
     std::uint64_t free_bytes = 0;  ///< on that device
 };
 
-/// The folder of each file. `first_bytes` more are needed in the first one. Throws ENOSPC that says
-/// how many bytes are missing.
+/// The folder of each file. `first_bytes` more are needed in the first one. Throws ENOSPC with the
+/// number of missing bytes.
 [[nodiscard]] std::vector<std::uint32_t> place_files(std::span<const std::uint64_t> file_bytes,
                                                      std::span<const FolderRoom> folders,
                                                      std::uint64_t first_bytes);

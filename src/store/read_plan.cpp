@@ -17,12 +17,12 @@ namespace {
 // Below this a run is not worth a request of its own.
 constexpr std::uint64_t kExactRunBytesMin = std::uint64_t{64} << 10;
 
-// Elements to bytes; nothing where they are no whole number.
+// Converts elements to bytes; nothing if they are no whole number of bytes.
 class Scale {
 public:
     explicit Scale(std::uint64_t bits) : bits_(bits) {}
     std::uint64_t operator()(std::uint64_t elements) {
-        const std::uint64_t bits = elements * bits_;  // below 2^64: it lies in a tensor
+        const std::uint64_t bits = elements * bits_;  // no overflow: the elements lie in a tensor
         whole_ = whole_ && bits % 8 == 0;
         return bits / 8;
     }
@@ -147,7 +147,7 @@ void add_pieces(const SlicePart& part, std::size_t index, bool exact,
             out.push_back({index, at, std::min(kPieceBytesMax, end - at), memory + (at - begin)});
         }
     };
-    std::uint64_t covered = 0;  // all chunks before are in pieces already
+    std::uint64_t covered = 0;  // chunks before this offset are in pieces already
     for (std::uint64_t run = 0; run < part.runs();) {
         const std::uint64_t begin = part.source(run);
         const std::uint64_t end = begin + part.run_bytes();

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a box of a tensor to reads of a file. Pure.
 //
-//   run     what of the box lies in one piece, in the slice's file as in the caller's memory; its
+//   run     a part of the box that is contiguous both in the slice's file and in the caller's
+// memory;
 //           runs rise in the file
 //   piece   one read. Chunks that one run covers whole go straight to the caller, many in one
 //           piece. Any other chunk that is touched is read whole, once, into memory of ours, where
-//           its sum is checked and what is wanted of it is copied out
+//           its sum is checked and the wanted bytes are copied out
 //
 // So a box along the first dimension costs itself and two chunks at most; of any other, the chunks
 // that it touches.
@@ -23,18 +24,18 @@
 
 namespace penstock::store {
 
-/// Of a piece at most; a multiple of a chunk.
+/// Maximum size of a piece; a multiple of a chunk.
 inline constexpr std::uint64_t kPieceBytesMax = std::uint64_t{8} << 20;
 
-/// What is wanted of one slice, as runs.
+/// The wanted part of one slice, as runs.
 class SlicePart {
 public:
-    /// All of a slice, wanted by nobody: to be verified.
+    /// A whole slice without a destination: to be verified.
     SlicePart(const Tensor& tensor, const Slice& slice);
     /// The part of the box [begin, end) of `tensor` that `slice` holds; `memory` has the box, row-
     /// major or with strides as in TensorRead.
-    /// Nothing where they do not meet. Throws kUnsupported where elements of less than a byte would
-    /// have to be shifted.
+    /// Nothing if they do not meet. Throws kUnsupported if elements of less than a byte would have
+    /// to be shifted.
     [[nodiscard]] static std::optional<SlicePart> of(const Tensor& tensor, const Slice& slice,
                                                      std::span<const std::uint64_t> begin,
                                                      std::span<const std::uint64_t> end,
@@ -45,16 +46,16 @@ public:
     [[nodiscard]] const Slice& slice() const { return *slice_; }
     [[nodiscard]] std::uint64_t runs() const { return runs_; }
     [[nodiscard]] std::uint64_t run_bytes() const { return run_bytes_; }
-    /// Where run i begins, in the slice and in the caller's memory; both in bytes.
+    /// The beginning of run i in the slice, in bytes, and in the caller's memory.
     [[nodiscard]] std::uint64_t source(std::uint64_t run) const;
     [[nodiscard]] std::byte* target(std::uint64_t run) const;
-    /// The first run that ends behind `offset` (of the slice); runs() where none does.
+    /// The first run that ends after `offset` (in the slice); runs() if none does.
     [[nodiscard]] std::uint64_t run_behind(std::uint64_t offset) const;
-    /// Copies what is wanted of a range of the slice to where it is wanted.
+    /// Copies the wanted bytes of a range of the slice to their destinations.
     void copy_out(std::uint64_t offset, std::span<const std::byte> bytes) const;
 
 private:
-    struct Dimension {  // outside of a run
+    struct Dimension {  // outside a run
         std::uint64_t count;
         std::uint64_t source_step;
         std::uint64_t target_step;
@@ -76,10 +77,10 @@ struct SlicePiece {
     std::byte* memory = nullptr;  ///< the caller's; nullptr: ours
 };
 
-/// The pieces of a part, in the order of the file, appended. `exact`: what need not be verified is
-/// read as it is wanted, where that is not many small reads.
+/// Appends the pieces of a part, in the order of the file. `exact`: reads only the wanted bytes
+/// where nothing is verified, unless that makes many small reads.
 void add_pieces(const SlicePart& part, std::size_t index, bool exact, std::vector<SlicePiece>& out);
-/// All of a slice into memory of ours.
+/// Appends a whole slice, read into memory of ours.
 void add_whole(const SlicePart& part, std::size_t index, std::vector<SlicePiece>& out);
 
 }  // namespace penstock::store

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One checkpoint as it is read: the manifest, checked; the shards, opened early; boxes of tensors
-// put together from the slices that have them.
+// Reads one checkpoint: checks the manifest, opens the shards early, and puts boxes of tensors
+// together from their slices.
 #include "base/align.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
@@ -67,8 +67,8 @@ std::uint64_t bits_of(const Tensor& tensor) {
     return tensor::bits_of(*format::safetensors::type_named(tensor.dtype));
 }
 
-// That elements with these strides lie in the memory that is given, and not on each other: with the
-// nearest dimension first, each step is past all that the nearer ones reach.
+// Checks that elements with these strides fit the given memory and do not overlap: from the
+// smallest stride up, each step passes everything that the smaller ones reach.
 void check_strides(const TensorRead& wanted, const Box& box, const std::string& path) {
     const std::uint64_t bits = bits_of(*box.tensor);
     const std::vector<std::uint64_t>& strides = wanted.strides_bytes;
@@ -104,7 +104,7 @@ void check_strides(const TensorRead& wanted, const Box& box, const std::string& 
     }
 }
 
-// Elements of a slice that lie in the box.
+// Counts the elements of a slice that lie in the box.
 std::uint64_t common(const Box& box, const Slice& slice) {
     std::uint64_t count = 1;
     for (std::size_t d = 0; d < box.begin.size(); ++d) {
@@ -224,7 +224,7 @@ std::uint64_t Checkpoint::Impl::read(std::span<const TensorRead> wanted, bool ve
     return ChunkReader(*engine, pool, shards, parts, verify, false, clock).run(std::move(pieces));
 }
 
-// What stands before the tensors of a shard.
+// Verifies the header of a shard.
 void Checkpoint::Impl::verify_header(std::uint32_t number,
                                      std::vector<CheckpointProblem>& problems) {
     const Shard& shard = manifest.shards[number];
@@ -246,7 +246,7 @@ void Checkpoint::Impl::verify_header(std::uint32_t number,
     }
 }
 
-// Where stock readers look for tensors: no checksum has it, but the manifest says what it says.
+// Verifies the index that stock readers use: it has no checksum, but must agree with the manifest.
 void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
     const std::string name = store::join(path, format::kShardIndexName);
     try {
@@ -302,7 +302,7 @@ std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress
     for (const Tensor& tensor : manifest.tensors) {
         for (const Slice& slice : tensor.slices) {
             without_sums += slice.sums.empty() ? slice.bytes : 0;
-            if (!broken[slice.shard]) {  // of which all is lost, and said
+            if (!broken[slice.shard]) {  // a broken shard is lost as a whole, and reported
                 parts.emplace_back(tensor, slice);
                 store::add_whole(parts.back(), parts.size() - 1, pieces);
             }

@@ -21,7 +21,7 @@ namespace penstock::store {
 
 struct OwnFolder {
     Folder folder;
-    std::string why;       // empty: it may go
+    std::string why;       // empty: it may be removed
     bool missing = false;  // nothing is there
 };
 
@@ -37,7 +37,7 @@ std::string store_digits(const std::string& store_folder) {
     return digits;
 }
 
-// "<checkpoint>" and its digits, of the name of a parts folder; empty for any other name.
+// Splits the name of a parts folder into "<checkpoint>" and its digits; empty for any other name.
 std::pair<std::string_view, std::string_view> split_parts(std::string_view name) {
     const std::size_t dot = name.rfind('.');
     if (dot == std::string_view::npos || name.size() - dot - 1 != kPartsDigits ||
@@ -84,13 +84,13 @@ bool is_file(const Folder& folder, std::string_view name) {
     return status && status->kind == FileKind::kFile;
 }
 
-// What a save makes in the folder of a checkpoint.
+// Names that a save makes in the folder of a checkpoint.
 bool is_name_of_a_save(std::string_view name) {
     return name == kManifestName || name == format::kShardIndexName || name == kPinnedName ||
            is_shard_name(name);
 }
 
-// All that is in a folder but for `last`, then that. No link is followed; a mount is an error.
+// Removes all of a folder but `last`, then that. No link is followed; a mount is an error.
 std::uint64_t empty(const Folder& folder, std::string_view last, int depth = 0) {
     if (depth > kDepthMax) {
         base::raise(base::error(ErrorCode::kInvalidArgument, "remove folder",
@@ -128,7 +128,7 @@ OwnFolder not_own(std::string why) {
     return {{}, std::move(why), false};
 }
 
-// A folder, directly in its parent.
+// Opens a folder, directly in its parent.
 OwnFolder look(const Folder& parent, const std::string& name) {
     const auto status = status_of(parent, name);
     if (!status) {
@@ -213,7 +213,7 @@ std::uint64_t Remover::take(const Folder& parent, const std::string& name, const
     return freed;
 }
 
-// One thing that cannot be removed keeps no other from going.
+// Runs one removal; its failure does not keep others from running.
 template <typename Call>
 std::uint64_t Remover::attempt(Call call) {
     try {
@@ -232,8 +232,8 @@ void Remover::end() {
     }
 }
 
-// Shards to which links of a checkpoint lead, and which are not known as this store's by where they
-// lie and what they are called: the store was moved, or somebody made the links.
+// Reports shards that links of a checkpoint lead to, and whose place or name is not one of this
+// store's: the store was moved, or somebody else made the links.
 void Remover::report_foreign_parts(const Folder& checkpoint, const std::string& name) {
     std::set<std::string> seen;
     for (const std::string& file : checkpoint.list()) {
@@ -261,13 +261,13 @@ std::uint64_t Remover::remove_hidden(const Folder& store, const std::string& nam
     if (own.why.empty()) {
         try {
             report_foreign_parts(own.folder, name);
-        } catch (const Error&) {  // a link that leads where nobody may look
+        } catch (const Error&) {  // a link to a place without permission
         }
     }
     return take(store, name, own);
 }
 
-// The name that it has from now on; empty: it stays.
+// Renames a checkpoint and returns the new name; empty: it stays.
 std::string Remover::hide(const Folder& store, const std::string& checkpoint) {
     if (const std::string why = why_not_own(store, checkpoint); !why.empty()) {
         leave(store, checkpoint, why);
@@ -279,7 +279,7 @@ std::string Remover::hide(const Folder& store, const std::string& checkpoint) {
             store.rename(checkpoint, name);
             break;
         } catch (const Error& error) {
-            if (!exists(error)) {  // else: of an earlier one, which could not be removed
+            if (!exists(error)) {  // else: an earlier one, which could not be removed
                 throw;
             }
             name = fmt::format("{}-{}", removed_name(checkpoint), next);
@@ -344,13 +344,13 @@ std::uint64_t Remover::collect() {
     return freed;
 }
 
-// Names of this store's parts whose checkpoint is not there, no more or not yet.
+// Lists parts of this store whose checkpoint is gone or not yet there.
 std::vector<std::string> Remover::orphans(const Folder& store, const Folder& other) const {
     const std::string ours = store_digits(folders_.front());
     std::vector<std::string> names = other.list();
     std::erase_if(names, [&](const std::string& name) {
         const auto [checkpoint, digits] = split_parts(name);
-        // Another store may have its shards here too.
+        // Another store may have shards here too.
         return checkpoint.empty() || !digits.starts_with(ours) ||
                status_of(store, std::string(checkpoint)).has_value();
     });
@@ -365,9 +365,11 @@ std::uint64_t Remover::take_parts(const Folder& other, const std::vector<std::st
     return freed;
 }
 
-// Where one of them is newer than the save that comes next could have left, the first folder is not
-// the one that they were saved with (its disk is not mounted), and they may be all that there is of
-// their checkpoints: then all of them stay.
+// Removes nothing if one of them is newer than any that the previous save could have left: then the
+// first
+// folder is not the one that they were saved with (its disk is not mounted), and they may be the
+// only
+// copy of their checkpoints.
 std::uint64_t Remover::collect_parts(const Folder& other, const std::vector<std::string>& names,
                                      std::uint64_t generation_max) {
     const auto newer = std::find_if(names.begin(), names.end(), [&](const std::string& name) {

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// How checkpoints and what is left of them go: renamed first, so that nobody takes a half-removed
-// one for whole; then what is in it, the manifest last; then what lies in the other folders.
+// Removes checkpoints and their leftovers: renamed first, so that no reader takes a half-removed
+// one for whole; then the content, the manifest last; then the parts in the other folders.
 //
-// A store deletes nothing but its own. What it removes lies directly in one of its folders, is a
+// A store deletes nothing but its own. Everything it removes lies directly in one of its folders,
+// is a
 // folder there, neither a symbolic link nor a mount, and carries the store's mark:
 //
 //   00000012-step-100/           a manifest.json
-//   .unfinished-00000013-<hex>/  no name but those that a save makes, of which any may be missing:
-//   a
-//                                save can be killed, or lose its power, at any moment
-//   .removed-00000012-step-100/  the one or the other
+//   .unfinished-00000013-<hex>/  only names that a save makes, any of which may be missing: a save
+//                                can be killed, or lose its power, at any moment
+//   .removed-00000012-step-100/  either of the two above
 //   00000012-step-100.<hex>/     in another folder: this store's digits, and only shards
 //
-// What has such a name and no such mark is reported and left. Everything is done through open
-// folders (FileSystem::open_folder), so that nobody can put a link in the way meanwhile: a link
-// inside is unlinked, and what it leads to is not touched.
+// A folder with such a name and without such a mark is reported and left. Everything is done
+// through
+// open folders (FileSystem::open_folder), so that no other process can put a link in the way: a
+// link
+// inside is unlinked, and its target is not touched.
 #pragma once
 
 #include <penstock/checkpoint.hpp>
@@ -34,26 +36,28 @@ namespace penstock::store {
                                      std::uint64_t random);
 
 /// Empty, or why a name in a store's folder is no checkpoint of the store's own ("it is a symbolic
-/// link"). Throws Error where that cannot be found out.
+/// link"). Throws Error if that cannot be found out.
 [[nodiscard]] std::string why_not_own(const Folder& store, const std::string& checkpoint);
 
-struct OwnFolder;  // a folder that may go, or why not
+struct OwnFolder;  // a folder that may be removed, or why not
 
 class Remover {
 public:
-    /// folders: of the store, the first has the manifests. All outlive it.
+    /// `folders`: those of the store; the first has the manifests. All arguments outlive it.
     Remover(const FileSystem& files, const std::vector<std::string>& folders)
         : files_(files), folders_(folders) {}
 
-    /// Checkpoints by their names, whole or not. One that was pinned meanwhile stays. Bytes freed.
+    /// Removes checkpoints by name, whole or not. One that was pinned since stays. Returns the
+    /// bytes freed.
     std::uint64_t remove(std::span<const std::string> checkpoints);
-    /// What killed processes left: unfinished and removed ones, parts that no checkpoint has. Only
-    /// for who holds the store's lock.
+    /// Removes what killed processes left: unfinished and removed checkpoints, parts without one.
+    /// Only for the holder of the store's lock.
     std::uint64_t collect();
-    /// A save that failed: its folder, under an unfinished or removed name, and its parts in the
-    /// other folders, by their paths (empty: none there). What is not there is fine.
+    /// Removes a save that failed: its folder, under an unfinished or removed name, and its parts
+    /// in the other folders, by their paths (empty: none there). Missing ones are no error.
     void take_away(std::string_view hidden, std::span<const std::string> parts);
-    /// What has a name of the store's, is not its own, and was left: "'<path>' was left: <why>".
+    /// Reports of folders with a name of the store's that are not its own: "'<path>' was left:
+    /// <why>".
     [[nodiscard]] const std::vector<std::string>& left() const { return left_; }
 
 private:
@@ -73,7 +77,7 @@ private:
     const FileSystem& files_;
     const std::vector<std::string>& folders_;
     std::vector<std::string> left_;
-    std::exception_ptr trouble_;  // the first; the rest was tried all the same
+    std::exception_ptr trouble_;  // the first error; the rest was tried all the same
 };
 
 }  // namespace penstock::store

@@ -23,7 +23,8 @@ namespace penstock::store {
 
 namespace {
 
-// A file system without hard links, a file with too many of them, one that may not be linked.
+// Errors of a file system without hard links, a file with too many of them, one that may not be
+// linked.
 bool cannot_link(const Error& error) {
     switch (error.system_errno()) {
         case EMLINK:
@@ -46,7 +47,8 @@ void append_note(std::string& note, std::string_view more) {
     }
 }
 
-// Linkable: there with its size, in a folder that this store has, and nobody wrote to it since.
+// Checks whether a shard can be linked: it has its size, lies in a folder of this store, and was
+// not written to since.
 ShardThere look_at(const SaveContext& context, const LastCheckpoint& last, const Shard& shard) {
     ShardThere there;
     if (shard.folder != 0) {
@@ -71,7 +73,7 @@ ShardThere look_at(const SaveContext& context, const LastCheckpoint& last, const
     return there;
 }
 
-// What is not known of any tensor is not looked for.
+// Looks only for shards that hold a known tensor.
 std::vector<ShardThere> shards_there(const SaveContext& context, const SavePlan& plan) {
     const LastCheckpoint& last = plan.last;
     std::vector<ShardThere> there(last.path.empty() ? 0 : last.manifest.shards.size());
@@ -82,7 +84,7 @@ std::vector<ShardThere> shards_there(const SaveContext& context, const SavePlan&
     return there;
 }
 
-// That slices do not overlap is the one thing that check_state() leaves open.
+// Checks that slices do not overlap: check_state() checks everything else.
 void check_slices(const SaveContext& context, const SavePlan& plan) {
     if (!std::any_of(plan.state.tensors.begin(), plan.state.tensors.end(), is_slice)) {
         return;
@@ -113,7 +115,7 @@ bool link(const SaveContext& context, const SavePlan& plan, const SavePart& part
     return true;
 }
 
-// What cannot be linked is written: its bytes are at hand, and known to be good.
+// Shards that cannot be linked are written: their bytes are at hand, and known to be good.
 void link_shards(const SaveContext& context, SavePlan& plan, UnfinishedCheckpoint& folder) {
     for (SavePart& part : plan.parts) {
         if (!part.is_written() && !link(context, plan, part, folder, plan.note)) {
@@ -166,8 +168,8 @@ std::vector<ShardFile> files_to_write(const SavePlan& plan, UnfinishedCheckpoint
     return files;
 }
 
-// After the last write, which has a time of its own. Where it cannot be set, or goes with a power
-// cut, the next save writes what it might have linked.
+// Runs after the last write, which sets a time of its own. If the time cannot be set, or is lost in
+// a power cut, the next save writes what it might have linked.
 void set_times(const FileSystem& files, const SavePlan& plan, const Manifest& manifest,
                UnfinishedCheckpoint& folder) {
     for (std::size_t i = 0; i < plan.parts.size(); ++i) {

@@ -95,7 +95,7 @@ void lay_out(const SavePlan& plan, SavePart& part) {
         base::unwrap(format::safetensors::Layout::make(std::move(tensors), {{"format", "pt"}})));
 }
 
-// Why what did not change is written all the same, or empty.
+// The reason why unchanged tensors are written all the same, or empty.
 std::string note_on_edits(const SavePlan& plan, std::span<const ShardThere> there) {
     for (std::size_t i = 0; i < plan.before.size(); ++i) {
         if (plan.before[i] == nullptr || plan.changed[i] ||

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a save will do, before a byte is written: which shards are linked, which are written and
-// with what in them. Pure: what is on disk comes in as values.
+// Plans a save, before a byte is written: which shards are linked, and which are written with what
+// in them. Pure: the state of the disk comes in as values.
 #pragma once
 
 #include "format/safetensors.hpp"
@@ -28,7 +28,7 @@ struct LastCheckpoint {
 /// A shard of the last checkpoint, as it is on disk now.
 struct ShardThere {
     bool linkable = false;
-    std::uint32_t folder = 0;  ///< of the store's
+    std::uint32_t folder = 0;  ///< index of the store's folders
     std::string edited;        ///< its path, where another program wrote to it; then not linkable
 };
 
@@ -37,9 +37,10 @@ struct SavePart {
     std::vector<std::size_t> tensors;  ///< of the state, in its order
     std::uint64_t bytes = 0;           ///< of tensors
     std::size_t linked = kNoShard;     ///< the shard of the last checkpoint that it is
-    std::uint32_t folder = 0;          ///< of the store's; of one that is written: place_files()
+    std::uint32_t folder = 0;          ///< index of the store's folders; of a written shard:
+                                       ///< place_files()
     std::string file;
-    std::unique_ptr<format::safetensors::Layout> layout;  ///< of one that is written
+    std::unique_ptr<format::safetensors::Layout> layout;  ///< only of a shard that is written
 
     [[nodiscard]] bool is_written() const { return linked == kNoShard; }
 };
@@ -50,18 +51,19 @@ struct SavePlan {
     std::uint64_t generation = 0;
     std::uint64_t step = 0;
     bool pinned = false;
-    std::vector<format::safetensors::Tensor> entries;  ///< of each tensor, as its shard has it
-    std::vector<const Slice*> before;                  ///< of each tensor, in `last`, or nullptr
-    std::vector<bool> changed;                         ///< of each tensor
+    std::vector<format::safetensors::Tensor> entries;  ///< one per tensor, as its shard has it
+    std::vector<const Slice*> before;                  ///< one per tensor: its slice in `last`, or
+                                                       ///< nullptr
+    std::vector<bool> changed;                         ///< one per tensor
     std::vector<SavePart> parts;                       ///< linked ones first
-    std::string note;                                  ///< empty, or what was out of the ordinary
+    std::string note;                                  ///< empty, or anything out of the ordinary
 };
 
-/// Of each tensor the slice of `last` that has the same name, type and place, or nullptr.
+/// For each tensor, the slice of `last` that has the same name, type and place, or nullptr.
 [[nodiscard]] std::vector<const Slice*> find_before(const State& state, const Manifest& last);
 
-/// Fills parts and note from the rest. `there`: of each shard of the last checkpoint. `folders`:
-/// of the store.
+/// Fills parts and note from the rest. `there`: one per shard of the last checkpoint. `folders`:
+/// their number in the store.
 void plan_parts(SavePlan& plan, std::span<const ShardThere> there, std::uint64_t shard_bytes,
                 std::size_t folders);
 

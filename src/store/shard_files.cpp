@@ -36,7 +36,7 @@ ShardFiles::ShardFiles(FileSystem files, const Manifest& manifest, std::string f
     for (std::size_t i = 0; i < std::min(opened_.size(), kOpenedEarlyMax); ++i) {
         try {
             opened_[i] = open_now(static_cast<std::uint32_t>(i));
-        } catch (const Error&) {  // told to whoever wants something of it
+        } catch (const Error&) {  // reported to the caller that reads from it
             continue;
         }
     }
@@ -54,7 +54,7 @@ File ShardFiles::open(std::uint32_t shard) {
     if (!opened_[shard].is_open()) {
         File file = open_now(shard);
         if (shard >= kOpenedEarlyMax) {
-            return file;  // kept open by whoever reads it, and no longer
+            return file;  // kept open by its readers, and no longer
         }
         opened_[shard] = std::move(file);
     }

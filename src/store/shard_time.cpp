@@ -10,7 +10,7 @@ namespace penstock::store {
 namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-constexpr std::int64_t kMicrosecond = 1'000;  // what some file systems and servers keep
+constexpr std::int64_t kMicrosecond = 1'000;  // resolution of some file systems and servers
 
 // 1 us to 999,999 us.
 std::int64_t part_of(const Shard& shard) {

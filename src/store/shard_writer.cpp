@@ -15,9 +15,9 @@ namespace penstock::store {
 namespace {
 
 constexpr std::uint64_t kRangeBytes = std::uint64_t{16} << 20;
-// Ranges of a lane with the engine: what it has at a device is less than two.
+// Limit on ranges of a lane with the engine: at a device there are fewer than two.
 constexpr std::size_t kRangesAtOnce = 8;
-// Gathered files, however much the engine would take inline.
+// Limit on gathered files, however much the engine would take inline.
 constexpr std::uint64_t kSmallBytesMax = std::uint64_t{16} << 20;
 constexpr std::uint64_t kPageCacheBytesMax = std::uint64_t{1} << 20;
 constexpr std::size_t kSyncThreadsMax = 8;
@@ -76,7 +76,7 @@ void ShardWriter::write_text(const std::string& path, std::string_view text) {
     syncer_.add(std::move(file));
 }
 
-// A full disk is told here, before the first byte of the file.
+// Preallocates first, so that a full disk is reported before the first byte of the file.
 void ShardWriter::begin_file(Lane& lane, const ShardFile& shard) {
     const auto open = std::make_shared<Open>();
     open->shard = &shard;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes files of a checkpoint from the caller's own memory, several folders at once.
+// Writes files of a checkpoint from the caller's own memory, to several folders concurrently.
 //
-//   each folder has a lane: its files one after the other, each preallocated and cut into ranges of
+//   Each folder has a lane: its files one after the other, each preallocated and cut into ranges of
 //   some MiB at blocks of the device, a few ranges with the engine at a time. So depth is kept from
-//   one range to the next, other transfers of the same class get in between, and progress is told.
-//   A file whose ranges are all there is synced by somebody else while the next one is written.
+//   one range to the next, other transfers of the same class get a turn, and progress is reported.
+//   A file whose ranges are all written is synced by a thread while the next one is written.
 //
 //   Files that fit into one small buffer are gathered there and written by the caller: no thread,
 //   no preallocation, one call.
@@ -33,7 +33,7 @@
 
 namespace penstock::store {
 
-/// A file to be written, in a folder that is there; the file is not.
+/// A file to be written. Its folder exists; the file does not.
 struct ShardFile {
     std::string path;
     std::uint32_t lane = 0;  ///< folder
@@ -41,7 +41,7 @@ struct ShardFile {
     std::vector<std::span<const std::byte>> payloads;  ///< by their number in the layout
 };
 
-/// One range of it as the engine is asked for it. Literals point into the layout.
+/// The request for one range of it. Literals point into the layout.
 [[nodiscard]] TransferRequest range_request(const ShardFile& shard, const File& file,
                                             format::FileRange range);
 /// The ranges of a file, in its order.
@@ -53,18 +53,18 @@ public:
     ShardWriter(Engine& engine, const FileSystem& files, std::size_t lanes)
         : engine_(engine), files_(files), lanes_(lanes) {}
 
-    /// Writes all of them. `beside` is called while there is nothing to do for the writing and says
-    /// whether it has more to do. Durable with finish(). Throws Error.
+    /// Writes all of them. `beside` is called while the writing has nothing to do; it returns
+    /// whether it has more work. Durable after finish(). Throws Error.
     void write(std::span<const ShardFile> shards, const std::function<bool()>& beside,
                stream::ProgressClock& progress);
-    /// A small file by its bytes.
+    /// Writes a small file.
     void write_text(const std::string& path, std::string_view text);
     /// Data and sizes of all files are durable, and they are closed. Throws Error.
     void finish() { syncer_.finish(); }
 
-    /// Of each lane, bytes a second; 0 where nothing was written that says something.
+    /// Bytes a second, one per lane; 0 if too little was written to measure.
     [[nodiscard]] std::vector<double> speeds() const;
-    /// Empty, or why a file was written through the page cache.
+    /// Empty, or the reason why a file was written through the page cache.
     [[nodiscard]] const std::string& note() const { return note_; }
 
 private:
@@ -74,14 +74,14 @@ private:
         File file;
         std::vector<format::FileRange> ranges;
         std::size_t next = 0;  ///< range to be submitted
-        std::size_t left = 0;  ///< ranges that are not through
+        std::size_t left = 0;  ///< ranges that are not finished
     };
     struct Range : stream::PumpUnit {
         std::shared_ptr<Open> file;
     };
     struct Lane {
         std::deque<const ShardFile*> waiting;
-        std::shared_ptr<Open> file;  ///< that has ranges to be submitted, or none
+        std::shared_ptr<Open> file;  ///< the file with ranges to be submitted, or none
         std::uint64_t written_bytes = 0;
         Clock::time_point begin;
         Clock::time_point end;
@@ -100,8 +100,8 @@ private:
     stream::FileSyncer syncer_;
     std::string note_;
 
-    // Of write().
-    const std::function<bool()>* beside_ = nullptr;  ///< none: it has no more to do
+    // Set during write().
+    const std::function<bool()>* beside_ = nullptr;  ///< nullptr: it has no more work
     stream::ProgressClock* progress_ = nullptr;
 };
 

@@ -77,7 +77,7 @@ std::vector<ShardPlan> plan_shards(std::span<const TensorHistory> tensors,
         }
     }
     for (Old& shard : old) {
-        // Small ones are cut anew, with others of their history.
+        // Small shards are cut again, with others of their history.
         const bool large = shard.plan.bytes >= shard_bytes / 2;
         const bool fits = shard.plan.tensors.size() == 1 || shard.plan.bytes / 2 <= shard_bytes;
         if (shard.changed && !shard.unchanged && large && fits) {

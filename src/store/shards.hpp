@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensors go into one shard, and which shards need not be written. Pure.
-//
+// Groups tensors into shards, and finds the shards that need not be written. Pure.
 //   linked    a shard of the last checkpoint that has the same tensors, none of them changed
-//   kept      one all of whose tensors changed stays together: they changed together before
-//   apart     of any other, changed tensors go into new shards and unchanged ones into others, each
-//             with those that changed last in the same generation
+//   kept      a shard all of whose tensors changed stays together: they changed together before
+//   apart     in any other case, changed tensors go into new shards and unchanged ones into others,
+//             each with those that changed last in the same generation
 //
-// So tensors that change together come to lie together, and a state of which a part rests settles:
-// from the second change on, the resting part is linked.
+// So tensors that change together end up together, and a state with a part that rests settles: from
+// the second change on, the resting part is linked.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +19,7 @@ namespace penstock::store {
 
 inline constexpr std::size_t kNoShard = SIZE_MAX;
 
-/// A tensor of the state and what the last checkpoint knows of it.
+/// A tensor of the state, with its history in the last checkpoint.
 struct TensorHistory {
     std::uint64_t bytes = 0;
     std::size_t shard = kNoShard;  ///< of the last checkpoint
@@ -40,7 +39,7 @@ struct ShardPlan {
     std::size_t linked = kNoShard;     ///< the shard of the last checkpoint that it is
 };
 
-/// Every tensor in one shard; linked ones first. `shard_bytes`: of a shard, about.
+/// Every tensor in one shard; linked ones first. `shard_bytes`: the approximate size of a shard.
 [[nodiscard]] std::vector<ShardPlan> plan_shards(std::span<const TensorHistory> tensors,
                                                  std::span<const ShardHistory> last,
                                                  std::uint64_t shard_bytes);

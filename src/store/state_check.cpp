@@ -74,7 +74,7 @@ tensor::ElementType check_tensor(const StateTensor& tensor) {
     return *type;
 }
 
-// That load() will make a state of it. Where it was made, it was compared with that, too.
+// Checks that load() can make a state of it. If the structure was made here, that was compared too.
 void check_structure(const State& state) {
     const std::string& text = state.structure;
     if (text == "null" || stream::content_hash(std::as_bytes(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stock readers find their way by: the names that tensors have in their shards, and
+// The index for stock readers: the names that tensors have in their shards, and
 // `model.safetensors.index.json`. All of it follows from the manifest.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace penstock::store {
 
-/// "<tensor>@<offsets>", of a slice that is not the whole tensor: a name comes once in a file.
+/// "<tensor>@<offsets>", for a slice that is not the whole tensor: a name occurs once in a file.
 [[nodiscard]] std::string slice_name(std::string_view tensor,
                                      std::span<const std::uint64_t> offset);
 

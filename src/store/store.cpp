@@ -42,11 +42,11 @@ constexpr std::chrono::milliseconds kWaitSlice{200};
 
 using UseCheckpoint = std::function<void(Checkpoint)>;
 
-// What a look from the newest checkpoint back has found.
+// The result of a search from the newest checkpoint back.
 struct Newest {
     std::optional<Inspected> found;
-    std::vector<CheckpointInfo> passed_over;  ///< newer ones, and why
-    std::optional<Error> refused;  ///< of these, what the system refused: all may be sound
+    std::vector<CheckpointInfo> passed_over;  ///< newer ones, with the reason
+    std::optional<Error> refused;  ///< the first that the system refused: all of them may be sound
 
     [[nodiscard]] bool has_passed_over(std::uint64_t generation) const {
         return std::any_of(passed_over.begin(), passed_over.end(),
@@ -74,19 +74,19 @@ struct CheckpointStore::Impl {
     std::vector<std::string> folders;
     StoreOptions options;
 
-    std::mutex mutex;  // of whoever writes
+    std::mutex mutex;  // held by the thread that writes
     store::StoreLock lock;
     std::atomic<pid_t> lock_owner = 0;
     std::mt19937_64 random;
     std::vector<double> speeds;
     store::LastCheckpoint last;
-    // Of a manifest's text as long as it has this hash; it is then not parsed again.
+    // Shards of manifests that were parsed; valid as long as the text has this hash.
     struct Known {
         std::uint64_t hash = 0;
-        store::Manifest manifest;  // shards only
+        store::Manifest manifest;  // only its shards
     };
     std::map<std::string, Known> manifests;  // by name
-    std::set<std::string> reported;          // what removals left and save() has said so
+    std::set<std::string> reported;          // leftovers of removals that save() has reported
     std::mutex saver_mutex;
     std::unique_ptr<store::BackgroundSaver> saver;  // last: its saves need the rest
 
@@ -122,7 +122,7 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // What was left is said once: it will be there again at the next save.
+    // Reports each leftover once: it will be there again at the next save.
     void report_left(std::string& note, const std::vector<std::string>& left) {
         for (const std::string& what : left) {
             if (reported.insert(what).second) {
@@ -131,7 +131,7 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // Nothing of it is the store's: a link, a file, a folder without a manifest.
+    // Refuses entries that are not the store's: a link, a file, a folder without a manifest.
     void check_own(const std::string& operation, const CheckpointEntry& entry,
                    std::string_view cure) const {
         const Folder folder = files.open_folder(folders.front());
@@ -141,7 +141,8 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // Both sides of a fork have the lock, and would take away what the other one writes.
+    // Refuses to write after a fork: both processes have the lock, and would remove each other's
+    // writes.
     void check_fork() const {
         const pid_t owner = lock_owner;
         if (owner != 0 && owner != ::getpid()) {
@@ -152,14 +153,14 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // Makes the folders, once, and takes the lock; again where the folder is another one now.
+    // Makes the folders, once, and takes the lock; again if the folder was replaced.
     void begin_writing() {
         check_fork();
         if (lock.held()) {
             return;
         }
         lock = store::StoreLock();
-        // A folder that went since then is an error: what it is on may be gone for a while.
+        // A folder that vanished since then is an error: its disk may be gone for a while.
         if (lock_owner == 0) {
             make_folders();
         }
@@ -174,9 +175,9 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // The newest checkpoint that is whole, and that `use` takes; of `step`, where one is given. A
-    // reader holds no lock: when something goes while it looks, something newer has come, and it
-    // looks again.
+    // The newest checkpoint that is whole, and that `use` accepts; of `step`, if given. A reader
+    // holds no lock: when something vanishes while it looks, something newer has come, and it looks
+    // again.
     [[nodiscard]] Newest newest(std::optional<std::uint64_t> step = {},
                                 const UseCheckpoint& use = {}) const {
         Newest out;
@@ -203,8 +204,8 @@ struct CheckpointStore::Impl {
                                 folders.front()));
     }
 
-    // inspect(), with what `use` finds. Throws what is not about the file: then an older checkpoint
-    // is no answer.
+    // Runs inspect(), and adds the problems that `use` finds. Throws errors that are not about the
+    // file: then an older checkpoint is no answer.
     [[nodiscard]] std::optional<Inspected> look_at(const CheckpointEntry& entry,
                                                    const UseCheckpoint& use) const {
         auto found = store::inspect(*engine, files, folders.front(), entry);
@@ -225,7 +226,7 @@ struct CheckpointStore::Impl {
         return found;
     }
 
-    // newest(), with the report for the caller.
+    // Calls newest(), with the report for the caller.
     [[nodiscard]] std::optional<CheckpointInfo> newest_for(
         std::optional<std::uint64_t> step, const UseCheckpoint& use,
         std::vector<CheckpointInfo>* skipped) const {
@@ -259,8 +260,8 @@ struct CheckpointStore::Impl {
         return *found;
     }
 
-    // The checkpoint whose shards may be linked: the newest whole one. What stands in the folder of
-    // the last save may be another by now.
+    // Finds the checkpoint whose shards may be linked: the newest whole one. Another one may be in
+    // the folder of the last save by now.
     void find_last() {
         if (!options.incremental || !options.checksums) {
             last = {};
@@ -275,7 +276,7 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // On disk, now: an older checkpoint goes because this one stays.
+    // Checks the disk now: an older checkpoint is removed because this one stays.
     [[nodiscard]] bool is_whole(const CheckpointEntry& entry) {
         const std::string path = join(folders.front(), entry.name);
         const auto known = manifests.find(entry.name);
@@ -298,7 +299,7 @@ struct CheckpointStore::Impl {
         try {
             const std::string text = store::read_manifest_text(*engine, files, path);
             return stream::content_hash(std::as_bytes(std::span(text))) == hash;
-        } catch (const Error&) {  // inspect() finds what it is
+        } catch (const Error&) {  // inspect() finds the reason
             return false;
         }
     }
@@ -319,7 +320,7 @@ struct CheckpointStore::Impl {
                                "folder",
                                scan.newest));
         }
-        // Also past what is collected now: a number is not given twice.
+        // Counts those that are collected now, too: a number is not given twice.
         return scan.generation_max + 1;
     }
 
@@ -336,7 +337,7 @@ struct CheckpointStore::Impl {
             const std::string path = join(folders.front(), checkpoints[i].name);
             infos[i].generation = checkpoints[i].generation;
             if (std::string why = store::why_not_own(folder, checkpoints[i].name); !why.empty()) {
-                // Neither counted nor taken.
+                // Neither counted nor removed.
                 left.push_back(fmt::format("'{}' was left: {}", path, why));
                 infos[i].pinned = true;
                 infos[i].problem = std::move(why);
@@ -368,7 +369,7 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // What does not stand in the way of the save itself.
+    // Notes an error that does not make the save itself fail.
     template <typename Call>
     static void note_failure(std::string& note, std::string_view what, Call call) {
         try {
@@ -378,7 +379,7 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // Those in flight are earlier, and come first.
+    // Finishes the saves in flight: they are earlier, and come first.
     void finish_saves(const std::string& next) {
         check_fork();
         if (store::BackgroundSaver* const own = saver_made(false)) {
@@ -388,7 +389,7 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // Made with the first save_async(): its budget is looked up.
+    // Made by the first save_async(): its budget is looked up then.
     [[nodiscard]] store::BackgroundSaver* saver_made(bool make) {
         const std::lock_guard guard(saver_mutex);
         if (!saver && make) {
@@ -400,7 +401,7 @@ struct CheckpointStore::Impl {
     PendingSave save_async(const State& given, const SaveOptions& save_options,
                            const AsyncOptions& async) {
         check_fork();
-        static_cast<void>(store::check_state(given));  // what would not come back, now
+        static_cast<void>(store::check_state(given));  // reports now what could not be loaded again
         store::BackgroundSaver& own_saver = *saver_made(true);
         const std::string name = fmt::format("step {}", save_options.step);
         own_saver.raise_failure(name);
@@ -540,8 +541,8 @@ Checkpoint CheckpointStore::open(std::uint64_t generation) const {
 }
 
 void CheckpointStore::pin(std::uint64_t generation, bool pinned) {
-    // Without the lock, so that a tool can while a training holds it. Whoever removes looks again
-    // after the renaming.
+    // Takes no lock, so that a tool can pin while a training process holds it. A removal looks for
+    // the pin again after the rename.
     const FileSystem& files = there(impl_).files;
     const CheckpointEntry entry = impl_->entry_of("pin checkpoint", generation);
     impl_->check_own("pin checkpoint", entry, "it is not removed by the store, and needs no pin");

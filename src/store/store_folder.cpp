@@ -44,7 +44,7 @@ std::string note_on(const FileSystem& files, const std::string& folder, const st
     try {
         const std::string why = why_not_own(files.open_folder(folder), name);
         return why.empty() ? "" : why + "; the store neither counts nor removes it";
-    } catch (const Error&) {  // a courtesy; whoever removes looks for himself
+    } catch (const Error&) {  // only a message; removal looks again
         return {};
     }
 }
@@ -66,7 +66,7 @@ std::optional<CheckpointEntry> parse_checkpoint_name(std::string_view name) {
     }
     const auto generation = number(name.substr(0, word));
     const auto step = number(name.substr(word + kStepWord.size()));
-    // Spelt otherwise, it is somebody else's folder.
+    // Another spelling is a folder of somebody else.
     if (!generation || !step || checkpoint_name(*generation, *step) != name) {
         return std::nullopt;
     }
@@ -166,7 +166,7 @@ File open_part(const FileSystem& files, const std::string& path, const FileOptio
 std::string read_manifest_text(Engine& engine, const FileSystem& files,
                                const std::string& checkpoint) {
     const std::string path = join(checkpoint, kManifestName);
-    // Through the page cache: most are small, and who lists a store reads them again.
+    // Through the page cache: most are small, and a process that lists a store reads them again.
     const File file = open_part(files, path, {.direct = DirectIo::kOff});
     const std::uint64_t bytes = file.size();
     if (bytes > kManifestBytesMax) {
@@ -213,7 +213,7 @@ CheckpointInfo info_of(const Manifest& manifest, const std::string& checkpoint) 
 std::string missing_shard(const FileSystem& files, const Manifest& manifest,
                           const std::string& checkpoint) {
     for (const Shard& shard : manifest.shards) {
-        // By its name in the checkpoint's folder, as readers do: the store may have been moved.
+        // Uses its name in the checkpoint's folder, as readers do: the store may have been moved.
         std::string path = join(checkpoint, shard.file);
         std::string shown = shard.file;
         FileStatus status;

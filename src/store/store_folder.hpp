@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands in a store's folder, by its name:
+// The entries of a store's folder, by name:
 //
 //   00000012-step-100/            a checkpoint: generation, the caller's step
 //   .unfinished-00000013-<hex>/   one that is being written, or that a killed process left
 //   .removed-00000002-step-20/    one on its way out
-//   .lock                         held by the process that writes
+//   .removed-00000002-step-20/    one that is being removed
 //
 // and, in a store's other folders, 00000012-step-100.<24 hex>/ with the shards that lie there.
 #pragma once
@@ -43,12 +43,12 @@ struct FolderScan {
 
 [[nodiscard]] std::string join(const std::string& folder, std::string_view name);
 [[nodiscard]] std::string checkpoint_name(std::uint64_t generation, std::uint64_t step);
-/// Nothing for a name that checkpoint_name() does not give.
+/// Nothing for a name that checkpoint_name() does not make.
 [[nodiscard]] std::optional<CheckpointEntry> parse_checkpoint_name(std::string_view name);
 [[nodiscard]] std::string unfinished_name(std::uint64_t generation, std::string_view random);
 [[nodiscard]] std::string removed_name(std::string_view checkpoint);
-/// Of an unfinished or removed one; nothing for a name that the two above do not give ("-2" and so
-/// on may come after a removed one's).
+/// The generation of an unfinished or removed one; nothing for a name that the two above do not
+/// make ("-2" and so on may follow a removed one's).
 [[nodiscard]] std::optional<std::uint64_t> hidden_generation(std::string_view name);
 
 /// "shard-00007.safetensors"
@@ -56,44 +56,44 @@ struct FolderScan {
 [[nodiscard]] bool is_shard_name(std::string_view name);
 
 [[nodiscard]] FolderScan scan_names(std::vector<std::string> names);
-/// A folder that is not there has nothing in it.
+/// Lists a folder. A folder that does not exist is empty.
 [[nodiscard]] FolderScan scan_folder(const FileSystem& files, const std::string& folder);
 
-/// A file of a checkpoint, for reading. Throws Error; kDamaged where a pipe or the like is in its
-/// place.
+/// Opens a file of a checkpoint, for reading. Throws Error; kDamaged if a pipe or the like is in
+/// its place.
 [[nodiscard]] File open_part(const FileSystem& files, const std::string& path,
                              const FileOptions& options = {});
 /// Throws Error.
 [[nodiscard]] std::string read_manifest_text(Engine& engine, const FileSystem& files,
                                              const std::string& checkpoint);
-/// Throws Error; kDamaged is what a parser says.
+/// Throws Error; kDamaged if it cannot be parsed.
 [[nodiscard]] Manifest read_manifest(Engine& engine, const FileSystem& files,
                                      const std::string& checkpoint);
-/// Where the bytes of a shard are.
+/// The path of a shard's bytes.
 [[nodiscard]] std::string shard_path(const Manifest& manifest, const Shard& shard,
                                      const std::string& checkpoint);
-/// What a manifest says, without looking at its shards.
+/// The contents of a manifest, without looking at its shards.
 [[nodiscard]] CheckpointInfo info_of(const Manifest& manifest, const std::string& checkpoint);
-/// Empty, or which shard is missing or has another size. Throws Error where that cannot be known.
+/// Empty, or which shard is missing or has another size. Throws Error if that cannot be found out.
 [[nodiscard]] std::string missing_shard(const FileSystem& files, const Manifest& manifest,
                                         const std::string& checkpoint);
 
 struct Inspected {
     CheckpointInfo info;
-    Manifest manifest;                ///< empty where it could not be read
+    Manifest manifest;                ///< empty if it could not be read
     std::uint64_t manifest_hash = 0;  ///< stream::content_hash() of its text
-    std::optional<Error> error;       ///< where there is a problem, that it comes from
+    std::optional<Error> error;       ///< the cause of a problem, if there is one
 };
-/// Never throws for what keeps the checkpoint from being used: info.problem says it. Nothing when
-/// the folder is gone (whoever writes the store removed it meanwhile).
+/// Never throws for a checkpoint that cannot be used: info.problem says why. Nothing when the
+/// folder is gone (the process that writes the store removed it meanwhile).
 [[nodiscard]] std::optional<Inspected> inspect(Engine& engine, const FileSystem& files,
                                                const std::string& folder,
                                                const CheckpointEntry& entry);
 [[nodiscard]] bool is_there(const FileSystem& files, const std::string& path);
-/// A folder and those above it that are not there yet, each durable before the next one. Who makes
-/// the same ones concurrently is in nobody's way.
+/// Makes a folder and its missing parents, each durable before the next one. Several processes may
+/// make the same ones concurrently.
 void make_folders(const FileSystem& files, const std::string& folder);
-/// Throws an Error with ENOTDIR where the path, or what is above it, is there and no folder.
+/// Throws an Error with ENOTDIR if the path, or a parent, exists and is no folder.
 void check_folder(const FileSystem& files, const std::string& path);
 
 }  // namespace penstock::store

@@ -37,7 +37,7 @@ std::string owner_of_this_process() {
     return fmt::format("process {} on {}", ::getpid(), host.data());
 }
 
-// For people; whatever goes wrong with it, the lock is what counts.
+// Writes the owner for people to read; errors are ignored, since only the lock counts.
 void note_owner(Engine& engine, const FileSystem& files, const std::string& path) {
     try {
         const std::string text = owner_of_this_process() + "\n";
@@ -74,8 +74,8 @@ std::optional<FileLock> try_lock(const FileSystem& files, const std::string& pat
     }
 }
 
-// Which locks this process holds. A child of fork() begins with none: what it inherited is its
-// parent's.
+// The locks that this process holds. A child of fork() begins with none: inherited ones belong to
+// its parent.
 class OwnLocks {
 public:
     [[nodiscard]] std::shared_ptr<void> add(const FileSystem& files, const std::string& path) {
@@ -101,7 +101,7 @@ private:
     std::vector<std::weak_ptr<Key>> keys_;
 };
 
-// Never destroyed, and after a fork another one: its mutex may have been held then.
+// Never destroyed; replaced after a fork, as its mutex may have been held then.
 OwnLocks& own_locks() {
     static std::atomic<OwnLocks*> current{nullptr};
     OwnLocks* known = current.load();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One store of one process writes to a folder: it holds the lock on ".lock" until it is destroyed,
-// or its process dies. The text in that file says who it is, for the message of whoever comes
-// second. A second store of the same process would wait for itself, so it is refused at once: a
+// or its process dies. The text in that file names the process, for the message of the next one
+// that asks. A second store of the same process would wait for itself, so it is refused at once: a
 // process knows the locks that it holds.
 #pragma once
 
@@ -23,7 +23,7 @@ public:
     [[nodiscard]] bool held() const noexcept { return lock_.held(); }
 
 private:
-    std::shared_ptr<void> known_;  // to this process; forgotten after the lock is let go
+    std::shared_ptr<void> known_;  // the process's own record; forgotten after the lock is released
     FileLock lock_;
 };
 

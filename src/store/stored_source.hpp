@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint of a store as a source of tensors: reading it is the store's, with its checksums.
+// A checkpoint of a store as a source of tensors, read by the store with its checksums.
 #pragma once
 
 #include "state/source.hpp"
@@ -19,7 +19,7 @@ namespace penstock::store {
 
 class StoredSource final : public state::Source {
 public:
-    /// `path`: of the checkpoint. Throws Error.
+    /// `path`: that of the checkpoint. Throws Error.
     StoredSource(const std::shared_ptr<Engine>& engine, const FileSystem& files,
                  const std::string& path);
 
@@ -40,7 +40,7 @@ private:
 /// Whether it is a folder with checkpoints in it.
 [[nodiscard]] bool is_store(const FileSystem& files, const std::string& path);
 
-/// A checkpoint; of a store's folder the newest whole one, or `generation`; or what
+/// Opens a checkpoint; for a store's folder the newest whole one, or `generation`; or any path that
 /// state::open_source() takes. Throws Error.
 [[nodiscard]] std::unique_ptr<state::Source> open_source(
     const std::shared_ptr<Engine>& engine, const FileSystem& files, const std::string& path,

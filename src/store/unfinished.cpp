@@ -65,8 +65,8 @@ void UnfinishedCheckpoint::point_to(std::uint32_t folder, const std::string& fil
 }
 
 void UnfinishedCheckpoint::give_name() {
-    // Before the rename: a folder that cannot be opened (no descriptor is free) must not fail a
-    // save whose checkpoint has its name already.
+    // Opened before the rename: a folder that cannot be opened (no descriptor is free) must not
+    // fail a save whose checkpoint has its name already.
     const Folder store = files_.open_folder(folders_.front());
     for (std::size_t i = 1; i < shard_folders_.size(); ++i) {
         if (!shard_folders_[i].empty()) {
@@ -82,12 +82,12 @@ void UnfinishedCheckpoint::give_name() {
     is_whole_ = true;
 }
 
-// What cannot be removed now is collected by the next save.
+// Leaves for the next save what cannot be removed now.
 void UnfinishedCheckpoint::take_away() noexcept {
     try {
         const std::string path = join(folders_.front(), name_);
         if (path_ == path) {
-            // The rename is there, and nobody knows whether it would outlive a power cut.
+            // The rename is done, but may not survive a power cut.
             path_ = join(folders_.front(), removed_name(name_));
             files_.rename(path, path_);
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folders of a checkpoint that is being written, under names that no reader looks for. Until
-// they have their name, they are taken away with the object.
+// The folders of a checkpoint that is being written, under names that no reader looks for. They are
+// removed with the object, until they have their final name.
 #pragma once
 
 #include <penstock/file.hpp>
@@ -24,17 +24,17 @@ public:
     UnfinishedCheckpoint& operator=(const UnfinishedCheckpoint&) = delete;
     ~UnfinishedCheckpoint();
 
-    /// Where it is now.
+    /// Its path now.
     [[nodiscard]] const std::string& path() const { return path_; }
-    /// Where its shards are in one of the store's folders; made with the first call for it.
+    /// The path of its shards in one of the store's folders; made by the first call for it.
     const std::string& shard_folder(std::uint32_t folder);
-    /// The path of a shard that is about to be made there. In another folder than the first, a link
-    /// leads to it from this one.
+    /// The path of a shard that is about to be made there. In any folder but the first, a link to
+    /// it is made in this one.
     [[nodiscard]] std::string shard_path(std::uint32_t folder, const std::string& file);
     void point_to(std::uint32_t folder, const std::string& file);
-    /// Of each of the store's folders; empty: no shards there.
+    /// One per folder of the store; empty: no shards there.
     [[nodiscard]] std::span<const std::string> shard_folders() const { return shard_folders_; }
-    /// The folders' names are durable; then it has its own, durably. Throws Error.
+    /// Makes the folders' names durable, then gives it its own name, durably. Throws Error.
     void give_name();
 
 private:

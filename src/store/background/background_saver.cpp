@@ -102,7 +102,7 @@ void BackgroundSaver::copy(std::vector<std::span<const std::byte>>& spans,
 std::shared_ptr<PendingSave> BackgroundSaver::add(SaveQueue::Work work, const std::string& name,
                                                   bool staged, std::shared_ptr<void> keeps) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    keeps_.reserve(keeps_.size() + 1);  // what has begun keeps its memory
+    keeps_.reserve(keeps_.size() + 1);  // emplace_back() below cannot throw
     auto save = queue_->add(std::move(work), name, staged);
     if (keeps != nullptr) {
         keeps_.emplace_back(save, std::move(keeps));
@@ -111,7 +111,8 @@ std::shared_ptr<PendingSave> BackgroundSaver::add(SaveQueue::Work work, const st
 }
 
 void BackgroundSaver::sweep() {
-    std::vector<std::shared_ptr<void>> done;  // dropped after the lock: its end may come here again
+    std::vector<std::shared_ptr<void>> done;  // destroyed after the unlock: a destructor may call
+                                              // this object again
     const std::lock_guard<std::mutex> guard(mutex_);
     const auto first = std::partition(keeps_.begin(), keeps_.end(),
                                       [](const auto& keep) { return !keep.first->done(); });

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of saves in the background, over a budget of memory and a queue:
-//
-//   copied      what the caller may change meanwhile, at once, when the budget has room
-//   uncopied    what the caller says will not change, and what was copied from a device for this
-//               save already: written from where it is, which is kept until the save is done
-//   tight       a state that the whole budget does not hold: nothing is copied, the caller waits
-//   failures    one that nobody asked for is thrown by the next save, which has then not begun
-//
-// Thread-safe. What a save keeps is let go on a thread that calls, never on the queue's own.
+// Rules for saves in the background, with a budget of memory and a queue:
+//   copied      memory that the caller may change meanwhile: copied at once, if the budget has room
+//   uncopied    memory that the caller promises not to change, and memory that was copied from a
+//               device for this save: written from where it is and kept until the save is done
+//   tight       a state larger than the whole budget: nothing is copied, the caller waits
+//   failures    an unreported failure is thrown by the next save, which then has not begun
+// Thread-safe. Memory kept for a save is freed on a thread of the caller, never on the queue's own.
 #pragma once
 
 #include "store/background/save_queue.hpp"
@@ -42,7 +40,7 @@ struct CopyChoice {
 
 struct StagedSave {
     StagedCopy copy;
-    bool all = true;       ///< nothing is left that the caller might change
+    bool all = true;       ///< the save needs no memory that the caller might change
     bool borrows = false;  ///< the save reads memory of the caller's
     bool tight = false;    ///< nothing was copied: more than the whole budget
     double waited_s = 0;   ///< for room in the budget
@@ -50,35 +48,34 @@ struct StagedSave {
 
 class BackgroundSaver {
 public:
-    /// Calls `step(time)` until it says true; may throw in between.
+    /// Calls `step(time)` until it returns true; may throw in between.
     using Wait = std::function<void(const std::function<bool(std::chrono::nanoseconds)>& step)>;
 
     explicit BackgroundSaver(std::uint64_t budget_bytes);
     BackgroundSaver(const BackgroundSaver&) = delete;
     BackgroundSaver& operator=(const BackgroundSaver&) = delete;
-    /// Finishes what is in flight, unless somebody else has the queue.
+    /// Finishes the saves in flight, unless another owner holds the queue.
     ~BackgroundSaver() { queue_.reset(); }
 
-    /// Copies `spans`, which lie in `sources`, and makes them those of the copy; as `choice` says.
+    /// Copies `spans`, which lie in `sources`, as `choice` says, and points them into the copy.
     [[nodiscard]] StagedSave stage(std::vector<std::span<const std::byte>>& spans,
                                    std::span<const SourceMemory> sources, const CopyChoice& choice,
                                    const Wait& wait);
-    /// `keeps`: what the save needs of the caller's until it is done, or nullptr.
+    /// `keeps`: memory of the caller that the save needs until it is done, or nullptr.
     std::shared_ptr<PendingSave> add(SaveQueue::Work work, const std::string& name, bool staged,
                                      std::shared_ptr<void> keeps);
-    /// Throws the failure of an earlier save that nobody asked for, as the reason why `what` was
-    /// not begun.
+    /// Throws an unreported failure of an earlier save, as the reason why `what` was not begun.
     void raise_failure(const std::string& what);
-    /// At the end: the failures that nobody asked for, one text each.
+    /// Unreported failures, one text each; called at the end.
     [[nodiscard]] std::vector<std::string> take_failures();
-    /// Lets go of what is not needed any more.
+    /// Frees memory that no save needs any more.
     void sweep();
 
-    /// Why the caller had to wait, for a warning; empty: it did not, or not for long.
+    /// The reason why the caller had to wait, for a warning; empty if the wait was short or none.
     [[nodiscard]] std::string reason_of_wait(const StagedSave& staged) const;
 
     [[nodiscard]] Staging& staging() { return staging_; }
-    /// Shared by who waits while another thread destroys the saver.
+    /// Shared with callers that wait while another thread destroys the saver.
     [[nodiscard]] const std::shared_ptr<SaveQueue>& queue() const { return queue_; }
 
 private:

@@ -19,7 +19,7 @@ namespace penstock::store {
 
 namespace {
 
-// Or std::bad_alloc, when there is no memory for it.
+// Returns std::bad_alloc when there is no memory for the error.
 std::exception_ptr cancelled(const std::string& name, const char* message) noexcept {
     try {
         throw Error(ErrorCode::kCancelled, 0, "save", name, kNoOffset, message);
@@ -28,7 +28,9 @@ std::exception_ptr cancelled(const std::string& name, const char* message) noexc
     }
 }
 
-// The one thread that cannot be gone without: the work may wait for what its caller does next.
+// Starts the queue's thread. A save cannot do without it: the work may wait for what its caller
+// does
+// next.
 std::thread thread_of(const std::function<void()>& loop) {
     try {
         return std::thread(loop);
@@ -131,11 +133,12 @@ struct SaveQueue::Impl {
             running = entry.save;
             lock.unlock();
             std::exception_ptr failure = run(entry);
-            // The memory of the save goes before anybody hears that it is done: who waits for one
-            // save and begins the next finds the room in the budget.
+            // Frees the memory of the save before it is reported as done: a caller that waits for
+            // one save
+            // and begins the next finds room in the budget.
             entry.work = nullptr;
             lock.lock();
-            // Who hears that it failed finds it in the list.
+            // Adds the save to the list before its failure is visible to waiters.
             if (failure != nullptr) {
                 failures.push_back(entry.save);
             }
@@ -165,7 +168,7 @@ struct SaveQueue::Impl {
     std::condition_variable idle;
     std::deque<Entry> entries;
     std::shared_ptr<PendingSave> running;
-    std::vector<std::shared_ptr<PendingSave>> failures;  ///< that nobody was told of
+    std::vector<std::shared_ptr<PendingSave>> failures;  ///< not reported to the caller yet
     bool stop = false;
     std::thread thread;
 };
@@ -174,7 +177,7 @@ SaveQueue::SaveQueue() : impl_(std::make_unique<Impl>()) {}
 
 SaveQueue::~SaveQueue() {
     if (impl_->pid != ::getpid()) {
-        static_cast<void>(impl_.release());  // its thread is the parent's
+        static_cast<void>(impl_.release());  // the thread belongs to the parent
         return;
     }
     {
@@ -187,8 +190,8 @@ SaveQueue::~SaveQueue() {
     }
 }
 
-// In the child of a fork: the thread is not there, and the mutex may be held for ever. Nothing of
-// the parent's is touched again.
+// Makes a new queue in the child of a fork: the thread does not exist there, and the mutex may be
+// held forever. The parent's queue is not touched again.
 SaveQueue::Impl& SaveQueue::impl() {
     if (impl_->pid != ::getpid()) {
         static_cast<void>(std::exchange(impl_, std::make_unique<Impl>()).release());
@@ -204,7 +207,7 @@ std::shared_ptr<PendingSave> SaveQueue::add(Work work, std::string name, bool st
         if (!own.thread.joinable()) {
             own.thread = thread_of([&own] { own.loop(); });
         }
-        // Room for its failure, too: its thread cannot say that there is none.
+        // Reserves room for its failure, too: the queue's thread cannot report that there is none.
         own.failures.reserve(own.failures.size() + own.entries.size() + 2);
         own.entries.push_back({std::move(work), save});
     }

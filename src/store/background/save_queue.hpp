@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves that go on behind the caller's back: one thread, one after another, in the order in which
-// they were given, so that a later checkpoint is never there before an earlier one.
+// Saves in the background: one thread runs them one after another, in the order in which they were
+// given, so that a later checkpoint never exists before an earlier one.
 //
 //     kQueued ---- the tensors are still needed; skipped when a copy was made ----+
 //        |                                                                        |
@@ -8,9 +8,9 @@
 //        |                                                                        |
 //     kDurable                                                                 kFailed
 //
-// A failure is kept until somebody was told: by result(), or by whoever asks take_failure() before
-// the next save. In the child of a fork the thread and what it was doing belong to the parent:
-// there, saves of the parent count as failed, and the queue begins anew, empty.
+// A failure is kept until it is reported: by result(), or by take_failure() before the next save.
+// In the child of a fork the thread and its work belong to the parent: there, saves of the parent
+// count as failed, and a new, empty queue begins.
 #pragma once
 
 #include <penstock/checkpoint.hpp>
@@ -36,7 +36,7 @@ public:
 
     PendingSave(std::string name, bool staged);
 
-    /// For messages: "step 100", "model.pt".
+    /// Name for messages: "step 100", "model.pt".
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
     [[nodiscard]] State state() const noexcept;
     /// The tensors may change.
@@ -46,15 +46,15 @@ public:
     /// False when the time is over.
     [[nodiscard]] bool wait_staged(std::chrono::nanoseconds timeout) const;
     [[nodiscard]] bool wait_done(std::chrono::nanoseconds timeout) const;
-    /// What it failed with, or nullptr; from then on its failure is told.
+    /// The error it failed with, or nullptr; marks the failure as reported.
     [[nodiscard]] std::exception_ptr failure() noexcept;
     [[nodiscard]] bool told() const noexcept { return told_.load(std::memory_order_relaxed); }
-    /// Stops at the next piece, and fails with kCancelled, which needs no telling.
+    /// Stops at the next piece. The save fails with kCancelled, which is not reported again.
     void cancel() noexcept;
 
     [[nodiscard]] std::uint64_t done_bytes() const noexcept { return done_bytes_.load(); }
     [[nodiscard]] std::uint64_t total_bytes() const noexcept { return total_bytes_.load(); }
-    /// For the work itself: counts, and says false once it is cancelled.
+    /// Counts bytes for the work itself; returns false once the save is cancelled.
     [[nodiscard]] Progress progress();
 
 private:
@@ -73,10 +73,10 @@ private:
     std::exception_ptr failure_;  ///< written before state_
 };
 
-/// Thread-safe. Destroying it finishes what is in it.
+/// Thread-safe. The destructor finishes the saves in the queue.
 class SaveQueue {
 public:
-    /// Saves, durably, or throws. Runs on the queue's thread and is destroyed there.
+    /// Saves durably, or throws. Runs on the queue's thread and is destroyed there.
     using Work = std::function<void(PendingSave&)>;
 
     SaveQueue();
@@ -84,16 +84,16 @@ public:
     SaveQueue& operator=(const SaveQueue&) = delete;
     ~SaveQueue();
 
-    /// `staged`: the work does not need the caller's tensors. Throws Error where the system gives
-    /// no thread; then nothing was added.
+    /// `staged`: the work does not need the caller's tensors. Throws Error if no thread can be
+    /// started; then nothing was added.
     std::shared_ptr<PendingSave> add(Work work, std::string name, bool staged);
-    /// Everything that was added is done; false when the time is over.
+    /// Waits until every save is done; false when the time is over.
     [[nodiscard]] bool wait_idle(std::chrono::nanoseconds timeout);
-    /// Saves that are not done.
+    /// Number of saves that are not done.
     [[nodiscard]] std::size_t in_flight();
-    /// The first one that failed and was not told of; from then on it is. Or nullptr.
+    /// The first failed save that was not reported, marked as reported now; or nullptr.
     [[nodiscard]] std::shared_ptr<PendingSave> take_failure();
-    /// Of those that are not done.
+    /// Cancels every save that is not done.
     void cancel_all();
 
 private:
@@ -107,7 +107,7 @@ private:
 
 namespace penstock {
 
-/// What users of C++ hold.
+/// The shared state behind the public handle of C++ users.
 struct PendingSave::Impl {
     std::shared_ptr<store::PendingSave> save;
     std::optional<CheckpointInfo> info;  ///< written before it is done

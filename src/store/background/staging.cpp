@@ -24,15 +24,16 @@ namespace penstock::store {
 
 namespace {
 
-constexpr std::uint64_t kUnitBytes = 4 * base::kMiB;        // of work for a thread
+constexpr std::uint64_t kUnitBytes = 4 * base::kMiB;        // work of one thread at a time
 constexpr std::uint64_t kStreamFromBytes = 8 * base::kMiB;  // less is likely read from the cache
 constexpr std::uint64_t kAreaStepBytes = 2 * base::kMiB;    // a huge page
-constexpr std::uint64_t kPageFromBytes = 64 * base::kKiB;   // pieces that begin on a page
+constexpr std::uint64_t kPageFromBytes = 64 * base::kKiB;   // pieces of this size and more begin on
+                                                            // a page
 constexpr std::uint64_t kPieceAlign = 64;
 constexpr std::size_t kAreasMax = 4;  // kept: a few sizes in turns, or saves in flight
 
-// Where each piece begins in the area, and after them the end. Large pieces begin on pages, so that
-// a device reads them where they are.
+// Offsets of the pieces in the area, and the end after them. Large pieces begin on pages, so that a
+// device reads them where they are.
 std::vector<std::uint64_t> places_of(Pieces pieces) {
     std::vector<std::uint64_t> places;
     places.reserve(pieces.size() + 1);
@@ -46,8 +47,8 @@ std::vector<std::uint64_t> places_of(Pieces pieces) {
     return places;
 }
 
-// Counted in huge pages. The address space is a power of two, so that a state that grows a little
-// does not need a new area; what is never written to costs nothing.
+// Counts in huge pages. The address space is a power of two, so that a state that grows a little
+// needs no new area; untouched pages cost nothing.
 std::uint64_t rounded(std::uint64_t bytes) {
     return std::max(kAreaStepBytes, base::align_up(bytes, kAreaStepBytes));
 }
@@ -58,8 +59,8 @@ struct Area {
     Buffer buffer;
     std::uint64_t touched_bytes = 0;  ///< the most that was ever used of it
 };
-// Of one, in the hands of a copy: it goes back into the list of those that are kept without asking
-// for memory.
+// A list of one area while a copy uses it: it returns to the list of kept areas without an
+// allocation.
 using Areas = std::list<Area>;
 
 namespace {
@@ -102,8 +103,8 @@ private:
     std::byte* area_;
 };
 
-// In the child of a fork: what is the parent's has threads that are not here, and mutexes that may
-// be held for ever. Nothing of it is touched again.
+// Leaks the parent's object in the child of a fork: its threads do not exist there, and its mutexes
+// may be held forever. It is not touched again.
 void leave_to_parent(std::shared_ptr<void> its) {
     static auto* const kept = new std::vector<std::shared_ptr<void>>;
     kept->push_back(std::move(its));
@@ -117,9 +118,9 @@ struct Staging::Impl {
           copiers(threads),
           pool({.kept_bytes_max = 0, .touch = false, .keep_on_fork = false}) {}
 
-    // An area of that size, when the budget has room for it.
+    // Takes an area of that size when the budget has room for it.
     Areas take(std::uint64_t bytes, std::chrono::nanoseconds timeout) {
-        Areas dropped;  // given back to the system after the lock
+        Areas dropped;  // freed after the unlock
         Areas area(1);
         std::unique_lock<std::mutex> lock(mutex);
         if (!room.wait_for(lock, timeout, [&] { return used_bytes + bytes <= budget_bytes; })) {
@@ -127,7 +128,7 @@ struct Staging::Impl {
         }
         auto best = kept.end();
         for (auto it = kept.begin(); it != kept.end(); ++it) {
-            // What an area was once used for stays touched, and counts.
+            // Pages that were used once stay touched, and count.
             const std::uint64_t cost = std::max(bytes, it->touched_bytes);
             if (it->buffer.size() >= bytes && cost <= 2 * bytes &&
                 used_bytes + cost <= budget_bytes &&
@@ -185,7 +186,7 @@ struct Staging::Impl {
     Areas kept;
 };
 
-// Gives the area back, and nothing in the child of a fork: the memory did not come along.
+// Gives the area back; in the child of a fork it does nothing, as the memory was not inherited.
 struct StagedCopy::Hold {
     explicit Hold(std::shared_ptr<Staging::Impl> owner) : impl(std::move(owner)) {}
     Hold(const Hold&) = delete;

@@ -8,7 +8,8 @@
 // A copy is one area of huge pages with the pieces one after the other, so that many small tensors
 // cost what one large one costs. Faulting memory in is dearer than copying into it: areas are kept,
 // within the budget; a new one is faulted in by the copying threads. The copies in flight and the
-// areas that wait hold `budget_bytes` together at most; who finds it used up waits for a save.
+// areas that wait hold `budget_bytes` together at most; a caller that finds it used up waits for a
+// save to finish.
 #pragma once
 
 #include <chrono>
@@ -44,7 +45,7 @@ private:
 
 struct StagingOptions {
     std::uint64_t budget_bytes = 0;  ///< 0: default_budget_bytes()
-    unsigned threads = 0;            ///< that copy; 0: one a core, 16 at most
+    unsigned threads = 0;            ///< that copy; 0: one per core, 16 at most
 };
 
 /// Thread-safe. A child of fork() begins with an empty one of the same budget.
@@ -55,20 +56,20 @@ public:
     Staging& operator=(const Staging&) = delete;
     ~Staging();
 
-    /// Nothing when `timeout` was over before the copies in flight left room: ask again. Throws
-    /// kOutOfMemory for pieces that the whole budget does not hold (area_bytes() tells), and when
-    /// the system has no memory.
+    /// Nothing when `timeout` ended before the copies in flight left room: call again. Throws
+    /// kOutOfMemory for pieces larger than the whole budget (see area_bytes()), and when the system
+    /// has no memory.
     [[nodiscard]] std::optional<StagedCopy> copy(Pieces pieces, std::chrono::nanoseconds timeout);
 
-    /// What a copy of the pieces takes of the budget.
+    /// The bytes of the budget that a copy of the pieces uses.
     [[nodiscard]] static std::uint64_t area_bytes(Pieces pieces);
     /// Half of usable_memory_bytes().
     [[nodiscard]] static std::uint64_t default_budget_bytes();
 
     [[nodiscard]] std::uint64_t budget_bytes() const noexcept { return budget_bytes_; }
-    /// Of copies that are in use.
+    /// Bytes of copies that are in use.
     [[nodiscard]] std::uint64_t used_bytes() const;
-    /// Of areas that wait for the next copy.
+    /// Bytes of areas that wait for the next copy.
     [[nodiscard]] std::uint64_t kept_bytes() const;
 
 private:
