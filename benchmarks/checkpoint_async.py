@@ -10,7 +10,6 @@ memory, wants an accelerator). --turn=first: the first save of the process; else
 
 import concurrent.futures
 import ctypes
-import json
 import mmap
 import os
 import shutil
@@ -193,7 +192,7 @@ class _Step:
         return time.perf_counter() - start
 
     def run(self, before_update=None):
-        """Seconds of the step; the update waits for whoever reads the tensors."""
+        """Seconds of the step; the update waits for what reads the tensors."""
         start = time.perf_counter()
         self._compute()
         if before_update:
@@ -209,10 +208,12 @@ class _Fio:
     def __init__(self, folder, size, step_s, write_s):
         blocks = max(1, round(size / states.MIB))
         pause_us = max(1000, int((step_s - write_s) * 1e6))
-        command = ["fio", "--name=job", "--rw=write", "--direct=1", "--bs=1m", "--iodepth=16", "--ioengine=io_uring"]
-        command += [f"--filename={folder}/beside", f"--size={blocks}m", "--time_based", "--runtime=600"]
-        command += [f"--thinktime={pause_us}us", f"--thinktime_blocks={blocks}", "--output-format=json", "--eta=never"]
-        command += ["--thread"]  # one process, whose bytes the kernel counts
+        command = need("penstock._measure.fio").command(
+            "write",
+            **{"bs": "1m", "iodepth": 16, "ioengine": "io_uring", "filename": f"{folder}/beside", "size": f"{blocks}m"},
+            **{"runtime": 600, "time_based": 1, "thinktime": f"{pause_us}us", "thinktime_blocks": blocks},
+            thread=1,  # one process, whose bytes the kernel counts
+        )
         self._log = Path(folder, "fio.json").open("w+")
         if not shutil.which("fio"):
             skip("the control fio is not installed: apt-get install fio")
@@ -239,10 +240,8 @@ class _Fio:
         self._process.send_signal(signal.SIGINT)
         self._process.wait(timeout=30)
         self._log.seek(0)
-        text = self._log.read()
-        self._log.close()
-        if json.loads(text[text.index("{") :])["jobs"][0]["error"]:
-            raise RuntimeError(f"fio, the control, failed: {text[-300:]}")
+        with self._log:
+            need("penstock._measure.fio").figures(self._log.read(), "write")  # or why there are none
 
 
 def _steps_beside_fio(step, folder, size, write_s, step_s, count):

@@ -4,7 +4,7 @@
 A state is that of a GPT-like transformer in fp32 with Adam's two moments, as a training loop has it: {"model": ...,
 "optimizer": {"state": ..., "param_groups": ...}, "step": ...}. From 1 GiB up its width is 1024 (tensors from 4 KiB to
 200 MB, the embedding), below it is 256 (1 KiB to 8 MB), and 32 below 16 MiB. Blocks are added until the bytes are
-reached, and the embedding takes what is left. The values are 8 Mi random numbers, over and over.
+reached, and the embedding takes what is left. The values are 4 Mi random numbers, over and over.
 """
 
 import ctypes
@@ -17,42 +17,14 @@ from pathlib import Path
 
 from benchmarks.job_tools import need, skip
 
+models, storage = need("penstock._measure.models"), need("penstock._measure.storage")
+bytes_of, make_durable, tensors_of = models.bytes_of, storage.make_durable, models.tensors_of
+byte_count = need("penstock._core").parse_bytes  # 100m -> 104857600
 MIB = 1 << 20
 GIB = 1 << 30
 _PAGE = mmap.PAGESIZE
-_UNITS = {"k": 1 << 10, "m": MIB, "g": GIB}
-
-
-def byte_count(text):
-    """100m -> 104857600."""
-    return int(float(text[:-1]) * _UNITS[text[-1]]) if text[-1] in _UNITS else int(text)
-
 
 # ---- states ----
-
-
-class _Filler:
-    """Tensors of random bytes, cheaply: pieces of one block of 64 MiB."""
-
-    def __init__(self, torch):
-        self._torch = torch
-        generator = torch.Generator().manual_seed(7)
-        self._block = torch.randint(-(1 << 62), 1 << 62, (8 * MIB,), dtype=torch.int64, generator=generator)
-        # Finite and small: bf16, fp32 and integers alike may be computed with.
-        self._floats = (self._block % 65_521).to(torch.float32).mul_(1e-6)
-
-    def tensor(self, shape):
-        torch, source = self._torch, self._floats
-        flat = torch.empty(shape, dtype=torch.float32).view(-1)
-        for at in range(0, flat.numel(), source.numel()):
-            piece = flat[at : at + source.numel()]
-            piece.copy_(source[: piece.numel()])
-        return flat.view(shape)
-
-
-def beginning(count):
-    """The first numbers of every tensor of a state that has so many."""
-    return _Filler(need("torch")).tensor((count,))
 
 
 def _shapes(parameters, width):
@@ -79,23 +51,8 @@ def _shapes(parameters, width):
 
 def training_state(size):
     """A model and its optimizer of about `size` bytes in all."""
-    torch = need("torch")
-    from collections import OrderedDict
-
-    filler = _Filler(torch)
-    parameters = size // 12
-    model = OrderedDict()
-    moments = {}
     width = 1024 if size >= GIB else 256 if size >= 16 * MIB else 32
-    for name, shape in _shapes(parameters, width):
-        moments[len(model)] = {
-            "step": torch.tensor(1000.0),
-            "exp_avg": filler.tensor(shape),
-            "exp_avg_sq": filler.tensor(shape),
-        }
-        model[name] = filler.tensor(shape)
-    group = {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1, "params": list(moments)}
-    return {"model": model, "optimizer": {"state": moments, "param_groups": [group]}, "step": 1000}
+    return models.make_state(_shapes(size // 12, width), "full", "fp32") | {"step": 1000}
 
 
 def many_tensors(count, size):
@@ -106,9 +63,9 @@ def many_tensors(count, size):
 
 
 def even_tensors(count, size):
-    """`count` tensors of `size` bytes, large ones."""
-    filler = _Filler(need("torch"))
-    return {f"part.{index:03}": filler.tensor((size // 4,)) for index in range(count)}
+    """`count` tensors of `size` bytes, large ones that begin with the same random numbers."""
+    shapes = [(f"part.{index:03}", (size // 4,)) for index in range(count)]
+    return models.make_state(shapes, "weights", "fp32")["model"]
 
 
 def state_of(arguments):
@@ -116,18 +73,6 @@ def state_of(arguments):
     if arguments.get("state", "training") == "many":
         return many_tensors(int(arguments["count"]), byte_count(arguments["size"]))
     return training_state(byte_count(arguments["bytes"]))
-
-
-def tensors_of(value, path=""):
-    """(path, tensor) of every tensor in a state."""
-    if hasattr(value, "data_ptr"):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from tensors_of(item, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from tensors_of(item, f"{path}.{index}")
 
 
 def flat(state):
@@ -140,14 +85,10 @@ def clone(value):
     if hasattr(value, "data_ptr"):
         return value.clone()
     if isinstance(value, dict):
-        return type(value)((key, clone(item)) for key, item in value.items())
+        return {key: clone(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(clone(item) for item in value)
     return value
-
-
-def bytes_of(state):
-    return sum(tensor.nbytes for _, tensor in tensors_of(state))
 
 
 # ---- meters ----
@@ -182,28 +123,9 @@ def io_bytes(way):
 
 
 def settle(folder):
-    """No write-back of an earlier run in the next one's time: its own file system's, not that of the whole machine."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        ctypes.CDLL(None).syncfs(descriptor)
-    finally:
-        os.close(descriptor)
+    """No write-back of an earlier run in the next one's time."""
+    storage.settle(folder)
     time.sleep(0.3)  # longer than a slice of the block-I/O limit: what was left of one would be free
-
-
-def sync_path(path):
-    """fsync of a file or a folder."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def make_durable(path):
-    """What a peer leaves to its caller: fsync of the file, then of its folder."""
-    sync_path(path)
-    sync_path(os.path.dirname(path))
 
 
 def cached_share(path):
@@ -235,12 +157,7 @@ def make_cold(paths):
     """Takes files out of the page cache and looks whether they are; the share that stayed, which is next to none."""
     worst = 0.0
     for path in paths:
-        sync_path(path)
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
+        storage.make_cold(path)
         worst = max(worst, cached_share(path))
     if worst > 0.01:
         sys.exit(f"{worst:.1%} of {paths} stayed in the page cache: this load would not be cold")

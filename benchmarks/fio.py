@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fio as the peer: direct I/O, its own job figures.
-
-CPU seconds are those of fio's job (`usr_cpu`, `sys_cpu` of `job_runtime`), not of its process, which burns four times
-as much around a short job. Which of its engines (and, for new files, of its ways to allocate) is the peer is settled by
-warm-up runs: the best one by the bar's own metric.
-"""
+"""fio as the peer: which of its engines (and, for new files, of its ways to allocate) that is, is settled by warm-up
+runs: the best one by the bar's own metric."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-import json
 import shutil
+
+from penstock._measure import fio
 
 from benchmarks import huge_pages, processes
 from benchmarks.places import CannotRun, Place
@@ -61,33 +58,17 @@ class Fio:
     def run(self, place: Place) -> Sample:
         version()
         options = {key: place.fill(value) for key, value in self.variant.items()}
-        command = ["fio", "--name=job", f"--rw={self._kind}", "--direct=1", "--output-format=json"]
-        command += ["--eta=never", "--invalidate=0"]
-        command += [f"--{key}={value}" for key, value in options.items()]
+        command = fio.command(self._kind, invalidate=0, **options)
         try:
             with huge_pages.lent(options.get("iomem") == "shmhuge"):
                 done = processes.run(command, cgroup=place.cgroup)
         finally:
             place.remove_new()
-        return sample(done.stdout, "read" if "read" in self._kind else "write", command, done.peak_memory_kib)
+        return sample(done.stdout, self._kind, command, done.peak_memory_kib)
 
 
 def sample(text: str, way: str, command: list[str], peak_memory_kib: int) -> Sample:
-    """fio's JSON (warnings may stand before it) as a sample."""
     try:
-        job = json.loads(text[text.index("{") :])["jobs"][0]
-        figures = job[way]
-        cpu_s = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000
-        if job.get("error"):
-            raise processes.RunFailed(f"{' '.join(command)}: job error {job['error']}")
-        return Sample(
-            seconds=figures["runtime"] / 1000,
-            bytes=figures["io_bytes"],
-            operations=figures["total_ios"],
-            cpu_s=cpu_s,
-            p50_us=figures["clat_ns"].get("percentile", {}).get("50.000000", 0) / 1000 or None,
-            peak_memory_kib=peak_memory_kib,
-            command=command,
-        )
-    except (ValueError, KeyError, IndexError) as error:
-        raise processes.RunFailed(f"{' '.join(command)}: not fio's JSON ({error!r}): {text[:300]!r}") from error
+        return Sample(**fio.figures(text, way), peak_memory_kib=peak_memory_kib, command=command)
+    except ValueError as error:
+        raise processes.RunFailed(f"{' '.join(command)}: {error}") from error

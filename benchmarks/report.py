@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import sys
-import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
+
+from penstock._measure import tool
 
 from benchmarks.runner import Outcome
 from benchmarks.stats import Interval
@@ -51,36 +49,8 @@ def line(outcome: Outcome) -> str:
     )
 
 
-def _cpu_model() -> str:
-    for text in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if text.startswith("model name"):
-            return text.partition(":")[2].strip()
-    return platform.machine()
-
-
-def _package_versions() -> dict[str, str]:
-    found = {}
-    for name in ("penstock", "numpy", "torch"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 def environment() -> dict[str, Any]:
-    return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "kernel": platform.release(),
-        "machine": platform.machine(),
-        "cpu": _cpu_model(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "load": os.getloadavg(),
-        "python": platform.python_version(),
-        "packages": _package_versions(),
-        "command_line": sys.argv,
-    }
+    return tool.environment() | {"load": os.getloadavg(), "command_line": sys.argv}
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:

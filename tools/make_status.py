@@ -132,9 +132,9 @@ def take_bars(paths):
                 "verdict": bar["verdict"],
                 "reason": bar["reason"],
                 "line": bar["line"],
-                "time": run["environment"]["time"],
+                "time": run["environment"]["time_utc"],
                 "kernel": run["environment"]["kernel"].split("-")[0],
-                "cpus": run["environment"]["cpus"],
+                "cpus": run["environment"]["cpus_usable"],
                 "ours": absolute(bar["metric"], bar["ours"]),
                 "theirs": absolute(bar["metric"], bar["peers"]),
             }

@@ -184,7 +184,7 @@ def all_parts():
         Part(
             "benchmarks",
             120,
-            [Step("pytest", pytest("tests/benchmarks"), count="junit")],
+            [Step("wheel", tool("build_wheel"), gate=True), Step("pytest", pytest("tests/benchmarks"), count="junit")],
             needs=["tests/benchmarks/test_*.py"],
         ),
         Part("examples", 120, [Step("pytest", pytest("tests/examples"), count="junit")], needs=["examples/*.cpp"]),

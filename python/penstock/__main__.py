@@ -8,7 +8,7 @@ import sys
 from penstock import _core
 
 _PYTHON_COMMANDS = {
-    ("checkpoint", "bench"): "penstock.checkpoint_bench.__main__",
+    ("checkpoint", "bench"): "penstock._measure.checkpoint_bench",
     ("ds_io",): "penstock.deepnvme.ds_io",
     ("ds_nvme_tune",): "penstock.deepnvme.ds_nvme_tune",
     ("report",): "penstock.report.__main__",

@@ -14,6 +14,10 @@ namespace penstock::python {
 
 namespace {
 
+[[maybe_unused, noreturn]] void no_command_line() {
+    throw nb::import_error("this build of penstock has no command line inside");
+}
+
 // Words are paths, too, and those need not be UTF-8.
 int cli_main(const nb::list& arguments) {
 #if PENSTOCK_HAS_CLI
@@ -25,7 +29,15 @@ int cli_main(const nb::list& arguments) {
     return cli::run(words);
 #else
     static_cast<void>(arguments);
-    throw nb::import_error("this build of penstock has no command line inside");
+    no_command_line();
+#endif
+}
+
+std::string environment_json() {
+#if PENSTOCK_HAS_CLI
+    return cli::environment_json();
+#else
+    no_command_line();
 #endif
 }
 
@@ -35,6 +47,9 @@ void bind_cli(nb::module_& m) {
     m.def("cli_main", cli_main, nb::arg("arguments"),
           nb::sig("def cli_main(arguments: list[str]) -> int"),
           "Runs the `penstock` program (without its name in the arguments); its exit status.");
+    m.def("environment_json", environment_json,
+          "Where figures are measured (kernel, processor, memory, time), as `penstock bench "
+          "--json` writes it.");
 }
 
 }  // namespace penstock::python

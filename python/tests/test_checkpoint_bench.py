@@ -12,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from penstock.checkpoint_bench import __main__ as bench  # noqa: E402
-from penstock.checkpoint_bench import _models, _sides  # noqa: E402
+from penstock._measure import checkpoint_bench as bench  # noqa: E402
+from penstock._measure import models, sides, storage  # noqa: E402
 
 # As their publishers give them.
 PARAMETERS = {
@@ -28,38 +28,38 @@ PARAMETERS = {
     "mistral-7b": 7_241_732_096,
     "qwen2.5-7b": 7_615_616_512,
 }
-TINY = _models.Model("tiny", 32, 4, 100, 64, key_value=16)
+TINY = models.Model("tiny", 32, 4, 100, 64, key_value=16)
 
 
-@pytest.mark.parametrize("name", _models.MODELS)
+@pytest.mark.parametrize("name", models.MODELS)
 def test_a_model_has_as_many_parameters_as_its_publisher_says(name):
-    assert _models.MODELS[name].parameters() == PARAMETERS[name]
+    assert models.MODELS[name].parameters() == PARAMETERS[name]
 
 
 def test_what_does_not_fit_loses_blocks_and_then_rows_and_says_so():
-    model, per = _models.MODELS["gpt2-xl"], _models.bytes_a_parameter("full", "bf16")
-    assert per == 14 and _models.bytes_a_parameter("full", "fp32") == 12
-    assert _models.bytes_a_parameter("weights", "bf16") == 2
-    whole, said = _models.fit(model, per, 1 << 60)
+    model, per = models.MODELS["gpt2-xl"], models.bytes_a_parameter("full", "bf16")
+    assert per == 14 and models.bytes_a_parameter("full", "fp32") == 12
+    assert models.bytes_a_parameter("weights", "bf16") == 2
+    whole, said = models.fit(model, per, 1 << 60)
     assert whole is model and said == ""
     for limit in (8 << 30, 3 << 30):
-        cut, said = _models.fit(model, per, limit)
+        cut, said = models.fit(model, per, limit)
         assert f"the first {cut.blocks} of 48 blocks" in said and 1 <= cut.blocks < 48
-        assert cut.parameters() * per <= limit < _models.replace(cut, blocks=cut.blocks + 1).parameters() * per
+        assert cut.parameters() * per <= limit < models.replace(cut, blocks=cut.blocks + 1).parameters() * per
         assert set(cut.shapes()) <= set(model.shapes())
-    cut, said = _models.fit(model, per, 700 << 20)
+    cut, said = models.fit(model, per, 700 << 20)
     assert cut.blocks == 1 and cut.vocabulary < model.vocabulary and "rows of the embedding" in said
     assert cut.parameters() * per <= 700 << 20
     with pytest.raises(ValueError, match="more than 1000"):
-        _models.fit(model, per, 1000)
+        models.fit(model, per, 1000)
 
 
 @pytest.mark.parametrize(("state", "dtype"), [("full", "bf16"), ("full", "fp32"), ("weights", "bf16")])
 def test_a_state_has_the_bytes_that_were_said(state, dtype):
-    made = _models.make_state(TINY, state, dtype)
-    tensors = dict(_models.tensors_of(made))
+    made = models.make_state(TINY.shapes(), state, dtype)
+    tensors = dict(models.tensors_of(made))
     steps = [tensor for name, tensor in tensors.items() if name.endswith(".step")]
-    told = TINY.parameters() * _models.bytes_a_parameter(state, dtype)
+    told = TINY.parameters() * models.bytes_a_parameter(state, dtype)
     assert sum(t.nbytes for t in tensors.values()) - sum(t.nbytes for t in steps) == told
     assert made["model"]["lm_head.weight"].dtype == (torch.bfloat16 if dtype == "bf16" else torch.float32)
     assert ("master" in made) == (state == "full" and dtype == "bf16")
@@ -78,8 +78,7 @@ def test_every_side_is_measured_and_nothing_is_left(tmp_path, capsys):
     out = capsys.readouterr().out
     document = json.loads(json_file.read_text())
     figures = {(f["side"], f["verb"]): f for f in document["figures"]}
-    sides = [side for peer in peers for side in _sides.PEERS[peer]] + _sides.OURS
-    for side in sides:
+    for side in [side for peer in peers for side in sides.PEERS[peer]] + sides.OURS:
         for title, verb in ((side.title, "save"), (side.load_title, "load")):
             assert len(figures[title, verb]["seconds"]) == 2
             assert title in out
@@ -91,15 +90,29 @@ def test_every_side_is_measured_and_nothing_is_left(tmp_path, capsys):
 
 
 def test_a_side_saves_what_it_loads(tmp_path):
-    state = _models.make_state(TINY, "full", "bf16")
-    flat = dict(_models.tensors_of(state))
-    for side in [*_sides.OURS, _sides.TORCH]:
+    state = models.make_state(TINY.shapes(), "full", "bf16")
+    flat = dict(models.tensors_of(state))
+    for side in [*sides.OURS, sides.TORCH]:
         path = str(tmp_path / side.suffix)
         side.save(flat if side.flat else state, path)
-        _sides.make_cold(path)
-        loaded = dict(_models.tensors_of(side.load(path)))
+        storage.make_cold(path)
+        loaded = dict(models.tensors_of(side.load(path)))
         assert loaded.keys() == flat.keys()
         assert all(torch.equal(loaded[name], flat[name]) for name in flat)
+
+
+def test_a_side_that_gives_back_other_bits_is_found(tmp_path, monkeypatch, capsys):
+    def load(path):
+        state = torch.load(path)
+        for tensor in state.get("model", {}).values():
+            tensor.view(torch.int16).view(-1)[5] ^= 1
+        return state
+
+    wrong = sides.Side("torch.save + fsync", "a torch that errs", sides.TORCH.save, load, "wrong.pt")
+    monkeypatch.setitem(sides.PEERS, "torch", [wrong])
+    assert run("--against", "torch", "--what", "load", folder=tmp_path) == 1
+    assert "a torch that errs: model.wte.weight is not what was saved" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -138,5 +151,5 @@ def test_a_signal_leaves_nothing(number, tmp_path):
     os.kill(process.pid, number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, err
-    assert "its files are removed" in err
+    assert "the files that it made are removed" in err
     assert list(tmp_path.iterdir()) == []

@@ -42,13 +42,14 @@ std::string utc_now() {
 nlohmann::json machine_json() {
     utsname name{};
     ::uname(&name);
-    const long pages = ::sysconf(_SC_PHYS_PAGES);
+    const auto pages = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES));
+    const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     return {{"penstock", PENSTOCK_VERSION},
             {"kernel", os::kernel_release()},
             {"machine", name.machine},
             {"cpu", cpu_model()},
             {"cpus_usable", os::usable_cpus()},
-            {"memory_bytes", static_cast<std::uint64_t>(pages) * 4096},
+            {"memory_bytes", pages * page_bytes},
             {"huge_pages", os::huge_page_mode()},
             {"container", os::container()},
             {"time_utc", utc_now()}};

@@ -6,6 +6,7 @@
 #include "cli/bench/options.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/doctor/command.hpp"
+#include "cli/environment.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/message.hpp"
 #include "cli/tune/command.hpp"
@@ -27,6 +28,7 @@
 #include <cstdio>
 #include <cstring>
 #include <new>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -223,6 +225,10 @@ int run(std::span<const std::string> args) {
         std::clearerr(stdout);
         return output_lost(error.code().value());
     }
+}
+
+std::string environment_json() {
+    return machine_json().dump();
 }
 
 }  // namespace penstock::cli

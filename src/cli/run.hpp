@@ -13,4 +13,8 @@ namespace penstock::cli {
 /// ended by signal n.
 [[nodiscard]] int run(std::span<const std::string> args);
 
+/// Where figures are measured: kernel, processor, memory and the time, as JSON. The commands that
+/// are Python put it into what they write, so that there is one list of keys.
+[[nodiscard]] std::string environment_json();
+
 }  // namespace penstock::cli

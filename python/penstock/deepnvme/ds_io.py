@@ -30,9 +30,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import penstock
-from penstock.deepnvme import _tools
+from penstock._measure import tool
+from penstock._measure.tool import Progress, ToolError, WrongArguments
 from penstock.deepnvme._ds_io_engines import ENGINES, Task, TaskResult, run_task
-from penstock.deepnvme._tools import BYTES_PER_GB, COUNT_MAX, NO_GPU, OutputLost, Progress, ToolError
+from penstock.deepnvme._tools import BYTES_PER_GB, COUNT_MAX, NO_GPU, engine_lets_through
 
 _EPILOG = """
 GB/sec is 2^30 bytes a second, as DeepSpeed's ds_io counts. --single_submit, --sequential_requests and --io_parallel are
@@ -128,30 +129,24 @@ def _problems(args: argparse.Namespace) -> list[str]:
         if not folder or not device.isdigit():
             found.append(f"--folder_to_device_mapping {mapping}: FOLDER:NUMBER is expected, such as /mnt/nvme0:0")
     if not found:
-        found += [
-            f"{folder}: no folder that can be written is there"
-            for folder in dict.fromkeys(folder for _, folder in _mapping(args))
-            if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK)
-        ]
+        folders = dict.fromkeys(folder for _, folder in _mapping(args))
+        found += tool.wrong_among([(tool.check_folder, (folder,)) for folder in folders])
     return found
 
 
 def refine(args: argparse.Namespace) -> argparse.Namespace:
-    """Turns words into numbers and checks everything. ToolError lists all that is wrong."""
+    """Turns words into numbers and checks everything. WrongArguments lists all that is wrong."""
+
+    def size(flag: str) -> None:
+        setattr(args, flag, tool.parse_size(f"--{flag}", str(getattr(args, flag))))
+
     found = _problems(args)
-    for flag in ("io_size", "block_size", "fast_io_size"):
-        try:
-            setattr(args, flag, _tools.parse_size(f"--{flag}", str(getattr(args, flag))))
-        except ToolError as error:
-            found.append(str(error))
+    sizes = [(size, (flag,)) for flag in ("io_size", "block_size", "fast_io_size")]
+    found += tool.wrong_among([*sizes, (tool.check_json_path, (args.json,))])
     if args.engine == "torch_fastio" and args.fast_io_size == 1:
         found.append("--fast_io_size 1: at least 2, for torch_fastio fills one half while the other is written")
-    try:
-        _tools.check_json_path(args.json)
-    except ToolError as error:
-        found.append(str(error))
     if found:
-        raise ToolError("\n".join(found))
+        raise WrongArguments("\n".join(found))
     args.total_loops = args.warmup_loops + args.loops
     args.mapping_list = _mapping(args)
     return args
@@ -245,7 +240,7 @@ class Outcome:
         rates = self.folders()
         return {
             "command": command,
-            "environment": _tools.environment(),
+            "environment": tool.environment(),
             "engine": {"backend": penstock.default_engine().describe().backend},
             "ds_io": {
                 "op": "read" if args.read else "write",
@@ -360,7 +355,7 @@ def _remove_own(tasks: list[Task], keep: bool) -> None:
                 os.unlink(file)
 
 
-def measure(args: argparse.Namespace, out: Callable[[str], None], progress: Progress) -> Outcome:
+def measure(args: argparse.Namespace, out: tool.Print, progress: Progress) -> Outcome:
     """Runs what `args` (refined) ask for. Prints as DeepSpeed's does through `out`. ToolError, OSError."""
     out(f"Configuring {len(args.mapping_list)} process to folder mapping")
     for number, (device, folder) in enumerate(args.mapping_list):
@@ -387,7 +382,7 @@ def measure(args: argparse.Namespace, out: Callable[[str], None], progress: Prog
     return outcome
 
 
-def report(outcome: Outcome, out: Callable[[str], None]) -> None:
+def report(outcome: Outcome, out: tool.Print) -> None:
     """What was measured and how to read it, then the four closing lines."""
     args = outcome.args
     kind = "Read" if args.read else "Write"
@@ -412,38 +407,21 @@ def report(outcome: Outcome, out: Callable[[str], None]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit status: 0, 1 when it failed, 2 for wrong arguments, 128 + the signal that ended it."""
+    """The command; its exit status as tool.run() says."""
     words = list(sys.argv[1:] if argv is None else argv)
     args = make_parser().parse_args(words)
-    try:
-        return _run(args, words, _tools.printer(sys.stderr if args.json == "-" else sys.stdout))
-    except OutputLost as lost:
-        return lost.end("penstock ds_io")
 
-
-def _run(args: argparse.Namespace, words: list[str], out: Callable[[str], None]) -> int:
-    out("Testing DeepNVMe python frontend")
-    out(f"args = {args}")
-    try:
-        args = refine(args)
-    except ToolError as error:
-        lines = str(error).splitlines()
-        print("penstock ds_io: wrong arguments:", *lines, "Try: penstock ds_io --help", sep="\n  ", file=sys.stderr)
-        return 2
-    out("Successful validation of command line arguments")
-    try:
-        with _tools.signals_raise(), _tools.engine_lets_through(args.block_size, args.queue_depth):
+    def work(out: tool.Print) -> None:
+        out("Testing DeepNVMe python frontend")
+        out(f"args = {args}")
+        refine(args)
+        out("Successful validation of command line arguments")
+        with engine_lets_through(args.block_size, args.queue_depth):
             outcome = measure(args, out, Progress())
         report(outcome, out)
-        if args.json is not None:
-            _tools.write_json(args.json, outcome.as_json(["penstock", "ds_io", *words]))
-    except (ToolError, OSError, ImportError, MemoryError) as error:
-        print(f"penstock ds_io: {error or 'out of memory: take a smaller --io_size'}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as error:
-        print("penstock ds_io: ended; the files that it made are removed", file=sys.stderr)
-        return 128 + getattr(error, "number", 2)
-    return 0
+        tool.write_json(args.json, outcome.as_json(["penstock", "ds_io", *words]))
+
+    return tool.run("penstock ds_io", args.json, work)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,14 @@ import os
 import re
 import statistics
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock._measure import tool
+from penstock._measure.tool import Progress, ToolError, WrongArguments
 from penstock.deepnvme import _tools, ds_io
-from penstock.deepnvme._tools import BYTES_PER_GB, COUNT_MAX, NO_GPU, OutputLost, Progress, ToolError
+from penstock.deepnvme._tools import BYTES_PER_GB, COUNT_MAX, NO_GPU
 
 LOG_DIR = "_aio_bench_logs"
 CONFIG_NAME = "ds_config_aio.json"
@@ -90,13 +91,13 @@ class Setting:
             "overlap_events": str(not self.sequential_requests).lower(),
             "num_threads": self.io_parallel,
             "queue_depth": self.queue_depth,
-            "block_size": _tools.parse_size("block_size", self.block_size),
+            "block_size": tool.parse_size("block_size", self.block_size),
         }
 
     def ours(self) -> dict[str, Any]:
         """As a DeepSpeed configuration takes it."""
         return {
-            "block_size": _tools.parse_size("block_size", self.block_size),
+            "block_size": tool.parse_size("block_size", self.block_size),
             "queue_depth": self.queue_depth,
             "intra_op_parallelism": self.io_parallel,
             "single_submit": self.single_submit,
@@ -144,24 +145,13 @@ def _check(args: argparse.Namespace) -> None:
         for flag in ("loops", "rounds")
         if not 1 <= getattr(args, flag) <= _REPEATED_MAX
     ]
-    found += [
-        f"--nvme_dir {folder}: no folder that can be written is there"
-        for folder in args.nvme_dir
-        if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK)
-    ]
+    checks = [(tool.check_folder, (folder, "--nvme_dir ")) for folder in args.nvme_dir]
+    checks += [(tool.parse_size, ("--io_size", args.io_size)), (tool.check_json_path, (args.json,))]
+    found += tool.wrong_among(checks)
     if args.flush_page_cache and not os.access(_DROP_CACHES, os.W_OK):
         found.append("--flush_page_cache needs root; without it reads still go past the page cache where they can")
-    for check, value in ((_io_bytes, args.io_size), (_tools.check_json_path, args.json)):
-        try:
-            check(value)
-        except ToolError as error:
-            found.append(str(error))
     if found:
-        raise ToolError("\n".join(found))
-
-
-def _io_bytes(word: str) -> int:
-    return _tools.parse_size("--io_size", word)
+        raise WrongArguments("\n".join(found))
 
 
 def _fits(key: str, value: object) -> bool:
@@ -171,7 +161,7 @@ def _fits(key: str, value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return False
     if key == "block_size":
-        return bool(_tools.parse_size(key, str(value)))
+        return bool(tool.parse_size(key, str(value)))
     return isinstance(value, int) and 1 <= value <= COUNT_MAX
 
 
@@ -182,16 +172,18 @@ def _sweep_values(path: str | None) -> dict[str, list[Any]]:
     try:
         given = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ToolError(f"--sweep_config {path}: {error}") from error
+        raise WrongArguments(f"--sweep_config {path}: {error}") from error
     except RecursionError as error:
-        raise ToolError(f"--sweep_config {path}: lists in lists in lists; an object with lists is expected") from error
+        raise WrongArguments(
+            f"--sweep_config {path}: lists in lists in lists; an object with lists is expected"
+        ) from error
     known = ", ".join(DEFAULT_SWEEP)
     if not isinstance(given, dict) or not set(given) <= set(DEFAULT_SWEEP):
-        raise ToolError(f"--sweep_config {path}: an object with keys of {known} is expected")
+        raise WrongArguments(f"--sweep_config {path}: an object with keys of {known} is expected")
     for key, values in given.items():
         if not isinstance(values, list) or not values or not all(_fits(key, value) for value in values):
             like = json.dumps(DEFAULT_SWEEP[key])
-            raise ToolError(f"--sweep_config {path}: {key}: {values!r} came; a list such as {like} is expected")
+            raise WrongArguments(f"--sweep_config {path}: {key}: {values!r} came; a list such as {like} is expected")
     # What a file leaves out has the default of ds_io.
     missing = {"block_size": ["1M"], "queue_depth": [32], "io_parallel": [1]}
     return {key: given.get(key, missing.get(key, [False])) for key in DEFAULT_SWEEP}
@@ -218,14 +210,16 @@ def _log_folders(log_dir: str, operations: list[str]) -> dict[str, Path]:
     try:
         for operation, folder in folders.items():
             if folder.is_symlink():
-                raise ToolError(f"--log_dir {log_dir}: {folder} is a symbolic link; name another folder, or remove it")
+                raise WrongArguments(
+                    f"--log_dir {log_dir}: {folder} is a symbolic link; name another folder, or remove it"
+                )
             if operation in operations:
                 folder.mkdir(parents=True, exist_ok=True)
             for old in folder.iterdir() if folder.is_dir() else ():
                 if _LOG_NAME.fullmatch(old.name):
                     old.unlink()
     except OSError as error:
-        raise ToolError(f"--log_dir {log_dir}: {error}; name a folder that can be written") from error
+        raise WrongArguments(f"--log_dir {log_dir}: {error}; name a folder that can be written") from error
     return folders
 
 
@@ -322,10 +316,10 @@ class _Sweep:
 def _as_json(command: list[str], args: argparse.Namespace, sweep: _Sweep) -> dict[str, Any]:
     return {
         "command": command,
-        "environment": _tools.environment(),
+        "environment": tool.environment(),
         "ds_nvme_tune": {
             "folders": args.nvme_dir,
-            "io_bytes": _tools.parse_size("--io_size", args.io_size),
+            "io_bytes": tool.parse_size("--io_size", args.io_size),
             "operations": sweep.operations,
             "settings": [{**setting.ours(), "bytes_per_s": setting.rates} for setting in sweep.settings],
             "best": sweep.best().ours(),
@@ -355,40 +349,23 @@ def _report(args: argparse.Namespace, sweep: _Sweep, out: Any, say: Any) -> None
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit status: 0, 1 when it failed, 2 for wrong arguments, 128 + the signal that ended it."""
+    """The command; its exit status as tool.run() says."""
     words = list(sys.argv[1:] if argv is None else argv)
     args = make_parser().parse_args(words)
-    try:
-        return _run(args, words, _tools.printer(sys.stderr if args.json == "-" else sys.stdout))
-    except OutputLost as lost:
-        return lost.end("penstock ds_nvme_tune")
 
+    def work(out: tool.Print) -> None:
+        _check(args)
+        sweep = _Sweep(args, say)
+        out(f"Running DeepNVMe performance tuning on {args.nvme_dir}")
+        with _tools.engine_lets_through(*sweep.largest()):
+            sweep.run()
+        _report(args, sweep, out, say)
+        tool.write_json(args.json, _as_json(["penstock", "ds_nvme_tune", *words], args, sweep))
 
-def _run(args: argparse.Namespace, words: list[str], out: Callable[[str], None]) -> int:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    try:
-        _check(args)
-        sweep = _Sweep(args, say)
-    except ToolError as error:
-        lines = [*str(error).splitlines(), "Try: penstock ds_nvme_tune --help"]
-        print("penstock ds_nvme_tune: wrong arguments:", *lines, sep="\n  ", file=sys.stderr)
-        return 2
-    out(f"Running DeepNVMe performance tuning on {args.nvme_dir}")
-    try:
-        with _tools.signals_raise(), _tools.engine_lets_through(*sweep.largest()):
-            sweep.run()
-        _report(args, sweep, out, say)
-        if args.json is not None:
-            _tools.write_json(args.json, _as_json(["penstock", "ds_nvme_tune", *words], args, sweep))
-    except (ToolError, OSError, ImportError, MemoryError) as error:
-        print(f"penstock ds_nvme_tune: {error or 'out of memory: take a smaller --io_size'}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as error:
-        print("penstock ds_nvme_tune: ended; the test files that it made are removed", file=sys.stderr)
-        return 128 + getattr(error, "number", 2)
-    return 0
+    return tool.run("penstock ds_nvme_tune", args.json, work)
 
 
 if __name__ == "__main__":

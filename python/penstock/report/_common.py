@@ -10,9 +10,7 @@ from penstock.report._read import Field
 from penstock.report._units import size_text
 
 _NAMES = {
-    "time": "measured at (UTC)",
     "time_utc": "measured at (UTC)",
-    "cpus": "CPUs",
     "cpus_usable": "CPUs usable",
     "cpu": "processor",
     "memory_bytes": "memory",

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 from penstock import deepnvme  # noqa: E402
+from penstock._measure import tool  # noqa: E402
 from penstock.deepnvme import _ds_io_engines, _tools, ds_io, ds_nvme_tune  # noqa: E402
 
 ODD = 1_000_001  # neither a multiple of 512 nor of anything else
@@ -136,7 +137,7 @@ def test_a_process_that_fails_is_named_and_stops_the_others(folder):
     tasks = [_ds_io_engines.Task(0, "0", str(folder), [good] * 4, args)]
     tasks.append(_ds_io_engines.Task(1, "1", "/absent", ["/absent/file"] * 4, args))
     start = time.monotonic()
-    with pytest.raises(_tools.ToolError, match=r"process 1 \(/absent\): .*/absent/file"):
+    with pytest.raises(tool.ToolError, match=r"process 1 \(/absent\): .*/absent/file"):
         ds_io._in_processes(tasks, lambda tid, text: None)
     assert time.monotonic() - start < 60
 
@@ -444,13 +445,13 @@ def test_what_is_not_told_apart_is_not_chosen_by_chance():
     [("4096", 4096), ("64K", 65536), ("400M", 400 << 20), ("1G", 1 << 30), ("1.5GiB", 3 << 29), ("4GB", 4 * 10**9)],
 )
 def test_sizes_are_read_by_one_rule(word, size):
-    assert _tools.parse_size("--io_size", word) == size
+    assert tool.parse_size("--io_size", word) == size
 
 
 @pytest.mark.parametrize("word", ["", "0", "-1", "1.5", "1Q", "1e3", "٣", "\udc80", str(1 << 60)])
 def test_what_is_no_size_names_the_flag(word):
-    with pytest.raises(_tools.ToolError, match="^--io_size: got "):
-        _tools.parse_size("--io_size", word)
+    with pytest.raises(tool.ToolError, match="^--io_size: got "):
+        tool.parse_size("--io_size", word)
 
 
 def test_the_engine_lets_through_what_is_asked_for(monkeypatch):

@@ -136,7 +136,7 @@ def bars():
         bar("deepnvme.scaling_4", "met", 0.99, ">=0.97", "value", 8e8, 4),
         bar("engine.memory", "met", 5e7, "<=64MiB", "value"),
     ]
-    return {"environment": {"kernel": "6.18.44", "cpus": 2, "command_line": ["x"]}, "bars": found}
+    return {"environment": {"kernel": "6.18.44", "cpus_usable": 2, "command_line": ["x"]}, "bars": found}
 
 
 def ds_io(folders=("/a", "/b"), rate=2e8):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import os
 import shutil
@@ -11,12 +12,15 @@ import statistics
 import sys
 import tempfile
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from penstock import _core
-from penstock.checkpoint_bench import _models
-from penstock.deepnvme import _tools
-from penstock.deepnvme._tools import ToolError
+from penstock._measure import models, tool
+from penstock._measure.tool import ToolError, WrongArguments
+
+if TYPE_CHECKING:
+    from penstock._measure.turns import Bench
 
 _EPILOG = """
 The state has the true names, shapes and element types of the model; its numbers are made on the spot. `full` is what a
@@ -25,7 +29,8 @@ fit in memory (a third of what is free) or on the disk (half of it) is made smal
 first line says so.
 
 Every save ends durable on every side: data, file and folder are synced before its clock stops. Loads are cold and go
-to fresh tensors. The sides take turns, in another order each round; figures are medians, with the least and the most.
+to fresh tensors; what a side loads first is compared with what was saved, bit for bit. The sides take turns, in another
+order each round; figures are medians, with the least and the most.
 fio writes and reads the same number of bytes in blocks of 1 MiB, 16 at once, past the page cache: what the disk gives.
 
 examples:
@@ -35,18 +40,19 @@ examples:
   penstock checkpoint bench --model gpt2-xl --json bench.json            every round and the environment
 """
 
+_COMMAND = "penstock checkpoint bench"
 _VERBS = ("save", "load", "async")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="penstock checkpoint bench",
+        prog=_COMMAND,
         description="Saves and loads the state of a model by Penstock, torch, safetensors and fio, in turns.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--model", default="gpt2", metavar="M", help=f"{', '.join(_models.MODELS)} (default gpt2)")
+    add("--model", default="gpt2", metavar="M", help=f"{', '.join(models.MODELS)} (default gpt2)")
     add("--state", choices=("full", "weights"), default="full", help="what is saved (default full)")
     add("--weights", choices=("bf16", "fp32"), default="bf16", help="element type of the weights (default bf16)")
     add("--max-bytes", metavar="N", help="of the state at most, such as 4G; more is scaled down (default: what fits)")
@@ -65,35 +71,34 @@ def _installed() -> dict[str, str]:
     return found | {"fio": "" if shutil.which("fio") else "apt-get install fio"}
 
 
-def _list_of(flag: str, text: str, known: tuple[str, ...]) -> list[str]:
+def _list_of(flag: str, text: str, known: Iterable[str]) -> list[str]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
         if word not in known:
-            raise ToolError(f"{flag} {word}: choose of {', '.join(known)}")
+            raise WrongArguments(f"{flag} {word}: choose of {', '.join(known)}")
     return words
 
 
-def _refine(args: argparse.Namespace) -> argparse.Namespace:
-    """Checks everything before any work. ToolError says what to do."""
-    if args.model not in _models.MODELS:
-        raise ToolError(f"--model {args.model}: choose one of {', '.join(_models.MODELS)}")
+def _refine(args: argparse.Namespace) -> None:
+    """Checks everything before any work. WrongArguments says what to do."""
+    if args.model not in models.MODELS:
+        raise WrongArguments(f"--model {args.model}: choose one of {', '.join(models.MODELS)}")
     if args.folder and args.dir:
-        raise ToolError(f"{args.folder} and --dir {args.dir}: one folder is measured; give one")
+        raise WrongArguments(f"{args.folder} and --dir {args.dir}: one folder is measured; give one")
     args.dir = args.folder or args.dir or "."
     if args.rounds < 1:
-        raise ToolError(f"--rounds {args.rounds}: at least 1")
-    if not os.path.isdir(args.dir) or not os.access(args.dir, os.W_OK | os.X_OK):
-        raise ToolError(f"--dir {args.dir}: no folder that can be written is there; name one on the disk to measure")
-    _tools.check_json_path(args.json)
+        raise WrongArguments(f"--rounds {args.rounds}: at least 1")
+    tool.check_folder(args.dir, "--dir ")
+    tool.check_json_path(args.json)
+    args.bytes_max = tool.parse_size("--max-bytes", args.max_bytes) if args.max_bytes else None
     peers = _installed()
     if peers["torch"]:
-        raise ToolError(f"the state is made of torch tensors, and torch is not installed: {peers['torch']}")
-    args.peers = _list_of("--against", args.against, tuple(peers)) or [name for name in peers if not peers[name]]
+        raise WrongArguments(f"the state is made of torch tensors, and torch is not installed: {peers['torch']}")
+    args.peers = _list_of("--against", args.against, peers) or [name for name in peers if not peers[name]]
     for name in args.peers:
         if peers[name]:
-            raise ToolError(f"--against {name}: it is not installed: {peers[name]}")
+            raise WrongArguments(f"--against {name}: it is not installed: {peers[name]}")
     args.verbs = _list_of("--what", args.what, _VERBS)
-    return args
 
 
 def _limit(args: argparse.Namespace) -> tuple[int, str]:
@@ -102,8 +107,8 @@ def _limit(args: argparse.Namespace) -> tuple[int, str]:
         (_core.available_memory_bytes() // 3, "a third of the free memory"),
         (shutil.disk_usage(args.dir).free // 2, f"half of what is free in {args.dir}"),
     ]
-    if args.max_bytes:
-        limits.append((_tools.parse_size("--max-bytes", args.max_bytes), "--max-bytes"))
+    if args.bytes_max:
+        limits.append((args.bytes_max, "--max-bytes"))
     return min(limits)
 
 
@@ -111,7 +116,7 @@ def _gb(size: float) -> str:
     return f"{size / 1e9:.2f} GB"
 
 
-def _table(bench: Any) -> list[str]:
+def _table(bench: Bench) -> list[str]:
     lines = []
     for verb, title in (("save", "durable save"), ("load", "cold load"), ("stall", "training stands still for")):
         rows = [figures for figures in bench.figures.values() if figures.verb == verb]
@@ -120,83 +125,59 @@ def _table(bench: Any) -> list[str]:
         lines += ["", f"{title:28}   seconds  (least - most)      GB/s  CPU seconds  to penstock .pt"]
         ours = next((statistics.median(f.seconds) for f in rows if f.title == "penstock .pt"), None)
         for figures in rows:
-            median, spread = (
-                statistics.median(figures.seconds),
-                f"({min(figures.seconds):.3f} - {max(figures.seconds):.3f})",
-            )
+            median = statistics.median(figures.seconds)
+            spread = f"({min(figures.seconds):.3f} - {max(figures.seconds):.3f})"
             ratio = f"{median / ours:14.2f}x" if ours else ""
-            cpu_s = statistics.median(figures.cpu_s)
-            rate = bench.bytes / median / 1e9
+            cpu_s, rate = statistics.median(figures.cpu_s), bench.bytes / median / 1e9
             lines.append(f"  {figures.title:26} {median:9.3f}  {spread:17} {rate:7.2f} {cpu_s:12.2f} {ratio}")
     return lines
 
 
-def _run(args: argparse.Namespace, progress: _tools.Progress) -> int:
-    from penstock.checkpoint_bench._measure import Bench
+def _run(args: argparse.Namespace, out: tool.Print) -> None:
+    from penstock._measure.turns import Bench
 
-    asked = _models.MODELS[args.model]
-    per_parameter = _models.bytes_a_parameter(args.state, args.weights)
+    _refine(args)
+    asked = models.MODELS[args.model]
+    per_parameter = models.bytes_a_parameter(args.state, args.weights)
     limit, whose = _limit(args)
     try:
-        model, cut = _models.fit(asked, per_parameter, limit)
+        model, cut = models.fit(asked, per_parameter, limit)
     except ValueError as error:
         raise ToolError(f"--model {args.model}: {error} ({whose}): choose a smaller model or another --dir") from None
-    size = model.parameters() * per_parameter
-    whole = asked.parameters() * per_parameter
+    size, whole = (one.parameters() * per_parameter for one in (model, asked))
     told = f"{args.model}, state {args.state} ({args.weights} weights): {_gb(size)}"
-    out = sys.stderr if args.json == "-" else sys.stdout
-    print(told + (f" of {_gb(whole)}: {cut}, for {whose} is {_gb(limit)}" if cut else ""), file=out, flush=True)
+    out(told + (f" of {_gb(whole)}: {cut}, for {whose} is {_gb(limit)}" if cut else ""))
+    progress, start = tool.Progress(), time.monotonic()
     progress.show("making the state")
-    state = _models.make_state(model, args.state, args.weights)
+    state = models.make_state(model.shapes(), args.state, args.weights)
     folder = tempfile.mkdtemp(prefix="penstock-checkpoint-bench-", dir=args.dir)
-    start = time.monotonic()
     try:
         bench = Bench(state, folder, args.verbs, args.peers, progress.show)
         bench.run(args.rounds)
     finally:
         progress.clear()
         shutil.rmtree(folder, ignore_errors=True)
-    print("\n".join(_table(bench)), file=out)
-    print(
-        f"\n{args.rounds} rounds in turns, {time.monotonic() - start:.0f} s, in {os.path.abspath(args.dir)}", file=out
-    )
-    if args.json:
-        document = {
-            "program": "penstock checkpoint bench",
-            "environment": _tools.environment(),
-            "model": args.model,
-            "state": args.state,
-            "weights": args.weights,
-            "left_out": cut,
-            "bytes": bench.bytes,
-            "tensors": sum(1 for _ in _models.tensors_of(state)),
-            "rounds": args.rounds,
-            "figures": [figures.as_json(bench.bytes) for figures in bench.figures.values()],
-        }
-        _tools.write_json(args.json, document)
-    return 0
+    out("\n".join(_table(bench)))
+    out(f"\n{args.rounds} rounds in turns, {time.monotonic() - start:.0f} s, in {os.path.abspath(args.dir)}")
+    document = {
+        "program": _COMMAND,
+        "environment": tool.environment(),
+        "model": args.model,
+        "state": args.state,
+        "weights": args.weights,
+        "left_out": cut,
+        "bytes": bench.bytes,
+        "tensors": bench.tensors,
+        "rounds": args.rounds,
+        "figures": [figures.as_json(bench.bytes) for figures in bench.figures.values()],
+    }
+    tool.write_json(args.json, document)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; 0, 1 when it failed, 2 for wrong arguments, 128 + its number after a signal."""
+    """The command; its exit status as tool.run() says."""
     args = _parser().parse_args(argv)
-    progress = _tools.Progress()
-    try:
-        _refine(args)
-    except ToolError as error:
-        print(f"penstock checkpoint bench: {error}", file=sys.stderr)
-        return 2
-    try:
-        with _tools.signals_raise():
-            return _run(args, progress)
-    except (ToolError, OSError) as error:
-        print(f"penstock checkpoint bench: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as ended:
-        progress.clear()
-        number = getattr(ended, "number", 2)
-        print("penstock checkpoint bench: stopped; its files are removed", file=sys.stderr)
-        return 128 + number
+    return tool.run(_COMMAND, args.json, functools.partial(_run, args))
 
 
 if __name__ == "__main__":

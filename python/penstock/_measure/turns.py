@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns: in each round every side saves and loads once, and the order changes from round to round, so that a disk that
-warms up or slows down does so for all. The figure of a side is the median of its rounds."""
+warms up or slows down does so for all. The figure of a side is the median of its rounds. What a side loads first is
+compared with what was saved, outside the clock."""
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import statistics
@@ -13,8 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import penstock
-from penstock.checkpoint_bench import _sides
-from penstock.checkpoint_bench._models import tensors_of
+from penstock._measure import sides, storage
+from penstock._measure.models import bytes_of, tensors_of
+from penstock._measure.tool import ToolError
 
 
 @dataclass
@@ -59,24 +62,20 @@ class Bench:
         self._folder = folder
         self._verbs = verbs
         self._tell = tell
-        self._sides = _sides.OURS + [side for peer in peers for side in _sides.PEERS[peer]]
+        self.tensors = len(self._flat)
+        self._sides = sides.OURS + [side for peer in peers for side in sides.PEERS[peer]]
         self._fio = "fio" in peers
-        self.bytes = sum(tensor.nbytes for tensor in self._flat.values())
+        self.bytes = bytes_of(state)
         self.figures: dict[tuple[str, str], Figures] = {}
 
     def run(self, rounds: int) -> None:
         self._warm()
         for turn in range(rounds):
-            steps: list[Callable[[str], None]] = [
-                lambda told, side=side: self._turn(side, told) for side in self._sides
-            ]
-            if "async" in self._verbs:
-                steps.append(self._stall)
-            if self._fio:
-                steps.append(self._fio_turn)
+            steps: list[Callable[[str], None]] = [functools.partial(self._turn, side) for side in self._sides]
+            steps += [self._stall] * ("async" in self._verbs) + [self._fio_turn] * self._fio
             steps = steps[turn % len(steps) :] + steps[: turn % len(steps)]
             for step in steps if turn % 2 == 0 else reversed(steps):
-                _sides.settle(self._folder)
+                storage.settle(self._folder)
                 step(f"round {turn + 1} of {rounds}")
 
     def _warm(self) -> None:
@@ -89,14 +88,14 @@ class Bench:
             path = os.path.join(self._folder, f"warm.{side.suffix}")
             side.save(small, path)
             side.load(path)
-            _sides.remove(path)
+            storage.remove(path)
 
     def _note(self, title: str, verb: str, seconds: float, cpu_s: float) -> None:
         figures = self.figures.setdefault((title, verb), Figures(title, verb))
         figures.seconds.append(seconds)
         figures.cpu_s.append(cpu_s)
 
-    def _turn(self, side: _sides.Side, told: str) -> None:
+    def _turn(self, side: sides.Side, told: str) -> None:
         path = os.path.join(self._folder, f"state.{side.suffix}")
         self._tell(f"{told}: {side.title}, save")
         try:
@@ -104,24 +103,34 @@ class Bench:
             self._note(side.title, "save", seconds, cpu_s)
             if "load" in self._verbs:
                 self._tell(f"{told}: {side.load_title}")
-                _sides.make_cold(path)
+                storage.make_cold(path)
                 seconds, cpu_s, loaded = _timed(side.load, path)
                 self._note(side.load_title, "load", seconds, cpu_s)
+                if len(self.figures[side.load_title, "load"].seconds) == 1:
+                    self._compare(dict(tensors_of(loaded)), side.load_title)
                 del loaded
         finally:
-            _sides.remove(path)
+            storage.remove(path)
+
+    def _compare(self, loaded: dict[str, Any], title: str) -> None:
+        """ToolError unless every tensor came back bit for bit."""
+        import torch
+
+        for name, tensor in self._flat.items():
+            pair = [one.reshape(-1).view(torch.uint8) for one in (tensor, loaded.get(name, tensor[..., :0]))]
+            if not torch.equal(*pair):
+                raise ToolError(f"{title}: {name} is not what was saved: do not trust this disk")
 
     def _stall(self, told: str) -> None:
         """Of save_async: until the tensors may change again. What it has begun is waited for outside the clock."""
         self._tell(f"{told}: penstock save_async")
         path = os.path.join(self._folder, "async.pt")
-
         try:
             seconds, cpu_s, pending = _timed(penstock.save_async, self._state, path)
             pending.result()
             self._note("penstock save_async", "stall", seconds, cpu_s)
         finally:
-            _sides.remove(path)
+            storage.remove(path)
 
     def _fio_turn(self, told: str) -> None:
         path = os.path.join(self._folder, "fio")
@@ -129,6 +138,6 @@ class Bench:
             for way, verb in (("write", "save"), ("read", "load")):
                 if verb == "save" or verb in self._verbs:
                     self._tell(f"{told}: fio, {way}")
-                    self._note(f"fio {'write' if verb == 'save' else 'read'}", verb, *_sides.fio(way, path, self.bytes))
+                    self._note(f"fio {way}", verb, *sides.fio(way, path, self.bytes))
         finally:
-            _sides.remove(path)
+            storage.remove(path)

@@ -9,7 +9,7 @@ out blocks, never by changing the shape of one; where a single block is too much
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,30 +34,24 @@ class Model:
     def block_shapes(self) -> Shapes:
         width, inner = self.width, self.inner
         if self.positions:
-            return [
-                ("ln_1.weight", (width,)),
-                ("ln_1.bias", (width,)),
-                ("attn.c_attn.weight", (width, 3 * width)),
-                ("attn.c_attn.bias", (3 * width,)),
-                ("attn.c_proj.weight", (width, width)),
-                ("attn.c_proj.bias", (width,)),
-                ("ln_2.weight", (width,)),
-                ("ln_2.bias", (width,)),
-                ("mlp.c_fc.weight", (width, inner)),
-                ("mlp.c_fc.bias", (inner,)),
-                ("mlp.c_proj.weight", (inner, width)),
-                ("mlp.c_proj.bias", (width,)),
+            attention: Shapes = [
+                ("ln_1", (width,)),
+                ("attn.c_attn", (width, 3 * width)),
+                ("attn.c_proj", (width, width)),
             ]
+            mlp: Shapes = [("ln_2", (width,)), ("mlp.c_fc", (width, inner)), ("mlp.c_proj", (inner, width))]
+            pairs = [[(f"{name}.weight", shape), (f"{name}.bias", shape[-1:])] for name, shape in attention + mlp]
+            return sum(pairs, [])
         norms: Shapes = [("input_layernorm.weight", (width,)), ("post_attention_layernorm.weight", (width,))]
         down: Shapes = [("self_attn.o_proj.weight", (width, width)), ("mlp.down_proj.weight", (width, inner))]
         if self.fused:
             qkv = ("self_attn.qkv_proj.weight", (width + 2 * self.key_value, width))
             return [qkv, ("mlp.gate_up_proj.weight", (2 * inner, width)), *down, *norms]
         heads = (("q", width), ("k", self.key_value), ("v", self.key_value))
-        attention: Shapes = [(f"self_attn.{name}_proj.weight", (rows, width)) for name, rows in heads]
+        attention = [(f"self_attn.{name}_proj.weight", (rows, width)) for name, rows in heads]
         if self.query_bias:
             attention += [(f"self_attn.{name}_proj.bias", (rows,)) for name, rows in heads]
-        mlp: Shapes = [(f"mlp.{name}_proj.weight", (inner, width)) for name in ("gate", "up")]
+        mlp = [(f"mlp.{name}_proj.weight", (inner, width)) for name in ("gate", "up")]
         return [*attention, *mlp, *down, *norms]
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -126,28 +120,27 @@ def fit(model: Model, per_parameter: int, limit: int) -> tuple[Model, str]:
     return replace(model, blocks=1, vocabulary=rows), told
 
 
-def make_state(model: Model, state: str, dtype: str) -> dict[str, Any]:
-    """{"model": ..., "master": ..., "optimizer": ...} as a training loop has it, with numbers made on the spot."""
+def make_state(shapes: Iterable[tuple[str, tuple[int, ...]]], state: str, dtype: str) -> dict[str, Any]:
+    """{"model": ..., "master": ..., "optimizer": ...} as a training loop has it. Every tensor begins with the same
+    random numbers."""
     import torch
 
-    generator = torch.Generator().manual_seed(1)
-    block = torch.empty(4 << 20).normal_(0, 0.02, generator=generator)
+    shapes = list(shapes)
+    block = torch.empty(4 << 20).normal_(0, 0.02, generator=torch.Generator().manual_seed(1))
 
-    def filled(shape: tuple[int, ...], kind: Any) -> Any:
+    def filled(shape: tuple[int, ...], kind: Any = torch.float32) -> Any:
         flat = torch.empty(math.prod(shape), dtype=kind)
-        for at in range(0, flat.numel(), block.numel()):
-            piece = flat[at : at + block.numel()]
+        for piece in flat.split(block.numel()):
             piece.copy_(block[: piece.numel()])
         return flat.view(shape)
 
     weights = torch.bfloat16 if dtype == "bf16" else torch.float32
-    made: dict[str, Any] = {"model": {name: filled(shape, weights) for name, shape in model.shapes()}}
+    made: dict[str, Any] = {"model": {name: filled(shape, weights) for name, shape in shapes}}
     if state == "full":
         if dtype == "bf16":
-            made["master"] = {name: filled(shape, torch.float32) for name, shape in model.shapes()}
+            made["master"] = {name: filled(shape) for name, shape in shapes}
         moments = [
-            {"step": torch.tensor(1.0), "exp_avg": filled(s, torch.float32), "exp_avg_sq": filled(s, torch.float32)}
-            for _, s in model.shapes()
+            {"step": torch.tensor(1.0), "exp_avg": filled(shape), "exp_avg_sq": filled(shape)} for _, shape in shapes
         ]
         group = {
             "lr": 1e-4,
@@ -167,3 +160,7 @@ def tensors_of(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (dict, list, tuple)):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             yield from tensors_of(item, f"{path}.{key}" if path else str(key))
+
+
+def bytes_of(state: Any) -> int:
+    return sum(tensor.nbytes for _, tensor in tensors_of(state))

@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the measuring commands written in Python share, with benchmarks/ too, and `penstock checkpoint bench`.
+
+tool.py               the frame of a command: arguments that are wrong, output, progress, signals, environment, JSON
+fio.py                fio's command line and its figures
+storage.py            durable, settled, cold, removed
+models.py             the true shapes of known models, and of their training states
+checkpoint_bench.py   the command line of `penstock checkpoint bench`
+sides.py, turns.py    who saves and loads, in which order, and what it took
+"""

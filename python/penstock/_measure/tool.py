@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frame of a measuring command: how it ends, what it prints, sizes in words, where it ran, its JSON."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from penstock import _core
+
+Print = Callable[[str], None]
+
+
+class ToolError(Exception):
+    """What was asked cannot be done; the text says what and what to do."""
+
+
+class WrongArguments(ToolError):
+    """Found before any work; a line a mistake."""
+
+
+class OutputLost(Exception):
+    """What is printed reaches nobody (any more): the reader of a pipe has gone, or a disk is full."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"what is printed cannot be written: {error.strerror}; the files that it made are removed")
+        self.reader_left = isinstance(error, BrokenPipeError)
+
+
+class Ended(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, so that both clean up as Ctrl-C does."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+def run(command: str, json_path: str | None, work: Callable[[Print], None]) -> int:
+    """Runs `work` with what prints for people (on stderr where the JSON has stdout). The exit status: 0, 1 when it
+    failed, 2 for wrong arguments, 128 + the signal that ended it."""
+
+    def tell(*lines: object) -> None:
+        print(f"{command}: {lines[0]}", *lines[1:], sep="\n  ", file=sys.stderr)
+
+    try:
+        with _signals_raise():
+            work(printer(sys.stderr if json_path == "-" else sys.stdout))
+        return 0
+    except WrongArguments as error:
+        tell("wrong arguments:", *str(error).splitlines(), f"Try: {command} --help")
+        return 2
+    except (ToolError, OSError, ImportError, MemoryError) as error:
+        tell(error if str(error) else "out of memory: take a smaller size")
+        return 1
+    except OutputLost as error:
+        if error.reader_left:  # it has seen enough (`| head`), and is told nothing, as by other programs
+            return 128 + signal.SIGPIPE
+        tell(error)
+        return 1
+    except KeyboardInterrupt as error:
+        tell("ended; the files that it made are removed")
+        return 128 + getattr(error, "number", signal.SIGINT)
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """While it lasts SIGTERM and SIGHUP raise `Ended` in the main thread."""
+
+    def end(number: int, _frame: object) -> None:
+        raise Ended(number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def printer(stream: TextIO | None) -> Print:
+    """What prints lines, each at once. OutputLost; names that are no text are printed with escapes."""
+
+    def out(text: str) -> None:
+        try:
+            try:
+                print(text, file=stream, flush=True)
+            except UnicodeEncodeError:
+                code = getattr(stream, "encoding", None) or "ascii"
+                print(text.encode(code, "backslashreplace").decode(code), file=stream, flush=True)
+        except OSError as error:
+            # The interpreter flushes at its end what could not be written, and would fail once more.
+            with suppress(OSError, ValueError, AttributeError), open(os.devnull, "wb") as nothing:
+                os.dup2(nothing.fileno(), stream.fileno())  # type: ignore[union-attr]
+            raise OutputLost(error) from error
+
+    return out
+
+
+class Progress:
+    """One line on stderr while something runs: rewritten on a terminal, else a line each five seconds."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._terminal = self._stream.isatty()
+        self._told = time.monotonic()
+
+    def show(self, text: str) -> None:
+        now = time.monotonic()
+        if self._terminal:
+            self._stream.write(f"\r\033[K{text[:110]}")
+        elif now - self._told >= 5:
+            self._stream.write(f"{text}\n")
+        else:
+            return
+        self._told = now
+        self._stream.flush()
+
+    def clear(self) -> None:
+        if self._terminal:
+            self._stream.write("\r\033[K")
+            self._stream.flush()
+
+
+def parse_size(flag: str, word: str) -> int:
+    """Bytes of `400M`, `1.5GiB`, `2GB`. A bare K, M or G, all that DeepSpeed's tools take, is a power of 1024 there and
+    by the rule of every other size here. WrongArguments names the flag."""
+    with suppress(ValueError):
+        size = _core.parse_bytes(word)
+        if 1 <= size < 1 << 60:
+            return size
+    raise WrongArguments(
+        f"{flag}: got {word}; expected a number of bytes, such as 4096, 400M, 1.5GiB (binary) or 2GB (decimal)"
+    )
+
+
+def check_folder(folder: str, flag: str = "") -> None:
+    """WrongArguments unless files can be made in it."""
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
+        raise WrongArguments(f"{flag}{folder}: no folder that can be written is there; name one on the disk to measure")
+
+
+def check_json_path(path: str | None) -> None:
+    """A wrong --json costs no time: it is found before the work. WrongArguments."""
+    if path is None or path == "-":
+        return
+    file, folder = Path(path), Path(path).resolve().parent
+    wrong = ""
+    if not path or file.is_dir():
+        wrong = f"--json {path!r}: that is no file; name a file"
+    elif not file.exists() and not folder.is_dir():
+        wrong = f"--json {path}: its folder is not there; name a file in a folder that is"
+    elif not (os.access(file, os.W_OK) if file.exists() else os.access(folder, os.W_OK | os.X_OK)):
+        wrong = f"--json {path}: it cannot be written; name a file that can be"
+    if wrong:
+        raise WrongArguments(f"{wrong}, or - for stdout")
+
+
+def wrong_among(checks: list[tuple[Callable[..., object], tuple[Any, ...]]]) -> list[str]:
+    """What the checks that are given with their arguments find wrong, all of it."""
+    found = []
+    for check, words in checks:
+        try:
+            check(*words)
+        except WrongArguments as error:
+            found.append(str(error))
+    return found
+
+
+def environment() -> dict[str, Any]:
+    """Where figures were measured: what `penstock bench --json` writes, and the versions of what Python has."""
+    found: dict[str, Any] = json.loads(_core.environment_json()) | {"python": platform.python_version()}
+    for name in ("numpy", "torch"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def write_json(path: str | None, document: dict[str, Any]) -> None:
+    """To a file, to stdout for `-`, nowhere for None. ToolError with the system's reason, OutputLost."""
+    text = json.dumps(document, indent=2, allow_nan=False)
+    if path == "-":
+        printer(sys.stdout)(text)
+    elif path is not None:
+        try:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ToolError(f"--json {path}: {error.strerror}; name a file in a folder that can be written") from error
