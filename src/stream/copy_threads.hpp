@@ -17,15 +17,15 @@ namespace penstock::stream {
 
 class CopyThreads {
 public:
-    /// `threads`: working at once, the caller's included; 0: one a core, 16 at most. They start
-    /// with the first run() that has something for them, as many as the system gives.
+    /// `threads`: working at once, the caller's included; 0: one per core, 16 at most. They start
+    /// with the first run() that has work for them, as many as the system allows.
     explicit CopyThreads(unsigned threads = 0);
     CopyThreads(const CopyThreads&) = delete;
     CopyThreads& operator=(const CopyThreads&) = delete;
     ~CopyThreads();
 
     /// Calls work(0) ... work(count - 1), each once, in any order, and returns when all are
-    /// through. `work` must not throw. One run at a time: others wait.
+    /// finished. `work` must not throw. One run at a time: others wait.
     void run(std::size_t count, const std::function<void(std::size_t)>& work);
 
 private:
@@ -33,9 +33,9 @@ private:
     void draw();
 
     const unsigned threads_;
-    std::mutex run_mutex_;  ///< held by whoever runs
+    std::mutex run_mutex_;  ///< held during run()
 
-    std::mutex mutex_;  ///< of everything below
+    std::mutex mutex_;  ///< guards everything below
     std::condition_variable wake_;
     std::condition_variable done_;
     std::vector<std::thread> others_;
@@ -43,13 +43,13 @@ private:
     unsigned busy_ = 0;  ///< threads that have not yet seen the end of this round
     bool stop_ = false;
 
-    // Of the round; written before the threads are woken.
+    // The current round; written before the threads are woken.
     const std::function<void(std::size_t)>* work_ = nullptr;
     std::size_t count_ = 0;
     std::atomic<std::size_t> next_{0};
 };
 
-/// memcpy for memory that nobody reads soon: past the caches where the processor can, so that the
+/// memcpy for memory that is not read soon: past the caches if the processor can, so that the
 /// destination is not read before it is written.
 void copy_streaming(std::byte* to, const std::byte* from, std::size_t bytes);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An open file for the readers of formats, which ask for bytes by offset. What the engine refuses
-// is thrown (Error), through the reader.
+// An open file for the readers of formats, which read bytes by offset. An Error of the engine is
+// thrown, through the reader.
 #pragma once
 
 #include "format/byte_source.hpp"
@@ -27,7 +27,7 @@ public:
     [[nodiscard]] std::uint64_t size() const override { return size_; }
     [[nodiscard]] format::Result<void> read(std::uint64_t offset,
                                             std::span<std::byte> into) override;
-    /// All of them are under way together.
+    /// Reads all of them concurrently.
     [[nodiscard]] format::Result<void> read_many(std::span<const format::ByteRead> reads) override;
 
 private:

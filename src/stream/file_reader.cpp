@@ -22,7 +22,7 @@ namespace {
 constexpr std::uint64_t kStepBytes = 16 * base::kMiB;
 constexpr std::uint64_t kWindowBytes = 128 * base::kMiB;
 constexpr std::uint64_t kGapBytesMax = 64 * base::kKiB;
-// Of memory that gaps are read into, all together; further ones are left out.
+// Limit on the memory that all gaps are read into; further gaps are not read.
 constexpr std::uint64_t kGapsBytesMax = 16 * base::kMiB;
 constexpr std::size_t kWindowSteps = 32;
 
@@ -87,8 +87,8 @@ private:
         add(end, memory, bytes, out, out.pieces.size());
     }
 
-    // Steps are cut at multiples of their size in the file, so that what is aligned stays so.
-    // Pieces from `piece` on end in what is added here.
+    // Cuts steps at multiples of their size in the file, so that aligned extents stay aligned.
+    // Pieces from `piece` on end in the steps that are added here.
     static void add(std::uint64_t offset, std::byte* memory, std::uint64_t bytes, ReadSteps& out,
                     std::size_t piece) {
         std::uint64_t done = 0;
@@ -116,7 +116,7 @@ private:
     std::uint64_t gap_bytes_ = 0;
 };
 
-// One lane: the steps in their order, each when its memory is there.
+// One lane: the steps in their order, each as soon as its memory is faulted in.
 class StepReader final : public PumpSource {
 public:
     StepReader(Engine& engine, const File& file, std::span<const Wanted> wanted, ReadSteps& steps,
@@ -168,7 +168,7 @@ private:
     ReadHelpers helpers_;  // after the pump, which they wake
 };
 
-// The CRC of a stretch is put together from those of its pieces, which stand one after another.
+// Combines the CRC of a stretch from those of its pieces, which are contiguous.
 std::optional<WrongSum> compare(std::span<const Wanted> wanted, std::span<const ReadPiece> pieces) {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
         const Wanted& w = wanted[pieces[i].wanted];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes files durable and closes them, while the next ones are written. Without threads it is
-// done at once, by the caller.
+// Makes files durable and closes them, while the next ones are written. Without threads the caller
+// does it at once.
 #pragma once
 
 #include <penstock/file.hpp>
@@ -20,15 +20,17 @@ public:
     FileSyncer() = default;
     FileSyncer(const FileSyncer&) = delete;
     FileSyncer& operator=(const FileSyncer&) = delete;
-    /// Drops what is not begun.
+    /// Drops files that were not begun.
     ~FileSyncer();
 
-    /// From the next add() on; at least this many, or as many as the system gives.
+    /// Sets the threads from the next add() on; at least this many, or as many as the system
+    /// allows.
     void use_threads(std::size_t count);
-    /// Nobody else writes to the file any more. Data and size only; names are the folder's. Throws
-    /// what an earlier one met.
+    /// Takes a file that nobody else writes to any more. Data and size only; names belong to the
+    /// folder. Throws the error of an earlier file.
     void add(File file);
-    /// Until all are durable and closed. Throws the first error: what that file holds may be lost.
+    /// Waits until all are durable and closed. Throws the first error: the data of that file may be
+    /// lost.
     void finish();
 
 private:

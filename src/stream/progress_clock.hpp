@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a long call has come, told to its caller about every 100 ms; who answers "stop" ends it.
+// Reports the progress of a long call to its caller about every 100 ms; the answer "stop" ends the
+// call.
 #pragma once
 
 #include "base/raise.hpp"
@@ -16,14 +17,14 @@ namespace penstock::stream {
 
 class ProgressClock {
 public:
-    /// `operation` and `path` (or none): for the error.
+    /// `operation` and `path` (or none) name the call in the error.
     ProgressClock(Progress tell, std::string operation, std::string path = {})
         : tell_(std::move(tell)), operation_(std::move(operation)), path_(std::move(path)) {}
 
     void set_total(std::uint64_t bytes) { total_bytes_ = bytes; }
     /// Any thread.
     void add(std::uint64_t bytes) { done_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
-    /// On the caller's thread. Throws kCancelled.
+    /// Runs on the caller's thread. Throws kCancelled.
     void tick(bool now = false) {
         if (!tell_) {
             return;

@@ -32,7 +32,7 @@ void Pump::run(PumpSource& source, std::size_t lanes) {
         if (!group_.empty()) {
             take_ended(source, base::kWaitSlice);
         } else if (held) {
-            engine_.wait_for_room(base::kWaitSlice);  // others have all transfers
+            engine_.wait_for_room(base::kWaitSlice);  // other callers use all transfers
         } else if (work == OwnWork::kNone) {
             base::futex_wait(wakes_, seen, base::kWaitSlice.count());
         } else {
@@ -48,7 +48,7 @@ void Pump::wake() noexcept {
     group_.wake();
 }
 
-// Begins what the lane and the engine have room for.
+// Begins as many units as the lane and the engine have room for.
 void Pump::feed(PumpSource& source, std::size_t number) {
     Lane& lane = lanes_[number];
     while (true) {
@@ -61,7 +61,7 @@ void Pump::feed(PumpSource& source, std::size_t number) {
                 return;
             }
             lane.held->lane = number;
-            lane.held->request.options.group = this;  // of whatever file: in their order
+            lane.held->request.options.group = this;  // one group for all files: they run in order
         }
         if (!begin(lane)) {
             return;
@@ -74,7 +74,7 @@ bool Pump::begin(Lane& lane) {
     if (lane.units != 0 && (lane.units >= window_.units || lane.bytes + bytes > window_.bytes)) {
         return false;
     }
-    units_.emplace_back();  // its place comes first: what has begun is waited for
+    units_.emplace_back();  // its place comes first, so that a unit that has begun is waited for
     std::optional<Transfer> transfer = lane.held->may_run ? engine_.try_run(lane.held->request)
                                                           : engine_.try_submit(lane.held->request);
     if (!transfer) {
@@ -89,7 +89,7 @@ bool Pump::begin(Lane& lane) {
     return true;
 }
 
-// Gives the source what has ended, or ends in this time; false when nothing has.
+// Passes finished units to the source, waiting up to `timeout`; false when none has ended.
 bool Pump::take_ended(PumpSource& source, std::chrono::nanoseconds timeout) {
     bool any = false;
     while (auto ended = group_.wait_any(any ? std::chrono::nanoseconds(0) : timeout)) {

@@ -5,11 +5,11 @@
 //   unit     one transfer, of some MiB
 //   lane     units that are begun in their order; one a device, so that none waits for another
 //   window   what a lane has with the engine: enough that the device never runs dry
-//   own work  of the feeding thread while it would wait: sums, texts
+//  own work  sums and texts, which the feeding thread makes while it would wait
 //
-// Whatever ends first is taken first. Other threads that have made something ready call wake(). No
-// wait polls: a transfer that ends, room in the engine (EngineOptions::transfers_max) and wake()
-// each end it; the caller's progress is reported about every 100 ms.
+// Units are taken in the order in which they end. Other threads that have made something ready call
+// wake(). No wait polls: the end of a transfer, room in the engine (EngineOptions::transfers_max)
+// and wake() each end it; the caller's progress is reported about every 100 ms.
 #pragma once
 
 #include "stream/progress_clock.hpp"
@@ -27,7 +27,7 @@
 
 namespace penstock::stream {
 
-/// One transfer. Sources derive from it what they know it by.
+/// One transfer. Sources derive from it and add their own data.
 struct PumpUnit {
     PumpUnit() = default;
     PumpUnit(const PumpUnit&) = delete;
@@ -41,14 +41,15 @@ struct PumpUnit {
 };
 using PumpUnitPtr = std::unique_ptr<PumpUnit>;
 
-/// What the feeding thread found to do while the transfers go on.
+/// The result of own_work(), which the feeding thread calls while transfers are running.
 enum class OwnWork : std::uint8_t {
     kDid,   ///< some ms of it; there may be more
-    kNone,  ///< nothing now: wake() says when
-    kOver,  ///< nothing any more, and next() has no unit either that it had not now
+    kNone,  ///< nothing now, until wake()
+    kOver,  ///< nothing any more, and next() will have no further units either
 };
 
-/// What a pump moves. Everything is called on the thread of Pump::run(), and may throw.
+/// A source of transfers for a pump. Every call is made on the thread of Pump::run(), and may
+/// throw.
 class PumpSource {
 public:
     PumpSource() = default;
@@ -56,15 +57,15 @@ public:
     PumpSource& operator=(const PumpSource&) = delete;
     virtual ~PumpSource() = default;
 
-    /// The next unit of a lane; nothing when there is none now. Asked again after every end and
+    /// The next unit of a lane; nothing when there is none now. Called again after every end and
     /// every wake().
     virtual PumpUnitPtr next(std::size_t lane) = 0;
-    /// Its transfer is over: wait() gives its error.
+    /// Takes a finished transfer: wait() reports its error.
     virtual void ended(PumpUnitPtr unit, Transfer transfer) = 0;
     virtual OwnWork own_work() { return OwnWork::kOver; }
 };
 
-/// Of each lane, with the engine. A unit goes alone, however large.
+/// Limit per lane on what is with the engine. A unit larger than that runs alone.
 struct PumpWindow {
     std::uint64_t bytes = 0;
     std::size_t units = 0;
@@ -76,11 +77,11 @@ public:
     Pump(Engine& engine, ProgressClock& progress, PumpWindow window)
         : engine_(engine), progress_(progress), window_(window) {}
 
-    /// Until the source is over and all of its units have ended. Throws what the source, the engine
-    /// and the progress throw; what is under way then is cancelled and waited for when the pump is
-    /// destroyed.
+    /// Runs until the source is over and all of its units have ended. Throws errors of the source,
+    /// the engine and the progress; transfers in flight are then cancelled, and waited for when the
+    /// pump is destroyed.
     void run(PumpSource& source, std::size_t lanes);
-    /// Something is ready that next() or own_work() had not. Any thread, also before run().
+    /// Reports that next() or own_work() has something new. Any thread, also before run().
     void wake() noexcept;
 
 private:
@@ -101,7 +102,7 @@ private:
     std::vector<Lane> lanes_;
     std::deque<PumpUnitPtr> units_;  ///< by their number in the group, from first_ on
     std::uint64_t first_ = 0;
-    TransferGroup group_;  ///< the last: it waits for its transfers when it goes
+    TransferGroup group_;  ///< last member: its destructor waits for the transfers
 };
 
 }  // namespace penstock::stream

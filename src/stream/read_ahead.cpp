@@ -19,7 +19,7 @@ constexpr std::uint64_t kStepBytes = std::uint64_t{8} << 20;
 constexpr std::uint64_t kWindowBytes = std::uint64_t{64} << 20;
 constexpr std::size_t kStepsMax = 64;
 
-// Part of a stretch, on its way or through.
+// A part of a stretch that is being read, or was.
 struct Step {
     std::size_t stretch = 0;
     std::uint64_t at = 0;  ///< in the stretch
@@ -82,7 +82,7 @@ public:
     }
 
 private:
-    // Of the next step.
+    // Size of the next step.
     [[nodiscard]] std::uint64_t step_bytes() const {
         const Stretch& stretch = stretches_[next_];
         const std::uint64_t piece = stretch.piece_bytes == 0 ? kStepBytes : stretch.piece_bytes;

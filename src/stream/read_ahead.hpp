@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks at stretches of files in their order, piece by piece, in a memory of fixed size: while one
-// piece is looked at the next ones are read. What cannot be read is reported, and the stretches
-// after it are looked at all the same.
+// Reads stretches of files in order, piece by piece, in memory of fixed size, and passes each piece
+// to a callback while the next ones are read. A read error is reported, and the stretches after it
+// are still read.
 #pragma once
 
 #include "stream/progress_clock.hpp"
@@ -20,18 +20,18 @@ struct Stretch {
     File file;
     std::uint64_t offset = 0;  ///< in the file
     std::uint64_t bytes = 0;
-    /// What is looked at together begins at a multiple of this, from the beginning of the stretch,
-    /// and but for the end has so many bytes, or some times as many. 0: any number.
+    /// Pieces begin at a multiple of this from the beginning of the stretch, and have this many
+    /// bytes, or a multiple, except at the end. 0: any number.
     std::uint64_t piece_bytes = 0;
 };
 
-/// The number of the stretch, where in it the bytes begin, and the bytes.
+/// The index of the stretch, the offset of the bytes in it, and the bytes.
 using LookAt =
     std::function<void(std::size_t stretch, std::uint64_t at, std::span<const std::byte> bytes)>;
-/// Of a stretch that could not be read to its end; nothing of it is looked at afterwards.
+/// A stretch that could not be read to its end; its remaining bytes are not passed on.
 using NotRead = std::function<void(std::size_t stretch, const Error& error)>;
 
-/// Calls both on this thread. Throws Error: kCancelled from `progress`, kClosed of the engine.
+/// Calls both on this thread. Throws Error: kCancelled from `progress`, kClosed from the engine.
 void read_ahead(Engine& engine, std::span<const Stretch> stretches, const LookAt& look,
                 const NotRead& not_read, ProgressClock& progress);
 

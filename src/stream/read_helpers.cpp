@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::uint64_t kBytesForThreads = 4 * base::kMiB;
 constexpr unsigned kThreadsMax = 8;
-constexpr std::size_t kStepsAhead = 4;  // that are faulted in and not submitted yet
+constexpr std::size_t kStepsAhead = 4;  // faulted in and not submitted yet
 
 void touch(const ReadSteps::Step& step) {
     for (std::size_t i = 0; i < step.extents.size();) {
@@ -35,7 +35,7 @@ void touch(const ReadSteps::Step& step) {
         const auto from =
             base::align_down(reinterpret_cast<std::uintptr_t>(begin), base::kPageBytes);
         const auto to = base::align_up(reinterpret_cast<std::uintptr_t>(end), base::kPageBytes);
-        // A kernel before 5.14 does not know it, and faults them in as they are read.
+        // A kernel before 5.14 refuses, and faults them in as they are read.
         static_cast<void>(::madvise(reinterpret_cast<void*>(from), to - from, MADV_POPULATE_WRITE));
     }
 }
@@ -88,7 +88,7 @@ void ReadHelpers::submitted(std::size_t steps) {
     work_.notify_all();
 }
 
-// A piece may begin in the step before the one with its last byte, so all before count.
+// A piece may begin in the step before the one with its last byte, so all earlier steps count.
 void ReadHelpers::arrived(std::size_t step) {
     {
         const std::lock_guard lock(mutex_);
@@ -117,7 +117,7 @@ bool ReadHelpers::help() {
         touch_one(lock);
         return true;
     }
-    if (threads_.empty() && next_ < ready_) {  // there is little to do, or none could be had
+    if (threads_.empty() && next_ < ready_) {  // little work, or no thread could be started
         sum_one(lock);
         return true;
     }
@@ -141,7 +141,7 @@ bool ReadHelpers::may_touch() const {
     return touching_ < steps_.steps.size() && touching_ < submitted_ + kStepsAhead;
 }
 
-// Memory comes first: while the device waits for it nothing arrives.
+// Memory comes first: nothing arrives while the device waits for it.
 void ReadHelpers::work() {
     std::unique_lock lock(mutex_);
     while (true) {

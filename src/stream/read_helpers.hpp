@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the other cores do while a file is read: they fault fresh memory in, some steps ahead of the
-// reading, and sum what has arrived. Where memory is slower than the device, the reader helps them.
+// Work for the other cores while a file is read: they fault untouched memory in, some steps ahead
+// of the reading, and sum the steps that have arrived. If memory is slower than the device, the
+// reader helps them.
 #pragma once
 
 #include "stream/checksum.hpp"
@@ -17,13 +18,13 @@
 
 namespace penstock::stream {
 
-/// What is summed as one.
+/// Bytes that are summed as one piece.
 struct ReadPiece {
-    std::size_t wanted = 0;   ///< of which stretch
-    std::uint64_t begin = 0;  ///< in it
+    std::size_t wanted = 0;   ///< index of its stretch
+    std::uint64_t begin = 0;  ///< in the stretch
     std::uint64_t bytes = 0;
     std::uint64_t found = 0;  ///< its sum
-    std::size_t step = 0;     ///< with its last byte
+    std::size_t step = 0;     ///< the step with its last byte
 };
 
 struct ReadSteps {
@@ -39,26 +40,27 @@ struct ReadSteps {
 
 class ReadHelpers {
 public:
-    /// Both outlive it. `tell`: any thread, when memory is there that was not, or all is summed.
+    /// Both outlive it. `tell` is called on any thread when more memory is faulted in or all is
+    /// summed.
     ReadHelpers(std::span<const Wanted> wanted, ReadSteps& steps, bool fresh,
                 std::function<void()> tell);
     ReadHelpers(const ReadHelpers&) = delete;
     ReadHelpers& operator=(const ReadHelpers&) = delete;
-    /// Stops where they are.
+    /// Stops the threads after their current step or piece.
     ~ReadHelpers();
 
-    /// Whether the memory of a step is there.
+    /// Whether the memory of a step is faulted in.
     [[nodiscard]] bool touched(std::size_t step);
-    /// So many steps are with the engine or through.
+    /// Sets how many steps are with the engine or finished.
     void submitted(std::size_t steps);
     /// A step has been read.
     void arrived(std::size_t step);
     void all_arrived();
-    /// Faults memory in, or where there is no thread sums a piece; false: nothing to do.
+    /// Faults memory in, or sums a piece if no thread could be started; false: nothing to do.
     bool help();
-    /// All pieces are summed.
+    /// Whether all pieces are summed.
     [[nodiscard]] bool finished();
-    /// Once all has arrived: sums what is left, with the helpers.
+    /// Sums the rest with the helpers, once all has arrived.
     void finish();
 
 private:
@@ -75,11 +77,11 @@ private:
     std::condition_variable work_;
     std::condition_variable done_;
     std::size_t touching_ = 0;       // the next step whose memory is faulted in
-    std::size_t touched_ = 0;        // all before it are
+    std::size_t touched_ = 0;        // all before it are faulted in
     std::vector<bool> out_of_turn_;  // and these; the helpers allocate nothing
     std::size_t submitted_ = 0;
     std::vector<bool> here_;   // steps that have been read
-    std::size_t arrived_ = 0;  // all before it have
+    std::size_t arrived_ = 0;  // all before it have been read
     std::size_t ready_ = 0;    // pieces
     std::size_t next_ = 0;
     std::size_t summed_ = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transfers in an engine that may have only so many (EngineOptions::transfers_max), be they
-// others'.
+// Transfers in an engine with a limit on transfers (EngineOptions::transfers_max), which other
+// callers may use up.
 #pragma once
 
 #include <penstock/engine.hpp>
@@ -11,7 +11,7 @@
 
 namespace penstock::stream {
 
-/// Engine::read() and Engine::write(), once there is room. Throw Error.
+/// Engine::read() and Engine::write(), as soon as there is room. Throw Error.
 void read_when_room(Engine& engine, const File& file, std::span<std::byte> into,
                     std::uint64_t offset);
 void write_when_room(Engine& engine, const File& file, std::span<const std::byte> data,
