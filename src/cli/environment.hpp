@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where figures were measured: no figure without it.
+// The environment of a measurement: every figure is printed with it.
 #pragma once
 
 #include "cli/scratch.hpp"
@@ -23,7 +23,7 @@ namespace penstock::cli {
 /// "ext4 on nvme0n1 (Samsung ...), direct I/O, ..."
 [[nodiscard]] std::string target_text(const Target& target);
 
-/// What Engine::describe() says.
+/// The result of Engine::describe().
 [[nodiscard]] nlohmann::json engine_json(const EngineDescription& description);
 
 /// "2026-11-21T17:05:00Z"

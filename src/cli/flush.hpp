@@ -7,7 +7,7 @@
 
 namespace penstock::cli {
 
-/// fflush(), whose failure is an exception as that of fmt::print() is: what was printed is lost.
+/// Calls fflush(); throws on failure, as fmt::print() does: the output is lost.
 inline void flush(std::FILE* out) {
     if (std::fflush(out) != 0) {
         throw std::system_error(errno, std::generic_category(), "flush");

@@ -20,7 +20,7 @@ std::array<std::atomic<const char*>, RemovedBySignal::kRemovedMax> files_to_remo
 static_assert(std::atomic<int>::is_always_lock_free);
 static_assert(std::atomic<const char*>::is_always_lock_free);
 
-// Only what a signal handler may do: atomics, unlink, signal, raise.
+// Uses only calls that a signal handler may make: atomics, unlink, signal, raise.
 void on_signal(int signal) {
     if (signal == SIGXFSZ) {
         return;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C and its kin while a command runs. The handler takes the scratch files' names away at once,
-// so that they are gone whatever happens next, and leaves a note; whoever works looks at the note
-// at least ten times a second and ends in good order. A second signal ends the process on the spot.
+// Ctrl-C and similar signals while a command runs. The handler removes the scratch files' names at
+// once, so that they are gone whatever happens next, and sets a flag; the command checks the flag
+// at
+// least ten times a second and ends in good order. A second signal ends the process immediately.
 #pragma once
 
 #include <array>
@@ -16,9 +17,9 @@ struct Interrupted {
     int signal = 0;
 };
 
-/// SIGINT, SIGTERM, SIGHUP and SIGPIPE are noted instead of obeyed while one of these lives; the
-/// signal of a limit on the size of files (SIGXFSZ) is passed over, so that the write fails and its
-/// error is told. One at a time in a process.
+/// While one of these lives, SIGINT, SIGTERM, SIGHUP and SIGPIPE are recorded instead of obeyed;
+/// the signal of a limit on the size of files (SIGXFSZ) is ignored, so that the write fails and its
+/// error is reported. One at a time in a process.
 class InterruptGuard {
 public:
     InterruptGuard();
@@ -43,7 +44,7 @@ public:
     static constexpr std::size_t kRemovedMax = 64;
 
     explicit RemovedBySignal(std::string path);
-    /// Removes it as well.
+    /// Also removes the file.
     ~RemovedBySignal();
     RemovedBySignal(const RemovedBySignal&) = delete;
     RemovedBySignal& operator=(const RemovedBySignal&) = delete;

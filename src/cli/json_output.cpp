@@ -29,7 +29,7 @@ Error json_error(const std::string& option, const std::string& path, int code) {
 
 JsonOutput::JsonOutput(std::string option, std::string path)
     : option_(std::move(option)), path_(std::move(path)) {
-    // What an earlier run wrote stays there until there is something to take its place.
+    // Keeps the output of an earlier run until there is a new one to replace it.
     if (!path_.empty() && path_ != "-") {
         const int fd = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666);
         file_.reset(fd < 0 ? nullptr : ::fdopen(fd, "w"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where --json goes, and what else is written as JSON.
+// The destination of --json, and helpers for JSON output.
 #pragma once
 
 #include <cstdio>
@@ -11,14 +11,15 @@ namespace penstock::cli {
 
 class JsonOutput {
 public:
-    /// `option` is what it was asked for by. A file name, "-" for stdout, or empty for none. The
-    /// file is opened here, before the work, so that a wrong path costs no time. Throws Error.
+    /// `option` is the command-line option, for messages. A file name, "-" for stdout, or empty for
+    /// none. The file is opened here, before the work, so that a wrong path costs no time. Throws
+    /// Error.
     JsonOutput(std::string option, std::string path);
 
-    /// Where the text for people goes: stderr when stdout is taken by the JSON.
+    /// The stream of the text for people: stderr when the JSON is written to stdout.
     [[nodiscard]] std::FILE* text_stream() const { return path_ == "-" ? stderr : stdout; }
 
-    /// Nothing where no JSON was asked for. Throws Error.
+    /// Does nothing if no JSON was requested. Throws Error.
     void write(const nlohmann::ordered_json& json);
 
 private:

@@ -7,7 +7,7 @@
 
 namespace penstock::cli {
 
-/// What an Error says, without the name of its code that std::system_error hangs on.
+/// The message of an Error, without the name of its code that std::system_error appends.
 [[nodiscard]] std::string message_of(const Error& error);
 
 }  // namespace penstock::cli

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is going on, on stderr: one line rewritten on a terminal, a line every few seconds
-// elsewhere.
+// Progress on stderr: one line rewritten on a terminal, a line every few seconds elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +15,12 @@ public:
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
-    /// What every line starts with: the step, for example "[3/12] ". Shown with the next show().
+    /// The prefix of every line: the step, for example "[3/12] ". Shown with the next show().
     void step(std::string prefix);
-    /// Rate-limited: call as often as you like, but better ask due() before making a long text.
+    /// Rate-limited: may be called often, but call due() before making a long text.
     void show(const std::string& text);
     [[nodiscard]] bool due() const;
-    /// Wipes the line off a terminal, for whoever prints next.
+    /// Clears the line on a terminal, before other output.
     void clear();
 
 private:

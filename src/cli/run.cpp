@@ -57,7 +57,7 @@ With the Python package, which calls this program for all else:
 
 `penstock COMMAND --help` says more.)";
 
-// Those of the Python package, too.
+// Including those of the Python package.
 constexpr std::array<std::string_view, 7> kCommands{"bench",        "checkpoint", "doctor", "ds_io",
                                                     "ds_nvme_tune", "report",     "tune"};
 
@@ -104,13 +104,13 @@ int wrong_usage(const CommandLine& line, const CLI::ParseError& error) {
     return kWrongUsage;
 }
 
-// CLI11 would only miss a subcommand.
+// Detects an unknown command: CLI11 would only report a missing subcommand.
 bool is_unknown_command(const CommandLine& line, const std::string& word) {
     return !word.starts_with('-') && word != line.bench->get_name() &&
            word != line.tune->get_name() && word != line.doctor->get_name() && word != "checkpoint";
 }
 
-// Python has them, in front of this program.
+// Detects commands of the Python package, which are not in this program.
 bool is_python_command(std::span<const std::string> args) {
     const std::string& word = args[0];
     return word == "report" || word == "ds_io" || word == "ds_nvme_tune" ||
@@ -145,7 +145,7 @@ int run_command(CommandLine& line, std::span<const std::string> args) {
     }
 }
 
-// What the first file that is opened would otherwise become: then its bytes and ours were mixed.
+// Opens missing standard descriptors: otherwise the first opened file would receive our output.
 void open_standard_files() {
     for (int fd = 0; fd <= STDERR_FILENO; ++fd) {
         if (::fcntl(fd, F_GETFD) < 0) {
@@ -154,7 +154,7 @@ void open_standard_files() {
     }
 }
 
-// Nobody reads on (| head): as quiet as other programs are. A full disk: told.
+// Reports lost output, such as a full disk. A closed pipe (| head) is silent, as in other programs.
 int output_lost(int code) {
     if (code == EPIPE) {
         return 128 + SIGPIPE;
@@ -163,7 +163,7 @@ int output_lost(int code) {
     return kFailed;
 }
 
-// Of what was printed, the last may still be in a buffer.
+// Flushes the output: its last part may still be in a buffer.
 int with_output_written(int status) {
     errno = 0;
     if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) {
@@ -221,7 +221,7 @@ int run(std::span<const std::string> args) {
     open_standard_files();
     try {
         return with_output_written(run_line(args));
-    } catch (const std::system_error& error) {  // of fmt::print
+    } catch (const std::system_error& error) {  // thrown by fmt::print
         std::clearerr(stdout);
         return output_lost(error.code().value());
     }

@@ -19,10 +19,10 @@ namespace penstock::cli {
 namespace {
 
 constexpr std::uint64_t kDefaultBytes = std::uint64_t{1} << 30;
-constexpr std::uint64_t kLeastBytes = std::uint64_t{64} << 20;  // when the disk is slow
+constexpr std::uint64_t kLeastBytes = std::uint64_t{64} << 20;  // on a slow disk
 constexpr base::Nanos kFillNsMax = 5'000'000'000;
 constexpr std::uint64_t kFillChunk = std::uint64_t{32} << 20;
-constexpr std::uint64_t kSpaceLeft = std::uint64_t{64} << 20;  // what is left to others
+constexpr std::uint64_t kSpaceLeft = std::uint64_t{64} << 20;  // left free for others
 
 // "<command> <path>: " and the message.
 Error error(ErrorCode code, int system_errno, const TargetRequest& request,
@@ -51,7 +51,7 @@ void check_space(const TargetRequest& request, std::uint64_t bytes) {
                             base::format_bytes(bytes), base::format_bytes(space.free_bytes), cure));
 }
 
-// Fills [0, bytes) and stops early when it takes too long and nobody asked for an exact size.
+// Fills [0, bytes) and stops early when it takes too long, unless an exact size was requested.
 std::uint64_t fill(File& file, std::uint64_t bytes, bool exact, Progress& progress) {
     MemoryPool pool;
     const Buffer buffer = pool.take(std::min(kFillChunk, bytes));
@@ -92,7 +92,7 @@ Target make_scratch(const TargetRequest& request, Progress& progress) {
                                      .exclusive = true,
                                      .direct = request.direct});
     target.removal = std::make_unique<RemovedBySignal>(target.path);
-    check_interrupt();  // a signal between the two lines above would have left the file
+    check_interrupt();  // a signal that came before `removal` was set would have left the file
     target.ours = true;
     target.bytes = fill(target.file, wanted, request.size_bytes != 0, progress);
     return target;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file that bench and tune work on: one of their own, made in a folder and removed at the end
-// (also by a signal), or somebody's file or block device, which is opened for reading and nothing
-// else.
+// The file that bench and tune work on: a scratch file, made in a folder and removed at the end
+// (also by a signal), or an existing file or block device, which is only read.
 #pragma once
 
 #include "cli/bench/options.hpp"
@@ -19,25 +18,25 @@ namespace penstock::cli {
 struct Target {
     std::string path;
     bool ours = false;        ///< made here, so it may be written
-    std::uint64_t bytes = 0;  ///< that the runs use
+    std::uint64_t bytes = 0;  ///< the part that the runs use
     File file;
-    /// Last, so that it goes first when the target does.
+    /// Last member, so that it is destroyed first.
     std::unique_ptr<RemovedBySignal> removal;
 };
 
-/// What is wanted of it. The words are for messages.
+/// The requirements for a target. The words are for messages.
 struct TargetRequest {
     std::string command = "bench";  ///< its name goes into the file's name and into messages
     std::string path;
-    std::uint64_t size_bytes = 0;  ///< 0: 1 GiB, or what is written in five seconds
+    std::uint64_t size_bytes = 0;  ///< 0: 1 GiB, or as much as is written in five seconds
     std::string size_word;
     std::uint64_t block_bytes_max = 1 << 20;
-    std::string write_words;  ///< that ask for writes ("--rw write"), or empty
+    std::string write_words;  ///< the option that requests writes ("--rw write"), or empty
     DirectIo direct = DirectIo::kAuto;
 };
 
-/// Opens the path, or makes the scratch file in it and fills it. Throws Error, also where the space
-/// does not suffice or a write test was asked for on a path that is not ours.
+/// Opens the path, or makes the scratch file in it and fills it. Throws Error, also if there is not
+/// enough space or a write test was requested on an existing file.
 [[nodiscard]] Target make_target(const TargetRequest& request, Progress& progress);
 
 /// Bytes that no drive and no file system can compress or share.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The little arithmetic that reports need.
+// Basic statistics for reports.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace penstock::cli {
 
-/// Of at least one value.
+/// The median of at least one value.
 [[nodiscard]] double median(std::vector<double> values);
 
 /// Half the distance from the smallest to the largest, as a share of the median.

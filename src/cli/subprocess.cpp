@@ -45,7 +45,7 @@ Pipe make_pipe(const std::string& program) {
     return {base::UniqueFd(ends[0]), base::UniqueFd(ends[1])};
 }
 
-// A child that is ended, if need be by force, when it was not waited for.
+// A child process; the destructor ends it, if need be by force, unless it was waited for.
 class Child {
 public:
     Child(const std::vector<std::string>& argv, int out, int err) {
@@ -88,7 +88,7 @@ private:
     pid_t pid_ = -1;
 };
 
-// Takes what has come; false at the end.
+// Reads the available output; false at the end.
 bool take(int fd, std::string& into) {
     std::array<char, 4096> buffer{};
     const ssize_t count = ::read(fd, buffer.data(), buffer.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another program, run to its end with its output caught.
+// Runs another program to its end and captures its output.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 namespace penstock::cli {
 
 struct Finished {
-    int status = 0;  ///< exit status; 128 + n when signal n ended it; 127 when it is not there
+    int status = 0;  ///< exit status; 128 + n when signal n ended it; 127 when it was not found
     std::string output;
     std::string errors;
 };

@@ -29,7 +29,7 @@ public:
         if (!options_.against.empty()) {
             fio_.emplace(progress_);
         }
-        // Wrong engine options are told before a gigabyte is written.
+        // Reports wrong engine options before a gigabyte is written.
         description_ = Engine(engine_options({}, options_)).describe();
         make_targets();
         const bool readable_only = std::any_of(targets_.begin(), targets_.end(),
@@ -64,7 +64,7 @@ private:
         }
     }
 
-    // What a job is run on: each target alone, then all at once.
+    // Lists the sets that a job runs on: each target alone, then all at once.
     [[nodiscard]] std::vector<std::vector<std::size_t>> sets() const {
         std::vector<std::vector<std::size_t>> all;
         std::vector<std::size_t> every;
@@ -86,7 +86,7 @@ private:
         return found;
     }
 
-    // All sets of a job in turns, so that what drifts meets them alike.
+    // Runs all sets of a job in turns, so that a drift of the machine affects all alike.
     std::vector<JobResult> run_rows(const JobSpec& job) {
         std::vector<JobResult> rows;
         for (const auto& set : sets()) {

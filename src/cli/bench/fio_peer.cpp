@@ -23,7 +23,7 @@ Error fio_error(const std::string& message) {
     return {ErrorCode::kSystem, 0, "fio", {}, kNoOffset, message};
 }
 
-// For fio, comments begin at these, in its arguments too.
+// Rejects names that fio would cut: a comment begins at these characters, in its arguments too.
 void check_name(const std::string& path) {
     if (path.find_first_of(";#") != std::string::npos) {
         throw fio_error("the path " + path +
@@ -83,7 +83,7 @@ std::vector<std::string> command(const std::string& engine, const JobSpec& job,
     return argv;
 }
 
-// Its buckets (64 an octave) put into ours.
+// Merges its buckets (64 an octave) into ours.
 std::vector<LatencyBucket> histogram(const nlohmann::json& bins) {
     std::map<std::int64_t, std::uint64_t> counts;
     for (const auto& [time, count] : bins.items()) {
@@ -154,7 +154,7 @@ void FioPeer::choose(const JobSpec& job, const std::vector<const Target*>& targe
                 engine_ = engine;
             }
         } catch (const Error& e) {
-            refusal = e.what();  // io_uring may be forbidden here; libaio then is the peer
+            refusal = e.what();  // io_uring may be forbidden here; then libaio is the peer
         }
     }
     if (engine_.empty()) {

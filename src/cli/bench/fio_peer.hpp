@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// fio on the same file, with the same block size and depth, the same way past the page cache. Its
-// CPU seconds are those of its job, not of its process. On several files it has a job (a thread)
-// each.
+// fio on the same file, with the same block size and depth, bypassing the page cache in the same
+// way. CPU seconds are those of its job, not of its process. On several files it has a job (a
+// thread) each.
 #pragma once
 
 #include "cli/bench/job.hpp"
@@ -12,12 +12,12 @@
 
 namespace penstock::cli {
 
-/// A path as fio takes it: to it, a colon is the start of the next one.
+/// A path in fio's syntax: an unescaped colon would begin the next path.
 [[nodiscard]] std::string fio_filename(const std::string& path);
 
 class FioPeer {
 public:
-    /// Throws Error with what to install when fio is not here.
+    /// Throws Error with the package to install when fio is not found.
     explicit FioPeer(Progress& progress);
 
     [[nodiscard]] const std::string& version() const { return version_; }

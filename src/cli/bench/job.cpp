@@ -46,7 +46,7 @@ std::int64_t percentile(const base::Histogram& histogram, std::uint64_t total, d
     return 0;
 }
 
-// Which blocks come next.
+// Chooses the next blocks.
 class Blocks {
 public:
     Blocks(const JobSpec& job, std::uint64_t file_bytes)
@@ -54,7 +54,7 @@ public:
 
     [[nodiscard]] std::uint64_t count() const { return count_; }
     std::uint64_t random_offset() {
-        // xorshift64*; the high bits are the good ones.
+        // xorshift64*; its high bits are the best ones.
         state_ ^= state_ >> 12;
         state_ ^= state_ << 25;
         state_ ^= state_ >> 27;
@@ -76,11 +76,11 @@ private:
     std::uint64_t state_ = 0x9e3779b97f4a7c15U;
 };
 
-// How a row is handed to the engine.
+// How the blocks of a row are submitted.
 struct Shape {
     bool blocking = false;
     std::size_t transfers = kInFlight;
-    std::uint64_t blocks = 1;  // a transfer
+    std::uint64_t blocks = 1;  // per transfer
 };
 
 Shape shape_of(const JobSpec& job, const EngineOptions& options, std::size_t targets) {
@@ -189,7 +189,7 @@ private:
             for (auto& [transfer, slot] : running_) {
                 transfer.cancel();
             }
-            throw;  // the engine waits for what is at the device before the memory goes
+            throw;  // the engine's destructor waits for the device before the memory is freed
         }
     }
 
@@ -204,7 +204,7 @@ private:
     }
 
     Transfer submit(std::size_t slot) {
-        const std::uint64_t share = shape_.blocks * job_.block_bytes;  // of a target
+        const std::uint64_t share = shape_.blocks * job_.block_bytes;  // per target
         std::byte* memory = memory_.data() + slot * targets_.size() * share;
         TransferRequest request;
         request.write = is_write(job_.rw);
@@ -241,13 +241,13 @@ private:
     const std::vector<const Target*>& targets_;
     Progress& progress_;
     Shape shape_;
-    std::vector<Blocks> blocks_;  // a target
+    std::vector<Blocks> blocks_;  // one per target
     base::SteadyClock clock_;
     base::Nanos start_ = 0;
     base::Nanos deadline_ = 0;
     std::uint64_t bytes_ = 0;
     Buffer memory_;  // outlives the engine
-    Engine engine_;  // waits for what runs when it goes
+    Engine engine_;  // its destructor waits for running transfers
     std::deque<std::pair<Transfer, std::size_t>> running_;
 };
 

@@ -6,8 +6,8 @@
 //   other sequential                         a window of transfers, a block each
 //   random                                   three transfers of many extents in flight
 //
-// On several targets each transfer has as much of each. Depth is the engine's queue_depth: more is
-// handed to it than it may have at the device, so that the device never waits for us.
+// On several targets each transfer has an equal share of each. Depth is the engine's queue_depth:
+// more blocks are submitted than that, so that the device never waits for us.
 #pragma once
 
 #include "cli/bench/options.hpp"
@@ -22,7 +22,7 @@
 
 namespace penstock::cli {
 
-/// What one run gave. Latencies are of a block at the device (depth 1: of the call), in
+/// The result of one run. Latencies are of a block at the device (depth 1: of the call), in
 /// nanoseconds.
 struct Sample {
     std::string side;  ///< "penstock" or "fio"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `penstock bench` is asked to do.
+// The options of `penstock bench`.
 #pragma once
 
 #include <penstock/types.hpp>
@@ -47,13 +47,13 @@ struct BenchOptions {
     std::string json;
 
     // Parsed.
-    std::vector<Rw> rws;  ///< empty: what suits the path
+    std::vector<Rw> rws;  ///< empty: those that suit the path
     std::vector<std::uint64_t> block_bytes;
-    std::uint64_t size_bytes = 0;  ///< 0: 1 GiB, or what is written in five seconds
+    std::uint64_t size_bytes = 0;  ///< 0: 1 GiB, or as much as is written in five seconds
     BackendKind backend = BackendKind::kAuto;
     DirectIo direct = DirectIo::kAuto;
 
-    /// Throws CLI::ValidationError that names the option, what came and what is allowed.
+    /// Throws CLI::ValidationError that names the option, its value and the allowed ones.
     void finish();
     /// All rows: kinds x block sizes x depths. `readable_only` leaves the writes out.
     [[nodiscard]] std::vector<JobSpec> jobs(bool readable_only) const;

@@ -74,7 +74,7 @@ std::string sample_line(const std::string& kind, const std::string& block, const
                        spread(bytes));
 }
 
-// "[2]  " in front of a row where there are several targets; "all  " for the one of all.
+// The prefix "[2]  " of a row if there are several targets; "all  " for all of them.
 std::string label(const JobResult& result, bool several) {
     if (!several) {
         return "";
@@ -84,7 +84,7 @@ std::string label(const JobResult& result, bool several) {
                                     : fmt::format("[{}]", result.targets.front() + 1));
 }
 
-// All at once, by the sum of each alone in the same turn.
+// The rate of all at once, relative to the sum of each alone in the same turn.
 std::vector<double> together_by_sum(const std::vector<JobResult>& results) {
     std::vector<double> all;
     for (std::size_t turn = 0; turn < results.back().ours.size(); ++turn) {
@@ -313,7 +313,7 @@ nlohmann::json bench_json(std::span<const std::string> command, const std::vecto
     }
     for (auto row = results.begin(); row != results.end(); ++row) {
         json["jobs"].push_back(job_json(*row, targets));
-        if (row->targets.size() > 1) {  // comes right after those of each alone
+        if (row->targets.size() > 1) {  // directly after those of each alone
             const std::vector<JobResult> turn(
                 row - static_cast<std::ptrdiff_t>(row->targets.size()), row + 1);
             json["jobs"].back()["ratio_to_sum_of_each"] = interval_json(together_by_sum(turn));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What bench found, for people (a table, row by row as it grows) and for machines (JSON).
+// The results of bench, for people (a table, row by row as it grows) and for machines (JSON).
 #pragma once
 
 #include "cli/bench/job.hpp"
@@ -17,7 +17,7 @@ namespace penstock::cli {
 /// A row with all of its runs, in the order in which they ran.
 struct JobResult {
     JobSpec job;
-    std::vector<std::size_t> targets;  ///< their numbers; all at once where there are several
+    std::vector<std::size_t> targets;  ///< their indices; all at once if there are several
     std::string peer_engine;           ///< fio's, when there is a peer
     std::vector<Sample> ours;
     std::vector<Sample> peers;  ///< the i-th is the pair of ours[i]
@@ -30,9 +30,9 @@ public:
 
     void head(const BenchOptions& options, const std::vector<Target>& targets,
               const EngineDescription& engine, const std::string& fio_version);
-    /// Of one job: a row a target, and the one of all of them.
+    /// Prints the rows of one job: one per target, and one for all of them.
     void rows(const std::vector<JobResult>& results);
-    /// How to read it, and what is to be doubted.
+    /// Prints how to read the table, and its doubts.
     void foot(const std::vector<Target>& targets);
 
 private:
@@ -51,8 +51,8 @@ private:
 /// "penstock" and its arguments.
 [[nodiscard]] nlohmann::json command_json(std::span<const std::string> command);
 
-/// All of it. `target` is there when there is one, `targets` always; a job's `paths` says which it
-/// ran on.
+/// The whole report. `target` is present for a single target, `targets` always; a job's `paths`
+/// names those that it ran on.
 [[nodiscard]] nlohmann::json bench_json(std::span<const std::string> command,
                                         const std::vector<Target>& targets,
                                         const EngineDescription& engine,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `penstock checkpoint`: what is in a store or a file of tensors, whether it is sound, how two of
-// them differ, and one form made into another.
+// `penstock checkpoint`: lists, shows, verifies, compares and converts checkpoints in a store or a
+// file of tensors.
 #pragma once
 
 #include <penstock/checkpoint.hpp>
@@ -28,9 +28,9 @@ struct CheckpointOptions {
     std::string json;
     bool verbose = false;       ///< show: where the bytes lie; diff: what is the same, too
     bool all = false;           ///< verify: every checkpoint of the store
-    bool force = false;         ///< convert: replace what is there
-    bool tensors_only = false;  ///< convert: leave out what is no tensor
-    bool verify = true;         ///< convert: the source first
+    bool force = false;         ///< convert: replace an existing file
+    bool tensors_only = false;  ///< convert: leave out everything that is not a tensor
+    bool verify = true;         ///< convert: verify the source first
     std::string memory;         ///< convert: bytes of tensors that may be held; empty: what is left
     std::string shard_bytes;    ///< convert: of tensors in a shard of an index; empty: 5 GB
     std::uint64_t step = 0;     ///< convert: of the new checkpoint
@@ -42,7 +42,7 @@ public:
     /// Adds `checkpoint` and its subcommands.
     explicit CheckpointCommand(CLI::App& app);
     [[nodiscard]] bool parsed() const;
-    /// "checkpoint verify", as far as it was said.
+    /// "checkpoint verify", with as much as was given.
     [[nodiscard]] std::string name() const;
     /// The exit code.
     [[nodiscard]] int run(std::span<const std::string> command);
@@ -69,7 +69,7 @@ private:
 [[nodiscard]] int checkpoint_convert(const CheckpointOptions& options,
                                      std::span<const std::string> command);
 
-/// Shows how far it is and ends at a signal (Interrupted). `shown` outlives it.
+/// Shows the progress and ends at a signal (Interrupted). `shown` outlives it.
 [[nodiscard]] penstock::Progress told_by(Progress& shown, std::string what);
 [[nodiscard]] bool matches(const std::string& name, const std::string& pattern);
 [[nodiscard]] std::shared_ptr<Engine> new_engine();

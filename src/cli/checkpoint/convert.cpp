@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One form into another: all tensors, verified, out through the writer of the form.
+// Converts one form into another: all tensors, verified, are written by the writer of the form.
 #include "base/align.hpp"
 #include "base/raise.hpp"
 #include "base/units.hpp"
@@ -76,7 +76,7 @@ Form form_named(const std::string& target) {
                                                                    : Form::kStore;
 }
 
-// What the options say of another form, and names that no form has.
+// Checks options that belong to another form, and names that belong to no form.
 void check_target(const std::string& target, Form form, const CheckpointOptions& options) {
     const auto refuse = [&target](const std::string& why) {
         throw Error(ErrorCode::kInvalidArgument, 0, "convert", target, kNoOffset,
@@ -100,7 +100,7 @@ public:
                const CheckpointOptions& options)
         : engine_(std::move(engine)), source_(source), options_(options) {}
 
-    /// All tensors, sound: in memory, or where they are when there is not enough of that.
+    /// Loads all tensors, verified: into memory, or mapped when there is not enough of it.
     void load(Progress& shown) {
         std::uint64_t total = 0;
         for (const TensorEntry& t : source_.tensors()) {
@@ -146,7 +146,7 @@ public:
     [[nodiscard]] const std::string& written() const { return written_; }
 
 private:
-    // A tensor as it goes into the target.
+    // A tensor as it is written to the target.
     struct Out {
         std::string name;
         std::string dtype;
@@ -154,7 +154,7 @@ private:
         std::span<const std::byte> data;
     };
 
-    // Whether the target keeps the structure, and with it how tensors stand in memory.
+    // Whether the target keeps the structure, and with it the layout of tensors in memory.
     [[nodiscard]] bool keeps_structure() const {
         return !options_.tensors_only && source_.structure() != "null";
     }
@@ -203,7 +203,7 @@ private:
         }
         named.metadata = source_.metadata();
         if (named.metadata.empty()) {
-            named.metadata.emplace_back("format", "pt");  // which transformers looks for
+            named.metadata.emplace_back("format", "pt");  // required by transformers
         }
         return named;
     }
@@ -273,14 +273,14 @@ private:
         return out;
     }
 
-    // Whether what is stored is this tensor, element for element.
+    // Whether the stored tensor is this one, element for element.
     [[nodiscard]] bool is_stored(const format::TensorValue& t, std::size_t index) const {
         const TensorEntry& stored = source_.tensors()[index];
         return format::safetensors::type_named(stored.dtype) == t.type && t.offset == 0 &&
                state::is_plain(t) && state::view_bytes(t) == stored.bytes;
     }
 
-    // Its elements in a row. In memory, also where the rest is not held.
+    // Its elements contiguously, in memory, even if the other tensors are not held.
     std::span<const std::byte> gathered(const format::TensorValue& t, std::size_t index,
                                         const std::string& name) {
         const std::uint64_t bytes = state::view_bytes(t);
@@ -303,8 +303,8 @@ private:
         return memory.bytes().first(bytes);
     }
 
-    // The tensors and nothing else: those that are alone in their memory as they are in the state,
-    // the others by what is behind them.
+    // The tensors only: those that are alone in their memory as they are in the state, others by
+    // their stored memory.
     std::vector<Out> alone() {
         std::vector<Out> out = as_stored();
         const std::optional<state::Skeleton> skeleton = state::skeleton_of(source_);
@@ -340,7 +340,7 @@ private:
                a.strides == b.strides && a.conjugated == b.conjugated && a.negated == b.negated;
     }
 
-    // The state as names and tensors; an error where it is more than that.
+    // The state as names and tensors; an error if it holds anything else.
     std::vector<Out> flat(const std::string& target) {
         const std::optional<state::Skeleton> skeleton = state::skeleton_of(source_);
         if (!skeleton) {
@@ -354,7 +354,7 @@ private:
                    "a state that is no dict of tensors; --tensors-only leaves the rest out");
         }
         std::vector<Out> out;
-        std::unordered_map<std::uint32_t, std::string> places;  // of each storage
+        std::unordered_map<std::uint32_t, std::string> places;  // one per storage
         for (std::size_t i = 0; i < root.items.size(); i += 2) {
             std::string place = "state";
             format::append_key(place, tree, root.items[i]);
@@ -402,9 +402,9 @@ private:
     MemoryPool pool_;
     Buffer memory_;
     std::vector<Buffer> gathered_;
-    std::uint64_t taken_ = 0;  // of memory, by all of these
+    std::uint64_t taken_ = 0;  // bytes of memory, for all of these
     std::optional<MappedSource> mapped_;
-    std::vector<std::span<const std::byte>> data_;  // of each tensor
+    std::vector<std::span<const std::byte>> data_;  // one per tensor
     std::unordered_map<std::string_view, std::size_t> by_name_;
     std::string written_;
 };

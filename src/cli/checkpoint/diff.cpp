@@ -68,7 +68,7 @@ double largest(std::span<const std::byte> a, std::span<const std::byte> b, doubl
     return most;
 }
 
-// The largest |a - b|; nothing for types that are no numbers with a point.
+// The largest |a - b|; nothing for types other than floating-point numbers.
 std::optional<double> distance(const std::string& dtype, std::span<const std::byte> a,
                                std::span<const std::byte> b, double most) {
     if (dtype == "F32") {
@@ -103,7 +103,7 @@ struct Line {
     std::optional<double> distance;
 };
 
-// What a view says of its numbers: to be read as their complex conjugates, or with the other sign.
+// Applies the flags of a view to its numbers: complex conjugate, or negated.
 void turn_signs(const format::TensorValue& view, const std::string& dtype,
                 std::span<std::byte> bytes) {
     const bool complex = dtype.starts_with('C');
@@ -115,7 +115,7 @@ void turn_signs(const format::TensorValue& view, const std::string& dtype,
     }
 }
 
-// A source and its tensors: as the state has them, whatever a store made of their storages.
+// A source and its tensors as the state has them, however a store arranged their storages.
 struct Side {
     state::Source& source;
     std::optional<state::Skeleton> skeleton = state::skeleton_of(source);
@@ -123,7 +123,7 @@ struct Side {
 
     [[nodiscard]] const TensorEntry& at(std::size_t row) const { return rows[row].tensor; }
 
-    // Rows [begin, end) of the first dimension; of what is a view, all of it.
+    // Reads rows [begin, end) of the first dimension; all of a view.
     void read(std::size_t row, std::uint64_t begin, std::uint64_t end, std::span<std::byte> into,
               MemoryPool& pool) {
         const state::StoredRow& wanted = rows[row];
@@ -145,7 +145,7 @@ struct Side {
         turn_signs(*wanted.view, wanted.tensor.dtype, into);
     }
 
-    // By their names in the source: for who compares with a source that knows no others.
+    // Uses the names in the source, to compare with a source that knows no others.
     void as_stored() { rows = state::rows_of(source, std::nullopt); }
     [[nodiscard]] bool stores_all_of(const Side& other) const {
         std::unordered_set<std::string_view> names;
@@ -220,7 +220,7 @@ private:
         }
     }
 
-    // Whether both look at the same bytes of the same shard, whose sums say so.
+    // Whether both refer to the same bytes of the same shard, as its checksums show.
     [[nodiscard]] bool linked(std::size_t i, std::size_t k) const {
         const auto* const a = dynamic_cast<const store::StoredSource*>(&a_.source);
         const auto* const b = dynamic_cast<const store::StoredSource*>(&b_.source);
@@ -290,7 +290,7 @@ private:
     std::uint64_t total_bytes_ = 0;
 };
 
-// Without what says how the elements of a tensor lie in memory: those are compared.
+// Removes the layout of tensors in memory from a tree: their elements are compared.
 format::ValueTree without_layout(format::ValueTree tree) {
     for (format::TensorValue& t : tree.tensors) {
         t.storage = 0;
@@ -304,7 +304,7 @@ format::ValueTree without_layout(format::ValueTree tree) {
     return tree;
 }
 
-// Whether the states mean the same; a source that has tensors and nothing else says nothing.
+// Whether the states are equal; a source that has only tensors is equal to any.
 bool same_structure(const Side& a, const Side& b) {
     if (a.source.structure() == "null" || b.source.structure() == "null" ||
         a.source.structure() == b.source.structure()) {
@@ -375,7 +375,7 @@ int checkpoint_diff(const CheckpointOptions& options, std::span<const std::strin
     JsonOutput json("--json", options.json);
     try {
         return report(options, command, json);
-    } catch (const Error& error) {  // 1 would say that they differ
+    } catch (const Error& error) {  // exit code 1 would mean that they differ
         fmt::print(stderr, "penstock: {}\n", message_of(error));
         return kTrouble;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the checkpoint commands write with --json. Sizes in bytes, times in nanoseconds since 1970.
+// The --json output of the checkpoint commands. Sizes in bytes, times in nanoseconds since 1970.
 #pragma once
 
 #include "state/source.hpp"

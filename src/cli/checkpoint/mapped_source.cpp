@@ -22,7 +22,7 @@ namespace penstock::cli {
 
 namespace {
 
-// What the handler looks at: it may take no lock.
+// Read by the signal handler, which may take no lock.
 std::atomic<const std::deque<MappedFile>*> mapped{nullptr};
 std::atomic<const MappedFile*> lost{nullptr};
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of a source as memory that nobody holds: the kernel reads the files as they are
-// looked at, and takes the pages back when it needs them.
-//
-// Such a look has no way to fail but a signal: SIGBUS, where a file has shrunk or its device fails.
-// While a MappedSource lives, the handler puts zeros there and takes a note, so that whoever works
+// The tensors of a source as mapped memory: the kernel reads the files when they are accessed, and
+// reclaims the pages when it needs them.
+// Such an access has no way to fail but a signal: SIGBUS, if a file has shrunk or its device fails.
+// While a MappedSource lives, the handler maps zeros there and records it, so that the command ends
+// in good order: check() throws.
 // ends in good order: check() throws.
 #pragma once
 
@@ -34,7 +34,7 @@ private:
     std::span<const std::byte> bytes_;
 };
 
-/// One at a time in a process.
+/// At most one at a time in a process.
 class MappedSource {
 public:
     /// Throws Error for a file that cannot be opened or mapped, or has become too short.
@@ -47,10 +47,11 @@ public:
     [[nodiscard]] const std::vector<std::span<const std::byte>>& tensors() const {
         return tensors_;
     }
-    /// kDamaged, with the file, when bytes that were looked at could not be had.
+    /// Throws kDamaged, with the file, when mapped bytes could not be read.
     void check() const;
-    /// As check(), of a write that failed: where the kernel itself looked, there is no signal, and
-    /// the write has a bad address. Returns when it failed for another reason.
+    /// Does what check() does, for a write that failed: if the kernel itself accessed the bytes,
+    /// there is no signal, and the write fails with a bad address. Returns when it failed for
+    /// another reason.
     void explain(const Error& failed) const;
 
 private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ls and show: what there is, without reading a tensor.
+// Commands ls and show: list the contents without reading a tensor.
 #include "base/units.hpp"
 #include "cli/checkpoint/command.hpp"
 #include "cli/checkpoint/json.hpp"

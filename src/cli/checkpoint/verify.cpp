@@ -27,7 +27,7 @@ void print_problem(std::FILE* out, const CheckpointProblem& problem) {
                format::escaped(problem.message));
 }
 
-// What is to be verified: paths of which each opens one checkpoint.
+// Paths to verify, each of one checkpoint.
 std::vector<std::string> paths_of(const CheckpointOptions& options) {
     if (!options.all) {
         return {options.path};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What doctor looks at. Each check reads what the system tells to everybody, so no rights are
-// needed; what may not be read is left out or said to be unknown, never guessed.
+// The checks of doctor. Each check reads only files and calls that need no privileges; anything
+// unreadable is left out or reported as unknown, never guessed.
 #pragma once
 
 #include "cli/doctor/finding.hpp"

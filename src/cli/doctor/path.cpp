@@ -29,7 +29,7 @@ constexpr std::uint64_t kSpaceEnough = std::uint64_t{1} << 30;
 constexpr std::uint32_t kRequestKibEnough = 512;
 constexpr std::uint32_t kQueueEnough = 64;
 
-// PATH, opened so that it can be asked: itself, or a file without a name in it.
+// A descriptor for queries about PATH: PATH itself, or an unnamed file in it.
 struct Probe {
     base::UniqueFd nameless;  // keeps a file in a folder alive
     File file;
@@ -40,7 +40,7 @@ struct Probe {
 base::UniqueFd nameless_file(const std::string& folder) {
     base::UniqueFd fd(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     if (!fd && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
-        // NFS and FUSE have none: one with a name, which goes at once.
+        // NFS and FUSE have no unnamed files: uses a named one, removed at once.
         const std::string path = fmt::format("{}/penstock-doctor-{}.tmp", folder, ::getpid());
         fd.reset(::open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
         if (fd) {
@@ -261,7 +261,7 @@ void io_limits(const FileInfo& info, Findings& findings) {
     }
 }
 
-// The whole way, once: through the backend, not the short way of small blocking calls.
+// Writes and reads once through the backend, not through the inline path of small blocking calls.
 Finding round_trip(const Probe& probe) {
     try {
         MemoryPool pool;
@@ -295,7 +295,7 @@ void check_path(const std::string& path, Findings& findings) {
     if (probe) {
         info = probe->file.info();
         direct_io(info, probe->how, findings);
-    } else {  // what a folder says that may not be written
+    } else {  // a folder that is not writable
         info.file_system = "this folder";
         info.device = {gnu_dev_major(status.st_dev), gnu_dev_minor(status.st_dev)};
     }

@@ -25,10 +25,10 @@ namespace penstock::cli {
 namespace {
 
 constexpr double kSliceSeconds = 0.15;
-constexpr double kSearchSecondsMin = 3;  // also where laying the file out took its time
+constexpr double kSearchSecondsMin = 3;  // even if making the file took its time
 constexpr double kEndSeconds = 1;        // for the last slice and the report
 
-// The backends of this machine but for the one that runs anyway.
+// The backends of this machine except the one that runs anyway.
 std::vector<BackendKind> other_backends(const EngineDescription& running) {
     std::vector<BackendKind> found;
     for (const BackendKind kind : {BackendKind::kUring, BackendKind::kAio, BackendKind::kPosix}) {
@@ -39,7 +39,7 @@ std::vector<BackendKind> other_backends(const EngineDescription& running) {
                 found.push_back(kind);
             }
         } catch (const Error&) {
-            continue;  // not to be had here; doctor says why
+            continue;  // not available here; doctor says why
         }
     }
     return found;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `penstock tune` is asked to do.
+// The options of `penstock tune`.
 #pragma once
 
 #include <penstock/types.hpp>
@@ -31,7 +31,7 @@ struct TuneOptions {
     bool read = true;
     bool write = true;
 
-    /// Throws CLI::ValidationError that names the option, what came and what is allowed.
+    /// Throws CLI::ValidationError that names the option, its value and the allowed ones.
     void finish();
 };
 

@@ -21,7 +21,7 @@ namespace penstock::cli {
 
 namespace {
 
-// 'path', for a shell.
+// Quotes 'path' for a shell.
 std::string quoted(const std::string& path) {
     constexpr const char* kPlain =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-+=";
@@ -58,7 +58,7 @@ void check_options_file(const std::string& path) {
     }
 }
 
-// A file, also behind a link, is replaced as a whole; a pipe or a device is written to.
+// Replaces a file, also behind a symbolic link, as a whole; a pipe or a device is written to.
 void write_options_file(const std::string& path, const nlohmann::ordered_json& options) {
     const std::string text =
         options.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
@@ -69,7 +69,7 @@ void write_options_file(const std::string& path, const nlohmann::ordered_json& o
                           (kind == std::filesystem::file_type::not_found && !is_link);
     const std::string target =
         is_link && replaces ? std::filesystem::canonical(path).string() : path;
-    // A new file, never somebody's, and never through a link.
+    // Makes a new file: never an existing one, and never through a link.
     const std::string fresh =
         replaces ? fmt::format("{}.{:016x}.tmp", target, base::random_bits()) : target;
     std::FILE* const out = std::fopen(fresh.c_str(), replaces ? "wxe" : "we");
@@ -110,7 +110,7 @@ nlohmann::ordered_json deepspeed_json(const TuneSettings& settings) {
 std::string fio_command(const TuneSettings& settings, const std::string& backend,
                         const std::string& path, bool is_folder, bool write) {
     const std::string engine = backend == "posix" ? "psync" : backend;
-    // psync has one request a job, so depth is jobs.
+    // psync has one request per job, so depth is the number of jobs.
     const std::uint32_t jobs =
         backend == "posix" ? settings.depth * settings.channels : settings.channels;
     const std::uint32_t depth = backend == "posix" ? 1 : settings.depth;

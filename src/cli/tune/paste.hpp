@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings as others take them.
+// Settings in the formats of other programs.
 #pragma once
 
 #include "cli/tune/settings.hpp"
@@ -9,19 +9,19 @@
 
 namespace penstock::cli {
 
-/// An options file for Engine(options=...) and load_options(); `about` is for whoever finds it.
+/// An options file for Engine(options=...) and load_options(); `about` is a note for its readers.
 [[nodiscard]] nlohmann::ordered_json options_json(const TuneSettings& settings,
                                                   const EngineOptions& defaults,
                                                   const std::string& about);
 
-/// Replaces the file, or the one that a link names, at once, or leaves it as it was; a pipe or a
+/// Replaces the file, or the target of a link, atomically, or leaves it as it was; a pipe or a
 /// device is written to. Throws Error.
 void write_options_file(const std::string& path, const nlohmann::ordered_json& options);
 
-/// Throws the Error that write_options_file() would end in for sure, so that it costs no time.
+/// Throws the Error that write_options_file() would end in, before any time is spent.
 void check_options_file(const std::string& path);
 
-/// The `aio` section of a DeepSpeed configuration: integers and true booleans, as it takes them.
+/// The `aio` section of a DeepSpeed configuration: integers and JSON booleans, as it requires.
 [[nodiscard]] nlohmann::ordered_json deepspeed_json(const TuneSettings& settings);
 
 /// The same work by fio, on a file that it makes in the folder `path`, or on the file or device

@@ -35,7 +35,7 @@ std::string rate_text(const std::vector<Sample>& samples) {
     return samples.empty() ? "-" : fmt::format("{:.3g}", median_rate(samples) / 1e9);
 }
 
-// "1.21 (1.15-1.28)", or "1.21 (?)" where so few turns say nothing.
+// "1.21 (1.15-1.28)", or "1.21 (?)" if there are too few turns to say.
 std::string ratio_text(const TuneSearch& search, std::size_t candidate, Goal goal) {
     const RatioInterval ratio = search.ratio_of(candidate, goal);
     const std::size_t rounds = search.candidates()[candidate].entries.size();
@@ -60,7 +60,7 @@ double cpu_s_per_gib(const CandidateSamples& samples) {
     return bytes > 0 ? cpu_s / (bytes / (1 << 30)) : 0;
 }
 
-// By the goal that settings are chosen by, the best first, the defaults before all.
+// Sorted by the goal that settings are chosen by: the defaults, then the best first.
 std::vector<std::size_t> in_order(const TuneSearch& search) {
     std::vector<std::size_t> order;
     for (std::size_t i = 0; i < search.candidates().size(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tune found, for people and for machines.
+// The results of tune, for people and for machines.
 #pragma once
 
 #include "cli/bench/job.hpp"
@@ -21,31 +21,31 @@ struct CandidateSamples {
     std::vector<Sample> write;
 };
 
-/// All that a report is made of.
+/// The input of a report.
 struct TuneResult {
     const TuneOptions& options;
     const Target& target;
     const EngineDescription& engine;  ///< of the defaults
     const EngineOptions& defaults;
     const TuneSearch& search;
-    const std::vector<CandidateSamples>& samples;  ///< a candidate of the search
-    double seconds = 0;                            ///< of all of it
+    const std::vector<CandidateSamples>& samples;  ///< one per candidate of the search
+    double seconds = 0;                            ///< of the whole run
     std::uint64_t written_bytes = 0;               ///< the scratch file included
-    std::string why_ended;                         ///< before it knew, or empty
+    std::string why_ended;                         ///< empty, or the reason for an early end
     std::string about;                             ///< a line for the options file
 };
 
-/// Where, how much is written, how long.
+/// Prints the target, the bytes to be written and the time.
 void print_tune_head(std::FILE* out, const TuneOptions& options, const Target& target,
                      const EngineDescription& engine);
 
-/// The table, what is known, and the settings to paste.
+/// Prints the table, the verdicts, and the settings to paste.
 void print_tune_result(std::FILE* out, const TuneResult& result);
 
-/// One line of what is known about a goal.
+/// One line with the verdict on a goal.
 [[nodiscard]] std::string verdict_text(const TuneSearch& search, Goal goal, double gain_min);
 
-/// `jobs` as bench has them, a job a candidate and kind, so that whoever draws those draws these.
+/// `jobs` in the form of bench, one per candidate and kind, so that tools for those can draw these.
 [[nodiscard]] nlohmann::ordered_json tune_json(std::span<const std::string> command,
                                                const TuneResult& result);
 

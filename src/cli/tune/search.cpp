@@ -11,12 +11,12 @@ namespace penstock::cli {
 
 namespace {
 
-// Shares of the time by which the stages are over; the final has the rest.
+// Shares of the time by which the stages end; the final has the rest.
 constexpr double kSpreadShare = 0.35;
 constexpr double kNeighboursShare = 0.6;
 constexpr std::size_t kRaceRoundsMax = 5;
-constexpr std::size_t kRaceRoundsMin = 3;  // before an interval sends anybody home
-constexpr double kFarBehind = -0.3;        // of a logarithm: after two rounds enough by itself
+constexpr std::size_t kRaceRoundsMin = 3;  // before an interval excludes a candidate
+constexpr double kFarBehind = -0.3;        // of a logarithm: enough to exclude after two rounds
 constexpr double kRaceConfidence = 0.9;    // of being slower than the leader
 constexpr double kHopelessConfidence = 0.95;
 constexpr std::array<std::size_t, 8> kLookAt{4, 6, 9, 13, 18, 25, 35, 50};
@@ -91,7 +91,7 @@ const TuneSettings& TuneSearch::choice() const {
     return candidates_[verdict.kind == GoalVerdict::Kind::kBetter ? verdict.candidate : 0].settings;
 }
 
-// ---- what the rates say
+// ---- evaluation of the rates
 
 std::vector<double> TuneSearch::logs(std::size_t candidate, std::size_t against, Goal goal,
                                      std::size_t from_round) const {
@@ -124,10 +124,10 @@ RatioInterval TuneSearch::ratio_of(std::size_t candidate, Goal goal, std::size_t
     return ratio_of_logs(logs(candidate, 0, goal, from_round), kHopelessConfidence);
 }
 
-// The best mean of those in the race, by the rounds of this stage.
+// The candidate of the race with the best mean, in the rounds of this stage.
 std::size_t TuneSearch::leader(Goal goal) const {
     std::size_t best = 0;
-    double best_mean = 0;  // the defaults beside themselves
+    double best_mean = 0;  // the defaults compared with themselves
     for (std::size_t i = 1; i < candidates_.size(); ++i) {
         const auto differences = logs(i, 0, goal, stage_begin_);
         if (candidates_[i].racing && !differences.empty() && mean_of(differences) > best_mean) {
@@ -138,11 +138,11 @@ std::size_t TuneSearch::leader(Goal goal) const {
     return best;
 }
 
-// The best mean of all but the defaults, in the race or not, by all that is known of them.
+// The candidate with the best mean except the defaults, in the race or not, in all rounds.
 std::size_t TuneSearch::best_rival(Goal goal) const {
     std::size_t best = 0;
     double best_mean = 0;
-    std::size_t rounds = kRaceRoundsMin;  // one lucky round is no rival to three
+    std::size_t rounds = kRaceRoundsMin;  // one lucky round does not count against three
     for (; best == 0 && rounds > 0; --rounds) {
         for (std::size_t i = 1; i < candidates_.size(); ++i) {
             const auto differences = logs(i, 0, goal, 0);
@@ -155,7 +155,7 @@ std::size_t TuneSearch::best_rival(Goal goal) const {
     return best;
 }
 
-// Surely not faster than the defaults by a gain that counts.
+// Whether it is surely not faster than the defaults by gain_min.
 bool TuneSearch::hopeless(std::size_t candidate, Goal goal, std::size_t from_round) const {
     const auto differences = logs(candidate, 0, goal, from_round);
     return differences.size() >= kRaceRoundsMin &&
@@ -263,7 +263,7 @@ void TuneSearch::eliminate() {
 bool TuneSearch::race_is_over() const {
     const std::size_t rounds = round_ - stage_begin_;
     if (rules_.full) {
-        return false;  // the clock ends it
+        return false;  // the time ends it
     }
     if (rounds >= kRaceRoundsMax || racing() <= 1) {
         return true;
@@ -306,7 +306,7 @@ void TuneSearch::begin_neighbours() {
 void TuneSearch::begin_final() {
     std::vector<std::size_t> finalists{0};
     for (const Goal goal : goals()) {
-        // Where nobody leads the defaults, the best of the others has to be shown to be no gain.
+        // If no candidate is faster than the defaults, the best one has to be shown to be no gain.
         const std::size_t first = leader(goal);
         const bool leads = first != 0 && !rules_.full;
         const std::size_t best = leads ? first : best_rival(goal);
@@ -339,7 +339,7 @@ void TuneSearch::stop() {
         return;
     }
     if (stage_ != Stage::kFinal) {
-        // No time for a final: nothing is shown.
+        // There was no time for a final: nothing is shown.
         for (const Goal goal : goals()) {
             const std::size_t rival = best_rival(goal);
             verdicts_[index(goal)] = {.kind = GoalVerdict::Kind::kUnclear,
@@ -365,7 +365,7 @@ void TuneSearch::judge(bool last) {
             judge_goal(goal, rounds);
         }
     }
-    // Whoever is of no use to an open goal leaves.
+    // Drops candidates that no open goal needs.
     std::vector<bool> needed(candidates_.size(), false);
     for (const Goal goal : goals()) {
         if (!decided_[index(goal)]) {

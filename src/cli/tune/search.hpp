@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which settings are tried next, and what the rates say: the whole decision of `penstock tune`, and
-// nothing that touches a disk.
+// Chooses the settings to try next, and judges the rates: the whole decision of `penstock tune`,
+// without any access to a disk.
 //
-//   spread      settings that lie well apart, in rounds; whoever is surely slower leaves
+//   spread      settings that lie well apart, in rounds; a candidate that is surely slower leaves
 //   neighbours  the leaders, one step around the best of them, channels, backends: the same way
 //   final       the leader of each goal against the defaults, on fresh samples, in mirrored rounds
-//               (D A B, B A D), so that a drift meets all alike
+//               (D A B, B A D), so that a drift affects all alike
 //
 // Only the final says that something is better. The best of twenty noisy means is high by chance,
-// so what chose a leader must not also judge it. Of a round's rates only their ratio to the
-// defaults in the same round counts. The final is looked at kLooks times at most, each at a
-// twentieth over kLooks, so that looking often finds no more than one false winner in twenty (in
-// truth half of that: only one side of the interval matters). The defaults win ties.
+// so the data that chose a leader must not also judge it. Only the ratio of a rate to the defaults
+// in
+// the same round counts. The final is looked at kLooks times at most, each at a twentieth over
+// kLooks,
+// so that looking often finds no more than one false winner in twenty (in truth half of that: only
+// one
+// side of the interval matters). The defaults win ties.
 #pragma once
 
 #include "cli/statistics.hpp"
@@ -31,7 +34,7 @@ inline constexpr std::size_t kGoals = 3;
 
 [[nodiscard]] const char* to_string(Goal goal);
 
-/// Bytes a second of one slice each; 0 where that was not asked for.
+/// Bytes a second of one slice each; 0 if it was not measured.
 struct Rates {
     double read = 0;
     double write = 0;
@@ -44,20 +47,20 @@ struct SearchRules {
     bool write = true;
     bool full = false;  ///< no early end; one look, when the time is over
     std::uint64_t seed = 1;
-    std::vector<BackendKind> backends;  ///< to try beside the one in use
+    std::vector<BackendKind> backends;  ///< to try besides the one in use
 };
 
-/// What is known of one goal at the end.
+/// The result for one goal at the end.
 struct GoalVerdict {
     enum class Kind : std::uint8_t {
         kBetter,   ///< the settings are shown to be faster by more than gain_min
         kSame,     ///< nothing tried is faster by gain_min
-        kUnclear,  ///< the best may be faster, but the time did not suffice to show it
+        kUnclear,  ///< the best may be faster, but there was not enough time to show it
     };
     Kind kind = Kind::kUnclear;
     std::size_t candidate = 0;  ///< kBetter: the choice; else the best rival of the defaults, or 0
     RatioInterval ratio;        ///< rate of the candidate to that of the defaults
-    std::size_t rounds = 0;     ///< that the interval is of
+    std::size_t rounds = 0;     ///< number of rounds in the interval
 };
 
 /// One setting with all that was measured of it.
@@ -78,20 +81,20 @@ public:
 
     TuneSearch(const TuneSettings& defaults, SearchRules rules);
 
-    /// The candidate to measure now, or nothing: it is over. `now` is in seconds since the start.
+    /// The candidate to measure now, or nothing at the end. `now` is in seconds since the start.
     [[nodiscard]] std::optional<std::size_t> next(double now);
-    /// What the candidate of the last next() gave.
+    /// Takes the rates of the candidate of the last next().
     void add(const Rates& rates, double now);
-    /// Ends it with what is known.
+    /// Ends the search with the data so far.
     void stop();
 
     [[nodiscard]] const std::vector<Candidate>& candidates() const { return candidates_; }
     [[nodiscard]] Stage stage() const { return stage_; }
-    /// The goals that are looked at; the one that settings are chosen by comes last.
+    /// The measured goals; the one that settings are chosen by comes last.
     [[nodiscard]] std::vector<Goal> goals() const;
     [[nodiscard]] const GoalVerdict& verdict(Goal goal) const { return verdicts_[index(goal)]; }
-    /// The ratio to the defaults over the whole rounds from one on, 95 %: for tables. Not what
-    /// names a winner.
+    /// The ratio to the defaults over the whole rounds from one on, 95 %: for tables, not for the
+    /// verdict.
     [[nodiscard]] RatioInterval ratio_of(std::size_t candidate, Goal goal,
                                          std::size_t from_round = 0) const;
     /// The candidates that are still in the race, the defaults included.
@@ -123,9 +126,9 @@ private:
     Stage stage_ = Stage::kSpread;
     std::vector<Candidate> candidates_;  // 0: the defaults
 
-    std::vector<std::size_t> order_;  // of the round that runs
+    std::vector<std::size_t> order_;  // of the current round
     std::size_t position_ = 0;
-    std::vector<Rates> sums_;  // of logarithms, a candidate
+    std::vector<Rates> sums_;  // sums of logarithms, one per candidate
     std::size_t round_ = 0;
     std::size_t stage_begin_ = 0;  // its first round
     double now_ = 0;

@@ -42,16 +42,16 @@ Slices::Slices(const Target& target, const EngineOptions& defaults, Progress& pr
 void Slices::calibrate(bool write, double seconds) {
     std::uint64_t& bytes = write ? write_bytes_ : read_bytes_;
     const TuneSettings settings = default_settings(defaults_);
-    static_cast<void>(run(settings, write));  // the first one finds the device asleep
+    static_cast<void>(run(settings, write));  // the first one finds the device idle
     const double wanted = run(settings, write).bytes_per_s() * seconds;
     bytes = std::clamp(static_cast<std::uint64_t>(wanted) / kGrain * kGrain, 2 * kGrain, kSliceMax);
 }
 
-// The next `bytes` of the file, from its start again after the end, through the same memory.
+// The next `bytes` of the file, wrapping around at the end, through the same memory.
 TransferRequest Slices::request(std::uint64_t bytes, bool write) {
     TransferRequest request;
     request.write = write;
-    request.options.allow_overlap = write;  // a long slice comes round to bytes of its own
+    request.options.allow_overlap = write;  // a long slice wraps around to its own bytes
     request.files = {target_.file};
     const std::uint64_t end = target_.bytes / kGrain * kGrain;
     while (bytes > 0) {
@@ -65,7 +65,7 @@ TransferRequest Slices::request(std::uint64_t bytes, bool write) {
 
 Sample Slices::run(const TuneSettings& settings, bool write) {
     Engine engine(engine_options(settings, defaults_));
-    // Threads and rings come with the first transfer.
+    // Starts the threads and rings, which come with the first transfer.
     engine.read_async(target_.file, memory_.bytes().first(4096), cursor_).wait();
     TransferRequest wanted = request(slice_bytes(write), write);
 
@@ -86,7 +86,7 @@ Sample Slices::run(const TuneSettings& settings, bool write) {
         }
     } catch (const Interrupted&) {
         transfer.cancel();
-        throw;  // the engine waits for what is at the device before the memory goes
+        throw;  // the engine's destructor waits for the device before the memory is freed
     }
     sample.seconds = static_cast<double>(clock.now() - start) * 1e-9;
     sample.cpu_s = cpu_seconds() - cpu_before;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One slice: a stretch of the scratch file read or written once, as one transfer, by an engine that
-// has the settings. What is timed is the time that somebody waits for so many bytes: filling the
-// device at the start and letting it run dry at the end are in it, threads and rings are not.
+// has the settings. The measured time is that of a caller who waits for so many bytes: filling the
+// device at the start and draining it at the end are included, starting threads and rings is not.
 #pragma once
 
 #include "cli/bench/job.hpp"
@@ -17,19 +17,19 @@ namespace penstock::cli {
 
 class Slices {
 public:
-    /// What a slice's bytes are a multiple of: the largest block.
+    /// Slices are multiples of this: the largest block.
     static constexpr std::uint64_t kGrain = std::uint64_t{16} << 20;
 
     Slices(const Target& target, const EngineOptions& defaults, Progress& progress);
 
-    /// Chooses how many bytes a slice has: about `seconds` at the rate of the defaults.
+    /// Chooses the bytes of a slice: about `seconds` at the rate of the defaults.
     void calibrate(bool write, double seconds);
     [[nodiscard]] std::uint64_t slice_bytes(bool write) const {
         return write ? write_bytes_ : read_bytes_;
     }
     /// Throws Error and Interrupted.
     [[nodiscard]] Sample run(const TuneSettings& settings, bool write);
-    /// By slices, in all.
+    /// Bytes written by all slices.
     [[nodiscard]] std::uint64_t written_bytes() const { return written_bytes_; }
 
 private:
