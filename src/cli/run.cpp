@@ -43,8 +43,8 @@ constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 
 constexpr const char* kFooter = R"(Examples:
-  penstock doctor /data                what slows storage down here, and what fixes it
-  penstock bench /data                 what this disk gives, in half a minute
+  penstock doctor /data                find what slows storage down, and how to fix it
+  penstock bench /data                 measure this disk, in half a minute
   penstock bench /data --against fio   the same compared with fio, in turns
   penstock tune /data -o tuned.json    the best settings for this disk, under a minute
   penstock checkpoint ls runs/a        the checkpoints of a store; show, verify, diff, convert

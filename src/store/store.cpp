@@ -316,7 +316,7 @@ struct CheckpointStore::Impl {
         const auto scan = store::scan_folder(files, folders.front());
         if (scan.generation_max == store::kGenerationMax) {
             refuse("save checkpoint", folders.front(),
-                   fmt::format("there is no generation behind that of {}; move it to another "
+                   fmt::format("there is no generation after that of {}; move it to another "
                                "folder",
                                scan.newest));
         }

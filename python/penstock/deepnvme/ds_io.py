@@ -390,7 +390,7 @@ def report(outcome: Outcome, out: tool.Print) -> None:
         way = "past the page cache" if result.direct else f"through the page cache ({result.reason})"
         out(f"tid {task.tid}: {task.folder}: {result.file_system or 'files'}, {way}")
     if not all(result.direct for result in outcome.results):
-        out("The page cache had a part in this: the figures tell of memory as much as of storage.")
+        out("The page cache had a part in this: the figures measure memory as much as storage.")
     if not args.read and not args.fsync and args.engine != "torch_fastio":
         out("Not in the figures: fsync (--fsync puts it in); what is still held on the way is not waited for.")
     if args.validate and args.engine.startswith("aio"):

@@ -294,7 +294,7 @@ def test_fsync_and_validate_are_in_the_figures_and_told(folder, capsys, monkeypa
 
 def test_the_page_cache_is_told(folder, capsys):
     assert ds_io.main(["--folder", str(folder), "--io_size", "64K", "--loops", "1", "--engine", "torch_io"]) == 0
-    assert "the figures tell of memory as much as of storage" in capsys.readouterr().out
+    assert "the figures measure memory as much as storage" in capsys.readouterr().out
 
 
 # --- ds_nvme_tune

@@ -35,7 +35,7 @@ drives are sold) and GiB/s side by side.
 
 Examples:
   penstock bench /data                  quick set, half a minute
-  penstock bench /data --against fio    the same beside fio, in turns on the same file
+  penstock bench /data --against fio    compared with fio, in turns on the same file
   penstock bench /data --rw randread --block-size 4KiB,64KiB --depth 1,32,128
   penstock bench model.safetensors      only reads: your file is never written
   sudo penstock bench /dev/nvme0n1      only reads: the device is never written
@@ -180,7 +180,7 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
     app.add_option("path", options.paths,
                    "A folder: a scratch file is made in it and removed\n"
                    "A file or block device: it is only read\n"
-                   "Several, one a device: each alone, then all in one transfer")
+                   "Several, one per device: each alone, then all in one transfer")
         ->required()
         ->type_name("PATH...");
     app.add_option("--rw", options.rw_words,
@@ -216,7 +216,7 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
         ->capture_default_str()
         ->type_name("NAME");
     app.add_option("--direct", options.direct_word,
-                   "auto: past the page cache where that can be; required; off")
+                   "auto: bypass the page cache if possible; required; off")
         ->capture_default_str()
         ->type_name("HOW");
     app.add_option("--against", options.against,

@@ -262,13 +262,13 @@ void BenchReport::foot(const std::vector<Target>& targets) {
     fmt::print(
         out_,
         "\nGB/s: 10^9 bytes a second, GiB/s: 2^30. p50, p99, p99.9: time of one block at the "
-        "device\n(depth 1 up to 64 KiB: of the whole call). CPU s/GiB: processor seconds a GiB, "
+        "device\n(depth 1 up to 64 KiB: of the whole call). CPU s/GiB: processor seconds per GiB, "
         "user and system.\nEach figure is the median of {} runs; \"runs\" is half their range.\n",
         runs_);
     if (peers_) {
         fmt::print(
             out_,
-            "The ratio is of bytes a second, each run of Penstock by the run of fio beside it; "
+            "The ratio is of bytes a second, each run of Penstock over the run of fio next to it; "
             "above 1 Penstock\nis faster.\n");
     }
     if (several_) {
@@ -279,8 +279,8 @@ void BenchReport::foot(const std::vector<Target>& targets) {
     for (const Target& target : targets) {
         if (!target.file.info().direct) {
             fmt::print(out_,
-                       "\nNote: {} went through the page cache ({}):\nthe figures tell of memory "
-                       "as much as of the disk.\n",
+                       "\nNote: {} went through the page cache ({}):\nthe figures measure memory "
+                       "as much as the disk.\n",
                        target.path, target.file.info().reason);
         }
     }

@@ -33,7 +33,7 @@ With the Python package:
 
 constexpr const char* kLsFooter =
     R"(The state of a checkpoint is `ok` when its manifest is sound and every file is there with
-its size; what stands there otherwise says what is wrong. No tensor is read: verify does.
+its size; otherwise the line names the problem. No tensor is read: verify does that.
 "written" is what its save wrote; the rest was unchanged and is linked from older ones.
 
 Examples:
@@ -41,7 +41,7 @@ Examples:
   penstock checkpoint ls runs/a --json -    for machines)";
 
 constexpr const char* kShowFooter =
-    R"(No tensor is read. Names are where a tensor stands in the state: state['model']['w'] is
+    R"(No tensor is read. A name is the tensor's place in the state: state['model']['w'] is
 model.w.
 
 Examples:
@@ -64,8 +64,8 @@ Examples:
 
 constexpr const char* kDiffFooter =
     R"(Tensors are compared by name: those that only one side has, other types or shapes, other
-content. For floating-point tensors it prints the largest absolute difference. What two
-checkpoints of a store share is not read. The structure around the tensors is compared too.
+content. For floating-point tensors it prints the largest absolute difference. Shards that two
+checkpoints of a store share are not read. The structure around the tensors is compared too.
 
 Exit code: 0 the same, 1 different, 2 wrong usage or not readable.
 
@@ -75,11 +75,11 @@ Examples:
   penstock checkpoint diff runs/a runs/b --json -)";
 
 constexpr const char* kConvertFooter =
-    R"(TARGET says the form: NAME.pt, NAME.safetensors, NAME.safetensors.index.json (with shards
+    R"(TARGET chooses the form: NAME.pt, NAME.safetensors, NAME.safetensors.index.json (with shards
 next to it, each of at most --shard-bytes), or else the folder of a store, which gets one
-checkpoint more. A file or an index appears whole and durable under its name, or not at all. What a
-form cannot hold is an error that names it. Tensors are held in memory meanwhile; of those
-that do not fit the source is verified first, and then read again as it is written.
+checkpoint more. A file or an index appears whole and durable under its name, or not at all. A
+value that the form cannot hold is an error that names it. Tensors are held in memory; for those
+that do not fit, the source is verified first, and then read again as it is written.
 
 Examples:
   penstock checkpoint convert runs/a model.pt                    torch.load() reads it
@@ -89,7 +89,7 @@ Examples:
 
 void add_common(CLI::App& app, CheckpointOptions& options) {
     app.add_option("--json", options.json,
-                   "Write it all to FILE (-: stdout, and the text to stderr)")
+                   "Write everything to FILE (-: stdout, and the text to stderr)")
         ->type_name("FILE");
 }
 
@@ -98,7 +98,7 @@ void add_path(CLI::App& app, CheckpointOptions& options, const char* what) {
 }
 
 void add_generation(CLI::App& app, CheckpointOptions& options) {
-    app.add_option("--generation", options.generation, "Of a store: this checkpoint")
+    app.add_option("--generation", options.generation, "The checkpoint of a store with this number")
         ->type_name("N");
 }
 
@@ -113,33 +113,35 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
     app_ = app.add_subcommand("checkpoint", "Look at checkpoints: ls, show, verify, diff, convert");
     app_->require_subcommand(1);
     app_->footer(kCheckpointFooter);
-    ls_ = app_->add_subcommand("ls", "The checkpoints of a store");
-    add_path(*ls_, options_, "The folder of a store, or what show takes");
+    ls_ = app_->add_subcommand("ls", "List the checkpoints of a store");
+    add_path(*ls_, options_, "The folder of a store, or any path that show accepts");
     add_common(*ls_, options_);
     ls_->footer(kLsFooter);
-    show_ = app_->add_subcommand("show", "What is in a checkpoint");
+    show_ = app_->add_subcommand("show", "Show the contents of a checkpoint");
     add_path(*show_, options_, "A store, a checkpoint, or a file of tensors");
     add_generation(*show_, options_);
     add_pattern(*show_, options_);
     show_->add_flag("-v,--verbose", options_.verbose, "Say where the bytes of each tensor lie");
     add_common(*show_, options_);
     show_->footer(kShowFooter);
-    verify_ = app_->add_subcommand("verify", "Whether a checkpoint is what was saved");
+    verify_ = app_->add_subcommand("verify", "Check a checkpoint against its checksums");
     add_path(*verify_, options_, "A store, a checkpoint, or a file of tensors");
     add_generation(*verify_, options_);
-    verify_->add_flag("--all", options_.all, "Of a store: every checkpoint, the newest first");
+    verify_->add_flag("--all", options_.all, "Every checkpoint of a store, the newest first");
     add_common(*verify_, options_);
     verify_->footer(kVerifyFooter);
-    diff_ = app_->add_subcommand("diff", "How two checkpoints differ");
+    diff_ = app_->add_subcommand("diff", "Compare two checkpoints");
     diff_->add_option("a", options_.path, "A store, a checkpoint, or a file of tensors")
         ->required()
         ->type_name("A");
-    diff_->add_option("b", options_.other, "Likewise")->required()->type_name("B");
+    diff_->add_option("b", options_.other, "Another one to compare with")
+        ->required()
+        ->type_name("B");
     add_pattern(*diff_, options_);
-    diff_->add_flag("-v,--verbose", options_.verbose, "Name the tensors that are the same, too");
+    diff_->add_flag("-v,--verbose", options_.verbose, "Also name the tensors that are the same");
     add_common(*diff_, options_);
     diff_->footer(kDiffFooter);
-    convert_ = app_->add_subcommand("convert", "One form of a checkpoint into another");
+    convert_ = app_->add_subcommand("convert", "Convert a checkpoint to another form");
     convert_->add_option("source", options_.path, "A store, a checkpoint, or a file of tensors")
         ->required()
         ->type_name("SOURCE");
@@ -156,14 +158,14 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
         ->each([this](const std::string&) { options_.step_given = true; })
         ->type_name("N");
     convert_->add_flag("--tensors-only", options_.tensors_only,
-                       "Leave out what is no tensor, instead of an error");
-    convert_->add_flag("--force", options_.force, "Replace a file that is there");
+                       "Save only the tensors, instead of an error for other values");
+    convert_->add_flag("--force", options_.force, "Replace an existing file");
     convert_->add_flag(
         "!--no-verify", options_.verify,
-        "Do not verify the source before (stores that fit into memory are all the same)");
+        "Do not verify the source first (stores that fit into memory are verified anyway)");
     convert_
         ->add_option("--memory", options_.memory,
-                     "Tensors of more bytes are not held in memory (default: what is left of it)")
+                     "Tensors of more bytes are not held in memory (default: usable memory)")
         ->type_name("BYTES");
     convert_
         ->add_option("--shard-bytes", options_.shard_bytes,

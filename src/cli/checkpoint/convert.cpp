@@ -345,13 +345,13 @@ private:
         const std::optional<state::Skeleton> skeleton = state::skeleton_of(source_);
         if (!skeleton) {
             cannot(target,
-                   "JSON that Penstock did not write; --tensors-only leaves out what is no tensor");
+                   "JSON that Penstock did not write; --tensors-only saves the tensors alone");
         }
         const format::ValueTree& tree = skeleton->tree;
         const format::Value& root = tree.at(tree.root);
         if (root.kind != ValueKind::kDict && root.kind != ValueKind::kOrderedDict) {
             cannot(target,
-                   "a state that is no dict of tensors; --tensors-only leaves the rest out");
+                   "a state that is not a dict of tensors; --tensors-only saves these alone");
         }
         std::vector<Out> out;
         std::unordered_map<std::uint32_t, std::string> places;  // one per storage
@@ -362,14 +362,14 @@ private:
             const format::Value& value = tree.at(root.items[i + 1]);
             if (key.kind != ValueKind::kString || value.kind != ValueKind::kTensor) {
                 cannot(target, place +
-                                   ", which is no tensor by name; --tensors-only leaves out "
-                                   "what is none, and names the others by their place");
+                                   ", which is not a tensor by name; --tensors-only saves "
+                                   "the tensors alone, named by their place in the state");
             }
             const auto& t = tree.tensors[static_cast<std::size_t>(value.integer)];
             const auto [first, fresh] = places.try_emplace(t.storage, place);
             if (!fresh) {
                 cannot(target, fmt::format("{}, which shares its memory with {}; --tensors-only "
-                                           "saves what is behind them once",
+                                           "saves that memory once",
                                            place, first->second));
             }
             out.push_back(
@@ -387,8 +387,8 @@ private:
         }
         const std::string why = state::why_not_gathered(t, data_[index].size());
         if (!why.empty()) {
-            cannot(target,
-                   fmt::format("{}, which {}; --tensors-only saves what is behind it", place, why));
+            cannot(target, fmt::format("{}, which {}; --tensors-only saves the memory behind it",
+                                       place, why));
         }
         out.dtype = format::safetensors::name_of(t.type);
         out.shape = t.shape;

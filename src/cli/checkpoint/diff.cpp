@@ -355,7 +355,7 @@ int report(const CheckpointOptions& options, std::span<const std::string> comman
     }
     const bool structure = options.pattern.empty() && !same_structure(side_a, side_b);
     if (structure) {
-        fmt::print(out, "  structure  what stands around the tensors differs\n");
+        fmt::print(out, "  structure  the state around the tensors differs\n");
     }
     const std::size_t different = diff.lines().size() - same;
     fmt::print(out, "{} different, {} the same\n", different, same);

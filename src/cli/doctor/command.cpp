@@ -19,11 +19,11 @@ namespace penstock::cli {
 namespace {
 
 constexpr const char* kDoctorFooter =
-    R"(Each line is one thing that was looked at:
+    R"(Each line is the result of one check:
   ok       nothing to do
   better   it works, and could be better
   PROBLEM  it does not work
-with the evidence (--all shows that of what is fine, too) and the command that fixes it.
+with the evidence (--all: also for what is fine) and the command that fixes it.
 Nothing is changed and no rights are needed. In a folder, 1 MiB is written to a file
 without a name and read back.
 
@@ -31,7 +31,7 @@ Exit code: 0 nothing is broken, 1 something is a problem, 2 wrong usage.
 
 Examples:
   penstock doctor                 this machine, and the current folder
-  penstock doctor /data           this machine, and where your data lies
+  penstock doctor /data           this machine, and the folder of your data
   penstock doctor /dev/nvme0n1    a block device, opened for reading
   penstock doctor /data --json -  for machines)";
 
@@ -76,7 +76,7 @@ void add_doctor_options(CLI::App& app, DoctorOptions& options) {
     app.add_option("path", options.path, "A folder, file or block device")
         ->capture_default_str()
         ->type_name("PATH");
-    app.add_flag("--all", options.all, "Show the evidence of what is fine, too");
+    app.add_flag("--all", options.all, "Also show the evidence of what is fine");
     app.add_option("--json", options.json,
                    "Write it all to FILE (-: stdout, and the text to stderr)")
         ->type_name("FILE");

@@ -161,7 +161,7 @@ Finding confinement() {
             container.empty() ? "none seen"
                               : container + (seccomp == 2 ? ", with a seccomp filter" : ""),
             fmt::format("/proc/self/status: Seccomp = {}",
-                        seccomp < 0 ? "not told" : std::to_string(seccomp)),
+                        seccomp < 0 ? "unknown" : std::to_string(seccomp)),
             ""};
 }
 

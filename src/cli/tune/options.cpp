@@ -14,13 +14,13 @@ namespace {
 
 constexpr const char* kTuneFooter =
     R"(How it decides: settings run in short slices, in turns, and only their ratio to the
-defaults in the same turn counts, so that a disk that drifts deceives nobody. What is
-surely slower leaves early. The best one then meets the defaults on fresh runs; it is
+defaults in the same turn counts, so that a disk that drifts misleads nobody. Those
+surely slower leave early. The best one then meets the defaults on fresh runs; it is
 named only when the whole 95 % interval of the ratio lies above the gain that is worth
-it (--gain). Else the defaults stay, and tune says what it could not tell apart.
+it (--gain). Otherwise the defaults stay, and tune says which it could not tell apart.
 
 Examples:
-  penstock tune /mnt/nvme                        what suits this disk
+  penstock tune /mnt/nvme                        the settings that suit this disk
   penstock tune /mnt/nvme -o tuned.json          and keep it for Engine(options="tuned.json")
   penstock tune /mnt/nvme --only read            nothing is written but the scratch file
   penstock tune model.safetensors                only reads: your file is never written
@@ -29,7 +29,7 @@ Examples:
 What it writes: one file, penstock-tune-<pid>.tmp, in the folder that you name, over and
 over, at most --write-limit bytes in all. It is removed at the end, also after Ctrl-C.
 
-See also: penstock bench PATH, for what the disk gives; penstock doctor PATH.)";
+See also: penstock bench PATH, to measure the disk; penstock doctor PATH.)";
 
 std::uint64_t size_of(const std::string& option, const std::string& word, std::uint64_t least) {
     const auto bytes = base::parse_bytes(word);

@@ -221,7 +221,7 @@ void print_tune_result(std::FILE* out, const TuneResult& result) {
                fio_command(choice, backend, result.options.path, result.target.ours, write));
     if (!result.target.file.info().direct) {
         fmt::print(out,
-                   "\nNote: these went through the page cache ({}):\nthe figures tell of memory as "
+                   "\nNote: these went through the page cache ({}):\nthe figures measure memory as "
                    "much as of the disk.\n",
                    result.target.file.info().reason);
     }
