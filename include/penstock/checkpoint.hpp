@@ -220,8 +220,10 @@ public:
     ~CheckpointStore();
 
     /// Durable when it returns; then older ones go, as `keep` says. When it throws, everything is
-    /// as it was before. The tensors must not change meanwhile. kInvalidArgument for a structure
-    /// that cannot be read with these tensors. Saves of save_async() come before it.
+    /// as it was before: what fails once the checkpoint is durable is told in CheckpointInfo::note,
+    /// as far as there is memory for that. The tensors must not change meanwhile. kInvalidArgument
+    /// for a structure that cannot be read with these tensors. Saves of save_async() come before
+    /// it.
     CheckpointInfo save(const State& state, const SaveOptions& options = {});
     /// save() that returns when a copy of the tensors is made: then they may change and go. Saves
     /// are done in order on one thread; `progress` is called there. Copies in flight hold at most

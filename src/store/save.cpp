@@ -40,13 +40,6 @@ bool cannot_link(const Error& error) {
     }
 }
 
-void append_note(std::string& note, std::string_view more) {
-    if (!more.empty()) {
-        note += note.empty() ? "" : "; ";
-        note += more;
-    }
-}
-
 // Checks whether a shard can be linked: it has its size, lies in a folder of this store, and was
 // not written to since.
 ShardThere look_at(const SaveContext& context, const LastCheckpoint& last, const Shard& shard) {
@@ -195,6 +188,13 @@ void learn_speeds(std::vector<double>& known, const std::vector<double>& seen) {
 
 }  // namespace
 
+void append_note(std::string& note, std::string_view more) {
+    if (!more.empty()) {
+        note += note.empty() ? "" : "; ";
+        note += more;
+    }
+}
+
 SavePlan plan_save(const SaveContext& context, const State& state, const SaveOptions& options,
                    const LastCheckpoint& last, std::uint64_t generation, StateSums& sums,
                    stream::ProgressClock& progress) {
@@ -254,9 +254,8 @@ WrittenShards write_shards(const SaveContext& context, SavePlan&& plan, StateSum
     return out;
 }
 
-std::string commit(WrittenShards& written) {
+void commit(WrittenShards& written) {
     written.folder->give_name();
-    return written.folder->path();
 }
 
 }  // namespace penstock::store

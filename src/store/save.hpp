@@ -12,10 +12,9 @@
 //                                          readers look for; its parent durable
 //
 // The order in which the files of the second step become durable does not matter: no reader looks
-// for
-// them before the third. If anything fails before the end of the third, WrittenShards removes all
-// that
-// it made, and older checkpoints stay.
+// for them before the third. If anything fails before the end of the third, WrittenShards removes
+// all that it made, and older checkpoints stay. What fails after it (retention, lack of memory) is a
+// note at most: the checkpoint is there, and save() says so.
 #pragma once
 
 #include "store/chunk_sums.hpp"
@@ -27,10 +26,13 @@
 #include <penstock/checkpoint.hpp>
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace penstock::store {
@@ -57,6 +59,22 @@ struct WrittenShards {
     std::string note;                 ///< empty, or anything out of the ordinary
 };
 
+/// Does nothing if `more` is empty.
+void append_note(std::string& note, std::string_view more);
+/// Calls something that must not make the save fail, above all after its commit. Its failure is
+/// noted, if there is memory for a note.
+template <typename Call>
+void note_failure(std::string& note, std::string_view what, Call call) {
+    try {
+        try {
+            call();
+        } catch (const std::exception& error) {
+            append_note(note, std::string(what) + ": " + error.what());
+        }
+    } catch (const std::bad_alloc&) {
+        return;
+    }
+}
 /// Decides what a save does. Throws Error.
 [[nodiscard]] SavePlan plan_save(const SaveContext& context, const State& state,
                                  const SaveOptions& options, const LastCheckpoint& last,
@@ -65,7 +83,7 @@ struct WrittenShards {
 /// Writes the shards. Throws Error; then nothing is left of it.
 [[nodiscard]] WrittenShards write_shards(const SaveContext& context, SavePlan&& plan,
                                          StateSums& sums, stream::ProgressClock& progress);
-/// Returns the path of the folder under its final name. Throws Error; then nothing is left of it.
-[[nodiscard]] std::string commit(WrittenShards& written);
+/// Gives the checkpoint its final name. Throws Error; then nothing is left of it.
+void commit(WrittenShards& written);
 
 }  // namespace penstock::store

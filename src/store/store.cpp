@@ -125,8 +125,9 @@ struct CheckpointStore::Impl {
     // Reports each leftover once: it will be there again at the next save.
     void report_left(std::string& note, const std::vector<std::string>& left) {
         for (const std::string& what : left) {
-            if (reported.insert(what).second) {
-                note += (note.empty() ? "" : "; ") + what;
+            if (!reported.contains(what)) {
+                store::append_note(note, what);
+                reported.insert(what);
             }
         }
     }
@@ -305,11 +306,12 @@ struct CheckpointStore::Impl {
     }
 
     void remember(const std::string& name, const store::Manifest& manifest, std::uint64_t hash) {
-        Known& known = manifests[name];
+        Known known;
         known.hash = hash;
         known.manifest.generation = manifest.generation;
         known.manifest.folders = manifest.folders;
         known.manifest.shards = manifest.shards;
+        manifests[name] = std::move(known);
     }
 
     [[nodiscard]] std::uint64_t next_generation() const {
@@ -366,16 +368,6 @@ struct CheckpointStore::Impl {
             if (last.path == join(folders.front(), name)) {
                 last = {};
             }
-        }
-    }
-
-    // Notes an error that does not make the save itself fail.
-    template <typename Call>
-    static void note_failure(std::string& note, std::string_view what, Call call) {
-        try {
-            call();
-        } catch (const Error& error) {
-            note += fmt::format("{}{}: {}", note.empty() ? "" : "; ", what, error.what());
         }
     }
 
@@ -459,8 +451,8 @@ struct CheckpointStore::Impl {
         const std::uint64_t generation = next_generation();
         std::string note;
         store::Remover remover(files, folders);
-        note_failure(note, "what an earlier save left could not be removed",
-                     [&] { remover.collect(); });
+        store::note_failure(note, "what an earlier save left could not be removed",
+                            [&] { remover.collect(); });
         report_left(note, remover.left());
         find_last();
         const store::SaveContext context{
@@ -471,14 +463,17 @@ struct CheckpointStore::Impl {
             store::plan_save(context, state, save_options, last, generation, sums, progress);
         store::WrittenShards written =
             store::write_shards(context, std::move(plan), sums, progress);
-        const std::string path = store::commit(written);
-        CheckpointInfo info = store::info_of(written.manifest, path);
+        CheckpointInfo info = store::info_of(written.manifest, written.folder->named_path());
         info.pinned = save_options.pinned;
-        last = {std::move(written.manifest), path, written.manifest_hash};
-        remember(path.substr(path.rfind('/') + 1), last.manifest, last.hash);
-        note_failure(note, "older checkpoints could not be removed",
-                     [&] { report_left(note, retain()); });
-        info.note = written.note + (written.note.empty() || note.empty() ? "" : "; ") + note;
+        info.note = written.note;
+        store::append_note(info.note, note);
+        store::LastCheckpoint saved{std::move(written.manifest), info.path, written.manifest_hash};
+        store::commit(written);
+        last = std::move(saved);
+        store::note_failure(info.note, "older checkpoints could not be removed", [&] {
+            remember(info.path.substr(info.path.rfind('/') + 1), last.manifest, last.hash);
+            report_left(info.note, retain());
+        });
         return info;
     }
 };

@@ -28,6 +28,7 @@ UnfinishedCheckpoint::UnfinishedCheckpoint(const FileSystem& files,
       folders_(folders),
       random_(random),
       name_(std::move(name)),
+      named_path_(join(folders.front(), name_)),
       path_(join(folders.front(), hidden_name(generation, random()))),
       shard_folders_(folders.size()) {
     shard_folders_.front() = path_;
@@ -75,9 +76,8 @@ void UnfinishedCheckpoint::give_name() {
         }
     }
     files_.sync_folder(path_);
-    const std::string path = join(folders_.front(), name_);
-    files_.rename(path_, path);
-    path_ = path;
+    files_.rename(path_, named_path_);
+    has_name_ = true;
     store.sync();
     is_whole_ = true;
 }
@@ -85,13 +85,13 @@ void UnfinishedCheckpoint::give_name() {
 // Leaves for the next save what cannot be removed now.
 void UnfinishedCheckpoint::take_away() noexcept {
     try {
-        const std::string path = join(folders_.front(), name_);
-        if (path_ == path) {
+        std::string path = path_;
+        if (has_name_) {
             // The rename is done, but may not survive a power cut.
-            path_ = join(folders_.front(), removed_name(name_));
-            files_.rename(path, path_);
+            path = join(folders_.front(), removed_name(name_));
+            files_.rename(named_path_, path);
         }
-        Remover(files_, folders_).take_away(path_.substr(path_.rfind('/') + 1), shard_folders_);
+        Remover(files_, folders_).take_away(path.substr(path.rfind('/') + 1), shard_folders_);
     } catch (const std::exception&) {
         return;
     }

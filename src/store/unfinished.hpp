@@ -24,8 +24,10 @@ public:
     UnfinishedCheckpoint& operator=(const UnfinishedCheckpoint&) = delete;
     ~UnfinishedCheckpoint();
 
-    /// Its path now.
+    /// The path that it is written to.
     [[nodiscard]] const std::string& path() const { return path_; }
+    /// Its path once it has its name.
+    [[nodiscard]] const std::string& named_path() const { return named_path_; }
     /// The path of its shards in one of the store's folders; made by the first call for it.
     const std::string& shard_folder(std::uint32_t folder);
     /// The path of a shard that is about to be made there. In any folder but the first, a link to
@@ -34,7 +36,8 @@ public:
     void point_to(std::uint32_t folder, const std::string& file);
     /// One per folder of the store; empty: no shards there.
     [[nodiscard]] std::span<const std::string> shard_folders() const { return shard_folders_; }
-    /// Makes the folders' names durable, then gives it its own name, durably. Throws Error.
+    /// Makes the folders' names durable, then gives it its own name, durably. Throws Error. It
+    /// allocates nothing after the rename: lack of memory fails no save that readers can see.
     void give_name();
 
 private:
@@ -44,8 +47,10 @@ private:
     const std::vector<std::string>& folders_;
     const std::function<std::uint64_t()>& random_;
     const std::string name_;
-    std::string path_;
+    const std::string named_path_;
+    const std::string path_;
     std::vector<std::string> shard_folders_;
+    bool has_name_ = false;
     bool is_whole_ = false;
 };
 

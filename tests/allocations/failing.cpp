@@ -61,7 +61,7 @@ std::string in_child(unsigned seconds, const std::function<std::string()>& body)
 }
 
 bool Attempt::operator()(const std::function<void()>& call) {
-    fail(n_, how_);
+    begin();
     bool through = false;
     try {
         call();
@@ -69,7 +69,7 @@ bool Attempt::operator()(const std::function<void()>& call) {
     } catch (const std::bad_alloc&) {
         through = false;
     } catch (const Error& error) {
-        seen_ += stop_failing();
+        end();
         // A thread, a descriptor or a lock of the system's may want memory, too.
         const bool of_memory = error.reason() == ErrorCode::kOutOfMemory ||
                                error.system_errno() == ENOMEM || error.system_errno() == EAGAIN;
@@ -78,10 +78,10 @@ bool Attempt::operator()(const std::function<void()>& call) {
         }
         return false;
     } catch (...) {
-        seen_ += stop_failing();
+        end();
         throw;
     }
-    seen_ += stop_failing();
+    end();
     return through;
 }
 

@@ -25,6 +25,9 @@ public:
     /// Runs `call`, in which allocations fail. False when it said that memory ran out; what else it
     /// throws goes on.
     bool operator()(const std::function<void()>& call);
+    /// The same for what runs between the two, and says itself how it ended.
+    void begin() const { fail(n_, how_); }
+    void end() { seen_ += stop_failing(); }
     /// Allocations of what ran.
     [[nodiscard]] std::uint64_t seen() const { return seen_; }
     [[nodiscard]] std::uint64_t n() const { return n_; }
