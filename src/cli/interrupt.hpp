@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ctrl-C and similar signals while a command runs. The handler removes the scratch files' names at
 // once, so that they are gone whatever happens next, and sets a flag; the command checks the flag
-// at
-// least ten times a second and ends in good order. A second signal ends the process immediately.
+// at least ten times a second and ends in good order. A second signal ends the process immediately.
 #pragma once
 
 #include <array>

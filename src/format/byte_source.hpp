@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes that a reader asks for by offset: formats know where to look, and whoever opened the file
-// fetches. What is asked for is always within size(), so no claim of a file costs memory that the
-// file does not have.
+// Reads bytes by offset: formats know the offsets, and the owner of the open file reads. All reads
+// lie within size(), so no claim of a file costs memory that the file does not have.
 #pragma once
 
 #include "base/assert.hpp"
@@ -14,7 +13,7 @@
 
 namespace penstock::format {
 
-/// Of several reads, one.
+/// One of several reads.
 struct ByteRead {
     std::uint64_t offset;
     std::span<std::byte> into;
@@ -29,8 +28,8 @@ public:
     [[nodiscard]] virtual std::uint64_t size() const = 0;
     /// Fills `into` from `offset` on; both lie within size().
     [[nodiscard]] virtual Result<void> read(std::uint64_t offset, std::span<std::byte> into) = 0;
-    /// Fills all of them, in any order. Whoever pays for each read with a wait has many under way
-    /// at once.
+    /// Fills all of them, in any order. A source that waits for each read has many in flight at
+    /// once.
     [[nodiscard]] virtual Result<void> read_many(std::span<const ByteRead> reads) {
         for (const ByteRead& one : reads) {
             PENSTOCK_CHECK(read(one.offset, one.into));

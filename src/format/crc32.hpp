@@ -12,15 +12,16 @@
 
 namespace penstock::format {
 
-/// Of `bytes`, behind bytes whose CRC is `before`: crc32(b, crc32(a)) is that of a and b.
+/// The CRC of `bytes` that follow bytes with the CRC `before`: crc32(b, crc32(a)) is that of a and
+/// b.
 [[nodiscard]] std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before = 0);
 
-/// Of two pieces, from their CRCs and the length of the second: pieces may be summed in any order,
-/// by any number of threads.
+/// The CRC of two pieces, from their CRCs and the length of the second: pieces may be summed in any
+/// order, by any number of threads.
 [[nodiscard]] std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second,
                                           std::uint64_t second_bytes);
 
-/// The way without the instruction; for tests.
+/// The path without the instruction; for tests.
 [[nodiscard]] std::uint32_t crc32_by_tables(std::span<const std::byte> bytes,
                                             std::uint32_t before = 0);
 

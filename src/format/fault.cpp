@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kShownBytesMax = 120;
 
-// Escapes what begins before `end`, and says where it came to.
+// Escapes text that begins before `end`, and returns where it stopped.
 std::size_t escape(std::string_view text, std::size_t end, std::string& out) {
     std::size_t at = 0;
     while (at < end) {

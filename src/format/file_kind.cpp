@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  // of a .safetensors
+constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  // limit for a .safetensors
 constexpr std::size_t kShownBytes = 8;
 
 struct Kind {
@@ -57,8 +57,8 @@ bool is_text(std::string_view head) {
            });
 }
 
-// A pickle begins with 0x80, and so does the length of many a header of .safetensors; but no pickle
-// of torch, and no zip, begins with a length that the format allows.
+// Tells a .safetensors from a pickle: both may begin with 0x80, but no pickle of torch, and no zip,
+// begins with a length that the format allows.
 bool may_be_header_length(std::string_view head) {
     std::uint64_t length = 0;
     for (std::size_t i = 0; i < 8 && i < head.size(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a file is, by what it begins with: one of the forms that are read, or another program's.
+// Detects the kind of a file by its first bytes: a form that is read here, or another program's.
 #pragma once
 
 #include "format/byte_source.hpp"
@@ -11,7 +11,7 @@
 
 namespace penstock::format {
 
-/// How much of a file known_kind() wants to see.
+/// Bytes of a file that known_kind() needs.
 inline constexpr std::uint64_t kKindBytes = 512;
 
 enum class FileForm : std::uint8_t {
@@ -20,12 +20,12 @@ enum class FileForm : std::uint8_t {
     kIndex,        ///< JSON, as the index of shards is
 };
 
-/// "it is a NumPy array (.npy), which numpy.load() reads", of a file that other programs write;
-/// empty for one that it does not know.
+/// "it is a NumPy array (.npy), which numpy.load() reads", for a file of another program; empty for
+/// one that it does not know.
 [[nodiscard]] std::string known_kind(std::span<const std::byte> head);
 
-/// Fails for a file of no such form and says what it is instead. `named`: the name says
-/// .safetensors, so what is unknown is a damaged one, for its reader to describe.
+/// Fails for a file of no such form, with the detected kind. `named`: the name ends in
+/// .safetensors, so an unknown file is a damaged one, and its reader describes it.
 [[nodiscard]] Result<FileForm> form_of(ByteSource& source, bool named);
 
 }  // namespace penstock::format

@@ -14,7 +14,7 @@ void FileLayout::add(Piece::Kind kind, std::uint64_t bytes, std::uint64_t source
         return;
     }
     if (!pieces_.empty() && kind == Piece::Kind::kLiteral && pieces_.back().kind == kind) {
-        pieces_.back().bytes += bytes;  // literals stand in the order of the file
+        pieces_.back().bytes += bytes;  // literals are in the order of the file
     } else {
         pieces_.push_back({kind, total_bytes_, bytes, source});
     }

@@ -14,7 +14,7 @@ namespace penstock::format {
 
 namespace {
 
-// Elements of a key, counted until there are too many; -1 where something in it has no hash.
+// Counts the elements of a key, until there are too many; -1 if something in it has no hash.
 int key_elements(const ValueTree& tree, ValueId id, int room) {
     const Value& value = tree.at(id);
     switch (value.kind) {

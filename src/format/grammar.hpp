@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a state may hold: one table and one function for every form, written or read. What a writer
-// takes is what a reader gives back, because both ask here. docs/formats.md has it for people.
+// The values that a state may hold: one table and one function for every form, written or read. A
+// reader returns exactly the values that a writer accepts, because both use it. docs/formats.md
+// describes it for people.
 #pragma once
 
 #include "format/value.hpp"
@@ -13,15 +14,15 @@
 
 namespace penstock::format {
 
-/// What the items of a value are.
+/// The meaning of the items of a value.
 enum class Holds : std::uint8_t { kNothing, kItems, kKeys, kEntries, kIntegers };
 
 struct KindRow {
     ValueKind kind;
     std::string_view tag;  ///< in a store's structure; empty: JSON's own
     Holds holds;
-    /// Two places that share it see each other's changes. That it is shared has to come back; of
-    /// what cannot change, copies are as good.
+    /// Two places that share it see each other's changes, so that sharing must be restored; values
+    /// that cannot change may be copied.
     bool changes;
 };
 
@@ -51,7 +52,7 @@ inline constexpr std::array<KindRow, 23> kKinds{{
     {ValueKind::kNumpyArray, "ndarray", Holds::kIntegers, true},
 }};
 
-/// Not of what only a pickle has (kGlobal and later).
+/// Not for kinds that occur only in a pickle (kGlobal and later).
 [[nodiscard]] constexpr const KindRow& row_of(ValueKind kind) {
     return kKinds[static_cast<std::size_t>(kind)];
 }
@@ -74,7 +75,7 @@ constexpr bool kinds_are_in_order() {
 }
 static_assert(kinds_are_in_order());
 
-/// What a defaultdict may make of a missing key, and the module that has it.
+/// A callable that a defaultdict may use for a missing key, and its module.
 struct Factory {
     std::string_view name;
     std::string_view module;
@@ -95,21 +96,21 @@ inline constexpr std::array<Factory, 14> kFactories{{
     {"OrderedDict", "collections"},
     {"Counter", "collections"},
 }};
-/// nullptr: it may not.
+/// nullptr if it is not allowed.
 [[nodiscard]] const Factory* factory_named(std::string_view name);
 
 inline constexpr std::size_t kBigIntBytesMax = 64 << 10;
 /// Deepest nesting that is written or made into objects.
 inline constexpr int kNestingMax = 500;
-/// What may be hashed: elements of a key that is a tuple, those of tuples in it included. (Tuples
-/// of tuples that are one and the same tuple would make a hash take forever.)
+/// Limit on the hashed elements of a key that is a tuple, nested tuples included. (Tuples of tuples
+/// that are one and the same tuple would make a hash take forever.)
 inline constexpr int kKeyElementsMax = 64;
 
 /// Whether it may be a key of a dict or an element of a set.
 [[nodiscard]] bool may_be_key(const ValueTree& tree, ValueId id);
 
-/// Empty, or why the value may not be in a state. Its items are in the tree; what is wrong inside
-/// of them is theirs. Nesting is for whoever walks: more than kNestingMax is too deep.
+/// Empty, or the reason why the value may not be in a state. Its items are in the tree, and checked
+/// by their own calls. The caller checks the nesting: more than kNestingMax is too deep.
 [[nodiscard]] std::string wrong_with(const ValueTree& tree, const Value& value);
 
 }  // namespace penstock::format

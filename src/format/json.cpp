@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// RFC 8259 in one pass, without recursion: a loop over what is open. A byte order mark at the head
-// is passed over. Names of an object are views of the text (of their own memory where they have
-// escapes), compared one by one while they are few, hashed from then on.
+// RFC 8259 in one pass, without recursion: a loop over the open objects and lists. A byte order
+// mark at the beginning is skipped. Names of an object are views of the text (of their own memory
+// if they have escapes), compared one by one while they are few, hashed from then on.
 #include "format/json.hpp"
 
 #include "format/utf8.hpp"
@@ -25,10 +25,10 @@ using Kind = JsonScalar::Kind;
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::size_t kComparedNamesMax = 16;
-constexpr std::size_t kShownBytes = 16;  // of what is no JSON
+constexpr std::size_t kShownBytes = 16;  // shown of invalid text
 constexpr std::uint64_t kNegativeMax = std::uint64_t{1} << 63U;
 
-// An object or a list that is open.
+// An open object or list.
 struct Level {
     bool array = false;
     bool empty = true;
@@ -70,7 +70,7 @@ public:
     }
 
 private:
-    // 0, which is nowhere right, at the end.
+    // 0, which is valid nowhere, at the end.
     [[nodiscard]] char peek() const { return at_ == end_ ? '\0' : *at_; }
     [[nodiscard]] std::string_view rest() const { return {at_, end_}; }
 
@@ -88,7 +88,7 @@ private:
         return true;
     }
 
-    // ---- what is wrong ----
+    // ---- errors ----
 
     bool say(std::string wrong) {
         if (wrong.empty()) {
@@ -123,7 +123,7 @@ private:
         if (!level.array) {
             names_.resize(level.names_begin);
             if (!level.many.empty()) {
-                level.many = {};  // clear() would keep its room, and go through it each time
+                level.many = {};  // clear() would keep the buckets, and visit all of them each time
             }
             level.unescaped.clear();
         }
@@ -132,7 +132,7 @@ private:
         return say(handler_.close(level.array));
     }
 
-    // The next item of what is open, or its end.
+    // Reads the next item of the open object or list, or its end.
     bool next(Level& level) {
         skip_space();
         token_ = at_;
@@ -155,7 +155,7 @@ private:
         if (!take('"') || !string()) {
             return false;
         }
-        // Escapes are longer than what they stand for.
+        // Escapes are longer than their characters.
         const bool escaped = static_cast<std::size_t>(at_ - 1 - raw) != text_.size();
         const std::string_view name = escaped
                                           ? std::string_view(level.unescaped.emplace_front(text_))
@@ -235,7 +235,7 @@ private:
 
     struct Whole {
         std::uint64_t value = 0;
-        bool fits = true;  // as long as it is a whole number of 64 bits
+        bool fits = true;  // while it is a whole number of 64 bits
     };
 
     bool number() {
@@ -266,7 +266,7 @@ private:
         return say(handler_.scalar(out));
     }
 
-    // One at the least.
+    // Reads at least one digit.
     bool digits(Whole& whole) {
         const char* at = at_;
         Whole now = whole;
@@ -279,7 +279,7 @@ private:
         return std::exchange(at_, at) != at || refuse();
     }
 
-    // What makes the number a real one.
+    // Reads a fraction or exponent, which makes the number a real one.
     bool fraction(Whole& whole) {
         whole.fits = false;
         if (peek() == '.') {
@@ -296,7 +296,7 @@ private:
         return digits(whole);
     }
 
-    // Correctly rounded; what is too small is 0. False for what is too large.
+    // Rounds correctly; too small a number is 0. False if the number is too large.
     static bool real(std::string_view number, double& out) {
         if (std::from_chars(number.data(), number.data() + number.size(), out).ec != std::errc()) {
             if (is_large(number)) {
@@ -307,7 +307,7 @@ private:
         return std::isfinite(out);
     }
 
-    // Of a number outside a double's range, whose digits are not all 0: whether it is above 1.
+    // Whether a number outside a double's range, whose digits are not all 0, is above 1.
     static bool is_large(std::string_view number) {
         const std::size_t exponent_at = std::min(number.find_first_of("eE"), number.size());
         const std::size_t point = std::min(number.find('.'), exponent_at);
@@ -328,7 +328,7 @@ private:
 
     // ---- strings ----
 
-    // Into text_; at_ stands after the quote, and then after the other.
+    // Reads a string into text_; at_ is after the first quote, and then after the last.
     bool string() {
         text_.clear();
         while (true) {
@@ -348,7 +348,7 @@ private:
         }
     }
 
-    // Over what stands for itself.
+    // Skips characters that stand for themselves.
     void skip_plain() {
         while (true) {
             at_ += plain_bytes(rest());
@@ -377,7 +377,8 @@ private:
         return true;
     }
 
-    // at_ stands at the u. What is beyond 16 bits is two of them, a high surrogate and a low one.
+    // Reads an escape; at_ is at the u. Characters beyond 16 bits have two, a high and a low
+    // surrogate.
     bool unicode_escape() {
         const char* const begin = at_;
         std::uint32_t code = 0;
@@ -433,11 +434,11 @@ private:
     const char* begin_;
     const char* at_;
     const char* end_;
-    const char* token_ = begin_;  // the last, or what is no JSON
+    const char* token_ = begin_;  // the last token, or the invalid text
     JsonHandler& handler_;
     std::array<Level, kJsonDepthMax> levels_;
     std::size_t depth_ = 0;
-    std::vector<std::string_view> names_;  // of all objects that are open and have few
+    std::vector<std::string_view> names_;  // of all open objects that have few names
     std::string text_;                     // the last string
     std::string wrong_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON as the formats have it: small documents from files that may be hostile. What is read is
-// given to a handler as it comes, so nothing is built that the handler does not build; nesting is
-// limited, names in one object may not repeat, numbers are kept as the text says.
+// A JSON reader for small documents from files that may be hostile. Values are passed to a handler
+// as they are read, so that only the handler builds objects; nesting is limited, names in one
+// object may not repeat, numbers keep the text's value.
 #pragma once
 
 #include "format/fault.hpp"
@@ -14,7 +14,7 @@ namespace penstock::format {
 
 inline constexpr int kJsonDepthMax = 32;
 
-/// A value that is neither object nor array.
+/// A value that is not an object or array.
 struct JsonScalar {
     enum class Kind : std::uint8_t { kNull, kBool, kUnsigned, kNegative, kReal, kString };
     Kind kind = Kind::kNull;
@@ -23,7 +23,7 @@ struct JsonScalar {
     std::string* text = nullptr;  ///< kString; may be moved from
 };
 
-/// Each call returns an empty string, or what is wrong; then the reading ends.
+/// Each call returns an empty string, or the error; then the reading ends.
 class JsonHandler {
 public:
     JsonHandler() = default;
@@ -36,7 +36,7 @@ public:
     virtual std::string close(bool array) = 0;
 };
 
-/// Errors say where, in bytes from the beginning of the text, as `operation`.
+/// Errors have the offset, in bytes from the beginning of the text, and `operation`.
 [[nodiscard]] Result<void> read_json(std::string_view text, JsonHandler& handler,
                                      std::string_view operation);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names that come in files and go on to NumPy and torch: checked here, so that nothing else gets
-// there.
+// Checks names that come from files and are passed to NumPy and torch, so that nothing else reaches
+// them.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace penstock::format {
 
-/// Digits to a number below 10^9; nothing where there are none, other characters, or a 0 in front:
-/// one number has one text.
+/// Converts digits to a number below 10^9; nothing if there are none, other characters, or a
+/// leading 0: a number has only one text.
 [[nodiscard]] inline std::optional<std::uint64_t> small_number(std::string_view digits) {
     std::uint64_t value = 0;
     for (const char c : digits) {

@@ -35,7 +35,7 @@ enum Function : std::int64_t {
     kScalar,
     kNdarray,
     kNumpyDtypeClass,
-    kFactory,         // of kFactories, and nothing else that may be called
+    kFactory,         // one of kFactories that is not callable otherwise
     kUntypedStorage,  // and from here on: a storage class, + its row in kTorchTypes + 1
 };
 
@@ -68,7 +68,7 @@ constexpr Name kNames[] = {
     {"numpy.core.numeric", "_frombuffer", kFromBuffer},
 };
 
-// Python 2's and NumPy 2's names for the same modules.
+// Maps the module names of Python 2 and NumPy 2 to the usual ones.
 std::string_view usual_module(std::string_view module) {
     if (module == "__builtin__") {
         return "builtins";
@@ -82,7 +82,7 @@ std::string_view usual_module(std::string_view module) {
     return module == "torch.cuda" ? "torch" : module;
 }
 
-// At protocol 2 Python 3 gives its types the names that they had in Python 2.
+// Python 3 writes its types with their Python 2 names at protocol 2.
 std::string_view usual_name(std::string_view module, std::string_view name) {
     if (module == "__builtin__" && (name == "long" || name == "unicode")) {
         return name == "long" ? "int" : "str";
@@ -99,7 +99,7 @@ std::optional<std::int64_t> storage_class(std::string_view module, std::string_v
     return std::nullopt;
 }
 
-// Latin-1 out of UTF-8: what protocol 2 makes of bytes.
+// Converts UTF-8 to Latin-1: protocol 2 encodes bytes so.
 std::optional<std::string> latin1(std::string_view text) {
     std::string out;
     out.reserve(text.size());
@@ -174,7 +174,7 @@ ValueId PickleCalls::call(ValueId function, ValueId arguments) {
     }
     const std::int64_t which = tree_.at(function).integer;
     const Items items = tree_.at(arguments).items;
-    // A refused argument says more than that the call has wrong ones.
+    // The reason for a refused argument is more useful than that the arguments are wrong.
     for (const ValueId item : items) {
         if (is(item, ValueKind::kRefused)) {
             return item;
@@ -338,7 +338,7 @@ bool PickleCalls::sizes(ValueId id, std::vector<std::uint64_t>& out) const {
     return true;
 }
 
-// The last argument of a tensor: {"conj": True, "neg": True}, where it is there.
+// Reads the last argument of a tensor, if present: {"conj": True, "neg": True}.
 bool PickleCalls::tensor_flags(ValueId id, TensorValue& tensor) const {
     const Value& value = tree_.at(id);
     if (value.kind == ValueKind::kNone) {

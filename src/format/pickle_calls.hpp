@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names that a pickle may use, and what "calling" one builds. Whatever is not here, or has
-// other arguments than it should, becomes a kRefused value, which whoever checks the finished tree
+// The names that a pickle may use, and the values that "calling" them builds. Any other name, or
+// other arguments than expected, becomes a kRefused value, which the check of the finished tree
 // finds, with its path.
 #pragma once
 
@@ -23,22 +23,22 @@ namespace penstock::format {
 
 class PickleCalls {
 public:
-    /// `pickle_bytes`: of the pickle. What is copied out of one value into another (bytes, and
-    /// items of a set) is no more than twice that in all: what stood in the pickle once becomes
-    /// bytes, and these an array, and the memo may not make more of it.
+    /// `pickle_bytes`: the size of the pickle. Copies from one value into another (bytes, and items
+    /// of a set) are limited to twice that in all: a value of the pickle becomes bytes once, and
+    /// these an array, and the memo may not multiply it.
     PickleCalls(ValueTree& tree, std::uint64_t pickle_bytes)
         : tree_(tree), copies_left_(2 * pickle_bytes) {}
 
-    /// What the name stands for.
+    /// The value of a name.
     [[nodiscard]] ValueId global(std::string_view module, std::string_view name);
     /// `arguments` is a tuple.
     [[nodiscard]] ValueId call(ValueId function, ValueId arguments);
-    /// obj.__setstate__(state), or what that means for the few objects that have one.
+    /// obj.__setstate__(state), or its equivalent for the few objects that have one.
     void build(ValueId object, ValueId state);
     /// ("storage", class, key, location, numel)
     [[nodiscard]] ValueId persistent(ValueId id);
     [[nodiscard]] ValueId refused(std::string why);
-    /// Empty, or why the first one was.
+    /// Empty, or the reason for the first one.
     [[nodiscard]] const std::string& first_refused() const { return first_refused_; }
 
 private:
@@ -74,7 +74,7 @@ private:
     std::uint64_t copies_left_;
     std::string first_refused_;
     std::unordered_map<std::string, std::int64_t> storages_;  // by key
-    std::vector<std::int64_t> storage_classes_;               // of each storage
+    std::vector<std::int64_t> storage_classes_;               // one per storage
 };
 
 }  // namespace penstock::format

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NumPy's part of the calls: types, scalars, arrays.
+// The NumPy part of the calls: types, scalars, arrays.
 #include "base/align.hpp"
 #include "format/numpy_types.hpp"
 #include "format/pickle_calls.hpp"
@@ -18,7 +18,7 @@ constexpr const char* kNoArray =
 
 }  // namespace
 
-// dtype("f8", False, True); its byte order comes with build().
+// dtype("f8", False, True); build() adds its byte order.
 ValueId PickleCalls::numpy_dtype(const Items& items) {
     if (items.empty() || !is(items[0], ValueKind::kString)) {
         return refused("a NumPy type is made of something that is no name");
@@ -37,7 +37,7 @@ ValueId PickleCalls::numpy_scalar(const Items& items) {
     Value value = make_value(ValueKind::kNumpyScalar, tree_.at(items[0]).text);
     value.data = tree_.at(items[1]).text;
     const auto each = numpy_item_bytes(value.text);
-    // Of a text without characters NumPy writes one that is 0.
+    // NumPy writes an empty text as one character that is 0.
     if (each == std::optional<std::uint64_t>(0) &&
         value.data == std::string_view("\0\0\0\0", value.text[1] == 'U' ? 4 : 1)) {
         value.data.clear();
@@ -51,7 +51,7 @@ ValueId PickleCalls::numpy_scalar(const Items& items) {
     return tree_.add(std::move(value));
 }
 
-// (3, "<", None, None, None, size, alignment, flags): plain types alone.
+// (3, "<", None, None, None, size, alignment, flags): plain types only.
 void PickleCalls::build_numpy_dtype(Value& dtype, const Value& state) {
     const Items& items = state.items;
     const bool formed = state.kind == ValueKind::kTuple && items.size() == 8 &&
@@ -81,8 +81,8 @@ void PickleCalls::build_numpy_array(ValueId id, const Value& state) {
     array.flag = tree_.at(items[3]).flag;
 }
 
-// _frombuffer(bytes, dtype, shape, "C" or "F"): what protocol 5 has instead of _reconstruct() and a
-// state. (.., "K", axes): NumPy 2 so says that the axes of what it is stand in another order.
+// _frombuffer(bytes, dtype, shape, "C" or "F"): used by protocol 5 instead of _reconstruct() and a
+// state. (.., "K", axes): NumPy 2 records axes in another order so.
 ValueId PickleCalls::numpy_from_buffer(const Items& items) {
     const bool formed = items.size() >= 4 &&
                         (is(items[0], ValueKind::kBytes) || is(items[0], ValueKind::kByteArray)) &&
@@ -104,7 +104,7 @@ ValueId PickleCalls::numpy_from_buffer(const Items& items) {
     return tree_.add(std::move(array));
 }
 
-// Empty, or what is wrong.
+// Empty, or the error.
 std::string PickleCalls::fill_numpy_array(Value& array, ValueId shape, ValueId dtype,
                                           ValueId bytes) {
     std::vector<std::uint64_t> extents;
@@ -127,7 +127,7 @@ std::string PickleCalls::fill_numpy_array(Value& array, ValueId shape, ValueId d
     return {};
 }
 
-// Row-major of array.items, to row-major of the same axes in another order.
+// Reorders row-major array.items to row-major of the same axes in another order.
 bool PickleCalls::turn_axes(Value& array, ValueId order) const {
     std::vector<std::uint64_t> axes;
     std::vector<std::uint64_t> extents;
@@ -145,7 +145,7 @@ bool PickleCalls::turn_axes(Value& array, ValueId order) const {
         named[axis] = true;
     }
     const std::size_t rank = axes.size();
-    std::vector<std::uint64_t> steps(rank);  // of each axis, in what is there, bytes
+    std::vector<std::uint64_t> steps(rank);  // one per axis of the given array, bytes
     std::uint64_t step = *numpy_item_bytes(array.text);
     const std::uint64_t each = step;
     for (std::size_t d = rank; d-- > 0;) {
@@ -154,7 +154,7 @@ bool PickleCalls::turn_axes(Value& array, ValueId order) const {
     }
     std::string out;
     out.reserve(array.data.size());
-    std::vector<std::uint64_t> at(rank, 0);  // of the element that comes next, by the new axes
+    std::vector<std::uint64_t> at(rank, 0);  // the next element, by the new axes
     while (out.size() < array.data.size()) {
         std::uint64_t from = 0;
         for (std::size_t d = 0; d < rank; ++d) {

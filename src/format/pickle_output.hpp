@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of a pickle and what follows them, one after another in a text.
+// Appends codes of a pickle and their arguments to a text.
 #pragma once
 
 #include "format/pickle_codes.hpp"

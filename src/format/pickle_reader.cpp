@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stack machine over values. These keep a hostile pickle small: a length is compared with the
-// bytes that are left before anything of that length is made; the memo is never longer than the
-// bytes that have been read; values are counted, and so is what calls copy. What may not be in a
-// state becomes a kRefused value, and the finished tree is gone through once, where paths are
-// known.
+// A stack machine over values. Limits against a hostile pickle: a length is compared with the bytes
+// that are left before anything of that length is made; the memo is never longer than the bytes
+// that have been read; values are counted, and so are copies by calls. Values that may not be in a
+// state become a kRefused value, and the finished tree is checked once, when paths are known.
 #include "format/grammar.hpp"
 #include "format/pickle.hpp"
 #include "format/pickle_calls.hpp"
@@ -60,7 +59,7 @@ public:
         return PickleRead{std::move(tree_), at_};
     }
 
-    /// Empty, or why the first thing in it was refused, whether or not it is in the state.
+    /// Empty, or the reason for the first refused value, whether or not it is in the state.
     [[nodiscard]] const std::string& refused() const { return calls_.first_refused(); }
 
     [[nodiscard]] bool cut_short() const { return cut_short_; }
@@ -90,7 +89,7 @@ private:
         }
         return value;
     }
-    // A length of so many bytes, then the text.
+    // Reads a length of so many bytes, then the text.
     std::optional<std::string_view> counted(int bytes) {
         const auto count = number(bytes);
         return count ? take(*count) : std::nullopt;
@@ -345,7 +344,7 @@ private:
     }
     bool tuple(std::size_t count) { return collect(pop_some(count), ValueKind::kTuple); }
 
-    // Puts items into the container on top, each code into what holds its kind.
+    // Adds items to the container on top, if the code suits its kind.
     bool extend(std::optional<std::vector<ValueId>> items, Holds holds) {
         if (!items || !has_top() || (holds == Holds::kEntries && items->size() % 2 != 0)) {
             return false;
@@ -418,7 +417,7 @@ private:
     bool cut_short_ = false;
 };
 
-// Goes through a finished tree, each value once, and finds what a state may not hold.
+// Visits each value of a finished tree once, and finds those that a state may not hold.
 class Check {
 public:
     explicit Check(const ValueTree& tree) : tree_(tree), seen_(tree.values.size(), false) {}
@@ -489,7 +488,7 @@ private:
 
     const ValueTree& tree_;
     std::vector<bool> seen_;
-    ValuePath path_;  // to what is being visited
+    ValuePath path_;  // of the value being visited
     std::string wrong_;
 };
 

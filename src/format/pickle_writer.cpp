@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python's pickler and torch.save would write at protocol 2, with one thing left out: only
-// what is used again is memoized, which halves the bytes. Then it is read again and compared with
-// what was to be written: what would not come back is an error here.
+// Writes the bytes of Python's pickler and torch.save at protocol 2, with one difference: only
+// values that are used again are memoized, which halves the bytes. Then it is read again and
+// compared with the input: a value that would not come back is an error here.
 #include "base/assert.hpp"
 #include "format/grammar.hpp"
 #include "format/pickle.hpp"
@@ -63,7 +63,7 @@ private:
             std::for_each(v.items.begin(), v.items.end(), use);
             use(v.attributes);
         }
-        // A tuple that contains itself is met again inside of itself, and so is what is between.
+        // A tuple that contains itself is met again inside itself, and so is everything in between.
         const bool ring =
             std::any_of(tree_.values.begin(), tree_.values.end(), [&](const Value& v) {
                 return v.kind == ValueKind::kTuple &&
@@ -77,7 +77,7 @@ private:
         memo_.assign(tree_.values.size(), kNoMemo);
     }
 
-    // A storage has the class of its tensors' type, where they have one type and it has a class.
+    // Gives a storage the class of its tensors' type, if they have one type and it has a class.
     void name_storages() {
         storage_types_.assign(tree_.storages.size(), nullptr);
         std::vector<bool> seen(tree_.storages.size(), false);
@@ -94,7 +94,7 @@ private:
 
     // ---- bytes ----
 
-    // Its length has 4 bytes.
+    // Writes the length in 4 bytes.
     bool begin_string(std::uint64_t bytes) {
         if (bytes > UINT32_MAX) {
             return refuse(
@@ -105,7 +105,7 @@ private:
         number(bytes, 4);
         return true;
     }
-    // Once whole, later by its number: keys of states repeat.
+    // Writes a string once, and later its number: keys of states repeat.
     bool string(std::string_view text) {
         if (const auto known = strings_.find(text); known != strings_.end()) {
             get(known->second);
@@ -136,7 +136,7 @@ private:
         out_ += known->first;
         put(next_++);
     }
-    // Protocol 2 has no bytes: they are the Latin-1 of a string.
+    // Writes bytes as the Latin-1 of a string: protocol 2 has no bytes.
     bool bytes(std::string_view data) {
         global("_codecs", "encode");
         const auto two = std::count_if(
@@ -186,7 +186,7 @@ private:
         return scalar(v) || (wrong_.empty() && composed(id, v, depth));
     }
 
-    // Numbers its place, where it is used again.
+    // Numbers a value that is used again.
     void keep(ValueId id) {
         if (uses_[id] > 1) {
             memo_[id] = next_;
@@ -307,7 +307,7 @@ private:
         }
     }
 
-    // The call of a function with the one thing on top.
+    // Writes the call of a function with the one value on top.
     void called(ValueId id) {
         code(Code::kTuple1);
         code(Code::kReduce);
@@ -349,7 +349,8 @@ private:
         return true;
     }
 
-    // One that contains itself (by way of a list) was made below: what stands here is the same.
+    // A tuple that contains itself (through a list) was made while its items were written; uses
+    // that one.
     bool tuple(ValueId id, const Value& v, int depth) {
         if (!tuple_items(v, depth)) {
             return false;
@@ -458,7 +459,7 @@ private:
         if (v.kind == ValueKind::kNumpyScalar) {
             global(numpy_module_, "scalar");
             numpy_dtype(v.text);
-            // Of a text without characters NumPy writes one that is 0, and wants it.
+            // NumPy writes an empty text as one character that is 0, and requires it.
             const bool none = v.data.empty();
             if (!bytes(none ? std::string(v.text[1] == 'U' ? 4 : 1, '\0') : v.data)) {
                 return false;
@@ -490,7 +491,7 @@ private:
         return true;
     }
 
-    // "<f8": its order, and the rest as the name.
+    // "<f8": its byte order, and the rest as the name.
     void numpy_dtype(std::string_view text) {
         const auto [known, fresh] = globals_.try_emplace("dtype " + std::string(text), next_);
         std::uint32_t& slot = known->second;
@@ -532,15 +533,15 @@ private:
 
     const ValueTree& tree_;
     const std::string numpy_module_;
-    ValuePath path_;  // to what is being visited
+    ValuePath path_;  // of the value being visited
     std::string wrong_;
     std::vector<std::uint8_t> uses_;
     std::vector<std::uint32_t> memo_;
     std::vector<const TorchType*> storage_types_;
-    std::pmr::monotonic_buffer_resource memory_;  // of strings_, and of what they say
+    std::pmr::monotonic_buffer_resource memory_;  // memory of strings_ and their texts
     std::pmr::unordered_map<std::string_view, std::uint32_t> strings_{&memory_};
     std::unordered_map<std::string, std::uint32_t> globals_;
-    std::uint32_t next_ = 0;  // of the memo
+    std::uint32_t next_ = 0;  // next number of the memo
 };
 
 }  // namespace

@@ -23,7 +23,8 @@ namespace {
 constexpr std::string_view kWriting = "write safetensors";
 constexpr std::uint64_t kLargeDataBytes = base::kMiB;
 constexpr std::uint64_t kSmallAlignment = 64;
-// Of a tensor in the header: a text that grows by doubling is copied, and faults in memory.
+// Size of a tensor in the header. Reserved at once: a text that grows by doubling is copied, and
+// faults in memory.
 constexpr std::size_t kEntryBytesGuess = 112;
 constexpr int kAlignmentShiftMax = 12;  // 4 KiB
 
@@ -126,7 +127,7 @@ Result<void> check_tensors(std::vector<Tensor>& tensors) {
                                      shown(t.name), fmt::join(t.shape, ", "), name_of(t.type)));
         }
         total = *sum;
-        t.end = *bytes;  // made an offset by whoever orders them
+        t.end = *bytes;  // a size; the caller makes it an offset after sorting
     }
     return {};
 }

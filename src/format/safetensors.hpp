@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // safetensors: u64 N, N bytes of JSON, then the tensors, packed, to the end of the file.
 //
-// The format has no gaps: each tensor begins where the one before it ends. What alignment there can
-// be comes from two things that are ours to choose. The JSON may end in spaces, so the data begins
-// at a multiple of 4 KiB (64 bytes below 1 MiB of data). And tensors whose size is divisible by a
-// larger power of two (up to 4 KiB) stand first, so that each begins at a multiple of the power
-// that divides its own size: a weight of 4096 columns at 4 KiB, every tensor at least at a multiple
-// of its element.
+// The format has no gaps: each tensor begins where the previous one ends. Alignment is possible in
+// two ways. The JSON may end in spaces, so that the data begins at a multiple of 4 KiB (64 bytes
+// below 1 MiB of data). And tensors whose size is divisible by a larger power of two (up to 4 KiB)
+// come first, so that each begins at a multiple of the power that divides its own size: a weight of
+// 4096 columns at 4 KiB, every tensor at least at a multiple of its element.
 //
-// Read with more suspicion than the reference implementation has: duplicate names are an error
-// here. The rest is its rule: no holes, no overlap, nothing behind the last tensor, header <= 100
-// MB.
+// Reading is stricter than in the reference implementation in one point: duplicate names are an
+// error. The other rules are the same: no holes, no overlap, nothing after the last tensor, header
+// <= 100 MB.
 #pragma once
 
 #include "format/fault.hpp"
@@ -41,7 +40,7 @@ struct Tensor {
     std::uint64_t end = 0;
 };
 
-/// As the format spells it: "F32", "BF16", "F8_E4M3"; empty where it has no name for it.
+/// The format's spelling: "F32", "BF16", "F8_E4M3"; empty if it has no such type.
 [[nodiscard]] std::string_view name_of(tensor::ElementType type);
 [[nodiscard]] std::optional<tensor::ElementType> type_named(std::string_view name);
 
@@ -50,29 +49,31 @@ struct Tensor {
                                                     std::span<const std::uint64_t> shape);
 
 struct LayoutOptions {
-    /// Room in the header beyond what it needs, for metadata that is known later (checksums).
+    /// Extra room in the header, for metadata that is known later (checksums).
     std::uint64_t reserve_bytes = 0;
 };
 
-/// A file about to be written. Payload i of `file()` is tensor i as given, whatever its place.
+/// A file about to be written. Payload i of `file()` is tensor i as given, in any order of the
+/// data.
 class Layout {
 public:
-    /// Errors: a duplicate or reserved name, what is no UTF-8, a type that the format lacks, a
-    /// header past its limit.
+    /// Errors: a duplicate or reserved name, invalid UTF-8, a type that the format lacks, a header
+    /// past its limit.
     [[nodiscard]] static Result<Layout> make(std::vector<Tensor> tensors,
                                              const Metadata& metadata = {},
                                              const LayoutOptions& options = {});
 
     [[nodiscard]] const FileLayout& file() const noexcept { return file_; }
-    /// As given, with begin and end.
+    /// The tensors in their given order, with begin and end.
     [[nodiscard]] const std::vector<Tensor>& tensors() const noexcept { return tensors_; }
     [[nodiscard]] std::uint64_t data_begin() const noexcept { return data_begin_; }
-    /// Another header of the same size: no offset moves. Error: it does not fit into the reserve.
+    /// Writes another header of the same size: no offset moves. Error: it does not fit into the
+    /// reserve.
     [[nodiscard]] Result<void> set_metadata(const Metadata& metadata);
 
 private:
     std::vector<Tensor> tensors_;
-    std::vector<std::size_t> order_;  // of the data
+    std::vector<std::size_t> order_;  // order of the data
     FileLayout file_;
     std::uint64_t data_begin_ = 0;
 };
@@ -86,10 +87,10 @@ struct Header {
 /// The size of the JSON from the first 8 bytes of a file, checked against the file's.
 [[nodiscard]] Result<std::uint64_t> header_bytes(std::span<const std::byte> head,
                                                  std::uint64_t file_bytes);
-/// The JSON, as many bytes as header_bytes() said.
+/// Parses the JSON, of the size that header_bytes() returned.
 [[nodiscard]] Result<Header> parse_header(std::span<const std::byte> json,
                                           std::uint64_t file_bytes);
-/// Both, of a whole file (or its beginning: `file_bytes` is its size).
+/// Does both, for a whole file (or its beginning: `file_bytes` is its size).
 [[nodiscard]] Result<Header> read_header(std::span<const std::byte> file, std::uint64_t file_bytes);
 
 }  // namespace penstock::format::safetensors

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header's JSON straight into tensors, with one handler that knows at each depth what may come:
+// Parses the header's JSON into tensors, with one handler that knows what is allowed at each depth:
 //   { name: { "dtype": .., "shape": [..], "data_offsets": [b, e], unknown: anything }, .. }
 // then the checks that need all of them: sizes, holes, overlaps, the end of the file.
 #include "base/align.hpp"
@@ -173,7 +173,7 @@ private:
     }
 
     int depth_ = 0;
-    int skipping_ = 0;  // levels of a value that nobody asked for
+    int skipping_ = 0;  // levels of a value that is skipped
     bool in_metadata_ = false;
     std::string name_;
     Field field_ = Field::kUnknown;

@@ -19,7 +19,7 @@ constexpr std::string_view kWriting = "write index of shards";
 constexpr std::size_t kShardTagDigits = 8;
 constexpr std::size_t kShardNumberDigits = 5;  // at least
 
-// A name in the folder of the index, and nothing that leads elsewhere.
+// Accepts names in the folder of the index, and none that leads elsewhere.
 bool is_plain_name(std::string_view name) {
     return !name.empty() && name != "." && name != ".." &&
            name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos &&
@@ -67,7 +67,7 @@ public:
             }
             file = std::move(*value.text);
         } else if (depth_ == 2 && section_ == "metadata" && field_ == "total_size") {
-            // Some writers give it as a real number. It is no more than a hint.
+            // Some writers give it as a real number. It is only a hint.
             if (value.kind == Kind::kUnsigned) {
                 index.total_bytes = value.number;
             } else if (value.kind == Kind::kReal && value.real >= 0 && value.real < 1e15) {

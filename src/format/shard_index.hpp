@@ -15,16 +15,17 @@
 namespace penstock::format {
 
 inline constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
-/// As most writers call it; a checkpoint of a store has one.
+/// The name that most writers use; a checkpoint of a store has one.
 inline constexpr std::string_view kShardIndexName = "model.safetensors.index.json";
 inline constexpr std::uint64_t kShardIndexBytesMax = 256'000'000;
 
 struct ShardIndex {
-    std::optional<std::uint64_t> total_bytes;  ///< of all tensors; some writers leave it out
-    std::vector<std::pair<std::string, std::string>> weight_map;  ///< tensor, file; as written
+    std::optional<std::uint64_t> total_bytes;  ///< of all tensors; some writers omit it
+    std::vector<std::pair<std::string, std::string>> weight_map;  ///< tensor, file; in the order of
+                                                                  ///< the file
 };
 
-/// Errors: what is not such a JSON, a tensor that comes twice, a file name that leads out of the
+/// Errors: invalid JSON for an index, a tensor that occurs twice, a file name that leads out of the
 /// folder of the index.
 [[nodiscard]] Result<ShardIndex> parse_shard_index(std::string_view json);
 [[nodiscard]] Result<std::string> render_shard_index(const ShardIndex& index);

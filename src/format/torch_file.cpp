@@ -24,8 +24,8 @@ constexpr std::size_t kSmallRecordBytesMax = 64;
 constexpr std::string_view kZipSignature = "PK\x03\x04";
 constexpr std::uint64_t kVersionMax = 10;  // of torch's own reader
 
-// torch writes 20 digits of a hash of the records' names and 20 of one of their contents. Anything
-// is accepted; ours says the same of the same state.
+// torch writes 20 digits of a hash of the records' names and 20 of one of their contents. Readers
+// accept any; ours is the same for the same state.
 std::string serialization_id(const std::string& folder, const std::string& pickle) {
     const auto crc = [](std::string_view s, std::uint32_t before) {
         return crc32(std::as_bytes(std::span(s.data(), s.size())), before);
@@ -46,7 +46,7 @@ Result<std::string> fetch(ByteSource& source, const zip::Record& record, std::ui
     return out;
 }
 
-// The records of one archive, by the part of their names behind its folder.
+// The records of one archive, by the part of their names after its folder.
 class Archive {
 public:
     static Result<Archive> open(ByteSource& source) {
@@ -91,7 +91,7 @@ private:
     std::unordered_map<std::string, zip::Record> records_;
 };
 
-// A file without one is read, though torch reads none.
+// Accepts a file without a version, though torch does not.
 Result<void> check_version(ByteSource& source, const Archive& archive) {
     const zip::Record* record = archive.find("version");
     record = record != nullptr ? record : archive.find(".data/version");
@@ -149,8 +149,8 @@ Result<File> read_zip(ByteSource& source) {
 
 // ---- the legacy form ----
 
-// The four pickles before the state's own storages are small but for the state: it is read in
-// pieces that grow for as long as a pickle is cut short by their end.
+// Reads the legacy form. The four pickles before the state's own storages are small except for the
+// state: it is read in pieces that grow as long as a pickle is cut short by their end.
 class LegacyReader {
 public:
     explicit LegacyReader(ByteSource& source) : source_(source) {}
@@ -207,7 +207,7 @@ private:
         return {};
     }
 
-    // In the order of the list of keys: u64 elements, then the bytes.
+    // Reads in the order of the list of keys: u64 elements, then the bytes.
     Result<void> place_storages(const ValueTree& state, const ValueTree& keys, File& file) {
         std::unordered_map<std::string_view, std::size_t> wanted;
         for (std::size_t i = 0; i < state.storages.size(); ++i) {
@@ -300,7 +300,7 @@ Result<File> read(ByteSource& source, bool check_crcs) {
     std::string head(std::min<std::uint64_t>(source.size(), 4), '\0');
     PENSTOCK_CHECK(source.read(0, std::as_writable_bytes(std::span(head))));
     if (head != kZipSignature) {
-        if (!head.starts_with('\x80')) {  // as every pickle begins that torch writes
+        if (!head.starts_with('\x80')) {  // the first byte of every pickle that torch writes
             PENSTOCK_TRY(form, form_of(source, false));
             if (form == FileForm::kIndex) {
                 return fault(kReading, "it is text, JSON as it seems, and no .pt");

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A `.pt` as a whole: a state and where the bytes of its storages lie.
+// A `.pt` file: a state and the offsets of its storages.
 //
 // Written: the zip of torch.save with the records data.pkl, byteorder, version and
-// .data/serialization_id first and the storages data/0, data/1, ... behind them, so that all that
-// is small is in one place. There is no `.format_version`: a reader that finds one computes offsets
+// .data/serialization_id first and the storages data/0, data/1, ... after them, so that all small
+// records are in one place. There is no `.format_version`: a reader that finds one computes offsets
 // by torch's own layout instead of looking them up.
 //
 // Read: such a zip of any torch since 1.6, and the legacy form before it (pickles one after
-// another, then each storage behind its length).
+// another, then each storage after its length).
 #pragma once
 
 #include "format/pickle.hpp"
@@ -31,9 +31,10 @@ public:
     [[nodiscard]] std::uint64_t payload_offset(std::size_t storage) const {
         return zip_.payload_offset(storage + first_);
     }
-    /// Before the ranges are written that hold it: its local header's, and the directory.
+    /// Must be called before a range that holds the CRC is written: the local header, or the
+    /// directory.
     void set_crc(std::size_t storage, std::uint32_t crc) { zip_.set_crc(storage + first_, crc); }
-    /// Storages whose CRC a range of the file needs.
+    /// Storages whose CRC must be known for a range of the file.
     [[nodiscard]] std::vector<std::size_t> crcs_in(FileRange range) const;
     [[nodiscard]] std::uint64_t directory_offset() const noexcept {
         return zip_.directory_offset();
@@ -41,7 +42,7 @@ public:
 
 private:
     zip::Layout zip_;
-    std::size_t first_ = 0;  // record of storage 0
+    std::size_t first_ = 0;  // record number of storage 0
 };
 
 enum class Form : std::uint8_t { kZip, kLegacy };
@@ -49,12 +50,12 @@ enum class Form : std::uint8_t { kZip, kLegacy };
 struct File {
     ValueTree tree;
     Form form = Form::kZip;
-    /// Of each storage of the tree: where its bytes are. CRC 0: none was computed.
+    /// One per storage of the tree, with the place of its bytes. CRC 0: none was computed.
     std::vector<zip::Record> storages;
 };
 
-/// Reads all but the storages. `check_crcs`: that of the pickle is checked in any case; these are
-/// the storages', which reads the whole file.
+/// Reads everything but the storages. `check_crcs` adds the CRCs of the storages, which reads the
+/// whole file; that of the pickle is always checked.
 [[nodiscard]] Result<File> read(ByteSource& source, bool check_crcs = false);
 
 }  // namespace penstock::format::torch_file

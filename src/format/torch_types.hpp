@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What torch calls the types of elements. Those of torch 1 have a storage class of their own
+// The names of torch for element types. Those of torch 1 have a storage class of their own
 // ("FloatStorage"); later ones are rebuilt from untyped storages.
 #pragma once
 
@@ -46,7 +46,7 @@ inline constexpr std::array<TorchType, 22> kTorchTypes{{
     {tensor::ElementType::kF4E2M1, "float4_e2m1fn_x2", "", 1},
 }};
 
-/// nullptr where torch has no such type.
+/// nullptr if torch has no such type.
 [[nodiscard]] constexpr const TorchType* torch_type(tensor::ElementType type) {
     for (const TorchType& row : kTorchTypes) {
         if (row.type == type) {

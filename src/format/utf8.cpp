@@ -16,13 +16,13 @@ bool is_plain(char c) {
     return byte >= 0x20 && byte < 0x80 && c != '"' && c != '\\';
 }
 
-// How many of so many bytes come before the first that is not plain.
+// Counts the bytes before the first one that is not plain.
 std::size_t plain_of_word(const char* bytes) {
     static_assert(std::endian::native == std::endian::little);
     constexpr std::uint64_t kOnes = 0x0101010101010101;
     std::uint64_t word = 0;
     std::memcpy(&word, bytes, kWordBytes);
-    // The first byte below the limit gets its high bit, as none before it does.
+    // The first byte below the limit gets its high bit: no earlier byte borrows from it.
     const auto below = [](std::uint64_t w, std::uint64_t limit) { return w - limit * kOnes; };
     const std::uint64_t special =
         below(word, 0x20) | below(word ^ ('"' * kOnes), 1) | below(word ^ ('\\' * kOnes), 1) | word;

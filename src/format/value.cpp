@@ -15,8 +15,8 @@ namespace penstock::format {
 
 namespace {
 
-// Compares two trees, each value once: `matched` says which value of b a value of a stands for, and
-// `back`, of what can change, the other way round.
+// Compares two trees, each value once: `matched` maps a value of a to its value of b, and `back`,
+// for values that can change, the other way round.
 class Comparison {
 public:
     Comparison(const ValueTree& a, const ValueTree& b, const SameTensor& same)
@@ -116,7 +116,7 @@ private:
     std::vector<std::uint32_t> back_;
 };
 
-// Looks for a value, each once, and keeps the way to it.
+// Searches for a value, visits each once, and keeps the path to it.
 class Search {
 public:
     Search(const ValueTree& tree, ValueId wanted)

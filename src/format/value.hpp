@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training state is made of, free of Python: the values that a .pt holds, numbered, so that
-// one that stands in two places is one value, and a tree of any depth is freed without recursion.
+// The values of a training state, independent of Python: the values that a .pt holds, numbered, so
+// that a value in two places is one value, and a tree of any depth is freed without recursion.
 #pragma once
 
 #include "format/fault.hpp"
@@ -22,7 +22,7 @@ enum class ValueKind : std::uint8_t {
     kNone,
     kBool,         ///< flag
     kInt,          ///< integer
-    kBigInt,       ///< text: two's complement, little-endian, what does not fit into 64 bits
+    kBigInt,       ///< text: two's complement, little-endian, if it does not fit into 64 bits
     kFloat,        ///< real
     kComplex,      ///< real, imaginary
     kString,       ///< text, UTF-8
@@ -33,8 +33,8 @@ enum class ValueKind : std::uint8_t {
     kSet,          ///< items
     kFrozenSet,    ///< items
     kDict,         ///< items: key, value, key, value
-    kOrderedDict,  ///< likewise; attributes: a dict of what stands on the object
-    kDefaultDict,  ///< likewise; text: what makes a missing value ("list"), or empty for None
+    kOrderedDict,  ///< likewise; attributes: a dict of the object's attributes
+    kDefaultDict,  ///< likewise; text: the factory of missing values ("list"), or empty for None
     kCounter,      ///< likewise
     kSize,         ///< torch.Size: items, integers
     kDtype,        ///< text: "float32", as torch names it
@@ -42,11 +42,11 @@ enum class ValueKind : std::uint8_t {
     kTensor,       ///< integer: its number in `tensors`
     kNumpyScalar,  ///< text: "<f8" as NumPy spells it; data
     kNumpyArray,   ///< likewise; flag: Fortran order; items: its shape
-    // Below: what only a pickle has between its first byte and its last.
+    // Below: kinds that exist only while a pickle is read.
     kGlobal,      ///< integer: which
     kStorage,     ///< integer: its number in `storages`
     kNumpyDtype,  ///< text
-    kRefused,     ///< text: why; nothing of it was built
+    kRefused,     ///< text: the reason; nothing of it was built
 };
 
 struct Value {
@@ -61,11 +61,11 @@ struct Value {
     std::vector<ValueId> items;
 };
 
-/// Memory that tensors look into, one record of the file.
+/// Memory of tensors, one record of the file.
 struct StorageValue {
     std::uint64_t bytes = 0;
-    std::string location = "cpu";  ///< where it was: "cuda:0"
-    std::string key;               ///< its name in a file that was read
+    std::string location = "cpu";  ///< the device that it was on: "cuda:0"
+    std::string key;               ///< its name in the file that was read
 };
 
 struct TensorValue {
@@ -90,11 +90,11 @@ struct ValueTree {
     [[nodiscard]] const Value& at(ValueId id) const { return values[id]; }
 };
 
-/// As a reader of Python would write it: `['opt']`, `[3]`.
+/// Appends a key as Python prints it: `['opt']`, `[3]`.
 void append_key(std::string& path, const ValueTree& tree, ValueId key);
 
-/// The way from the root of a tree to a value. Walks keep it as steps, for its text is wanted only
-/// when something is wrong.
+/// The path from the root of a tree to a value. Kept as steps, since its text is needed only for
+/// errors.
 class ValuePath {
 public:
     void enter_key(ValueId key) { steps_.push_back({key, 0}); }
@@ -113,28 +113,28 @@ private:
     std::vector<Step> steps_;
 };
 
-/// Two's complement, little-endian, without the sign bytes that say nothing.
+/// Two's complement, little-endian, without redundant sign bytes.
 [[nodiscard]] std::string_view shortest_integer(std::string_view digits);
 
-/// Whether two tensors are alike in all but where they lie.
+/// Whether two tensors are equal in everything but their storage and offset.
 [[nodiscard]] bool same_but_place(const TensorValue& a, const TensorValue& b);
 
-/// The place of a value, by the first way that leads to it.
+/// The place of a value, by the first path to it.
 [[nodiscard]] std::string place_of(const ValueTree& tree, ValueId id);
 
 /// Whether tensor number `a` of one tree is number `b` of another.
 using SameTensor = std::function<bool(std::uint32_t a, std::uint32_t b)>;
 
-/// The value of `a` that is not the same in `b`, or kNoValue: types, order and what is shared are
-/// the same, floats to the bit. Of values that cannot change, copies are the same as one.
+/// The value of `a` that is not the same in `b`, or kNoValue: types, order and sharing are the
+/// same, floats to the bit. For values that cannot change, copies count as the same.
 [[nodiscard]] ValueId difference(const ValueTree& a, const ValueTree& b, const SameTensor& same);
-/// Whether there is none, tensors and storages included.
+/// Whether there is no difference, tensors and storages included.
 [[nodiscard]] bool same(const ValueTree& a, const ValueTree& b);
-/// As difference(), with tensors as same() has them.
+/// Does the same, and compares tensors as same() does.
 [[nodiscard]] ValueId difference(const ValueTree& a, const ValueTree& b);
 
-/// Whether every element of the tensor lies in its storage; nothing overflows. One without elements
-/// may begin anywhere: torch cuts rows and columns off past the end.
+/// Whether every element of the tensor lies in its storage, without overflow. A tensor without
+/// elements may begin anywhere: torch cuts rows and columns off past the end.
 [[nodiscard]] bool fits(const TensorValue& tensor, std::uint64_t storage_bytes);
 
 }  // namespace penstock::format

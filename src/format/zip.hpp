@@ -2,19 +2,19 @@
 // The zip that torch.save writes: stored records, no compression, one folder.
 //
 //   for each record   local header (30) | name | zip64 extra | padding extra | payload
-//   [zeros]           to a block, so that the end is written apart from the last payload
+//   [zeros]           to a block, so that the end is written separately from the last payload
 //   directory         46 + name + zip64 extra, a record
 //   end               zip64 end (56) | locator (20) | end (22)
 //
 // Written as a layout: sizes are known, so local headers carry them and no data descriptor follows
 // a payload, and the padding extra (id 0x4246, as torch's own) puts each payload at a multiple of
-// its alignment. The CRC is the one thing that is known only when the payload has been seen; it
-// stands in the local header and in the directory and is set there when it is known. A range of the
-// file may be written when the CRCs in it are set: `crcs_in` says which those are.
+// its alignment. Only the CRC is unknown until the payload has been read; it is in the local header
+// and in the directory and is set there when it is known. A range of the file may be written when
+// the CRCs in it are set: `crcs_in` lists these.
 //
 // Read from the end: end -> zip64 end -> directory -> local headers (for the length of name and
 // extra, which the directory does not have). Refused: compression, encryption, several disks, names
-// that come twice or lead out of the folder, overlaps. torch's reader refuses none of these.
+// that occur twice or lead out of the folder, overlaps. torch's reader refuses none of these.
 #pragma once
 
 #include "format/byte_source.hpp"
@@ -44,12 +44,12 @@ struct NewRecord {
 
 class Layout {
 public:
-    /// Payload i of `file()` is the i-th record that is no literal. Errors: names that repeat, are
-    /// empty, absolute, too long or no UTF-8.
+    /// Payload i of `file()` is the i-th record that is not a literal. Errors: names that repeat,
+    /// are empty, absolute, too long or invalid UTF-8.
     [[nodiscard]] static Result<Layout> make(std::vector<NewRecord> records);
 
     [[nodiscard]] const FileLayout& file() const noexcept { return file_; }
-    /// Where the payload of a record begins in the file.
+    /// Offset of the payload of a record in the file.
     [[nodiscard]] std::uint64_t payload_offset(std::size_t record) const {
         return places_[record].payload_offset;
     }
@@ -57,7 +57,7 @@ public:
     /// The records whose CRC a range of the file holds in part or whole, other than literals: set
     /// them before the range is written. The directory holds all of them.
     [[nodiscard]] std::vector<std::size_t> crcs_in(FileRange range) const;
-    /// Where the directory begins: from here on every CRC is needed.
+    /// The offset of the directory: from here on every CRC is needed.
     [[nodiscard]] std::uint64_t directory_offset() const noexcept { return directory_offset_; }
 
 private:
@@ -87,8 +87,8 @@ struct Record {
 /// In the order of the directory.
 [[nodiscard]] Result<std::vector<Record>> read_directory(ByteSource& source);
 
-/// Compares the bytes of a record with its CRC. Reads in pieces of 1 MiB. 0 in the file is taken as
-/// "none": nothing is read.
+/// Compares the bytes of a record with its CRC. Reads in pieces of 1 MiB. A CRC of 0 in the file
+/// means "none": nothing is read.
 [[nodiscard]] Result<void> check_crc(ByteSource& source, const Record& record);
 
 }  // namespace penstock::format::zip

@@ -30,7 +30,7 @@ void put(std::string& out, std::uint64_t value, int bytes) {
     }
 }
 
-// `value`, or the mark that says that it stands in the zip64 extra.
+// `value`, or the mark that refers to the zip64 extra.
 std::uint64_t short_form(std::uint64_t value) {
     return std::min<std::uint64_t>(value, kMark32);
 }
@@ -177,7 +177,7 @@ Result<Layout> Layout::make(std::vector<NewRecord> records) {
         layout.add_record(record);
     }
     if (total >= kLargeBytes) {
-        // The directory needs every CRC; what is before it should not wait for that.
+        // The directory needs every CRC; earlier ranges should not wait for that.
         FileLayout& file = layout.file_;
         file.zeros(base::align_up(file.total_bytes(), kLargeAlignment) - file.total_bytes());
     }

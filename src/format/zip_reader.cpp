@@ -46,10 +46,10 @@ struct End {
     std::uint64_t directory_offset = 0;
     std::uint64_t directory_bytes = 0;
     std::uint64_t records = 0;
-    std::uint64_t limit = 0;  // where the end records begin: everything else lies before
+    std::uint64_t limit = 0;  // offset of the end records: everything else lies before
 };
 
-// The zip64 end record, where the locator before the plain one says.
+// Reads the zip64 end record, at the offset in the locator before the plain one.
 Result<End> read_zip64_end(ByteSource& source, std::uint64_t end_offset, bool needed, End plain) {
     if (end_offset < kLocatorBytes) {
         return plain;
@@ -82,7 +82,7 @@ Result<End> find_end(ByteSource& source) {
     const std::uint64_t tail_bytes = std::min(size, kEndBytes + kCommentBytesMax);
     PENSTOCK_TRY(tail, fetch(source, size - tail_bytes, tail_bytes));
     for (std::uint64_t at = tail_bytes - kEndBytes + 1; at-- > 0;) {
-        // The comment must end with the file, or the signature is a part of it.
+        // The comment must end with the file; otherwise the signature is a part of it.
         if (get(tail, at, 4) != kEndSignature || get(tail, at + 20, 2) != tail_bytes - at - 22) {
             continue;
         }
@@ -106,7 +106,7 @@ struct Entry {
     std::uint64_t header_offset = 0;
 };
 
-// Takes from the zip64 extra what the entry marks as standing there.
+// Takes the values from the zip64 extra that the entry marks as being there.
 Result<void> read_zip64_extra(std::span<const std::byte> extra, Entry& entry,
                               std::uint64_t& packed) {
     const bool none =
@@ -137,7 +137,7 @@ Result<void> read_zip64_extra(std::span<const std::byte> extra, Entry& entry,
     return {};  // without the field the marks are the values: 4 GiB - 1
 }
 
-// One entry at the head of `bytes`, which is cut by it.
+// Reads one entry at the beginning of `bytes`, and removes it there.
 Result<Entry> read_entry(std::span<const std::byte>& bytes, std::uint64_t number) {
     const auto damaged = [number](std::string_view what) {
         return fault(kReading, fmt::format("entry {} of its directory {}", number, what));
@@ -179,8 +179,8 @@ std::size_t header_bytes(const Entry& entry) {
     return kLocalBytes + entry.record.name.size();
 }
 
-// The local headers with the names behind them, one after the other. They lie beside their
-// payloads, far from one another, and there is one a tensor: all are asked for at once.
+// Reads the local headers, with the names after them, one after the other. They lie next to their
+// payloads, far apart, and there is one per tensor: all are read concurrently.
 Result<Bytes> fetch_headers(ByteSource& source, std::span<const Entry> entries,
                             std::uint64_t limit) {
     std::size_t total = 0;
@@ -205,7 +205,7 @@ Result<Bytes> fetch_headers(ByteSource& source, std::span<const Entry> entries,
     return heads;
 }
 
-// Where the payload begins: behind the local header, whose extra the directory does not know.
+// Finds the payload: it follows the local header, whose extra the directory does not have.
 Result<void> locate(std::span<const std::byte> head, Entry& entry, std::uint64_t limit) {
     const auto wrong = [&entry](std::string_view what) {
         return fault(kReading, fmt::format("record {}: {}", shown(entry.record.name), what),

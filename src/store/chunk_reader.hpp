@@ -2,10 +2,10 @@
 // Reads pieces of shards, and checks their chunks concurrently.
 //
 //   lane      a folder, that is, a device: its pieces in the order of its files, some MiB of them
-// in
-//             one transfer, and enough transfers with the engine to keep it busy
+//             in one transfer, and enough transfers with the engine to keep it busy
 //   checked   this thread hashes data that has arrived while it would wait, and helper threads join
 //             when there is much; then the data is copied out, if it is not in its place already
+//
 // Our own memory is bounded by the limit on what is in flight, however much is read.
 #pragma once
 

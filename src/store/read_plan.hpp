@@ -2,14 +2,13 @@
 // From a box of a tensor to reads of a file. Pure.
 //
 //   run     a part of the box that is contiguous both in the slice's file and in the caller's
-// memory;
-//           runs rise in the file
+//           memory; runs rise in the file
 //   piece   one read. Chunks that one run covers whole go straight to the caller, many in one
 //           piece. Any other chunk that is touched is read whole, once, into memory of ours, where
 //           its sum is checked and the wanted bytes are copied out
 //
-// So a box along the first dimension costs itself and two chunks at most; of any other, the chunks
-// that it touches.
+// So a box along the first dimension costs itself and two chunks at most; along any other, the
+// chunks that it touches.
 #pragma once
 
 #include "store/manifest.hpp"
@@ -33,9 +32,8 @@ public:
     /// A whole slice without a destination: to be verified.
     SlicePart(const Tensor& tensor, const Slice& slice);
     /// The part of the box [begin, end) of `tensor` that `slice` holds; `memory` has the box, row-
-    /// major or with strides as in TensorRead.
-    /// Nothing if they do not meet. Throws kUnsupported if elements of less than a byte would have
-    /// to be shifted.
+    /// major or with strides as in TensorRead. Nothing if they do not meet. Throws kUnsupported if
+    /// elements of less than a byte would have to be shifted.
     [[nodiscard]] static std::optional<SlicePart> of(const Tensor& tensor, const Slice& slice,
                                                      std::span<const std::uint64_t> begin,
                                                      std::span<const std::uint64_t> end,

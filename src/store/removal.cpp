@@ -366,10 +366,8 @@ std::uint64_t Remover::take_parts(const Folder& other, const std::vector<std::st
 }
 
 // Removes nothing if one of them is newer than any that the previous save could have left: then the
-// first
-// folder is not the one that they were saved with (its disk is not mounted), and they may be the
-// only
-// copy of their checkpoints.
+// first folder is not the one that they were saved with (its disk is not mounted), and they may be
+// the only copy of their checkpoints.
 std::uint64_t Remover::collect_parts(const Folder& other, const std::vector<std::string>& names,
                                      std::uint64_t generation_max) {
     const auto newer = std::find_if(names.begin(), names.end(), [&](const std::string& name) {

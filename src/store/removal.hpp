@@ -3,8 +3,7 @@
 // one for whole; then the content, the manifest last; then the parts in the other folders.
 //
 // A store deletes nothing but its own. Everything it removes lies directly in one of its folders,
-// is a
-// folder there, neither a symbolic link nor a mount, and carries the store's mark:
+// is a folder there, neither a symbolic link nor a mount, and carries the store's mark:
 //
 //   00000012-step-100/           a manifest.json
 //   .unfinished-00000013-<hex>/  only names that a save makes, any of which may be missing: a save
@@ -13,10 +12,8 @@
 //   00000012-step-100.<hex>/     in another folder: this store's digits, and only shards
 //
 // A folder with such a name and without such a mark is reported and left. Everything is done
-// through
-// open folders (FileSystem::open_folder), so that no other process can put a link in the way: a
-// link
-// inside is unlinked, and its target is not touched.
+// through open folders (FileSystem::open_folder), so that no other process can put a link in the
+// way: a link inside is unlinked, and its target is not touched.
 #pragma once
 
 #include <penstock/checkpoint.hpp>

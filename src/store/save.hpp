@@ -13,8 +13,8 @@
 //
 // The order in which the files of the second step become durable does not matter: no reader looks
 // for them before the third. If anything fails before the end of the third, WrittenShards removes
-// all that it made, and older checkpoints stay. What fails after it (retention, lack of memory) is a
-// note at most: the checkpoint is there, and save() says so.
+// all that it made, and older checkpoints stay. A failure after that (retention, lack of memory) is
+// at most a note: the checkpoint exists, and save() reports it.
 #pragma once
 
 #include "store/chunk_sums.hpp"

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A mark against edits of shards by other programs: shards never change once they are written. A
 // shard's time of modification is that of its save, with a part of a second that follows from its
-// id.
-// So a save that wants to link it sees, without reading it, that it was written to since. (Bit rot
-// does not show there; only reading finds it.)
+// id. So a save that wants to link it sees, without reading it, that it was written to since. (Bit
+// rot does not show there; only reading finds it.)
 #pragma once
 
 #include "store/manifest.hpp"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups tensors into shards, and finds the shards that need not be written. Pure.
+//
 //   linked    a shard of the last checkpoint that has the same tensors, none of them changed
 //   kept      a shard all of whose tensors changed stays together: they changed together before
 //   apart     in any other case, changed tensors go into new shards and unchanged ones into others,

@@ -3,12 +3,10 @@
 // their checksums on other cores while the next ones are read.
 //
 //   runs    the wanted stretches, in the order of the file; small gaps are read too and discarded,
-// so
-//           that a file of small tensors is read as one
+//           so that a file of small tensors is read as one
 //   steps   transfers of some MiB each; a window of them is with the engine
 //   fresh   untouched memory is faulted in ahead of its step, on the other cores: otherwise the
-// device
-//           would wait for the kernel to do it page by page
+//           device would wait for the kernel to do it page by page
 //   sums    a piece is summed when the step with its last byte is finished
 #pragma once
 

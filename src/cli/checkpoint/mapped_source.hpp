@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensors of a source as mapped memory: the kernel reads the files when they are accessed, and
 // reclaims the pages when it needs them.
+//
 // Such an access has no way to fail but a signal: SIGBUS, if a file has shrunk or its device fails.
 // While a MappedSource lives, the handler maps zeros there and records it, so that the command ends
 // in good order: check() throws.
-// ends in good order: check() throws.
 #pragma once
 
 #include "state/source.hpp"

@@ -14,8 +14,8 @@ namespace {
 
 constexpr const char* kTuneFooter =
     R"(How it decides: settings run in short slices, in turns, and only their ratio to the
-defaults in the same turn counts, so that a disk that drifts misleads nobody. Those
-surely slower leave early. The best one then meets the defaults on fresh runs; it is
+defaults in the same turn counts, so that a disk that drifts misleads nobody. Settings
+that are surely slower leave early. The best one then meets the defaults on fresh runs; it is
 named only when the whole 95 % interval of the ratio lies above the gain that is worth
 it (--gain). Otherwise the defaults stay, and tune says which it could not tell apart.
 

@@ -222,7 +222,7 @@ void print_tune_result(std::FILE* out, const TuneResult& result) {
     if (!result.target.file.info().direct) {
         fmt::print(out,
                    "\nNote: these went through the page cache ({}):\nthe figures measure memory as "
-                   "much as of the disk.\n",
+                   "much as the disk.\n",
                    result.target.file.info().reason);
     }
     fmt::print(out, "\n{:.0f} s; {} written.\n", result.seconds,

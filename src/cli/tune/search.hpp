@@ -9,12 +9,9 @@
 //
 // Only the final says that something is better. The best of twenty noisy means is high by chance,
 // so the data that chose a leader must not also judge it. Only the ratio of a rate to the defaults
-// in
-// the same round counts. The final is looked at kLooks times at most, each at a twentieth over
-// kLooks,
-// so that looking often finds no more than one false winner in twenty (in truth half of that: only
-// one
-// side of the interval matters). The defaults win ties.
+// in the same round counts. The final is looked at kLooks times at most, each at a twentieth over
+// kLooks, so that looking often finds no more than one false winner in twenty (in truth half of
+// that: only one side of the interval matters). The defaults win ties.
 #pragma once
 
 #include "cli/statistics.hpp"

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rules for saves in the background, with a budget of memory and a queue:
+//
 //   copied      memory that the caller may change meanwhile: copied at once, if the budget has room
 //   uncopied    memory that the caller promises not to change, and memory that was copied from a
 //               device for this save: written from where it is and kept until the save is done
 //   tight       a state larger than the whole budget: nothing is copied, the caller waits
 //   failures    an unreported failure is thrown by the next save, which then has not begun
+//
 // Thread-safe. Memory kept for a save is freed on a thread of the caller, never on the queue's own.
 #pragma once
 

@@ -29,8 +29,7 @@ std::exception_ptr cancelled(const std::string& name, const char* message) noexc
 }
 
 // Starts the queue's thread. A save cannot do without it: the work may wait for what its caller
-// does
-// next.
+// does next.
 std::thread thread_of(const std::function<void()>& loop) {
     try {
         return std::thread(loop);
@@ -134,8 +133,7 @@ struct SaveQueue::Impl {
             lock.unlock();
             std::exception_ptr failure = run(entry);
             // Frees the memory of the save before it is reported as done: a caller that waits for
-            // one save
-            // and begins the next finds room in the budget.
+            // one save and begins the next finds room in the budget.
             entry.work = nullptr;
             lock.lock();
             // Adds the save to the list before its failure is visible to waiters.
