@@ -35,7 +35,7 @@ base::Error out_of_memory(std::uint64_t bytes, std::string_view what, int system
     return e;
 }
 
-// Maps `mapped` bytes at a multiple of `alignment`: more is mapped, then cut at both ends.
+// Maps `mapped` bytes at a multiple of `alignment`: maps more, then unmaps both ends.
 void* map_aligned(std::uint64_t mapped, std::uint64_t alignment) {
     const auto wide = base::checked_add(mapped, alignment - base::kPageBytes);
     if (!wide) {
@@ -60,7 +60,7 @@ void* map_aligned(std::uint64_t mapped, std::uint64_t alignment) {
     return reinterpret_cast<void*>(wanted);
 }
 
-// 0 or an errno.
+// Returns 0 or an errno.
 int touch_pages(std::byte* data, std::uint64_t mapped) {
     while (::madvise(data, mapped, MADV_POPULATE_WRITE) != 0) {
         if (errno == EINVAL) {  // before 5.14

@@ -15,7 +15,7 @@ namespace penstock::memory {
 struct BlockOptions {
     bool huge_pages = true;  ///< ask for transparent huge pages from 2 MiB up
     bool touch = false;      ///< fault every page in now
-    bool lock = false;  ///< mlock; where the limit forbids it the block is not locked and says why
+    bool lock = false;  ///< mlock; if the limit forbids it the block is not locked and reports why
     bool keep_on_fork = true;  ///< false: MADV_DONTFORK
 };
 
@@ -33,12 +33,12 @@ public:
     [[nodiscard]] std::uint64_t size() const { return bytes_; }
     [[nodiscard]] std::span<std::byte> bytes() const { return {data_, bytes_}; }
     [[nodiscard]] bool locked() const { return locked_; }
-    /// What was asked and could not be had (locking, huge pages), and why; or empty.
+    /// Empty, or requests that failed (locking, huge pages), and why.
     [[nodiscard]] const std::string& shortfall() const { return shortfall_; }
 
 private:
     std::byte* data_ = nullptr;
-    std::uint64_t bytes_ = 0;  ///< as asked; the mapping is rounded up to pages
+    std::uint64_t bytes_ = 0;  ///< as requested; the mapping is rounded up to pages
     std::uint64_t mapped_bytes_ = 0;
     bool locked_ = false;
     std::string shortfall_;

@@ -13,10 +13,10 @@ namespace penstock::memory {
 
 namespace {
 
-// A part has at least so many bytes, for the pages at its ends stay when it goes.
+// Minimum size of a part, because the pages at its ends stay when it is freed.
 constexpr std::uint64_t kPartBytesMin = base::kMiB;
 
-// Positions in the mapping, and its size.
+// Computes positions in the mapping, and its size.
 std::uint64_t lay_out(std::span<const Stretch> stretches, std::span<const std::size_t> order,
                       std::vector<std::uint64_t>& positions) {
     std::uint64_t at = 0;
@@ -90,7 +90,7 @@ std::byte* FreshMemory::address(std::size_t stretch) const {
     return place.part ? place.part->bytes().data() + place.offset : nullptr;
 }
 
-// Pages at the ends may be the neighbours' too.
+// Pages at the ends may belong to the neighbours too.
 FreshMemory::Part::~Part() {
     if (mapping_.use_count() == 1) {
         return;  // all of it goes

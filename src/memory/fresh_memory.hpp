@@ -3,16 +3,16 @@
 // stretch of the file begins as far into a page as it does in the file (then the device writes
 // straight into it), and stretches that adjoin in the file adjoin in memory.
 //
-//   part   neighbours of some MiB together, or one large stretch. Who has a tensor of it keeps the
-//          part. When the last of them is gone its pages are the system's again, whatever else of
-//          the mapping is still in use; the mapping itself goes with its last part
+//   part   neighbours of some MiB together, or one large stretch. Each tensor in it keeps the part.
+//         When the last of them is gone its pages are returned to the system, even if the rest of
+//         the mapping is still in use; the mapping itself is freed with its last part
 //
-// Parts of one mapping, and not a mapping each: the kernel has a limit on mappings (65,530 of a
-// process), and what lies between storages of a file is read with them. A part has 1 MiB or more,
-// for up to two pages of each stay. Measured with 512 MiB of a .pt in the page cache on 2 cores,
-// against a mapping that goes as a whole with its last tensor: loads take the same (128 storages of
-// 4 MiB 0.22 s and 0.23 s, 512 of 1 MiB 0.26 and 0.32, 8,192 of 64 KiB 0.65 and 0.88: noise), and
-// `del` of two thirds gives 340 MiB back in place of none, in 2 to 15 ms.
+// Parts of one mapping, and not one mapping each: the kernel limits mappings (65,530 per process),
+// and gaps between storages of a file are read with them. A part has 1 MiB or more, because up to
+// two pages of each stay. Measured with 512 MiB of a .pt in the page cache on 2 cores, compared
+// with a mapping that is freed as a whole with its last tensor: loads take the same (128 storages
+// of 4 MiB 0.22 s and 0.23 s, 512 of 1 MiB 0.26 and 0.32, 8,192 of 64 KiB 0.65 and 0.88: noise),
+// and `del` of two thirds gives 340 MiB back instead of none, in 2 to 15 ms.
 #pragma once
 
 #include "base/result.hpp"
@@ -27,7 +27,7 @@
 
 namespace penstock::memory {
 
-/// Bytes of a file that belong together: a storage, or what is read of one.
+/// Bytes of a file that belong together: a storage, or the part of one that is read.
 struct Stretch {
     std::uint64_t offset = 0;  ///< in the file
     std::uint64_t bytes = 0;
@@ -35,7 +35,7 @@ struct Stretch {
 
 class FreshMemory {
 public:
-    /// Of a mapping. Destroying it gives its pages back, but for those that it shares.
+    /// A part of a mapping. Destroying it frees its pages, except those that it shares.
     class Part {
     public:
         Part(std::shared_ptr<Block> mapping, std::span<std::byte> bytes)
@@ -54,13 +54,13 @@ public:
         std::uint64_t offset = 0;    ///< in the part
     };
 
-    /// kOutOfMemory where there is none. The pages are not touched yet.
+    /// kOutOfMemory if there is none. The pages are not touched yet.
     [[nodiscard]] static base::Result<FreshMemory> make(std::span<const Stretch> stretches);
 
     [[nodiscard]] std::size_t size() const { return places_.size(); }
-    /// Where a stretch is.
+    /// The place of a stretch.
     [[nodiscard]] const Place& place(std::size_t stretch) const { return places_.at(stretch); }
-    /// Of its first byte; nullptr: an empty stretch.
+    /// The address of its first byte; nullptr: an empty stretch.
     [[nodiscard]] std::byte* address(std::size_t stretch) const;
 
 private:

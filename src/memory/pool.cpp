@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shelf holds what came back, newest last in each class: the newest is the warmest, so it goes
-// out first. When the bound is reached the oldest of all classes gives way, so that a size that
-// nobody asks for any more does not fill the shelf for ever.
+// The shelf holds returned blocks, newest last in each class: the newest is the warmest, so it is
+// handed out first. At the bound the oldest of all classes is freed, so that a size that is no
+// longer used does not fill the shelf forever.
 #include "memory/pool.hpp"
 
 #include "base/align.hpp"
@@ -41,7 +41,7 @@ struct PooledBlock::Shelf {
 
     explicit Shelf(std::uint64_t max) : kept_bytes_max(max) {}
 
-    // A block of the class, if there is one.
+    // Takes a block of the class, if there is one.
     Block take(std::size_t index) {
         const std::lock_guard<std::mutex> guard(mutex);
         auto& kept = classes[index];
@@ -54,7 +54,7 @@ struct PooledBlock::Shelf {
         return block;
     }
 
-    // What falls off is unmapped after the lock is gone.
+    // Removed blocks are unmapped after the unlock.
     void put(Block block) noexcept {
         const std::uint64_t bytes = block.size();
         if (bytes == 0) {
@@ -76,7 +76,7 @@ struct PooledBlock::Shelf {
             classes[class_of(bytes)].push_back(Kept{std::move(block), ++ages});
             kept_bytes += bytes;
         } catch (const std::bad_alloc&) {
-            // No memory to remember it by: it goes back to the system.
+            // There is no memory to remember it: it is returned to the system.
         }
     }
 
@@ -103,7 +103,7 @@ struct PooledBlock::Shelf {
     const std::uint64_t kept_bytes_max;
     std::uint64_t kept_bytes = 0;
     std::uint64_t ages = 0;
-    bool closed = false;  ///< the pool is gone: nobody would take from here again
+    bool closed = false;  ///< the pool is destroyed: nothing would be taken from here again
 };
 
 PooledBlock::PooledBlock(Block block, std::uint64_t bytes, std::shared_ptr<Shelf> shelf)

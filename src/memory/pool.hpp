@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks that are handed out, come back by themselves, and are kept: memory that was touched and
-// locked once is too dear to throw away. Sizes are rounded up to classes (powers of two from 4
-// KiB); what is kept is bounded in bytes.
+// Blocks that are handed out, returned automatically, and kept: memory that was touched and locked
+// once is too expensive to free. Sizes are rounded up to classes (powers of two from 4 KiB); the
+// kept bytes are bounded.
 #pragma once
 
 #include "memory/block.hpp"
@@ -13,7 +13,7 @@ namespace penstock::memory {
 
 class Pool;
 
-/// A block on loan; gives itself back. May outlive the pool. Of 0 bytes: no memory, null.
+/// A block on loan; returns itself. May outlive the pool. With 0 bytes: no memory, null.
 class PooledBlock {
 public:
     PooledBlock() = default;
@@ -22,7 +22,7 @@ public:
     ~PooledBlock();
 
     [[nodiscard]] std::byte* data() const { return block_.data(); }
-    [[nodiscard]] std::uint64_t size() const { return bytes_; }  ///< as asked
+    [[nodiscard]] std::uint64_t size() const { return bytes_; }  ///< as requested
     [[nodiscard]] const Block& block() const { return block_; }
 
 private:
@@ -51,7 +51,7 @@ public:
     /// Contents are undefined. `bytes` may be 0.
     [[nodiscard]] base::Result<PooledBlock> take(std::uint64_t bytes);
     [[nodiscard]] std::uint64_t kept_bytes() const;
-    /// Gives all that is kept back to the system.
+    /// Returns all kept blocks to the system.
     void trim();
 
 private:

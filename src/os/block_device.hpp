@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sysfs knows of the device under a file: for describe(), doctor and bench.
+// The attributes of the device under a file, from sysfs: for describe(), doctor and bench.
 #pragma once
 
 #include "os/file.hpp"
@@ -22,7 +22,7 @@ struct BlockDevice {
     int numa_node = -1;
 };
 
-/// Empty where there is no block device (tmpfs, NFS, overlay).
+/// Empty if there is no block device (tmpfs, NFS, overlay).
 [[nodiscard]] std::optional<BlockDevice> block_device(DeviceId id);
 
 }  // namespace penstock::os

@@ -24,7 +24,7 @@ std::string text_of(const std::string& path) {
     return read_text(path).value_or("");
 }
 
-// The number that a text begins with; "max" is none.
+// The number at the beginning of a text; nothing for "max".
 std::optional<std::uint64_t> number_of(std::string_view text) {
     std::uint64_t value = 0;
     if (std::from_chars(text.data(), text.data() + text.size(), value).ec != std::errc()) {
@@ -121,8 +121,8 @@ std::vector<Mount> mounts_of(const std::string& controller, const std::string& r
     return out;
 }
 
-// The part of a path below a folder, "" or with a slash before it. A group that the mount does not
-// show has its nearest one there at the mount itself.
+// The part of a path below a folder, "" or with a slash before it. A group outside the mount is
+// represented by its nearest one there, the mount itself.
 std::string below(const std::string& path, const std::string& folder) {
     const std::string begin = folder == "/" ? "" : folder;
     const std::string rest =
@@ -142,12 +142,12 @@ void each_limit(const std::string& root, const std::function<void(std::uint64_t)
     }
     for (const std::string& folder : control_groups("memory", root)) {
         told(number_of(text_of(folder + "/memory.limit_in_bytes")));
-        // Of those above that cannot be seen from here, too.
+        // Includes the groups above that cannot be seen from here.
         told(number_after(text_of(folder + "/memory.stat"), "hierarchical_memory_limit"));
     }
 }
 
-// Processors that a quota of time is worth.
+// The number of processors that a quota of time equals.
 unsigned worth(std::optional<std::uint64_t> quota_us, std::optional<std::uint64_t> period_us,
                unsigned most) {
     if (!quota_us || !period_us || *period_us == 0) {
@@ -187,7 +187,8 @@ std::uint64_t memory_left(const std::string& limit, const std::string& taken,
     const auto counted = [&](const char* word) {
         return number_after(statistics, word).value_or(0);
     };
-    // Version 1 has those of the groups below, whose memory counts too, under other names.
+    // Version 1 has the figures that include the groups below under other names; their memory
+    // counts too.
     const std::uint64_t cache =
         std::max(counted("inactive_file") + counted("active_file"),
                  counted("total_inactive_file") + counted("total_active_file"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An open file as everything above sees it: what can be done with it (its geometry) and the
-// blocking calls on it. `local_file_system` has the kernel's files, `simulation/` the simulated
-// ones; asynchronous backends of the kernel take the descriptors.
+// An open file for the rooms above: its geometry and the blocking calls on it. `local_file_system`
+// has the kernel's files, `simulation/` the simulated ones; asynchronous backends of the kernel use
+// the descriptors.
 #pragma once
 
 #include "base/align.hpp"
@@ -20,17 +20,17 @@
 
 namespace penstock::os {
 
-/// Past the page cache, or through it.
+/// Direct I/O, or through the page cache.
 enum class Lane : std::uint8_t { kDirect, kBuffered };
 
-/// What an aligned request is. All are powers of two; 1 means no demand.
+/// Requirements for an aligned request. All are powers of two; 1 means no requirement.
 struct Geometry {
     bool direct = false;               ///< a direct descriptor is open and is to be used
     std::uint32_t memory_align = 1;    ///< of each address, and of each piece's length
     std::uint32_t read_align = 1;      ///< of offset and length of direct reads
     std::uint32_t write_align = 1;     ///< of offset and length of direct writes
     std::uint32_t block_bytes = 4096;  ///< block of the file system
-    std::string reason;                ///< how this was learnt, or why it is not direct; for people
+    std::string reason;                ///< the source of this, or why it is not direct; for people
 
     /// Written runs are cut here into a direct middle and buffered ends, so that buffered and
     /// direct I/O never meet in one page, file-system block or device block.
@@ -58,12 +58,12 @@ public:
     [[nodiscard]] const FileInfo& info() const { return info_; }
     [[nodiscard]] const Geometry& geometry() const { return info_.geometry; }
 
-    /// The kernel's descriptor for a lane, or -1 where the file is not the kernel's. A file without
+    /// The kernel's descriptor for a lane, or -1 if the file is not the kernel's. A file without
     /// direct I/O has only a buffered one.
     [[nodiscard]] virtual int descriptor(Lane lane) const = 0;
 
     // Blocking; any thread. The kernel's convention: bytes moved (0 = end of file), or -errno.
-    // Retries nothing: EINTR, EAGAIN and short counts are the caller's to handle.
+    // Retries nothing: the caller handles EINTR, EAGAIN and short counts.
     [[nodiscard]] virtual std::int64_t read_at(Lane lane, std::uint64_t offset,
                                                std::span<const iovec> pieces) = 0;
     [[nodiscard]] virtual std::int64_t write_at(Lane lane, std::uint64_t offset,
@@ -72,24 +72,24 @@ public:
     // Blocking; any thread.
     [[nodiscard]] virtual base::Result<std::uint64_t> size() const = 0;
     [[nodiscard]] virtual base::Result<void> truncate(std::uint64_t bytes) = 0;
-    /// Gives [offset, offset + bytes) room on the device and extends the size to its end.
-    /// kUnsupported where the file system cannot (which is normal), ENOSPC early.
+    /// Allocates [offset, offset + bytes) on the device and extends the size to its end.
+    /// kUnsupported if the file system cannot (which is normal), ENOSPC early.
     [[nodiscard]] virtual base::Result<void> preallocate(std::uint64_t offset,
                                                          std::uint64_t bytes) = 0;
-    /// Data, size, and the folder that holds the name: what survives a power cut afterwards.
+    /// Makes data, size, and the name in its folder survive a power cut.
     [[nodiscard]] virtual base::Result<void> sync() = 0;
-    /// The same without the folder, where a file can have one without the other.
+    /// The same without the folder, if that is possible for the file.
     [[nodiscard]] virtual base::Result<void> sync_data() { return sync(); }
-    /// The size, as far as it is known without asking a server; 0 when it is not.
+    /// The size, if it is known without a request to a server; 0 otherwise.
     [[nodiscard]] virtual std::uint64_t size_at_hand() const {
         const auto bytes = size();
         return bytes ? *bytes : 0;
     }
-    /// Removes the name of a file that this opening created, where that is still this file, it is
-    /// empty, and nobody else has it open; else, and where that cannot be told, does nothing. To be
-    /// closed afterwards.
+    /// Removes the name of a file that this opening created, if it still names this file, and the
+    /// file is empty and not open elsewhere; otherwise, or if that cannot be found out, does
+    /// nothing. Call close() afterwards.
     virtual void take_back() {}
-    /// Closes the descriptors; says what close() said. Later calls give EBADF.
+    /// Closes the descriptors; returns the error of close(). Later calls give EBADF.
     [[nodiscard]] virtual base::Result<void> close() = 0;
 
     /// The largest size that was seen: a hint that a write does not extend the file, never a truth.
@@ -98,8 +98,8 @@ public:
     }
     void note_size(std::uint64_t bytes) { size_seen_.store(bytes, std::memory_order_relaxed); }
 
-    /// Held by whoever writes the buffered ends of a run, so that those of one file come one by
-    /// one.
+    /// Held while the buffered ends of a run are written, so that those of one file are written one
+    /// by one.
     [[nodiscard]] std::mutex& edge_gate() { return edge_gate_; }
 
 protected:

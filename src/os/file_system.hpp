@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything that is done with storage and is not a transfer: names, folders, room, locks. The
-// local one is in local_file_system.hpp, the simulated one in simulation/; a remote one would fit
-// here too.
+// Operations on storage other than transfers: names, folders, room, locks. The local one is in
+// local_file_system.hpp, the simulated one in simulation/; a remote one would fit here too.
 #pragma once
 
 #include "base/result.hpp"
@@ -22,8 +21,8 @@ public:
     [[nodiscard]] virtual bool is_named() const noexcept = 0;
 };
 
-/// An open folder: what is done through it happens in this folder, whatever its path names by now.
-/// A name is one component of a path, and no symbolic link is ever followed. Blocking; any thread.
+/// An open folder: all operations happen in this folder, whatever its path names by now. A name is
+/// one component of a path, and no symbolic link is ever followed. Blocking; any thread.
 class Folder {
 public:
     explicit Folder(std::string path) : path_(std::move(path)) {}
@@ -31,12 +30,12 @@ public:
     Folder(const Folder&) = delete;
     Folder& operator=(const Folder&) = delete;
 
-    /// As it was opened; for people.
+    /// The path that was opened; for people.
     [[nodiscard]] const std::string& path() const { return path_; }
     /// Sorted, without "." and "..".
     [[nodiscard]] virtual base::Result<std::vector<std::string>> list() = 0;
     [[nodiscard]] virtual base::Result<FileStatus> status(const std::string& name) = 0;
-    /// ENOTDIR or ELOOP where it is no folder, also for a link to one; EXDEV where another file
+    /// ENOTDIR or ELOOP if it is not a folder, also for a link to one; EXDEV if another file
     /// system, or another part of this one, is mounted there.
     [[nodiscard]] virtual base::Result<std::shared_ptr<Folder>> open_folder(
         const std::string& name) = 0;
@@ -49,20 +48,20 @@ public:
                                                     const std::string& to) = 0;
     /// Makes its names survive a power cut.
     [[nodiscard]] virtual base::Result<void> sync() = 0;
-    /// Exclusive, of the folder itself; EWOULDBLOCK when somebody else holds it.
+    /// An exclusive lock of the folder itself; EWOULDBLOCK when another process holds it.
     [[nodiscard]] virtual base::Result<std::unique_ptr<FileLock>> lock();
 
 private:
     std::string path_;
 };
 
-/// kInvalidArgument for what is no single name in a folder.
+/// kInvalidArgument for anything but a single name in a folder.
 [[nodiscard]] base::Result<void> check_name(const char* operation, const std::string& folder,
                                             const std::string& name);
 [[nodiscard]] std::string path_in(const std::string& folder, const std::string& name);
 
-/// Blocking; any thread; each error names its operation and path. What is not pure is kUnsupported
-/// where a file system does not have it.
+/// Blocking; any thread; each error names its operation and path. Functions that are not pure
+/// return kUnsupported if a file system lacks them.
 class FileSystem {
 public:
     virtual ~FileSystem() = default;
@@ -75,7 +74,7 @@ public:
     /// A second name for the same file; EEXIST when `to` is there.
     [[nodiscard]] virtual base::Result<void> link(const std::string& from,
                                                   const std::string& to) = 0;
-    /// A name that leads to `target`, which need not be there; EEXIST when `path` is.
+    /// Makes a name that leads to `target`, which may be missing; EEXIST when `path` exists.
     [[nodiscard]] virtual base::Result<void> symbolic_link(const std::string& target,
                                                            const std::string& path);
     /// A file, a symbolic link or an empty folder.
@@ -86,18 +85,21 @@ public:
     [[nodiscard]] virtual base::Result<std::vector<std::string>> list(const std::string& path) = 0;
     [[nodiscard]] virtual base::Result<Space> space(const std::string& path) = 0;
     [[nodiscard]] virtual base::Result<FileStatus> status(const std::string& path);
-    /// Absolute, without symbolic links; what is not there yet, at its end, as it is written.
+    /// An absolute path without symbolic links; a part at the end that does not exist yet is kept
+    /// as written.
     [[nodiscard]] virtual base::Result<std::string> resolve(const std::string& path);
-    /// Mode; where that is permitted owner and group, POSIX ACL and "user." extended attributes.
+    /// Copies the mode and, if permitted, owner and group, POSIX ACL and "user." extended
+    /// attributes.
     [[nodiscard]] virtual base::Result<void> take_attributes(const std::string& from, File& to);
-    /// FileStatus::modified_ns, as exactly as it is kept; no symbolic link is followed.
+    /// Sets FileStatus::modified_ns, as exactly as the file system keeps it; no symbolic link is
+    /// followed.
     [[nodiscard]] virtual base::Result<void> set_modified(const std::string& path,
                                                           std::int64_t since_1970_ns);
     /// A path that may lead through symbolic links.
     [[nodiscard]] virtual base::Result<std::shared_ptr<Folder>> open_folder(
         const std::string& path);
-    /// Exclusive; a regular file, made when it is not there; ELOOP for a symbolic link. EWOULDBLOCK
-    /// when somebody else holds it.
+    /// An exclusive lock of a regular file, made when it does not exist; ELOOP for a symbolic link.
+    /// EWOULDBLOCK when another process holds it.
     [[nodiscard]] virtual base::Result<std::unique_ptr<FileLock>> lock(const std::string& path) = 0;
     /// Makes the names in a folder survive a power cut.
     [[nodiscard]] virtual base::Result<void> sync_folder(const std::string& path) = 0;

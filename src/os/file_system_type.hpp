@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// File systems told apart by the magic number that statfs gives.
+// Tells file systems apart by the magic number of statfs.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace penstock::os {
 
 struct FileSystemType {
     std::string name;  ///< "ext4", "xfs", "tmpfs", ..., "unknown (0x1234)"
-    /// Why there is no direct I/O on it, or empty. Opening with O_DIRECT succeeds on some of these.
+    /// Empty, or why it has no direct I/O. Opening with O_DIRECT succeeds on some of these.
     std::string_view no_direct;
 };
 

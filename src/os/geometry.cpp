@@ -20,7 +20,7 @@ namespace penstock::os {
 
 namespace {
 
-// Asked once, passed down the rungs.
+// Query results, passed down the rungs.
 struct Asked {
     int fd = -1;
     struct stat status {};
@@ -31,7 +31,7 @@ struct Asked {
 };
 
 constexpr std::uint32_t kAlignMax = 1U << 20;  // a larger answer is no alignment
-// File systems over a network tell the length of request that suits them, which is no block.
+// Network file systems report the request size that suits them, which is no block.
 constexpr std::uint32_t kBlockMax = 64U << 10;
 
 bool plausible(std::uint64_t align) {
@@ -127,7 +127,7 @@ Asked ask(int fd) {
         asked.is_block_device = S_ISBLK(asked.status.st_mode);
     }
     if (asked.is_block_device) {
-        // statfs would speak of the file system that holds the device node.
+        // statfs would describe the file system that holds the device node.
         asked.file_system = "block device";
         int bytes = 0;
         if (::ioctl(fd, BLKSSZGET, &bytes) == 0 && plausible(static_cast<std::uint64_t>(bytes))) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What direct I/O on an open file demands. The kernel is asked, never tried: an open with O_DIRECT
-// that works, or one transfer that does, proves nothing (tmpfs takes both and caches all the same).
-// The rungs, from the best informed down:
+// The requirements of direct I/O on an open file. The kernel is queried, never tried: a successful
+// open with O_DIRECT, or one transfer, proves nothing (tmpfs takes both and caches all the same).
+// The rungs, from the most exact down:
 //
 //   statx        STATX_DIOALIGN and STATX_DIO_READ_ALIGN; per file, exact (Linux 6.1, 6.14)
 //   XFS ioctl    XFS_IOC_DIOINFO, on XFS only
@@ -17,9 +17,9 @@ namespace penstock::os {
 
 enum class GeometryRung : std::uint8_t { kStatx, kXfsIoctl, kLogicalBlock, kAssumed };
 
-/// The geometry of an open descriptor (with or without O_DIRECT). `direct` says that direct I/O is
-/// to be had; whether a descriptor is open for it is the caller's business. Rungs before `first`
-/// are left out, as on a kernel without them.
+/// The geometry of an open descriptor (with or without O_DIRECT). `direct` means that direct I/O is
+/// possible; the caller has to open a descriptor for it. Rungs before `first` are skipped, as on a
+/// kernel without them.
 [[nodiscard]] Geometry probe_geometry(int fd, GeometryRung first = GeometryRung::kStatx);
 
 /// "ext4", "tmpfs", ..., or "block device".

@@ -123,7 +123,7 @@ IoUringAccess probe_io_uring() {
     if (fd < 0) {
         return explain_io_uring_errno(errno);
     }
-    // Asks for nothing, which works unless the call itself is refused.
+    // Submits nothing, which works unless the call itself is refused.
     const bool entered = ::syscall(SYS_io_uring_enter, fd, 0, 0, 0, nullptr, 0) >= 0;
     const int enter_errno = errno;
     ::close(static_cast<int>(fd));

@@ -143,7 +143,7 @@ std::string container() {
     if (read_text("/proc/version").value_or("").find("gVisor") != std::string::npos) {
         return "gvisor";
     }
-    // Readable by root alone; a plain container tells its first process so.
+    // Readable by root alone; a plain container sets it for its first process.
     const std::string first = read_text("/proc/1/environ").value_or("");
     return first.find("container=") != std::string::npos ? "container" : "";
 }

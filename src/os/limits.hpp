@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this process and machine allow: for messages, describe() and doctor.
+// Limits of this process and machine: for messages, describe() and doctor.
 #pragma once
 
 #include "os/file.hpp"
@@ -16,7 +16,7 @@ inline constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 /// The soft limit on locked memory in bytes (RLIMIT_MEMLOCK), or kUnlimited.
 [[nodiscard]] std::uint64_t memlock_limit();
 /// Whether so many bytes more may be locked, by locking and unlocking them untouched. The limit
-/// does not bind who has CAP_IPC_LOCK.
+/// does not apply with CAP_IPC_LOCK.
 [[nodiscard]] bool may_lock(std::uint64_t bytes);
 
 /// The soft limit on the size of a file that this process writes.
@@ -34,10 +34,10 @@ inline constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 /// The chosen mode of transparent huge pages: "always", "madvise", "never", or "absent".
 [[nodiscard]] std::string huge_page_mode();
 
-/// The word in brackets of "always [madvise] never"; all of it when there are none.
+/// The word in brackets in "always [madvise] never"; all of it when there are none.
 [[nodiscard]] std::string chosen_word(const std::string& text);
 
-/// The seccomp mode of this process: 0 none, 1 strict, 2 filter; -1 where it is not told.
+/// The seccomp mode of this process: 0 none, 1 strict, 2 filter; -1 if unknown.
 [[nodiscard]] int seccomp_mode();
 
 /// "docker", "podman", "kubernetes", "gvisor", "container", or empty.
@@ -50,11 +50,11 @@ struct IoLimit {
     std::uint64_t write_bytes_per_s = 0;
     std::uint64_t reads_per_s = 0;
     std::uint64_t writes_per_s = 0;
-    std::string source;  ///< the file that says so
+    std::string source;  ///< the file that sets it
 };
 [[nodiscard]] std::vector<IoLimit> io_limits();
 
-/// Lines of an io.max of version 2 ("8:16 rbps=2097152 wbps=max riops=max wiops=120").
+/// Parses the lines of an io.max of version 2 ("8:16 rbps=2097152 wbps=max riops=max wiops=120").
 [[nodiscard]] std::vector<IoLimit> parse_io_max(const std::string& text, const std::string& source);
 
 }  // namespace penstock::os

@@ -34,7 +34,7 @@ int piece_count(std::span<const iovec> pieces) {
     return static_cast<int>(std::min<std::size_t>(pieces.size(), IOV_MAX));
 }
 
-// Where the file is now: names may have changed since the opening, and its path may have led
+// The path of the file now: names may have changed since the opening, and its path may have led
 // through links. Empty when it has no name any more, or when /proc cannot tell.
 std::string current_path(int fd) {
     std::array<char, PATH_MAX> target{};
@@ -54,7 +54,7 @@ bool names_inode(const std::string& path, const struct stat& inode) {
 
 int close_descriptor(std::atomic<int>& fd) {
     const int old = fd.exchange(-1);
-    // After EINTR the descriptor is gone all the same.
+    // The descriptor is closed even after EINTR.
     return old >= 0 && ::close(old) != 0 && errno != EINTR ? errno : 0;
 }
 
@@ -146,8 +146,8 @@ Result<void> LocalFile::preallocate(std::uint64_t offset, std::uint64_t bytes) {
         return fail(system_error(EFBIG, "preallocate", info_.path, offset));
     }
     // Mode 0: with FALLOC_FL_KEEP_SIZE the writes would still extend the file, one after the other.
-    // A sandbox may refuse this call and allow the write; where the file itself may not grow, the
-    // write says so. Some kernels undo their work on a signal: a fast timer must not keep us here.
+    // A sandbox may refuse this call and allow the write; if the file may not grow, the write
+    // reports it. Some kernels undo their work on a signal: a fast timer must not keep us here.
     int interruptions = 0;
     while (::fallocate(fd, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) != 0) {
         if (errno == EOPNOTSUPP || errno == ENOSYS || errno == EPERM || errno == EACCES ||
@@ -176,7 +176,7 @@ Result<void> LocalFile::sync() {
     }
     PENSTOCK_TRY(fd, usable("sync", false));
     auto done = sync_parent(fd);
-    // Other errors (no descriptor left for the folder) lost nothing and may be mended.
+    // Other errors (no descriptor left for the folder) lost nothing, and a later sync may succeed.
     if (!done && done.error().system_errno == EIO) {
         lost_errno_.store(EIO);
     }
@@ -194,7 +194,7 @@ Result<void> LocalFile::sync_data() {
 }
 
 Result<void> LocalFile::sync_bytes(int fd) {
-    // fdatasync covers the size and where the data lie; times alone are left out.
+    // fdatasync covers the size and the extents; only times are left out.
     while (::fdatasync(fd) != 0) {
         if (errno != EINTR) {
             lost_errno_.store(errno);
@@ -216,7 +216,7 @@ Result<void> LocalFile::sync_parent(int fd) const {
     }
     std::string path = current_path(fd);
     if (!names_inode(path, status)) {
-        // No /proc, or a name that cannot be seen from here (another root, another hard link).
+        // No /proc, or a name that is not visible here (another root, another hard link).
         std::array<char, PATH_MAX> real{};
         const bool found = ::realpath(info_.path.c_str(), real.data()) != nullptr;
         path = found ? real.data() : "";
@@ -227,7 +227,7 @@ Result<void> LocalFile::sync_parent(int fd) const {
             return done;
         }
     }
-    // The folder cannot be opened (no permission to list it) or named: the whole file system, then.
+    // The folder cannot be opened (no permission to list it) or named: syncs the whole file system.
     if (::syncfs(fd) != 0) {
         return fail(system_error(errno, "sync", info_.path));
     }
@@ -244,9 +244,9 @@ std::uint64_t LocalFile::size_at_hand() const {
     return known ? x.bytes : 0;
 }
 
-// A lease is given to whoever has the only descriptor of a file, and lets nobody else open it until
-// that is closed. The signal that would tell of somebody who wants to is one that is ignored where
-// a program does not ask for it.
+// A lease is granted only to the holder of the sole descriptor of a file, and keeps others from
+// opening it until that is closed. Its signal, when another process wants to open the file, is one
+// that is ignored by default.
 void LocalFile::take_back() {
     const int fd = buffered_.load();
     if (!info_.created || fd < 0) {
@@ -259,7 +259,7 @@ void LocalFile::take_back() {
         status.st_nlink != 1) {
         return;
     }
-    // By the name that it was made under, and no other.
+    // Checks the name that it was made under, and no other.
     struct stat named {};
     if (::lstat(info_.path.c_str(), &named) == 0 && named.st_dev == status.st_dev &&
         named.st_ino == status.st_ino) {

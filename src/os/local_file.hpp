@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file of the kernel's: one descriptor past the page cache where the file system can, and one
-// through it, both of the same inode.
+// A file of the kernel: one descriptor for direct I/O if the file system has it, and one through
+// the page cache, both of the same inode.
 #pragma once
 
 #include "base/unique_fd.hpp"
@@ -35,19 +35,19 @@ public:
     [[nodiscard]] base::Result<void> close() override;
 
 private:
-    /// The buffered descriptor, or the error of a closed file; `writes` also asks for write access.
+    /// The buffered descriptor, or the error of a closed file; `writes` also requires write access.
     [[nodiscard]] base::Result<int> usable(const char* operation, bool writes) const;
     [[nodiscard]] base::Result<void> sync_bytes(int fd);
     [[nodiscard]] base::Result<void> sync_parent(int fd) const;
 
     std::atomic<int> buffered_;
     std::atomic<int> direct_;
-    /// The errno of a sync that failed. The kernel tells such a loss once and drops the pages, so
+    /// The errno of a sync that failed. The kernel reports such a loss once and drops the pages, so
     /// that a second sync would succeed; here it stays failed.
     std::atomic<int> lost_errno_{0};
 };
 
-/// Opens by the options; says in the geometry what came of them.
+/// Opens by the options; the geometry records the result.
 [[nodiscard]] base::Result<std::shared_ptr<File>> open_local_file(const std::string& path,
                                                                   const FileOptions& options);
 

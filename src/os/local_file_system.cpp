@@ -31,7 +31,7 @@ using base::UniqueFd;
 
 namespace {
 
-// An error of two paths names both.
+// Names both paths in the error of an operation on two.
 Error error_of_two(int system_errno, const char* operation, const std::string& from,
                    const std::string& to) {
     Error e = system_error(system_errno, operation, from);
@@ -39,8 +39,9 @@ Error error_of_two(int system_errno, const char* operation, const std::string& f
     return e;
 }
 
-// A symbolic link would have its target made, or locked and written to by whoever holds the lock; a
-// pipe, a device or a folder is nobody's lock, and opening it may do something.
+// Refuses files that no lock should use. With a symbolic link its target would be made, or locked
+// and written to by the holder of the lock; a pipe, a device or a folder is no lock file, and
+// opening it may have side effects.
 Result<void> check_lockable(const std::string& path) {
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0 || S_ISREG(status.st_mode)) {
@@ -63,8 +64,8 @@ Result<std::unique_ptr<FileLock>> lock_file(const std::string& path) {
             }
             return fail(system_error(errno, "lock", path));
         }
-        // flock and not fcntl: it is held by the descriptor, so that another one of the same file
-        // in this process, closed, does not let go of it.
+        // flock and not fcntl: the descriptor holds it, so that closing another one of the same
+        // file in this process does not release it.
         if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
             if (errno == EINTR) {
                 continue;
@@ -75,8 +76,8 @@ Result<std::unique_ptr<FileLock>> lock_file(const std::string& path) {
                                        "or find them with 'fuser' on this file"
                                      : ""));
         }
-        // Whoever held it may have removed the file; a lock on a file without a name locks out
-        // nobody.
+        // The last holder may have removed the file; a lock on a file without a name excludes no
+        // process.
         struct stat locked {};
         struct stat named {};
         const bool known = ::fstat(fd.get(), &locked) == 0 && ::lstat(path.c_str(), &named) == 0;
@@ -89,7 +90,7 @@ Result<std::unique_ptr<FileLock>> lock_file(const std::string& path) {
     }
 }
 
-// Where a symbolic link leads, relative to the folder that it is in.
+// The target of a symbolic link, relative to its folder.
 Result<std::string> target_of_link(const std::string& path) {
     std::string target(PATH_MAX, '\0');
     const ssize_t length = ::readlink(path.c_str(), target.data(), target.size());
@@ -100,8 +101,8 @@ Result<std::string> target_of_link(const std::string& path) {
     return target.starts_with('/') ? target : path.substr(0, path.rfind('/') + 1) + target;
 }
 
-// realpath() of the part that is there, and the rest behind it. A link to nothing counts as what it
-// points to, for that is what a file opened by its name would be.
+// realpath() of the existing part, and the rest after it. A dangling link counts as its target,
+// because a file opened by its name would be made there.
 Result<std::string> resolve_path(std::string path) {
     constexpr int kLinksMax = 40;  // as the kernel
     std::string rest;
@@ -128,7 +129,7 @@ Result<std::string> resolve_path(std::string path) {
         const std::size_t slash = path.rfind('/');
         const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
         if (name == "..") {
-            // It leads out of a folder that is not there.
+            // It leads out of a folder that does not exist.
             return fail(system_error(ENOENT, "resolve", path));
         }
         rest = name == "." ? rest : "/" + name + rest;
@@ -139,9 +140,9 @@ Result<std::string> resolve_path(std::string path) {
 
 constexpr const char* kAclName = "system.posix_acl_access";
 
-// "user." attributes and the ACL, as far as they may be read and set: a file without them is worth
-// more than no file. Attributes of the "security." and "trusted." kinds are the administrator's to
-// give. True: the ACL, whose group bits are those of the mode, was copied.
+// Copies "user." attributes and the ACL, if permitted: a file without them is better than no file.
+// The administrator sets attributes of the "security." and "trusted." kinds. True if the ACL, whose
+// group bits are those of the mode, was copied.
 bool copy_extended(const std::string& from, int to) {
     const ssize_t bytes = ::listxattr(from.c_str(), nullptr, 0);
     std::string names(bytes > 0 ? static_cast<std::size_t>(bytes) : 0, '\0');
@@ -263,14 +264,14 @@ public:
         if (::stat(from.c_str(), &status) != 0) {
             return fail(system_error(errno, "take_attributes", from));
         }
-        // The owner first, for a change of it takes setuid and setgid away. Only root may give
-        // files away; others keep at least the group, where they are in it.
+        // The owner first, because changing it clears setuid and setgid. Only root may give files
+        // away; other users keep at least the group, if they are in it.
         if (::fchown(fd, status.st_uid, status.st_gid) != 0) {
             static_cast<void>(::fchown(fd, static_cast<uid_t>(-1), status.st_gid) == 0);
         }
         const bool has_acl = copy_extended(from, fd);
         if (!has_acl) {
-            // What a folder's default ACL gave the new file would let in who was kept out before.
+            // A folder's default ACL on the new file would grant access that the old file did not.
             static_cast<void>(::fremovexattr(fd, kAclName) == 0);
         }
         if (::fchmod(fd, status.st_mode & 07777U) != 0) {

@@ -83,8 +83,8 @@ Result<std::vector<std::string>> names_in(UniqueFd fd, const std::string& path) 
     return names;
 }
 
-// A bind mount has the device of what it shows, and a mount of its own. Where the kernel does not
-// number mounts, or a filter forbids statx, the device decides alone.
+// A bind mount has the device of its source, but a mount of its own. If the kernel does not number
+// mounts, or a filter forbids statx, only the device is compared.
 Result<bool> is_on_same_mount(int one, int other, const std::string& path) {
     struct stat first {};
     struct stat second {};
@@ -126,7 +126,8 @@ Result<std::vector<std::string>> list_local_folder(const std::string& path) {
 }
 
 Result<std::vector<std::string>> LocalFolder::list() {
-    // An opening of its own: a descriptor has one place in the list of names, whoever reads it.
+    // Opens its own descriptor: a descriptor has one position in the list of names, shared by all
+    // readers.
     UniqueFd fd = open_retrying(fd_.get(), ".", kFolderFlags);
     if (!fd) {
         return fail(system_error(errno, "list", path()));
@@ -190,7 +191,7 @@ Result<void> LocalFolder::rename(const std::string& from, const std::string& to)
 Result<void> LocalFolder::sync() {
     while (::fsync(fd_.get()) != 0) {
         if (errno == EINVAL) {
-            return {};  // a file system whose folders know no fsync
+            return {};  // a file system without fsync of folders
         }
         if (errno != EINTR) {
             return fail(system_error(errno, "sync_folder", path()));
@@ -200,7 +201,7 @@ Result<void> LocalFolder::sync() {
 }
 
 Result<std::unique_ptr<FileLock>> LocalFolder::lock() {
-    // A descriptor of its own: the lock goes when that is closed, and not before.
+    // Opens its own descriptor: the lock is released when that is closed, and not before.
     UniqueFd fd = open_retrying(fd_.get(), ".", kFolderFlags);
     if (!fd) {
         return fail(system_error(errno, "lock folder", path()));

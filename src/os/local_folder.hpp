@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder of the kernel's by its descriptor: openat, fstatat and unlinkat, which follow no
-// symbolic link, and no step into another mount.
+// A folder of the kernel by its descriptor: openat, fstatat and unlinkat, which follow no symbolic
+// link and enter no other mount.
 #pragma once
 
 #include "base/unique_fd.hpp"
@@ -17,7 +17,7 @@ namespace penstock::os {
 
 class LocalFolder final : public Folder {
 public:
-    /// `operation`: for whom, in errors.
+    /// `operation`: named in errors.
     [[nodiscard]] static base::Result<std::shared_ptr<Folder>> open(
         const std::string& path, const char* operation = "open_folder");
 

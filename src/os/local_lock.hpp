@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A lock of the kernel's (flock) on an open file or folder: closing the descriptor lets go.
+// A lock of the kernel (flock) on an open file or folder: closing the descriptor releases it.
 #pragma once
 
 #include "base/unique_fd.hpp"

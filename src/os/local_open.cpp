@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opening a local file. Protocol:
 //   1. open through the page cache; know whether this call made the file
-//   2. refuse what is neither a file nor a block device
-//   3. ask for the geometry; under kRequired refuse what has no direct I/O, and take back a new
-//   file
+//   2. refuse anything but a file or a block device
+//   3. query the geometry; under kRequired refuse a file without direct I/O, and remove a new one
 //   4. open the same inode once more with O_DIRECT
-//   5. truncate, where asked: only now, when nothing can fail any more but the truncation
+//   5. truncate, if requested: only now, when nothing but the truncation can fail any more
 #include "os/block_device.hpp"
 #include "os/geometry.hpp"
 #include "os/local_file.hpp"
@@ -58,7 +57,7 @@ UniqueFd open_retrying(const char* path, int flags) {
 }
 
 Result<Opened> open_buffered(const std::string& path, const FileOptions& options) {
-    // A pipe would make open() wait for somebody at its other end.
+    // open() of a pipe would wait for its other end.
     struct stat status {};
     const int looked =
         options.follow ? ::stat(path.c_str(), &status) : ::lstat(path.c_str(), &status);
@@ -87,7 +86,7 @@ Result<Opened> open_buffered(const std::string& path, const FileOptions& options
         }
         return opened;
     }
-    // Somebody else may make or remove the file between two tries.
+    // Another process may make or remove the file between two tries.
     constexpr int kTries = 8;
     for (int i = 0; i < kTries; ++i) {
         Opened opened{open_retrying(path.c_str(), flags), false};
@@ -102,7 +101,7 @@ Result<Opened> open_buffered(const std::string& path, const FileOptions& options
         }
         return opened;
     }
-    // A symbolic link to nothing: its target is made, which O_EXCL refuses.
+    // A dangling symbolic link: its target is made, which O_EXCL refuses.
     Opened opened{open_retrying(path.c_str(), flags | O_CREAT), false};
     if (!opened.fd) {
         return fail(system_error(errno, "open", path));
@@ -110,8 +109,8 @@ Result<Opened> open_buffered(const std::string& path, const FileOptions& options
     return opened;
 }
 
-// Whoever made the file may have taken it back while we waited for it to open (File::take_back):
-// what is written to it would be lost.
+// The process that made the file may have removed it while we waited for it to open
+// (File::take_back): data written to it would be lost.
 Result<Opened> open_named(const std::string& path, const FileOptions& options) {
     constexpr int kTries = 8;
     for (int tries = 1;; ++tries) {
@@ -124,15 +123,15 @@ Result<Opened> open_named(const std::string& path, const FileOptions& options) {
     }
 }
 
-// Errors that say that there is no direct I/O here, or that the file may not be opened once more.
-// Anything else is trouble that a fallback would hide.
+// Errors that mean that there is no direct I/O here, or that the file may not be opened once more.
+// Any other error is a problem that a fallback would hide.
 bool says_buffered(int error) {
     constexpr std::array kErrors{EINVAL, EOPNOTSUPP, ENOSYS, EACCES, EPERM, ENOENT, ESTALE};
     return std::find(kErrors.begin(), kErrors.end(), error) != kErrors.end();
 }
 
-// The inode of `fd` with O_DIRECT: through /proc, so that it is the same one whatever happened to
-// the path meanwhile, else through the path, with a comparison.
+// Opens the inode of `fd` with O_DIRECT: through /proc, so that it is the same one even if the path
+// has changed, else through the path, with a comparison.
 UniqueFd open_direct(const UniqueFd& fd, const std::string& path, Access access, int& error) {
     const int flags = access_flags(access) | O_DIRECT | O_CLOEXEC | O_NOCTTY;
     UniqueFd direct = open_retrying(fmt::format("/proc/self/fd/{}", fd.get()).c_str(), flags);
@@ -208,7 +207,7 @@ FileInfo describe(const std::string& path, const FileOptions& options, int fd,
     return info;
 }
 
-// Everything after the first open; an error makes the caller take back a file that it made.
+// Does everything after the first open; after an error the caller removes a file that it made.
 Result<std::shared_ptr<File>> finish(const std::string& path, const FileOptions& options,
                                      UniqueFd fd, bool created) {
     struct stat status {};

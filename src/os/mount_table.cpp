@@ -10,7 +10,7 @@ namespace penstock::os {
 
 namespace {
 
-// Blanks, tabs, newlines and backslashes are three octal digits behind a backslash.
+// Blanks, tabs, newlines and backslashes are three octal digits after a backslash.
 std::string unescaped(const std::string& text) {
     const auto digit = [](char c) { return c >= '0' && c <= '7'; };
     std::string plain;
@@ -61,7 +61,7 @@ std::vector<Mount> mounts() {
 DeviceId device_of_path(const std::vector<Mount>& mounts, std::string_view path) {
     const Mount* best = nullptr;
     for (const Mount& mount : mounts) {
-        // Of two on one folder the later one hides the other.
+        // Two mounts on one folder: the later one hides the other.
         if (is_above(mount.folder, path) &&
             (best == nullptr || mount.folder.size() >= best->folder.size())) {
             best = &mount;

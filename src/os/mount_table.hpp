@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which device a path leads to, of the text of the path and the table of mounts: the file systems
-// themselves are not asked, for one whose server is gone does not answer.
+// The device that a path leads to, from the text of the path and the table of mounts: the file
+// systems themselves are not queried, since one whose server is gone does not answer.
 #pragma once
 
 #include "os/file.hpp"
@@ -16,10 +16,11 @@ struct Mount {
     DeviceId device;
 };
 
-/// The mounts of this process, in the order of their making. Empty where /proc does not say.
+/// The mounts of this process, in the order of their making. Empty if /proc is not available.
 [[nodiscard]] std::vector<Mount> mounts();
 
-/// Lines of a mountinfo: "36 35 98:0 /mnt1 /mnt/two\040words rw,noatime - ext3 /dev/root rw".
+/// Parses lines of a mountinfo: "36 35 98:0 /mnt1 /mnt/two\040words rw,noatime - ext3 /dev/root
+/// rw".
 [[nodiscard]] std::vector<Mount> parse_mountinfo(const std::string& text);
 
 /// The device of the mount with the longest folder above `path`, which is absolute; {} when there

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// statx with the fields that direct I/O needs. Our own struct: the C library and the kernel headers
-// of the oldest supported distribution lack the newer fields, the running kernel may have them.
+// statx with the fields that direct I/O needs. The struct is our own: the C library and kernel
+// headers of the oldest supported distribution lack the newer fields, which the running kernel may
+// have.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +61,8 @@ inline constexpr std::uint32_t kStatxDioReadAlign = 0x20000;  // Linux 6.14
 
 inline constexpr std::uint32_t kStatxSize = 0x200;
 
-/// Of an open descriptor. 0 or an errno. `dont_sync`: what is known here, no server is asked.
+/// statx of an open descriptor. 0 or an errno. `dont_sync`: uses cached attributes, without a
+/// request to a server.
 [[nodiscard]] int statx_of(int fd, std::uint32_t mask, Statx& out, bool dont_sync = false);
 
 }  // namespace penstock::os

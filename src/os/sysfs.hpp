@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small files in which the kernel tells one thing each.
+// Small files of the kernel with one value each.
 #pragma once
 
 #include "os/file.hpp"
@@ -17,8 +17,8 @@ namespace penstock::os {
 /// The number that a file starts with.
 [[nodiscard]] std::optional<std::int64_t> read_number(const std::string& path);
 
-/// The disk that a partition is a part of; everything else is its own. Two partitions of one disk
-/// share its speed, so they share its domain.
+/// The disk of a partition; any other device is its own. Two partitions of one disk share its
+/// speed, so they share its domain.
 [[nodiscard]] DeviceId whole_disk(DeviceId id);
 
 /// "/sys/dev/block/259:0"

@@ -9,7 +9,7 @@
 namespace penstock::os {
 
 unsigned usable_cpus() {
-    // The set must be as large as the kernel's, which is not known: EINVAL means larger.
+    // The set must be as large as the kernel's, which is unknown: EINVAL means too small.
     for (unsigned cpus = 1024; cpus <= 1U << 20; cpus *= 2) {
         const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(
             CPU_ALLOC(cpus), [](cpu_set_t* s) { CPU_FREE(s); });
