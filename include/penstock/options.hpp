@@ -34,4 +34,10 @@ namespace penstock {
 /// "auto", "io_uring", "libaio" or "posix"; "" for what is no BackendKind.
 [[nodiscard]] PENSTOCK_API const char* name_of(BackendKind backend);
 
+/// "auto", "cached", "direct" and "required"; nothing for another word.
+[[nodiscard]] PENSTOCK_API std::optional<CachePolicy> cache_policy_named(std::string_view word);
+
+/// The word of a policy; "" for what is no CachePolicy.
+[[nodiscard]] PENSTOCK_API const char* name_of(CachePolicy policy);
+
 }  // namespace penstock

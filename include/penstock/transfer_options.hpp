@@ -52,7 +52,7 @@ struct TransferOptions {
     std::uint32_t block_bytes = 0;
     DepthLimit depth_limit = {};
     /// For paths, which are opened for this transfer.
-    DirectIo direct = DirectIo::kAuto;
+    CachePolicy cache = CachePolicy::kAuto;
     /// Transfers that give the same address are one flow, see Priority, and so are done in their
     /// order; the address is compared and nothing else. Without one, a File is.
     const void* group = nullptr;

@@ -12,10 +12,13 @@ namespace penstock {
 /// What a file is opened for.
 enum class Access : std::uint8_t { kRead, kWrite, kReadWrite };
 
-/// Whether I/O may bypass the page cache. `kAuto`: direct where the file system can, buffered where
-/// it cannot, and `File::info()` says which and why. `kRequired`: an error where it cannot.
-/// `kOff`: always through the page cache.
-enum class DirectIo : std::uint8_t { kAuto, kRequired, kOff };
+/// How a file is read and written with regard to the page cache. `name_of()` has the words.
+enum class CachePolicy : std::uint8_t {
+    kAuto,      ///< as kDirect
+    kCached,    ///< all of it through the page cache
+    kDirect,    ///< past it where the file system can; File::info() says whether it does, and why
+    kRequired,  ///< past it, and an error where the file system cannot
+};
 
 /// Classes of transfers on one device; a lower class gets at least 1/16 of the bytes while a higher
 /// one has work. Inside a class **flows** take turns, a block each, and so share its bytes equally.
@@ -41,7 +44,7 @@ struct FileOptions {
     bool exclusive = false;  ///< with create: an error (EEXIST) when it is there
     bool truncate = false;   ///< cut it to zero bytes; nothing else ever truncates
     bool follow = true;      ///< else an error (ELOOP) where the path ends in a symbolic link
-    DirectIo direct = DirectIo::kAuto;
+    CachePolicy cache = CachePolicy::kAuto;
 };
 
 /// The device that a file lies on.

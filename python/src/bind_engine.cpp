@@ -190,17 +190,17 @@ nb::object start(EngineObject& self, const Arguments& arguments) {
 template <nb::object (*kMove)(EngineObject&, const Arguments&), bool kWrite>
 nb::object method(EngineObject& self, nb::handle file, nb::handle memory, nb::handle offset,
                   nb::handle flag, nb::handle stream, nb::handle priority, nb::handle block_bytes,
-                  nb::handle depth_limit) {
-    return kMove(self,
-                 {kWrite, file, memory, offset, flag, stream, priority, block_bytes, depth_limit});
+                  nb::handle depth_limit, nb::handle cache) {
+    return kMove(self, {kWrite, file, memory, offset, flag, stream, priority, block_bytes,
+                        depth_limit, cache});
 }
 
 template <nb::object (*kMove)(EngineObject&, const Arguments&), bool kWrite>
 nb::object function(nb::handle file, nb::handle memory, nb::handle offset, nb::handle flag,
                     nb::handle stream, nb::handle priority, nb::handle block_bytes,
-                    nb::handle depth_limit) {
-    return kMove(default_engine(),
-                 {kWrite, file, memory, offset, flag, stream, priority, block_bytes, depth_limit});
+                    nb::handle depth_limit, nb::handle cache) {
+    return kMove(default_engine(), {kWrite, file, memory, offset, flag, stream, priority,
+                                    block_bytes, depth_limit, cache});
 }
 
 // The keywords of Engine(): `options`, `backend` and a row of api::kOptions each.
@@ -395,14 +395,15 @@ void bind_description(nb::module_& m) {
 
 // The signatures as people read them; the text of Python's argument parser would name none of the
 // types.
-#define PENSTOCK_SIGNATURE(name, self, memory, flag, returns)             \
-    "def " name "(" self                                                  \
-    "file: str | bytes | os.PathLike[str] | os.PathLike[bytes] | File | " \
-    "collections.abc.Sequence[typing.Any], " memory                       \
-    ": typing.Any, "                                                      \
-    "offset: int | collections.abc.Sequence[int] = 0, *, " flag           \
-    ": bool = False, stream: None = None, priority: str = 'normal', "     \
-    "block_bytes: int | None = None, depth_limit: DepthLimit | None = None) -> " returns
+#define PENSTOCK_SIGNATURE(name, self, memory, flag, returns)                 \
+    "def " name "(" self                                                      \
+    "file: str | bytes | os.PathLike[str] | os.PathLike[bytes] | File | "     \
+    "collections.abc.Sequence[typing.Any], " memory                           \
+    ": typing.Any, "                                                          \
+    "offset: int | collections.abc.Sequence[int] = 0, *, " flag               \
+    ": bool = False, stream: None = None, priority: str = 'normal', "         \
+    "block_bytes: int | None = None, depth_limit: DepthLimit | None = None, " \
+    "cache: str | None = None) -> " returns
 
 constexpr const char* kReadDoc =
     "Fills `into` with the file's bytes from `offset` on; blocks. Bytes moved.\n\n"
@@ -417,7 +418,7 @@ constexpr const char* kReadDoc =
     "device's\n"
     "blocks; at most, and by default, the engine's. depth_limit: shared with other transfers, see "
     "DepthLimit.\n"
-    "Ctrl-C cancels.";
+    "cache: of paths, as in File(). Ctrl-C cancels.";
 constexpr const char* kWriteDoc =
     "Puts the bytes of `data` into the file at `offset`; blocks. Bytes moved.\n\n"
     "Makes the file when it is not there (0666 less umask) and never truncates it. sync: data, "
@@ -432,8 +433,8 @@ void def_verb(Scope& scope, const char* name, auto verb, const char* memory, con
     scope.def(name, verb, nb::arg("file").none(), nb::arg(memory).none(),
               nb::arg("offset").none() = 0, nb::kw_only(), nb::arg(flag).none() = false,
               nb::arg("stream") = nb::none(), nb::arg("priority").none() = "normal",
-              nb::arg("block_bytes") = nb::none(), nb::arg("depth_limit") = nb::none(), signature,
-              doc);
+              nb::arg("block_bytes") = nb::none(), nb::arg("depth_limit") = nb::none(),
+              nb::arg("cache") = nb::none(), signature, doc);
 }
 
 void bind_methods(nb::class_<EngineObject>& c) {

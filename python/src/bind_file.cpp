@@ -48,20 +48,6 @@ Access access_of(const std::string& mode) {
     raise_value("mode: " + quoted(mode) + " is not a mode; expected 'r', 'w' or 'rw'");
 }
 
-DirectIo direct_of(const std::string& direct) {
-    if (direct == "auto") {
-        return DirectIo::kAuto;
-    }
-    if (direct == "required") {
-        return DirectIo::kRequired;
-    }
-    if (direct == "off") {
-        return DirectIo::kOff;
-    }
-    raise_value("direct: " + quoted(direct) +
-                " is not a policy of direct I/O; expected 'auto', 'required' or 'off'");
-}
-
 const char* mode_of(Access access) {
     switch (access) {
         case Access::kRead:
@@ -75,7 +61,7 @@ const char* mode_of(Access access) {
 }
 
 void open_file(FileObject* self, nb::handle path, nb::handle mode, nb::handle truncate_flag,
-               nb::handle direct) {
+               nb::handle cache) {
     FileObject opened;
     opened.path = path_bytes(path, "path");
     opened.access = access_of(word_of(mode, "mode"));
@@ -88,7 +74,7 @@ void open_file(FileObject* self, nb::handle path, nb::handle mode, nb::handle tr
                               .create = opened.access != Access::kRead,
                               .exclusive = false,
                               .truncate = truncate,
-                              .direct = direct_of(word_of(direct, "direct"))};
+                              .cache = cache_policy_of(cache)};
     {
         const WithoutGil nogil;
         opened.file = File(opened.path, options);
@@ -161,14 +147,15 @@ void bind_file(nb::module_& m) {
                            "An open file or block device, for as many transfers as one likes.\n\n"
                            "mode: 'r', 'w' or 'rw'; 'w' and 'rw' make the file (0666 less umask) "
                            "when it is not there. Nothing is cut\n"
-                           "unless truncate=True. direct: 'auto' goes past the page cache where "
-                           "the file system can, 'required' is an\n"
-                           "error where it cannot, 'off' stays in the page cache. Thread-safe.")
+                           "unless truncate=True. cache: 'direct' and 'auto' go past the page "
+                           "cache where the file system can,\n"
+                           "'required' is an error where it cannot, 'cached' goes through it. "
+                           "Thread-safe.")
         .def(
             "__init__", open_file, nb::arg("path").none(), nb::arg("mode").none() = "r",
-            nb::arg("truncate").none() = false, nb::kw_only(), nb::arg("direct").none() = "auto",
+            nb::arg("truncate").none() = false, nb::kw_only(), nb::arg("cache").none() = "auto",
             nb::sig("def __init__(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], "
-                    "mode: str = 'r', truncate: bool = False, *, direct: str = 'auto') -> None"))
+                    "mode: str = 'r', truncate: bool = False, *, cache: str = 'auto') -> None"))
         .def_prop_ro(
             "path", [](const FileObject& f) { return path_object(f.path); },
             nb::sig("def path(self) -> str"))

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "request.hpp"
 
+#include "api/option_table.hpp"
 #include "arguments.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
+
+#include <penstock/options.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -205,6 +208,15 @@ Priority priority_of(nb::handle priority) {
                 " is not a priority; expected 'urgent', 'normal' or 'background'");
 }
 
+CachePolicy cache_policy_of(nb::handle cache) {
+    const std::string word = word_of(cache, "cache");
+    const auto policy = cache_policy_named(word);
+    if (!policy) {
+        raise_value("cache: got " + quoted(word) + "; expected " + api::kCachePoliciesAllowed);
+    }
+    return *policy;
+}
+
 namespace {
 
 std::uint32_t block_bytes_of(nb::handle block_bytes) {
@@ -243,6 +255,9 @@ Request parse(const Arguments& arguments) {
     out.request.options.allow_short = !arguments.write && flag;
     out.request.options.block_bytes = block_bytes_of(arguments.block_bytes);
     out.request.options.depth_limit = depth_limit_of(arguments.depth_limit);
+    if (!arguments.cache.is_none()) {
+        out.request.options.cache = cache_policy_of(arguments.cache);
+    }
     out.request.options.sync = arguments.write && flag;
     if (is_sequence(arguments.memory)) {
         parse_many(arguments, out);
@@ -251,6 +266,11 @@ Request parse(const Arguments& arguments) {
         parse_one(arguments, out);
     }
     out.extent_count = out.request.extents.size();
+    if (!arguments.cache.is_none() && !out.request.files.empty()) {
+        raise_value(
+            "cache: an open File has a policy of its own; give it to penstock.File(), or give "
+            "this call a path");
+    }
     return out;
 }
 

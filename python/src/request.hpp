@@ -23,6 +23,7 @@ struct Arguments {
     nb::handle priority;
     nb::handle block_bytes;
     nb::handle depth_limit;
+    nb::handle cache;  ///< of paths; None: 'auto'
 };
 
 struct Request {
@@ -35,5 +36,7 @@ struct Request {
 [[nodiscard]] Request parse(const Arguments& arguments);
 
 [[nodiscard]] Priority priority_of(nb::handle priority);
+/// 'auto', 'cached', 'direct' or 'required'.
+[[nodiscard]] CachePolicy cache_policy_of(nb::handle cache);
 
 }  // namespace penstock::python

@@ -106,8 +106,8 @@ def test_engine_options(options, word):
 def test_file_options(tmp_path):
     with pytest.raises(ValueError, match="mode"):
         penstock.File(tmp_path / "f", "a")
-    with pytest.raises(ValueError, match="direct"):
-        penstock.File(tmp_path / "f", "w", direct="yes")
+    with pytest.raises(ValueError, match="cache: got 'yes'; expected 'auto', 'cached'"):
+        penstock.File(tmp_path / "f", "w", cache="yes")
     with pytest.raises(ValueError, match="truncate"):
         penstock.File(tmp_path / "f", "r", truncate=True)
     with pytest.raises(TypeError, match="path"):

@@ -41,7 +41,7 @@ def test_size_truncate_preallocate_sync(tmp_path):
 
 def test_info_says_what_and_why(tmp_path):
     (tmp_path / "f").write_bytes(bytes(4096))
-    with penstock.File(tmp_path / "f", direct="off") as file:
+    with penstock.File(tmp_path / "f", cache="cached") as file:
         info = file.info
         assert not info.direct and info.mode == "r" and info.path == str(tmp_path / "f")
         assert info.block_bytes >= 512 and info.file_system and info.reason

@@ -149,7 +149,7 @@ def calls_with(value, folder):
         "engine backend": lambda: penstock.Engine(backend=value),
         "engine block_bytes": lambda: penstock.Engine(block_bytes=value),
         "file mode": lambda: penstock.File(file, value),
-        "file direct": lambda: penstock.File(file, direct=value),
+        "file cache": lambda: penstock.File(file, cache=value),
         "empty dtype": lambda: penstock.empty(3, value),
         "empty shape": lambda: penstock.empty(value),
         "depth limit": lambda: penstock.DepthLimit(value),

@@ -27,10 +27,10 @@ os::FileSystem& there(const std::shared_ptr<os::FileSystem>& files) {
 }
 
 const FileOptions& checked(const std::string& path, const FileOptions& options) {
-    if (options.access > Access::kReadWrite || options.direct > DirectIo::kOff) {
+    if (options.access > Access::kReadWrite || options.cache > CachePolicy::kRequired) {
         base::raise(base::error(ErrorCode::kInvalidArgument, "open",
-                                "there is no such access (kRead, kWrite, kReadWrite) or policy of "
-                                "direct I/O (kAuto, kRequired, kOff)",
+                                "there is no such access (kRead, kWrite, kReadWrite) or policy for "
+                                "the page cache (kAuto, kCached, kDirect, kRequired)",
                                 path));
     }
     return options;

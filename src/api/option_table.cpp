@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace penstock {
 
 namespace {
@@ -24,7 +26,23 @@ constexpr std::array<BackendWord, 6> kBackends{{{"auto", BackendKind::kAuto},
                                                 {"aio", BackendKind::kAio},
                                                 {"posix", BackendKind::kPosix}}};
 
+// In the order of the enumeration.
+constexpr std::array<const char*, 4> kCachePolicies{"auto", "cached", "direct", "required"};
+
 }  // namespace
+
+std::optional<CachePolicy> cache_policy_named(std::string_view word) {
+    const auto found = std::find(kCachePolicies.begin(), kCachePolicies.end(), word);
+    if (found == kCachePolicies.end()) {
+        return std::nullopt;
+    }
+    return static_cast<CachePolicy>(found - kCachePolicies.begin());
+}
+
+const char* name_of(CachePolicy policy) {
+    const auto index = static_cast<std::size_t>(policy);
+    return index < kCachePolicies.size() ? kCachePolicies[index] : "";
+}
 
 std::optional<BackendKind> backend_named(std::string_view word) {
     for (const BackendWord& backend : kBackends) {

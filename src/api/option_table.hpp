@@ -76,7 +76,8 @@ inline constexpr std::array<Option, 8> kOptions{{
 [[nodiscard]] base::Failure refused(std::string_view option, std::string_view got,
                                     std::string_view expected);
 
-/// "'auto', 'io_uring', 'libaio' or 'posix'".
+/// What backend_named() and cache_policy_named() take.
+inline constexpr const char* kCachePoliciesAllowed = "'auto', 'cached', 'direct' or 'required'";
 inline constexpr const char* kBackendsAllowed = "'auto', 'io_uring', 'libaio' or 'posix'";
 
 }  // namespace penstock::api

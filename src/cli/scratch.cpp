@@ -87,10 +87,9 @@ Target make_scratch(const TargetRequest& request, Progress& progress) {
     const bool slash = request.path.ends_with('/');
     target.path = fmt::format("{}{}penstock-{}-{}.tmp", request.path, slash ? "" : "/",
                               request.command, ::getpid());
-    target.file = File(target.path, {.access = Access::kReadWrite,
-                                     .create = true,
-                                     .exclusive = true,
-                                     .direct = request.direct});
+    target.file = File(
+        target.path,
+        {.access = Access::kReadWrite, .create = true, .exclusive = true, .cache = request.cache});
     target.removal = std::make_unique<RemovedBySignal>(target.path);
     check_interrupt();  // a signal that came before `removal` was set would have left the file
     target.ours = true;
@@ -108,7 +107,7 @@ Target open_existing(const TargetRequest& request, const char* what) {
     }
     Target target;
     target.path = request.path;
-    target.file = File(request.path, {.access = Access::kRead, .direct = request.direct});
+    target.file = File(request.path, {.access = Access::kRead, .cache = request.cache});
     target.bytes = target.file.size();
     if (request.size_bytes != 0) {
         if (request.size_bytes > target.bytes) {

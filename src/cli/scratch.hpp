@@ -32,7 +32,7 @@ struct TargetRequest {
     std::string size_word;
     std::uint64_t block_bytes_max = 1 << 20;
     std::string write_words;  ///< the option that requests writes ("--rw write"), or empty
-    DirectIo direct = DirectIo::kAuto;
+    CachePolicy cache = CachePolicy::kDirect;
 };
 
 /// Opens the path, or makes the scratch file in it and fills it. Throws Error, also if there is not

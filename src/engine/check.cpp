@@ -106,8 +106,10 @@ base::Result<void> check_transfer(const TransferSpec& spec) {
     if (spec.options.priority > Priority::kBackground) {
         return wrong(spec, "there is no such priority; it takes urgent, normal or background");
     }
-    if (spec.options.direct > DirectIo::kOff) {
-        return wrong(spec, "there is no such policy of direct I/O; it takes auto, required or off");
+    if (spec.options.cache > CachePolicy::kRequired) {
+        return wrong(spec,
+                     "there is no such policy for the page cache; it takes auto, cached, direct or "
+                     "required");
     }
     const std::size_t file_count = spec.files.size() + spec.paths.size();
     std::uint64_t total = 0;

@@ -123,7 +123,7 @@ Core::TransferPtr Core::make_transfer(TransferSpec&& spec) {
     TransferPtr transfer(new Transfer(*this, spec.op, std::move(spec.files),
                                       std::move(spec.extents), spec.options.allow_short));
     transfer->paths = std::move(spec.paths);
-    transfer->direct = spec.options.direct;
+    transfer->cache = spec.options.cache;
     transfer->sync = spec.options.sync;
     transfer->block_bytes = spec.options.block_bytes;
     transfer->depth_limit = spec.options.depth_limit.handle();

@@ -187,7 +187,7 @@ public:
     static constexpr std::uint32_t kReady = UINT32_MAX - 2;    ///< open, with its room
     static constexpr std::uint32_t kThrough = UINT32_MAX - 3;  ///< closed
     bool in_order = true;  ///< no extent is of an earlier file than one before it
-    DirectIo direct = DirectIo::kAuto;
+    CachePolicy cache = CachePolicy::kAuto;
     Transfer* live_next = nullptr;  ///< the engine's list of what runs: the next older one
     Transfer* live_previous = nullptr;
     std::uint64_t number = 0;  ///< of those that the engine has started, from 1 on

@@ -310,7 +310,7 @@ base::Result<bool> Core::open_file(Window& window, std::uint32_t index) {
     FileOptions how;
     how.access = transfer.op == Op::kRead ? Access::kRead : Access::kWrite;
     how.create = transfer.op == Op::kWrite;
-    how.direct = transfer.direct;
+    how.cache = transfer.cache;
     Descriptors& room = Descriptors::of_process();
     const std::uint64_t before = room.closings();
     auto file = platform_.file_system->open(transfer.paths[index], how);

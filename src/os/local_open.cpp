@@ -151,7 +151,7 @@ UniqueFd open_direct(const UniqueFd& fd, const std::string& path, Access access,
     return direct;
 }
 
-Result<UniqueFd> open_direct_lane(const UniqueFd& fd, FileInfo& info, DirectIo policy) {
+Result<UniqueFd> open_direct_lane(const UniqueFd& fd, FileInfo& info, CachePolicy policy) {
     Geometry& geometry = info.geometry;
     UniqueFd direct;
     if (geometry.direct) {
@@ -162,7 +162,7 @@ Result<UniqueFd> open_direct_lane(const UniqueFd& fd, FileInfo& info, DirectIo p
                                      error == EMFILE || error == ENFILE
                                          ? ""
                                          : "the file opens, and not with O_DIRECT; try again, or "
-                                           "turn direct I/O off for it"));
+                                           "open it with CachePolicy::kCached"));
         }
         if (!direct) {
             const std::string why =
@@ -175,11 +175,11 @@ Result<UniqueFd> open_direct_lane(const UniqueFd& fd, FileInfo& info, DirectIo p
             geometry.reason = why;
         }
     }
-    if (policy == DirectIo::kRequired && !direct) {
+    if (policy == CachePolicy::kRequired && !direct) {
         return fail(base::error(
             ErrorCode::kUnsupported, "open",
             fmt::format(
-                "direct I/O was required, and there is none here: {}; use DirectIo::kAuto, or "
+                "direct I/O was required, and there is none here: {}; use CachePolicy::kDirect, or "
                 "a file on ext4, XFS or a block device",
                 geometry.reason),
             info.path));
@@ -198,10 +198,10 @@ FileInfo describe(const std::string& path, const FileOptions& options, int fd,
         {static_cast<std::uint32_t>(major(device)), static_cast<std::uint32_t>(minor(device))});
     info.file_system = file_system_of(fd);
     info.geometry = probe_geometry(fd);
-    if (options.direct == DirectIo::kOff) {
+    if (options.cache == CachePolicy::kCached) {
         Geometry buffered;
         buffered.block_bytes = info.geometry.block_bytes;
-        buffered.reason = "direct I/O is off by request";
+        buffered.reason = "through the page cache by request";
         info.geometry = buffered;
     }
     return info;
@@ -219,7 +219,7 @@ Result<std::shared_ptr<File>> finish(const std::string& path, const FileOptions&
     }
     FileInfo info = describe(path, options, fd.get(), status);
     info.created = created;
-    PENSTOCK_TRY(direct, open_direct_lane(fd, info, options.direct));
+    PENSTOCK_TRY(direct, open_direct_lane(fd, info, options.cache));
     if (options.truncate && !info.is_block_device && status.st_size != 0) {
         while (::ftruncate(fd.get(), 0) != 0) {
             if (errno != EINTR) {

@@ -170,7 +170,7 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& 
                                                              const FileOptions& options) {
     const Place where = place(path, options.follow);
     const DiskShape& shape = where.disk->shape();
-    if (options.direct == DirectIo::kRequired && !shape.direct) {
+    if (options.cache == CachePolicy::kRequired && !shape.direct) {
         return base::fail(base::error(ErrorCode::kUnsupported, "open",
                                       "this disk has no direct I/O, and it is required", path));
     }
@@ -181,7 +181,7 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& 
     info.access = options.access;
     info.device = where.disk->device();
     info.file_system = "fake";
-    info.geometry.direct = shape.direct && options.direct != DirectIo::kOff;
+    info.geometry.direct = shape.direct && options.cache != CachePolicy::kCached;
     if (info.geometry.direct) {
         info.geometry.memory_align = shape.memory_align;
         info.geometry.read_align = shape.read_align;

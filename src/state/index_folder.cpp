@@ -95,7 +95,7 @@ std::vector<std::string> IndexFolder::named_in(const std::string& path) const {
         if (files_.status(files_.resolve(path)).kind != FileKind::kFile) {
             return {};
         }
-        const File file = files_.open(path, {.direct = DirectIo::kOff});
+        const File file = files_.open(path, {.cache = CachePolicy::kCached});
         std::string text(std::min(file.size(), format::kShardIndexBytesMax + 1), '\0');
         stream::read_when_room(engine_, file, std::as_writable_bytes(std::span(text)), 0);
         auto index = format::parse_shard_index(text);

@@ -250,7 +250,7 @@ void Checkpoint::Impl::verify_header(std::uint32_t number,
 void Checkpoint::Impl::verify_index(std::vector<CheckpointProblem>& problems) {
     const std::string name = store::join(path, format::kShardIndexName);
     try {
-        const File file = store::open_part(files, name, {.direct = DirectIo::kOff});
+        const File file = store::open_part(files, name, {.cache = CachePolicy::kCached});
         std::string text(std::min(file.size(), format::kShardIndexBytesMax + 1), '\0');
         stream::read_when_room(*engine, file, std::as_writable_bytes(std::span(text)), 0);
         const auto parsed = format::parse_shard_index(text);

@@ -57,9 +57,10 @@ bool ShardWriter::is_small(const ShardFile& shard) const {
 void ShardWriter::write_small(const ShardFile& shard, stream::ProgressClock& progress) {
     std::vector<std::byte> bytes(shard.layout->total_bytes());
     shard.layout->copy({0, bytes.size()}, shard.payloads, bytes);
-    File file = files_.open(
-        shard.path,
-        {.access = Access::kWrite, .create = true, .exclusive = true, .direct = DirectIo::kOff});
+    File file = files_.open(shard.path, {.access = Access::kWrite,
+                                         .create = true,
+                                         .exclusive = true,
+                                         .cache = CachePolicy::kCached});
     stream::write_when_room(engine_, file, bytes, 0);
     syncer_.add(std::move(file));
     progress.add(bytes.size());
@@ -67,9 +68,10 @@ void ShardWriter::write_small(const ShardFile& shard, stream::ProgressClock& pro
 }
 
 void ShardWriter::write_text(const std::string& path, std::string_view text) {
-    const DirectIo direct = text.size() <= kPageCacheBytesMax ? DirectIo::kOff : DirectIo::kAuto;
+    const CachePolicy cache =
+        text.size() <= kPageCacheBytesMax ? CachePolicy::kCached : CachePolicy::kAuto;
     File file = files_.open(
-        path, {.access = Access::kWrite, .create = true, .exclusive = true, .direct = direct});
+        path, {.access = Access::kWrite, .create = true, .exclusive = true, .cache = cache});
     if (!text.empty()) {
         stream::write_when_room(engine_, file, std::as_bytes(std::span(text)), 0);
     }

@@ -544,9 +544,10 @@ void CheckpointStore::pin(std::uint64_t generation, bool pinned) {
     const std::string path = join(impl_->folders.front(), entry.name);
     const std::string mark = join(path, store::kPinnedName);
     if (pinned) {
-        File file = files.open(
-            mark,
-            {.access = Access::kWrite, .create = true, .follow = false, .direct = DirectIo::kOff});
+        File file = files.open(mark, {.access = Access::kWrite,
+                                      .create = true,
+                                      .follow = false,
+                                      .cache = CachePolicy::kCached});
         file.sync_data();
         file.close();
     } else if (store::is_there(files, mark)) {

@@ -167,7 +167,7 @@ std::string read_manifest_text(Engine& engine, const FileSystem& files,
                                const std::string& checkpoint) {
     const std::string path = join(checkpoint, kManifestName);
     // Through the page cache: most are small, and a process that lists a store reads them again.
-    const File file = open_part(files, path, {.direct = DirectIo::kOff});
+    const File file = open_part(files, path, {.cache = CachePolicy::kCached});
     const std::uint64_t bytes = file.size();
     if (bytes > kManifestBytesMax) {
         base::raise(base::error(

@@ -44,7 +44,7 @@ void note_owner(Engine& engine, const FileSystem& files, const std::string& path
         const File file = files.open(path, {.access = Access::kWrite,
                                             .truncate = true,
                                             .follow = false,
-                                            .direct = DirectIo::kOff});
+                                            .cache = CachePolicy::kCached});
         stream::write_when_room(engine, file, std::as_bytes(std::span(text)), 0);
     } catch (const Error&) {
         return;
@@ -53,7 +53,7 @@ void note_owner(Engine& engine, const FileSystem& files, const std::string& path
 
 std::string noted_owner(Engine& engine, const FileSystem& files, const std::string& path) {
     try {
-        const File file = files.open(path, {.direct = DirectIo::kOff});
+        const File file = files.open(path, {.cache = CachePolicy::kCached});
         std::string text(std::min<std::uint64_t>(file.size(), kOwnerBytesMax), '\0');
         stream::read_when_room(engine, file, std::as_writable_bytes(std::span(text)), 0);
         text.resize(std::min(text.find('\n'), text.size()));

@@ -200,8 +200,9 @@ TEST_F(PublicEngine, WriteCreates) {
 
 TEST_F(PublicEngine, RequiredDirectIoIsKept) {
     support::TempFolder memory("/dev/shm");
-    const auto error = error_of(
-        [&] { return engine_.write(memory / "file", data_, 0, {.direct = DirectIo::kRequired}); });
+    const auto error = error_of([&] {
+        return engine_.write(memory / "file", data_, 0, {.cache = CachePolicy::kRequired});
+    });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->reason(), ErrorCode::kUnsupported) << error->what();
     EXPECT_EQ(error->path(), memory / "file");

@@ -73,7 +73,7 @@ TEST_F(PublicFile, InfoSaysWhatItIs) {
         EXPECT_EQ(info.memory_align, 1U);
         EXPECT_EQ(info.read_align, 1U);
     }
-    const File buffered(folder_ / "file", {.direct = DirectIo::kOff});
+    const File buffered(folder_ / "file", {.cache = CachePolicy::kCached});
     EXPECT_FALSE(buffered.info().direct);
     EXPECT_EQ(buffered.info().read_align, 1U);
 }

@@ -123,7 +123,7 @@ TEST(RunTest, WrongUsageNamesTheOptionAndWhatIsAllowed) {
         {{"bench", ".", "--depth", "0"}, {"--depth", "4096"}},
         {{"bench", ".", "--size", "12"}, {"--size", "1MiB"}},
         {{"bench", ".", "--backend", "spdk"}, {"--backend", "'spdk'", "uring"}},
-        {{"bench", ".", "--direct", "maybe"}, {"--direct", "required"}},
+        {{"bench", ".", "--cache", "maybe"}, {"--cache", "required"}},
         {{"bench", ".", "--against", "dd"}, {"--against", "fio"}},
         {{"bench", ".", "--seconds", "-1"}, {"--seconds", "0.1 to 3600"}},
         {{"bench", ".", "--seconds", "nan"}, {"--seconds", "'nan'", "0.1 to 3600"}},

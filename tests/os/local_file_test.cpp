@@ -155,12 +155,12 @@ TEST_F(LocalFileTest, TmpfsIsBufferedAndSaysWhy) {
 TEST_F(LocalFileTest, RequiredWhereThereIsNoneTouchesNothing) {
     const support::TempFolder shm("/dev/shm");
     FileOptions options = kNew;
-    options.direct = DirectIo::kRequired;
+    options.cache = CachePolicy::kRequired;
     options.truncate = true;
     const base::Error error = open_error(shm / "new", options);
     EXPECT_EQ(error.code, ErrorCode::kUnsupported);
-    EXPECT_THAT(error.describe(),
-                AllOf(HasSubstr(shm / "new"), HasSubstr("tmpfs"), HasSubstr("DirectIo::kAuto")));
+    EXPECT_THAT(error.describe(), AllOf(HasSubstr(shm / "new"), HasSubstr("tmpfs"),
+                                        HasSubstr("CachePolicy::kDirect")));
     EXPECT_FALSE(std::filesystem::exists(shm / "new"));
     std::ofstream(shm / "old") << "precious";
     EXPECT_EQ(open_error(shm / "old", options).code, ErrorCode::kUnsupported);
@@ -172,18 +172,18 @@ TEST_F(LocalFileTest, RequiredWorksWhereThereIsDirectIo) {
         GTEST_SKIP() << why;
     }
     FileOptions options = kNew;
-    options.direct = DirectIo::kRequired;
+    options.cache = CachePolicy::kRequired;
     EXPECT_TRUE(open(folder_ / "f", options)->geometry().direct);
 }
 
-TEST_F(LocalFileTest, OffIsOff) {
+TEST_F(LocalFileTest, CachedIsNotDirect) {
     FileOptions options = kNew;
-    options.direct = DirectIo::kOff;
+    options.cache = CachePolicy::kCached;
     auto file = open(folder_ / "f", options);
     EXPECT_FALSE(file->geometry().direct);
     EXPECT_EQ(file->descriptor(Lane::kDirect), -1);
     EXPECT_EQ(file->geometry().memory_align, 1U);
-    EXPECT_THAT(file->geometry().reason, HasSubstr("off by request"));
+    EXPECT_THAT(file->geometry().reason, HasSubstr("by request"));
 }
 
 TEST_F(LocalFileTest, CreatesByUmaskAndTruncatesOnlyWhenAsked) {

@@ -210,7 +210,7 @@ TEST_F(Flows, ALowerClassHasItsShareOfTinyRequests) {
     open_disk(channel);
     engine::TransferSpec spec;
     spec.files = {*simulation_->file_system().open(
-        "/file", {.access = Access::kRead, .direct = DirectIo::kOff})};
+        "/file", {.access = Access::kRead, .cache = CachePolicy::kCached})};
     std::vector<Extent> rows;
     for (std::uint64_t i = 0; i < 80'000; ++i) {
         rows.push_back({i * 4096, 8, reinterpret_cast<void*>((1 << 20) + i * 64), 0});

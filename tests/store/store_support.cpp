@@ -52,7 +52,7 @@ std::uint64_t Tensors::bytes() const {
 
 std::vector<std::byte> read_whole(Engine& /*engine*/, const FileSystem& files,
                                   const std::string& path) {
-    const File file = files.open(path, {.direct = DirectIo::kOff});
+    const File file = files.open(path, {.cache = CachePolicy::kCached});
     return support::get_bytes(file, 0, file.size());
 }
 

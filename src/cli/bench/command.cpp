@@ -59,7 +59,7 @@ private:
                                             .size_word = options_.size_word,
                                             .block_bytes_max = options_.block_bytes_max(),
                                             .write_words = options_.write_words(),
-                                            .direct = options_.direct},
+                                            .cache = options_.cache},
                                            progress_));
         }
     }

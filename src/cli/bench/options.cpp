@@ -127,9 +127,10 @@ void BenchOptions::finish() {
                     fmt::format("got '{}'; expected auto, uring, aio or posix", backend_word));
     }
     backend = *kind;
-    direct = choice<DirectIo>(
-        "--direct", direct_word,
-        {{"auto", DirectIo::kAuto}, {"required", DirectIo::kRequired}, {"off", DirectIo::kOff}});
+    cache = choice<CachePolicy>("--cache", cache_word,
+                                {{name_of(CachePolicy::kCached), CachePolicy::kCached},
+                                 {name_of(CachePolicy::kDirect), CachePolicy::kDirect},
+                                 {name_of(CachePolicy::kRequired), CachePolicy::kRequired}});
 }
 
 std::string BenchOptions::write_words() const {
@@ -215,8 +216,9 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
     app.add_option("--backend", options.backend_word, "auto, uring, aio or posix")
         ->capture_default_str()
         ->type_name("NAME");
-    app.add_option("--direct", options.direct_word,
-                   "auto: bypass the page cache if possible; required; off")
+    app.add_option("--cache", options.cache_word,
+                   "direct: bypass the page cache if possible;\n"
+                   "required: an error if it cannot be bypassed; cached: through it")
         ->capture_default_str()
         ->type_name("HOW");
     app.add_option("--against", options.against,

@@ -42,7 +42,7 @@ struct BenchOptions {
     std::uint32_t repeats = 3;
     std::uint32_t channels = 1;
     std::string backend_word = "auto";
-    std::string direct_word = "auto";
+    std::string cache_word = "direct";
     std::string against;
     std::string json;
 
@@ -51,7 +51,7 @@ struct BenchOptions {
     std::vector<std::uint64_t> block_bytes;
     std::uint64_t size_bytes = 0;  ///< 0: 1 GiB, or as much as is written in five seconds
     BackendKind backend = BackendKind::kAuto;
-    DirectIo direct = DirectIo::kAuto;
+    CachePolicy cache = CachePolicy::kDirect;
 
     /// Throws CLI::ValidationError that names the option, its value and the allowed ones.
     void finish();
