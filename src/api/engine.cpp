@@ -27,7 +27,7 @@ struct Engine::Impl {
     EngineOptions options;
     std::shared_ptr<os::FileSystem> file_system;
     /// Points to an owner that does not change and that lives as long as this, so that any thread
-    /// may copy it. Another core is another owner.
+    /// may copy it. Another core has another owner.
     std::atomic<const std::shared_ptr<engine::Core>*> core{nullptr};
     std::atomic<bool> closed{false};
 
@@ -45,9 +45,9 @@ struct Engine::Impl {
         return (*now)->dead() ? nullptr : *now;
     }
 
-    // In the child of a fork the inherited core is dead: the first thread that comes makes another
-    // one, and the rest wait for it. The dead one is never destroyed, nor is its owner: its threads
-    // are the parent's, and another thread may be looking at it.
+    // In the child of a fork the inherited core is dead: the first thread makes another one, and
+    // the rest wait for it. The dead one is never destroyed, nor is its owner: its threads belong
+    // to the parent, and another thread may be using it.
     std::shared_ptr<engine::Core> get() {
         if (auto now = alive()) {
             return now;
@@ -84,7 +84,7 @@ Engine::~Engine() {
     if ((*owner)->dead()) {
         return;  // never destroyed, see get()
     }
-    // Here, and not in ~Core: a handle that is just cancelling may have the last share of it.
+    // Here, and not in ~Core: a handle that is being cancelled may have the last share of it.
     (*owner)->refuse();
     const std::uint64_t all = (*owner)->started();
     while (!(*owner)->wait_for_first(all, base::kForever)) {
@@ -114,7 +114,7 @@ const EngineOptions& Engine::options() const noexcept {
 
 namespace {
 
-// Rows whose place does not fit in 64 bits: their extents would lie somewhere else.
+// Refuses rows whose offset does not fit in 64 bits: their extents would lie elsewhere.
 void check_rows(const TransferRequest& request) {
     const Rows& rows = *request.rows;
     if (!request.extents.empty()) {
@@ -243,7 +243,7 @@ Transfer Engine::write_async(const std::string& path, std::span<const std::byte>
     return submit(one(true, path, data.data(), data.size(), offset, options));
 }
 
-// A place that another thread takes between the look and the start is one more "no room".
+// A slot that another thread takes between the check and the start is one more "no room".
 std::optional<Transfer> Engine::try_start(const TransferRequest& request, bool caller_waits) {
     const auto core = impl_->get();
     if (!core->has_room()) {

@@ -93,7 +93,7 @@ void File::sync_data() {
 }
 
 void File::close() {
-    // A transfer on it keeps its own share: the descriptors go with the last one.
+    // A running transfer keeps its own share: the descriptors are closed with the last one.
     if (const auto last = std::move(file_); last && last.use_count() == 1) {
         unwrap(last->close());
     }

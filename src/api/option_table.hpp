@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's options that are numbers, once: what the environment, an options file and Python
-// call them, what they take, and what they mean. A new option is a member of EngineOptions and a
-// row here.
+// The numeric options of the engine, in one table: their names in the environment, in an options
+// file and in Python, their allowed values, and their meaning. A new option is a member of
+// EngineOptions and a row here.
 #pragma once
 
 #include "base/align.hpp"
@@ -25,13 +25,13 @@ struct Option {
     std::uint64_t max;
     std::uint64_t step;
     const char* unit;   ///< "bytes": sizes are also read as words ("4MiB")
-    const char* about;  ///< of which help is made
+    const char* about;  ///< the text for help
 
     [[nodiscard]] bool is_size() const { return std::string_view(unit) == "bytes"; }
     [[nodiscard]] std::uint64_t get(const EngineOptions& options) const {
         return std::visit([&](auto at) { return std::uint64_t{options.*at}; }, member);
     }
-    /// `value` is one that takes() says yes to.
+    /// Requires that takes(value) is true.
     void set(EngineOptions& options, std::uint64_t value) const {
         std::visit(
             [&](auto at) {
@@ -42,7 +42,7 @@ struct Option {
     [[nodiscard]] bool takes(std::uint64_t value) const {
         return value >= min && value <= max && value % step == 0;
     }
-    /// Of the member's type.
+    /// The largest value of the member's type.
     [[nodiscard]] std::uint64_t member_max() const {
         return member.index() == 0 ? std::numeric_limits<std::uint32_t>::max()
                                    : std::numeric_limits<std::uint64_t>::max();
@@ -54,7 +54,7 @@ struct Option {
 inline constexpr std::uint64_t kNoMost = std::numeric_limits<std::int64_t>::max();
 
 inline constexpr std::array<Option, 8> kOptions{{
-    // The largest request that the kernel takes, less a block, bounds a block.
+    // The kernel's largest request, less a block, limits a block.
     {"block_bytes", &EngineOptions::block_bytes, 64 * base::kKiB, base::kGiB, 64 * base::kKiB,
      "bytes", "of a request at most"},
     {"queue_depth", &EngineOptions::queue_depth, 1, 4096, 1, "requests",

@@ -17,7 +17,7 @@ namespace penstock::api {
 
 namespace {
 
-// Memory for slots: about what is in flight, for each block of it may need one.
+// Memory for slots: about as much as is in flight, because each block of it may need one.
 constexpr std::uint32_t kSlotsMax = 32;
 
 engine::BackendEntry uring_entry() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the public options to what the engine is made with.
+// Converts the public options to those of the engine.
 #pragma once
 
 #include "base/result.hpp"
@@ -9,13 +9,13 @@
 
 namespace penstock::api {
 
-/// Checked: kInvalidArgument names the option, what came, and what is allowed.
+/// Checked: kInvalidArgument names the option, its value and the allowed values.
 [[nodiscard]] base::Result<engine::CoreOptions> core_options(const EngineOptions& options);
 
-/// The defaults, less what the environment says.
+/// The defaults, changed by the environment.
 [[nodiscard]] base::Result<EngineOptions> options_from_environment();
 
-/// The backends to try, in order; one when it is forced.
+/// The backends to try, in order; only one when it is forced.
 [[nodiscard]] std::vector<engine::BackendEntry> backends_for(BackendKind kind);
 
 }  // namespace penstock::api

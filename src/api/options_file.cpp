@@ -35,7 +35,7 @@ base::Failure wrong(const std::string& name, const std::string& what) {
                                   fmt::format("options file {}: {}", name, what), name));
 }
 
-// What came, as it stands in the file, cut to a length that fits into a message.
+// The value as it is in the file, cut to a length that fits into a message.
 std::string shown(const Json& value) {
     std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
     if (text.size() > 60) {
@@ -98,8 +98,8 @@ base::Result<void> take(const std::string& key, const Json& value, const std::st
         name, fmt::format("there is no option {}; there are {}", shown(Json(key)), known_keys()));
 }
 
-// Remembers keys that come twice, of which the parser keeps the last without a word, and leaves out
-// what is nested deeply, which would overflow the stack of whoever prints it.
+// Records duplicate keys, of which the parser silently keeps the last, and drops deeply nested
+// values, which would overflow the stack when they are printed.
 struct Watch {
     static constexpr int kDepthMax = 4;
     std::set<std::string> seen;
@@ -173,7 +173,7 @@ base::Result<EngineOptions> parse_options(std::string_view text, const std::stri
     for (const auto& [key, value] : json.items()) {
         PENSTOCK_CHECK(take(key, value, name, base));
     }
-    // The engine has the last word.
+    // The engine checks the final options.
     if (const auto core = core_options(base); !core) {
         return wrong(name, core.error().message);
     }

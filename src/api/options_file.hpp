@@ -11,8 +11,8 @@
 
 namespace penstock::api {
 
-/// `base` with what the text says. `name` is the file's, for messages. kInvalidArgument names file,
-/// key, what came and what is allowed.
+/// `base`, changed by the text. `name` is the file's, for messages. kInvalidArgument names file,
+/// key, value and the allowed values.
 [[nodiscard]] base::Result<EngineOptions> parse_options(std::string_view text,
                                                         const std::string& name,
                                                         EngineOptions base);

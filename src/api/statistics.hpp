@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an engine counted and what it runs on, as the public structures say it.
+// An engine's counters and environment, as the public structures.
 #pragma once
 
 #include "engine/core.hpp"

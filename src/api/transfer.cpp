@@ -24,8 +24,8 @@ base::Error wrong(const std::string& message) {
     return base::error(ErrorCode::kInvalidArgument, "transfer", message);
 }
 
-// Whatever else the descriptor is, 8 bytes would be written into it. An eventfd has no type of
-// file, and of what has none it alone takes a number; a 0 changes nothing.
+// Checks that the descriptor is an eventfd, because 8 bytes are written into it. An eventfd has no
+// file type, and is the only such descriptor that accepts a number; a 0 changes nothing.
 bool is_eventfd(int fd) {
     struct stat status {};
     const std::uint64_t nothing = 0;
@@ -65,7 +65,7 @@ void Transfer::reset() noexcept {
     if (transfer_ == nullptr) {
         return;
     }
-    if (const auto core = core_.lock()) {  // who would be told of its error
+    if (const auto core = core_.lock()) {  // reports its error later
         transfer_->abandon();
     }
     transfer_->release();

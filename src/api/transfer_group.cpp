@@ -24,7 +24,7 @@ struct Member : engine::Watch {
 
 }  // namespace
 
-// A watch keeps all of it, so members stay where they are until their transfers have let go.
+// A watch keeps all of it, so members stay in place until their transfers have released them.
 struct TransferGroup::State : engine::Ends {
     std::deque<Member> members;
     std::vector<Member*> free;
@@ -35,7 +35,7 @@ struct TransferGroup::State : engine::Ends {
     Member& place() {
         if (free.empty()) {
             if (free.capacity() <= members.size()) {
-                free.reserve(2 * members.size() + 8);  // giving places back allocates nothing
+                free.reserve(2 * members.size() + 8);  // returning members allocates nothing
             }
             free.push_back(&members.emplace_back());
         }

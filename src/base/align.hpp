@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Alignment arithmetic on powers of two, and additions that say when they overflow.
+// Alignment arithmetic on powers of two, and additions that report overflow.
 #pragma once
 
 #include "base/assert.hpp"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Assertions are for our own mistakes, never for input, and stay on in release builds: going on
-// with a broken invariant in an I/O engine means somebody's bytes.
+// Assertions are for our own mistakes, never for input, and stay on in release builds: continuing
+// with a broken invariant in an I/O engine may corrupt data.
 #pragma once
 
 namespace penstock::base {

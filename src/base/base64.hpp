@@ -9,7 +9,7 @@ namespace penstock::base {
 
 void append_base64(std::string& out, std::string_view bytes);
 
-/// False: not base64, or with bits set that say nothing.
+/// False: not base64, or with unused bits set.
 [[nodiscard]] bool parse_base64(std::string_view text, std::string& bytes);
 
 }  // namespace penstock::base

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Time, so that a simulation can bring its own.
+// Time, replaceable by a simulation.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ public:
     }
 };
 
-/// The clock of a simulation: it stands until somebody moves it.
+/// The clock of a simulation: it stands still until it is moved.
 class VirtualClock final : public Clock {
 public:
     [[nodiscard]] Nanos now() const override { return now_; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place that reads the environment. PENSTOCK_<NAME> overrides the default of an option;
-// what a program sets itself stays.
+// The only code that reads the environment. PENSTOCK_<NAME> overrides the default of an option, but
+// not a value that a program sets itself.
 #pragma once
 
 #include <optional>

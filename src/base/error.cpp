@@ -63,7 +63,7 @@ bool Error::is_about_the_file() const noexcept {
         case ENOTDIR:
         case EISDIR:
         case ELOOP:
-        // The bytes cannot be had back.
+        // The data is lost.
         case EIO:
         case EREMOTEIO:
         case ENODATA:

@@ -10,7 +10,7 @@
 namespace penstock::base {
 
 /// Sleeps while `word` holds `expected`, at most `timeout` nanoseconds. May return early, also for
-/// a signal: look at the word again.
+/// a signal: check the word again.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, Nanos timeout);
 
 void futex_wake_all(const std::atomic<std::uint32_t>& word);

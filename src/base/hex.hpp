@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 64 bits as 16 hexadecimal digits, lower case; a hundred thousand of them stand in a manifest.
+// 64 bits as 16 hexadecimal digits, lower case; fast, as a manifest has a hundred thousand of them.
 #pragma once
 
 #include <cstddef>

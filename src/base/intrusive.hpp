@@ -74,7 +74,7 @@ public:
     }
     [[nodiscard]] bool empty() const { return head_.load(std::memory_order_seq_cst) == nullptr; }
 
-    /// Consumer only: all that was put so far, oldest first.
+    /// Consumer only: takes all elements that were put so far, oldest first.
     [[nodiscard]] Fifo<T, link> take_all() {
         T* item = head_.exchange(nullptr, std::memory_order_acq_rel);
         Fifo<T, link> in_order;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What somebody may have meant by a word that nothing has.
+// Suggests a known word for a misspelt one.
 #pragma once
 
 #include <span>
@@ -7,8 +7,8 @@
 
 namespace penstock::base {
 
-/// The candidate that differs least from the word, by letters that are wrong, missing, too many or
-/// exchanged with their neighbour: a third of the word at most. Empty: none is that near.
+/// The candidate closest to the word, by letters that are wrong, missing, extra or exchanged with
+/// their neighbour: a third of the word at most. Empty if none is that close.
 [[nodiscard]] std::string_view nearest(std::string_view word,
                                        std::span<const std::string_view> candidates);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paths as text: their last name, and the folder that it is in. Nothing is asked of a file system.
+// Paths as text: their last name, and its folder. No file system is accessed.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The border: an Error value becomes an exception.
+// Converts an Error value into an exception, at the public border.
 #pragma once
 
 #include "base/result.hpp"

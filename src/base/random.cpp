@@ -28,7 +28,7 @@ std::uint64_t random_bits() {
         return (*seeded)();
     }
     std::uint64_t bits = 0;
-    // So few bytes come whole once the kernel has gathered its entropy, and it waits for that.
+    // The kernel returns so few bytes at once, after waiting for its entropy.
     while (::getrandom(&bits, sizeof bits, 0) < 0) {
         PENSTOCK_ASSERT(errno == EINTR);
     }

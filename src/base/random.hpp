@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that nobody else draws: for names and ids. Not std::random_device, which, linked
-// statically, asks for a glibc of 2.36.
+// Unique random numbers for names and ids. Not std::random_device, which requires glibc 2.36 when
+// linked statically.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace penstock::base {
 
-/// 64 bits of the kernel's. Any thread.
+/// 64 random bits of the kernel. Any thread.
 [[nodiscard]] std::uint64_t random_bits();
 
 /// For tests that replay: while it exists, random_bits() of this thread follows from `seed`.

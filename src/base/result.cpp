@@ -11,7 +11,7 @@ namespace penstock::base {
 
 namespace {
 
-// "s3://bucket/file"; what made a path absolute has left one slash of it.
+// Detects "s3://bucket/file"; making a path absolute has left one slash of it.
 bool is_url(std::string_view path) {
     for (std::size_t at = path.find(":/"); at != std::string_view::npos;
          at = path.find(":/", at + 1)) {
@@ -27,7 +27,7 @@ bool is_url(std::string_view path) {
     return false;
 }
 
-// What usually helps; an errno that needs no advice is left alone.
+// The usual advice for an errno; empty if it needs none.
 std::string_view usual_cure(int system_errno, std::string_view path) {
     switch (system_errno) {
         case ENOENT:
@@ -92,7 +92,7 @@ std::string usual_message(const Error& error) {
     return error_category().message(static_cast<int>(error.code));
 }
 
-// An Error with those of its texts for which there is memory.
+// Makes an Error with as many of its texts as there is memory for.
 template <typename MakeMessage>
 Error make_error(ErrorCode code, int system_errno, std::string_view operation,
                  std::string_view path, std::uint64_t offset,

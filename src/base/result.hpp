@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operating errors are values: Result<T>. They become exceptions only at the public border
-// (base/raise.hpp). An Error is built when something failed, so its strings cost nothing otherwise.
-// It can be built when memory ran out, too: what there is no memory for is left out of it.
+// (base/raise.hpp). An Error is built only after a failure, so its strings cost nothing otherwise.
+// It can be built without memory, too: texts that cannot be allocated are left out.
 #pragma once
 
 #include <penstock/error.hpp>
@@ -23,10 +23,10 @@ struct Error {
     std::string operation;
     std::string path;
     std::uint64_t offset = kNoOffset;
-    std::string message;  ///< what was asked, what happened, what to do; empty: see describe()
+    std::string message;  ///< the request, the failure, the advice; empty: see describe()
 
-    /// The whole sentence that a user reads. Where there was no memory for the message, the usual
-    /// one of the code or errno.
+    /// The whole sentence for the user. If there was no memory for the message, the usual one of
+    /// the code or errno.
     [[nodiscard]] std::string describe() const;
 };
 
@@ -35,8 +35,8 @@ using Result = tl::expected<T, Error>;
 
 using Failure = tl::unexpected<Error>;
 
-/// An error that the system gave; the message is made of operation, path, offset and errno, with
-/// `cure` (or, when empty, what usually helps against this errno) at its end.
+/// An error of the system; the message has operation, path, offset and errno, with `cure` (or, when
+/// empty, the usual advice for this errno) at its end.
 [[nodiscard]] Error system_error(int system_errno, std::string_view operation,
                                  std::string_view path, std::uint64_t offset = kNoOffset,
                                  std::string_view cure = {}) noexcept;
@@ -44,7 +44,7 @@ using Failure = tl::unexpected<Error>;
 [[nodiscard]] Error error(ErrorCode code, std::string_view operation, std::string_view message,
                           std::string_view path = {}, std::uint64_t offset = kNoOffset) noexcept;
 
-/// The same for whoever must not throw: `make_message` may run out of memory.
+/// The same for callers that must not throw: `make_message` may run out of memory.
 template <std::invocable MakeMessage>
 [[nodiscard]] Error error(ErrorCode code, std::string_view operation,
                           const MakeMessage& make_message, std::string_view path = {},
@@ -56,16 +56,16 @@ template <std::invocable MakeMessage>
     }
 }
 
-/// Memory ran out. Building it asks for none.
+/// Memory ran out. Needs no memory itself.
 [[nodiscard]] Error out_of_memory(std::string_view operation) noexcept;
 
 [[nodiscard]] inline Failure fail(Error e) {
     return Failure(std::move(e));
 }
 
-/// What `call` gives, which is a Result. That memory or threads could not be had is an error of it
-/// and no exception: for threads of ours, which an exception would end with the process, and for
-/// what is counted or started already.
+/// The Result of `call`, with lack of memory or threads as an error instead of an exception: for
+/// threads of ours, which an exception would end with the process, and for operations that are
+/// counted or started already.
 template <std::invocable Call>
 [[nodiscard]] std::invoke_result_t<Call> as_result(std::string_view operation,
                                                    Call&& call) noexcept {

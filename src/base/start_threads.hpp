@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads that only make something faster: what cannot be had is gone without.
+// Threads that only make something faster: fewer, or none, are enough.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace penstock::base {
 
-/// Adds threads that run `work` until there are `wanted` in all, or until the system gives no more
-/// (ulimit -u, pids.max of the cgroup, memory): maybe none. Whoever calls it does what is left.
+/// Adds threads that run `work` until there are `wanted` in all, or until the system refuses
+/// (ulimit -u, pids.max of the cgroup, memory): maybe none. The caller does the rest of the work.
 template <typename Thread, typename Work>
 void start_threads(std::vector<Thread>& threads, std::size_t wanted, const Work& work) {
-    // An exception out of here would find threads that run, in members of what is not made yet.
+    // An exception from here would leave threads running in members of an unfinished object.
     try {
         threads.reserve(wanted);
         while (threads.size() < wanted) {

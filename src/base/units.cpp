@@ -42,8 +42,8 @@ constexpr std::array<Unit, 18> kUnits{{
     {"ti", kTiB},
 }};
 
-// Whole numbers are exact; a fraction must come to whole bytes. Not strtod(), which reads "1.5" as
-// the locale says.
+// Whole numbers are exact; a fraction must make whole bytes. Not strtod(), which depends on the
+// locale.
 std::optional<std::uint64_t> times(std::string_view number, std::uint64_t factor) {
     const char* const end = number.data() + number.size();
     if (number.find('.') == std::string_view::npos) {

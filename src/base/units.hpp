@@ -12,7 +12,7 @@
 namespace penstock::base {
 
 /// "4096", "64K", "64KiB" (both 65536), "64kB" (64000), "1M", "1.5GiB", "2GB", "1TiB". A bare
-/// letter is binary, as in fio. Error: kInvalidArgument, naming what came and what is allowed.
+/// letter is binary, as in fio. Error: kInvalidArgument with the text and the allowed forms.
 [[nodiscard]] Result<std::uint64_t> parse_bytes(std::string_view text);
 
 /// "1.50 GiB", "4 KiB", "17 B": binary units, three digits.

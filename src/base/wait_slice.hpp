@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Long waits are made of slices of this length. Between two of them a signal's handler, a cancel
-// and a report of progress get in.
+// Long waits consist of slices of this length. Between two of them, signal handlers, cancellation
+// and progress reports run.
 #pragma once
 
 #include <chrono>

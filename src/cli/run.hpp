@@ -13,7 +13,7 @@ namespace penstock::cli {
 /// ended by signal n.
 [[nodiscard]] int run(std::span<const std::string> args);
 
-/// Where figures are measured: kernel, processor, memory and the time, as JSON. The commands that
+/// The machine of a measurement: kernel, processor, memory and the time, as JSON. The commands that
 /// are Python put it into what they write, so that there is one list of keys.
 [[nodiscard]] std::string environment_json();
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backend of fake files. A request is due when its disk's model says, and done then;
-// completions come in the order of their times. Under a virtual clock it never sleeps: the
-// simulation moves the clock to next_event(). Under a real one it sleeps like any other.
+// The backend of fake files. A request is due at the time that its disk's model gives, and done
+// then; completions come in the order of their times. Under a virtual clock it never sleeps: the
+// simulation moves the clock to next_event(). Under a real one it sleeps like any other backend.
 #pragma once
 
 #include "base/clock.hpp"

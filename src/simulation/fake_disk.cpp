@@ -19,7 +19,7 @@ std::uint64_t total_of(std::span<const iovec> pieces) {
     return total;
 }
 
-// Bytes [begin, end) of the pieces.
+// Zeroes bytes [begin, end) of the pieces.
 void zero_behind(std::span<const iovec> pieces, std::uint64_t begin, std::uint64_t end) {
     for (const iovec& piece : pieces) {
         const std::uint64_t from = std::min<std::uint64_t>(begin, piece.iov_len);
@@ -77,7 +77,7 @@ std::uint64_t FakeDisk::trace() const {
     return trace_;
 }
 
-// FNV-1a over 64-bit words.
+// Hashes with FNV-1a over 64-bit words.
 void FakeDisk::note(std::uint64_t value) {
     trace_ = (trace_ ^ value) * 1099511628211U;
 }
@@ -88,7 +88,7 @@ void FakeDisk::announce(DiskCall call, const std::string& path) const {
     }
 }
 
-// Counts an operation; the errno that it fails with, or 0.
+// Counts an operation; returns the errno that it fails with, or 0.
 int FakeDisk::step(DiskCall call, const std::string& path) {
     const std::uint64_t number = operations_++;
     if (number >= cut_off_at_) {
@@ -132,7 +132,7 @@ std::int64_t FakeDisk::access(engine::Op op, os::Lane lane, std::uint64_t inode,
     } else if (fault.system_errno != 0) {
         result = -fault.system_errno;
     } else if (!inodes_.contains(inode)) {
-        result = -EIO;  // it went with a crash
+        result = -EIO;  // its file was lost in a crash
     } else if (direct && (!base::is_aligned(offset, align) || !base::is_aligned(bytes, align) ||
                           std::any_of(pieces.begin(), pieces.end(), [&](const iovec& piece) {
                               return !base::is_aligned(piece.iov_base, shape_.memory_align) ||
@@ -149,7 +149,7 @@ std::int64_t FakeDisk::access(engine::Op op, os::Lane lane, std::uint64_t inode,
         const int failed = move(op, inode, offset, pieces, bytes, fault);
         result = failed != 0 ? -failed : static_cast<std::int64_t>(bytes);
         if (op == engine::Op::kRead && direct && !shape_.hollow) {
-            // A device moves whole blocks, also where the file ends within one.
+            // A device transfers whole blocks, even if the file ends within one.
             zero_behind(pieces, bytes, base::align_up(bytes, align));
         }
     }
@@ -202,7 +202,7 @@ int FakeDisk::resize(FakeInode& inode, std::uint64_t bytes) {
     return 0;
 }
 
-// What has a name, or is open without one.
+// Bytes of files that have a name, or are open without one.
 std::uint64_t FakeDisk::used() const {
     std::uint64_t total = 0;
     for (const auto& [number, inode] : inodes_) {
@@ -211,7 +211,7 @@ std::uint64_t FakeDisk::used() const {
     return total;
 }
 
-// Shared with a fork: a copy first.
+// Copies an inode that is shared with a fork.
 FakeInode& FakeDisk::edit(std::uint64_t inode) {
     std::shared_ptr<FakeInode>& held = inodes_.at(inode);
     if (held.use_count() > 1) {
@@ -220,7 +220,7 @@ FakeInode& FakeDisk::edit(std::uint64_t inode) {
     return *held;
 }
 
-// What counts as the time on this disk: each operation takes a nanosecond of it.
+// The time on this disk: each operation takes one nanosecond.
 std::int64_t FakeDisk::time() const {
     return static_cast<std::int64_t>(operations_);
 }
@@ -238,7 +238,7 @@ int FakeDisk::make(const std::string& path, FileKind kind, const std::string& ta
     return refused;
 }
 
-// How the things that a crash finds in a row fare.
+// Draws which of a row of things survive a crash.
 Survival FakeDisk::draw_survival() {
     switch (random_() % 8) {
         case 0:
@@ -439,7 +439,7 @@ void FakeDisk::set_mode(std::uint64_t inode, std::uint32_t mode) {
     }
 }
 
-// No operation: nothing of it has to be durable, and no crash looks different for it.
+// Not counted as an operation: it need not be durable, and no crash looks different for it.
 int FakeDisk::set_modified(const std::string& path, std::int64_t since_1970_ns) {
     const std::lock_guard lock(mutex_);
     const std::uint64_t inode = names_.find(path);

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A disk in memory, with a file system on it that forgets: names and data are volatile until they
-// are synced, and a crash keeps of the rest what a seed says (fake_names.hpp and fake_inode.hpp
+// are synced, and a seed decides which of the rest a crash keeps (fake_names.hpp and fake_inode.hpp
 // have the rules). It can be slow by a model, refuse by a plan, lie (writes that land elsewhere,
-// syncs that do nothing), rot, be cut off at any operation, and be hollow (sizes without bytes)
-// where only time and counts matter.
+// syncs that do nothing), rot, be cut off at any operation, and be hollow (sizes without bytes) if
+// only time and counts matter.
 //
-// A disk is cheap to fork: inodes are shared until one of the two changes them. A test of crashes
-// runs its work once, forks the disk before each operation, and crashes each fork as often as it
-// likes.
+// A disk is cheap to fork: inodes are shared until one of the two changes them. A crash test runs
+// its work once, forks the disk before each operation, and crashes each fork any number of times.
 #pragma once
 
 #include "base/clock.hpp"
@@ -31,7 +30,7 @@
 
 namespace penstock::simulation {
 
-/// How long a request takes: `request_ns` in one of `lanes` lanes, then its bytes over one pipe.
+/// Duration of a request: `request_ns` in one of `lanes` lanes, then its bytes over one pipe.
 struct DiskModel {
     base::Nanos request_ns = 0;
     std::uint32_t lanes = 32;
@@ -48,13 +47,13 @@ struct DiskShape {
     std::uint64_t capacity_bytes = UINT64_MAX;
     bool preallocates = true;
     bool hollow = false;      ///< keeps no bytes and touches no memory
-    bool syncs_data = true;   ///< else a sync of a file makes at most its name durable
-    bool syncs_names = true;  ///< else no sync makes a name durable
+    bool syncs_data = true;   ///< false: a sync of a file makes at most its name durable
+    bool syncs_names = true;  ///< false: no sync makes a name durable
 };
 
-/// One access that a fault plan is asked about.
+/// One access, passed to a fault plan.
 struct DiskAccess {
-    std::uint64_t index = 0;  ///< of all accesses to this disk
+    std::uint64_t index = 0;  ///< number among all accesses to this disk
     engine::Op op = engine::Op::kRead;
     os::Lane lane = os::Lane::kDirect;
     std::uint64_t offset = 0;
@@ -63,10 +62,9 @@ struct DiskAccess {
 
 struct Fault {
     int system_errno = 0;  ///< fails with this
-    /// Moves so many at most, cut to the alignment but no fewer than that; 0 moves nothing.
+    /// Moves at most this many bytes, cut to the alignment but no fewer than that; 0 moves nothing.
     std::uint64_t bytes_max = UINT64_MAX;
-    /// A write that is acknowledged, and lands at this offset of the file instead; past the end: it
-    /// is lost.
+    /// A write that is acknowledged, but lands at this offset of the file; past the end it is lost.
     std::optional<std::uint64_t> lands_at = {};
 };
 
@@ -86,9 +84,9 @@ enum class DiskCall : std::uint8_t {
     kOpenFolder,
 };
 
-/// One operation, whatever it is.
+/// One operation of any kind.
 struct DiskOperation {
-    std::uint64_t number = 0;  ///< of all operations on this disk
+    std::uint64_t number = 0;  ///< number among all operations on this disk
     DiskCall call = DiskCall::kAccess;
     const std::string& path;  ///< empty for an access
 };
@@ -103,39 +101,39 @@ public:
     FakeDisk& operator=(const FakeDisk&) = delete;
 
     void set_faults(FaultPlan plan);
-    /// The errno that an operation fails with, or 0. A sync that fails has lost some of the dirty
+    /// Sets the errno that an operation fails with, or 0. A failed sync has lost some of the dirty
     /// data for good, and the next one succeeds, as on Linux.
     void set_operation_faults(OperationPlan plan);
-    /// Called before each operation, on the thread that does it, free to fork this disk. Set it
-    /// before anything runs.
+    /// Called before each operation, on the thread that does it; may fork this disk. Set it before
+    /// anything runs.
     void set_watch(Watch watch) { watch_ = std::move(watch); }
     /// Operations (accesses and names) so far; from number `at` on every one fails with EIO.
     [[nodiscard]] std::uint64_t operations() const;
     void cut_off_at(std::uint64_t at);
-    /// This disk as it is now, without its locks, plans and watch: what a killed process leaves.
+    /// This disk as it is now, without its locks, plans and watch: the state after a process is
+    /// killed.
     [[nodiscard]] std::shared_ptr<FakeDisk> fork(std::uint64_t seed) const;
-    /// The power goes and comes back: what was synced is there, of the rest what the seed says:
-    /// nothing, all, what came first, or any sector and any name at odds that differ from file to
-    /// file.
+    /// Simulates a power cut: synced data survives, and the seed decides about the rest: nothing,
+    /// all, the first part, or any sector and any name at odds that differ from file to file.
     void crash();
-    /// Everything that is there now is durable, whatever was synced.
+    /// Makes the current state durable, whatever was synced.
     void settle();
     /// Changes the bytes of a file on the medium: rot, or a block of another file. False when there
     /// is no such file.
     bool damage(const std::string& path,
                 const std::function<void(std::vector<std::byte>&)>& change);
-    /// A number made of every access, its time and its result: two runs of one seed agree.
+    /// A hash of every access, its time and its result: two runs of one seed agree.
     [[nodiscard]] std::uint64_t trace() const;
 
-    /// When a request of so many bytes that comes now is through.
+    /// The time at which a request of so many bytes that arrives now is finished.
     [[nodiscard]] base::Nanos schedule(base::Nanos now, std::uint64_t bytes);
     /// Does a request at once; the kernel's convention.
     [[nodiscard]] std::int64_t access(engine::Op op, os::Lane lane, std::uint64_t inode,
                                       std::uint64_t offset, std::span<const iovec> pieces,
                                       base::Nanos now);
 
-    // ---- what FakeFile and FakeFileSystem are made of; errors are errno values, 0 = fine. Paths
-    // begin with "/" and are not followed through symbolic links.
+    // ---- used by FakeFile and FakeFileSystem; errors are errno values, 0 = success. Paths begin
+    // with "/" and are not followed through symbolic links.
     struct Opened {
         int system_errno = 0;
         std::uint64_t inode = 0;
@@ -145,7 +143,7 @@ public:
     [[nodiscard]] std::uint64_t size(std::uint64_t inode) const;
     [[nodiscard]] int truncate(std::uint64_t inode, std::uint64_t bytes);
     [[nodiscard]] int preallocate(std::uint64_t inode, std::uint64_t offset, std::uint64_t bytes);
-    /// Data and size; with the folder of `path`, where that still names it, the name too.
+    /// Syncs data and size; with the folder of `path`, if that still names the file, the name too.
     [[nodiscard]] int sync(std::uint64_t inode, const std::string& path, bool with_name);
     [[nodiscard]] int sync_folder(const std::string& path);
     [[nodiscard]] int rename(const std::string& from, const std::string& to);
@@ -161,7 +159,7 @@ public:
     [[nodiscard]] int remove(const std::string& path);
     [[nodiscard]] int make_folder(const std::string& path);
     [[nodiscard]] int list(const std::string& path, std::vector<std::string>& names) const;
-    // An open folder, by its number; `path` is for people and plans.
+    // Operations in an open folder, by its number; `path` is for people and plans.
     [[nodiscard]] Opened open_folder(const std::string& path);
     [[nodiscard]] Opened open_folder_in(std::uint64_t folder, const std::string& name,
                                         const std::string& path);
@@ -217,7 +215,7 @@ private:
     FakeNames names_;
     Inodes inodes_;                                  ///< of files
     std::map<std::uint64_t, std::uint32_t> opened_;  ///< how often an inode is open
-    std::set<std::uint64_t> nameless_;               ///< inodes whose last name went
+    std::set<std::uint64_t> nameless_;               ///< inodes whose last name was removed
     std::set<std::uint64_t> locks_;
     std::uint64_t accesses_ = 0;
     std::uint64_t operations_ = 0;

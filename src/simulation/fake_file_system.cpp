@@ -148,8 +148,8 @@ FakeFileSystem::Place FakeFileSystem::on_disk(const std::string& path) const {
             path.substr(0, slash)};
 }
 
-// Links may lead from disk to disk, so they are followed here. After 40 the path stays as it is,
-// and leads nowhere.
+// Links may lead from disk to disk, so they are followed here. After 40 links the path stays as it
+// is, and leads nowhere.
 std::string FakeFileSystem::through_links(std::string path, bool follow_last) const {
     for (int i = 0; i < 40; ++i) {
         const Place where = on_disk(path);

@@ -78,8 +78,8 @@ public:
                    std::shared_ptr<const base::Clock> clock)
         : disks_(std::move(disks)), clock_(std::move(clock)) {}
 
-    /// Other disks from now on, as many: an engine and its file system outlive many crashes. What
-    /// is open stays on the old ones.
+    /// Replaces the disks by as many others: an engine and its file system outlive many crashes.
+    /// Open files stay on the old ones.
     void use(std::vector<std::shared_ptr<FakeDisk>> disks) { disks_ = std::move(disks); }
 
     [[nodiscard]] base::Result<std::shared_ptr<os::File>> open(const std::string& path,
@@ -109,7 +109,7 @@ private:
     struct Place {
         std::shared_ptr<FakeDisk> disk;
         std::string path;
-        std::string mount;  ///< what stands before the path: "/1", or nothing
+        std::string mount;  ///< the prefix of the path: "/1", or nothing
     };
     [[nodiscard]] Place on_disk(const std::string& path) const;
     [[nodiscard]] Place place(const std::string& path, bool follow_last) const;

@@ -10,7 +10,7 @@ namespace penstock::simulation {
 
 namespace {
 
-// A kernel does not keep what is dirty for ever; beyond this the oldest goes to the medium.
+// A kernel does not keep dirty data forever; beyond this the oldest is written to the medium.
 constexpr std::uint64_t kCacheBytesMax = 4 << 20;
 
 }  // namespace
@@ -51,7 +51,7 @@ void FakeInode::resize(std::uint64_t bytes) {
     }
 }
 
-// Bytes [begin, end) of a write, as far as the medium has them in the file.
+// Writes back bytes [begin, end) of a write, as far as the file on the medium has them.
 void FakeInode::write_back(const Write& write, std::uint64_t begin, std::uint64_t end) {
     end = std::min<std::uint64_t>(end, durable_.size());
     if (begin < end) {

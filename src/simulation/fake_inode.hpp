@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a fake disk keeps of one file: its bytes as everybody sees them, its bytes as they are on
-// the medium, and between the two the writes of the volatile cache in their order. Sectors of 512
-// bytes reach the medium one by one.
+// One file of a fake disk: its bytes as readers see them, its bytes on the medium, and between the
+// two the writes of the volatile cache in their order. Sectors of 512 bytes are written to the
+// medium one by one.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 
 namespace penstock::simulation {
 
-/// Which of `count` things in a row survive: asked for each, in order.
+/// Decides which of `count` things in a row survive: called for each, in order.
 using Survival = std::function<bool(std::size_t index, std::size_t count)>;
 
 class FakeInode {
 public:
     static constexpr std::uint64_t kSectorBytes = 512;
 
-    /// `hollow`: keeps its size and no bytes.
+    /// `hollow`: keeps only its size.
     explicit FakeInode(bool hollow) : hollow_(hollow) {}
 
     [[nodiscard]] std::uint64_t bytes() const { return bytes_; }
@@ -31,17 +31,17 @@ public:
     /// Volatile.
     void resize(std::uint64_t bytes);
 
-    /// Whoever writes or resizes says when.
+    /// The caller that writes or resizes sets the time.
     [[nodiscard]] std::int64_t modified_ns() const { return modified_ns_; }
     void set_modified(std::int64_t since_1970_ns) { modified_ns_ = since_1970_ns; }
 
     void sync();
-    /// Of the cache reaches the medium what `keep` says, the rest never will. `size_choice` says
-    /// which size is on the medium: 0 the old, 1 the new, else one between them.
+    /// Writes the part of the cache that `keep` selects to the medium, and drops the rest.
+    /// `size_choice` selects the size on the medium: 0 the old, 1 the new, else one between them.
     void lose_cache(const Survival& keep, std::uint64_t size_choice);
-    /// What is seen is what is on the medium.
+    /// Readers see the medium from now on.
     void restart();
-    /// Changes the bytes behind everybody's back, on the medium and as seen.
+    /// Changes the bytes without a write, on the medium and as seen.
     void damage(const std::function<void(std::vector<std::byte>&)>& change);
 
 private:

@@ -12,7 +12,7 @@ namespace penstock::simulation {
 
 namespace {
 
-// The next component from `at` on; moves `at` behind it. Empty at the end.
+// Returns the next component from `at` on; moves `at` past it. Empty at the end.
 std::string next_component(const std::string& path, std::size_t& at) {
     while (at < path.size() && path[at] == '/') {
         ++at;
@@ -169,7 +169,7 @@ int FakeNames::rename_in(std::uint64_t folder, const std::string& from, const st
                                   {folder, to, find_in(folder, to), number}, gone);
 }
 
-// `to.before` is what it replaces.
+// `to.before` is the node that it replaces.
 int FakeNames::move(const Entry& from, const Entry& to, std::uint64_t& gone) {
     const std::uint64_t replaced = to.before;
     if (replaced == to.after) {
@@ -223,7 +223,7 @@ int FakeNames::take_away(std::uint64_t folder, const std::string& name, std::uin
     return 0;
 }
 
-// False when what it builds on is not there.
+// False when a change that it depends on is missing.
 bool FakeNames::apply_durable(const Change& what) {
     for (const Entry& entry : what) {
         if (number_of(nodes_.at(entry.folder).durable, entry.name) != entry.before) {
@@ -274,7 +274,7 @@ void FakeNames::count_links() {
     for (auto& [number, node] : nodes_) {
         node.links = number == kRoot ? 1 : 0;
     }
-    // From the root: what hangs on a folder that is lost is lost.
+    // Starts at the root: the content of a lost folder is lost.
     std::vector<std::uint64_t> open{kRoot};
     while (!open.empty()) {
         const Node& folder = nodes_.at(open.back());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names of a fake disk: folders, files by number, symbolic links, and which of the names would
+// The names of a fake disk: folders, files by number, symbolic links, and whether a name would
 // survive a crash. A change of names (create, link, remove, rename ...) is volatile until a folder
 // that it touches is synced. A crash keeps any subset of the volatile ones, each whole, in their
-// order, as far as what they build on was kept: no file system that journals gives more trouble.
+// order, if the changes that they depend on were kept: no journaling file system is less reliable.
 #pragma once
 
 #include <penstock/types.hpp>
@@ -25,44 +25,44 @@ public:
         FileKind kind = FileKind::kFile;
         std::uint32_t mode = 0644;
         std::uint64_t links = 0;
-        std::string target = {};                          ///< of a symbolic link
-        std::map<std::string, std::uint64_t> names = {};  ///< of a folder
+        std::string target = {};                          ///< only of a symbolic link
+        std::map<std::string, std::uint64_t> names = {};  ///< only of a folder
         std::map<std::string, std::uint64_t> durable = {};
     };
 
     FakeNames();
 
-    /// Number of what stands at a path, kNone when there is nothing. Follows no symbolic link.
+    /// The number of the node at a path, kNone when there is nothing. Follows no symbolic link.
     [[nodiscard]] std::uint64_t find(const std::string& path) const;
     [[nodiscard]] std::uint64_t folder_of(const std::string& path) const;
-    /// Of a number that find() gave; nullptr after a crash that lost it.
+    /// The node of a number that find() returned; nullptr after a crash that lost it.
     [[nodiscard]] const Node* node(std::uint64_t number) const;
-    /// Of a name in a folder.
+    /// The number of a name in a folder.
     [[nodiscard]] std::uint64_t find_in(std::uint64_t folder, const std::string& name) const;
     void set_mode(std::uint64_t number, std::uint32_t mode);
-    /// The first symbolic link on the way (the last component only with `follow_last`): its target,
-    /// relative ones put behind `mount` and their folder, with the rest of the path.
+    /// The first symbolic link on the path (the last component only with `follow_last`): its
+    /// target, relative ones after `mount` and their folder, with the rest of the path.
     [[nodiscard]] std::optional<std::string> step_through_link(const std::string& path,
                                                                bool follow_last,
                                                                const std::string& mount) const;
 
-    // Errors are errno values, 0 = fine.
+    // Errors are errno values, 0 = success.
     [[nodiscard]] int make(const std::string& path, FileKind kind, const std::string& target,
                            std::uint64_t& number);
     [[nodiscard]] int link(const std::string& from, const std::string& to);
-    /// `gone`: a number without a name now, or kNone.
+    /// `gone`: a number that has no name any more, or kNone.
     [[nodiscard]] int rename(const std::string& from, const std::string& to, std::uint64_t& gone);
     [[nodiscard]] int remove(const std::string& path, std::uint64_t& gone);
     // The same in a folder by its number, whatever its path is by now.
     [[nodiscard]] int rename_in(std::uint64_t folder, const std::string& from,
                                 const std::string& to, std::uint64_t& gone);
-    /// `is_folder`: what it has to be; else ENOTDIR, or EISDIR.
+    /// `is_folder`: the expected kind; otherwise ENOTDIR, or EISDIR.
     [[nodiscard]] int remove_in(std::uint64_t folder, const std::string& name, bool is_folder,
                                 std::uint64_t& gone);
 
     [[nodiscard]] std::size_t volatile_changes() const { return volatile_.size(); }
     void sync_folder(std::uint64_t folder);
-    /// `keep` is asked about each change that was not synced. What has no name afterwards is gone.
+    /// `keep` decides about each change that was not synced. Nodes without a name are removed.
     void crash(const std::function<bool()>& keep);
 
 private:

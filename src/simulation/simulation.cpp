@@ -59,8 +59,8 @@ Simulation::Simulation(const SimulationOptions& options)
     engine::Platform platform;
     platform.file_system = std::make_shared<FakeFileSystem>(disks_, clock_);
     platform.clock = clock_;
-    // The first backend is made to see whether it can be had, and goes again: it is not listened
-    // to.
+    // The first backend is only made to test whether it is available, and is destroyed again: it is
+    // not listened to.
     auto probing = std::make_shared<bool>(true);
     platform.backends = {{"fake",
                           [this, probing](const engine::BackendOptions& backend_options)
@@ -86,7 +86,7 @@ Simulation::Simulation(const SimulationOptions& options)
 
 Simulation::~Simulation() {
     const bool idle = run_until([this] { return core_->running() == 0; });
-    PENSTOCK_ASSERT(idle);  // else a transfer hangs, and so would the core's destructor
+    PENSTOCK_ASSERT(idle);  // otherwise a transfer hangs, and so would the core's destructor
 }
 
 bool Simulation::turn_all() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An engine on fake disks under a virtual clock, in one thread: the same plan, channels and
-// transfers, turned by hand. A seed replays to the same trace; time is counted, not measured.
+// transfers, turned by hand. A seed replays the same trace; time is counted, not measured.
 #pragma once
 
 #include "base/clock.hpp"
@@ -16,7 +16,7 @@
 
 namespace penstock::simulation {
 
-/// Copies take time on one of a few cores.
+/// Models copies, which take time on one of a few cores.
 struct CopyModel {
     std::uint32_t cores = 2;
     double bytes_per_second = 10e9;  ///< of one core; 0: no time
@@ -24,7 +24,7 @@ struct CopyModel {
 
 class SimulatedMover final : public engine::Mover, public EventSource {
 public:
-    /// `hollow`: time passes, no byte is touched.
+    /// `hollow`: time passes, but no byte is touched.
     SimulatedMover(const base::Clock& clock, const CopyModel& model, bool hollow);
 
     [[nodiscard]] base::Result<memory::Block> slot_memory(std::uint64_t bytes) override;
@@ -67,7 +67,7 @@ public:
     [[nodiscard]] os::FileSystem& file_system() { return core_->file_system(); }
     [[nodiscard]] base::Nanos now() const { return clock_->now(); }
 
-    /// Turns every channel once; when none moved, moves the clock to the next event. False when
+    /// Turns every channel once; when none advanced, moves the clock to the next event. False when
     /// there is none: nothing will ever happen again.
     bool step();
     /// Steps until `done`; false when nothing happens any more before that (a hang).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an element of a tensor is. Names and values are ours; what a format or a framework calls a
-// type stands with the format.
+// The type of a tensor's elements. Names and values are ours; a format or framework has its own
+// name for a type, defined there.
 #pragma once
 
 #include <cstdint>
