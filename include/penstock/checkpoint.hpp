@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints: a training state in a folder, numbered, durable, never half there.
+// Checkpoints: a training state in a folder, numbered, durable, never incomplete.
 //
 //     auto engine = std::make_shared<penstock::Engine>();
 //     penstock::CheckpointStore store(engine, penstock::FileSystem::local(), {"checkpoints"});
@@ -10,9 +10,9 @@
 //         checkpoint.read({&weight, 1});
 //     }
 //
-// A checkpoint is a folder of safetensors shards with a manifest beside them (docs/checkpoint.md
-// has the promises, docs/formats.md the bytes). All calls throw Error; kDamaged is what a checksum
-// or a parser has found, with the file and the tensor in its message.
+// A checkpoint is a folder of safetensors shards with a manifest (docs/checkpoint.md has the
+// promises, docs/formats.md the bytes). All calls throw Error; kDamaged is an error found by a
+// checksum or a parser, with the file and the tensor in its message.
 #pragma once
 
 #include <penstock/engine.hpp>
@@ -33,7 +33,7 @@
 namespace penstock {
 
 /// A tensor to be saved, in host memory, row-major without gaps. With `global_shape` it is a slice
-/// of a larger one that other writers have the rest of.
+/// of a larger one; other writers have the rest.
 struct StateTensor {
     std::string name;   ///< UTF-8; once in a state (once for each slice of a global tensor)
     std::string dtype;  ///< as safetensors spells it: "F32", "BF16", "I64"
@@ -43,14 +43,13 @@ struct StateTensor {
     std::vector<std::uint64_t> global_offset = {};  ///< elements, where the slice begins
 };
 
-/// A state: tensors, and what is around them, as a JSON text (docs/formats.md, "The structure").
-/// Texts of one's own belong into the metadata.
+/// A state: tensors, and the structure around them, as a JSON text (docs/formats.md, "The
+/// structure"). Texts of the caller belong into the metadata.
 struct State {
     std::vector<StateTensor> tensors;
-    std::string structure = "null";                                  ///< nothing but the tensors
+    std::string structure = "null";                                  ///< tensors only
     std::vector<std::pair<std::string, std::string>> metadata = {};  ///< for people and tools
-    /// XXH3 of `structure`, where whoever made it has read it again already; save() reads any
-    /// other.
+    /// XXH3 of `structure`, if its maker has read it again already; save() reads any other.
     std::uint64_t structure_sum = 0;
 };
 
@@ -59,18 +58,19 @@ struct StoreOptions {
     /// (0: none), are kept beyond that.
     std::uint32_t keep = 0;
     std::uint32_t keep_every = 0;
-    std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< of tensors in a shard, about
+    std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< approximate size of the tensors in a
+                                                           ///< shard
     bool checksums = true;  ///< of every chunk; without them nothing can be verified
     /// Shards whose tensors did not change since the last checkpoint are linked, not written.
     /// Needs checksums.
     bool incremental = true;
-    /// Bytes that copies of save_async() may take; 0: half of usable_memory_bytes().
+    /// Limit on the bytes of save_async()'s copies; 0: half of usable_memory_bytes().
     std::uint64_t host_memory_bytes = 0;
     /// How long save() waits for another process that writes to the same folder.
     std::uint32_t lock_wait_ms = 10'000;
 };
 
-/// What is known of a checkpoint without reading its tensors.
+/// The description of a checkpoint, read without its tensors.
 struct CheckpointInfo {
     std::uint64_t generation = 0;  ///< rises with every save; what "newest" means
     std::uint64_t step = 0;        ///< the caller's own number; may repeat
@@ -82,9 +82,9 @@ struct CheckpointInfo {
     std::uint32_t shards = 0;
     std::uint32_t linked_shards = 0;
     bool pinned = false;
-    /// Of save(): empty, or what was out of the ordinary (no direct I/O here and why; shards that
-    /// could not be linked; an old checkpoint that could not be removed; what has a name of the
-    /// store's and is not its own, once). Of list(): empty, or why the store neither counts nor
+    /// From save(): empty, or anything out of the ordinary (no direct I/O here and why; shards that
+    /// could not be linked; an old checkpoint that could not be removed; entries with a name of the
+    /// store's that are not its own, once). From list(): empty, or why the store neither counts nor
     /// removes it ("it is a symbolic link").
     std::string note;
     /// Empty, or why it cannot be used ("shard-00002.safetensors is missing").
@@ -97,34 +97,34 @@ struct SaveOptions {
     Progress progress = {};
 };
 
-/// What save_async() does with the tensors.
+/// Options for the tensors in save_async().
 struct AsyncOptions {
     /// False: no copy is made, and the tensors must not change before PendingSave::staged().
     bool copy = true;
-    /// Memory that will not change before the save is done: it is written from where it is.
+    /// Memory that will not change before the save is done: it is written without a copy.
     std::vector<std::span<const std::byte>> unchanging = {};
-    /// Whatever has to live until the save is done: the owner of memory that is not copied. Let go
+    /// An object to keep until the save is done: the owner of memory that is not copied. Released
     /// by a call of the store that finds the save done, never on the thread that saves.
     std::shared_ptr<void> keeps = nullptr;
 };
 
-/// A save that goes on while the caller does: queued, staged (the tensors may change), then durable
-/// or failed. Copies are the same save. Dropped, it goes on; the next save() or save_async() throws
-/// a failure that nobody asked for. Thread-safe. In the child of a fork, a save of the parent
-/// counts as failed (kCancelled).
+/// A save in the background: queued, staged (the tensors may change), then durable or failed.
+/// Copies refer to the same save. It continues when it is dropped; the next save() or save_async()
+/// throws a failure that was not reported yet. Thread-safe. In the child of a fork, a save of the
+/// parent counts as failed (kCancelled).
 class PENSTOCK_API PendingSave {
 public:
     struct Impl;
     explicit PendingSave(std::shared_ptr<Impl> impl);  ///< made by save_async()
 
-    /// Whether the tensors may change: at once where all were copied.
+    /// Whether the tensors may change: true at once if all were copied.
     [[nodiscard]] bool staged() const;
     /// Whether it is durable or has failed.
     [[nodiscard]] bool done() const;
-    /// Until staged() or done() says true; false when the time is over.
+    /// Waits until staged() or done() is true; false when the time is over.
     bool wait_staged(std::chrono::nanoseconds timeout = kNoTimeout) const;
     bool wait(std::chrono::nanoseconds timeout = kNoTimeout) const;
-    /// Waits. Throws what it failed with.
+    /// Waits. Throws the error of the save.
     CheckpointInfo result() const;
     /// Stops it; result() then throws kCancelled, unless it was over.
     void cancel();
@@ -139,7 +139,7 @@ private:
     std::shared_ptr<Impl> impl_;
 };
 
-/// What verify() found wrong.
+/// One problem that verify() found.
 struct CheckpointProblem {
     std::string path;    ///< the file
     std::string tensor;  ///< or empty
@@ -153,28 +153,28 @@ struct CheckpointTensor {
     std::string dtype;
     std::vector<std::uint64_t> shape;  ///< of the whole tensor
     std::uint64_t bytes = 0;
-    std::uint64_t changed_generation = 0;  ///< the last one in which its content changed
+    std::uint64_t changed_generation = 0;  ///< the generation in which its content changed last
 };
 
-/// A piece of a tensor that is wanted: [begin[d], end[d]) of each dimension, all of it when empty;
-/// into memory of exactly that many bytes, row-major. Nothing else is written, not even between the
-/// elements where `strides_bytes` leaves room.
+/// A wanted piece of a tensor: [begin[d], end[d]) of each dimension, all of it when empty; into
+/// memory of exactly that many bytes, row-major. Nothing else is written, not even the gaps between
+/// elements that `strides_bytes` leaves.
 struct TensorRead {
     std::string name;
     std::span<std::byte> into;  ///< from the first element to the end of the last
     std::vector<std::uint64_t> begin = {};
     std::vector<std::uint64_t> end = {};
-    /// In `into`, from one element to the next in each dimension: a column of a matrix, a
+    /// Distance in `into` from one element to the next in each dimension: a column of a matrix, a
     /// transposed tensor. Elements must not overlap. Empty: row-major without gaps.
     std::vector<std::uint64_t> strides_bytes = {};
 };
 
 /// One checkpoint, opened for reading. It stays readable when the store deletes it meanwhile, and
-/// the space on the disk is free again when the Checkpoint is closed or destroyed.
-/// Movable, thread-safe but for moving; calls of one that was moved from throw kInvalidArgument.
+/// the space on the disk is freed when the Checkpoint is closed or destroyed. Movable, thread-safe
+/// except for moving; calls of one that was moved from throw kInvalidArgument.
 class PENSTOCK_API Checkpoint {
 public:
-    /// A folder by its path, without a store. kDamaged when its manifest is.
+    /// Opens a folder by its path, without a store. kDamaged if its manifest is damaged.
     Checkpoint(std::shared_ptr<Engine> engine, const FileSystem& files, const std::string& path);
     Checkpoint(Checkpoint&& other) noexcept;
     Checkpoint& operator=(Checkpoint&& other) noexcept;
@@ -187,14 +187,14 @@ public:
     [[nodiscard]] const std::string& structure() const;
     [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& metadata() const;
     /// Reads pieces of tensors and checks their chunks: along the first dimension that is the piece
-    /// and at most one chunk (256 KiB) at each end. kInvalidArgument for a name or a range that is
-    /// not there, kDamaged for a checksum. Bytes read from storage.
+    /// and at most one chunk (256 KiB) at each end. kInvalidArgument for a name or a range that
+    /// does not exist, kDamaged for a checksum mismatch. Returns the bytes read from storage.
     std::uint64_t read(std::span<const TensorRead> wanted, bool verify = true,
                        const Progress& progress = {});
-    /// Reads everything and checks it. Empty: all is as it was saved.
+    /// Reads everything and checks it. Empty: no problem was found.
     [[nodiscard]] std::vector<CheckpointProblem> verify(const Progress& progress = {});
     /// Closes the files. Afterwards read() and verify() throw kClosed, also those that run on other
-    /// threads and need another file; what is known without reading stays. Again is fine.
+    /// threads and need another file; the description stays available. May be called again.
     void close() noexcept;
 
 private:
@@ -204,13 +204,13 @@ private:
 
 /// Numbered checkpoints in a folder, or with their shards spread over several. Any number of
 /// readers; one process writes at a time (a lock, taken by the first save and held until the store
-/// is destroyed). Thread-safe; saves of one store go one after another. Calls of one that was moved
-/// from throw kInvalidArgument.
+/// is destroyed). Thread-safe; saves of one store run one after another. Calls of one that was
+/// moved from throw kInvalidArgument.
 class PENSTOCK_API CheckpointStore {
 public:
-    /// `folders`: where checkpoints are; the first has the manifests, each gets shards by the speed
-    /// of its device. The first save makes them, and their parents, when they are not there. A
-    /// second store that writes to the same folders, also of the same process, is refused.
+    /// `folders`: the folders of the checkpoints; the first has the manifests, each gets shards by
+    /// the speed of its device. The first save makes missing ones, and their parents. A second
+    /// store that writes to the same folders, even in the same process, is refused.
     CheckpointStore(std::shared_ptr<Engine> engine, FileSystem files,
                     std::vector<std::string> folders, const StoreOptions& options = {});
     CheckpointStore(CheckpointStore&& other) noexcept;
@@ -219,42 +219,43 @@ public:
     CheckpointStore& operator=(const CheckpointStore&) = delete;
     ~CheckpointStore();
 
-    /// Durable when it returns; then older ones go, as `keep` says. When it throws, everything is
-    /// as it was before: what fails once the checkpoint is durable is told in CheckpointInfo::note,
-    /// as far as there is memory for that. The tensors must not change meanwhile. kInvalidArgument
-    /// for a structure that cannot be read with these tensors. Saves of save_async() come before
-    /// it.
+    /// Durable when it returns; then older checkpoints are removed, as `keep` says. When it throws,
+    /// nothing has changed: a failure after the checkpoint is durable is reported in
+    /// CheckpointInfo::note, if there is memory for that. The tensors must not change meanwhile.
+    /// kInvalidArgument for a structure that cannot be read with these tensors. Earlier saves of
+    /// save_async() finish first.
     CheckpointInfo save(const State& state, const SaveOptions& options = {});
-    /// save() that returns when a copy of the tensors is made: then they may change and go. Saves
-    /// are done in order on one thread; `progress` is called there. Copies in flight hold at most
-    /// host_memory_bytes together: where they do, the call waits for one. A state that does not fit
-    /// into that at all is not copied: the call waits until it is saved (PendingSave::note()).
-    /// Throws what an earlier save failed with when nobody asked for it; then this one has not
-    /// begun. The end of the store finishes what is in flight; a failure that nobody asked for
-    /// before is lost then.
+    /// A save() that returns when a copy of the tensors is made: then they may change or be freed.
+    /// Saves run in order on one thread; `progress` is called there. Copies in flight hold at most
+    /// host_memory_bytes together: at that limit the call waits for one to finish. A state larger
+    /// than the limit is not copied: the call waits until it is saved (PendingSave::note()). Throws
+    /// the failure of an earlier save that was not reported yet; then this one has not begun. The
+    /// destructor of the store finishes the saves in flight; failures that were not reported before
+    /// are lost then.
     PendingSave save_async(const State& state, const SaveOptions& options = {},
                            const AsyncOptions& async = {});
-    /// The newest that is whole: manifest sound, every shard there with its size. `skipped`: newer
-    /// ones that are not, and why. Throws where a newer one may be sound and cannot be looked at
-    /// (Error::is_about_the_file() is false). Throws also where all are skipped and the system
-    /// could not read one (EIO), after `skipped` is filled: "there is none" would be a reason to
-    /// begin from nothing.
+    /// The newest whole checkpoint: manifest sound, every shard there with its size. `skipped`:
+    /// newer ones that are not, and why. Throws if a newer one may be sound and cannot be read
+    /// (Error::is_about_the_file() is false). Also throws if all are skipped and the system could
+    /// not read one (EIO), after `skipped` is filled: "there is none" would be a reason to start
+    /// over.
     [[nodiscard]] std::optional<CheckpointInfo> latest(
         std::vector<CheckpointInfo>* skipped = nullptr) const;
-    /// latest(), opened and given to `use`; of the checkpoints of `step`, where it is given. Where
-    /// `use` throws what is about the file (a chunk that is not what was saved), that one is
-    /// skipped, and the one before is opened.
+    /// Opens the latest() and passes it to `use`; only checkpoints of `step`, if given. If `use`
+    /// throws an error about the file (a damaged chunk), that one is skipped, and the one before is
+    /// opened.
     std::optional<CheckpointInfo> open_newest(const std::function<void(Checkpoint)>& use,
                                               std::optional<std::uint64_t> step = {},
                                               std::vector<CheckpointInfo>* skipped = nullptr) const;
     /// All, oldest first, those with a problem included.
     [[nodiscard]] std::vector<CheckpointInfo> list() const;
     [[nodiscard]] Checkpoint open(std::uint64_t generation) const;
-    /// Kept whatever `keep` says, durably.
+    /// Keeps it whatever `keep` says, durably.
     void pin(std::uint64_t generation, bool pinned = true);
-    /// kInvalidArgument for the newest whole one.
+    /// Throws kInvalidArgument for the newest whole one.
     void remove(std::uint64_t generation);
-    /// Takes away what a killed process left unfinished; save() does it by itself. Bytes freed.
+    /// Removes unfinished checkpoints of killed processes; save() does it by itself. Returns the
+    /// bytes freed.
     std::uint64_t collect();
     [[nodiscard]] const std::vector<std::string>& folders() const;
 

@@ -38,24 +38,25 @@ struct EngineOptions {
     /// value forces it, or is an error where it cannot be had; small reads are then not done
     /// inline.
     BackendKind backend = BackendKind::kAuto;
-    std::uint32_t block_bytes = 1 << 20;  ///< of a request at most; a multiple of 64 KiB
-    std::uint32_t queue_depth = 128;      ///< requests at the device, a channel
-    std::uint64_t in_flight_bytes = std::uint64_t{16} << 20;  ///< at the device, a channel
-    std::uint32_t channels = 1;      ///< a device; more only where one thread does not fill it
+    std::uint32_t block_bytes = 1 << 20;  ///< limit per request; a multiple of 64 KiB
+    std::uint32_t queue_depth = 128;      ///< requests at the device, per channel
+    std::uint64_t in_flight_bytes = std::uint64_t{16} << 20;  ///< at the device, per channel
+    std::uint32_t channels = 1;      ///< per device; more only if one thread cannot keep it busy
     std::uint32_t copy_threads = 2;  ///< for memory that the device cannot reach itself
-    /// Blocking transfers up to so many bytes run on the caller's thread when nothing is before
+    /// Blocking transfers up to so many bytes run on the caller's thread when no other is before
     /// them.
     std::uint64_t inline_bytes_max = 64 << 10;
-    /// In flight; beyond it kWouldBlock, or see Engine::try_submit(). 0: no limit.
+    /// Limit on transfers in flight; beyond it kWouldBlock, or see Engine::try_submit(). 0: no
+    /// limit.
     std::uint32_t transfers_max = 0;
-    /// At the device for the background class, so that what is urgent waits behind little.
+    /// Limit of the background class at the device, so that urgent requests wait less.
     std::uint64_t background_bytes = 1280 << 10;
 };
 
 /// A transfer in full generality; the verbs of Engine are short forms of it.
 struct TransferRequest {
     bool write = false;
-    std::vector<File> files;  ///< that the extents number; or
+    std::vector<File> files;  ///< the extents refer to these by number; or
     /// Opened for this transfer, a few at a time, so there may be more of them than descriptors.
     /// Writes create, nothing truncates.
     std::vector<std::string> paths;
@@ -64,11 +65,11 @@ struct TransferRequest {
     TransferOptions options;
 };
 
-/// One read or write that is under way, or over. Movable. The memory it was given must stay valid
-/// until it is done, also when this handle is dropped: the transfer goes on, and an error of it is
-/// raised by the next Engine::drain(). Memory that maps a file which is cut meanwhile is an error
-/// (EFAULT) where the kernel moves the bytes, and SIGBUS where the engine copies them: what is not
-/// aligned. Thread-safe, but for moving.
+/// One read or write, running or finished. Movable. Its memory must stay valid until it is done,
+/// even when this handle is dropped: the transfer continues, and its error is raised by the next
+/// Engine::drain(). Memory that maps a file which is cut meanwhile is an error (EFAULT) if the
+/// kernel moves the bytes, and SIGBUS if the engine copies them, as it does for unaligned ones.
+/// Thread-safe, except for moving.
 class PENSTOCK_API Transfer {
 public:
     Transfer() = default;
@@ -80,23 +81,23 @@ public:
 
     /// Bytes moved. Throws the transfer's Error.
     std::uint64_t wait();
-    /// The same, or nothing when the time is over; the transfer goes on.
+    /// The same, or nothing when the time is over; the transfer continues.
     std::optional<std::uint64_t> wait_for(std::chrono::nanoseconds timeout);
     /// Never throws, never blocks.
     [[nodiscard]] bool done() const noexcept;
     [[nodiscard]] TransferStatus status() const noexcept;
-    /// Submits no more and lets what is at the device come back; wait() then throws kCancelled. The
-    /// memory of a read and the extent of a write are undefined. Nothing when it is over.
+    /// Submits no more and waits for requests at the device; wait() then throws kCancelled. The
+    /// memory of a read and the extent of a write are undefined. Does nothing after its end.
     void cancel();
-    /// Also while it runs; nothing when it is over. Throws kInvalidArgument when there is no such
-    /// priority.
+    /// May be called while it runs; does nothing after its end. Throws kInvalidArgument when there
+    /// is no such priority.
     void set_priority(Priority priority);
-    /// Bytes of one extent: less than asked only with allow_short. Once done.
+    /// Bytes of one extent: fewer than requested only with allow_short. Valid once done.
     [[nodiscard]] std::uint64_t extent_bytes(std::size_t index) const;
-    /// Bytes asked for in all.
+    /// Bytes requested in all.
     [[nodiscard]] std::uint64_t total_bytes() const noexcept;
-    /// Adds 1 to an eventfd when it is done (at once when it is): for event loops. The descriptor
-    /// stays open until then. Throws kInvalidArgument when it is not an eventfd's.
+    /// Adds 1 to an eventfd when it is done (immediately if it is already): for event loops. The
+    /// descriptor stays open until then. Throws kInvalidArgument if it is not an eventfd.
     void notify(int eventfd);
     [[nodiscard]] bool valid() const noexcept { return transfer_ != nullptr; }
 
@@ -107,7 +108,7 @@ private:
     void reset() noexcept;
     std::uint64_t result();
 
-    std::weak_ptr<engine::Core> core_;  ///< gone with its Engine, which waits for all transfers
+    std::weak_ptr<engine::Core> core_;  ///< expires with its Engine, which waits for all transfers
     engine::Transfer* transfer_ = nullptr;
 };
 
@@ -127,9 +128,9 @@ struct LatencyStats {
     std::vector<LatencyBucket> histogram;  ///< rising, without the empty ones; eight an octave
 };
 
-/// Since the engine was made; take differences for an interval.
+/// Counters since the engine was made; take differences for an interval.
 struct EngineStats {
-    std::uint64_t bytes_read = 0;  ///< as the devices saw them
+    std::uint64_t bytes_read = 0;  ///< at the devices
     std::uint64_t bytes_written = 0;
     std::uint64_t requests = 0;
     std::uint64_t inline_requests = 0;  ///< of them, on callers' threads
@@ -142,11 +143,11 @@ struct EngineStats {
     LatencyStats latency;
 };
 
-/// What runs, and why.
+/// The configuration that runs, and why.
 struct EngineDescription {
     std::string backend;                ///< "io_uring", "libaio", "posix"
     std::string detail;                 ///< flags and rungs in use
-    std::vector<std::string> refusals;  ///< why those before it were not taken
+    std::vector<std::string> refusals;  ///< why the backends before it were not used
     struct Device {
         DeviceId id;
         std::uint32_t channels = 0;
@@ -158,25 +159,24 @@ struct EngineDescription {
     [[nodiscard]] PENSTOCK_API std::string text() const;
 };
 
-/// Moves bytes between files and memory. Thread-safe. Costs nothing while it waits; threads and
-/// rings come with the first transfer to a device. In the child of a fork() it works on, made from
-/// scratch once, by whichever thread comes first.
+/// Moves bytes between files and memory. Thread-safe. Costs nothing while idle; threads and rings
+/// are made by the first transfer to a device. In the child of a fork() it continues to work: the
+/// first thread that uses it makes it again.
 class PENSTOCK_API Engine {
 public:
     explicit Engine(const EngineOptions& options = default_options());
-    /// On another file system than this machine's.
+    /// Uses another file system than this machine's.
     Engine(const EngineOptions& options, const FileSystem& file_system);
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
-    /// Refuses what comes after, as close() does, and waits for what was asked for before, without
-    /// a limit and without an error.
+    /// Refuses new transfers, as close() does, and waits for earlier ones, without a limit and
+    /// without an error.
     ~Engine();
 
-    /// The defaults with what the environment overrides. Throws kInvalidArgument on a value that
-    /// means nothing.
+    /// The defaults, overridden by the environment. Throws kInvalidArgument for an invalid value.
     [[nodiscard]] static EngineOptions default_options();
 
-    // Blocking. Bytes moved.
+    // Blocking. Return the bytes moved.
     std::uint64_t read(const File& file, std::span<std::byte> into, std::uint64_t offset = 0,
                        const TransferOptions& options = {});
     std::uint64_t read(const std::string& path, std::span<std::byte> into, std::uint64_t offset = 0,
@@ -186,7 +186,7 @@ public:
     std::uint64_t write(const std::string& path, std::span<const std::byte> data,
                         std::uint64_t offset = 0, const TransferOptions& options = {});
 
-    // Not blocking. Wrong arguments throw here; what the system refuses arrives in the transfer.
+    // Not blocking. Wrong arguments throw here; errors of the system are reported by the transfer.
     [[nodiscard]] Transfer read_async(const File& file, std::span<std::byte> into,
                                       std::uint64_t offset = 0,
                                       const TransferOptions& options = {});
@@ -201,33 +201,34 @@ public:
                                        const TransferOptions& options = {});
 
     /// Many extents over many files on several devices: one transfer. Extents that follow one
-    /// another in the list and in the file go together, so list them in the order of the files.
+    /// another both in the list and in the file are combined, so list them in the order of the
+    /// files.
     [[nodiscard]] Transfer submit(TransferRequest request);
-    /// The same, for somebody who will wait at once: small ones are then done when this returns.
+    /// The same, for callers that wait immediately: small transfers are done when this returns.
     [[nodiscard]] Transfer run(TransferRequest request);
-    /// submit() and run() that return nothing instead of throwing kWouldBlock where `transfers_max`
-    /// transfers are in flight. The request is copied, and may so be tried again. Throws the other
+    /// submit() and run() that return nothing instead of throwing kWouldBlock if `transfers_max`
+    /// transfers are in flight. The request is copied, so it can be tried again. Throws the other
     /// errors of submit().
     [[nodiscard]] std::optional<Transfer> try_submit(const TransferRequest& request);
     [[nodiscard]] std::optional<Transfer> try_run(const TransferRequest& request);
     /// Waits until fewer than `transfers_max` transfers are in flight, or the time is over (false).
-    /// Another thread may take the room first. True at once where there is no limit.
+    /// Another thread may use the room first. Returns true immediately if there is no limit.
     bool wait_for_room(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
 
-    /// Waits until all that was asked for before this call is done, or the time is over (false);
-    /// then throws the first error of a transfer that was dropped before anybody asked. What other
-    /// threads ask for meanwhile is not waited for.
+    /// Waits until all earlier transfers are done, or the time is over (false); then throws the
+    /// first error of a transfer that was dropped before its end was checked. Transfers that other
+    /// threads submit meanwhile are not waited for.
     bool drain(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
-    /// Transfers that were asked for so far, and drain() for the first so many of them: for those
-    /// who wait in slices. 0 in the child of a fork until it asks for something.
+    /// The number of transfers so far, and drain() for the first so many of them: for callers that
+    /// wait in slices. 0 in the child of a fork until its first transfer.
     [[nodiscard]] std::uint64_t submitted() const;
     bool drain_first(std::uint64_t transfers, std::chrono::nanoseconds timeout);
-    /// From here on each verb throws kClosed; what was asked for before is waited for, as drain()
-    /// does, or the time is over (false): call it again to wait on. Threads and rings go with the
-    /// Engine. A verb that another thread calls at the same time is either waited for or refused.
+    /// Makes every later verb throw kClosed, and waits for earlier transfers, as drain() does, or
+    /// until the time is over (false): call it again to continue waiting. Threads and rings are
+    /// freed with the Engine. A concurrent verb of another thread is either waited for or refused.
     bool close(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
     [[nodiscard]] bool closed() const noexcept;
-    /// Transfers that run; 0 in the child of a fork until it asks for something.
+    /// Running transfers; 0 in the child of a fork until its first transfer.
     [[nodiscard]] std::uint32_t running() const noexcept;
     [[nodiscard]] EngineStats stats() const;
     [[nodiscard]] EngineDescription describe() const;
@@ -240,11 +241,10 @@ private:
     std::unique_ptr<Impl> impl_;
 };
 
-/// fork() itself waits for what the engines of the process have at their devices. Where that must
-/// not take long, because the thread holds a lock that others want, this does the waiting before:
-/// engines then rest until the fork of this thread, or end_fork() when there is none after all.
-/// Other threads may ask for transfers meanwhile, which wait, and may fork. Python does this at
-/// each os.fork(), without the GIL.
+/// Does the waiting of fork() beforehand. fork() waits for requests at the devices of the process's
+/// engines, which may take too long for a thread that holds a lock. After this call the engines
+/// rest until this thread forks, or calls end_fork() instead. Other threads may submit transfers
+/// meanwhile, which wait, and may fork. Python does this at each os.fork(), without the GIL.
 PENSTOCK_API void prepare_fork();
 PENSTOCK_API void end_fork();
 

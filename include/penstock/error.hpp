@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the public API throws. Inside the library operating errors are values; they become an Error
-// at this border, with everything that is known about them.
+// Errors of the public API. Inside the library operating errors are values; they become an Error at
+// this border, with all their details.
 #pragma once
 
 #include <cstdint>
@@ -17,25 +17,25 @@ namespace penstock {
 
 /// Why an operation failed. Stable numbers: they are the values of `Error::code()`.
 enum class ErrorCode : int {
-    kInvalidArgument = 1,  ///< the call cannot mean anything; nothing was done
+    kInvalidArgument = 1,  ///< the call is invalid; nothing was done
     kSystem = 2,           ///< the system refused; `Error::system_errno()` says how
     kEndOfFile = 3,        ///< a read met the end of the file and short reads were not allowed
     kCancelled = 4,        ///< the transfer was cancelled; the extent of a write is undefined
     kWouldBlock = 5,       ///< a limit on transfers in flight is reached; try again later
     kUnsupported = 6,      ///< this machine, file system or file cannot do it; the message says why
-    kOutOfMemory = 7,      ///< memory could not be had or locked
+    kOutOfMemory = 7,      ///< memory could not be allocated or locked
     kClosed = 8,           ///< the file or engine is closed
-    kDamaged = 9,          ///< a file is not what it should be: cut short, changed, or hostile
+    kDamaged = 9,          ///< a file is invalid: cut short, changed, or hostile
 };
 
 /// The category of `ErrorCode`; its name is "penstock".
 PENSTOCK_API const std::error_category& error_category() noexcept;
 
-/// The offset of an error that has none.
+/// The offset of an error without one.
 inline constexpr std::uint64_t kNoOffset = ~std::uint64_t{0};
 
-/// Thrown by every public call that fails. `what()` says what was asked, what happened and what to
-/// do about it. Copyable, thread-safe to read.
+/// Thrown by every public call that fails. `what()` has the request, the failure and the advice.
+/// Copyable, thread-safe to read.
 class PENSTOCK_API Error : public std::system_error {
 public:
     Error(ErrorCode code, int system_errno, std::string operation, std::string path,
@@ -48,14 +48,14 @@ public:
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
     /// Byte offset in the file, or `kNoOffset`.
     [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
-    /// The errno of the system, or 0 when it was not the system that refused.
+    /// The errno of the system, or 0 if the error is not of the system.
     [[nodiscard]] int system_errno() const noexcept { return system_errno_; }
     /// The same as `code()`, as our enumeration.
     [[nodiscard]] ErrorCode reason() const noexcept { return reason_; }
     /// Whether the file is the reason, and not this machine or the call: it is damaged, cut short,
-    /// not there, or its bytes cannot be read back (EIO). Who looks for the newest sound checkpoint
-    /// passes over such a one. A file that could not be read for want of memory, descriptors, a
-    /// permission or a server (ENOMEM, EMFILE, EACCES, ESTALE) may be sound.
+    /// missing, or its bytes cannot be read (EIO). A search for the newest sound checkpoint skips
+    /// such a file. A file that could not be read because of memory, descriptors, a permission or a
+    /// server (ENOMEM, EMFILE, EACCES, ESTALE) may be sound.
     [[nodiscard]] bool is_about_the_file() const noexcept;
 
 private:

@@ -20,8 +20,8 @@ class FileSystem;
 class Folder;
 }  // namespace os
 
-/// What is known of an open file. Alignments are in bytes, 1 = no demand; Penstock keeps to them by
-/// itself, they are for whoever wants to lay bytes out well.
+/// The description of an open file. Alignments are in bytes, 1 = none required; Penstock meets them
+/// by itself, and callers may use them to lay bytes out well.
 struct FileInfo {
     std::string path;
     Access access = Access::kRead;
@@ -33,12 +33,12 @@ struct FileInfo {
     std::uint32_t read_align = 1;
     std::uint32_t write_align = 1;
     std::uint32_t block_bytes = 4096;  ///< block of the file system
-    std::string reason;                ///< how the alignments were learnt, or why it is not direct
+    std::string reason;                ///< the source of the alignments, or why it is not direct
 };
 
 /// An open file, also a block device. Copies share one opening; it is closed by close() or with the
-/// last copy, but not before the transfers on it are through. Thread-safe but for close(). All
-/// calls block and throw Error.
+/// last copy, but not before its transfers are finished. Thread-safe except for close(). All calls
+/// block and throw Error.
 class PENSTOCK_API File {
 public:
     /// Not open.
@@ -53,15 +53,15 @@ public:
     [[nodiscard]] std::uint64_t size() const;
     /// Cuts or extends (with zeros) to `bytes`.
     void truncate(std::uint64_t bytes);
-    /// Gives [offset, offset + bytes) room on the device, and the file that size. False where the
-    /// file system cannot, which is normal.
+    /// Allocates [offset, offset + bytes) on the device, and extends the file to that size. False
+    /// if the file system cannot, which is normal.
     bool preallocate(std::uint64_t offset, std::uint64_t bytes);
-    /// Data, size and name survive a power cut from here on.
+    /// Makes data, size and name survive a power cut.
     void sync();
-    /// Data and size alone: for many files of one folder, whose names FileSystem::sync_folder()
-    /// makes last all at once.
+    /// Syncs only data and size: for many files of one folder, whose names
+    /// FileSystem::sync_folder() syncs all at once at the end.
     void sync_data();
-    /// Says what closing said. Calling it again is fine.
+    /// Throws the error of closing. May be called again.
     void close();
 
     /// For Engine and FileSystem.
@@ -77,18 +77,18 @@ class PENSTOCK_API FileLock {
 public:
     FileLock() = default;
     explicit FileLock(std::shared_ptr<os::FileLock> lock) : lock_(std::move(lock)) {}
-    /// Held, and of the file that its path names now. One on a file that was removed or replaced
-    /// meanwhile locks out nobody.
+    /// Whether it is held, on the file that its path names now. A lock on a file that was removed
+    /// or replaced meanwhile excludes no process.
     [[nodiscard]] bool held() const noexcept;
 
 private:
     std::shared_ptr<os::FileLock> lock_;
 };
 
-/// An open folder. What is done through it happens in this very folder, whatever its path names by
-/// then. A name is one component of a path (kInvalidArgument for any other), and no symbolic link
-/// is ever followed: with this, a tree is removed and nothing that its links lead to. Copies share
-/// one opening, a descriptor on this machine's file system; it is closed with the last of them.
+/// An open folder. Operations happen in this very folder, whatever its path names by then. A name
+/// is one component of a path (kInvalidArgument for any other), and no symbolic link is ever
+/// followed: a tree can be removed without touching the targets of its links. Copies share one
+/// opening, a descriptor on this machine's file system; it is closed with the last of them.
 /// Thread-safe. All calls block and throw Error with the operation and path.
 class PENSTOCK_API Folder {
 public:
@@ -100,7 +100,7 @@ public:
     /// Names, sorted, without "." and "..".
     [[nodiscard]] std::vector<std::string> list() const;
     [[nodiscard]] FileStatus status(const std::string& name) const;
-    /// ENOTDIR or ELOOP for anything but a folder, also for a link to one. EXDEV where another file
+    /// ENOTDIR or ELOOP for anything but a folder, also for a link to one. EXDEV if another file
     /// system, or another part of this one (a bind mount), is mounted there.
     [[nodiscard]] Folder open_folder(const std::string& name) const;
     /// A file or a symbolic link; EISDIR for a folder.
@@ -111,8 +111,8 @@ public:
     void rename(const std::string& from, const std::string& to) const;
     /// Makes its names survive a power cut.
     void sync() const;
-    /// Exclusive, of the folder itself, for those who lock it too; nothing is made in it. An Error
-    /// with EWOULDBLOCK when it is held.
+    /// An exclusive lock of the folder itself, for processes that lock it too; nothing is made in
+    /// it. An Error with EWOULDBLOCK when it is held.
     [[nodiscard]] FileLock lock() const;
 
     /// For FileSystem.
@@ -122,9 +122,8 @@ private:
     std::shared_ptr<os::Folder> folder_;
 };
 
-/// Everything that is done with storage and is not a transfer. Thread-safe. All calls block and
-/// throw Error with the operation and path; those of an empty one (made of nullptr, or moved from)
-/// kInvalidArgument.
+/// Operations on storage other than transfers. Thread-safe. All calls block and throw Error with
+/// the operation and path; those of an empty one (made of nullptr, or moved from) kInvalidArgument.
 class PENSTOCK_API FileSystem {
 public:
     /// This machine's.
@@ -135,7 +134,7 @@ public:
     void rename(const std::string& from, const std::string& to) const;
     /// A second name for the same file.
     void link(const std::string& from, const std::string& to) const;
-    /// A name that leads to `target`, which need not be there. Never replaces.
+    /// Makes a name that leads to `target`, which may be missing. Never replaces.
     void symbolic_link(const std::string& target, const std::string& path) const;
     /// A file, a symbolic link (not what it points to) or an empty folder.
     void remove(const std::string& path) const;
@@ -145,20 +144,20 @@ public:
     [[nodiscard]] std::vector<std::string> list(const std::string& path) const;
     [[nodiscard]] Space space(const std::string& path) const;
     [[nodiscard]] FileStatus status(const std::string& path) const;
-    /// The absolute path without symbolic links. What is not there yet, at its end, stays as it is
+    /// The absolute path without symbolic links. A part at the end that does not exist yet stays as
     /// written.
     [[nodiscard]] std::string resolve(const std::string& path) const;
-    /// Gives `to` the permission bits of `from`; where that is permitted also its owner and group,
-    /// its POSIX ACL and its "user." extended attributes. Other extended attributes, flags (chattr)
-    /// and times are not taken.
+    /// Gives `to` the permission bits of `from`; if permitted also its owner and group, its POSIX
+    /// ACL and its "user." extended attributes. Other extended attributes, flags (chattr) and times
+    /// are not copied.
     void take_attributes(const std::string& from, const File& to) const;
     /// Sets FileStatus::modified_ns, as exactly as the file system keeps it; no symbolic link is
     /// followed. May be lost with a power cut.
     void set_modified(const std::string& path, std::int64_t since_1970_ns) const;
     /// Symbolic links on the way are followed.
     [[nodiscard]] Folder open_folder(const std::string& path) const;
-    /// Exclusive; a regular file, made when it is not there. An Error with EWOULDBLOCK when it is
-    /// held, with ELOOP for a symbolic link.
+    /// An exclusive lock of a regular file, made when it does not exist. An Error with EWOULDBLOCK
+    /// when it is held, with ELOOP for a symbolic link.
     [[nodiscard]] FileLock lock(const std::string& path) const;
     /// Makes the names in a folder survive a power cut.
     void sync_folder(const std::string& path) const;

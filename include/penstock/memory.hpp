@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that I/O likes: aligned to pages (2 MiB with huge pages), touched once and kept.
+// Memory for I/O: aligned to pages (2 MiB with huge pages), touched once and kept.
 #pragma once
 
 #include <penstock/error.hpp>
@@ -17,19 +17,19 @@ struct MemoryOptions {
     bool lock =
         false;  ///< mlock; where the limit forbids it, not locked and `shortfall()` says why
     bool huge_pages = true;  ///< transparent huge pages from 2 MiB up, where the system gives them
-    std::uint64_t kept_bytes_max = std::uint64_t{1} << 30;  ///< what a pool keeps of what came back
-    /// Pages are there when a block is handed out; false: they come with the first write, which
-    /// several threads may share.
+    std::uint64_t kept_bytes_max = std::uint64_t{1} << 30;  ///< limit on the bytes that a pool
+                                                            ///< keeps
+    /// Faults pages in before a block is handed out; false: the first write does, which several
+    /// threads may share.
     bool touch = true;
     bool keep_on_fork = true;  ///< false: a child of fork() does not have the memory at all
 };
 
-/// A block of memory on loan from a pool; goes back with its last owner. Movable. Contents
-/// undefined.
+/// A block of memory on loan from a pool; returned by its last owner. Movable. Contents undefined.
 class PENSTOCK_API Buffer {
 public:
     Buffer() = default;
-    /// What is moved from is empty.
+    /// A buffer that was moved from is empty.
     Buffer(Buffer&& other) noexcept
         : owner_(std::move(other.owner_)),
           data_(std::exchange(other.data_, nullptr)),
@@ -46,11 +46,11 @@ public:
     Buffer& operator=(const Buffer&) = default;
     ~Buffer() = default;
     [[nodiscard]] std::byte* data() const noexcept { return data_; }
-    /// Bytes, as asked.
+    /// Bytes, as requested.
     [[nodiscard]] std::uint64_t size() const noexcept { return bytes_; }
     [[nodiscard]] std::span<std::byte> bytes() const noexcept { return {data_, bytes_}; }
     [[nodiscard]] bool locked() const;
-    /// What was asked for and could not be had, why, and the cure; or empty.
+    /// Empty, or requests that failed, why, and how to fix it.
     [[nodiscard]] std::string shortfall() const;
 
 private:
@@ -60,16 +60,16 @@ private:
     std::uint64_t bytes_ = 0;
 };
 
-/// Hands out buffers and keeps those that come back. Thread-safe. Buffers may outlive it. Calls of
-/// one that was moved from throw kInvalidArgument.
+/// Hands out buffers and keeps returned ones. Thread-safe. Buffers may outlive it. Calls of one
+/// that was moved from throw kInvalidArgument.
 class PENSTOCK_API MemoryPool {
 public:
     explicit MemoryPool(const MemoryOptions& options = {});
     /// Throws Error (kOutOfMemory), naming the size.
     [[nodiscard]] Buffer take(std::uint64_t bytes);
-    /// Bytes that wait for somebody to take them.
+    /// Bytes of the kept buffers.
     [[nodiscard]] std::uint64_t kept_bytes() const;
-    /// Gives these back to the system.
+    /// Returns the kept buffers to the system.
     void trim();
 
 private:

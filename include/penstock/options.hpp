@@ -10,8 +10,8 @@
 //       "channels": 1
 //     }
 //
-// JSON. The keys are the members of EngineOptions, all optional, and `about`, a text that is not
-// looked at. Numbers are integers; sizes may also be words with a unit.
+// JSON. The keys are the members of EngineOptions, all optional, and `about`, a text that is
+// ignored. Numbers are integers; sizes may also be words with a unit.
 #pragma once
 
 #include <penstock/engine.hpp>
@@ -22,16 +22,17 @@
 
 namespace penstock {
 
-/// The options of a file. What it does not name has the value of its environment variable or its
-/// default, as in Engine::default_options(); what it names beats the environment. Throws Error:
-/// kInvalidArgument for text that is no such file, an unknown key, a wrong type or a value that is
-/// not allowed (with file, key, what came and what is allowed), kSystem where it cannot be read.
+/// The options of a file. An option that it omits has the value of its environment variable or its
+/// default, as in Engine::default_options(); an option that it names overrides the environment.
+/// Throws Error: kInvalidArgument for text that is no such file, an unknown key, a wrong type or a
+/// value that is not allowed (with file, key, value and the allowed values), kSystem if it cannot
+/// be read.
 [[nodiscard]] PENSTOCK_API EngineOptions load_options(const std::string& path);
 
 /// "auto", "io_uring" (or "uring"), "libaio" (or "aio") and "posix"; nothing for another word.
 [[nodiscard]] PENSTOCK_API std::optional<BackendKind> backend_named(std::string_view word);
 
-/// "auto", "io_uring", "libaio" or "posix"; "" for what is no BackendKind.
+/// "auto", "io_uring", "libaio" or "posix"; "" for any other value.
 [[nodiscard]] PENSTOCK_API const char* name_of(BackendKind backend);
 
 /// "auto", "cached", "direct" and "required"; nothing for another word.

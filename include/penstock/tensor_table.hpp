@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensors are in a file of tensors, and where their bytes are.
+// The tensors in a file of tensors, and the place of their bytes.
 //
 //     const penstock::TensorTable table = penstock::inspect(engine, "model.safetensors");
 //     for (const penstock::TensorEntry& tensor : table.tensors) { ... }
 //
-// A `.pt`, a `.safetensors` and an index of shards are recognised by their content, whatever they
-// are called; of a folder, the index in it is meant (a checkpoint of a store has one).
+// A `.pt`, a `.safetensors` and an index of shards are recognised by their content, whatever their
+// names; a folder is read by its index (a checkpoint of a store has one).
 #pragma once
 
 #include <penstock/engine.hpp>
@@ -19,7 +19,7 @@
 
 namespace penstock {
 
-/// What a table was read from.
+/// The source of a table.
 enum class TableKind : std::uint8_t {
     kTorch,        ///< a `.pt`, the zip of torch.save
     kLegacyTorch,  ///< a `.pt` as torch before 1.6 wrote it
@@ -28,14 +28,14 @@ enum class TableKind : std::uint8_t {
     kCheckpoint,   ///< a checkpoint of a store
 };
 
-/// What can tell whether the bytes of a tensor are those that were saved.
+/// The kind of checksum that can verify the bytes of a tensor.
 enum class ChecksumKind : std::uint8_t {
     kNone,
     kCrc32,  ///< of the storage that the tensor is in, in the directory of the zip
     kXxh3,   ///< of each piece of the tensor, written by Penstock
 };
 
-/// Bytes of a tensor that stand together.
+/// Contiguous bytes of a tensor.
 struct TensorStretch {
     std::uint32_t file = 0;    ///< its number in TensorTable::files
     std::uint64_t offset = 0;  ///< bytes, from the start of the file
@@ -50,22 +50,22 @@ struct TensorEntry {
     /// element is, and the others are in the same storage.
     std::vector<std::uint64_t> strides;
     std::uint64_t bytes = 0;  ///< of its elements
-    /// One, or one for each slice that was saved by itself.
+    /// One, or one for each slice that was saved separately.
     std::vector<TensorStretch> stretches;
     ChecksumKind checksum = ChecksumKind::kNone;
 };
 
 struct TensorTable {
     TableKind kind = TableKind::kSafetensors;
-    std::string path;                ///< as it was given; of a folder, that of its index
+    std::string path;                ///< as given; for a folder, that of its index
     std::vector<std::string> files;  ///< paths of the files with the bytes
     std::vector<std::pair<std::string, std::string>> metadata;  ///< of `.safetensors`
     std::vector<TensorEntry> tensors;
 };
 
-/// Reads headers and no tensor. Files are closed when it returns. Throws Error: kDamaged for what
-/// its format does not allow, kUnsupported for what is not read, each with the path and what to do;
-/// what the system refuses. Blocks; thread-safe.
+/// Reads headers and no tensor. Files are closed when it returns. Throws Error: kDamaged for a
+/// violation of the format, kUnsupported for forms that are not read, each with the path and
+/// advice; errors of the system. Blocks; thread-safe.
 [[nodiscard]] PENSTOCK_API TensorTable inspect(const std::shared_ptr<Engine>& engine,
                                                const std::string& path,
                                                const FileSystem& files = FileSystem::local());

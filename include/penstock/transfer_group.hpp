@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transfers of which one thread takes whichever ends first.
+// Several transfers; one thread takes them in the order in which they end.
 //
 //     penstock::TransferGroup group;
 //     for (auto& block : blocks) {
@@ -21,11 +21,11 @@
 
 namespace penstock {
 
-/// Transfers under way, of one engine or several. One thread at a time may use a group, but for
+/// Transfers under way, of one engine or several. One thread at a time may use a group, except for
 /// wake(). In the child of a fork() the parent's transfers end as cancelled.
 class PENSTOCK_API TransferGroup {
 public:
-    /// A transfer that is over, and the number that add() gave it.
+    /// A finished transfer, and the number that add() gave it.
     struct Ended {
         std::uint64_t number = 0;
         Transfer transfer;
@@ -34,7 +34,7 @@ public:
     TransferGroup();
     TransferGroup(const TransferGroup&) = delete;
     TransferGroup& operator=(const TransferGroup&) = delete;
-    /// cancel(), and waits until nothing touches the memory of a transfer any more. Errors of these
+    /// Cancels, and waits until the memory of all transfers is no longer in use. Errors of these
     /// transfers are dropped.
     ~TransferGroup();
 
@@ -42,9 +42,9 @@ public:
     /// Throws kInvalidArgument for an empty handle, and std::bad_alloc: the transfer has then been
     /// cancelled and waited for.
     std::uint64_t add(Transfer transfer);
-    /// The transfer that ended first of those that were not returned yet, whatever it ended with.
-    /// Nothing when the group is empty, when `timeout` is over, or after wake(). Throws nothing of
-    /// a transfer: Transfer::wait() of the one that is returned does.
+    /// The transfer that ended first of those that were not returned yet, also a failed one.
+    /// Nothing when the group is empty, when `timeout` is over, or after wake(). Throws no error of
+    /// a transfer: Transfer::wait() of the returned one does.
     [[nodiscard]] std::optional<Ended> wait_any(
         std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
     /// Transfers that were added and not returned.

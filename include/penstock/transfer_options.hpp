@@ -15,10 +15,9 @@ namespace engine {
 class DepthLimit;
 }  // namespace engine
 
-/// A limit that transfers share on the requests that they have at one device together, below the
-/// engine's `queue_depth`: give copies of one to the options of each. A device with several
-/// channels gives each an equal share of it, at least one request. Thread-safe; may outlive
-/// engines.
+/// A limit on requests at one device that several transfers share, below the engine's
+/// `queue_depth`: give copies of one to the options of each. A device with several channels gives
+/// each an equal share of it, at least one request. Thread-safe; may outlive engines.
 class PENSTOCK_API DepthLimit {
 public:
     DepthLimit() = default;  ///< no limit
@@ -40,21 +39,22 @@ private:
 /// Options of one transfer.
 struct TransferOptions {
     Priority priority = Priority::kNormal;
-    /// Reads: meeting the end of the file is fine; `extent_bytes()` says how much came.
+    /// Reads: the end of the file is no error; `extent_bytes()` has the bytes that were read.
     bool allow_short = false;
     /// Writes: durable (data, size, name) when done.
     bool sync = false;
-    /// Writes: extents of the list may overlap; which of them comes last is then not fixed. Without
+    /// Writes: extents of the list may overlap; which of them is written last is undefined. Without
     /// it such a list is an error (kInvalidArgument).
     bool allow_overlap = false;
-    /// Of a request at most, rounded up to the blocks of the device; 0, or more than the engine's:
-    /// the engine's. What the caller's own thread does (`inline_bytes_max`) knows no blocks.
+    /// Maximum bytes of a request, rounded up to the blocks of the device; 0, or more than the
+    /// engine's: the engine's. Transfers on the caller's own thread (`inline_bytes_max`) have no
+    /// blocks.
     std::uint32_t block_bytes = 0;
     DepthLimit depth_limit = {};
-    /// For paths, which are opened for this transfer.
+    /// For paths, which are opened by this transfer.
     CachePolicy cache = CachePolicy::kAuto;
-    /// Transfers that give the same address are one flow, see Priority, and so are done in their
-    /// order; the address is compared and nothing else. Without one, a File is.
+    /// Transfers with the same address are one flow, see Priority, and so run in their order; the
+    /// address is only compared. Without one, each File is a flow.
     const void* group = nullptr;
 };
 

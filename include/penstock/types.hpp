@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The small words that the whole API is spoken in.
+// The small types that the whole API uses.
 #pragma once
 
 #include <compare>
@@ -9,15 +9,16 @@
 
 namespace penstock {
 
-/// What a file is opened for.
+/// The access that a file is opened with.
 enum class Access : std::uint8_t { kRead, kWrite, kReadWrite };
 
-/// How a file is read and written with regard to the page cache. `name_of()` has the words.
+/// The use of the page cache by a file. `name_of()` has the words.
 enum class CachePolicy : std::uint8_t {
     kAuto,      ///< as kDirect
     kCached,    ///< all of it through the page cache
-    kDirect,    ///< past it where the file system can; File::info() says whether it does, and why
-    kRequired,  ///< past it, and an error where the file system cannot
+    kDirect,    ///< bypasses it if the file system can; File::info() reports whether it does, and
+                ///< why
+    kRequired,  ///< bypasses it, or fails if the file system cannot
 };
 
 /// Classes of transfers on one device; a lower class gets at least 1/16 of the bytes while a higher
@@ -31,19 +32,19 @@ inline constexpr std::size_t kPriorityCount = 3;
 /// The mechanism that carries requests to the kernel.
 enum class BackendKind : std::uint8_t { kAuto, kUring, kAio, kPosix };
 
-/// Where a transfer is in its life.
+/// The state of a transfer.
 enum class TransferStatus : std::uint8_t { kRunning, kDone, kFailed, kCancelled };
 
-/// What a name in a folder stands for.
+/// The kind of a name in a folder.
 enum class FileKind : std::uint8_t { kFile, kFolder, kSymbolicLink, kOther };
 
-/// What a file is opened with.
+/// The options for opening a file.
 struct FileOptions {
     Access access = Access::kRead;
-    bool create = false;     ///< make it (0666 less umask) when it is not there
-    bool exclusive = false;  ///< with create: an error (EEXIST) when it is there
+    bool create = false;     ///< make it (0666 less umask) if it does not exist
+    bool exclusive = false;  ///< with create: an error (EEXIST) if it exists
     bool truncate = false;   ///< cut it to zero bytes; nothing else ever truncates
-    bool follow = true;      ///< else an error (ELOOP) where the path ends in a symbolic link
+    bool follow = true;      ///< false: an error (ELOOP) if the path ends in a symbolic link
     CachePolicy cache = CachePolicy::kAuto;
 };
 
@@ -54,12 +55,12 @@ struct DeviceId {
     auto operator<=>(const DeviceId&) const = default;
 };
 
-/// What a name stands for; of a symbolic link: itself, not what it points to.
+/// The status of a name; for a symbolic link, of the link itself, not its target.
 struct FileStatus {
     FileKind kind = FileKind::kOther;
     std::uint64_t bytes = 0;
     std::uint64_t links = 1;       ///< names that the file has
-    DeviceId device;               ///< of the file system
+    DeviceId device;               ///< the device of the file system
     std::uint32_t mode = 0;        ///< permission bits (07777)
     std::int64_t modified_ns = 0;  ///< when its content changed last; since 1970
 };
@@ -67,7 +68,7 @@ struct FileStatus {
 /// Bytes of a file system.
 struct Space {
     std::uint64_t total_bytes = 0;
-    std::uint64_t free_bytes = 0;  ///< what this user may still take
+    std::uint64_t free_bytes = 0;  ///< available to this user
 };
 
 /// One piece of a transfer: `bytes` bytes of memory at `memory`, at `offset` of file number `file`
