@@ -36,7 +36,7 @@ int main() {
         files.remove("state.bin");  // the example tidies up
         return 0;
     } catch (const penstock::Error& error) {
-        // What was asked, what happened, what to do about it.
+        // The message has the request, the failure and the advice.
         std::fprintf(stderr, "%s\n", error.what());
         return 1;
     }

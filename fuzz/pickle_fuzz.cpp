@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
     if (!read) {
         return 0;
     }
-    // What can be read can be written, and is then read again there.
+    // A tree that can be read can be written, and read again.
     const auto text = write_pickle(read->tree);
     if (!text) {
         std::abort();

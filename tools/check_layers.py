@@ -56,7 +56,7 @@ ROOMS = {
     "workload": Room(8),
     "cli": Room(8, may=("plan", "workload")),
 }
-# What floors 5 and up must take from <penstock/...>.
+# Rooms that floors 5 and up must use through <penstock/...>.
 BEHIND_THE_API = (
     "engine",
     "engine/uring",
@@ -79,8 +79,8 @@ THIRD_PARTY = {
     "CLI": ("cli",),
     "nanobind": (),
 }
-# What a binding may know below the public API. What it wants of another room belongs into the API, where a C++ program
-# has it too; an exception is a file with its reason.
+# Rooms below the public API that a binding may use. A need for another room belongs into the API, for C++ programs too;
+# an exception is a file with its reason.
 BINDING_ROOMS = ("base", "tensor", "format", "stream", "state", "store")
 BINDING_FILES = {
     "api/option_table.hpp": "arguments and help of Engine() are made of the table",
@@ -99,7 +99,6 @@ FEEDERS = {
     "cli/checkpoint/stream.cpp": "is to become a source of the pump",
 }
 
-# What a C++20 compiler and the kernel bring, as far as it does not end in .h.
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
 
 

@@ -74,7 +74,7 @@ RULES = [
     (is_header, r"^\s*using namespace ", "a header must not bring names into whoever includes it"),
 ]
 EXCEPT = {
-    # Where assertions end.
+    # The end of a failed assertion.
     "src/base/assert.cpp": (r"printf", r"exit"),
     "src/base/environment.cpp": (r"getenv",),
 }
@@ -103,7 +103,7 @@ def check_text(path, text):
         if not applies(path) or any(word in pattern for word in EXCEPT.get(name, ())):
             continue
         for number, line in enumerate(lines, 1):
-            # What a library must not do, it may well speak of.
+            # Comments may name what a library must not do.
             match = re.search(pattern, line.split("//")[0] if applies is in_library else line)
             if match:
                 yield number, f"'{match.group(0).strip()}': {reason}"

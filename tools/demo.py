@@ -5,8 +5,8 @@
     .venv/bin/python tools/demo.py [--dir FOLDER]
 
  1. `penstock bench --against fio`: large blocks and random 4 KiB reads, in turns with fio on the same file.
- 2. `penstock checkpoint bench --model gpt2`: GPT-2 small (124 M parameters, values made on the spot) saved and loaded, in
-    turns with torch.save and torch.load, safetensors and fio; what comes back is compared bit for bit.
+ 2. `penstock checkpoint bench --model gpt2`: GPT-2 small (124 M parameters, values made on the spot) saved and loaded,
+    in turns with torch.save and torch.load, safetensors and fio; what comes back is compared bit for bit.
  3. `penstock doctor`: what is in the way of speed here.
 
 Everything that is written lies in a folder under --dir and goes at the end, also after Ctrl-C.
@@ -72,8 +72,8 @@ def summary(bench, gpt2, began):
         f"(torch.load: {seconds['torch.load', 'load']:.2f} s), bit for bit"
     )
     print(
-        "\n  How to read this: Penstock and fio go past the page cache, where the file system lets them; torch writes\n"
-        "  through it. All saves end durable, all loads start cold. Other load on this machine or disk moves every figure."
+        "\n  How to read this: Penstock and fio go past the page cache, if the file system allows it; torch writes\n"
+        "  through it. All saves end durable, all loads start cold. Other load on the machine changes every figure."
     )
     load, cpus = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load > 1.5 * cpus + 2:  # the demo is some of it

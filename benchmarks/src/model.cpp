@@ -215,7 +215,7 @@ void classes(const Arguments& arguments, Figures& figures) {
     figures.set("busy_ns", busy_ns);
 }
 
-// What the handicap `first_in_first_out` makes one flow of.
+// The key of the single flow that the handicap `first_in_first_out` makes.
 const int kOneFlow = 0;
 
 Transfer* start_in_flow(Simulation& simulation, const Arguments& arguments, const Files& files,

@@ -43,7 +43,7 @@ T value_of(base::Result<T> result) {
 /// A hollow disk (100 us a request, 32 at once, 7 GB/s) under an engine with its defaults; knows
 /// the handicap `depth1`.
 [[nodiscard]] simulation::SimulationOptions simulation_options(const Arguments& arguments);
-/// What one disk needs for so much: its pipe, or its lanes.
+/// The minimum time of one disk: limited by its pipe, or its lanes.
 [[nodiscard]] double bound_ns(std::uint64_t bytes, std::uint64_t requests);
 
 // ---- jobs in files of their own

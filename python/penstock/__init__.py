@@ -88,7 +88,7 @@ __all__ = [
     "write_async",
 ]
 
-# What runs when the interpreter ends is done first: it works on memory of Python's.
+# Finishes running transfers at exit: they use memory that belongs to Python.
 _atexit.register(_core.at_exit)
 _atexit.register(_core._async.at_exit)  # comes before it
 _atexit.register(_core.refuse_other_threads)  # comes first

@@ -26,7 +26,7 @@ from penstock._state import _located, _objects, _selection, _torch
 _format = _core._format
 
 _TRIES_WITH_DATA = 3  # of an index, where an attempt has read all of it
-# Of these, and no others, fileno() is the file that read() reads.
+# The classes whose fileno() is the file that read() reads.
 _REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
 
@@ -235,7 +235,7 @@ def _fetch(source: Source, wishes: list[Wish], mapped: bool, report: Any) -> lis
     out = []
     for i, (wish, (begin, _)) in enumerate(zip(wishes, pieces, strict=True)):
         tensor = view_of(memory.storage(i, wish.first - begin, wish.length), wish.view, 0)
-        # What lies between its elements is not its own.
+        # A view with gaps does not own the memory between its elements, so it is copied.
         out.append(tensor if tensor.numel() * tensor.element_size() == wish.length else _own(tensor, wish.name))
     return out
 

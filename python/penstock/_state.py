@@ -29,7 +29,7 @@ from penstock._progress import reporter as _reporter
 
 _format = _core._format
 
-# What safetensors calls a type, and torch.
+# Names of types in safetensors and in torch.
 _TORCH = {
     "BOOL": "bool",
     "U8": "uint8",

@@ -24,8 +24,8 @@ namespace penstock::python {
 /// A str; half characters, which UTF-8 has none of, are spelt out. TypeError for all else.
 [[nodiscard]] std::string word_of(nb::handle value, const std::string& argument);
 
-/// Of a list (or whatever else can be iterated): each item as count_of() and word_of() take it. An
-/// error names the item, "shape[2]".
+/// Converts each item of a list (or any other iterable) as count_of() and word_of() do. An error
+/// names the item, "shape[2]".
 [[nodiscard]] std::vector<std::uint64_t> counts_of(nb::handle list, const char* argument,
                                                    const char* what);
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> word_pairs_of(nb::handle list,

@@ -41,7 +41,7 @@ Engines& engines() {
     return *instance;
 }
 
-// Of those that were dropped and have nothing more to do. Cheap when there is none.
+// Frees dropped engines that have nothing more to do. Cheap when there is none.
 void sweep_engines() {
     std::vector<std::shared_ptr<Engine>>& dropped = engines().dropped;
     if (dropped.empty()) {

@@ -43,8 +43,8 @@ nb::object made_of(const Error& error) {
 
 }  // namespace
 
-// What makes the exception is Python, where a signal's handler may run: what that raises, such as
-// KeyboardInterrupt, goes first.
+// Makes the exception in Python, where a signal handler may run: its exception, such as
+// KeyboardInterrupt, takes precedence.
 void set_python_error(const Error& error) {
     try {
         const nb::object made = made_of(error);

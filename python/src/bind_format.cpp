@@ -124,7 +124,7 @@ private:
     std::optional<state::Replacement> replacement_;
 };
 
-// What a file of tensors says, and the file: open, or its bytes.
+// The content of a file of tensors, and the file: open, or its bytes.
 struct TensorFileObject {
     std::string path;  ///< for messages
     File file;
@@ -146,8 +146,8 @@ File open_for(const std::string& path, const std::string& verb) {
     }
 }
 
-// What the content says: (offset, bytes, location, CRC) of each storage of a .pt; (name, type,
-// shape, begin, end) of each tensor of a .safetensors; (tensor, file) of an index.
+// Rows of the content: (offset, bytes, location, CRC) of each storage of a .pt; (name, type, shape,
+// begin, end) of each tensor of a .safetensors; (tensor, file) of an index.
 std::pair<const char*, nb::list> rows_of(const format::torch_file::File& content) {
     nb::list rows;
     for (std::size_t i = 0; i < content.storages.size(); ++i) {

@@ -88,7 +88,7 @@ BufferObject empty(nb::handle shape, nb::handle dtype, nb::handle is_pinned) {
     return out;
 }
 
-// Whoever drops the last share may be a thread without the GIL.
+// The thread that drops the last share may not hold the GIL.
 std::shared_ptr<void> share(Keep&& keep) {
     return {new Keep(std::move(keep)), [](void* kept) {
                 if (!nb::is_alive()) {

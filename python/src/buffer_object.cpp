@@ -52,7 +52,7 @@ int get_view(PyObject* self, Py_buffer* view, int flags) {
 
 void release_view(PyObject* /*self*/, Py_buffer* /*view*/) {}
 
-// What a capsule points to: it shares the memory, not the Python object.
+// The target of a capsule: it shares the memory, not the Python object.
 template <typename Managed>
 struct Exported {
     Managed managed{};

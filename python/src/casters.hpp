@@ -37,7 +37,7 @@ struct type_caster<std::pair<First, Second>> {
     }
 };
 
-/// Of values that Python has of its own. A vector of a bound class would be copied one by one,
+/// Converts vectors of builtin Python values. A vector of a bound class would be copied one by one,
 /// which must not throw here either.
 template <typename Item>
 struct type_caster<std::vector<Item>> {

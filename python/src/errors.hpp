@@ -11,7 +11,7 @@ namespace penstock::python {
 
 /// Makes it the error of this thread's Python. With the GIL.
 void set_python_error(const Error& error);
-/// What Python raised, where it is a penstock.Error that is about a file. With the GIL.
+/// The exception of Python, if it is a penstock.Error about a file. With the GIL.
 [[nodiscard]] std::optional<Error> about_a_file(const nb::python_error& raised);
 
 }  // namespace penstock::python

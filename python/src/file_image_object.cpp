@@ -24,7 +24,7 @@ std::vector<state::FileImage::Payload> spans_of(const std::vector<StorageMemory>
     return out;
 }
 
-// Where the NumPy that runs says that its functions are.
+// Names the module in which the running NumPy has its functions.
 format::PickleOptions pickle_options(const format::ValueTree& tree) {
     format::PickleOptions options;
     const bool wanted = std::any_of(tree.values.begin(), tree.values.end(), [](const auto& v) {

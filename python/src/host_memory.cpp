@@ -64,7 +64,7 @@ ImmutableFramework immutable_framework(nb::handle object) {
 
 // ---- torch
 
-// What of torch is needed here, once somebody has imported it. Kept for good.
+// The parts of torch that are used here, once it has been imported. Never freed.
 struct Torch {
     PyTypeObject* tensor = nullptr;
     PyObject* strided = nullptr;

@@ -6,7 +6,7 @@
 
 NB_MODULE(_core, m) {
     namespace python = penstock::python;
-    // Whoever ends the interpreter by force leaves objects behind, and that is no news.
+    // An interpreter that is ended by force leaves objects behind, which is no leak of ours.
     nanobind::set_leak_warnings(false);
     m.doc() = "The compiled part of penstock; use the package.";
     m.attr("version") = PENSTOCK_VERSION;

@@ -21,7 +21,7 @@
 
 namespace penstock::python {
 
-/// Of save_async(copy=...): True, False, or a list of (address, bytes) that need none.
+/// Converts save_async(copy=...): True, False, or a list of (address, bytes) that need no copy.
 [[nodiscard]] store::CopyChoice copy_choice_of(nb::handle copy);
 
 /// penstock.PendingSave.
@@ -58,7 +58,7 @@ public:
     store::StagedSave stage(std::vector<std::span<const std::byte>>& spans,
                             const store::CopyChoice& choice,
                             const std::vector<StorageMemory>& storages);
-    /// Where the state did not fit, waits until the tensors may change, and warns.
+    /// Waits until the tensors may change, and warns, if the state exceeded the budget.
     PendingSaveObject add(store::SaveQueue::Work work, const std::string& name,
                           const store::StagedSave& staged,
                           const std::vector<StorageMemory>& storages, nb::object progress);

@@ -291,7 +291,7 @@ private:
         made.push_back(step(key, item, depth));
     }
 
-    // What stands on the object: `_metadata` of every state_dict().
+    // Attributes of the object: `_metadata` of every state_dict().
     void attributes(nb::handle o, ValueId id, int depth) {
         const nb::object own = nb::getattr(o, "__dict__", nb::none());
         if (!own.is_none() && nb::len(own) > 0) {
@@ -443,7 +443,7 @@ private:
         }
     }
 
-    // Of a text also the zeros at its end, which NumPy's arrays do not have.
+    // For a text, adds the zeros at its end, which NumPy's arrays strip.
     static std::string numpy_data(nb::handle o, std::string_view type) {
         if (type[1] == 'U') {
             return raw(checked(PyUnicode_AsEncodedString(o.ptr(), "utf-32-le", "surrogatepass")));

@@ -217,7 +217,7 @@ std::string what_is_wrong(const Call& call) {
 
 }  // namespace
 
-// What to say in place of nanobind's text.
+// The message that replaces nanobind's text.
 static std::string plain(std::string_view text) {
     const std::optional<Call> call = call_of(text);
     return call ? call->function + "(): " + what_is_wrong(*call) : std::string(text);

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# Of a minute's work a part of it.
+# A shorter run of examples that take a minute.
 ARGUMENTS = {"train_and_kill": ["--kills", "3", "--steps", "60"], "resumable_training": ["--steps", "30"]}
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "python").glob("*.py"))
 

@@ -308,7 +308,7 @@ def test_stock_torch_reads_ours_and_we_read_its(state):
     check(theirs, penstock.load(io.BytesIO(stock.getvalue())), zeros=False)
 
 
-# What torch allows by itself, and by the list that transformers and accelerate give it.
+# Values that torch allows by itself, and by the list that transformers and accelerate give it.
 plain = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-(2**300), 2**300), st.floats(), texts, st.binary(max_size=40),
               tensors(), numpy_scalars, st.sampled_from(DTYPES), st.binary(max_size=9).map(bytearray),

@@ -341,7 +341,7 @@ def test_paths_that_are_not_utf8(tmp_path):
     for name in ("x.pt", "x.safetensors", "x.safetensors.index.json", os.fsdecode(b"\xff.pt")):
         penstock.save(state, folder / name)
         assert torch.equal(penstock.load(folder / name)["a"], state["a"])
-    # What a JSON has to name is refused before anything is written.
+    # A name that JSON cannot hold is refused before anything is written.
     before = sorted(os.listdir(folder))
     told = message_of(lambda: penstock.save(state, folder / os.fsdecode(b"\xff.safetensors.index.json")), ValueError)
     assert "UTF-8" in told and sorted(os.listdir(folder)) == before

@@ -259,7 +259,7 @@ FORK = """
 
     engine = penstock.Engine(backend=sys.argv[1])
     def child_work(mine, memory):
-        # What the parent had under way is not the child's; the child starts anew.
+        # The child does not inherit the parent's transfers; it starts afresh.
         try:
             mine.wait(30)
             assert mine.status == "done"

@@ -182,7 +182,7 @@ def test_a_killed_save_leaves_a_whole_file(tmp_path):
         assert (found["a"] == found["i"] % 100).all() and found["a"].numel() == 3_000_000
         last = max(last, found["i"])
     assert last > 0
-    # What killed processes leave is a file or two beside it, never more than one each.
+    # Killed processes leave a file or two next to it, never more than one each.
     assert len(os.listdir(tmp_path)) <= 7
 
 
@@ -262,7 +262,7 @@ def test_shards(tmp_path):
     assert all(torch.equal(found[name], tensor + 1) for name, tensor in weights().items())
     shards = set(json.loads(path.read_text())["weight_map"].values())
     assert len(shards) == 4 and sorted(os.listdir(tmp_path)) == sorted({*shards, path.name})
-    # What fails on the way leaves nothing.
+    # A failed save leaves nothing.
     with pytest.raises(TypeError):
         penstock.save({**weights(), "x": 1}, path)
 

@@ -10,7 +10,7 @@ namespace penstock::allocator {
 
 /// Allocations so far.
 [[nodiscard]] std::uint64_t count();
-/// What operator new gave and operator delete did not take back yet.
+/// Allocations of operator new that operator delete did not free yet.
 [[nodiscard]] std::int64_t live();
 
 enum class Fails : std::uint8_t { kOnce, kFromThenOn };

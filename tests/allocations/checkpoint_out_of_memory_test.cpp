@@ -86,7 +86,7 @@ struct Saved {
     }
 };
 
-// What a test of this file has in its child process: an engine that is warm, and its folder.
+// The state of a test in its child process: an engine that is warm, and its folder.
 struct Scene {
     explicit Scene(const std::string& place) : folder(place) {}
     std::string folder;

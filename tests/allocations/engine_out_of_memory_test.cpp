@@ -511,7 +511,7 @@ TEST_P(OutOfMemory, AtEachAllocation) {
                     }
                     return said;
                 };
-                // What is made once in a process; and the engine, where it is to be warm.
+                // Makes everything that a process makes once, and the engine if it is to be warm.
                 for (int i = 0; i < 2; ++i) {
                     Attempt none(0, allocator::Fails::kOnce);
                     engine.reset();
@@ -523,7 +523,7 @@ TEST_P(OutOfMemory, AtEachAllocation) {
         "");
 }
 
-// What is made once in a process is made in one of its own each time.
+// Allocations that a process makes only once fail in a new process each time.
 TEST(OutOfMemoryAtFirst, AtEachAllocation) {
     const support::TempFolder folder;
     const std::vector<std::byte> data = support::pattern(kFileBytes, 1);

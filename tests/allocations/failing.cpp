@@ -17,7 +17,7 @@ namespace penstock::allocator {
 
 namespace {
 
-// Where the child is, for a parent that finds it dead.
+// Reports the child's position, for a parent that finds it dead.
 void note(int out, const std::string& text) {
     static_cast<void>(::write(out, text.data(), text.size()));
 }

@@ -13,11 +13,11 @@
 
 namespace penstock::allocator {
 
-/// What `body` says in a child of this process, or how the child died: empty, if all is well.
-/// Killed after `seconds`.
+/// Runs `body` in a child of this process. Returns its report, or how the child died: empty, if all
+/// is well. Killed after `seconds`.
 [[nodiscard]] std::string in_child(unsigned seconds, const std::function<std::string()>& body);
 
-/// What one call does when the n-th allocation fails.
+/// One call, in which the n-th allocation fails.
 class Attempt {
 public:
     Attempt(std::uint64_t n, Fails how) : n_(n), how_(how) {}
@@ -31,7 +31,7 @@ public:
     /// Allocations of what ran.
     [[nodiscard]] std::uint64_t seen() const { return seen_; }
     [[nodiscard]] std::uint64_t n() const { return n_; }
-    /// Of what ran in another process.
+    /// Adds the count of another process.
     void add_seen(std::uint64_t seen) { seen_ += seen; }
 
 private:

@@ -107,7 +107,7 @@ TEST(Options, EnvironmentOverridesDefaultsAndNothingElse) {
     EXPECT_EQ(found.background_bytes, 1U << 20);
     EXPECT_EQ(Engine().options().queue_depth, 7U);
     EXPECT_EQ(Engine().describe().backend, "posix");
-    // What a program sets itself stays.
+    // A value that a program sets itself stays.
     EXPECT_EQ(Engine(EngineOptions{}).options().queue_depth, 128U);
     EXPECT_EQ(EngineOptions{}.backend, BackendKind::kAuto);
 }
@@ -188,7 +188,7 @@ TEST_F(PublicEngine, BlocksAndADepthOfATransfersOwn) {
     EXPECT_THROW(DepthLimit(0), Error);
 }
 
-// What it writes is 0666 less the umask, made when it is not there.
+// Writing makes a missing file with the mode 0666 less the umask.
 TEST_F(PublicEngine, WriteCreates) {
     const mode_t before = ::umask(027);
     engine_.write(folder_ / "new", std::span(data_).first(1));

@@ -107,7 +107,7 @@ TEST(Units, ThreeDigitsForPeople) {
     EXPECT_EQ(format_duration(3'400'000'000), "3.40 s");
 }
 
-// What is printed is read again, to within its three digits.
+// A printed size is parsed to the same, within its three digits.
 TEST(Units, WhatIsPrintedIsRead) {
     for (std::uint64_t bytes = 1; bytes < kGiB * 1024; bytes *= 2) {
         EXPECT_EQ(parse_bytes(format_bytes(bytes)).value_or(0), bytes) << format_bytes(bytes);

@@ -159,7 +159,7 @@ TEST_F(CheckpointCliTest, ConvertGoesRound) {
     EXPECT_EQ(shown["checkpoint"]["step"], 5);
     EXPECT_THAT(names_in(folder_.path()),
                 ElementsAre("model.pt", "model.safetensors", "second", "store"));
-    // What is there is not replaced unasked.
+    // An existing file is not replaced without --force.
     const Outcome again = run_cli({"checkpoint", "convert", store_path(), torch});
     EXPECT_EQ(again.status, 2);
     EXPECT_THAT(again.err, HasSubstr("--force"));

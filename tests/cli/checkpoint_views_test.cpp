@@ -224,7 +224,7 @@ TEST_F(CheckpointViews, WhatCannotBePutInARowSaysWhy) {
     EXPECT_EQ(outcome.status, 2);
     EXPECT_THAT(outcome.err, AllOf(HasSubstr("state['wide']"), HasSubstr("repeats elements"),
                                    Not(HasSubstr("shares"))));
-    // Of a part that is looked at alone, nothing but that part is taken.
+    // For a partial view, only that part is taken.
     Stated cut;
     cut.tensor("every second", cut.storage(6), {3}, {2});
     ASSERT_EQ(

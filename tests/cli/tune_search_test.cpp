@@ -175,7 +175,7 @@ TEST(TuneSearchTest, ReadAndWriteAreJudgedApart) {
     EXPECT_NEAR(ran.search.verdict(Goal::kBoth).ratio.mean, std::sqrt(1.5), 0.05);
 }
 
-// What reads gain, writes lose: together there is nothing to choose.
+// Writes lose as much as reads gain: together there is nothing to choose.
 TEST(TuneSearchTest, AGainThatCostsAsMuchIsNoneTogether) {
     const auto swaps = [](const TuneSettings& settings, bool write, double) {
         const bool small = settings.block_bytes < kMiB;

@@ -194,7 +194,7 @@ TEST(TunePasteTest, FioGetsTheSameWork) {
     EXPECT_THAT(file, Not(HasSubstr("--unlink")));
 }
 
-// What is written first lies under a name of its own, that nobody can have made a link of before.
+// The temporary file has a unique name, so that no link can have been made under it.
 TEST(TunePasteTest, ALinkBesideTheFileIsNotWrittenThrough) {
     const support::TempFolder folder;
     const nlohmann::ordered_json options{{"queue_depth", 8}};

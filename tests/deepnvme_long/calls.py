@@ -282,7 +282,7 @@ def main(name, *wanted):
     warnings.simplefilter("ignore")
     side = Side(name)
     sys.stdout.flush()
-    # What their op prints itself goes where it does not mix with ours.
+    # Redirects the output of their op, so that it does not mix with ours.
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for key, (function, arguments) in {**SAME, **DIFFERENT}.items():

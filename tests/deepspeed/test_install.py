@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# What DeepSpeed asks of its op, asked by way of everything that gives it out.
+# Checks everything that DeepSpeed asks of its op, through each of its entry points.
 CHECK = """
 def check():
     import sys, tempfile

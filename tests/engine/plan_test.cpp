@@ -72,7 +72,7 @@ std::vector<Draft> all_drafts(Plan& plan, std::uint32_t block_bytes) {
     return drafts;
 }
 
-// What a case is made of, by a seed.
+// The input of one case, from a seed.
 struct Case {
     OpenFiles files;
     std::vector<Extent> list;

@@ -258,7 +258,8 @@ TEST(Pickle, ReadsLaterProtocols) {
     EXPECT_EQ(back->tree.at(root.items[5]).kind, ValueKind::kFrozenSet);
 }
 
-// What NumPy writes at protocol 5: a call of _frombuffer with bytes, a type, a shape and an order.
+// The pickle of NumPy at protocol 5: a call of _frombuffer with bytes, a type, a shape and an
+// order.
 struct FromBuffer {
     std::string module = "numpy._core.numeric";
     std::string buffer = "\x96\x06\0\0\0\0\0\0\0abcdef"s;  // a bytearray
@@ -304,7 +305,7 @@ TEST(Pickle, NumpyArraysOfProtocol5) {
             }
         }
     }
-    // Of axes in another order: the bytes are those of the array before, and the shape, too.
+    // With axes in another order, the bytes are those of the array before, and so is the shape.
     const auto turned = FromBuffer{.order = "\x8c\x01KK\x01K\x00\x86"s}.read();
     ASSERT_TRUE(turned) << why(turned);
     const Value& array = turned->tree.at(turned->tree.root);

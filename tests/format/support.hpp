@@ -23,7 +23,7 @@ namespace penstock::format::test {
 using Random = std::mt19937_64;
 using Bytes = std::vector<std::byte>;
 
-/// What a byte is changed by: each bit, and all of them.
+/// The bits of a byte to flip: each one, and all of them.
 inline constexpr int kFlips[] = {1, 2, 4, 8, 16, 32, 64, 128, 255};
 
 inline std::span<const std::byte> bytes_of(std::string_view text) {

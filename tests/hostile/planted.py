@@ -20,7 +20,7 @@ import torch
 
 SMALL = {"a": torch.arange(2000.0), "b": torch.ones(500)}
 HEX = "0123456789abcdef"
-# What a removal would take for its own, and a diary that is nobody's business.
+# Names that a removal might take for its own, and an unrelated diary.
 DECOY = {
     "diary": "the only copy",
     "manifest.json": "{}",

@@ -115,7 +115,7 @@ def remove(box):
             try:
                 store.remove(1)
             except ValueError as refused:
-                # Where the newest cannot be read, the one before is the newest that is whole, and stays.
+                # If the newest cannot be read, the one before is the newest whole one, and stays.
                 if "newest whole" not in str(refused):
                     raise
                 raise OSError(str(refused)) from None

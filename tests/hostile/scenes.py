@@ -27,11 +27,11 @@ from planted import planted_links  # noqa: F401
 from shared_folder import clock_goes_back, cut_mapping, locks_that_guard_nothing, several_stores  # noqa: F401
 from verbs import NEW, OLD, ROWS, Box, alike, flat_of, in_threads, nested_of
 
-# What a call may raise when the machine gives way (docs/python.md, Errors).
+# Exceptions that a call may raise when the machine fails (docs/python.md, Errors).
 DOCUMENTED = (OSError, MemoryError)
 
-# What the calls of a kind fail with: the first in each level, all of them where there is time. EINTR comes once; what
-# comes for ever is no signal.
+# The errors of each kind of call: the first in each level, all of them when there is time. EINTR comes once; a signal
+# does not come forever.
 FAULTS = {
     "malloc": [errno.ENOMEM],
     "mmap": [errno.ENOMEM],

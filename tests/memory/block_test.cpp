@@ -64,7 +64,7 @@ bool mapped(const void* address) {
     return ::mincore(const_cast<void*>(address), 1, &resident) == 0;
 }
 
-// What a child process says; it runs with the limits that `body` sets for itself.
+// Returns the report of a child process, with the limits that `body` sets for itself.
 std::string in_child(const std::function<std::string()>& body) {
     int out[2];
     if (::pipe(out) != 0) {
@@ -155,7 +155,7 @@ std::uint64_t mapped_pages() {
     return pages;
 }
 
-// What is mapped for the sake of the alignment is cut off again, at both ends.
+// Extra pages mapped for the alignment are unmapped again, at both ends.
 TEST(Block, NothingStaysMapped) {
     (void)Block::make(16 << 20);
     const std::uint64_t before = mapped_pages();

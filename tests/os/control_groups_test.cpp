@@ -217,7 +217,7 @@ TEST(ControlGroups, AvailableMemoryIsSomeOfTheMachines) {
 // A group of our own, with a limit, in which a child looks; the folder goes with the object.
 class OwnGroup {
 public:
-    /// Where groups can be made; else why_not() says what is missing.
+    /// Makes groups if possible; otherwise why_not() says what is missing.
     OwnGroup() {
         for (const char* controller : {"", "memory"}) {
             const auto folders = control_groups(controller);

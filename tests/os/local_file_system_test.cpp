@@ -184,7 +184,7 @@ TEST_F(LocalFileSystemTest, StatusDoesNotFollowLinks) {
     EXPECT_EQ(files_->status(folder_ / "l")->kind, FileKind::kSymbolicLink);
     EXPECT_EQ(files_->status("/dev/null")->kind, FileKind::kOther);
     EXPECT_EQ(files_->status(folder_ / "none").error().system_errno, ENOENT);
-    // What is removed is the link.
+    // The link is removed, not its target.
     ASSERT_TRUE(files_->remove(folder_ / "l"));
     EXPECT_EQ(get("a"), "four");
 }
@@ -274,7 +274,7 @@ TEST_F(LocalFileSystemTest, TakeAttributesTakesExtendedOnesAndTheAcl) {
         GTEST_SKIP() << "the temporary folder's file system has no ACLs";
     }
     EXPECT_EQ(attribute(folder_ / "new", kAcl), acl);
-    // What a default ACL of the folder gives a new file is not what the old one had.
+    // A default ACL of the folder gives a new file rights that the old one did not have.
     const std::string by_default = acl_of(7);
     ASSERT_EQ(::setxattr(folder_.path().c_str(), "system.posix_acl_default", by_default.data(),
                          by_default.size(), 0),

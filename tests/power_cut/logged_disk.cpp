@@ -48,7 +48,7 @@ struct LoggedDisk::Shared {
 
 namespace {
 
-// Of the daemon; libfuse's operations are plain functions.
+// State of the daemon; libfuse's operations are plain functions.
 struct Daemon {
     std::uint64_t bytes;
     int image;
@@ -134,7 +134,7 @@ fuse_operations operations() {
     return all;
 }
 
-// Of the child; never returns.
+// Runs in the child; never returns.
 [[noreturn]] void serve(Daemon daemon, const std::string& folder) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     char name[] = "penstock-power-cut";
@@ -181,7 +181,7 @@ Result<void> LoggedDisk::start() {
     for (int i = 0; daemon_ > 0 && i < 500; ++i) {
         file_ = UniqueFd(::open((folder_ + kName).c_str(), O_RDWR | O_CLOEXEC));
         if (file_) {
-            // What is mounted from here on, the daemon does not have.
+            // The daemon does not inherit later mounts.
             if (::unshare(CLONE_NEWNS) != 0) {
                 return fail(system_error(errno, "unshare", folder_));
             }

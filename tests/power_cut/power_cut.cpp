@@ -200,7 +200,7 @@ private:
         return cuts;
     }
 
-    // What is on the medium for certain: all up to the last flush before `at`.
+    // Applies everything that is surely on the medium: all up to the last flush before `at`.
     void advance(std::uint64_t at) {
         std::uint64_t flushed = at;
         while (flushed > flushed_ && !log_[flushed - 1].flush) {
@@ -219,7 +219,7 @@ private:
         }
     }
 
-    // Where a write is torn: its first bytes are there, the rest is not.
+    // Chooses where a write is torn: its first bytes are on the medium, the rest is not.
     std::uint64_t tear(const Record& record, std::mt19937_64& random) const {
         const std::uint64_t size = record.bytes.size();
         const std::uint64_t at = random() % (size / kSector + 1) * kSector;

@@ -12,7 +12,7 @@ namespace penstock::power_cut {
 inline constexpr std::uint64_t kSaves = 8;
 inline constexpr std::uint64_t kKept = 2;
 
-/// What a reader finds.
+/// The result of a reader.
 struct Found {
     std::uint64_t newest = 0;  ///< number of the newest save that is whole; 0: none is
     std::string damaged;       ///< something under a final name that is not whole, and why

@@ -169,7 +169,7 @@ TEST_F(Flows, ShortRequestsGetNoLess) {
     EXPECT_GE(static_cast<double>(moved(0)), 0.95 * static_cast<double>(moved(1)));
 }
 
-// What one File or one group asks for is done in its order.
+// Requests of one File or one group are done in their order.
 TEST_F(Flows, OneFlowKeepsItsOrder) {
     const auto one = file();
     const int group = 0;

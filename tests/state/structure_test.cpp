@@ -111,8 +111,8 @@ std::string seen(const TensorValue& t, std::span<const std::byte> storage) {
     }
 }
 
-// What is read again means the same: values as same() says, but for storages, of which only what is
-// looked at comes back; tensors see the same bytes, and share storages in the same places.
+// A state that is read again is equal: values as same() says, but of storages only the viewed part
+// comes back; tensors see the same bytes, and share storages in the same places.
 void expect_same(const Tree& before, const State& state, const Skeleton& after) {
     std::map<std::string, std::span<const std::byte>> by_name;
     for (const StateTensor& t : state.tensors) {

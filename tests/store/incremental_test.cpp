@@ -179,7 +179,7 @@ TEST_F(Incremental, ADamagedOrMissingShardIsWrittenAgain) {
     expect_holds(*rig_.engine(), rig_.files(), third.path, tensors);
 }
 
-// What copies a store keeps the times of files, or those but for the part of a second, or neither.
+// A copy of a store keeps the times of files, or only their whole seconds, or neither.
 TEST_F(Incremental, ACopyIsLinkedWhereItKeptTheTimesOfFiles) {
     constexpr std::int64_t kSecond = 1'000'000'000;
     const Tensors tensors({2048, 2048, 2048}, 1);

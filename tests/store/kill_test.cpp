@@ -70,7 +70,7 @@ void save_one_file(Engine& engine, const std::string& folder, std::uint64_t numb
     state::save_file(engine, FileSystem::local(), folder + "/state.safetensors", image);
 }
 
-// Of the parent below; by itself it does nothing.
+// Run by the parent below; by itself it does nothing.
 TEST(Killed, DISABLED_Child) {
     const char* folder = std::getenv(kFolderVariable);
     if (folder == nullptr) {
@@ -171,7 +171,7 @@ public:
             Checkpoint checkpoint = store.open(info.generation);
             ASSERT_EQ(compare(checkpoint, info.step), "");
         }
-        // What was found is as good as acknowledged: the next child may not lose it.
+        // A checkpoint that was found counts as acknowledged: the next child may not lose it.
         acknowledged_->store = latest ? latest->step : 0;
         if (const std::uint64_t file = acknowledged_->file; file != 0) {
             const std::string path = folder_ + "/state.safetensors";

@@ -118,7 +118,7 @@ TEST(Manifest, EveryFlippedByteAndEveryCutIsSeen) {
               ErrorCode::kDamaged);
 }
 
-// What has the right checksum is not believed for that.
+// A right checksum does not make impossible numbers valid.
 TEST(Manifest, ImpossibleNumbersAreRefused) {
     const std::pair<std::function<void(Manifest&)>, std::string> cases[] = {
         {[](Manifest& m) { m.world = 0; }, "no process"},

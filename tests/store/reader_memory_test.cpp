@@ -30,7 +30,7 @@ using testing::Each;
 using testing::HasSubstr;
 using Shape = std::vector<std::uint64_t>;
 
-// Of a box: the index of each element, and its number in the tensor.
+// Visits the elements of a box: the index of each, and its number in the tensor.
 void for_each_element(const Shape& shape, const Shape& begin, const Shape& end,
                       const std::function<void(const Shape&, std::uint64_t)>& call) {
     Shape index = begin;

@@ -459,8 +459,8 @@ TEST_F(CheckpointReader, WithoutChecksumsVerifySaysThatItCannotTell) {
     EXPECT_THAT(problems[0].message, HasSubstr("4000 bytes were saved without checksums"));
 }
 
-// What verify() says of a sound checkpoint on a disk that refuses, `number` from the opening of a
-// file whose name ends so, or, where that is empty, from a read.
+// Verifies a sound checkpoint on a disk that refuses, `number` from the opening of a file whose
+// name ends so, or, if that is empty, from a read.
 class Refusing : public CheckpointReader {
 protected:
     Refusing() {

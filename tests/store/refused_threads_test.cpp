@@ -79,7 +79,7 @@ std::string grant(unsigned granted) {
     return "there is no limit";
 }
 
-// What `body` says in a child in which so many threads are to be had: empty, if all is well.
+// Runs `body` in a child that may have so many threads. Returns its report: empty, if all is well.
 std::string with_threads(unsigned granted, const std::function<std::string()>& body) {
     std::array<int, 2> out{};
     if (::pipe(out.data()) != 0) {
@@ -106,7 +106,7 @@ std::string with_threads(unsigned granted, const std::function<std::string()>& b
     return WIFEXITED(status) ? said : said + " (killed)";
 }
 
-// Of each chunk.
+// One sum per chunk.
 std::vector<std::uint64_t> sums_of(std::span<const std::byte> data) {
     std::vector<std::uint64_t> sums;
     for (; !data.empty(); data = data.subspan(std::min<std::size_t>(data.size(), kChunkBytes))) {
@@ -123,7 +123,7 @@ protected:
             GTEST_SKIP() << "only root may become a user with a limit on its threads";
         }
     }
-    // What it says where so many may be had.
+    // The report with so many threads.
     static std::string said(const std::function<std::string()>& body) {
         return with_threads(GetParam(), body);
     }

@@ -114,7 +114,7 @@ TEST_F(Planning, AShardThatAnotherProgramWroteToIsWrittenAndSaidSo) {
     const SavePlan next = plan(kNone);
     EXPECT_EQ(files(next, false).size(), 2U);
     EXPECT_THAT(next.note, HasSubstr("wrote to /ckpt/last/shard-00002.safetensors since"));
-    // What changed is written anyway, and there is nothing to say.
+    // The changed tensor is written anyway, so there is no note.
     EXPECT_EQ(plan(kAll).note, "");
 }
 

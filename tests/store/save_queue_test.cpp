@@ -187,7 +187,7 @@ TEST(SaveQueue, ManyThreadsAddWaitAndAsk) {
     EXPECT_EQ(ran, 200);
 }
 
-// What save_async() does with both: 200 saves in a budget of two, never more memory than that.
+// Uses both as save_async() does: 200 saves in a budget of two, never more memory than that.
 TEST(SaveQueue, SavesWithCopiesStayInTheBudget) {
     constexpr std::uint64_t kMiB = 1 << 20;
     Staging staging({.budget_bytes = 4 * kMiB, .threads = 2});

@@ -57,7 +57,7 @@ protected:
         rig_.engine()->read(file, bytes);
         return bytes;
     }
-    // Where it is noticed, first of latest(), open, read, verify; "" when it is not.
+    // The first step that notices it: latest(), open, read or verify; "" when none does.
     std::string noticed_by() {
         CheckpointStore store(rig_.engine(), rig_.files(), {"/ckpt"}, options_of(false));
         std::vector<CheckpointInfo> skipped;
@@ -269,7 +269,7 @@ TEST(NewestSound, WhereTheDiskGivesNoneBackItsErrorIsThrown) {
     EXPECT_EQ(skipped.size(), 2U);
 }
 
-// What nobody notices before it reads.
+// Damage that is noticed only by reading.
 TEST(NewestSound, OneThatItsUserFindsDamagedIsSkipped) {
     test::CrashRig rig;
     CheckpointStore store(rig.engine(), rig.files(), {"/ckpt"}, options_of(false));
@@ -331,7 +331,7 @@ TEST(DamagedRetention, NothingSoundGoesForWhatWasDamagedSince) {
                 whole += info.problem.empty() ? 1 : 0;
             }
             EXPECT_EQ(whole, keep);
-            // What is damaged goes when enough sound ones are newer.
+            // A damaged checkpoint is removed when enough sound ones are newer.
             for (std::uint32_t i = 0; i < keep; ++i) {
                 store.save(NumberedState(++number).state());
             }
@@ -370,7 +370,7 @@ TEST(DamagedRetention, WhatStandsInThePlaceOfTheLastCheckpointIsReadAnew) {
         Checkpoint checkpoint(rig.engine(), files, info.path);
         EXPECT_TRUE(checkpoint.verify().empty());
         EXPECT_EQ(compare(checkpoint, 1), "");
-        // What it has of the same state is as good as the store's own.
+        // Shards of the same state from there are as good as the store's own.
         EXPECT_EQ(info.linked_shards == info.shards, other == 1);
     }
 }
@@ -414,7 +414,7 @@ TEST(DamagedLink, WhatWasEditedSinceIsWrittenAgain) {
     }
 }
 
-// What rotted in a shard that later checkpoints link is found in each of them.
+// Rot in a shard that later checkpoints link is found in each of them.
 TEST(DamagedLink, IsFoundInEveryCheckpointThatHasIt) {
     test::CrashRig rig;
     CheckpointStore store(rig.engine(), rig.files(), {"/ckpt"}, options_of(true));

@@ -83,7 +83,7 @@ protected:
             EXPECT_FALSE(name.starts_with(".unfinished") || name.starts_with(".removed")) << name;
         }
     }
-    // What failed may be there after all, or be gone; whole in either case.
+    // A failed save may be there after all, or not; whole in either case.
     void look_at_power_cuts(const test::CrashRig& rig, bool failed) {
         for (std::uint64_t seed = 0; seed < 8; ++seed) {
             after_.use(test::CrashRig::crashed(rig.disks(), seed));
@@ -192,7 +192,7 @@ TEST(FullDisk, IsToldBeforeTheFirstByteAndNothingIsLost) {
     EXPECT_EQ(compare(checkpoint, saved, saved), "");
 }
 
-// What another process has begun is not touched while that process lives.
+// An unfinished save of another process is not touched while that process lives.
 TEST(UnfinishedOfTheLiving, IsNotCollected) {
     test::CrashRig rig;
     CheckpointStore owner(rig.engine(), rig.files(), {"/ckpt"}, options_of(2));

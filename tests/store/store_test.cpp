@@ -474,7 +474,7 @@ TEST(StoreOnDisk, ALargerStateStraightFromItsMemory) {
     const Checkpoint checkpoint = store.open(1);
     EXPECT_EQ(checkpoint.info().step, 7U);
     EXPECT_EQ(checkpoint.structure(), kNoValues);
-    // What is kept is what readers of safetensors expect: data at 4 KiB.
+    // The shards suit readers of safetensors: data at 4 KiB.
     const Manifest manifest = read_manifest(*engine, files, info.path);
     EXPECT_EQ(manifest.shards.front().header_bytes % 4096, 0U);
     EXPECT_EQ(engine->stats().running, 0U);

@@ -46,7 +46,7 @@ int errno_of(Trouble trouble) {
     }
 }
 
-/// What is transferred on what.
+/// A transfer, and the engine that it runs on.
 struct Scene {
     std::string name;
     bool write = false;
@@ -69,7 +69,7 @@ constexpr std::uint64_t kStride = 1;
 constexpr std::size_t kFileBytes = 700'000;
 constexpr std::uint32_t kDisks = 2;
 
-// What the files hold at first; made once, for there are many stages.
+// The initial content of the files; made once, for there are many stages.
 const std::vector<std::vector<std::byte>>& first_contents() {
     static const std::vector<std::vector<std::byte>> contents{
         pattern(kFileBytes, 0), pattern(kFileBytes, 1), pattern(kFileBytes, 2),
@@ -130,7 +130,7 @@ public:
         Transfer* target = nullptr;
         std::uint64_t seen = 0;
         sim_.disk(disk).set_faults([&](const DiskAccess& access) -> Fault {
-            // What is beside it has its own part of its file.
+            // A concurrent transfer has its own part of the file.
             if (access.offset >= 390'000 && access.offset < 600'000) {
                 return {};
             }
@@ -264,7 +264,7 @@ private:
                 std::copy(piece.begin(), piece.end(), contents_[extent.file].begin() + at);
             }
         }
-        // What it wrote; where it failed its extents are undefined, and nothing else has changed.
+        // The written extents; after a failure they are undefined, and nothing else has changed.
         for (std::uint32_t f = 0; scene_.write && f < files_.size(); ++f) {
             auto now = get_bytes(File(files_[f]), 0, kFileBytes + 1);
             ASSERT_EQ(now.size(), kFileBytes);
@@ -360,8 +360,7 @@ TEST_P(EndlessTrouble, EndsWithAnError) {
     }
 }
 
-// What is short for seconds (memory, room in a queue) is waited for, and not asked for all the
-// time.
+// A shortage of some seconds (memory, room in a queue) is waited for, without asking all the time.
 TEST_P(EndlessTrouble, ThatEndsAfterASecondIsSurvived) {
     for (const int system_errno : {EAGAIN, EINTR}) {
         for (const std::uint64_t offset : {0, 5}) {

@@ -56,8 +56,8 @@ protected:
         return map;
     }
 
-    // What the child does, with the number of what went wrong. No assertion: it is not gtest's
-    // process.
+    // The work of the child; returns the number of the failed check. No assertions: it is not
+    // gtest's process.
     int child(std::vector<Transfer>& inherited) {
         ::alarm(60);
         for (Transfer& transfer : inherited) {

@@ -46,7 +46,7 @@ protected:
 };
 INSTANTIATE_TEST_SUITE_P(Backends, Life, every_kind(), kind_name);
 
-// What needs a disk whose slowness is known, or whose power can be cut.
+// Tests that need a disk of known slowness, or one whose power can be cut.
 class SlowDisk : public Life {};
 INSTANTIATE_TEST_SUITE_P(Backends, SlowDisk, ::testing::Values(EngineKind::kFake), kind_name);
 
@@ -176,7 +176,7 @@ TEST_P(Life, ErrorOfADroppedTransferIsRaisedOnce) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->reason(), ErrorCode::kEndOfFile);
     EXPECT_TRUE(engine().drain());
-    // Who looked has been told; who cancelled knows.
+    // An error that was looked at is not reported again, and neither is a cancellation.
     TransferPtr transfer = engine().submit(request_of(false, file, into.data(), into.size(), 0));
     EXPECT_TRUE(error_of([&] { return transfer->wait(); }));
     transfer.reset();

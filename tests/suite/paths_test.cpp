@@ -177,7 +177,7 @@ TEST_P(KernelPaths, ManyTransfersWithFewDescriptors) {
               "");
 }
 
-// What the program opens meanwhile makes the openings fail; they wait for our own to close.
+// Openings fail because the program opens files meanwhile; they wait for our own to close.
 TEST_P(KernelPaths, DescriptorsThatTheProgramTakesMeanwhile) {
 #ifdef __SANITIZE_ADDRESS__
     GTEST_SKIP() << "UndefinedBehaviorSanitizer looks at objects through a pipe, and here no "

@@ -209,7 +209,7 @@ TEST_P(Shapes, ShortReadTouchesNothingBehindItsEnd) {
     }
 }
 
-// Where a whole block would end past the largest offset there is.
+// A whole block would end past the largest possible offset.
 TEST_P(Shapes, EndOfAllOffsets) {
     const File file = with_bytes("file", pattern(100, 1));
     constexpr std::uint64_t kOffsets = std::uint64_t{1} << 63;
@@ -259,7 +259,7 @@ TEST_P(Shapes, OverlappingWritesAreRefused) {
     EXPECT_FALSE(error_for({{0, 100, nullptr, 1}, {100, 4096, nullptr, 0}, {100, 9, nullptr, 1}}));
 }
 
-// Of bytes that are written twice one value stays, whole requests at a time.
+// Overlapping writes leave one of the written values, whole requests at a time.
 TEST_P(Shapes, OverlappingWritesThatAreAllowedWriteOneOfTheirValues) {
     const File file = with_bytes("file", pattern(50'000, 1));
     const std::vector<std::byte> ones(4096, std::byte{1});

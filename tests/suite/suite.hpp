@@ -32,7 +32,7 @@ using support::TransferPtr;
 /// A folder for this process, made before the first thread of an engine.
 [[nodiscard]] const std::string& scratch_folder();
 
-/// What a call threw, or nothing.
+/// The Error that a call threw, or nothing.
 template <typename Call>
 [[nodiscard]] std::optional<Error> error_of(Call&& call) {
     try {

@@ -283,8 +283,7 @@ TEST_P(KernelSystem, FileSizeLimitInTheMiddleOfABlock) {
               "");
 }
 
-// What cannot be written leaves no empty file behind, and takes none away that was there.
-// Where the engine copies, which it does for what is not aligned, it is SIGBUS: a named limit.
+// The engine copies unaligned memory, where the same fault is SIGBUS: a named limit.
 TEST_P(KernelSystem, AlignedMemoryThatMapsAFileThatWasCutIsAnError) {
     constexpr std::size_t kBytes = 65536;
     put_bytes(open("data"), 0, pattern(kBytes, 1));

@@ -55,7 +55,7 @@ private:
     std::shared_ptr<Engine> engine_;
 };
 
-/// What is there, by the numbers of what was saved; rising.
+/// The saves that exist, by their numbers; rising.
 using Present = std::vector<std::uint64_t>;
 
 /// Before an operation: the disks, and the step of the work that was under way.
@@ -79,7 +79,7 @@ public:
     /// The last moment: after all.
     void finish();
     [[nodiscard]] const std::vector<Moment>& moments() const { return moments_; }
-    /// What was acknowledged, or found, before the step of a moment, and what after it.
+    /// The saves that were acknowledged, or found, before the step of a moment; and after it.
     [[nodiscard]] const Present& before(const Moment& moment) const {
         return present_[moment.step];
     }

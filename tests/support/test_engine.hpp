@@ -69,7 +69,7 @@ public:
     virtual bool drain(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max()) = 0;
     [[nodiscard]] virtual EngineStats stats() const = 0;
     [[nodiscard]] virtual EngineDescription describe() const = 0;
-    /// Of a fake engine.
+    /// The disk of a fake engine.
     [[nodiscard]] virtual simulation::FakeDisk& disk(std::size_t index = 0) = 0;
 
     // Blocking short forms.

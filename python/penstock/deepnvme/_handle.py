@@ -99,7 +99,7 @@ def _compare(shown: str, file: _core.File, buffer: Any, offset: int) -> None:
         part = expected[begin : begin + _COMPARED_BYTES]
         again = memoryview(scratch)[: len(part)]
         _core.read(file, again, offset + begin)
-        # Of two memoryviews Python compares byte by byte; this way it is one memcmp.
+        # Python compares two memoryviews byte by byte; bytes objects take one memcmp.
         if bytes(again) != bytes(part):
             at = next(i for i in range(len(part)) if again[i] != part[i])
             raise Error(
@@ -329,7 +329,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
 
     def _open(self, path: Any, shown: str | None, write: bool, buffer: Any, offset: int) -> _core.File:
         if write and not os.access(path, os.F_OK):
-            # What cannot be written makes no file.
+            # Checked first: a write that cannot be done must not make a file.
             _memory.check_end(offset, _core.as_bytes(buffer).nbytes)  # type: ignore[arg-type]
             make_private(path)
         while True:

@@ -325,7 +325,7 @@ def _patch_compatible_ops(patches: _Patches, deepnvme: ModuleType) -> None:
     def probe_compatible_ops() -> dict[str, bool]:
         return {**probe(), **answers}
 
-    # What was filled with our answers is filled anew when it is asked for after uninstall().
+    # uninstall() clears DeepSpeed's cache of our answers; it is filled again on demand.
     patches.on_undo(lambda: vars(ops).pop("__compatible_ops__", None))
     patches.attribute(ops, "_probe_compatible_ops", probe_compatible_ops)
 

@@ -46,7 +46,7 @@ examples:
 """
 
 
-# What a handle takes, and what one machine can do.
+# The values that a handle accepts, and the limits of one machine.
 _RANGES = {
     "multi_process": (1, 4096),
     "queue_depth": (1, COUNT_MAX),

@@ -184,7 +184,7 @@ def _sweep_values(path: str | None) -> dict[str, list[Any]]:
         if not isinstance(values, list) or not values or not all(_fits(key, value) for value in values):
             like = json.dumps(DEFAULT_SWEEP[key])
             raise WrongArguments(f"--sweep_config {path}: {key}: {values!r} came; a list such as {like} is expected")
-    # What a file leaves out has the default of ds_io.
+    # Defaults of ds_io, for options that the file omits.
     missing = {"block_size": ["1M"], "queue_depth": [32], "io_parallel": [1]}
     return {key: given.get(key, missing.get(key, [False])) for key in DEFAULT_SWEEP}
 

@@ -176,7 +176,7 @@ def test_many_threads_on_one_handle_lose_and_count_nothing_twice(handle, tmp_pat
                 path = str(tmp_path / f"f{number}")
                 handle.async_pwrite(data, path)
                 counted[number] += handle.wait()
-                # Whoever counted it, it is done.
+                # Every write is done, whichever handle counted it.
                 with open(path, "rb") as file:
                     assert file.read() == bytes([(number * rounds + i) % 251]) * size
                 into = torch.zeros_like(data)
