@@ -60,8 +60,8 @@ private:
     std::uint64_t bytes_ = 0;
 };
 
-/// Hands out buffers and keeps returned ones. Thread-safe. Buffers may outlive it. Calls of one
-/// that was moved from throw kInvalidArgument.
+/// Hands out buffers and keeps returned ones. Thread-safe. Buffers may outlive it. In the child of
+/// a fork it begins empty. Calls of one that was moved from throw kInvalidArgument.
 class PENSTOCK_API MemoryPool {
 public:
     explicit MemoryPool(const MemoryOptions& options = {});

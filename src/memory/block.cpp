@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <system_error>
@@ -132,6 +133,7 @@ Result<Block> Block::make(std::uint64_t bytes, BlockOptions options) {
     if (!options.keep_on_fork && ::madvise(start, mapped, MADV_DONTFORK) != 0) {
         return fail(out_of_memory(bytes, "kept from child processes", errno));
     }
+    block.process_ = options.keep_on_fork ? 0 : ::getpid();
     if (options.touch) {
         if (const int error = touch_pages(block.data_, mapped); error != 0) {
             return fail(out_of_memory(bytes, "filled with pages", error));
@@ -150,6 +152,7 @@ Block::Block(Block&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
       mapped_bytes_(std::exchange(other.mapped_bytes_, 0)),
+      process_(other.process_),
       locked_(std::exchange(other.locked_, false)),
       shortfall_(std::exchange(other.shortfall_, {})) {}
 
@@ -159,14 +162,16 @@ Block& Block::operator=(Block&& other) noexcept {
         data_ = std::exchange(other.data_, nullptr);
         bytes_ = std::exchange(other.bytes_, 0);
         mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
+        process_ = other.process_;
         locked_ = std::exchange(other.locked_, false);
         shortfall_ = std::exchange(other.shortfall_, {});
     }
     return *this;
 }
 
+// Where the memory is not there any more, something else may be by now.
 Block::~Block() {
-    if (data_ != nullptr) {
+    if (data_ != nullptr && (process_ == 0 || process_ == ::getpid())) {
         ::munmap(data_, mapped_bytes_);
     }
 }

@@ -5,6 +5,8 @@
 
 #include "base/result.hpp"
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -40,6 +42,7 @@ private:
     std::byte* data_ = nullptr;
     std::uint64_t bytes_ = 0;  ///< as requested; the mapping is rounded up to pages
     std::uint64_t mapped_bytes_ = 0;
+    pid_t process_ = 0;  ///< that has the mapping; 0: its children, too
     bool locked_ = false;
     std::string shortfall_;
 };

@@ -8,6 +8,7 @@
 #include "base/units.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -98,6 +99,7 @@ struct PooledBlock::Shelf {
         return *found;
     }
 
+    const pid_t process = ::getpid();
     std::mutex mutex;
     std::array<std::list<Kept>, kClasses> classes;
     const std::uint64_t kept_bytes_max;
@@ -116,9 +118,7 @@ PooledBlock::PooledBlock(PooledBlock&& other) noexcept
 
 PooledBlock& PooledBlock::operator=(PooledBlock&& other) noexcept {
     if (this != &other) {
-        if (shelf_) {
-            shelf_->put(std::move(block_));
-        }
+        give_back();
         block_ = std::move(other.block_);
         bytes_ = std::exchange(other.bytes_, 0);
         shelf_ = std::move(other.shelf_);
@@ -127,16 +127,27 @@ PooledBlock& PooledBlock::operator=(PooledBlock&& other) noexcept {
 }
 
 PooledBlock::~PooledBlock() {
-    if (shelf_) {
+    give_back();
+}
+
+// A child of a fork frees the block: the shelf is the parent's.
+void PooledBlock::give_back() noexcept {
+    if (shelf_ && shelf_->process == ::getpid()) {
         shelf_->put(std::move(block_));
+    } else if (shelf_) {
+        base::leave_to_parent(std::move(shelf_));
     }
 }
 
 Pool::Pool(const Options& options)
-    : options_(options), shelf_(std::make_shared<PooledBlock::Shelf>(options.kept_bytes_max)) {}
+    : options_(options),
+      shelf_([max = options.kept_bytes_max] { return std::make_shared<PooledBlock::Shelf>(max); }) {
+}
 
 Pool::~Pool() {
-    shelf_->clear(true);
+    if (shelf_.is_made()) {
+        shelf_->clear(true);
+    }
 }
 
 Result<PooledBlock> Pool::take(std::uint64_t bytes) {
@@ -155,7 +166,7 @@ Result<PooledBlock> Pool::take(std::uint64_t bytes) {
         PENSTOCK_TRY(made, Block::make(class_bytes, options_.block));
         block = std::move(made);
     }
-    return PooledBlock(std::move(block), bytes, shelf_);
+    return PooledBlock(std::move(block), bytes, shelf_.get());
 }
 
 std::uint64_t Pool::kept_bytes() const {

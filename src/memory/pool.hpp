@@ -4,6 +4,7 @@
 // kept bytes are bounded.
 #pragma once
 
+#include "base/of_process.hpp"
 #include "memory/block.hpp"
 
 #include <cstdint>
@@ -29,13 +30,14 @@ private:
     friend class Pool;
     struct Shelf;
     PooledBlock(Block block, std::uint64_t bytes, std::shared_ptr<Shelf> shelf);
+    void give_back() noexcept;
 
     Block block_;
     std::uint64_t bytes_ = 0;
     std::shared_ptr<Shelf> shelf_;
 };
 
-/// Thread-safe.
+/// Thread-safe. A child of fork() begins with an empty one.
 class Pool {
 public:
     struct Options {
@@ -56,7 +58,7 @@ public:
 
 private:
     Options options_;
-    std::shared_ptr<PooledBlock::Shelf> shelf_;
+    base::OfProcess<PooledBlock::Shelf> shelf_;
 };
 
 }  // namespace penstock::memory

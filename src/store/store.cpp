@@ -76,7 +76,8 @@ struct CheckpointStore::Impl {
 
     std::mutex mutex;  // held by the thread that writes
     store::StoreLock lock;
-    std::atomic<pid_t> lock_owner = 0;
+    bool had_lock = false;
+    std::atomic<pid_t> writer = 0;  // the first process that wrote, or tried to
     std::mt19937_64 random;
     std::vector<double> speeds;
     store::LastCheckpoint last;
@@ -142,11 +143,11 @@ struct CheckpointStore::Impl {
         }
     }
 
-    // Refuses to write after a fork: both processes have the lock, and would remove each other's
-    // writes.
-    void check_fork() const {
-        const pid_t owner = lock_owner;
-        if (owner != 0 && owner != ::getpid()) {
+    // Refuses to write in the child of a process that writes: both have the lock, and would remove
+    // each other's writes. Before any mutex: a save of the parent may hold it forever here.
+    void check_fork() {
+        pid_t owner = 0;
+        if (!writer.compare_exchange_strong(owner, ::getpid()) && owner != ::getpid()) {
             refuse("save checkpoint", folders.front(),
                    fmt::format("this process was forked from {}, which writes to this store; "
                                "only that one may",
@@ -156,17 +157,16 @@ struct CheckpointStore::Impl {
 
     // Makes the folders, once, and takes the lock; again if the folder was replaced.
     void begin_writing() {
-        check_fork();
         if (lock.held()) {
             return;
         }
         lock = store::StoreLock();
         // A folder that vanished since then is an error: its disk may be gone for a while.
-        if (lock_owner == 0) {
+        if (!had_lock) {
             make_folders();
         }
         lock = store::lock_store(*engine, files, folders.front(), options.lock_wait_ms);
-        lock_owner = ::getpid();
+        had_lock = true;
         last = {};
     }
 
@@ -560,7 +560,8 @@ void CheckpointStore::pin(std::uint64_t generation, bool pinned) {
 }
 
 void CheckpointStore::remove(std::uint64_t generation) {
-    const std::lock_guard guard(there(impl_).mutex);
+    there(impl_).check_fork();
+    const std::lock_guard guard(impl_->mutex);
     impl_->begin_writing();
     const CheckpointEntry entry = impl_->entry_of("remove checkpoint", generation);
     impl_->check_own("remove checkpoint", entry, "delete it yourself");
@@ -579,7 +580,8 @@ void CheckpointStore::remove(std::uint64_t generation) {
 }
 
 std::uint64_t CheckpointStore::collect() {
-    const std::lock_guard guard(there(impl_).mutex);
+    there(impl_).check_fork();
+    const std::lock_guard guard(impl_->mutex);
     impl_->begin_writing();
     return store::Remover(impl_->files, impl_->folders).collect();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/store_lock.hpp"
 
+#include "base/of_process.hpp"
 #include "base/raise.hpp"
 #include "store/store_folder.hpp"
 #include "stream/when_room.hpp"
@@ -10,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -92,27 +92,18 @@ public:
             return key && *key == Key(files.handle().get(), path);
         });
     }
-    [[nodiscard]] pid_t pid() const noexcept { return pid_; }
 
 private:
     using Key = std::pair<const void*, std::string>;
-    const pid_t pid_ = ::getpid();
     std::mutex mutex_;
     std::vector<std::weak_ptr<Key>> keys_;
 };
 
-// Never destroyed; replaced after a fork, as its mutex may have been held then.
+// Never destroyed: a save may go on while statics are torn down.
 OwnLocks& own_locks() {
-    static std::atomic<OwnLocks*> current{nullptr};
-    OwnLocks* known = current.load();
-    while (known == nullptr || known->pid() != ::getpid()) {
-        auto* const made = new OwnLocks;
-        if (current.compare_exchange_strong(known, made)) {
-            return *made;
-        }
-        delete made;
-    }
-    return *known;
+    static auto* const own =
+        new base::OfProcess<OwnLocks>([] { return std::make_shared<OwnLocks>(); });
+    return **own;
 }
 
 }  // namespace

@@ -228,6 +228,19 @@ TEST(Block, ForkedChildHasItOnlyWhenKept) {
               "kept gone");
 }
 
+TEST(Block, ForkedChildLeavesAloneWhatIsInItsPlace) {
+    auto dropped = Block::make(4096, {.keep_on_fork = false});
+    EXPECT_EQ(in_child([&] {
+                  void* other = ::mmap(dropped->data(), 4096, PROT_READ | PROT_WRITE,
+                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+                  const bool in_place = other == dropped->data();
+                  *dropped = Block();
+                  return std::string(in_place && mapped(static_cast<std::byte*>(other)) ? "there"
+                                                                                        : "gone");
+              }),
+              "there");
+}
+
 TEST(Block, MovesAndGivesBack) {
     auto made = Block::make(4096);
     Block first = std::move(*made);

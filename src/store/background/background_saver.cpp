@@ -101,11 +101,12 @@ void BackgroundSaver::copy(std::vector<std::span<const std::byte>>& spans,
 
 std::shared_ptr<PendingSave> BackgroundSaver::add(SaveQueue::Work work, const std::string& name,
                                                   bool staged, std::shared_ptr<void> keeps) {
-    const std::lock_guard<std::mutex> guard(mutex_);
-    keeps_.reserve(keeps_.size() + 1);  // emplace_back() below cannot throw
+    Keeps& own = *keeps_;
+    const std::lock_guard<std::mutex> guard(own.mutex);
+    own.list.reserve(own.list.size() + 1);  // emplace_back() below cannot throw
     auto save = queue_->add(std::move(work), name, staged);
     if (keeps != nullptr) {
-        keeps_.emplace_back(save, std::move(keeps));
+        own.list.emplace_back(save, std::move(keeps));
     }
     return save;
 }
@@ -113,11 +114,13 @@ std::shared_ptr<PendingSave> BackgroundSaver::add(SaveQueue::Work work, const st
 void BackgroundSaver::sweep() {
     std::vector<std::shared_ptr<void>> done;  // destroyed after the unlock: a destructor may call
                                               // this object again
-    const std::lock_guard<std::mutex> guard(mutex_);
-    const auto first = std::partition(keeps_.begin(), keeps_.end(),
+    Keeps& own = *keeps_;
+    const std::lock_guard<std::mutex> guard(own.mutex);
+    const auto first = std::partition(own.list.begin(), own.list.end(),
                                       [](const auto& keep) { return !keep.first->done(); });
-    std::for_each(first, keeps_.end(), [&](auto& keep) { done.push_back(std::move(keep.second)); });
-    keeps_.erase(first, keeps_.end());
+    std::for_each(first, own.list.end(),
+                  [&](auto& keep) { done.push_back(std::move(keep.second)); });
+    own.list.erase(first, own.list.end());
 }
 
 void BackgroundSaver::raise_failure(const std::string& what) {

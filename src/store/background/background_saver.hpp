@@ -10,6 +10,7 @@
 // Thread-safe. Memory kept for a save is freed on a thread of the caller, never on the queue's own.
 #pragma once
 
+#include "base/of_process.hpp"
 #include "store/background/save_queue.hpp"
 #include "store/background/staging.hpp"
 
@@ -86,8 +87,12 @@ private:
 
     Staging staging_;
     std::shared_ptr<SaveQueue> queue_;
-    std::mutex mutex_;
-    std::vector<std::pair<std::shared_ptr<PendingSave>, std::shared_ptr<void>>> keeps_;
+    // What the saves need of the caller's until they are done.
+    struct Keeps {
+        std::mutex mutex;
+        std::vector<std::pair<std::shared_ptr<PendingSave>, std::shared_ptr<void>>> list;
+    };
+    base::OfProcess<Keeps> keeps_{[] { return std::make_shared<Keeps>(); }};
 };
 
 }  // namespace penstock::store

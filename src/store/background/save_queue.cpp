@@ -115,6 +115,20 @@ void PendingSave::settle(std::exception_ptr failure) noexcept {
 }
 
 struct SaveQueue::Impl {
+    Impl() = default;
+    Impl(const Impl&) = delete;
+    Impl& operator=(const Impl&) = delete;
+    ~Impl() {
+        {
+            const std::lock_guard<std::mutex> guard(mutex);
+            stop = true;
+        }
+        wake.notify_all();
+        if (thread.joinable()) {
+            thread.join();
+        }
+    }
+
     struct Entry {
         Work work;
         std::shared_ptr<PendingSave> save;
@@ -160,7 +174,6 @@ struct SaveQueue::Impl {
         return nullptr;
     }
 
-    const pid_t pid = ::getpid();
     std::mutex mutex;
     std::condition_variable wake;
     std::condition_variable idle;
@@ -171,34 +184,12 @@ struct SaveQueue::Impl {
     std::thread thread;
 };
 
-SaveQueue::SaveQueue() : impl_(std::make_unique<Impl>()) {}
+SaveQueue::SaveQueue() : impl_([] { return std::make_shared<Impl>(); }) {}
 
-SaveQueue::~SaveQueue() {
-    if (impl_->pid != ::getpid()) {
-        static_cast<void>(impl_.release());  // the thread belongs to the parent
-        return;
-    }
-    {
-        const std::lock_guard<std::mutex> guard(impl_->mutex);
-        impl_->stop = true;
-    }
-    impl_->wake.notify_all();
-    if (impl_->thread.joinable()) {
-        impl_->thread.join();
-    }
-}
-
-// Makes a new queue in the child of a fork: the thread does not exist there, and the mutex may be
-// held forever. The parent's queue is not touched again.
-SaveQueue::Impl& SaveQueue::impl() {
-    if (impl_->pid != ::getpid()) {
-        static_cast<void>(std::exchange(impl_, std::make_unique<Impl>()).release());
-    }
-    return *impl_;
-}
+SaveQueue::~SaveQueue() = default;
 
 std::shared_ptr<PendingSave> SaveQueue::add(Work work, std::string name, bool staged) {
-    Impl& own = impl();
+    Impl& own = *impl_;
     auto save = std::make_shared<PendingSave>(std::move(name), staged);
     {
         const std::lock_guard<std::mutex> guard(own.mutex);
@@ -214,20 +205,20 @@ std::shared_ptr<PendingSave> SaveQueue::add(Work work, std::string name, bool st
 }
 
 bool SaveQueue::wait_idle(std::chrono::nanoseconds timeout) {
-    Impl& own = impl();
+    Impl& own = *impl_;
     std::unique_lock<std::mutex> lock(own.mutex);
     return own.idle.wait_for(lock, timeout,
                              [&] { return own.entries.empty() && own.running == nullptr; });
 }
 
 std::size_t SaveQueue::in_flight() {
-    Impl& own = impl();
+    Impl& own = *impl_;
     const std::lock_guard<std::mutex> guard(own.mutex);
     return own.entries.size() + (own.running != nullptr ? 1 : 0);
 }
 
 std::shared_ptr<PendingSave> SaveQueue::take_failure() {
-    Impl& own = impl();
+    Impl& own = *impl_;
     const std::lock_guard<std::mutex> guard(own.mutex);
     auto& list = own.failures;
     list.erase(std::remove_if(list.begin(), list.end(), [](const auto& s) { return s->told(); }),
@@ -242,7 +233,7 @@ std::shared_ptr<PendingSave> SaveQueue::take_failure() {
 }
 
 void SaveQueue::cancel_all() {
-    Impl& own = impl();
+    Impl& own = *impl_;
     const std::lock_guard<std::mutex> guard(own.mutex);
     for (const auto& entry : own.entries) {
         entry.save->cancel();

@@ -13,6 +13,8 @@
 // count as failed, and a new, empty queue begins.
 #pragma once
 
+#include "base/of_process.hpp"
+
 #include <penstock/checkpoint.hpp>
 
 #include <sys/types.h>
@@ -98,9 +100,7 @@ public:
 
 private:
     struct Impl;
-    Impl& impl();
-
-    std::unique_ptr<Impl> impl_;
+    base::OfProcess<Impl> impl_;
 };
 
 }  // namespace penstock::store

@@ -103,13 +103,6 @@ private:
     std::byte* area_;
 };
 
-// Leaks the parent's object in the child of a fork: its threads do not exist there, and its mutexes
-// may be held forever. It is not touched again.
-void leave_to_parent(std::shared_ptr<void> its) {
-    static auto* const kept = new std::vector<std::shared_ptr<void>>;
-    kept->push_back(std::move(its));
-}
-
 }  // namespace
 
 struct Staging::Impl {
@@ -175,7 +168,7 @@ struct Staging::Impl {
         return total;
     }
 
-    const pid_t pid = ::getpid();
+    const pid_t process = ::getpid();
     const std::uint64_t budget_bytes;
     stream::CopyThreads copiers;
     MemoryPool pool;
@@ -192,10 +185,10 @@ struct StagedCopy::Hold {
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
     ~Hold() {
-        if (impl->pid == ::getpid()) {
+        if (impl->process == ::getpid()) {
             impl->put(std::move(area));
         } else {
-            leave_to_parent(std::move(impl));
+            base::leave_to_parent(std::move(impl));
         }
     }
     std::shared_ptr<Staging::Impl> impl;
@@ -209,21 +202,11 @@ StagedCopy::~StagedCopy() = default;
 
 Staging::Staging(const StagingOptions& options)
     : budget_bytes_(options.budget_bytes != 0 ? options.budget_bytes : default_budget_bytes()),
-      threads_(options.threads),
-      impl_(std::make_shared<Impl>(budget_bytes_, threads_)) {}
+      impl_([bytes = budget_bytes_, threads = options.threads] {
+          return std::make_shared<Impl>(bytes, threads);
+      }) {}
 
-Staging::~Staging() {
-    if (impl_->pid != ::getpid()) {
-        leave_to_parent(std::move(impl_));
-    }
-}
-
-const std::shared_ptr<Staging::Impl>& Staging::impl() const {
-    if (impl_->pid != ::getpid()) {
-        leave_to_parent(std::exchange(impl_, std::make_shared<Impl>(budget_bytes_, threads_)));
-    }
-    return impl_;
-}
+Staging::~Staging() = default;
 
 std::optional<StagedCopy> Staging::copy(Pieces pieces, std::chrono::nanoseconds timeout) {
     const std::vector<std::uint64_t> places = places_of(pieces);
@@ -235,7 +218,7 @@ std::optional<StagedCopy> Staging::copy(Pieces pieces, std::chrono::nanoseconds 
                         "with copy=False, or save() in place of save_async()",
                         base::format_bytes(bytes), base::format_bytes(budget_bytes_))));
     }
-    const std::shared_ptr<Impl>& own = impl();
+    const std::shared_ptr<Impl>& own = impl_.get();
     StagedCopy copy;
     copy.hold_ = std::make_unique<StagedCopy::Hold>(own);
     copy.hold_->area = own->take(bytes, timeout);
@@ -264,15 +247,13 @@ std::uint64_t Staging::default_budget_bytes() {
 }
 
 std::uint64_t Staging::used_bytes() const {
-    const std::shared_ptr<Impl>& own = impl();
-    const std::lock_guard<std::mutex> guard(own->mutex);
-    return own->used_bytes;
+    const std::lock_guard<std::mutex> guard(impl_->mutex);
+    return impl_->used_bytes;
 }
 
 std::uint64_t Staging::kept_bytes() const {
-    const std::shared_ptr<Impl>& own = impl();
-    const std::lock_guard<std::mutex> guard(own->mutex);
-    return own->kept_bytes_locked();
+    const std::lock_guard<std::mutex> guard(impl_->mutex);
+    return impl_->kept_bytes_locked();
 }
 
 }  // namespace penstock::store

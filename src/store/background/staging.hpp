@@ -12,6 +12,8 @@
 // save to finish.
 #pragma once
 
+#include "base/of_process.hpp"
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -75,11 +77,9 @@ public:
 private:
     friend struct StagedCopy::Hold;
     struct Impl;
-    const std::shared_ptr<Impl>& impl() const;
 
     const std::uint64_t budget_bytes_;
-    const unsigned threads_;
-    mutable std::shared_ptr<Impl> impl_;
+    base::OfProcess<Impl> impl_;
 };
 
 }  // namespace penstock::store
