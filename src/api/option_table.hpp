@@ -76,7 +76,7 @@ inline constexpr std::array<Option, 8> kOptions{{
 [[nodiscard]] base::Failure refused(std::string_view option, std::string_view got,
                                     std::string_view expected);
 
-/// What backend_named() and cache_policy_named() take.
+/// The words that backend_named() and cache_policy_named() accept.
 inline constexpr const char* kCachePoliciesAllowed = "'auto', 'cached', 'direct' or 'required'";
 inline constexpr const char* kBackendsAllowed = "'auto', 'io_uring', 'libaio' or 'posix'";
 

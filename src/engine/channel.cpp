@@ -27,7 +27,7 @@ ChannelRequest& of(Request& request) {
     return static_cast<ChannelRequest&>(request);
 }
 
-// Where a direct request may go on: aligned in the file and in memory.
+// Alignment at which a direct request may continue, in the file and in memory.
 std::uint32_t resume_align(const Request& request, std::uint32_t align) {
     return request.lane == os::Lane::kDirect
                ? std::max(align, request.file->geometry().memory_align)
@@ -181,7 +181,7 @@ void Channel::look_again_at_parts() {
     }
 }
 
-// What has been parked before is older than what has not, and goes before it.
+// Puts a part that was parked before at the front: it is older than the others.
 void Channel::park(Part& part) {
     Seat& seat = *part.seat;
     classes_.remove_front(part);

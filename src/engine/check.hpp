@@ -17,7 +17,7 @@
 
 namespace penstock::engine {
 
-/// What a caller asks for, before it is checked.
+/// The request of a caller, before it is checked.
 struct TransferSpec {
     Op op = Op::kRead;
     std::vector<std::shared_ptr<os::File>> files;

@@ -17,7 +17,7 @@ namespace penstock::engine {
 
 class Classes {
 public:
-    /// Of a request at most; `background_block_bytes`: of one of the background class.
+    /// Limits per request; `background_block_bytes`: for the background class.
     Classes(std::uint64_t block_bytes, std::uint64_t background_block_bytes)
         : block_bytes_(block_bytes),
           queues_{Flows(block_bytes, block_bytes), Flows(block_bytes, block_bytes),

@@ -70,9 +70,9 @@ base::Result<Domain*> Core::domain_of(const os::File& file) {
     return found->second.get();
 }
 
-// What one device could have may be used up for the next (locked memory, the system's queues), so
-// each falls back by itself. Files of another file system than the kernel's take the first backend
-// that calls them; where none was allowed, their transfers say so.
+// Each device falls back by itself, because resources that one device had may be used up for the
+// next (locked memory, the system's queues). Files of another file system than the kernel's take
+// the first backend that calls them; if none was allowed, their transfers report it.
 base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
     const DeviceId device = file.info().device;
     std::size_t first = chosen_;
@@ -101,8 +101,8 @@ base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
     return base::fail(std::move(*last));
 }
 
-// What allocates comes first, so that a call that throws leaves nothing counted. From add_live() on
-// nothing is thrown: what cannot be had then ends the transfer, with that as its error.
+// Allocates everything first, so that a call that throws leaves nothing counted. From add_live() on
+// nothing throws: a resource that is missing then ends the transfer, with that as its error.
 base::Result<Transfer*> Core::start(TransferSpec spec) {
     PENSTOCK_CHECK(check_transfer(spec));
     const bool caller_waits = spec.caller_waits;
@@ -174,7 +174,7 @@ void Core::set_priority(Transfer& transfer, Priority priority) {
     }
 }
 
-// Of a transfer of paths, parts are laid out again and again.
+// Takes the lock for a transfer of paths, whose parts are laid out again and again.
 void Core::poke(Transfer& transfer) {
     std::unique_lock<std::mutex> lock;
     if (!transfer.paths.empty()) {

@@ -35,7 +35,7 @@ struct CoreOptions {
     std::uint64_t preallocate_bytes_min = 1 << 20;  ///< of an extending run; see preallocate()
 };
 
-/// What an engine stands on; tests and simulations bring their own.
+/// The environment of an engine; tests and simulations bring their own.
 struct Platform {
     std::shared_ptr<os::FileSystem> file_system;
     std::vector<BackendEntry> backends;  ///< in the order in which they are tried

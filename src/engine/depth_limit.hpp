@@ -43,7 +43,7 @@ public:
     [[nodiscard]] Seat& seat(const Channel& channel, std::uint32_t channels);
     [[nodiscard]] std::size_t seats() const { return seats_.size(); }
 
-    /// Of the seats of all limits: fork() holds it, so that the child finds it free.
+    /// Guards the seats of all limits: fork() holds it, so that it is free in the child.
     [[nodiscard]] static std::mutex& mutex();
 
 private:

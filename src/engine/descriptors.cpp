@@ -12,7 +12,7 @@ namespace penstock::engine {
 
 namespace {
 
-// What is left to the program: it opens files too, and does not expect to find none.
+// Descriptors left to the program: it opens files too, and does not expect to find none.
 std::uint64_t spare(std::uint64_t limit) {
     return std::clamp<std::uint64_t>(limit / 8, 4, 128);
 }

@@ -17,7 +17,7 @@
 
 namespace penstock::engine {
 
-/// Who waits for room; lives in whatever waits.
+/// An entry in the queue for room; part of the object that waits.
 struct RoomWaiter {
     base::Link<RoomWaiter> room_link;
     std::uint32_t files = 0;          ///< asked for, then let in
@@ -43,7 +43,7 @@ public:
     [[nodiscard]] bool take(RoomWaiter& waiter);
     /// Room was taken for `files`; `open` descriptors came of it, the highest of them `highest`.
     void opened(std::uint32_t files, std::uint32_t open, int highest);
-    /// Of what opened() said.
+    /// `open`: the descriptors that opened() was given.
     void closed(std::uint32_t open);
 
     enum class Refused : std::uint8_t { kNoneOfOurs, kTryAgain, kQueued };

@@ -153,7 +153,7 @@ void Domain::pause() {
 }
 
 void Domain::wait_quiet() {
-    // Whoever takes a lane from here on sees that it is paused.
+    // A thread that takes a lane from here on sees that it is paused.
     for (Lane& lane : lanes_) {
         const std::lock_guard lock(lane.mutex);
     }

@@ -30,7 +30,7 @@ struct DomainOptions {
     bool threads = true;  ///< false: somebody else turns the channels (a simulation)
 };
 
-/// What a domain is made of.
+/// The components of a domain.
 struct DomainParts {
     BackendFactory make_backend;
     const base::Clock* clock = nullptr;

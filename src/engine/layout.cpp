@@ -31,7 +31,7 @@ std::uint64_t first_of(const Transfer& transfer, std::uint32_t file) {
     return low;
 }
 
-// Where the extents of a window's files are, possibly with others between them.
+// The range of the extents of a window's files, possibly with others between them.
 Range extents_of(const Window& window) {
     const Transfer& transfer = *window.transfer;
     if (transfer.paths.size() < 2 || !transfer.in_order) {
@@ -144,7 +144,8 @@ void lay_out(Window& window) {
     for (Domain* domain : window.domains) {
         count += domain->channel_count();
     }
-    // Whoever pokes a window looks at its parts: they come there when all of them are laid out.
+    // Adds the parts only when all of them are laid out: a thread that pokes a window looks at
+    // them.
     std::vector<Part> parts(count);
     Seats seats{parts};
     const std::uint32_t block_bytes = rounded_block(window);

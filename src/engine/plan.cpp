@@ -126,8 +126,8 @@ bool Plan::settle() {
             }
             return true;
         }
-        // What follows another group's bytes is a run of its own, also where it adjoins in the
-        // file: so does RunWalk see it.
+        // Bytes after those of another group begin a run of their own, even if they adjoin in the
+        // file, as RunWalk does.
         in_run_ = in_run_ && cursor_.skip >= stop;
         cursor_ = {cursor_.index + 1, 0};
     }
@@ -135,7 +135,7 @@ bool Plan::settle() {
 }
 
 void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
-    // What goes through a slot is a piece of memory too.
+    // Bytes that go through a slot are a piece of memory too.
     const std::uint64_t align = std::max(geometry.read_align, geometry.memory_align);
     const std::uint64_t skip = offset_ - align_down(offset_, align);
     // A whole block from here on would end past the largest offset there is.

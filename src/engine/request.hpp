@@ -23,7 +23,7 @@ enum class Op : std::uint8_t { kRead, kWrite };
 /// How many pieces of memory a request gathers from or scatters to at most.
 inline constexpr std::size_t kPiecesMax = 64;
 
-/// What the plan says of a request: which bytes, by which way.
+/// A request as the plan makes it: its bytes and their path.
 struct Draft {
     std::uint64_t offset = 0;  ///< in the file, as the device sees it (aligned on the direct lane)
     std::uint32_t bytes = 0;   ///< likewise; the wanted ones and what alignment adds
@@ -47,7 +47,7 @@ struct Slot {
 struct Request {
     base::Link<Request> link;  ///< of whichever list holds it
 
-    // What a backend needs to know. `pieces` is what is left to do.
+    // Input of the backend. `pieces` is the part that is left to do.
     Op op = Op::kRead;
     os::Lane lane = os::Lane::kDirect;
     os::File* file = nullptr;

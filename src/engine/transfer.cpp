@@ -195,8 +195,8 @@ void Transfer::abandon() noexcept {
     }
 }
 
-// Whoever comes second of finish() and abandon() tells, and gives the error away: its handle is
-// gone. A cancel that somebody asked for is no news.
+// Called by finish() and abandon(): the second of them reports the error and gives it away, because
+// the handle is gone. A requested cancel is not reported.
 void Transfer::tell_unobserved() noexcept {
     if (error_ && error_->code != ErrorCode::kCancelled &&
         !observed_.exchange(true, std::memory_order_acq_rel)) {

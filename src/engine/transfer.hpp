@@ -53,7 +53,7 @@ struct Flow {
     std::int64_t credit_bytes = 0;
 };
 
-/// What one channel does of a transfer. All but the link is the channel's own.
+/// The part of a transfer that one channel does. All but the link is the channel's own.
 class Part {
 public:
     base::Link<Part> link;
@@ -90,7 +90,7 @@ struct Window : Job, RoomWaiter {
     bool on_caller = false;          ///< its parts are turned on the caller's thread (inline)
 };
 
-/// What is told of a transfer when it has finished and of nothing before. Nothing here throws: the
+/// Receives reports of a transfer when it has finished, and none before. Nothing here throws: the
 /// transfer ends, whatever memory is left.
 class TransferOwner {
 public:
@@ -177,10 +177,10 @@ public:
     std::vector<std::unique_ptr<Window>> more_windows;
     std::atomic<std::uint32_t> windows_left{1};
     std::atomic<std::uint64_t> next_file{0};  ///< that no window has had in hand yet
-    std::mutex windows_mutex;        ///< paths: held while parts are laid out anew, or poked
+    std::mutex windows_mutex;        ///< paths: held while parts are laid out again, or poked
     std::vector<std::string> paths;  ///< files that are opened for this transfer alone
-    /// Of each file, which of its window's domains, or one of these. Empty where there is one file
-    /// alone.
+    /// For each file, the index of its domain in the window, or one of these. Empty if there is
+    /// only one file.
     std::vector<std::uint32_t> groups;
     static constexpr std::uint32_t kNotOpen = UINT32_MAX;  ///< yet
     static constexpr std::uint32_t kJustOpen = UINT32_MAX - 1;

@@ -182,7 +182,7 @@ base::Result<void> Core::preallocate(Window& window, std::uint32_t group) {
     return {};
 }
 
-// Of a window that has nothing open.
+// Continues a window that has nothing open.
 void Core::next_files(Window& window, bool on_caller) noexcept {
     Transfer& transfer = *window.transfer;
     if (transfer.stopped()) {
@@ -449,7 +449,7 @@ void Core::parts_done(Window& window) noexcept {
 void Core::parts_are_through(Window& window) noexcept {
     Transfer& transfer = *window.transfer;
     const bool durable = transfer.sync && !transfer.stopped();
-    // Whoever lets go last closes, which may block.
+    // The last owner closes, which may block.
     const auto ours_alone = [](const auto& file) { return file.use_count() == 1; };
     if (transfer.files.empty() ||
         (!durable && transfer.paths.empty() &&
@@ -484,7 +484,7 @@ void Core::settle(Window& window) noexcept {
     next_files(window, false);
 }
 
-// What blocks after the last request: durability, and closing.
+// Does the blocking work after the last request: durability, and closing.
 void Core::settle_files(Window& window, std::uint32_t group) noexcept {
     Transfer& transfer = *window.transfer;
     for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {

@@ -31,7 +31,7 @@ public:
     /// Sleeps until `min_events` are there or `timeout` is over; how many came, or -errno.
     [[nodiscard]] long wait(std::uint32_t min_events, std::span<io_event> events,
                             base::Nanos timeout);
-    /// What is finished already, without a system call; 0 also where that cannot be known.
+    /// Completions that are finished already, without a system call; 0 also if that is unknown.
     [[nodiscard]] std::size_t peek(std::span<io_event> events);
     [[nodiscard]] bool can_peek() const { return ring_ != nullptr; }
 

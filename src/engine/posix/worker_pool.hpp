@@ -26,7 +26,7 @@ public:
 
     /// Gives the pool work: `count` requests, in order.
     void hand_over(base::Fifo<Request>& requests, std::uint32_t count);
-    /// What has been finished, oldest first. The channel's thread only.
+    /// The finished requests, oldest first. The channel's thread only.
     [[nodiscard]] base::Fifo<Request> take_finished() { return inbox_.take_all(); }
     /// How many were ever finished; wraps.
     [[nodiscard]] std::uint32_t finished() const { return finished_.load(); }

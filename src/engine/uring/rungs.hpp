@@ -12,7 +12,7 @@ struct UringRungs {
     bool submit_all = true;     ///< Linux 5.18
 
     [[nodiscard]] static constexpr UringRungs best() { return {}; }
-    /// What Linux 5.15, the oldest that we support, understands.
+    /// The rungs of Linux 5.15, the oldest supported kernel.
     [[nodiscard]] static constexpr UringRungs linux_5_15() { return {false, false, false, false}; }
 };
 
