@@ -27,7 +27,7 @@ std::vector<safetensors_format::Tensor> by_data(std::vector<safetensors_format::
     return tensors;
 }
 
-// The header, read again from the bytes that will be in the file.
+// Reads the header again, from the bytes that will be in the file.
 void check_header(const safetensors_format::Layout& layout,
                   const safetensors_format::Metadata& metadata) {
     const std::string_view text = layout.file().literals();
@@ -78,7 +78,7 @@ FileImage FileImage::safetensors(std::vector<safetensors_format::Tensor> tensors
         for (const Payload& payload : payloads) {
             pieces += (payload.size() + image.piece_bytes_ - 1) / image.piece_bytes_;
         }
-        // Room for the table: it is as long whatever stands in it.
+        // Reserves room for the table: its length does not depend on the sums.
         metadata.emplace_back(kSumTableKey, render_sum_table({}, 0, image.piece_bytes_,
                                                              std::vector<std::uint64_t>(pieces)));
         image.sums_.resize(payloads.size());
@@ -146,7 +146,7 @@ void FileImage::set_sums(std::size_t payload, std::span<const std::uint64_t> pie
     }
     sums_[payload].assign(pieces.begin(), pieces.end());
     if (sums_missing_ == 0) {
-        sums_missing_ = payloads_.size();  // it is written once more
+        sums_missing_ = payloads_.size();  // it may be written once more
     }
     if (--sums_missing_ != 0) {
         return;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One file that is about to be written: its layout, the memory of its payloads, and the checksums
-// that stand in it. Every offset is known when it is made; the sums are not, and a range of the
-// file may be written once those that it holds are set.
+// One file that is about to be written: its layout, the memory of its payloads, and its checksums.
+// Every offset is known when it is made; the sums are not, and a range of the file may be written
+// once its sums are set.
 //
 //   .pt           the CRC-32 of each storage, in its local header and in the directory
 //   .safetensors  XXH3 of each 256 KiB of each tensor, in one string of the metadata
-//                 (sum_table.hpp), which other readers pass over
+//                (sum_table.hpp), which other readers ignore
 //
-// Whoever writes the file hashes the payloads piece by piece, in any order and on any threads
-// (hash), and puts the sums of a payload in when it has all of them (set_sums, one thread).
+// The writer of the file hashes the payloads piece by piece, in any order and on any threads
+// (hash), and sets the sums of a payload when it has all of them (set_sums, one thread).
 #pragma once
 
 #include "format/file_layout.hpp"
@@ -29,8 +29,8 @@ public:
     using Payload = std::span<const std::byte>;
 
     /// A `.pt`: payload i is storage i of the tree. `folder`: the archive's own name ("archive", or
-    /// the file's stem). A payload has the size of its storage. Throws Error kInvalidArgument for
-    /// what the format cannot hold.
+    /// the file's stem). A payload has the size of its storage. Throws Error kInvalidArgument for a
+    /// value that the format cannot hold.
     [[nodiscard]] static FileImage torch_zip(const format::ValueTree& tree,
                                              const std::string& folder,
                                              std::vector<Payload> payloads,
@@ -44,7 +44,7 @@ public:
     [[nodiscard]] const format::FileLayout& file() const;
     [[nodiscard]] std::uint64_t payload_bytes() const;
     [[nodiscard]] std::span<const Payload> payloads() const { return payloads_; }
-    /// The same payloads in other memory (copies that were staged): as many, each of its size.
+    /// Uses other memory with the same payloads (staged copies): as many, each of its size.
     void replace_payloads(std::vector<Payload> payloads);
 
     // ---- checksums
@@ -54,8 +54,8 @@ public:
     [[nodiscard]] std::uint64_t hash(Payload piece) const;
     /// Payloads whose sums a range of the file holds: set them before it is written.
     [[nodiscard]] std::vector<std::size_t> sums_in(format::FileRange range) const;
-    /// `pieces`: hash() of each piece of it, in order. Each payload once, for each time that the
-    /// file is written.
+    /// `pieces`: hash() of each piece of it, in order. Each payload once, each time that the file
+    /// is written.
     void set_sums(std::size_t payload, std::span<const std::uint64_t> pieces);
 
 private:

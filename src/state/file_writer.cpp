@@ -69,7 +69,7 @@ private:
         progress_.add(unit->bytes);
     }
 
-    // A sum that is waited for is made here where there is no thread for it.
+    // Makes an awaited sum here if there is no thread for it.
     stream::OwnWork own_work() override {
         if (std::exchange(awaiting_, false) && !sums_->has_threads()) {
             return stream::OwnWork::kDid;
@@ -93,7 +93,7 @@ private:
         return true;
     }
 
-    // A small file is done on this thread.
+    // A small file is written on this thread.
     [[nodiscard]] stream::PumpUnitPtr unit_of(FileRange range) const {
         auto unit = std::make_unique<stream::PumpUnit>();
         unit->bytes = range.end - range.begin;
@@ -112,7 +112,7 @@ private:
     std::size_t free_ = 0;  // next of the plan's
     std::size_t waiting_ = 0;
     std::vector<bool> set_;
-    bool awaiting_ = false;  // next() has no unit for want of a sum
+    bool awaiting_ = false;  // next() has no unit because a sum is missing
     stream::Pump pump_;
     std::optional<PieceSums> sums_;  // after the pump, which they wake
 };
@@ -142,7 +142,7 @@ void make_room(const FileSystem& files, File& file, std::uint64_t bytes) {
         if (error.system_errno() != ENOSPC) {
             throw;
         }
-        file.truncate(0);  // a part of it may have been given
+        file.truncate(0);  // a part of it may have been allocated
         raise_full(path, bytes, files.space(base::folder_of(path)).free_bytes);
     }
 }

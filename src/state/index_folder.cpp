@@ -30,7 +30,7 @@ bool is_gone(const Error& error) {
     return number == ENOENT || number == ENOTDIR || number == ELOOP;
 }
 
-// Throws where that cannot be looked at: another name would fare no better.
+// Throws if that cannot be checked: another name would fail too.
 bool is_there(const FileSystem& files, const std::string& path) {
     try {
         static_cast<void>(files.status(path));
@@ -43,7 +43,8 @@ bool is_there(const FileSystem& files, const std::string& path) {
     }
 }
 
-// Who may not list a folder may write into it; and that it is not there, the save says.
+// A process that may not list a folder may still write into it; a missing folder is reported by the
+// save.
 Folder open_if_allowed(const FileSystem& files, const std::string& path) {
     try {
         return files.open_folder(path);
@@ -100,7 +101,7 @@ std::vector<std::string> IndexFolder::named_in(const std::string& path) const {
         stream::read_when_room(engine_, file, std::as_writable_bytes(std::span(text)), 0);
         auto index = format::parse_shard_index(text);
         if (!index) {
-            return {};  // no index names nothing
+            return {};  // no index: it names nothing
         }
         std::set<std::string> names;
         for (auto& [tensor, name] : index->weight_map) {
@@ -144,7 +145,7 @@ std::set<std::string> IndexFolder::collect() const {
         }
         std::vector<std::string> shards;
         try {
-            const FileLock mine = files_.lock(in(other));  // of no link and no folder
+            const FileLock mine = files_.lock(in(other));  // fails for a link and a folder
             shards = own_named_in(in(other));
             if (remove(shards)) {
                 folder_.remove(other);
@@ -202,7 +203,7 @@ bool IndexFolder::remove(const std::vector<std::string>& shards) const noexcept 
     try {
         remove_unnamed({shards.begin(), shards.end()});
         return true;
-    } catch (const std::exception&) {  // a courtesy: errors do not stop the save
+    } catch (const std::exception&) {  // optional: errors do not stop the save
         return false;
     }
 }
@@ -227,7 +228,7 @@ bool IndexFolder::remove_made(std::span<const std::string> shards,
     }
     try {
         folder_.sync();
-    } catch (const std::exception&) {  // a power cut may bring them back, which is room lost
+    } catch (const std::exception&) {  // a power cut may bring them back, which only wastes space
     }
     return true;
 }
@@ -258,14 +259,14 @@ void IndexFolder::remove_unnamed(std::set<std::string> shards) const {
             remove_abandoned(name);
         }
     }
-    folder_.sync();  // before the record that names them goes
+    folder_.sync();  // before the record that names them is removed
 }
 
 void IndexFolder::remove_abandoned(const std::string& name) const {
     try {
         const FileLock mine = files_.lock(in(name));
         folder_.remove(name);
-    } catch (const Error&) {  // somebody writes it, or it is no file
+    } catch (const Error&) {  // in use by another save, or not a file
     }
 }
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The folder of an index of shards, as a save of that index works on it: its lock, the names that
-// are free, the records that saves leave, and the removal of shards.
+// The folder of an index of shards, as a save of that index uses it: its lock, free names, the
+// records of saves, and the removal of shards.
 //
 // A record is a locked temporary file of the index (replace.hpp) that holds names of shards in the
-// form of an index. Locks of dead processes are gone: a save that can lock the record of another
-// may remove what it names, and then the record.
+// form of an index. Locks of dead processes are released: a save that can lock the record of
+// another may remove the shards in it, and then the record.
 //
-// Removed are files and links of this very folder alone, never what a link leads to, and nothing
-// that an index in this folder names. An index and a record are files that others may have written:
-// of an index only names that end in ".safetensors" count, of a record only those that
-// format::shard_name() gives.
+// Only files and links of this very folder are removed, never the target of a link, and nothing
+// that an index in this folder names. An index and a record may come from other programs: in an
+// index only names that end in ".safetensors" count, in a record only those that
+// format::shard_name() makes.
 #pragma once
 
 #include "state/replace.hpp"
@@ -28,32 +28,32 @@ namespace penstock::state {
 
 class IndexFolder {
 public:
-    /// `path`: of the index, which need not be there; a symbolic link is followed.
+    /// `path`: that of the index, which may be missing; a symbolic link is followed.
     IndexFolder(Engine& engine, FileSystem files, const std::string& path);
 
-    /// The index, without symbolic links.
+    /// The path of the index, without symbolic links.
     [[nodiscard]] const std::string& index() const { return index_; }
     [[nodiscard]] const std::string& path() const { return path_; }
     [[nodiscard]] std::string in(const std::string& name) const;
 
-    /// Waits some seconds until nobody else saves an index here. Not held: there are no locks, or
-    /// somebody has it for long.
+    /// Waits some seconds until no other process saves an index here. Not held if there are no
+    /// locks, or another process holds it for long.
     [[nodiscard]] FileLock lock() const;
-    /// Takes away the records of dead saves with what they name. The shards of those that live.
+    /// Removes the records of dead saves with their shards. Returns the shards of living ones.
     [[nodiscard]] std::set<std::string> collect() const;
-    /// Names under which nothing is, neither here nor beside a link to the index, and none of
-    /// `taken`; plain ones if that may be, else with a tag that nobody else draws.
+    /// Unused names, here and in the folder of a link to the index, and none of `taken`; plain ones
+    /// if possible, else with a unique tag.
     [[nodiscard]] std::vector<std::string> free_names(std::size_t count,
                                                       const std::set<std::string>& taken,
                                                       bool plain) const;
-    /// A durable record of these, which goes with the object. Throws Error.
+    /// Makes a durable record of these, removed with the object. Throws Error.
     [[nodiscard]] std::unique_ptr<Replacement> note(const std::vector<std::string>& shards) const;
-    /// What the index that is there now names; nothing where it may not be read. Throws Error.
+    /// The shards of the present index; nothing if it may not be read. Throws Error.
     [[nodiscard]] std::vector<std::string> shards() const;
-    /// With the temporary files of each, durably. False where something may be left.
+    /// Removes shards with the temporary files of each, durably. False if something may be left.
     bool remove(const std::vector<std::string>& shards) const noexcept;
-    /// Shards that are there, that this save made and that no index names yet; and `half`, which
-    /// may be there. Without `half` it needs no memory. False where something may be left.
+    /// Removes existing shards that this save made and that no index names yet; and `half`, which
+    /// may exist. Without `half` it needs no memory. False if something may be left.
     bool remove_made(std::span<const std::string> shards, const std::string* half) const noexcept;
 
 private:
@@ -64,11 +64,11 @@ private:
 
     Engine& engine_;
     FileSystem files_;
-    std::string beside_;  // the folder of what was given, which may be a link
+    std::string beside_;  // the folder of the given path, which may be a link
     std::string index_;
     std::string path_;
     std::string stem_;  // "model"
-    Folder folder_;     // not open where it may not be listed
+    Folder folder_;     // not open if it may not be listed
 };
 
 }  // namespace penstock::state

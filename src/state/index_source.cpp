@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An index of shards. The names of the shards are free once the index is replaced, and the save
-// after that may take them: a name alone does not say of which save a file is. So whoever has
-// opened all of them looks whether the index is the same one still, and begins again where it is
-// not.
+// An index of shards. The names of the shards are free once the index is replaced, and the next
+// save may take them: a name alone does not identify the save of a file. So a reader that has
+// opened all of them checks that the index is still the same one, and starts again if it is not.
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "state/safetensors_source.hpp"
@@ -19,7 +18,7 @@ namespace penstock::state {
 
 namespace {
 
-constexpr int kTries = 20;  // to open all shards between two saves: moments
+constexpr int kTries = 20;  // to open all shards between two saves, which takes moments
 
 using Places = std::unordered_map<std::string_view, std::size_t>;
 
@@ -37,7 +36,7 @@ bool is_there(const FileSystem& files, const std::string& path) {
     }
 }
 
-// The shards of an index are where it is, or where what it is a symbolic link to is.
+// The folder of an index's shards: that of the index, or of the target of a symbolic link.
 std::string folder_of_shards(const FileSystem& files, const std::string& path,
                              const format::ShardIndex& index) {
     const std::string here = folder_of(path);
@@ -93,7 +92,7 @@ std::unique_ptr<Source> open_shards(const std::shared_ptr<Engine>& engine, const
     return source;
 }
 
-// Whether what is under the path is what was read from there.
+// Whether the file under the path is still the one that was read.
 bool is_still(Engine& engine, const FileSystem& files, const TensorFile& index,
               const FileStatus& before) {
     try {

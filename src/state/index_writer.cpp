@@ -66,7 +66,7 @@ public:
         } catch (const std::exception& error) {
             give_up(is_out_of_memory(error));
             throw;
-        } catch (...) {  // of the caller's progress
+        } catch (...) {  // thrown by the caller's progress
             give_up(false);
             throw;
         }
@@ -100,17 +100,17 @@ private:
     }
 
     void give_up(bool no_memory) {
-        // A shard whose save failed is there only where its folder could not be synced.
+        // A shard whose save failed exists only if its folder could not be synced.
         const std::string* half = no_memory || begun_ == made_ ? nullptr : &names_[made_];
         if (!may_be_named_ && folder_.remove_made(std::span(names_).first(made_), half)) {
             return;
         }
-        // The index may be there already, where the sync of its folder failed: then it names them,
-        // and they stay.
+        // The index may exist already, if the sync of its folder failed: then it names them, and
+        // they stay.
         remove(names_, new_record_);
     }
 
-    // Before the first of several files is written; each makes room for itself too.
+    // Checks the room before the first of several files; each also preallocates.
     void refuse_full() const {
         const std::uint64_t free = files_.space(folder_.path()).free_bytes;
         if (total_bytes_ > free) {
@@ -148,7 +148,7 @@ private:
         try {
             index.commit();
         } catch (const std::exception& error) {
-            // A rename that failed may have happened all the same; one that had no memory did not.
+            // A rename that failed may have happened all the same, but not one without memory.
             may_be_named_ = index.is_in_place() || !is_out_of_memory(error);
             if (index.is_in_place() || (may_be_named_ && folder_.shards() != old)) {
                 old_record_->abandon();  // a power cut may bring the old index back
@@ -156,10 +156,10 @@ private:
             throw;
         }
         may_be_named_ = true;
-        remove(old, old_record_);  // but for what the new one names
+        remove(old, old_record_);  // except those that the new one names
     }
 
-    // What cannot be removed now, the next save finds by its record.
+    // Leaves the record of shards that cannot be removed now, for the next save.
     void remove(const std::vector<std::string>& shards, std::unique_ptr<Replacement>& record) {
         if (!folder_.remove(shards) && record) {
             record->abandon();
@@ -171,14 +171,14 @@ private:
     IndexFolder folder_;
     Progress progress_;
     format::ShardIndex index_;
-    std::vector<std::size_t> shard_of_;  // of each tensor in the index
+    std::vector<std::size_t> shard_of_;  // one per tensor of the index
     std::vector<FileImage> images_;
-    std::vector<std::string> names_;  // of each image
-    std::size_t begun_ = 0;           // of these were begun,
-    std::size_t made_ = 0;            // are there
-    std::uint64_t total_bytes_ = 0;   // of the shards
-    std::string text_;                // of the index
-    bool may_be_named_ = false;       // the shards, by the index that is there
+    std::vector<std::string> names_;  // one per image
+    std::size_t begun_ = 0;           // begun so far
+    std::size_t made_ = 0;            // finished so far
+    std::uint64_t total_bytes_ = 0;   // of all shards
+    std::string text_;                // the index as JSON
+    bool may_be_named_ = false;       // by an index that may exist already
     std::unique_ptr<Replacement> new_record_;
     std::unique_ptr<Replacement> old_record_;
 };
@@ -188,7 +188,7 @@ private:
 std::vector<std::vector<std::size_t>> plan_shards(std::span<const std::uint64_t> tensor_bytes,
                                                   std::uint64_t shard_bytes) {
     std::vector<std::vector<std::size_t>> shards;
-    std::uint64_t room = 0;  // in the last of them
+    std::uint64_t room = 0;  // left in the last one
     for (std::size_t i = 0; i < tensor_bytes.size(); ++i) {
         if (shards.empty() || tensor_bytes[i] > room) {
             shards.emplace_back();

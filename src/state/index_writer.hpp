@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saves an index of shards, whole and durable, or not at all:
 //
-//   1. what dead saves of the same index left goes
-//   2. a record of the names that the new shards get, synced (index_folder.hpp)
+//   1. removal of leftovers of dead saves of the same index
+//   2. a record of the names of the new shards, synced (index_folder.hpp)
 //   3. the shards, each whole and durable under its name
-//   4. a record of the shards of the index that is there
-//   5. the index takes the place of that one: the new state is there, in one step
-//   6. the old shards go, and then the records
+//   4. a record of the shards of the old index
+//   5. the index replaces the old one: the new state is there, in one step
+//   6. removal of the old shards, and then of the records
 //
-//   killed in      what a reader finds    what the next save removes, by the records
-//   1 to 3         the old state          the new shards, whole or half written
-//   4, 5           the old state          the new shards
-//   5, 6           the new state          the old shards
+//   killed in      state that a reader finds   removed by the next save, from the records
+//   1 to 3         the old state               the new shards, whole or half written
+//   4, 5           the old state               the new shards
+//   5, 6           the new state               the old shards
 //
 // Steps 1 and 2, and 4 to 6, are done by one save at a time: a lock of the folder, held for
-// moments. Of saves that run at once the last to commit is what is there. The names of old shards
-// are free after step 6, and the save after that may take them: a name alone does not say of which
-// save a file is.
+// moments. Among concurrent saves the last to commit wins. The names of old shards are free after
+// step 6, and the next save may take them: a name alone does not identify the save of a file.
 #pragma once
 
 #include "format/safetensors.hpp"
@@ -34,7 +33,8 @@
 
 namespace penstock::state {
 
-inline constexpr std::uint64_t kShardBytes = 5'000'000'000;  // what Hugging Face's writers take
+inline constexpr std::uint64_t kShardBytes = 5'000'000'000;  // the default of Hugging Face's
+                                                             // writers
 
 /// The tensors of a `.safetensors`, or of several: payload i is tensor i.
 struct NamedTensors {
@@ -46,17 +46,17 @@ struct NamedTensors {
 struct IndexOptions {
     std::uint64_t shard_bytes = kShardBytes;
     bool checksums = true;
-    Progress progress = {};  ///< of the bytes of all shards
+    Progress progress = {};  ///< in bytes of all shards
 };
 
-/// Which tensors each shard has: in their order, as many as `shard_bytes` takes; one that is larger
-/// has a shard of its own.
+/// The tensors of each shard: in their order, as many as fit `shard_bytes`; a larger tensor has a
+/// shard of its own.
 [[nodiscard]] std::vector<std::vector<std::size_t>> plan_shards(
     std::span<const std::uint64_t> tensor_bytes, std::uint64_t shard_bytes);
 
-/// Throws Error: kInvalidArgument for what the format cannot hold, ENOSPC before the first byte
-/// where the shards do not fit. Then the index that was there is as it was, with its shards. Any
-/// thread; the tensors must not change meanwhile.
+/// Throws Error: kInvalidArgument for a value that the format cannot hold, ENOSPC before the first
+/// byte if the shards do not fit. Then the old index is unchanged, with its shards. Any thread; the
+/// tensors must not change meanwhile.
 void save_index(Engine& engine, const FileSystem& files, const std::string& path,
                 NamedTensors tensors, const IndexOptions& options = {});
 

@@ -15,7 +15,7 @@ namespace penstock::state {
 namespace {
 
 constexpr std::uint64_t kBytesForThreads = 4 * base::kMiB;
-// A core sums 10 GB/s and more: with these it is ahead of any device.
+// A core sums 10 GB/s and more: this many are faster than any device.
 constexpr unsigned kThreadsMax = 8;
 
 }  // namespace
@@ -112,7 +112,7 @@ bool PieceSums::await(std::size_t payload, std::chrono::nanoseconds timeout) {
     const auto until = std::chrono::steady_clock::now() + timeout;
     const auto done = [&] { return left_[payload].load() == 0; };
     awaited_.store(payload);
-    // No thread could be had: whoever waits does it, up to what is waited for.
+    // No thread could be started: the waiting thread makes the sums, up to the awaited one.
     while (threads_.empty() && !done()) {
         sum(tasks_[next_.fetch_add(1, std::memory_order_relaxed)]);
         if (std::chrono::steady_clock::now() >= until) {

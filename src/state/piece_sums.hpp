@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sums of a file's payloads, computed on other cores in the order of the file, while somebody
-// writes it. What is small is summed at once, on the caller's thread; where the system gives no
-// threads, so is the rest, as it is waited for.
+// The sums of a file's payloads, computed on other cores in the order of the file while it is
+// written. Small payloads are summed at once, on the caller's thread; if no thread can be started,
+// so are the others, when they are awaited.
 //
-// Whoever writes may set the pace. Sums are made several times as fast as a device writes, and all
-// of them at the beginning would take the cores, just then, from what brings the first bytes to the
-// device.
+// The writer may set the pace. Sums are made several times as fast as a device writes, and making
+// all of them at the beginning would take the cores from the code that submits the first writes.
 #pragma once
 
 #include "state/file_image.hpp"
@@ -31,16 +30,16 @@ public:
                        std::function<void()> tell = {});
     PieceSums(const PieceSums&) = delete;
     PieceSums& operator=(const PieceSums&) = delete;
-    /// Stops where it is.
+    /// Stops the threads after their current piece.
     ~PieceSums();
 
-    /// From now on what stands before `until`, which never becomes less. By one thread.
+    /// Allows payloads before `until`, which never decreases. One thread only.
     void let(std::uint64_t until);
-    /// Until all pieces of a payload are summed, or the time is over (false).
+    /// Waits until all pieces of a payload are summed, or the time is over (false).
     [[nodiscard]] bool await(std::size_t payload, std::chrono::nanoseconds timeout);
-    /// False: the sums are made by await(), of at least one piece a call.
+    /// False: the sums are made by await(), at least one piece per call.
     [[nodiscard]] bool has_threads() const { return !threads_.empty(); }
-    /// After await().
+    /// Valid after await().
     [[nodiscard]] std::span<const std::uint64_t> of(std::size_t payload) const;
 
 private:
@@ -56,15 +55,15 @@ private:
     const FileImage& image_;
     const std::function<void()> tell_;
     std::vector<Task> tasks_;
-    std::vector<std::size_t> first_;   // of each payload: its first sum; one more at the end
+    std::vector<std::size_t> first_;   // first sum of each payload; one more at the end
     std::vector<std::uint64_t> sums_;  // by payload
-    std::vector<std::atomic<std::uint32_t>> left_;  // pieces of each payload
+    std::vector<std::atomic<std::uint32_t>> left_;  // pieces left, per payload
     std::atomic<std::size_t> next_{0};
-    std::atomic<std::uint32_t> let_{0};  // tasks that may be done
+    std::atomic<std::uint32_t> let_{0};  // number of tasks that may be done
     std::atomic<bool> stopped_{false};
     std::atomic<std::uint32_t> finished_{0};  // payloads
     std::atomic<std::uint32_t> waiters_{0};
-    std::atomic<std::size_t> awaited_{~std::size_t{0}};  // payload that await() had not
+    std::atomic<std::size_t> awaited_{~std::size_t{0}};  // the payload that await() had not
     std::vector<std::thread> threads_;
 };
 

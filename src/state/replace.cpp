@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kOldNameBytesMax = 200;  // of the old name in the temporary one: 255 in all
 constexpr std::size_t kRandomDigits = 16;
 constexpr std::string_view kSuffix = ".tmp";
-// Each is lost only to somebody who collects within the same few microseconds.
+// A name is lost only to a process that collects within the same few microseconds.
 constexpr int kNamesMax = 100;
 
 // ".NAME.0123456789abcdef.tmp"
@@ -28,8 +28,8 @@ std::string temporary_of(std::string_view name) {
     return fmt::format(".{}.{:016x}{}", kept_in_temporary(name), base::random_bits(), kSuffix);
 }
 
-// Makes the file. Where there are no locks nobody removes what others left. Nothing: somebody who
-// collects what is abandoned was there between its making and its locking, and will remove it.
+// Makes the file. Without locks no process removes leftovers of others. Nothing: a process that
+// collects abandoned files came between its making and its locking, and will remove it.
 std::optional<FileLock> lock_if_possible(const FileSystem& files, const std::string& path) {
     try {
         return files.lock(path);
@@ -44,7 +44,7 @@ std::optional<FileLock> lock_if_possible(const FileSystem& files, const std::str
         if (number == 0) {
             throw;
         }
-        // Whoever saves did not ask for a lock: it is the file that cannot be had.
+        // Reports a failed "open": the caller of save did not ask for a lock.
         base::raise(base::system_error(number, "open", path));
     }
 }
@@ -68,17 +68,17 @@ bool is_there(const FileSystem& files, const std::string& path) {
     }
 }
 
-// Of "/a/b/file" whether "/a/b" is there.
+// Whether "/a/b" exists, for "/a/b/file".
 bool has_folder(const FileSystem& files, const std::string& folder) {
     try {
         static_cast<void>(files.status(folder));
         return true;
     } catch (const Error& error) {
-        return error.system_errno() != ENOENT;  // all else: as making the file says it
+        return error.system_errno() != ENOENT;  // other errors are reported when the file is made
     }
 }
 
-// Who may not list a folder cannot open it either.
+// A process that may not list a folder cannot open it either.
 Folder open_if_allowed(const FileSystem& files, const std::string& path) {
     try {
         return files.open_folder(path);
@@ -138,9 +138,9 @@ Replacement::~Replacement() {
     give_up();
 }
 
-// Locked before it is opened: without a lock it is somebody else's to remove. Making a file and
-// locking it are two steps, and whoever collects may lock it between them; then the name is theirs.
-// lock() sees to it that what is locked is what has the name.
+// Locked before it is opened: without a lock another process may remove it. Making a file and
+// locking it are two steps, and a collecting process may lock it in between; then the name belongs
+// to that. lock() ensures that the locked file is the one with the name.
 void Replacement::take_name(const std::string& name) {
     for (int i = 0; i < kNamesMax; ++i) {
         temporary_name_ = temporary_of(name);
@@ -159,8 +159,8 @@ void Replacement::take_name(const std::string& name) {
                     kNamesMax)));
 }
 
-// Of saves of the same file that were killed: nobody holds their locks. A courtesy, so errors do
-// not stop the save.
+// Removes files of killed saves of the same file: their locks are free. Optional, so errors do not
+// stop the save.
 void Replacement::collect_abandoned(const std::string& name) noexcept {
     if (!open_folder_.is_open()) {
         return;
@@ -172,11 +172,11 @@ void Replacement::collect_abandoned(const std::string& name) noexcept {
                 continue;
             }
             try {
-                // Whatever is no regular file has no lock, and is not ours.
+                // Only a regular file has a lock and can be ours.
                 const FileLock lock =
                     files_.lock(fmt::format("{}/{}", folder_ == "/" ? "" : folder_, other));
                 open_folder_.remove(other);
-            } catch (const Error&) {  // somebody writes it, or it may not be removed
+            } catch (const Error&) {  // in use, or it may not be removed
             }
         }
     } catch (const std::exception&) {  // it cannot be listed, or there is no memory
@@ -189,12 +189,12 @@ void Replacement::give_up() noexcept {
     }
     try {
         if (open_folder_.is_open()) {
-            open_folder_.remove(temporary_name_);  // made before: memory may have run out
+            open_folder_.remove(temporary_name_);  // a name made before: memory may have run out
         } else {
             files_.remove(temporary_);
         }
         file_.close();
-    } catch (const std::exception&) {  // what went wrong before is what the caller hears of
+    } catch (const std::exception&) {  // the caller gets the earlier error
     }
 }
 
@@ -216,8 +216,7 @@ void Replacement::commit() {
         if (open_folder_.is_open()) {
             open_folder_.sync();
         } else {
-            // The file, which still is open, has another way for its name; closing has nothing left
-            // that it could lose.
+            // The open file can sync its name, too; closing it then cannot lose anything.
             file_.sync();
             file_.close();
         }

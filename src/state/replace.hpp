@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that takes the place of another, or of none, whole and durable, or not at all:
+// Replaces a file, or makes a new one, whole and durable, or not at all:
 //
-//   1. the path is resolved: a symbolic link stays, what it leads to is replaced
-//   2. its folder is opened: whatever the machine is short of, it can be synced after the rename
+//   1. the path is resolved: a symbolic link stays, its target is replaced
+//   2. its folder is opened: it can then be synced after the rename, even if descriptors run out
 //   3. a new file in that folder, under a name of its own, locked; mode, owner, ACL and "user."
-//      extended attributes of the old one
+//     extended attributes of the old one
 //   4. the caller writes it
 //   5. commit: sync, close, rename over the target, sync of the folder
 //
-// Until the rename the old file is untouched; what is given up takes its temporary file along. What
-// a killed process left of a save of the same file is removed by the next one: it has no lock. Any
-// number may save under one name at once: who finds a file of its own locked takes another name.
-// Of all these names only the target's may be a symbolic link; any other link is left alone.
+// Until the rename the old file is untouched; without commit() the temporary file is removed. The
+// next save of the same file removes those of killed processes, which hold no locks. Any number may
+// save under one name at once: a process that finds its own file locked takes another name. Only
+// the target's name may be a symbolic link; any other link is left alone.
 #pragma once
 
 #include <penstock/file.hpp>
@@ -22,34 +22,34 @@
 
 namespace penstock::state {
 
-/// What the temporary files of a file have in their names: the beginning of its own.
+/// The part of a file's name that its temporary files have in their names.
 [[nodiscard]] std::string_view kept_in_temporary(std::string_view name);
 /// That part of the name of a temporary file; empty for any other name.
 [[nodiscard]] std::string_view named_by_temporary(std::string_view temporary);
 
-/// Those that killed processes left of the same file.
+/// Temporary files that killed processes left of the same file.
 enum class Abandoned : std::uint8_t { kRemove, kLeave };
 
 class Replacement {
 public:
-    /// Throws Error: kInvalidArgument where `path` is there and no regular file.
+    /// Throws Error: kInvalidArgument if `path` exists and is not a regular file.
     Replacement(FileSystem files, const std::string& path,
                 Abandoned abandoned = Abandoned::kRemove);
     Replacement(const Replacement&) = delete;
     Replacement& operator=(const Replacement&) = delete;
-    /// Without commit(): the temporary file is removed.
+    /// Removes the temporary file, unless commit() was called.
     ~Replacement();
 
     /// Open for writing, empty.
     [[nodiscard]] File& file() { return file_; }
     [[nodiscard]] const std::string& temporary() const { return temporary_; }
     [[nodiscard]] const std::string& target() const { return target_; }
-    /// Throws Error. Then the target is as it was, but for an error of the folder's sync, which
-    /// says so: the new file is there, and whether it survives a power cut is not known.
+    /// Throws Error. Then the target is unchanged, except after an error of the folder's sync,
+    /// whose message says so: the new file is there, and it may not survive a power cut.
     void commit();
-    /// Lets go of the temporary file, which stays: the next one of the same target removes it.
+    /// Releases the temporary file, which stays: the next save of the same target removes it.
     void abandon() noexcept;
-    /// Whether commit() came as far as the rename, also where it threw afterwards.
+    /// Whether commit() reached the rename, even if it threw afterwards.
     [[nodiscard]] bool is_in_place() const noexcept { return !pending_; }
 
 private:
@@ -64,7 +64,7 @@ private:
     std::string temporary_name_;  ///< in the folder
     FileLock lock_;
     File file_;
-    Folder open_folder_;    // not open where it may not be listed
+    Folder open_folder_;    // not open if it may not be listed
     bool pending_ = false;  // there may be a temporary file
 };
 

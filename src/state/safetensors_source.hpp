@@ -15,23 +15,23 @@ namespace penstock::state {
 
 class SafetensorsSource final : public FileSource {
 public:
-    /// `file`: its content is a Header. Without tensors yet.
+    /// `file`: its content is a Header. Starts without tensors.
     explicit SafetensorsSource(const std::shared_ptr<Engine>& engine) : FileSource(engine) {}
 
     void set_kind(TableKind kind, std::string path);
-    /// The number of the file. Its content is a Header; others of its tensors stay out of sight.
+    /// Returns the number of the file. Its content is a Header; only added tensors are visible.
     std::uint32_t add_file(TensorFile file);
     [[nodiscard]] const format::safetensors::Header& header(std::uint32_t file) const {
         return headers_[file];
     }
-    /// Tensor `index` of a file's header.
+    /// Adds tensor `index` of a file's header.
     void add_tensor(std::uint32_t file, std::size_t index);
 
     [[nodiscard]] Verified verify(const Progress& progress) override;
 
 private:
-    std::vector<format::safetensors::Header> headers_;  // of each file
-    std::vector<std::size_t> indexes_;                  // of each tensor, in its header
+    std::vector<format::safetensors::Header> headers_;  // one per file
+    std::vector<std::size_t> indexes_;                  // of each tensor, in its file's header
 };
 
 }  // namespace penstock::state

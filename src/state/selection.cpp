@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
 
-// Takes a character from the head of a text that has one: of what is no UTF-8, a byte.
+// Takes a character from the beginning of a text that is not empty; for invalid UTF-8, a byte.
 std::string_view take(std::string_view& text) {
     const std::string_view out =
         text.substr(0, std::max<std::size_t>(format::character_bytes(text), 1));
@@ -34,8 +34,8 @@ bool is_between(std::string_view c, std::string_view first, std::string_view las
     return first <= c && c <= last;
 }
 
-// What stands between the brackets of a set, taken off the pattern, which begins after the first.
-// Nothing where the set is never closed: then the bracket is a character.
+// Takes the characters between the brackets of a set off the pattern, which begins after the first.
+// Nothing if the set is never closed: then the bracket is a character.
 std::optional<std::string_view> take_set(std::string_view& pattern) {
     std::size_t end = pattern.starts_with('!') ? 1 : 0;
     end += pattern.substr(end).starts_with(']') ? 1 : 0;  // as the first it is one of the set
@@ -64,7 +64,7 @@ bool has(std::string_view set, std::string_view c) {
     return found != others;
 }
 
-// Takes a character from the name and what stands for one from the pattern, if that does.
+// Takes a character from the name and its match from the pattern, if it matches.
 bool take_one(std::string_view& name, std::string_view& pattern) {
     if (name.empty() || pattern.empty()) {
         return false;
@@ -95,7 +95,7 @@ bool is_pattern(std::string_view wanted) {
 }  // namespace
 
 bool matches(std::string_view name, std::string_view pattern) {
-    // Where the last `*` is that was met, and what of the name comes after what it stands for.
+    // Remembers the last `*`, and the rest of the name after its match.
     std::optional<std::pair<std::string_view, std::string_view>> star;
     while (!name.empty() || !pattern.empty()) {
         if (pattern.starts_with('*')) {

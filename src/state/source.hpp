@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that are saved, whatever form they have: named tensors, where their bytes are, the
-// structure around them, and a way to read and verify them. Files are opened once and kept open.
+// Saved tensors, independent of their form: named tensors, the place of their bytes, the structure
+// around them, and a way to read and verify them. Files are opened once and kept open.
 #pragma once
 
 #include "state/tensor_file.hpp"
@@ -23,7 +23,7 @@ namespace penstock::state {
 
 struct Verified {
     std::vector<CheckpointProblem> problems;
-    std::string note;  ///< what could not be verified, and why; or empty
+    std::string note;  ///< empty, or the parts that could not be verified, and why
 };
 
 class Source {
@@ -33,25 +33,25 @@ public:
     Source& operator=(const Source&) = delete;
     virtual ~Source() = default;
 
-    /// As they are stored: what two tensors of a state share is one here.
+    /// The tensors as stored: memory that two tensors of a state share is one here.
     [[nodiscard]] const TensorTable& table() const { return table_; }
     [[nodiscard]] const std::string& path() const { return table_.path; }
     /// "checkpoint of a store", "safetensors file", ...
     [[nodiscard]] std::string_view kind() const;
     [[nodiscard]] const std::vector<TensorEntry>& tensors() const { return table_.tensors; }
-    /// As state/structure.hpp has it; "null": nothing but the tensors.
+    /// In the form of state/structure.hpp; "null": only the tensors.
     [[nodiscard]] const std::string& structure() const { return structure_; }
     [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& metadata() const {
         return table_.metadata;
     }
     [[nodiscard]] std::uint64_t bytes() const;
-    /// Of the file that has a tensor's first byte.
+    /// The path of the file with a tensor's first byte.
     [[nodiscard]] const std::string& path_of(const TensorEntry& tensor) const;
 
-    /// Rows [begin, end) of the first dimension; of a tensor without dimensions all of it.
+    /// Reads rows [begin, end) of the first dimension; all of a tensor without dimensions.
     virtual void read(std::size_t tensor, std::uint64_t begin, std::uint64_t end,
                       std::span<std::byte> into) = 0;
-    /// All tensors; into[i] has the bytes of tensor i.
+    /// Reads all tensors; into[i] gets the bytes of tensor i.
     virtual void read_all(std::span<const std::span<std::byte>> into, const Progress& progress) = 0;
     /// Whether read() and read_all() check what they read.
     [[nodiscard]] virtual bool checks_reads() const { return false; }
@@ -62,7 +62,7 @@ protected:
     std::string structure_ = "null";
 };
 
-/// One whose tensors stand in files, each in one stretch.
+/// A source whose tensors are in files, each contiguous.
 class FileSource : public Source {
 public:
     explicit FileSource(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
@@ -75,7 +75,7 @@ protected:
     std::vector<File> files_;  // those of the table
 };
 
-/// A `.pt`, a `.safetensors` or an index, by content; of a folder, the index in it. Throws Error:
+/// Opens a `.pt`, a `.safetensors` or an index, by content; for a folder, its index. Throws Error:
 /// kDamaged, kUnsupported, kInvalidArgument for a folder without an index.
 [[nodiscard]] std::unique_ptr<Source> open_source(const std::shared_ptr<Engine>& engine,
                                                   const FileSystem& files, const std::string& path);

@@ -57,7 +57,7 @@ private:
         }
     }
 
-    // As Python's str() has it.
+    // As Python's str() prints it.
     static std::string key(const Value& v) {
         switch (v.kind) {
             case ValueKind::kString:
@@ -89,7 +89,7 @@ bool is_empty(const TensorValue& tensor) {
     return std::find(tensor.shape.begin(), tensor.shape.end(), 0U) != tensor.shape.end();
 }
 
-// Nothing where so many elements have no number: a stride of 0 repeats them for nothing.
+// Nothing if the number of elements overflows: a stride of 0 repeats them without memory.
 std::optional<std::uint64_t> checked_bytes(const TensorValue& tensor) {
     if (is_empty(tensor)) {
         return 0;
@@ -106,7 +106,7 @@ void gather_of(const TensorValue& t, const std::byte* from, std::byte* to, std::
     const std::size_t rank = t.shape.size();
     const std::uint64_t row = rank == 0 ? 1 : t.shape.back();
     const std::uint64_t step = rank == 0 ? 0 : t.strides.back() * kBytes;
-    std::vector<std::uint64_t> at(rank, 0);  // of all dimensions but the last
+    std::vector<std::uint64_t> at(rank, 0);  // one per dimension but the last
     for (std::uint64_t done = 0; done < count; done += row) {
         const std::byte* element = from;
         for (std::size_t d = 0; d + 1 < rank; ++d) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of a state by their places in it, whatever they share and however their elements
-// stand; and one of them put in a row.
+// The tensors of a state by their places in it, whatever memory they share and however their
+// elements lie; and a contiguous copy of one.
 #pragma once
 
 #include "format/value.hpp"
@@ -14,27 +14,27 @@
 namespace penstock::state {
 
 struct StateView {
-    std::string name;  ///< its keys joined by dots, as inspect() has them; the root itself has none
+    std::string name;  ///< its keys joined by dots, as inspect() prints them; empty for the root
     std::uint32_t tensor = 0;  ///< its number in the tree
 };
 
-/// Those in dicts, lists and tuples, in the order of the state. One that stands in two places has
-/// two names.
+/// The tensors in dicts, lists and tuples, in the order of the state. One in two places has two
+/// names.
 [[nodiscard]] std::vector<StateView> views_of(const format::ValueTree& tree);
 
-/// Bytes of its elements, each counted once for each place in the shape. The tensor fits().
+/// Bytes of its elements, each counted once per place in the shape. The tensor fits().
 [[nodiscard]] std::uint64_t view_bytes(const format::TensorValue& tensor);
 
-/// Whether its elements follow one another in memory as safetensors has them (row-major), as they
-/// are (neither conjugated nor negated).
+/// Whether its elements are contiguous in memory as in safetensors (row-major), and neither
+/// conjugated nor negated.
 [[nodiscard]] bool is_plain(const format::TensorValue& tensor);
 
 /// Empty, or why gather() cannot make a tensor of safetensors of it in no more than the
-/// `storage_bytes` that are behind it.
+/// `storage_bytes` of its memory.
 [[nodiscard]] std::string why_not_gathered(const format::TensorValue& tensor,
                                            std::uint64_t storage_bytes);
 
-/// Its elements row-major into view_bytes(). why_not_gathered() has nothing against it.
+/// Copies its elements, row-major, into view_bytes(). Requires an empty why_not_gathered().
 void gather(const format::TensorValue& tensor, std::span<const std::byte> storage,
             std::span<std::byte> into);
 

@@ -48,14 +48,14 @@ std::optional<Skeleton> skeleton_of(const Source& source) {
     }
     try {
         return skeleton_of(source.structure(), tensors);
-    } catch (const Error&) {  // JSON of somebody else
+    } catch (const Error&) {  // JSON of another program
         return std::nullopt;
     }
 }
 
 std::vector<StoredRow> rows_of(const Source& source, const std::optional<Skeleton>& skeleton) {
     std::vector<StoredRow> rows;
-    std::unordered_map<std::string_view, std::string> first;  // row of each that is stored
+    std::unordered_map<std::string_view, std::string> first;  // row of each stored tensor
     if (skeleton) {
         std::unordered_map<std::string_view, const TensorEntry*> stored;
         for (const TensorEntry& t : source.tensors()) {
