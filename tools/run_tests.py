@@ -7,6 +7,10 @@
 A part has a budget in seconds (on 2 cores, from a cold start); a part that takes longer fails. The parts are in
 tools/test_parts.py. Logs are in build/test-logs. The last line is `N passed, N failed, N skipped`; the exit status is 0
 when nothing failed. On SIGINT and SIGTERM what runs is stopped first, with all its children, and gets time to clean up.
+
+`ctest --preset dev` runs the programs of one preset. The rest is not in CTest: it counts a program as one test, or
+starts a process for each case, which takes minutes; its XML holds no case and no reason of a skip. Builds, pytest and
+tools, a budget a part, and children that are asked to end before they are killed would stay here in any case.
 """
 
 import argparse

@@ -58,24 +58,18 @@ def _skip_reason(message):
 
 
 def _count_gtest_log(text, program):
-    counts = Counts()
-    begun, begun_at = None, 0
+    counts, begun, begun_at = Counts(), None, 0
     lines = text.splitlines()
     for at, line in enumerate(lines):
-        match = re.match(r"\[ *(RUN|OK|FAILED|SKIPPED) *\] (\S+)", line)
-        if not match:
-            continue
-        what, name = match.group(1), match.group(2).rstrip(",")
+        match = re.match(r"\[ *(RUN|OK|FAILED|SKIPPED) *\] ([^\s,]+)", line)
+        what, name = match.groups() if match else (None, None)
         if what == "RUN":
             begun, begun_at = name, at + 1
-        elif name == begun:
+        elif match and name == begun:
             begun = None
-            if what == "OK":
-                counts.passed += 1
-            elif what == "SKIPPED":
-                counts.skipped.append((f"{program}: {name}", "see the log"))
-            else:
-                counts.failed.append((f"{program}: {name}", "see the log"))
+            counts.passed += what == "OK"
+            if what != "OK":
+                (counts.skipped if what == "SKIPPED" else counts.failed).append((f"{program}: {name}", "see the log"))
     # A sanitizer's report begins with what matters.
     last = "\n".join(lines[begun_at:][:DEATH_LINES] if begun else lines[-DEATH_LINES:])
     counts.failed.append((f"{program}: {begun or 'the program'}", f"the program died in it\n{_indent(last)}"))

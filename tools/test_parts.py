@@ -50,6 +50,10 @@ def pytest(*args, python=PYTHON):
     return [python, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *args]
 
 
+def pytest_step(folder, **more):
+    return Step("pytest", pytest(folder), count="junit", **more)
+
+
 def pytest_shares(folder, shares):
     """The test files of a folder as `shares` commands of about equal size, to be run concurrently."""
 
@@ -74,7 +78,7 @@ def deepspeed_tests(folder, parallel):
 
 def hostile(level):
     """tests/hostile, as much of it as the level says."""
-    return Step("pytest", pytest("tests/hostile"), count="junit", env={"PENSTOCK_HOSTILE": level})
+    return pytest_step("tests/hostile", env={"PENSTOCK_HOSTILE": level})
 
 
 def kernel_results(kind):
@@ -85,6 +89,9 @@ def kernel_results(kind):
         return [(f"{p.parent.name}.{p.stem}", ["tools/kernels.sh", "--show", p.parent.name, p.stem]) for p in found]
 
     return find
+
+
+WHEEL = Step("wheel", tool("build_wheel"), gate=True)
 
 
 def build(preset, *targets):
@@ -162,44 +169,23 @@ def all_parts():
                 Step("layers", tool("check_layers")),
                 Step("tidy", tool("check_tidy")),
                 Step("headers", tool("check_headers")),
-                Step("tools", pytest("tests/tools"), count="junit"),
+                pytest_step("tests/tools"),
             ],
         ),
         Part("release", 600, [build("release"), tests("release", seeds=100_000)]),
         Part(
             "python",
             720,
-            [
-                Step("wheel", tool("build_wheel"), gate=True),
-                pytest_shares("python/tests", min(2, CPUS)),
-            ],
+            [WHEEL, pytest_shares("python/tests", min(2, CPUS))],
             needs=["pyproject.toml", "python/tests"],
         ),
         Part(
-            "deepspeed",
-            300,
-            [Step("wheel", tool("build_wheel"), gate=True), deepspeed_tests("deepspeed", min(2, CPUS))],
-            needs=["tests/deepspeed/test_*.py"],
+            "deepspeed", 300, [WHEEL, deepspeed_tests("deepspeed", min(2, CPUS))], needs=["tests/deepspeed/test_*.py"]
         ),
-        Part(
-            "benchmarks",
-            120,
-            [Step("wheel", tool("build_wheel"), gate=True), Step("pytest", pytest("tests/benchmarks"), count="junit")],
-            needs=["tests/benchmarks/test_*.py"],
-        ),
-        Part("examples", 120, [Step("pytest", pytest("tests/examples"), count="junit")], needs=["examples/*.cpp"]),
-        Part(
-            "docs",
-            120,
-            [Step("pytest", pytest("tests/docs"), count="junit")],
-            needs=["tests/docs/test_*.py"],
-        ),
-        Part(
-            "hostile",
-            150,
-            [Step("wheel", tool("build_wheel"), gate=True), hostile("quick")],
-            needs=["tests/hostile/test_*.py"],
-        ),
+        Part("benchmarks", 120, [WHEEL, pytest_step("tests/benchmarks")], needs=["tests/benchmarks/test_*.py"]),
+        Part("examples", 120, [pytest_step("tests/examples")], needs=["examples/*.cpp"]),
+        Part("docs", 120, [pytest_step("tests/docs")], needs=["tests/docs/test_*.py"]),
+        Part("hostile", 150, [WHEEL, hostile("quick")], needs=["tests/hostile/test_*.py"]),
         Part("asan-ubsan", 960, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)], level="ci"),
         Part(
             "tsan",
@@ -215,26 +201,9 @@ def all_parts():
             [Step("fresh machine", ["tools/fresh.sh", "smoke"])],
             level="ci",
         ),
-        Part(
-            "hostile-ci",
-            270,
-            [Step("wheel", tool("build_wheel"), gate=True), hostile("ci")],
-            needs=["tests/hostile/test_*.py"],
-            level="ci",
-        ),
-        Part(
-            "hostile-long",
-            3600,
-            [Step("wheel", tool("build_wheel"), gate=True), hostile("all")],
-            needs=["tests/hostile/test_*.py"],
-            level="long",
-        ),
-        Part(
-            "clang-tidy",
-            1800,
-            [Step("clang-tidy", tool("run_clang_tidy"))],
-            level="long",
-        ),
+        Part("hostile-ci", 270, [WHEEL, hostile("ci")], needs=["tests/hostile/test_*.py"], level="ci"),
+        Part("hostile-long", 3600, [WHEEL, hostile("all")], needs=["tests/hostile/test_*.py"], level="long"),
+        Part("clang-tidy", 1800, [Step("clang-tidy", tool("run_clang_tidy"))], level="long"),
         Part(
             "fuzz",
             1200,
@@ -254,17 +223,11 @@ def all_parts():
             # Builds DeepSpeed's own op first, once: two minutes.
             "deepnvme-long",
             1200,
-            [Step("wheel", tool("build_wheel"), gate=True), deepspeed_tests("deepnvme_long", 1)],
+            [WHEEL, deepspeed_tests("deepnvme_long", 1)],
             needs=["tests/deepnvme_long/test_*.py"],
             level="long",
         ),
-        Part(
-            "browser",
-            300,
-            [Step("wheel", tool("build_wheel"), gate=True), Step("pytest", pytest("tests/browser"), count="junit")],
-            needs=["tests/browser/test_*.py"],
-            level="long",
-        ),
+        Part("browser", 300, [WHEEL, pytest_step("tests/browser")], needs=["tests/browser/test_*.py"], level="long"),
         Part(
             "tsan-checkpoint",
             900,
@@ -278,30 +241,16 @@ def all_parts():
             # Root and /dev/fuse; without them its tests are skipped, and say why.
             "power-cut",
             1200,
-            [build("release"), Step("pytest", pytest("tests/power_cut"), count="junit")],
+            [build("release"), pytest_step("tests/power_cut")],
             needs=["tests/power_cut/test_*.py"],
             level="long",
         ),
-        Part(
-            "huge",
-            600,
-            [Step("wheel", tool("build_wheel"), gate=True), Step("pytest", pytest("tests/huge"), count="junit")],
-            needs=["tests/huge/test_*.py"],
-            level="long",
-        ),
+        Part("huge", 600, [WHEEL, pytest_step("tests/huge")], needs=["tests/huge/test_*.py"], level="long"),
         Part(
             # Thousands of states through every form, there and back.
             "properties",
             1200,
-            [
-                Step("wheel", tool("build_wheel"), gate=True),
-                Step(
-                    "pytest",
-                    pytest("python/tests/test_grammar.py"),
-                    count="junit",
-                    env={"PENSTOCK_TEST_EXAMPLES": "20"},
-                ),
-            ],
+            [WHEEL, pytest_step("python/tests/test_grammar.py", env={"PENSTOCK_TEST_EXAMPLES": "20"})],
             needs=["python/tests/test_grammar.py"],
             level="long",
         ),
