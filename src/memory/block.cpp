@@ -169,7 +169,7 @@ Block& Block::operator=(Block&& other) noexcept {
     return *this;
 }
 
-// Where the memory is not there any more, something else may be by now.
+// Unmaps only in the process that mapped: elsewhere the addresses may hold other memory by now.
 Block::~Block() {
     if (data_ != nullptr && (process_ == 0 || process_ == ::getpid())) {
         ::munmap(data_, mapped_bytes_);

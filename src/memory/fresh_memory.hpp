@@ -4,8 +4,8 @@
 // straight into it), and stretches that adjoin in the file adjoin in memory.
 //
 //   part   neighbours of some MiB together, or one large stretch. Each tensor in it keeps the part.
-//         When the last of them is gone its pages are returned to the system, even if the rest of
-//         the mapping is still in use; the mapping itself is freed with its last part
+//          When the last of them is gone its pages are returned to the system, even if the rest of
+//          the mapping is still in use; the mapping itself is freed with its last part
 //
 // Parts of one mapping, and not one mapping each: the kernel limits mappings (65,530 per process),
 // and gaps between storages of a file are read with them. A part has 1 MiB or more, because up to

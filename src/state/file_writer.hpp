@@ -3,10 +3,10 @@
 //
 //   room      the whole file is preallocated: a full disk is reported before the first byte
 //   ranges    the file is cut at blocks of the device. Ranges inside large payloads need no sums
-//            and go first; those with headers follow, in the order of the file, as their sums
-//            become known, which the other cores compute meanwhile
+//             and go first; those with headers follow, in the order of the file, as their sums
+//             become known, which the other cores compute meanwhile
 //   window    some transfers of some MiB each are with the engine, so that depth is kept from one
-//            to the next and only the caller's own memory is held
+//             to the next and only the caller's own memory is held
 #pragma once
 
 #include "state/file_image.hpp"

@@ -24,8 +24,9 @@ class PieceSums {
 public:
     static constexpr std::uint64_t kAll = ~std::uint64_t{0};
 
-    /// Begins with what stands in the file before `until`. The image outlives it; only its payloads
-    /// and hash() are used. `tell`: any thread, when the payload is summed that await() had not.
+    /// Begins with the payloads before `until` in the file. The image outlives it; only its
+    /// payloads and hash() are used. `tell`: called on any thread when a payload is summed that
+    /// await() had not.
     explicit PieceSums(const FileImage& image, std::uint64_t until = kAll,
                        std::function<void()> tell = {});
     PieceSums(const PieceSums&) = delete;

@@ -4,7 +4,7 @@
 //   1. the path is resolved: a symbolic link stays, its target is replaced
 //   2. its folder is opened: it can then be synced after the rename, even if descriptors run out
 //   3. a new file in that folder, under a name of its own, locked; mode, owner, ACL and "user."
-//     extended attributes of the old one
+//      extended attributes of the old one
 //   4. the caller writes it
 //   5. commit: sync, close, rename over the target, sync of the folder
 //

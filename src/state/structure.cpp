@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tree of values to named tensors and a JSON text: {"penstock_structure":1,"values":[..],
-// "tensors":[..],"storages":[..]}. Value 0 is the state itself. One walk numbers the values in the
-// order in which they are met, names the tensors and finds what cannot be saved, while the path is
-// known; then each storage finds its form, and all is written down.
+// Converts a tree of values to named tensors and a JSON text:
+// {"penstock_structure":1,"values":[..], "tensors":[..],"storages":[..]}. Value 0 is the state
+// itself. One walk numbers the values in the order of visits, names the tensors and finds values
+// that cannot be saved, while the path is known; then the form of each storage is chosen, and the
+// text is written.
 #include "state/structure.hpp"
 
 #include "base/assert.hpp"
@@ -38,7 +39,7 @@ using format::ValueKind;
 
 constexpr std::size_t kValueBytesGuess = 24;  // of the text; it may be wrong
 
-// Cut behind a whole character.
+// Cuts after a whole character.
 std::string_view cut(std::string_view name) {
     std::size_t bytes = std::min(name.size(), kTensorNameBytesMax);
     while (bytes < name.size() && (static_cast<unsigned char>(name[bytes]) & 0xC0U) == 0x80) {
@@ -54,7 +55,7 @@ public:
         if (name.empty()) {
             name = "tensor";
         }
-        if (name != "__metadata__" && taken_.insert(name).second) {  // which safetensors keeps
+        if (name != "__metadata__" && taken_.insert(name).second) {  // reserved by safetensors
             return name;
         }
         std::uint64_t& last = last_[name];
@@ -131,11 +132,11 @@ private:
                attributes(v, depth) && (v.kind != ValueKind::kTensor || tensor(v));
     }
 
-    // Goes down to an item, to whose place the path leads already. When all was well the path and
-    // the name are then what they were.
+    // Visits an item; the path leads to its place already. On success the path and the name are
+    // unchanged afterwards.
     bool below(ValueId id, int depth, std::string_view name) {
         const std::size_t name_length = name_.size();
-        if (name_.size() <= kTensorNameBytesMax) {  // what is longer is cut anyway
+        if (name_.size() <= kTensorNameBytesMax) {  // longer names are cut anyway
             name_ += name_.empty() ? "" : ".";
             name_ += name;
         }
@@ -207,32 +208,32 @@ private:
 
     // ---- storages ----
 
-    // What looks at a storage (mostly one tensor), and what becomes of it.
+    // The tensors that use a storage (mostly one), and its form.
     struct Look {
         std::uint32_t tensor = kNoValue;  // the first
-        std::string name;                 // of that; then of what is saved
+        std::string name;                 // its name; then that of the saved tensor
         std::vector<std::pair<std::uint32_t, std::string>> others;
         std::uint32_t number = 0;
         std::optional<std::uint32_t> stands_for;  // the tensor that it is saved as
-        std::uint64_t begin = 0;                  // of what is saved, bytes
+        std::uint64_t begin = 0;                  // of the saved bytes
     };
 
     static std::uint64_t elements(const TensorValue& t) {
         std::uint64_t count = 1;
         for (const std::uint64_t extent : t.shape) {
-            count *= extent;  // fits() has seen it, or one is 0
+            count *= extent;  // no overflow: fits() has checked it, or one is 0
         }
         return count;
     }
 
-    // Whether its elements stand one after another in memory, and safetensors has its type.
+    // Whether its elements are contiguous in memory, and safetensors has its type.
     static bool plain(const TensorValue& t) {
         if (t.conjugated || t.negated || t.type == tensor::ElementType::kF4E2M1 ||
             format::safetensors::name_of(t.type).empty()) {
             return false;
         }
         if (std::find(t.shape.begin(), t.shape.end(), 0U) != t.shape.end()) {
-            // Extents beside a 0 may multiply to anything.
+            // Extents next to a 0 may multiply to anything.
             return format::safetensors::bytes_of(t.type, t.shape).has_value();
         }
         const auto packed = packed_strides(t.shape);
@@ -359,7 +360,7 @@ private:
         out_ += digits.find_first_of(".e") == std::string::npos ? ".0" : "";
     }
 
-    // What stands between the name and the items.
+    // Writes the fields between the name and the items.
     void write_head(const Value& v) {
         switch (v.kind) {
             case ValueKind::kOrderedDict:
@@ -434,7 +435,7 @@ private:
             out_ += fmt::format(",\"{}\"", flags);
         }
         if (!usual) {
-            // Of a storage that only an empty tensor looks at, nothing is saved.
+            // Nothing is saved of a storage that only an empty tensor uses.
             const bool empty = look.stands_for && elements(tree_.tensors[*look.stands_for]) == 0;
             const std::uint64_t offset = empty ? 0 : t.offset - look.begin / element_bytes(t);
             out_ += fmt::format(",\"{}\",{},[{}],[{}]", format::torch_type(t.type)->dtype, offset,
@@ -452,7 +453,7 @@ private:
     std::vector<Look> looks_;  // of storages
     std::vector<std::uint32_t> storage_order_;
     std::uint64_t data_bytes_ = 0;
-    format::ValuePath path_;  // to what is being visited
+    format::ValuePath path_;  // of the value being visited
     std::string name_;
     std::string wrong_;
     Names names_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was written, read again before anybody relies on it.
+// Reads a written structure again, before it is used.
 #include "base/raise.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
@@ -21,7 +21,7 @@ using format::ValueId;
     base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint", why));
 }
 
-// Tensors by the address of their elements: of a storage only what is looked at is saved.
+// Compares tensors by the address of their elements: only the used part of a storage is saved.
 class SameTensors {
 public:
     SameTensors(const format::ValueTree& tree, std::span<const std::span<const std::byte>> storages,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A structure back into a tree. Every entry is read by itself; then, when all are there, what they
-// say of one another is checked: numbers that name nothing, keys that have no hash, depth, tuples
-// that contain themselves (which cannot be built), tensors that do not lie in their storage.
+// Converts a structure back into a tree. Every entry is read alone; then references between them
+// are checked: invalid numbers, keys that have no hash, depth, tuples that contain themselves
+// (which cannot be built), tensors that do not lie in their storage.
 #include "base/raise.hpp"
 #include "format/grammar.hpp"
 #include "format/numpy_types.hpp"
@@ -26,7 +26,7 @@ using format::Value;
 using format::ValueId;
 using format::ValueKind;
 
-// Of a checkpoint's tensor as torch has it: half a byte has no type there, two of them have.
+// A checkpoint's tensor as torch has it: half a byte has no type there, two halves have one.
 std::string whole_tensor(const StoredTensor& tensor, TensorValue& out) {
     const auto type = format::safetensors::type_named(tensor.dtype);
     if (!type || format::torch_type(*type) == nullptr) {
@@ -48,7 +48,7 @@ std::string whole_tensor(const StoredTensor& tensor, TensorValue& out) {
     return {};
 }
 
-// What entries say of one another. run() returns an empty string, or what is wrong.
+// Checks references between entries. run() returns an empty string, or the error.
 class Check {
 public:
     explicit Check(const format::ValueTree& tree)
@@ -81,7 +81,7 @@ private:
         return {};
     }
 
-    // By way of what is built from its items, and cannot be there before them.
+    // Follows only items that must exist before the value that is built from them.
     bool contains_itself(ValueId id, int depth) {
         const Value& v = tree_.at(id);
         if (v.kind != ValueKind::kTuple || tuples_[id] == kDone) {
@@ -199,7 +199,7 @@ public:
     }
 
 private:
-    // Mostly in the order of the tensors.
+    // Mostly called in the order of the tensors.
     const StoredTensor* find(std::string_view name) {
         if (const std::size_t next = sources_.size();
             next < tensors_.size() && tensors_[next].name == name) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How values stand in a structure: null, numbers and strings as JSON has them, all else as a list
-// that begins with its tag (format/grammar.hpp). Whole numbers are integers, others have a '.' or
-// an 'e'. Between the tag and the items (numbers of values):
+// The form of values in a structure: null, numbers and strings as in JSON, all else as a list that
+// begins with its tag (format/grammar.hpp). Whole numbers are integers, others have a '.' or an
+// 'e'. Between the tag and the items (numbers of values):
 //
 //   OrderedDict          null, or the number of a dict
 //   defaultdict          null, or "list", ..
@@ -24,13 +24,13 @@
 
 namespace penstock::state {
 
-/// The operation that errors name.
+/// The operation in error messages.
 inline constexpr std::string_view kReadStructure = "read structure of checkpoint";
 inline constexpr std::uint64_t kStructureVersion = 1;
 /// Longer names of tensors are cut.
 inline constexpr std::size_t kTensorNameBytesMax = 1000;
 inline constexpr std::size_t kStructureValuesMax = std::size_t{1} << 24;
-/// Of strings, bytes and arrays beside the tensors; a manifest has room for all of it as base64.
+/// Limit on strings, bytes and arrays outside tensors; a manifest has room for all of it as base64.
 inline constexpr std::uint64_t kStructureDataMax = std::uint64_t{256} << 20;
 
 /// Row-major, without gaps.

@@ -187,7 +187,7 @@ private:
         return false;
     }
 
-    // What stands between the name of a kind and the items.
+    // Number of fields between the name of a kind and the items.
     static std::size_t head_fields(ValueKind kind) {
         switch (kind) {
             case ValueKind::kOrderedDict:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of a structure as its entries, each read by itself.
+// The text of a structure as its entries, each read alone.
 #pragma once
 
 #include "format/fault.hpp"
@@ -28,7 +28,7 @@ struct StorageEntry {
 };
 
 struct StructureText {
-    std::vector<format::Value> values;  ///< what they say of one another is not yet checked
+    std::vector<format::Value> values;  ///< references between them are not checked yet
     std::vector<TensorEntry> tensors;
     std::vector<StorageEntry> storages;
 };

@@ -16,7 +16,7 @@ namespace penstock::state {
 
 namespace {
 
-// What a format finds wrong with a file is the file's fault.
+// Reports a format's error as one of the file.
 template <typename T>
 T sound(format::Result<T>&& result, const std::string& path) {
     if (!result) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file of tensors: which form it has, by its content, and what it says of its tensors. The one
-// place that knows that, for files and for bytes in memory.
+// A file of tensors: its form, detected by content, and its description of the tensors. Only this
+// code knows the forms, for files and for bytes in memory.
 #pragma once
 
 #include "format/byte_source.hpp"
@@ -19,14 +19,14 @@ namespace penstock::state {
 using FileContent =
     std::variant<format::torch_file::File, format::safetensors::Header, format::ShardIndex>;
 
-/// All but the data. `path`: for messages; one that ends in .safetensors is never a `.pt`. Throws
-/// Error: kDamaged for what the form does not allow.
+/// Reads everything but the data. `path`: for messages; one that ends in .safetensors is never a
+/// `.pt`. Throws Error: kDamaged for a violation of the form.
 [[nodiscard]] FileContent read_content(format::ByteSource& source, const std::string& path);
 
-/// The same of what is known to be an index.
+/// Does the same for a file that must be an index.
 [[nodiscard]] format::ShardIndex read_index(format::ByteSource& source, const std::string& path);
 
-/// A file that is open, and what it says.
+/// An open file, and its content.
 struct TensorFile {
     File file;
     std::string path;

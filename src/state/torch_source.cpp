@@ -15,8 +15,8 @@ namespace penstock::state {
 
 namespace {
 
-// Addresses that stand for the bytes of storages, none of which is ever touched: state_of() says of
-// each tensor which part of which storage it is by where its bytes lie.
+// Placeholder addresses of storages, none of which is ever accessed: state_of() finds the storage
+// and offset of each tensor by the address of its bytes.
 class Addresses {
 public:
     explicit Addresses(std::uint64_t bytes) : bytes_(std::max<std::uint64_t>(bytes, 1)) {
@@ -104,7 +104,7 @@ private:
         }
         State state = state_of(tree, spans);
         for (StateTensor& t : state.tensors) {
-            // The storage that its bytes are in: the last one that begins before them.
+            // Finds the storage of its bytes: the last one that begins before them.
             const auto after = std::upper_bound(
                 spans.begin(), spans.end(), t.data.data(),
                 [](const std::byte* p, const auto& span) { return p < span.data(); });

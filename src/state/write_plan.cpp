@@ -14,7 +14,7 @@ namespace {
 
 using format::FileRange;
 
-// A stretch without sums that is shorter is not worth a transfer of its own.
+// A shorter stretch without sums is not worth a transfer of its own.
 constexpr std::uint64_t kFreeBytesMin = base::kMiB;
 constexpr std::array<std::byte, base::kPageBytes> kZeros{};
 
@@ -28,7 +28,7 @@ void add_cut(std::vector<FileRange>& out, FileRange range) {
 
 }  // namespace
 
-// Sums stand in literals: the blocks that have some of those wait.
+// Sums are in literals: blocks that hold some of those wait.
 WritePlan write_plan(const FileImage& image, std::uint64_t block_bytes) {
     const format::FileLayout& file = image.file();
     WritePlan plan;

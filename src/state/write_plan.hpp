@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which pieces, and in which order, a FileImage goes to the device: pure, so that the model of a
-// disk can be given the very requests of a save (benchmarks/src/checkpoint_model.cpp).
+// The pieces of a FileImage, and the order in which they are written: pure, so that the model of a
+// disk can use the exact requests of a save (benchmarks/src/checkpoint_model.cpp).
 #pragma once
 
 #include "base/align.hpp"
@@ -13,20 +13,20 @@
 
 namespace penstock::state {
 
-/// A transfer of so much keeps a device busy for a while and is a small step of the progress.
+/// A transfer of this size keeps a device busy for a while and is a small step of the progress.
 inline constexpr std::uint64_t kWriteTransferBytes = 16 * base::kMiB;
-/// With the engine, sent off or waiting there: enough that it never runs dry.
+/// Limit on the bytes with the engine, running or waiting: enough that it never runs dry.
 inline constexpr std::uint64_t kWriteWindowBytes = 128 * base::kMiB;
 
-/// Ranges of the file, a transfer each, that share no block of the device.
+/// Ranges of the file, one transfer each, that share no block of the device.
 struct WritePlan {
     std::vector<format::FileRange> free;     ///< hold no sums: they go first
-    std::vector<format::FileRange> waiting;  ///< do, in the order of the file
+    std::vector<format::FileRange> waiting;  ///< hold sums, in the order of the file
 };
 
 [[nodiscard]] WritePlan write_plan(const FileImage& image, std::uint64_t block_bytes);
-/// What a range is made of: payloads, literals and zeros, each where it lies in memory. The image
-/// must outlive it.
+/// The extents of a range: payloads, literals and zeros, each with its memory. The image must
+/// outlive it.
 [[nodiscard]] std::vector<Extent> extents_of(const FileImage& image, format::FileRange range);
 
 }  // namespace penstock::state

@@ -87,7 +87,7 @@ private:
 
     Staging staging_;
     std::shared_ptr<SaveQueue> queue_;
-    // What the saves need of the caller's until they are done.
+    // Memory of the caller that the saves need until they are done.
     struct Keeps {
         std::mutex mutex;
         std::vector<std::pair<std::shared_ptr<PendingSave>, std::shared_ptr<void>>> list;
