@@ -39,6 +39,11 @@ def is_text(path):
     )
 
 
+def is_page(path):
+    """A page for people. docs/status.md is made from the rows of promises.toml, which have readers of their own."""
+    return path.suffix == ".md" and path.parent.name in ("", "docs") and path.name != "status.md"
+
+
 # (which files, pattern, what to say); the letters in brackets keep this file from matching itself.
 RULES = [
     (
@@ -71,7 +76,14 @@ RULES = [
         r"\b(secure_)?getenv\(",
         "the environment is read in base/environment and nowhere else",
     ),
-    (is_header, r"^\s*using namespace ", "a header must not bring names into whoever includes it"),
+    (is_header, r"^\s*using namespace ", "a header must not bring names into the files that include it"),
+    (
+        is_page,
+        r"(?i)\b(anew|mend(?:s|ed)?|cures?|whoever|somebody|beside|for ever|lets? go"
+        r"|(?:is|are|was|were) told(?! apart)|behind (?:the|its|your|their) (?:\w+'s )?back)\b",
+        "a word that readers do not search for; write again, fix, the caller, next to or compared with, "
+        "forever, release, reported, concurrently",
+    ),
 ]
 EXCEPT = {
     # The end of a failed assertion.
@@ -111,7 +123,35 @@ def check_text(path, text):
         yield len(lines), "the last line has no end"
 
 
+# A comment begins with its subject or a verb, not with a question word. Few may: "Where" can be the right one.
+QUESTION_SHARE_MAX = 0.005
+COMMENT = re.compile(r"\s*(?:///?<?|#)\s+(\S.*)")
+COMMENT_AFTER_CODE = re.compile(r"\s(?:///<|//|#)\s+([A-Z].*)")
+QUESTION = re.compile(r"(?:What|Who|Whoever|Of|Where)\b")
+
+
+def comments(lines):
+    """(line, text) of the first line of each comment block, and of each comment after code."""
+    inside = False
+    for number, line in enumerate(lines, 1):
+        whole = COMMENT.match(line)
+        after = None if whole else COMMENT_AFTER_CODE.search(line)
+        if after or (whole and not inside):
+            yield number, (whole or after).group(1)
+        inside = whole is not None
+
+
+def check_comments(texts):
+    """(path, line, reason) of comments that begin with a question word, when they are too many of all."""
+    blocks = [(path, *comment) for path, text in texts for comment in comments(text.splitlines())]
+    questions = [(path, line) for path, line, text in blocks if QUESTION.match(text)]
+    if len(questions) > QUESTION_SHARE_MAX * len(blocks):
+        reason = f"begin with the subject or a verb: {len(questions)} of {len(blocks)} comments do not"
+        yield from ((path, line, reason) for path, line in questions)
+
+
 def violations(root):
+    commented = []
     for path in files(root):
         if not is_text(path):
             continue
@@ -119,8 +159,11 @@ def violations(root):
             text = (root / path).read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
+        if path.suffix in CPP + (".py",):
+            commented.append((path, text))
         for line, reason in check_text(path, text):
             yield path, line, reason
+    yield from check_comments(commented)
 
 
 def ruff():

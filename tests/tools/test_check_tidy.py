@@ -26,6 +26,8 @@ def found(name, text):
         ("src/engine/a.cpp", 'std::getenv("X");', "environment"),
         ("src/base/a.hpp", "using namespace std;", "must not bring names"),
         ("src/base/a.cpp", "int x;" + " " * 100, "columns"),
+        ("docs/a.md", "The error is told to the caller.", "do not search for"),
+        ("README.md", "Written anew by whom it concerns", "do not search for"),
     ],
 )
 def test_a_broken_rule_is_found(name, line, reason):
@@ -45,6 +47,8 @@ def test_a_broken_rule_is_found(name, line, reason):
         ("src/engine/a.cpp", "on_exit(1);"),
         ("src/engine/a.cpp", 'format_to("snprintf");'),
         ("docs/a.md", "https://example.org/wo" + "rk/"),
+        ("docs/a.md", "Both are told apart by their size, besides the name."),
+        ("docs/status.md", "is told"),
     ],
 )
 def test_what_is_allowed_is_let_through(name, line):
@@ -58,3 +62,12 @@ def test_heads_lengths_and_ends():
     assert any("#pragma once" in reason for reason in found("src/base/a.hpp", CPP_HEAD))
     assert any("more than one idea" in reason for reason in found("src/base/a.cpp", CPP_HEAD + "\n" * 600))
     assert any("no end" in reason for reason in found("src/base/a.cpp", CPP_HEAD + "int x;"))
+
+
+def test_comments_that_begin_with_a_question_word_are_few():
+    clean = (Path("src/base/a.cpp"), "// Says why.\n// What follows here is the same block.\nint x;\n" * 400)
+    asks = (Path("tools/a.py"), "x = 1  # What it is\n# Of the caller\n# Whatever it is: one block\n")
+    assert list(check_tidy.check_comments([clean, asks])) == []
+    found = list(check_tidy.check_comments([clean, asks, asks]))
+    assert [(path.name, line) for path, line, _ in found] == [("a.py", 1), ("a.py", 2)] * 2
+    assert all("4 of 404" in reason for *_, reason in found)
