@@ -48,8 +48,7 @@ int main() {
                 penstock::TransferRequest request;
                 request.files = {file};
                 request.extents = {{.offset = next * kBlockBytes,
-                                    .bytes = kBlockBytes,
-                                    .memory = memory.data() + next * kBlockBytes}};
+                                    .memory = {memory.data() + next * kBlockBytes, kBlockBytes}}};
                 if (auto transfer = engine.try_submit(request)) {
                     block_of[group.add(std::move(*transfer))] = next++;
                     continue;

@@ -46,8 +46,7 @@ int main() {
         // Neighbours in a file that follow each other in the list are written (and read) together.
         for (std::size_t i = 0; i < count; ++i) {
             out.extents.push_back({.offset = i % kTensorsPerFile * kTensorBytes,
-                                   .bytes = kTensorBytes,
-                                   .memory = memory.data() + i * kTensorBytes,
+                                   .memory = {memory.data() + i * kTensorBytes, kTensorBytes},
                                    .file = static_cast<std::uint32_t>(i / kTensorsPerFile)});
         }
         const std::vector<penstock::Extent> extents = out.extents;

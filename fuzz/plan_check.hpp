@@ -141,9 +141,10 @@ private:
             const std::uint64_t shape = byte();
             extent.file = static_cast<std::uint32_t>(byte() % files_.size());
             constexpr std::array<std::uint64_t, 4> kUnits{1, 512, 4096, 65536};
-            extent.bytes = (shape & 3) == 0 ? byte() % 4 : number() % (kUnits[shape & 3] * 40);
+            extent.memory.bytes =
+                (shape & 3) == 0 ? byte() % 4 : number() % (kUnits[shape & 3] * 40);
             if ((shape & 4) != 0) {
-                extent.bytes = base::align_down(extent.bytes, 4096);
+                extent.memory.bytes = base::align_down(extent.memory.bytes, 4096);
             }
             // Behind the one before in its file: adjoining it, or not. Written ranges never
             // overlap.
@@ -155,13 +156,13 @@ private:
                 next = base::align_up(next, 4096);
             }
             extent.offset = next + ((shape & 192) == 192 ? std::uint64_t{1} << 42 : 0);
-            next += extent.bytes;
+            next += extent.memory.bytes;
             memory += byte();
             if ((shape & 64) != 0) {
                 memory = base::align_up(memory, 4096);
             }
-            extent.memory = reinterpret_cast<void*>(memory);
-            memory += extent.bytes;
+            extent.memory.data = reinterpret_cast<std::byte*>(memory);
+            memory += extent.memory.bytes;
             list.push_back(extent);
         }
         if (byte() % 4 == 0) {
@@ -175,8 +176,9 @@ private:
         rows.base = number();
         rows.row_bytes = number() % 20'000;
         rows.stride_bytes = rows.row_bytes + byte();
-        rows.memory = reinterpret_cast<std::byte*>((std::uintptr_t{1} << 40) + byte());
+        std::byte* const memory = reinterpret_cast<std::byte*>((std::uintptr_t{1} << 40) + byte());
         const std::uint64_t count = byte();
+        rows.memory = {memory, count * rows.row_bytes};
         std::uint64_t id = 0;
         for (std::uint64_t i = 0; i < count; ++i) {
             id += 1 + byte() % 2;
@@ -202,8 +204,8 @@ private:
         const Extent extent = extents()[index];
         const std::uint64_t edge = files_[extent.file]->geometry().edge_align();
         const std::uint64_t offset =
-            base::align_up(extent.offset + skip % (extent.bytes + 1), edge);
-        return offset < extent.offset + extent.bytes
+            base::align_up(extent.offset + skip % (extent.memory.bytes + 1), edge);
+        return offset < extent.offset + extent.memory.bytes
                    ? engine::Position{index, offset - extent.offset}
                    : engine::Position{index + 1, 0};
     }
@@ -281,9 +283,9 @@ private:
                 return "it goes on behind the last extent";
             }
             const Extent extent = extents()[at.index];
-            const std::uint64_t stop = at.index == end_.index ? end_.skip : extent.bytes;
+            const std::uint64_t stop = at.index == end_.index ? end_.skip : extent.memory.bytes;
             if (at.skip >= stop) {
-                if (extent.bytes == 0 || at.skip != 0) {
+                if (extent.memory.bytes == 0 || at.skip != 0) {
                     continue;
                 }
                 return "it goes on behind its end";
@@ -307,9 +309,9 @@ private:
             const Extent extent = extents()[i];
             const bool ours = groups_.empty() || groups_[extent.file] == group_;
             const std::uint64_t first =
-                i < begin_.index ? extent.bytes : (i == begin_.index ? begin_.skip : 0);
+                i < begin_.index ? extent.memory.bytes : (i == begin_.index ? begin_.skip : 0);
             const std::uint64_t last =
-                i < end_.index ? extent.bytes : (i == end_.index ? end_.skip : 0);
+                i < end_.index ? extent.memory.bytes : (i == end_.index ? end_.skip : 0);
             std::uint64_t next = first;
             const auto found = covered_.find(i);
             if (found != covered_.end()) {
@@ -322,8 +324,8 @@ private:
                 }
             }
             if (next != (ours ? std::max(first, last) : first)) {
-                return fmt::format("extent {} of {} bytes is covered up to {}", i, extent.bytes,
-                                   next);
+                return fmt::format("extent {} of {} bytes is covered up to {}", i,
+                                   extent.memory.bytes, next);
             }
         }
         for (const auto& block : buffered_) {

@@ -49,9 +49,9 @@ void each_by_system_call(const std::string& path, bool write, const std::vector<
     }
     for (const Extent& extent : extents) {
         const auto offset = static_cast<off_t>(extent.offset);
-        const ssize_t moved = write ? pwrite(fd, extent.memory, extent.bytes, offset)
-                                    : pread(fd, extent.memory, extent.bytes, offset);
-        if (moved != static_cast<ssize_t>(extent.bytes)) {
+        const ssize_t moved = write ? pwrite(fd, extent.memory.data, extent.memory.bytes, offset)
+                                    : pread(fd, extent.memory.data, extent.memory.bytes, offset);
+        if (moved != static_cast<ssize_t>(extent.memory.bytes)) {
             throw std::runtime_error(path + ": a plain system call moved " + std::to_string(moved));
         }
     }
@@ -84,17 +84,14 @@ TransferRequest random_request(const File& file, std::uint64_t count, std::uint6
     Random random;
     for (std::uint64_t i = 0; i < count; ++i) {
         request.extents.push_back(
-            {random.below(blocks) * block, block, memory.data() + i % window * block, 0});
+            {random.below(blocks) * block, {memory.data() + i % window * block, block}, 0});
     }
     return request;
 }
 
 void one_by_one(Engine& engine, const TransferRequest& request) {
     for (const Extent& extent : request.extents) {
-        engine
-            .read_async(request.files[0], {static_cast<std::byte*>(extent.memory), extent.bytes},
-                        extent.offset)
-            .wait();
+        engine.read_async(request.files[0], extent.memory, extent.offset).wait();
     }
 }
 
@@ -149,7 +146,7 @@ void sequential(const Arguments& arguments, Figures& figures) {
         request.write = write;
         request.files = {file};
         for (std::uint64_t at = 0; at < bytes; at += window) {
-            request.extents.push_back({at, std::min(window, bytes - at), memory.data(), 0});
+            request.extents.push_back({at, {memory.data(), std::min(window, bytes - at)}, 0});
         }
         engine.run(std::move(request)).wait();
     }
@@ -192,7 +189,7 @@ void many_small(const Arguments& arguments, Figures& figures) {
     TransferRequest request;
     request.write = write;
     for (std::uint64_t i = 0; i < count; ++i) {
-        request.extents.push_back({i * block, block, memory.data() + i * apart, 0});
+        request.extents.push_back({i * block, {memory.data() + i * apart, block}, 0});
     }
     Engine engine;
     File file(path, {.access = Access::kReadWrite, .create = true});

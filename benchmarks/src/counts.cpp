@@ -57,7 +57,7 @@ TransferRequest counted_request(const Arguments& arguments, const File& file,
     request.files = {file};
     const std::uint64_t blocks = file.size() / kMiB;
     for (std::uint64_t i = 0; i < count; ++i) {
-        request.extents.push_back({i % blocks * kMiB, kMiB, memory.data() + i % 16 * kMiB, 0});
+        request.extents.push_back({i % blocks * kMiB, {memory.data() + i % 16 * kMiB, kMiB}, 0});
     }
     return request;
 }

@@ -115,7 +115,7 @@ void instructions(const Arguments& arguments, Figures& figures) {
     Random random;
     for (std::uint64_t i = 0; i < count; ++i) {
         const std::uint64_t block = what == "1m" ? i % blocks : random.below(blocks);
-        extents.push_back({block * bytes, bytes, memory.data() + i * bytes % kWindow, 0});
+        extents.push_back({block * bytes, {memory.data() + i * bytes % kWindow, bytes}, 0});
     }
     const bool hop = arguments.handicap("hop");
     if (what == "blocking" || arguments.handicap("each")) {

@@ -117,7 +117,7 @@ void one_gib(const Arguments& arguments, Figures& figures, std::uint64_t shift) 
     const Files files = make_files(simulation, 1, kGiB);
     const Addresses memory(kGiB + kBlock);
     const double taken =
-        run(simulation, spec_of(Op::kRead, files, {{0, kGiB, memory.at(shift), 0}}));
+        run(simulation, spec_of(Op::kRead, files, {{0, {memory.at(shift), kGiB}, 0}}));
     figures.set("value", bound_ns(kGiB, 1) / taken);
     figures.set("seconds", taken * 1e-9);
     figures.set("bytes", kGiB);
@@ -140,7 +140,7 @@ void random_reads(const Arguments& arguments, Figures& figures) {
     penstock::benchmarks::Random random;
     for (std::uint64_t i = 0; i < kReads; ++i) {
         extents.push_back(
-            {random.below(kFileBytes / kBlock) * kBlock, kBlock, memory.at(i * kBlock), 0});
+            {random.below(kFileBytes / kBlock) * kBlock, {memory.at(i * kBlock), kBlock}, 0});
     }
     const double taken = run(simulation, spec_of(Op::kRead, files, std::move(extents)));
     figures.set("value", bound_ns(kReads * kBlock, kReads) / taken);
@@ -157,7 +157,7 @@ void devices(const Arguments& arguments, Figures& figures) {
     const Addresses memory(kDisks * kGiB);
     std::vector<Extent> extents;
     for (std::uint32_t i = 0; i < kDisks; ++i) {
-        extents.push_back({0, kGiB, memory.at(i * kGiB), i});
+        extents.push_back({0, {memory.at(i * kGiB), kGiB}, i});
     }
     double taken = 0;
     if (arguments.handicap("in_turn")) {
@@ -183,7 +183,7 @@ double urgent_read_ns(const Arguments& arguments, std::uint64_t background_bytes
     Transfer* background = nullptr;
     if (background_bytes > 0) {
         background = value_of(simulation.core().start(
-            spec_of(Op::kWrite, files, {{0, background_bytes, memory.at(), 0}},
+            spec_of(Op::kWrite, files, {{0, {memory.at(), background_bytes}, 0}},
                     no_classes ? Priority::kNormal : Priority::kBackground)));
         const auto full = simulation.now() + 50'000'000;  // the disk is as full as it gets
         const auto under_way = [&] { return simulation.now() >= full; };
@@ -192,7 +192,7 @@ double urgent_read_ns(const Arguments& arguments, std::uint64_t background_bytes
         }
     }
     const double taken =
-        run(simulation, spec_of(Op::kRead, files, {{0, kReadBytes, memory.at(file_bytes), 0}},
+        run(simulation, spec_of(Op::kRead, files, {{0, {memory.at(file_bytes), kReadBytes}, 0}},
                                 no_classes ? Priority::kNormal : Priority::kUrgent));
     if (background != nullptr) {
         if (background->finished() && !no_classes) {
@@ -240,7 +240,7 @@ double small_read_ns(const Arguments& arguments, std::uint64_t before_bytes) {
     const Files files = make_files(simulation, 1, before_bytes + kBlock);
     const Addresses memory(before_bytes + kBlock);
     Transfer* before =
-        start_in_flow(simulation, arguments, files, {0, before_bytes, memory.at(), 0});
+        start_in_flow(simulation, arguments, files, {0, {memory.at(), before_bytes}, 0});
     // The disk is as full as it gets.
     const auto full = simulation.now() + (before_bytes > kGiB ? 50'000'000 : 0);
     if (!simulation.step() || !simulation.run_until([&] { return simulation.now() >= full; })) {
@@ -248,7 +248,7 @@ double small_read_ns(const Arguments& arguments, std::uint64_t before_bytes) {
     }
     const auto start = simulation.now();
     Transfer* small = start_in_flow(simulation, arguments, files,
-                                    {before_bytes, kBlock, memory.at(before_bytes), 0});
+                                    {before_bytes, {memory.at(before_bytes), kBlock}, 0});
     if (!simulation.run(*small)) {
         throw std::runtime_error("the small read hangs");
     }
@@ -281,9 +281,10 @@ void share(const Arguments& arguments, Figures& figures) {
         moved.at(access.offset / kBytes) += access.bytes;
         return penstock::simulation::Fault{};
     });
-    Transfer* first = start_in_flow(simulation, arguments, first_file, {0, kBytes, memory.at(), 0});
+    Transfer* first =
+        start_in_flow(simulation, arguments, first_file, {0, {memory.at(), kBytes}, 0});
     Transfer* second =
-        start_in_flow(simulation, arguments, second_file, {kBytes, kBytes, memory.at(kBytes), 0});
+        start_in_flow(simulation, arguments, second_file, {kBytes, {memory.at(kBytes), kBytes}, 0});
     if (!simulation.run_until([&] { return first->finished() || second->finished(); })) {
         throw std::runtime_error("the reads hang");
     }
@@ -305,7 +306,7 @@ void copies(const Arguments& arguments, Figures& figures) {
     const std::uint64_t shift = arguments.handicap("misaligned") ? 2 : 64;
     const int times = arguments.handicap("twice") ? 2 : 1;  // the second copy of a careless reader
     for (int i = 0; i < times; ++i) {
-        run(simulation, spec_of(Op::kRead, files, {{0, kBytes, memory.at(shift), 0}}));
+        run(simulation, spec_of(Op::kRead, files, {{0, {memory.at(shift), kBytes}, 0}}));
     }
     std::uint64_t copied = 0;
     simulation.core().for_each_domain([&](penstock::engine::Domain& domain) {

@@ -33,8 +33,9 @@ TransferRequest request_of(const std::vector<File>& files, std::size_t first, st
     for (std::size_t i = first; i < end; ++i) {
         const std::uint64_t size = files[i].size() / kWindow * kWindow;
         for (std::uint64_t at = 0; at < bytes; at += kWindow) {
-            request.extents.push_back({at % size, std::min(kWindow, bytes - at),
-                                       memory.data() + i * kWindow, static_cast<std::uint32_t>(i)});
+            request.extents.push_back({at % size,
+                                       {memory.data() + i * kWindow, std::min(kWindow, bytes - at)},
+                                       static_cast<std::uint32_t>(i)});
         }
     }
     return request;

@@ -32,13 +32,13 @@
 
 namespace penstock {
 
-/// A tensor to be saved, in host memory, row-major without gaps. With `global_shape` it is a slice
-/// of a larger one; other writers have the rest.
+/// A tensor to be saved, row-major without gaps. With `global_shape` it is a slice of a larger one;
+/// other writers have the rest.
 struct StateTensor {
     std::string name;   ///< UTF-8; once in a state (once for each slice of a global tensor)
     std::string dtype;  ///< as safetensors spells it: "F32", "BF16", "I64"
     std::vector<std::uint64_t> shape;
-    std::span<const std::byte> data;
+    ConstMemory data;
     std::vector<std::uint64_t> global_shape = {};   ///< empty: the tensor is whole
     std::vector<std::uint64_t> global_offset = {};  ///< elements, where the slice begins
 };
@@ -102,7 +102,7 @@ struct AsyncOptions {
     /// False: no copy is made, and the tensors must not change before PendingSave::staged().
     bool copy = true;
     /// Memory that will not change before the save is done: it is written without a copy.
-    std::vector<std::span<const std::byte>> unchanging = {};
+    std::vector<ConstMemory> unchanging = {};
     /// An object to keep until the save is done: the owner of memory that is not copied. Released
     /// by a call of the store that finds the save done, never on the thread that saves.
     std::shared_ptr<void> keeps = nullptr;
@@ -161,7 +161,7 @@ struct CheckpointTensor {
 /// elements that `strides_bytes` leaves.
 struct TensorRead {
     std::string name;
-    std::span<std::byte> into;  ///< from the first element to the end of the last
+    Memory into;  ///< from the first element to the end of the last
     std::vector<std::uint64_t> begin = {};
     std::vector<std::uint64_t> end = {};
     /// Distance in `into` from one element to the next in each dimension: a column of a matrix, a

@@ -19,7 +19,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -177,26 +176,24 @@ public:
     [[nodiscard]] static EngineOptions default_options();
 
     // Blocking. Return the bytes moved.
-    std::uint64_t read(const File& file, std::span<std::byte> into, std::uint64_t offset = 0,
+    std::uint64_t read(const File& file, Memory into, std::uint64_t offset = 0,
                        const TransferOptions& options = {});
-    std::uint64_t read(const std::string& path, std::span<std::byte> into, std::uint64_t offset = 0,
+    std::uint64_t read(const std::string& path, Memory into, std::uint64_t offset = 0,
                        const TransferOptions& options = {});
-    std::uint64_t write(const File& file, std::span<const std::byte> data, std::uint64_t offset = 0,
+    std::uint64_t write(const File& file, ConstMemory data, std::uint64_t offset = 0,
                         const TransferOptions& options = {});
-    std::uint64_t write(const std::string& path, std::span<const std::byte> data,
-                        std::uint64_t offset = 0, const TransferOptions& options = {});
+    std::uint64_t write(const std::string& path, ConstMemory data, std::uint64_t offset = 0,
+                        const TransferOptions& options = {});
 
     // Not blocking. Wrong arguments throw here; errors of the system are reported by the transfer.
-    [[nodiscard]] Transfer read_async(const File& file, std::span<std::byte> into,
+    [[nodiscard]] Transfer read_async(const File& file, Memory into, std::uint64_t offset = 0,
+                                      const TransferOptions& options = {});
+    [[nodiscard]] Transfer read_async(const std::string& path, Memory into,
                                       std::uint64_t offset = 0,
                                       const TransferOptions& options = {});
-    [[nodiscard]] Transfer read_async(const std::string& path, std::span<std::byte> into,
-                                      std::uint64_t offset = 0,
-                                      const TransferOptions& options = {});
-    [[nodiscard]] Transfer write_async(const File& file, std::span<const std::byte> data,
-                                       std::uint64_t offset = 0,
+    [[nodiscard]] Transfer write_async(const File& file, ConstMemory data, std::uint64_t offset = 0,
                                        const TransferOptions& options = {});
-    [[nodiscard]] Transfer write_async(const std::string& path, std::span<const std::byte> data,
+    [[nodiscard]] Transfer write_async(const std::string& path, ConstMemory data,
                                        std::uint64_t offset = 0,
                                        const TransferOptions& options = {});
 

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <compare>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace penstock {
@@ -71,21 +73,57 @@ struct Space {
     std::uint64_t free_bytes = 0;  ///< available to this user
 };
 
-/// One piece of a transfer: `bytes` bytes of memory at `memory`, at `offset` of file number `file`
-/// of the transfer's files. Any offset, length (also 0) and address.
+/// Whose memory it is.
+enum class MemoryKind : std::uint8_t { kHost, kDevice };
+
+/// Memory that belongs to the caller: a span of bytes becomes one. This version moves memory of the
+/// host; a call with any other throws kUnsupported.
+template <typename Byte>
+struct BasicMemory {
+    Byte* data = nullptr;
+    std::uint64_t bytes = 0;
+    MemoryKind kind = MemoryKind::kHost;
+    std::int32_t device = 0;  ///< of kDevice: its number
+
+    constexpr BasicMemory() = default;
+    constexpr BasicMemory(Byte* begin, std::uint64_t size_bytes,
+                          MemoryKind whose = MemoryKind::kHost, std::int32_t number = 0) noexcept
+        : data(begin), bytes(size_bytes), kind(whose), device(number) {}
+    template <std::convertible_to<std::span<Byte>> Bytes>
+    constexpr BasicMemory(Bytes&& host) noexcept
+        : BasicMemory(std::span<Byte>(host).data(), std::span<Byte>(host).size()) {}
+    /// A Memory is a ConstMemory too.
+    template <typename Other>
+    requires(std::same_as<const Other, Byte>) constexpr BasicMemory(
+        const BasicMemory<Other>& other) noexcept
+        : BasicMemory(other.data, other.bytes, other.kind, other.device) {}
+
+    /// Of host memory.
+    [[nodiscard]] constexpr std::span<Byte> span() const noexcept { return {data, bytes}; }
+};
+
+using Memory = BasicMemory<std::byte>;
+using ConstMemory = BasicMemory<const std::byte>;  ///< is only read
+
+/// Memory as an extent of a write has it, which only reads it.
+[[nodiscard]] constexpr Memory to_write(ConstMemory memory) noexcept {
+    return {const_cast<std::byte*>(memory.data), memory.bytes, memory.kind, memory.device};
+}
+
+/// One piece of a transfer: the bytes of `memory`, at `offset` of file number `file` of the
+/// transfer's files. Any offset, length (also 0) and address.
 struct Extent {
     std::uint64_t offset = 0;
-    std::uint64_t bytes = 0;
-    void* memory = nullptr;
+    Memory memory;
     std::uint32_t file = 0;
 };
 
-/// Row `ids[i]` of a table in one file, to memory + i * row_bytes.
+/// Row `ids[i]` of a table in one file, to byte i * row_bytes of the memory.
 struct Rows {
     std::uint64_t base = 0;          ///< offset of row 0, bytes
     std::uint64_t stride_bytes = 0;  ///< from row to row
     std::uint64_t row_bytes = 0;
-    std::byte* memory = nullptr;  ///< ids.size() * row_bytes bytes
+    Memory memory;  ///< ids.size() * row_bytes bytes
     std::vector<std::uint64_t> ids;
 };
 

@@ -132,7 +132,7 @@ store::StagedSave stage_job(Saver& saver, const MadeJob& made, const store::Copy
     Job& job = *made.job;
     std::vector<std::span<const std::byte>> spans;
     for (const StateTensor& tensor : job.state.tensors) {
-        spans.push_back(tensor.data);
+        spans.push_back(tensor.data.span());
     }
     store::StagedSave staged = saver.stage(spans, choice, made.storages);
     for (std::size_t i = 0; i < spans.size(); ++i) {

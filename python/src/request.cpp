@@ -97,7 +97,7 @@ private:
 void add_extent(Request& out, const Arguments& arguments, nb::handle memory,
                 const std::string& argument, std::uint64_t offset, std::uint32_t file) {
     HostMemory host = borrow(memory, argument, !arguments.write);
-    out.request.extents.push_back({offset, host.bytes, host.data, file});
+    out.request.extents.push_back({offset, {host.data, host.bytes}, file});
     out.keeps.push_back(std::move(host.keep));
 }
 

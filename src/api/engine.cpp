@@ -121,6 +121,14 @@ void check_rows(const TransferRequest& request) {
         raise(base::error(ErrorCode::kInvalidArgument, request.write ? "write" : "read",
                           "it has extents and rows as well; give it extents or rows"));
     }
+    std::uint64_t bytes = 0;
+    if (__builtin_mul_overflow(rows.ids.size(), rows.row_bytes, &bytes) ||
+        bytes != rows.memory.bytes) {
+        raise(base::error(ErrorCode::kInvalidArgument, request.write ? "write" : "read",
+                          fmt::format("{} rows of {} bytes do not fill the {} bytes of memory that "
+                                      "are given for them",
+                                      rows.ids.size(), rows.row_bytes, rows.memory.bytes)));
+    }
     for (const std::uint64_t id : rows.ids) {
         std::uint64_t offset = 0;
         if (__builtin_mul_overflow(id, rows.stride_bytes, &offset) ||
@@ -169,22 +177,22 @@ bool wait_in_slices(std::chrono::nanoseconds timeout, const Wait& wait) {
     return true;
 }
 
-TransferRequest one(bool write, const File& file, const void* memory, std::uint64_t bytes,
-                    std::uint64_t offset, const TransferOptions& options) {
+TransferRequest one(bool write, const File& file, Memory memory, std::uint64_t offset,
+                    const TransferOptions& options) {
     TransferRequest request;
     request.write = write;
     request.files.push_back(file);
-    request.extents.push_back({offset, bytes, const_cast<void*>(memory), 0});
+    request.extents.push_back({offset, memory, 0});
     request.options = options;
     return request;
 }
 
-TransferRequest one(bool write, const std::string& path, const void* memory, std::uint64_t bytes,
-                    std::uint64_t offset, const TransferOptions& options) {
+TransferRequest one(bool write, const std::string& path, Memory memory, std::uint64_t offset,
+                    const TransferOptions& options) {
     TransferRequest request;
     request.write = write;
     request.paths.push_back(path);
-    request.extents.push_back({offset, bytes, const_cast<void*>(memory), 0});
+    request.extents.push_back({offset, memory, 0});
     request.options = options;
     return request;
 }
@@ -203,44 +211,44 @@ Transfer Engine::run(TransferRequest request) {
     return Transfer(core, transfer);
 }
 
-std::uint64_t Engine::read(const File& file, std::span<std::byte> into, std::uint64_t offset,
+std::uint64_t Engine::read(const File& file, Memory into, std::uint64_t offset,
                            const TransferOptions& options) {
-    return run(one(false, file, into.data(), into.size(), offset, options)).wait();
+    return run(one(false, file, into, offset, options)).wait();
 }
 
-std::uint64_t Engine::read(const std::string& path, std::span<std::byte> into, std::uint64_t offset,
+std::uint64_t Engine::read(const std::string& path, Memory into, std::uint64_t offset,
                            const TransferOptions& options) {
-    return run(one(false, path, into.data(), into.size(), offset, options)).wait();
+    return run(one(false, path, into, offset, options)).wait();
 }
 
-std::uint64_t Engine::write(const File& file, std::span<const std::byte> data, std::uint64_t offset,
+std::uint64_t Engine::write(const File& file, ConstMemory data, std::uint64_t offset,
                             const TransferOptions& options) {
-    return run(one(true, file, data.data(), data.size(), offset, options)).wait();
+    return run(one(true, file, to_write(data), offset, options)).wait();
 }
 
-std::uint64_t Engine::write(const std::string& path, std::span<const std::byte> data,
-                            std::uint64_t offset, const TransferOptions& options) {
-    return run(one(true, path, data.data(), data.size(), offset, options)).wait();
-}
-
-Transfer Engine::read_async(const File& file, std::span<std::byte> into, std::uint64_t offset,
+std::uint64_t Engine::write(const std::string& path, ConstMemory data, std::uint64_t offset,
                             const TransferOptions& options) {
-    return submit(one(false, file, into.data(), into.size(), offset, options));
+    return run(one(true, path, to_write(data), offset, options)).wait();
 }
 
-Transfer Engine::read_async(const std::string& path, std::span<std::byte> into,
-                            std::uint64_t offset, const TransferOptions& options) {
-    return submit(one(false, path, into.data(), into.size(), offset, options));
+Transfer Engine::read_async(const File& file, Memory into, std::uint64_t offset,
+                            const TransferOptions& options) {
+    return submit(one(false, file, into, offset, options));
 }
 
-Transfer Engine::write_async(const File& file, std::span<const std::byte> data,
-                             std::uint64_t offset, const TransferOptions& options) {
-    return submit(one(true, file, data.data(), data.size(), offset, options));
+Transfer Engine::read_async(const std::string& path, Memory into, std::uint64_t offset,
+                            const TransferOptions& options) {
+    return submit(one(false, path, into, offset, options));
 }
 
-Transfer Engine::write_async(const std::string& path, std::span<const std::byte> data,
-                             std::uint64_t offset, const TransferOptions& options) {
-    return submit(one(true, path, data.data(), data.size(), offset, options));
+Transfer Engine::write_async(const File& file, ConstMemory data, std::uint64_t offset,
+                             const TransferOptions& options) {
+    return submit(one(true, file, to_write(data), offset, options));
+}
+
+Transfer Engine::write_async(const std::string& path, ConstMemory data, std::uint64_t offset,
+                             const TransferOptions& options) {
+    return submit(one(true, path, to_write(data), offset, options));
 }
 
 // A slot that another thread takes between the check and the start is one more "no room".

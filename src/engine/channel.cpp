@@ -472,14 +472,14 @@ void Channel::end_of_file(ChannelRequest& request) {
         end = size && !request.file->info().is_block_device ? std::min(end, *size) : end;
         Extent extent = transfer.extents[draft.at.index];
         for (std::uint64_t i = draft.at.index;
-             extent.bytes == 0 || extent.offset + extent.bytes <= end;) {
+             extent.memory.bytes == 0 || extent.offset + extent.memory.bytes <= end;) {
             extent = transfer.extents[++i];  // the first that reaches behind the end
         }
         const auto message = [&] {
             return fmt::format(
                 "the file has {} bytes, and {} bytes from byte {} on were asked for, up to {}; "
                 "ask for fewer, or allow a short read",
-                end, extent.bytes, extent.offset, extent.offset + extent.bytes);
+                end, extent.memory.bytes, extent.offset, extent.offset + extent.memory.bytes);
         };
         transfer.fail(base::error(ErrorCode::kEndOfFile, "read", message, request.file->info().path,
                                   extent.offset));

@@ -2,6 +2,7 @@
 #include "engine/check.hpp"
 
 #include "base/align.hpp"
+#include "base/host_memory.hpp"
 
 #include <fmt/format.h>
 
@@ -48,15 +49,19 @@ base::Result<void> check_extent(const TransferSpec& spec, const Extent& extent, 
         return wrong(spec, fmt::format("extent {} names file {}, and there are {} files", index,
                                        extent.file, file_count));
     }
-    const auto end = base::checked_add(extent.offset, extent.bytes);
+    const auto end = base::checked_add(extent.offset, extent.memory.bytes);
     if (!end || *end > kOffsetMax) {
         return wrong(spec, fmt::format("extent {} of {} bytes at offset {} ends past the largest "
                                        "offset there is ({})",
-                                       index, extent.bytes, extent.offset, kOffsetMax));
+                                       index, extent.memory.bytes, extent.offset, kOffsetMax));
     }
-    if (extent.memory == nullptr && extent.bytes != 0) {
+    if (extent.memory.kind != MemoryKind::kHost) {
+        return base::fail(base::not_host_memory(spec.op == Op::kRead ? "read" : "write",
+                                                fmt::format("extent {}", index), extent.memory));
+    }
+    if (extent.memory.data == nullptr && extent.memory.bytes != 0) {
         return wrong(spec, fmt::format("extent {} of {} bytes has no memory (null pointer)", index,
-                                       extent.bytes));
+                                       extent.memory.bytes));
     }
     return {};
 }
@@ -66,7 +71,7 @@ base::Result<void> check_extent(const TransferSpec& spec, const Extent& extent, 
 base::Result<void> check_overlap(const TransferSpec& spec) {
     std::vector<std::uint64_t> order;
     for (std::uint64_t i = 0; i < spec.extents.count(); ++i) {
-        if (spec.extents[i].bytes != 0) {
+        if (spec.extents[i].memory.bytes != 0) {
             order.push_back(i);
         }
     }
@@ -78,7 +83,7 @@ base::Result<void> check_overlap(const TransferSpec& spec) {
     for (std::size_t i = 1; i < order.size(); ++i) {
         const Extent before = spec.extents[order[i - 1]];
         const Extent after = spec.extents[order[i]];
-        if (before.file == after.file && after.offset < before.offset + before.bytes) {
+        if (before.file == after.file && after.offset < before.offset + before.memory.bytes) {
             const auto [first, second] = std::minmax(order[i - 1], order[i]);
             return wrong(
                 spec,
@@ -119,16 +124,16 @@ base::Result<void> check_transfer(const TransferSpec& spec) {
     for (std::uint64_t i = 0; i < spec.extents.count(); ++i) {
         const Extent extent = spec.extents[i];
         PENSTOCK_CHECK(check_extent(spec, extent, i, file_count));
-        const auto sum = base::checked_add(total, extent.bytes);
+        const auto sum = base::checked_add(total, extent.memory.bytes);
         if (!sum) {
             return wrong(spec, "the extents are longer together than 2^64 bytes");
         }
         total = *sum;
-        if (extent.bytes != 0) {
+        if (extent.memory.bytes != 0) {
             ascending =
                 ascending && (extent.file > file || (extent.file == file && extent.offset >= end));
             file = std::max(file, extent.file);
-            end = extent.offset + extent.bytes;
+            end = extent.offset + extent.memory.bytes;
         }
     }
     const bool fine = ascending || spec.options.allow_overlap || spec.op == Op::kRead;

@@ -30,8 +30,10 @@ public:
         if (!is_rows_) {
             return list_[index];
         }
-        return {rows_.base + rows_.ids[index] * rows_.stride_bytes, rows_.row_bytes,
-                rows_.memory + index * rows_.row_bytes, 0};
+        const Memory& all = rows_.memory;
+        return {rows_.base + rows_.ids[index] * rows_.stride_bytes,
+                {all.data + index * rows_.row_bytes, rows_.row_bytes, all.kind, all.device},
+                0};
     }
 
 private:

@@ -59,7 +59,7 @@ std::uint64_t bytes_of(const Transfer& transfer, const Group& group, Range range
     std::uint64_t total = 0;
     for (std::uint64_t i = range.begin; i < range.end; ++i) {
         const Extent extent = transfer.extents[i];
-        total += group.has(extent.file) ? extent.bytes : 0;
+        total += group.has(extent.file) ? extent.memory.bytes : 0;
     }
     return total;
 }
@@ -77,21 +77,21 @@ public:
             if (!group_.has(extent.file)) {
                 continue;
             }
-            if (before_ + extent.bytes > target) {
+            if (before_ + extent.memory.bytes > target) {
                 const std::uint64_t edge = transfer_.files[extent.file]->geometry().edge_align();
                 // Behind the target (the extents before had no such place) any place will do.
                 const std::uint64_t offset =
                     extent.offset + (target > before_ ? target - before_ : 0);
                 const std::uint64_t skip = base::align_up(offset, edge) - extent.offset;
-                if (skip < extent.bytes) {
+                if (skip < extent.memory.bytes) {
                     return {index_, skip};
                 }
                 if (transfer_.op == Op::kRead) {  // those may be cut anywhere
-                    before_ += extent.bytes;
+                    before_ += extent.memory.bytes;
                     return {++index_, 0};
                 }
             }
-            before_ += extent.bytes;
+            before_ += extent.memory.bytes;
         }
         return {index_, 0};
     }
@@ -191,8 +191,8 @@ bool may_extend(const Transfer& transfer, std::uint64_t bytes_min) {
     }
     for (std::uint64_t i = 0; i < transfer.extents.count(); ++i) {
         const Extent extent = transfer.extents[i];
-        if (extent.bytes != 0 &&
-            extent.offset + extent.bytes > transfer.files[extent.file]->size_seen() &&
+        if (extent.memory.bytes != 0 &&
+            extent.offset + extent.memory.bytes > transfer.files[extent.file]->size_seen() &&
             !transfer.files[extent.file]->info().is_block_device) {
             return true;
         }
@@ -213,7 +213,7 @@ std::vector<FileRange> extending_runs(const Window& window, std::uint64_t bytes_
     const Range range = extents_of(window);
     for (std::uint64_t i = range.begin; i < range.end; ++i) {
         const Extent extent = transfer.extents[i];
-        if (extent.bytes == 0 || extent.file < window.first_file ||
+        if (extent.memory.bytes == 0 || extent.file < window.first_file ||
             extent.file >= window.end_file || !transfer.files[extent.file]) {
             continue;
         }
@@ -221,7 +221,7 @@ std::vector<FileRange> extending_runs(const Window& window, std::uint64_t bytes_
             close_run();
             run = {extent.file, extent.offset, extent.offset};
         }
-        run.end += extent.bytes;
+        run.end += extent.memory.bytes;
     }
     close_run();
     return runs;

@@ -36,14 +36,14 @@ public:
     bool next(Piece& piece) {
         for (; at_ < end_ && at_.index < extents_.count(); at_ = {at_.index + 1, 0}) {
             const Extent extent = extents_[at_.index];
-            const std::uint64_t stop = at_.index == end_.index ? end_.skip : extent.bytes;
+            const std::uint64_t stop = at_.index == end_.index ? end_.skip : extent.memory.bytes;
             if (at_.skip >= stop) {
                 continue;
             }
             if (extent.file != file_ || extent.offset + at_.skip != offset_) {
                 return false;
             }
-            piece = {static_cast<std::byte*>(extent.memory) + at_.skip, stop - at_.skip};
+            piece = {extent.memory.data + at_.skip, stop - at_.skip};
             offset_ += piece.bytes;
             at_ = {at_.index + 1, 0};
             return true;
@@ -116,7 +116,7 @@ void Plan::start_edges() {
 bool Plan::settle() {
     while (cursor_ < end_ && cursor_.index < extents_->count()) {
         const Extent extent = (*extents_)[cursor_.index];
-        const std::uint64_t stop = cursor_.index == end_.index ? end_.skip : extent.bytes;
+        const std::uint64_t stop = cursor_.index == end_.index ? end_.skip : extent.memory.bytes;
         if (cursor_.skip < stop && (groups_.empty() || mine(extent.file))) {
             file_ = extent.file;
             offset_ = extent.offset + cursor_.skip;
@@ -298,10 +298,10 @@ void Plan::advance(std::uint64_t bytes) {
     run_next_ += bytes;
     while (bytes != 0) {
         const Extent extent = (*extents_)[cursor_.index];
-        const std::uint64_t step = std::min(bytes, extent.bytes - cursor_.skip);
+        const std::uint64_t step = std::min(bytes, extent.memory.bytes - cursor_.skip);
         bytes -= step;
         cursor_.skip += step;
-        if (cursor_.skip == extent.bytes) {
+        if (cursor_.skip == extent.memory.bytes) {
             cursor_ = {cursor_.index + 1, 0};
         }
     }
@@ -314,9 +314,9 @@ template <typename Visit>
 void for_each_piece(const Extents& extents, Position at, std::uint64_t bytes, Visit visit) {
     while (bytes != 0) {
         const Extent extent = extents[at.index];
-        const std::uint64_t step = std::min(bytes, extent.bytes - at.skip);
+        const std::uint64_t step = std::min(bytes, extent.memory.bytes - at.skip);
         if (step != 0) {
-            visit(static_cast<std::byte*>(extent.memory) + at.skip, step);
+            visit(extent.memory.data + at.skip, step);
         }
         bytes -= step;
         at = {at.index + 1, 0};

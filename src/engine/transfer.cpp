@@ -25,12 +25,12 @@ Transfer::Transfer(TransferOwner& owner, Op operation,
       owner_(owner) {
     const std::uint64_t count = extents.count();
     for (std::uint64_t i = 0; i < count; ++i) {
-        total_bytes += extents[i].bytes;
+        total_bytes += extents[i].memory.bytes;
     }
     if (allow_short) {
         ends_ = std::make_unique<std::atomic<std::uint64_t>[]>(count);
         for (std::uint64_t i = 0; i < count; ++i) {
-            ends_[i].store(extents[i].bytes, std::memory_order_relaxed);
+            ends_[i].store(extents[i].memory.bytes, std::memory_order_relaxed);
         }
     }
 }
@@ -111,9 +111,10 @@ void Transfer::note_end_of_file(const Draft& draft, std::uint64_t end_offset) {
     std::uint64_t left = draft.wanted_bytes;
     for (Position at = draft.at; left != 0; at = {at.index + 1, 0}) {
         const Extent extent = extents[at.index];
-        left -= std::min(left, extent.bytes - at.skip);
-        const std::uint64_t bytes =
-            end_offset <= extent.offset ? 0 : std::min(extent.bytes, end_offset - extent.offset);
+        left -= std::min(left, extent.memory.bytes - at.skip);
+        const std::uint64_t bytes = end_offset <= extent.offset
+                                        ? 0
+                                        : std::min(extent.memory.bytes, end_offset - extent.offset);
         std::uint64_t known = ends_[at.index].load(std::memory_order_relaxed);
         while (bytes < known && !ends_[at.index].compare_exchange_weak(known, bytes)) {
         }
@@ -179,7 +180,7 @@ std::uint64_t Transfer::bytes_moved() const {
 }
 
 std::uint64_t Transfer::extent_bytes(std::uint64_t index) const {
-    return allow_short ? ends_[index].load(std::memory_order_relaxed) : extents[index].bytes;
+    return allow_short ? ends_[index].load(std::memory_order_relaxed) : extents[index].memory.bytes;
 }
 
 void Transfer::release() {

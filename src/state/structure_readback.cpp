@@ -50,7 +50,7 @@ public:
         const std::uint64_t each = format::torch_type(v.type)->bytes;
         // Storages are written in the order of the tensors.
         return storages_[v.storage].data() + v.offset * each ==
-               state_.tensors[w.storage].data.data() + w.offset * each;
+               state_.tensors[w.storage].data.data + w.offset * each;
     }
 
 private:
@@ -81,7 +81,7 @@ void check_readback(const format::ValueTree& tree,
     std::vector<StoredTensor> tensors;
     tensors.reserve(state.tensors.size());
     for (const StateTensor& t : state.tensors) {
-        tensors.push_back({t.name, t.dtype, t.shape, t.data.size()});
+        tensors.push_back({t.name, t.dtype, t.shape, t.data.bytes});
     }
     Skeleton back;
     try {

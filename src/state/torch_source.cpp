@@ -106,19 +106,19 @@ private:
         for (StateTensor& t : state.tensors) {
             // Finds the storage of its bytes: the last one that begins before them.
             const auto after = std::upper_bound(
-                spans.begin(), spans.end(), t.data.data(),
+                spans.begin(), spans.end(), t.data.data,
                 [](const std::byte* p, const auto& span) { return p < span.data(); });
             TensorEntry& entry = table_.tensors.emplace_back();
             entry.name = std::move(t.name);
             entry.dtype = std::move(t.dtype);
             entry.shape = std::move(t.shape);
-            entry.bytes = t.data.size();
+            entry.bytes = t.data.bytes;
             TensorStretch& place = entry.stretches.emplace_back();
             place.bytes = entry.bytes;
-            if (after != spans.begin() && !t.data.empty()) {
+            if (after != spans.begin() && t.data.bytes != 0) {
                 const auto i = static_cast<std::size_t>(after - spans.begin()) - 1;
-                place.offset = storages_[i].offset +
-                               static_cast<std::uint64_t>(t.data.data() - spans[i].data());
+                place.offset =
+                    storages_[i].offset + static_cast<std::uint64_t>(t.data.data - spans[i].data());
                 entry.checksum = storages_[i].crc != 0 ? ChecksumKind::kCrc32 : ChecksumKind::kNone;
             }
         }

@@ -63,14 +63,14 @@ WritePlan write_plan(const FileImage& image, std::uint64_t block_bytes) {
 std::vector<Extent> extents_of(const FileImage& image, FileRange range) {
     std::vector<Extent> extents;
     for (const format::PieceSlice& slice : image.file().slices(range)) {
-        const void* memory = slice.literal;
+        const auto* memory = reinterpret_cast<const std::byte*>(slice.literal);
         if (slice.kind == format::Piece::Kind::kPayload) {
             memory = image.payloads()[slice.payload].data() + slice.payload_offset;
         } else if (slice.kind == format::Piece::Kind::kZeros) {
             PENSTOCK_ASSERT(slice.bytes <= kZeros.size());
             memory = kZeros.data();
         }
-        extents.push_back({slice.offset, slice.bytes, const_cast<void*>(memory), 0});
+        extents.push_back({slice.offset, to_write({memory, slice.bytes}), 0});
     }
     return extents;
 }

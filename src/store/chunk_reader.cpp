@@ -135,7 +135,7 @@ void ChunkReader::make_request(Batch& batch) {
             request.files.push_back(files_.open(shard));
         }
         request.extents.push_back(
-            {offset, piece.bytes, memory, static_cast<std::uint32_t>(request.files.size() - 1)});
+            {offset, {memory, piece.bytes}, static_cast<std::uint32_t>(request.files.size() - 1)});
     }
 }
 

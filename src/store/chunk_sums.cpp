@@ -34,7 +34,7 @@ ChunkSums::ChunkSums(std::span<const StateTensor> tensors) : tensors_(tensors) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
         first_chunk_.push_back(chunks);
         first_block_.push_back(blocks_.size());
-        const std::size_t count = chunks_of(tensors[i].data.size());
+        const std::size_t count = chunks_of(tensors[i].data.bytes);
         for (std::size_t at = 0; at < count; at += kBlockChunks) {
             blocks_.push_back({i, at, std::min(kBlockChunks, count - at), false});
         }
@@ -46,7 +46,7 @@ ChunkSums::ChunkSums(std::span<const StateTensor> tensors) : tensors_(tensors) {
 }
 
 std::span<const std::byte> ChunkSums::chunk(std::size_t tensor, std::size_t index) const {
-    const std::span<const std::byte> data = tensors_[tensor].data;
+    const std::span<const std::byte> data = tensors_[tensor].data.span();
     const std::size_t begin = index * kChunkBytes;
     return data.subspan(begin, std::min<std::size_t>(kChunkBytes, data.size() - begin));
 }
@@ -78,9 +78,9 @@ std::vector<bool> ChunkSums::compare(std::span<const Slice* const> before,
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < tensors_.size(); ++i) {
         const bool known =
-            before[i] != nullptr && before[i]->sums.size() == chunks_of(tensors_[i].data.size());
+            before[i] != nullptr && before[i]->sums.size() == chunks_of(tensors_[i].data.bytes);
         changed[i].store(!known, std::memory_order_relaxed);
-        bytes += known ? tensors_[i].data.size() : 0;
+        bytes += known ? tensors_[i].data.bytes : 0;
     }
     std::atomic<std::size_t> next{0};
     std::atomic<bool> stop{false};

@@ -49,7 +49,7 @@ void ManifestDraft::add_tensors(const SavePlan& plan) {
         slice.shape = tensor.shape;
         slice.offset = tensor.global_offset;
         slice.offset.resize(tensor.shape.size(), 0);
-        slice.bytes = tensor.data.size();
+        slice.bytes = tensor.data.bytes;
         slice.changed = plan.changed[i] ? plan.generation : plan.before[i]->changed;
         slices.push_back(std::move(slice));
     }

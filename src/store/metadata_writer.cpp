@@ -32,7 +32,7 @@ std::uint64_t metadata_bytes(const SavePlan& plan) {
     for (const StateTensor& tensor : plan.state.tensors) {
         // Each tensor is in the manifest with numbers and sums, and in the index.
         bytes += 2 * tensor.name.size() + 160 + 40 * tensor.shape.size() +
-                 2 * base::kHexDigits * (tensor.data.size() / kChunkBytes + 1);
+                 2 * base::kHexDigits * (tensor.data.bytes / kChunkBytes + 1);
     }
     return bytes + plan.parts.size() * 256;
 }

@@ -2,6 +2,7 @@
 // Reads one checkpoint: checks the manifest, opens the shards early, and puts boxes of tensors
 // together from their slices.
 #include "base/align.hpp"
+#include "base/host_memory.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
@@ -93,14 +94,14 @@ void check_strides(const TensorRead& wanted, const Box& box, const std::string& 
         sound = sound && stride >= reach && !__builtin_mul_overflow(stride, extent - 1, &more) &&
                 !__builtin_add_overflow(reach, more, &reach);
     }
-    if (box.elements > 0 && (!sound || reach != wanted.into.size())) {
-        wrong_call(fmt::format("of tensor {} {} elements of {} are wanted with strides of [{}] "
-                               "bytes, which {} the {} bytes that are given for them",
-                               shown(wanted.name), box.elements, box.tensor->dtype,
-                               fmt::join(strides, ", "),
-                               sound ? "do not end with" : "overlap, or do not fit in",
-                               wanted.into.size()),
-                   path);
+    if (box.elements > 0 && (!sound || reach != wanted.into.bytes)) {
+        wrong_call(
+            fmt::format("of tensor {} {} elements of {} are wanted with strides of [{}] "
+                        "bytes, which {} the {} bytes that are given for them",
+                        shown(wanted.name), box.elements, box.tensor->dtype,
+                        fmt::join(strides, ", "),
+                        sound ? "do not end with" : "overlap, or do not fit in", wanted.into.bytes),
+            path);
     }
 }
 
@@ -167,6 +168,10 @@ Box Checkpoint::Impl::box_of(const TensorRead& wanted) const {
         const std::vector<std::string_view> names = names_of(tensors);
         wrong_call(fmt::format("it has {}", state::lacking(wanted.name, names)), path);
     }
+    if (wanted.into.kind != MemoryKind::kHost) {
+        base::raise(base::not_host_memory(
+            "read checkpoint", fmt::format("tensor {}", shown(wanted.name)), wanted.into, path));
+    }
     auto bounds = state::inside({wanted.begin, wanted.end}, found->second->shape, wanted.name);
     if (!bounds) {
         wrong_call(bounds.error().message, path);
@@ -176,11 +181,11 @@ Box Checkpoint::Impl::box_of(const TensorRead& wanted) const {
     const std::uint64_t bits = box.elements * bits_of(*box.tensor);
     if (!wanted.strides_bytes.empty()) {
         check_strides(wanted, box, path);
-    } else if (bits % 8 != 0 || bits / 8 != wanted.into.size()) {
+    } else if (bits % 8 != 0 || bits / 8 != wanted.into.bytes) {
         wrong_call(
             fmt::format("of tensor {} {} elements of {} are wanted, which do not fill the "
                         "{} bytes that are given for them",
-                        shown(wanted.name), box.elements, box.tensor->dtype, wanted.into.size()),
+                        shown(wanted.name), box.elements, box.tensor->dtype, wanted.into.bytes),
             path);
     }
     return box;
@@ -194,7 +199,7 @@ void Checkpoint::Impl::add_parts(const TensorRead& wanted, std::vector<SlicePart
     std::uint64_t held = 0;  // slices do not overlap
     for (const Slice& slice : box.tensor->slices) {
         held += common(box, slice);
-        if (auto part = SlicePart::of(*box.tensor, slice, box.begin, box.end, wanted.into.data(),
+        if (auto part = SlicePart::of(*box.tensor, slice, box.begin, box.end, wanted.into.data,
                                       wanted.strides_bytes)) {
             parts.push_back(std::move(*part));
         }

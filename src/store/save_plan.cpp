@@ -46,7 +46,7 @@ std::vector<ShardHistory> shard_histories(const Manifest& last, std::span<const 
 std::vector<TensorHistory> tensor_histories(const SavePlan& plan) {
     std::vector<TensorHistory> tensors(plan.state.tensors.size());
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-        tensors[i].bytes = plan.state.tensors[i].data.size();
+        tensors[i].bytes = plan.state.tensors[i].data.bytes;
         tensors[i].changed = plan.changed[i];
         if (plan.before[i] != nullptr) {
             tensors[i].shard = plan.before[i]->shard;
@@ -62,7 +62,7 @@ std::uint64_t bytes_of_a_shard(const State& state, std::uint64_t wanted, std::si
     }
     std::uint64_t total = 0;
     for (const StateTensor& tensor : state.tensors) {
-        total += tensor.data.size();
+        total += tensor.data.bytes;
     }
     return std::min(std::max<std::uint64_t>(wanted, 1),
                     std::max(total / (kShardsPerFolder * folders), kShardBytesMin));

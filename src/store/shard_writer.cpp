@@ -26,11 +26,11 @@ constexpr std::size_t kSyncThreadsMax = 8;
 constexpr std::size_t kSyncThreadsMore = 2;
 
 void add_extent(TransferRequest& request, const format::PieceSlice& slice, const ShardFile& shard) {
-    const void* memory = slice.literal;
+    const auto* memory = reinterpret_cast<const std::byte*>(slice.literal);
     if (slice.kind == format::Piece::Kind::kPayload) {
         memory = shard.payloads[slice.payload].data() + slice.payload_offset;
     }
-    request.extents.push_back({slice.offset, slice.bytes, const_cast<void*>(memory), 0});
+    request.extents.push_back({slice.offset, to_write({memory, slice.bytes}), 0});
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/state_check.hpp"
 
+#include "base/host_memory.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "format/json.hpp"
@@ -48,6 +49,10 @@ void check_box(const StateTensor& tensor, tensor::ElementType type) {
 }
 
 tensor::ElementType check_tensor(const StateTensor& tensor) {
+    if (tensor.data.kind != MemoryKind::kHost) {
+        base::raise(base::not_host_memory(
+            "save checkpoint", fmt::format("tensor {}", format::shown(tensor.name)), tensor.data));
+    }
     const auto type = safetensors::type_named(tensor.dtype);
     if (!type) {
         refuse(tensor,
@@ -59,11 +64,11 @@ tensor::ElementType check_tensor(const StateTensor& tensor) {
                                    safetensors::kRankMax));
     }
     const auto bytes = safetensors::bytes_of(*type, tensor.shape);
-    if (!bytes || *bytes != tensor.data.size()) {
+    if (!bytes || *bytes != tensor.data.bytes) {
         refuse(tensor, fmt::format("[{}] of {} is {} bytes, and {} were given",
                                    fmt::join(tensor.shape, ", "), tensor.dtype,
                                    bytes ? fmt::to_string(*bytes) : "no whole number of",
-                                   tensor.data.size()));
+                                   tensor.data.bytes));
     }
     if (tensor.global_shape.empty() && !tensor.global_offset.empty()) {
         refuse(tensor, "it has a global_offset without a global_shape");

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/host_memory.hpp"
 #include "base/raise.hpp"
 #include "base/random.hpp"
 #include "format/fault.hpp"
@@ -426,14 +427,17 @@ struct CheckpointStore::Impl {
     [[nodiscard]] static store::StagedSave stage(store::BackgroundSaver& saver, State& state,
                                                  const AsyncOptions& async) {
         store::CopyChoice choice{.copy = async.copy, .unchanging = {}};
-        for (const auto& memory : async.unchanging) {
-            choice.unchanging.emplace_back(memory.data(), memory.data() + memory.size());
+        for (const ConstMemory& memory : async.unchanging) {
+            if (memory.kind != MemoryKind::kHost) {
+                base::raise(base::not_host_memory("save checkpoint", "`unchanging`", memory));
+            }
+            choice.unchanging.emplace_back(memory.data, memory.data + memory.bytes);
         }
         std::vector<std::span<const std::byte>> spans;
         std::vector<store::SourceMemory> sources;
         for (const StateTensor& tensor : state.tensors) {
-            spans.push_back(tensor.data);
-            sources.push_back({.bytes = tensor.data, .copied = false});
+            spans.push_back(tensor.data.span());
+            sources.push_back({.bytes = tensor.data.span(), .copied = false});
         }
         store::StagedSave staged = saver.stage(spans, sources, choice, [](const auto& step) {
             while (!step(kWaitSlice)) {

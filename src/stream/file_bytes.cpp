@@ -37,7 +37,7 @@ format::Result<void> FileBytes::read_many(std::span<const format::ByteRead> read
     unit->request.files.push_back(file_);
     unit->request.extents.reserve(reads.size());
     for (const format::ByteRead& one : reads) {
-        unit->request.extents.push_back({begin_ + one.offset, one.into.size(), one.into.data(), 0});
+        unit->request.extents.push_back({begin_ + one.offset, one.into, 0});
         unit->bytes += one.into.size();
     }
     if (unit->bytes > 0) {

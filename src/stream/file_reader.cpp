@@ -100,7 +100,7 @@ private:
             const std::uint64_t room = base::align_down(at, kStepBytes) + kStepBytes - at;
             const std::uint64_t part = std::min(bytes - done, room);
             ReadSteps::Step& step = out.steps.back();
-            step.extents.push_back({at, part, memory + done, 0});
+            step.extents.push_back({at, {memory + done, part}, 0});
             step.bytes += part;
             done += part;
             for (; piece < out.pieces.size() &&

@@ -61,7 +61,7 @@ public:
         unit->bytes = step.bytes;
         unit->request.files = {stretch.file};
         unit->request.extents = {
-            {stretch.offset + step.at, step.bytes, step.memory.bytes().data(), 0}};
+            {stretch.offset + step.at, step.memory.bytes().first(step.bytes), 0}};
         return unit;
     }
 

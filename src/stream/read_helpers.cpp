@@ -27,10 +27,10 @@ constexpr std::size_t kStepsAhead = 4;  // faulted in and not submitted yet
 
 void touch(const ReadSteps::Step& step) {
     for (std::size_t i = 0; i < step.extents.size();) {
-        auto* begin = static_cast<std::byte*>(step.extents[i].memory);
+        auto* begin = step.extents[i].memory.data;
         std::byte* end = begin;
-        for (; i < step.extents.size() && step.extents[i].memory == end; ++i) {
-            end += step.extents[i].bytes;
+        for (; i < step.extents.size() && step.extents[i].memory.data == end; ++i) {
+            end += step.extents[i].memory.bytes;
         }
         const auto from =
             base::align_down(reinterpret_cast<std::uintptr_t>(begin), base::kPageBytes);

@@ -5,16 +5,14 @@
 
 #include <penstock/engine.hpp>
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace penstock::stream {
 
 /// Engine::read() and Engine::write(), as soon as there is room. Throw Error.
-void read_when_room(Engine& engine, const File& file, std::span<std::byte> into,
+void read_when_room(Engine& engine, const File& file, Memory into,
                     std::uint64_t offset);
-void write_when_room(Engine& engine, const File& file, std::span<const std::byte> data,
+void write_when_room(Engine& engine, const File& file, ConstMemory data,
                      std::uint64_t offset);
 
 }  // namespace penstock::stream

@@ -113,7 +113,8 @@ TransferRequest many_extents(Scene& s, bool by_path) {
         request.files = {File(s.file), File(s.other)};
     }
     for (std::uint32_t i = 0; i < 300; ++i) {
-        request.extents.push_back({std::uint64_t{i} * 1900, 700, s.memory.data() + i * 900, i % 2});
+        request.extents.push_back(
+            {std::uint64_t{i} * 1900, {s.memory.data() + i * 900, 700}, i % 2});
     }
     return request;
 }
@@ -226,7 +227,8 @@ std::vector<Verb> verbs() {
         const bool through = s.attempt([&] {
             TransferRequest request;
             request.files = {file};
-            request.rows = Rows{1, 1900, 100, s.memory.data(), std::vector<std::uint64_t>(200, 7)};
+            request.rows =
+                Rows{1, 1900, 100, s.memory.first(20'000), std::vector<std::uint64_t>(200, 7)};
             s.engine.submit(std::move(request)).wait();
         });
         const std::string said =
@@ -315,7 +317,7 @@ std::vector<Verb> verbs() {
         return reads(s, 0, 5000, 3, [&](auto into) {
             TransferRequest request;
             request.paths = {s.file};
-            request.extents.push_back({3, into.size(), into.data(), 0});
+            request.extents.push_back({3, {into.data(), into.size()}, 0});
             static_cast<void>(s.engine.wait_for_room(10s));
             s.engine.try_submit(request).value().wait();
             s.engine.try_run(request).value().wait();

@@ -51,7 +51,7 @@ protected:
     [[nodiscard]] TransferRequest request(const std::string& path) {
         TransferRequest request;
         request.paths = {path};
-        request.extents = {{0, into_.size(), into_.data(), 0}};
+        request.extents = {{0, {into_.data(), into_.size()}, 0}};
         return request;
     }
 
@@ -214,7 +214,7 @@ TEST_F(Group, RoomIsSeenByAllWhoWaitForIt) {
         threads.emplace_back([&] {
             std::vector<std::byte> into(4096);
             TransferRequest mine = request("/0/file");
-            mine.extents.front().memory = into.data();
+            mine.extents.front().memory.data = into.data();
             for (int i = 0; i < 50; ++i) {
                 std::optional<Transfer> transfer;
                 while (!(transfer = engine_->try_submit(mine))) {

@@ -104,7 +104,7 @@ struct Case {
             }
             const std::uint64_t bytes =
                 below(8) == 0 ? 0 : below(std::uint64_t{1} << below(22)) / step * step;
-            list.push_back({offset, bytes, address(memory), file});
+            list.push_back({offset, {address(memory), bytes}, file});
             offset += bytes;
             memory += bytes;
         }
@@ -148,7 +148,7 @@ void check_tiling(const std::vector<Draft>& drafts, const Extents& extents) {
         std::uint64_t offset = draft.offset + draft.skip_bytes;
         for (Position at = draft.at; left != 0; at = {at.index + 1, 0}) {
             const Extent extent = extents[at.index];
-            const std::uint64_t bytes = std::min(left, extent.bytes - at.skip);
+            const std::uint64_t bytes = std::min(left, extent.memory.bytes - at.skip);
             if (bytes != 0) {
                 ASSERT_EQ(extent.file, draft.file);
                 ASSERT_EQ(extent.offset + at.skip, offset) << "pieces of a request must adjoin";
@@ -167,7 +167,7 @@ void check_tiling(const std::vector<Draft>& drafts, const Extents& extents) {
             ASSERT_EQ(it->first.second, reached) << "gap or overlap in extent " << i;
             reached = it->second;
         }
-        ASSERT_EQ(reached, extents[i].bytes) << "extent " << i;
+        ASSERT_EQ(reached, extents[i].memory.bytes) << "extent " << i;
     }
 }
 
@@ -178,10 +178,11 @@ void check_lanes_apart(const std::vector<Draft>& drafts, const OpenFiles& files,
     for (std::uint64_t i = 1, last = 0; i < extents.count(); ++i) {
         const Extent before = extents[last];
         const Extent extent = extents[i];
-        const bool adjoins = extent.bytes == 0 || (before.file == extent.file &&
-                                                   before.offset + before.bytes == extent.offset);
+        const bool adjoins =
+            extent.memory.bytes == 0 ||
+            (before.file == extent.file && before.offset + before.memory.bytes == extent.offset);
         run_of[i] = adjoins ? run_of[last] : i;
-        last = extent.bytes == 0 ? last : i;
+        last = extent.memory.bytes == 0 ? last : i;
     }
     std::map<std::pair<std::uint64_t, std::uint64_t>, os::Lane> lanes;  // (run, block) -> lane
     for (const Draft& draft : drafts) {
@@ -231,7 +232,7 @@ TEST(Plan, SlicesAndGroupsTileTogether) {
         }
         // Cut in the middle of an extent, and give each file a group of its own.
         const std::uint64_t middle = extents.count() / 2;
-        const Position cut{middle, extents[middle].bytes / 2};
+        const Position cut{middle, extents[middle].memory.bytes / 2};
         std::vector<std::uint32_t> groups;
         for (std::uint32_t f = 0; f < random.files.size(); ++f) {
             groups.push_back(f);
@@ -256,7 +257,7 @@ TEST(Plan, SlicesAndGroupsTileTogether) {
 std::vector<Draft> plan_one(const os::Geometry& geometry, Op op, std::uint64_t offset,
                             std::uint64_t bytes, std::uint64_t memory) {
     const OpenFiles files{std::make_shared<ShapedFile>(geometry)};
-    const Extents extents(std::vector<Extent>{{offset, bytes, address(memory), 0}});
+    const Extents extents(std::vector<Extent>{{offset, {address(memory), bytes}, 0}});
     Plan plan(extents, files, op, {}, {1, 0});
     return all_drafts(plan, 1 << 20);
 }
@@ -299,7 +300,7 @@ TEST(Plan, ManySmallTensorsInOneRunAreGathered) {
     const OpenFiles files{std::make_shared<ShapedFile>(direct_geometry(512, 512, 512, 4096))};
     std::vector<Extent> list;
     for (std::uint64_t i = 0; i < 160; ++i) {
-        list.push_back({i << 16, 1 << 16, address((1ULL << 40) + (i << 17)), 0});
+        list.push_back({i << 16, {address((1ULL << 40) + (i << 17)), 1 << 16}, 0});
     }
     const Extents extents(list);
     Plan plan(extents, files, Op::kWrite, {}, {extents.count(), 0});

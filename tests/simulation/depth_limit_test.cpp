@@ -42,7 +42,7 @@ struct Disk {
         auto* const aligned = reinterpret_cast<std::byte*>(
             (reinterpret_cast<std::uintptr_t>(memory.data()) + kBlock - 1) / kBlock * kBlock);
         for (std::uint64_t i = 0; i < blocks; ++i) {
-            extents.push_back({2 * i * kBlock, kBlock, aligned + i * kBlock, 0});
+            extents.push_back({2 * i * kBlock, {aligned + i * kBlock, kBlock}, 0});
         }
         engine::TransferSpec spec;
         spec.files = {file};
@@ -143,7 +143,7 @@ TEST(DepthLimit, RequestsAreNoLongerThanTheTransfersBlock) {
     Disk disk(1);
     engine::TransferSpec spec;
     spec.files = {disk.file};
-    spec.extents = engine::Extents({{0, 64 * kBlock, disk.memory.data(), 0}});
+    spec.extents = engine::Extents({{0, {disk.memory.data(), 64 * kBlock}, 0}});
     spec.options.block_bytes = 5000;  // becomes 8192
     const std::uint64_t before = disk.simulation->disk().operations();
     auto started = disk.simulation->core().start(std::move(spec));

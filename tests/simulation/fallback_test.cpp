@@ -54,7 +54,7 @@ public:
         engine::TransferSpec spec;
         spec.op = engine::Op::kWrite;
         spec.paths = {path};
-        spec.extents = engine::Extents({{0, memory_.size(), memory_.data(), 0}});
+        spec.extents = engine::Extents({{0, {memory_.data(), memory_.size()}, 0}});
         auto started = core->start(std::move(spec));
         ASSERT_TRUE(started);
         while (!(*started)->wait(base::kForever)) {

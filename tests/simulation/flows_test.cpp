@@ -60,7 +60,7 @@ protected:
     // Extents of a read of range number `flow`; nothing is touched, so any address will do.
     static std::vector<Extent> extents(std::uint64_t flow, std::uint64_t bytes,
                                        std::uint64_t offset = 0) {
-        return {{flow * kRange + offset, bytes, reinterpret_cast<void*>(1 << 20), 0}};
+        return {{flow * kRange + offset, {reinterpret_cast<std::byte*>(1 << 20), bytes}, 0}};
     }
     engine::Transfer* start(engine::TransferSpec spec) {
         auto started = simulation_->core().start(std::move(spec));
@@ -213,7 +213,7 @@ TEST_F(Flows, ALowerClassHasItsShareOfTinyRequests) {
         "/file", {.access = Access::kRead, .cache = CachePolicy::kCached})};
     std::vector<Extent> rows;
     for (std::uint64_t i = 0; i < 80'000; ++i) {
-        rows.push_back({i * 4096, 8, reinterpret_cast<void*>((1 << 20) + i * 64), 0});
+        rows.push_back({i * 4096, {reinterpret_cast<std::byte*>((1 << 20) + i * 64), 8}, 0});
     }
     spec.extents = engine::Extents(std::move(rows));
     spec.options.priority = Priority::kUrgent;

@@ -104,7 +104,7 @@ struct Life {
         for (std::uint64_t i = 1 + below(6); i-- > 0;) {
             const std::uint64_t room = std::min(file_bytes - offset, memory.size() - place);
             const std::uint64_t bytes = below(std::min<std::uint64_t>(room, scale * 5000) + 1);
-            list.push_back({offset, bytes, memory.data() + place, 0});
+            list.push_back({offset, {memory.data() + place, bytes}, 0});
             offset += bytes +
                       (below(2) == 0
                            ? 0
@@ -118,7 +118,7 @@ struct Life {
     void live() {
         fill(truth);
         std::copy(truth.begin(), truth.end(), memory.begin());
-        run(spec_of(engine::Op::kWrite, {file}, {{0, file_bytes, memory.data(), 0}}), false);
+        run(spec_of(engine::Op::kWrite, {file}, {{0, {memory.data(), file_bytes}, 0}}), false);
         plan_faults();
         for (int round = 0; round < 3; ++round) {
             if (below(2) == 0) {
@@ -134,8 +134,8 @@ struct Life {
         fill(memory);
         const bool sure = run(spec_of(engine::Op::kWrite, {file}, list), true);
         for (const Extent& extent : list) {
-            for (std::uint64_t i = 0; i < extent.bytes; ++i) {
-                truth[extent.offset + i] = static_cast<std::byte*>(extent.memory)[i];
+            for (std::uint64_t i = 0; i < extent.memory.bytes; ++i) {
+                truth[extent.offset + i] = extent.memory.data[i];
             }
         }
         if (!sure) {  // the extents are undefined now; make them known again
@@ -150,16 +150,16 @@ struct Life {
         fill(memory);
         Bytes expected = memory;
         for (const Extent& extent : list) {
-            std::memcpy(expected.data() + (static_cast<std::byte*>(extent.memory) - memory.data()),
-                        truth.data() + extent.offset, extent.bytes);
+            std::memcpy(expected.data() + (extent.memory.data - memory.data()),
+                        truth.data() + extent.offset, extent.memory.bytes);
         }
         if (run(spec_of(engine::Op::kRead, {file}, list), true)) {
             ASSERT_EQ(memory, expected);
         } else {  // outside the extents nothing was touched
             for (const Extent& extent : list) {
-                const auto place = static_cast<std::byte*>(extent.memory) - memory.data();
-                std::memset(memory.data() + place, 0, extent.bytes);
-                std::memset(expected.data() + place, 0, extent.bytes);
+                const auto place = extent.memory.data - memory.data();
+                std::memset(memory.data() + place, 0, extent.memory.bytes);
+                std::memset(expected.data() + place, 0, extent.memory.bytes);
             }
             ASSERT_EQ(memory, expected);
         }
@@ -292,7 +292,7 @@ TEST(SimulationBound, OneGiBStraightAndThroughSlots) {
         auto file = hollow_file(simulation, "/file", kGiB);
         for (const engine::Op op : {engine::Op::kRead, engine::Op::kWrite}) {
             const double seconds =
-                seconds_of(simulation, spec_of(op, {file}, {{0, kGiB, nowhere(64), 0}}));
+                seconds_of(simulation, spec_of(op, {file}, {{0, {nowhere(64), kGiB}, 0}}));
             EXPECT_GE(bound / seconds, slots ? 0.95 : 0.98) << "slots " << slots;
         }
     }
@@ -305,7 +305,7 @@ TEST(SimulationBound, MillionRandomReads) {
     Rows rows;
     rows.row_bytes = 4096;
     rows.stride_bytes = 4096;
-    rows.memory = nowhere(0);
+    rows.memory = {nowhere(0), 1'000'000 * rows.row_bytes};
     std::mt19937_64 random(7);
     for (int i = 0; i < 1'000'000; ++i) {
         rows.ids.push_back(random() % (kGiB * 64 / 4096));
@@ -327,7 +327,8 @@ TEST(SimulationBound, EightDevicesInOneTransfer) {
         spec.files.push_back(hollow_file(simulation, "/" + std::to_string(d) + "/file", kGiB));
     }
     for (std::uint64_t block = 0; block < 8 * 64; ++block) {  // 16 MiB in turn
-        extents.push_back({(block / 8) << 24, 1 << 24, nowhere(block << 24),
+        extents.push_back({(block / 8) << 24,
+                           {nowhere(block << 24), 1 << 24},
                            static_cast<std::uint32_t>(block % 8)});
     }
     spec.extents = engine::Extents(extents);
@@ -340,18 +341,18 @@ TEST(SimulationBound, UrgentReadBehindBackgroundWrites) {
     Simulation idle(hollow_options());
     auto file = hollow_file(idle, "/file", kGiB);
     const double alone =
-        seconds_of(idle, spec_of(engine::Op::kRead, {file}, {{0, kUrgentBytes, nowhere(0), 0}}));
+        seconds_of(idle, spec_of(engine::Op::kRead, {file}, {{0, {nowhere(0), kUrgentBytes}, 0}}));
 
     Simulation busy(hollow_options());
     auto big = hollow_file(busy, "/big", 100 * kGiB);
     auto small = hollow_file(busy, "/small", kGiB);
     engine::TransferSpec background =
-        spec_of(engine::Op::kWrite, {big}, {{0, 100 * kGiB, nowhere(0), 0}});
+        spec_of(engine::Op::kWrite, {big}, {{0, {nowhere(0), 100 * kGiB}, 0}});
     background.options.priority = Priority::kBackground;
     engine::Transfer* behind = start(busy, std::move(background));
     ASSERT_FALSE(busy.run_until([&] { return busy.now() > 20'000'000; }) && behind->finished());
     engine::TransferSpec urgent =
-        spec_of(engine::Op::kRead, {small}, {{0, kUrgentBytes, nowhere(0), 0}});
+        spec_of(engine::Op::kRead, {small}, {{0, {nowhere(0), kUrgentBytes}, 0}});
     urgent.options.priority = Priority::kUrgent;
     const double behind_others = seconds_of(busy, std::move(urgent));
     EXPECT_LE(behind_others / alone, 1.3) << behind_others << " against " << alone;
@@ -383,7 +384,7 @@ TEST(SimulationBound, BytesCopied) {
         options.shape.memory_align = align;
         Simulation simulation(options);
         auto file = hollow_file(simulation, "/file", kGiB);
-        seconds_of(simulation, spec_of(engine::Op::kRead, {file}, {{0, kGiB, nowhere(64), 0}}));
+        seconds_of(simulation, spec_of(engine::Op::kRead, {file}, {{0, {nowhere(64), kGiB}, 0}}));
         simulation.core().for_each_domain([&](engine::Domain& domain) {
             EXPECT_EQ(domain.channel(0).counters().copied_bytes.get(), align == 4 ? 0 : kGiB);
         });

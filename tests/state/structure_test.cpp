@@ -82,7 +82,7 @@ struct Tree {
 std::vector<CheckpointTensor> tensors_of(const State& state) {
     std::vector<CheckpointTensor> out;
     for (const StateTensor& t : state.tensors) {
-        out.push_back({t.name, t.dtype, t.shape, t.data.size(), 1});
+        out.push_back({t.name, t.dtype, t.shape, t.data.bytes, 1});
     }
     return out;
 }
@@ -116,7 +116,7 @@ std::string seen(const TensorValue& t, std::span<const std::byte> storage) {
 void expect_same(const Tree& before, const State& state, const Skeleton& after) {
     std::map<std::string, std::span<const std::byte>> by_name;
     for (const StateTensor& t : state.tensors) {
-        EXPECT_TRUE(by_name.emplace(t.name, t.data).second) << t.name;
+        EXPECT_TRUE(by_name.emplace(t.name, t.data.span()).second) << t.name;
     }
     ValueTree a = before.tree;
     ValueTree b = after.tree;
@@ -223,8 +223,8 @@ TEST(Structure, OnlyThePartThatIsLookedAtIsSaved) {
     const State state = t.state();
     ASSERT_EQ(state.tensors.size(), 1U);
     EXPECT_EQ(state.tensors[0].name, "view");
-    EXPECT_EQ(state.tensors[0].data.size(), 12U);
-    EXPECT_EQ(state.tensors[0].data.data(), t.memory[0].data() + 40);
+    EXPECT_EQ(state.tensors[0].data.bytes, 12U);
+    EXPECT_EQ(state.tensors[0].data.data, t.memory[0].data() + 40);
 }
 
 TEST(Structure, ViewsThatOverlapShareTheirStorageAgain) {

@@ -78,7 +78,7 @@ TEST_F(ReaderMemoryTest, StridesFillElementsAndNothingElse) {
     std::map<std::string, std::span<const std::byte>> data;
     for (std::size_t i = 0; i < shapes.size(); ++i) {
         state.push_back(tensor(shapes[i].first, shapes[i].second, static_cast<std::uint32_t>(i)));
-        data[shapes[i].first] = state.back().tensor.data;
+        data[shapes[i].first] = state.back().tensor.data.span();
     }
     test::write_checkpoint(folder_.path(), state);
     Checkpoint c = open();

@@ -244,6 +244,10 @@ TEST_F(CheckpointReader, WrongRequestsAreToldApart) {
                 HasSubstr("[0, 0] to [4, 6]"));
     EXPECT_THAT(why({.name = "w", .into = into, .begin = {3, 0}, .end = {2, 5}}),
                 HasSubstr("[3, 0] to [2, 5]"));
+    const TensorRead device{.name = "w", .into = {into.data(), 80, MemoryKind::kDevice, 1}};
+    const Error error = error_of([&] { c.read({&device, 1}); });
+    EXPECT_EQ(error.reason(), ErrorCode::kUnsupported);
+    EXPECT_THAT(error.what(), HasSubstr("'w' has memory of device 1"));
 }
 
 TEST_F(CheckpointReader, APartOfAGlobalTensorIsWhatItIs) {
@@ -280,8 +284,8 @@ TEST_F(CheckpointReader, StaysReadableWhenItIsDeleted) {
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
         std::filesystem::remove(entry);
     }
-    EXPECT_TRUE(whole(c, "a") == Bytes(state[0].tensor.data.begin(), state[0].tensor.data.end()));
-    EXPECT_TRUE(whole(c, "b") == Bytes(state[1].tensor.data.begin(), state[1].tensor.data.end()));
+    EXPECT_TRUE(whole(c, "a") == Bytes(state[0].tensor.data.span().begin(), state[0].tensor.data.span().end()));
+    EXPECT_TRUE(whole(c, "b") == Bytes(state[1].tensor.data.span().begin(), state[1].tensor.data.span().end()));
 }
 
 TEST_F(CheckpointReader, WhatIsWholeCanBeReadBesideWhatIsMissing) {
@@ -352,11 +356,11 @@ protected:
             }
         }
         for (const TestTensor& t : state_) {
-            Bytes into(t.tensor.data.size());
+            Bytes into(t.tensor.data.span().size());
             const TensorRead one{.name = t.tensor.name, .into = into};
             try {
                 c.read({&one, 1});
-                EXPECT_TRUE(std::equal(into.begin(), into.end(), t.tensor.data.begin()))
+                EXPECT_TRUE(std::equal(into.begin(), into.end(), t.tensor.data.span().begin()))
                     << what << ": wrong bytes without an error of " << t.tensor.name;
             } catch (const Error& error) {
                 EXPECT_EQ(error.reason(), ErrorCode::kDamaged) << what;

@@ -52,7 +52,7 @@ store::Manifest write_checkpoint(const std::string& folder, const std::vector<Te
             if (t.shard == number) {
                 const auto type = safetensors::type_named(t.tensor.dtype);
                 list.push_back({t.tensor.name, type.value(), t.tensor.shape, 0, 0});
-                payloads.emplace_back(t.tensor.data.begin(), t.tensor.data.end());
+                payloads.emplace_back(t.tensor.data.span().begin(), t.tensor.data.span().end());
                 held.push_back(&t.tensor);
             }
         }
@@ -79,9 +79,9 @@ store::Manifest write_checkpoint(const std::string& folder, const std::vector<Te
             }
             manifest.tensors[at->second].slices.push_back(
                 {t.shape, whole ? std::vector<std::uint64_t>(t.shape.size(), 0) : t.global_offset,
-                 number, begin, t.data.size(), options.generation,
-                 options.checksums ? sums_of(t.data, shard, begin) : std::vector<std::uint64_t>()});
-            manifest.written_bytes += t.data.size();
+                 number, begin, t.data.bytes, options.generation,
+                 options.checksums ? sums_of(t.data.span(), shard, begin) : std::vector<std::uint64_t>()});
+            manifest.written_bytes += t.data.bytes;
         }
         manifest.shards.push_back(std::move(shard));
     }

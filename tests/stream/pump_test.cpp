@@ -47,7 +47,7 @@ public:
         unit->bytes = kUnitBytes;
         unit->request.files = {files_[lane]};
         const std::uint64_t offset = lane == fails_lane && unit->number == 3 ? 1 << 30 : 0;
-        unit->request.extents = {{offset, kUnitBytes, memory_.data(), 0}};
+        unit->request.extents = {{offset, {memory_.data(), kUnitBytes}, 0}};
         return unit;
     }
     void ended(PumpUnitPtr unit, Transfer transfer) override {

@@ -40,7 +40,7 @@ TEST(Channels, ShareScatteredRowsOfAnyLength) {
             std::vector<std::byte> memory(row_bytes);
             std::vector<Extent> extents;
             for (int i = 0; i < 2000; ++i) {
-                extents.push_back({random() % 1'000'000'000, row_bytes, memory.data(), 0});
+                extents.push_back({random() % 1'000'000'000, {memory.data(), row_bytes}, 0});
             }
             const auto parts = shares(extents, 2'000'000'000);
             std::uint64_t total = 0;
@@ -72,7 +72,8 @@ TEST(Channels, DevicesInTurns) {
     for (std::size_t i = 0, at = 0; at + 50'000 < data.size(); ++i) {
         const std::size_t bytes = i % 5 == 4 ? 40'960 : 1'001 * (i % 7 + 1);
         std::vector<std::byte>& model = models[i % 2];
-        request.extents.push_back({model.size(), bytes, const_cast<std::byte*>(data.data()) + at,
+        request.extents.push_back({model.size(),
+                                   {const_cast<std::byte*>(data.data()) + at, bytes},
                                    static_cast<std::uint32_t>(i % 2)});
         model.insert(model.end(), data.begin() + static_cast<std::ptrdiff_t>(at),
                      data.begin() + static_cast<std::ptrdiff_t>(at + bytes));

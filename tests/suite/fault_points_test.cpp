@@ -108,7 +108,7 @@ public:
         }
         const auto add = [&](std::uint32_t file, std::uint64_t offset, std::uint64_t bytes,
                              std::size_t align) {
-            extents_.push_back({offset, bytes, arena_.take(bytes, align).data(), file});
+            extents_.push_back({offset, {arena_.take(bytes, align).data(), bytes}, file});
         };
         add(0, 0, 131'072, 4096);  // straight
         add(1, 513, 100'000, 1);   // another disk; slots, and edges of a write
@@ -149,7 +149,7 @@ public:
         target = &*transfer;
         EXPECT_TRUE(sim_.run(*transfer)) << "it hangs";
         for (const Extent& extent : extents_) {
-            arena_.forget({static_cast<std::byte*>(extent.memory), extent.bytes});
+            arena_.forget({extent.memory.data, extent.memory.bytes});
         }
         EXPECT_EQ(arena_.check(), "");
         EXPECT_TRUE(sim_.run(*beside)) << "what is beside it hangs";
@@ -171,12 +171,13 @@ public:
         std::vector<Extent> extents;
         for (int i = 0; i < 16; ++i) {
             for (std::uint32_t f = 0; f < 2; ++f) {  // unaligned: all of it through slots
-                extents.push_back({static_cast<std::uint64_t>(i) * 40'000 + 1, 30'000,
-                                   into.take(30'000).data(), f});
+                extents.push_back({static_cast<std::uint64_t>(i) * 40'000 + 1,
+                                   {into.take(30'000).data(), 30'000},
+                                   f});
             }
         }
         for (const Extent& extent : extents) {
-            into.forget({static_cast<std::byte*>(extent.memory), extent.bytes});
+            into.forget({extent.memory.data, extent.memory.bytes});
         }
         TransferSpec reading;
         reading.files = files_;
@@ -223,7 +224,7 @@ private:
     TransferSpec beside_spec() {
         TransferSpec out;
         out.files = {files_[3]};
-        out.extents = Extents(std::vector<Extent>{{400'001, beside_.size(), beside_.data(), 0}});
+        out.extents = Extents(std::vector<Extent>{{400'001, {beside_.data(), beside_.size()}, 0}});
         return out;
     }
 
@@ -254,12 +255,12 @@ private:
         }
         const bool whole = transfer.error() == nullptr;
         for (const Extent& extent : extents_) {
-            const std::span<std::byte> piece(static_cast<std::byte*>(extent.memory), extent.bytes);
+            const std::span<std::byte> piece(extent.memory.data, extent.memory.bytes);
             const auto at = static_cast<std::ptrdiff_t>(extent.offset);
             if (!scene_.write && whole) {
                 arena_.expect(
                     piece.data(),
-                    std::span(contents_[extent.file]).subspan(extent.offset, extent.bytes));
+                    std::span(contents_[extent.file]).subspan(extent.offset, extent.memory.bytes));
             } else if (scene_.write) {
                 std::copy(piece.begin(), piece.end(), contents_[extent.file].begin() + at);
             }
@@ -270,9 +271,9 @@ private:
             ASSERT_EQ(now.size(), kFileBytes);
             for (const Extent& extent : extents_) {
                 const auto at = static_cast<std::ptrdiff_t>(extent.offset);
-                const auto* memory = static_cast<const std::byte*>(extent.memory);
+                const std::byte* memory = extent.memory.data;
                 if (extent.file == f && !whole) {
-                    std::copy(memory, memory + extent.bytes, now.begin() + at);
+                    std::copy(memory, memory + extent.memory.bytes, now.begin() + at);
                 }
             }
             EXPECT_TRUE(now == contents_[f]) << "file " << f;
@@ -351,7 +352,8 @@ TEST_P(EndlessTrouble, EndsWithAnError) {
             TransferSpec spec;
             spec.op = GetParam() ? Op::kWrite : Op::kRead;
             spec.files = {file};
-            spec.extents = Extents(std::vector<Extent>{{offset, memory.size(), memory.data(), 0}});
+            spec.extents =
+                Extents(std::vector<Extent>{{offset, {memory.data(), memory.size()}, 0}});
             const Handle transfer(*sim.core().start(std::move(spec)));
             ASSERT_TRUE(sim.run(*transfer));
             ASSERT_NE(transfer->error(), nullptr);
@@ -379,7 +381,8 @@ TEST_P(EndlessTrouble, ThatEndsAfterASecondIsSurvived) {
             TransferSpec spec;
             spec.op = GetParam() ? Op::kWrite : Op::kRead;
             spec.files = {file};
-            spec.extents = Extents(std::vector<Extent>{{offset, memory.size(), memory.data(), 0}});
+            spec.extents =
+                Extents(std::vector<Extent>{{offset, {memory.data(), memory.size()}, 0}});
             const Handle transfer(*sim.core().start(std::move(spec)));
             ASSERT_TRUE(sim.run(*transfer));
             EXPECT_EQ(transfer->error(), nullptr);
@@ -400,9 +403,9 @@ TEST(EndlessWrites, WriteThatMovesNothingEndsWithAnError) {
         TransferSpec spec;
         spec.op = Op::kWrite;
         spec.files = {file};
-        spec.extents = Extents(
-            std::vector<Extent>{{offset, memory.size(), const_cast<std::byte*>(memory.data()), 0},
-                                {400'000 + offset, 100, const_cast<std::byte*>(memory.data()), 0}});
+        spec.extents = Extents(std::vector<Extent>{
+            {offset, {const_cast<std::byte*>(memory.data()), memory.size()}, 0},
+            {400'000 + offset, {const_cast<std::byte*>(memory.data()), 100}, 0}});
         const Handle transfer(*sim.core().start(std::move(spec)));
         ASSERT_TRUE(sim.run(*transfer));
         ASSERT_NE(transfer->error(), nullptr) << "success was reported";
@@ -427,8 +430,8 @@ TEST(FaultsOfOperations, DiskGoesAwayAtEachInTurn) {
         spec.paths = {"/one", "/two"};
         spec.options.sync = true;
         spec.extents =
-            Extents(std::vector<Extent>{{3, data.size(), const_cast<std::byte*>(data.data()), 0},
-                                        {0, 100, const_cast<std::byte*>(data.data()), 1}});
+            Extents(std::vector<Extent>{{3, {const_cast<std::byte*>(data.data()), data.size()}, 0},
+                                        {0, {const_cast<std::byte*>(data.data()), 100}, 1}});
         const Handle transfer(*sim.core().start(std::move(spec)));
         ASSERT_TRUE(sim.run(*transfer));
         if (transfer->error() != nullptr) {

@@ -74,7 +74,7 @@ TEST_P(FileSystems, AnyExtentsThereAndBack) {
         for (int i = 0; i < 6; ++i) {
             const std::uint64_t bytes = 1 + random() % (i % 2 == 0 ? 5'000 : 150'000);
             const auto piece = arena.take(bytes, i % 3 == 0 ? 4096 : 1);
-            request.extents.push_back({offset, bytes, piece.data(), 0});
+            request.extents.push_back({offset, {piece.data(), bytes}, 0});
             model.resize(std::max<std::size_t>(model.size(), offset + bytes));
             std::memcpy(model.data() + offset, piece.data(), bytes);
             offset += bytes + (i % 2 == 0 ? 0 : random() % 20'000);
@@ -121,7 +121,7 @@ TEST_P(FileSystems, SparseFilePast2TiBAndFullDisk) {
         TransferRequest request = request_of(true, big, part.data(), 0, 0);
         request.extents.clear();
         for (std::uint64_t at = 0; at < (std::uint64_t{1} << 30); at += part.size()) {
-            request.extents.push_back({at, part.size(), const_cast<std::byte*>(part.data()), 0});
+            request.extents.push_back({at, {const_cast<std::byte*>(part.data()), part.size()}, 0});
         }
         return engine_->submit(std::move(request))->wait();
     });

@@ -82,11 +82,11 @@ struct Shelf {
         request.paths = paths;
         for (std::uint32_t i = 0; i < paths.size(); ++i) {
             request.extents.push_back(
-                {0, scattered ? kHead : kFileBytes, memory + i * kFileBytes, i});
+                {0, {memory + i * kFileBytes, scattered ? kHead : kFileBytes}, i});
         }
         for (std::uint32_t i = 0; scattered && i < paths.size(); ++i) {
             request.extents.push_back(
-                {kHead, kFileBytes - kHead, memory + i * kFileBytes + kHead, i});
+                {kHead, {memory + i * kFileBytes + kHead, kFileBytes - kHead}, i});
         }
         return request;
     }
@@ -232,7 +232,7 @@ TEST_P(Paths, ManyFilesOfSeveralDevices) {
         const std::string name = "file" + std::to_string(i);
         request.paths.push_back(fake() ? on_disk(i % 2, name) : path(name));
         request.extents.push_back(
-            {0, kFileBytes, const_cast<std::byte*>(data.data()) + i * kFileBytes, i});
+            {0, {const_cast<std::byte*>(data.data()) + i * kFileBytes, kFileBytes}, i});
     }
     engine().submit(request)->wait();
     if (fake()) {  // each file was synced before it was closed
@@ -272,7 +272,7 @@ TEST_P(Paths, OneOfVeryManyIsMissing) {
             static_cast<void>(with_bytes(name, data));
         }
         request.paths.push_back(path(name));
-        request.extents.push_back({0, 100, back.data() + i * 100, i});
+        request.extents.push_back({0, {back.data() + i * 100, 100}, i});
     }
     for (const bool blocking : {false, true}) {
         const auto error = error_of(
@@ -290,7 +290,7 @@ TEST_P(Paths, ManyFilesAreCancelledAtAnyTime) {
     request.write = true;
     for (std::uint32_t i = 0; i < kFiles; ++i) {
         request.paths.push_back(path("file" + std::to_string(i)));
-        request.extents.push_back({0, 100, data.data() + i * 100, i});
+        request.extents.push_back({0, {data.data() + i * 100, 100}, i});
     }
     const std::size_t before = open_descriptors();
     for (int wait_us = 0; wait_us < 3000; wait_us += 150) {
@@ -350,7 +350,7 @@ void one_device_hangs(DiskCall call) {
         request.write = true;
         request.options.sync = true;
         for (std::uint32_t i = 0; i < paths.size(); ++i) {
-            request.extents.push_back({0, data.size(), data.data(), i});
+            request.extents.push_back({0, {data.data(), data.size()}, i});
         }
         request.paths = std::move(paths);
         return engine->submit(std::move(request));

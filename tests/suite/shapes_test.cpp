@@ -117,24 +117,24 @@ private:
         for (std::size_t i = 0; i < count; ++i) {
             Extent extent;
             extent.file = static_cast<std::uint32_t>(below(files_.size()));
-            extent.bytes = std::min(length(), left);
+            extent.memory.bytes = std::min(length(), left);
             const std::uint64_t size = models_[extent.file].size();
             if (request.write) {
                 const std::uint64_t gap = below(2) == 0 ? 0 : length();
                 extent.offset = next[extent.file] + gap;
-                next[extent.file] = extent.offset + extent.bytes;
+                next[extent.file] = extent.offset + extent.memory.bytes;
             } else {
                 const bool adjoin = below(2) == 0;
                 extent.offset = adjoin ? next[extent.file] : below(size + 1);
                 if (!request.options.allow_short) {
                     extent.offset = std::min(extent.offset, size);
-                    extent.bytes = std::min(extent.bytes, size - extent.offset);
+                    extent.memory.bytes = std::min(extent.memory.bytes, size - extent.offset);
                 }
-                next[extent.file] = extent.offset + extent.bytes;
+                next[extent.file] = extent.offset + extent.memory.bytes;
             }
-            left -= extent.bytes;
+            left -= extent.memory.bytes;
             const std::size_t align = below(2) == 0 ? 1 : 4096;
-            extent.memory = arena.take(extent.bytes, align, below(3) == 0 ? 0 : below(300)).data();
+            extent.memory = arena.take(extent.memory.bytes, align, below(3) == 0 ? 0 : below(300));
             request.extents.push_back(extent);
         }
         if (below(3) == 0) {
@@ -144,11 +144,11 @@ private:
 
     std::uint64_t apply_write(const Extent& extent) {
         std::vector<std::byte>& model = models_[extent.file];
-        if (extent.bytes != 0) {
-            model.resize(std::max<std::size_t>(model.size(), extent.offset + extent.bytes));
-            std::memcpy(model.data() + extent.offset, extent.memory, extent.bytes);
+        if (extent.memory.bytes != 0) {
+            model.resize(std::max<std::size_t>(model.size(), extent.offset + extent.memory.bytes));
+            std::memcpy(model.data() + extent.offset, extent.memory.data, extent.memory.bytes);
         }
-        return extent.bytes;
+        return extent.memory.bytes;
     }
 
     std::uint64_t apply_read(const Extent& extent, Arena& arena) {
@@ -156,8 +156,8 @@ private:
         const std::uint64_t bytes =
             extent.offset >= model.size()
                 ? 0
-                : std::min<std::uint64_t>(extent.bytes, model.size() - extent.offset);
-        auto* memory = static_cast<std::byte*>(extent.memory);
+                : std::min<std::uint64_t>(extent.memory.bytes, model.size() - extent.offset);
+        auto* memory = extent.memory.data;
         arena.expect(memory, std::span(model).subspan(bytes == 0 ? 0 : extent.offset, bytes));
         return bytes;
     }
@@ -240,23 +240,28 @@ TEST_P(Shapes, OverlappingWritesAreRefused) {
         request.write = true;
         request.files = {file, file};
         for (Extent& extent : extents) {
-            extent.memory = data.data();
+            extent.memory.data = data.data();
         }
         request.extents = std::move(extents);
         return error_of([&] { return engine().submit(request)->wait(); });
     };
-    for (const auto& extents : std::vector<std::vector<Extent>>{
-             {{2048, 4096, nullptr, 0}, {0, 4096, nullptr, 0}},
-             {{0, 4096, nullptr, 0}, {4095, 1, nullptr, 0}},
-             {{0, 10, nullptr, 1}, {0, 10, nullptr, 0}, {9, 0, nullptr, 1}, {9, 5, nullptr, 1}},
-             {{100, 10, nullptr, 0}, {100, 10, nullptr, 0}}}) {
+    for (const auto& extents :
+         std::vector<std::vector<Extent>>{{{2048, {nullptr, 4096}, 0}, {0, {nullptr, 4096}, 0}},
+                                          {{0, {nullptr, 4096}, 0}, {4095, {nullptr, 1}, 0}},
+                                          {{0, {nullptr, 10}, 1},
+                                           {0, {nullptr, 10}, 0},
+                                           {9, {nullptr, 0}, 1},
+                                           {9, {nullptr, 5}, 1}},
+                                          {{100, {nullptr, 10}, 0}, {100, {nullptr, 10}, 0}}}) {
         const auto error = error_for(extents);
         ASSERT_TRUE(error);
         EXPECT_EQ(error->reason(), ErrorCode::kInvalidArgument);
         EXPECT_THAT(error->what(), HasSubstr("both write byte"));
     }
-    EXPECT_FALSE(error_for({{4096, 100, nullptr, 0}, {0, 4096, nullptr, 0}, {50, 0, nullptr, 0}}));
-    EXPECT_FALSE(error_for({{0, 100, nullptr, 1}, {100, 4096, nullptr, 0}, {100, 9, nullptr, 1}}));
+    EXPECT_FALSE(
+        error_for({{4096, {nullptr, 100}, 0}, {0, {nullptr, 4096}, 0}, {50, {nullptr, 0}, 0}}));
+    EXPECT_FALSE(
+        error_for({{0, {nullptr, 100}, 1}, {100, {nullptr, 4096}, 0}, {100, {nullptr, 9}, 1}}));
 }
 
 // Overlapping writes leave one of the written values, whole requests at a time.
@@ -268,8 +273,8 @@ TEST_P(Shapes, OverlappingWritesThatAreAllowedWriteOneOfTheirValues) {
     request.write = true;
     request.files = {file};
     request.options.allow_overlap = true;
-    request.extents = {{4096, 4096, const_cast<std::byte*>(ones.data()), 0},
-                       {4096, 4096, twos.data(), 0}};
+    request.extents = {{4096, {const_cast<std::byte*>(ones.data()), 4096}, 0},
+                       {4096, {twos.data(), 4096}, 0}};
     EXPECT_EQ(engine().submit(request)->wait(), 8192U);
     std::vector<std::byte> found(4096);
     engine().read(file, found, 4096);
@@ -363,7 +368,7 @@ TEST(HollowDisk, MoreThan4GiBInOneTransfer) {
     TransferRequest request = request_of(false, file, memory.data(), 0, 0);
     request.extents.clear();
     for (std::uint64_t offset = 0; offset < total; offset += memory.size()) {
-        request.extents.push_back({offset, memory.size(), memory.data(), 0});
+        request.extents.push_back({offset, {memory.data(), memory.size()}, 0});
     }
     const TransferPtr transfer = engine->submit(std::move(request));
     EXPECT_EQ(transfer->total_bytes(), total);
@@ -422,14 +427,14 @@ TEST_P(Shapes, ShortReadsSayWhatEachExtentGot) {
               {0, 4096, 1, 0},   {20'000, 0, 0, 0}};
     for (const auto& one : cases) {
         request.extents.push_back(
-            {one[0], one[1], arena.take(one[1]).data(), static_cast<std::uint32_t>(one[2])});
+            {one[0], arena.take(one[1]), static_cast<std::uint32_t>(one[2])});
     }
     const auto extents = request.extents;
     const TransferPtr transfer = engine().submit(std::move(request));
     EXPECT_EQ(transfer->wait(), 100U + 10 + 10 + 1500 + 500);
     for (std::size_t i = 0; i < cases.size(); ++i) {
         EXPECT_EQ(transfer->extent_bytes(i), cases[i][3]) << i;
-        auto* memory = static_cast<std::byte*>(extents[i].memory);
+        auto* memory = extents[i].memory.data;
         arena.expect(memory,
                      std::span(data).subspan(cases[i][3] == 0 ? 0 : cases[i][0], cases[i][3]));
         arena.forget({memory + cases[i][3], extents[i].bytes - cases[i][3]});
@@ -452,7 +457,8 @@ TEST_P(Shapes, ThousandsOfExtentsOverManyFilesAreOneTransfer) {
     }
     std::vector<std::byte> data = pattern(kFiles * kEach * kBytes, 3);
     for (std::size_t i = 0; i < kFiles * kEach; ++i) {
-        request.extents.push_back({i / kFiles * kBytes, kBytes, data.data() + i * kBytes,
+        request.extents.push_back({i / kFiles * kBytes,
+                                   {data.data() + i * kBytes, kBytes},
                                    static_cast<std::uint32_t>(i % kFiles)});
     }
     TransferRequest back = request;
@@ -460,7 +466,7 @@ TEST_P(Shapes, ThousandsOfExtentsOverManyFilesAreOneTransfer) {
     std::vector<std::byte> read(data.size());
     back.write = false;
     for (std::size_t i = 0; i < back.extents.size(); ++i) {
-        back.extents[i].memory = read.data() + i * kBytes;
+        back.extents[i].memory.data = read.data() + i * kBytes;
     }
     EXPECT_EQ(engine().submit(std::move(back))->wait(), data.size());
     EXPECT_TRUE(read == data);
@@ -480,11 +486,11 @@ TEST_P(Shapes, RowsGatherAndScatter) {
     for (int i = 0; i < 500; ++i) {
         rows.ids.push_back(random() % 2000);
     }
-    rows.memory = arena.take(500 * kRow).data();
+    rows.memory = arena.take(500 * kRow);
     request.rows = rows;
     EXPECT_EQ(engine().submit(request)->wait(), 500 * kRow);
     for (std::size_t i = 0; i < 500; ++i) {
-        arena.expect(rows.memory + i * kRow,
+        arena.expect(rows.memory.data + i * kRow,
                      std::span(table).subspan(kBase + rows.ids[i] * kStride, kRow));
     }
     EXPECT_EQ(arena.check(), "");
@@ -496,7 +502,7 @@ TEST_P(Shapes, RowsGatherAndScatter) {
     }
     auto model = table;
     for (std::size_t i = 0; i < request.rows->ids.size(); ++i) {
-        std::memcpy(model.data() + kBase + i * 7 * kStride, rows.memory + i * kRow, kRow);
+        std::memcpy(model.data() + kBase + i * 7 * kStride, rows.memory.data + i * kRow, kRow);
     }
     EXPECT_EQ(engine().submit(request)->wait(), request.rows->ids.size() * kRow);
     EXPECT_TRUE(get_bytes(file, 0, model.size() + 1) == model);
@@ -519,17 +525,23 @@ TEST_P(Shapes, WrongArgumentsThrowAtTheCall) {
     TransferRequest number = request_of(false, file, memory.data(), 16, 0);
     number.extents[0].file = 1;
     wrong(number, "names file 1, and there are 1 files");
+    TransferRequest device = request_of(false, file, memory.data(), 16, 0);
+    device.extents[0].memory.kind = MemoryKind::kDevice;
+    device.extents[0].memory.device = 3;
+    wrong(device, "extent 0 has memory of device 3", ErrorCode::kUnsupported);
     wrong(request_of(false, file, memory.data(), 1, 0, {.sync = true}), "sync is for writes");
     wrong(request_of(true, file, memory.data(), 1, 0, {.allow_short = true}),
           "allow_short is for reads");
     TransferRequest rows = request_of(false, file, memory.data(), 0, 0);
-    rows.rows = Rows{0, std::uint64_t{1} << 60, 8, memory.data(), {0, 16}};
+    rows.rows = Rows{0, std::uint64_t{1} << 60, 8, {memory.data(), 16}, {0, 16}};
     if (!fake()) {
         wrong(rows, "extents and rows");
     }
     rows.extents.clear();
     if (!fake()) {              // looked at before the core, which the fake engine is
         wrong(rows, "row 16");  // 16 << 60 is 0 again
+        rows.rows->memory.bytes = 15;
+        wrong(rows, "2 rows of 8 bytes do not fill the 15 bytes");
     }
     TransferRequest both = request_of(false, file, memory.data(), 1, 0);
     both.paths = {path("file")};

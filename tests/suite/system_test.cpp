@@ -95,7 +95,7 @@ TEST_P(System, OneOfManyFilesIsMissing) {
     TransferRequest request;
     request.paths = {path("there"), path("none"), path("there")};
     for (std::uint32_t i = 0; i < 3; ++i) {
-        request.extents.push_back({0, 5000, arena.take(5000).data(), i});
+        request.extents.push_back({0, {arena.take(5000).data(), 5000}, i});
     }
     const std::size_t before = open_descriptors();
     for (int i = 0; i < 2; ++i) {

@@ -254,7 +254,7 @@ TransferRequest request_of(bool write, const File& file, const void* memory, std
     TransferRequest request;
     request.write = write;
     request.files = {file};
-    request.extents = {{offset, bytes, const_cast<void*>(memory), 0}};
+    request.extents = {{offset, {static_cast<std::byte*>(const_cast<void*>(memory)), bytes}, 0}};
     request.options = options;
     return request;
 }
@@ -265,7 +265,7 @@ TransferRequest request_of(bool write, const std::string& path, const void* memo
     TransferRequest request;
     request.write = write;
     request.paths = {path};
-    request.extents = {{offset, bytes, const_cast<void*>(memory), 0}};
+    request.extents = {{offset, {static_cast<std::byte*>(const_cast<void*>(memory)), bytes}, 0}};
     request.options = options;
     return request;
 }

@@ -221,12 +221,12 @@ private:
         Blocks& blocks = blocks_[file];
         if (!is_random(job_.rw)) {
             const auto [offset, bytes] = blocks.next(shape_.blocks);
-            request.extents.push_back({offset, bytes, memory, file});
+            request.extents.push_back({offset, {memory, bytes}, file});
             return;
         }
         for (std::uint64_t i = 0; i < shape_.blocks; ++i) {
             request.extents.push_back(
-                {blocks.random_offset(), job_.block_bytes, memory + i * job_.block_bytes, file});
+                {blocks.random_offset(), {memory + i * job_.block_bytes, job_.block_bytes}, file});
         }
     }
 

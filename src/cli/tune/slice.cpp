@@ -56,7 +56,7 @@ TransferRequest Slices::request(std::uint64_t bytes, bool write) {
     const std::uint64_t end = target_.bytes / kGrain * kGrain;
     while (bytes > 0) {
         const std::uint64_t count = std::min({bytes, memory_.size(), end - cursor_});
-        request.extents.push_back({.offset = cursor_, .bytes = count, .memory = memory_.data()});
+        request.extents.push_back({.offset = cursor_, .memory = memory_.bytes().first(count)});
         cursor_ = (cursor_ + count) % end;
         bytes -= count;
     }
