@@ -10,6 +10,8 @@
 #include <penstock/memory.hpp>
 #include <penstock/options.hpp>
 #include <penstock/progress.hpp>
+#include <penstock/state_file.hpp>
+#include <penstock/tensor.hpp>
 #include <penstock/tensor_table.hpp>
 #include <penstock/transfer_group.hpp>
 #include <penstock/transfer_options.hpp>

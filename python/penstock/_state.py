@@ -29,28 +29,7 @@ from penstock._progress import reporter as _reporter
 
 _format = _core._format
 
-# Names of types in safetensors and in torch.
-_TORCH = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "I16": "int16",
-    "U16": "uint16",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I32": "int32",
-    "U32": "uint32",
-    "F32": "float32",
-    "C64": "complex64",
-    "F64": "float64",
-    "I64": "int64",
-    "U64": "uint64",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-}
+_TORCH = dict(_format.torch_types())  # name in safetensors: name in torch
 _SAFETENSORS = {name: ours for ours, name in _TORCH.items()}
 
 _NESTED = "a nested tensor cannot be saved; save its parts (a list of what its unbind() gives)"
@@ -87,6 +66,7 @@ def save(
     *,
     metadata: dict[str, str] | None = None,
     shard_bytes: int = _SHARD_BYTES,
+    sync: bool = True,
     progress: Progress = False,
 ) -> None:
     """Saves a state to a file that stock `torch.load` (or `safetensors`) reads. When it returns the file is whole and
@@ -103,6 +83,9 @@ def save(
         pickle is made by Penstock, at protocol 2; another pickle_module, or the legacy form, is a ValueError.
     metadata: of `.safetensors` only, strings; {"format": "pt"} where none is given.
     shard_bytes: of an index: bytes of tensors in a shard at most (one that is larger has a shard of its own).
+    sync: False does not wait for the device. Other processes still see the old file or the new one, whole; after a
+        power failure within moments of the call, the file may be damaged or missing. Of a binary file to write to it
+        says nothing.
     progress: True for a line on stderr, or a function that is called with (done, total) in bytes.
 
     A symbolic link is followed; mode and owner of a file that exists are kept. Tensors must not change meanwhile.
@@ -121,6 +104,8 @@ def save(
     if not _use_new_zipfile_serialization:
         raise ValueError("save: the legacy form (_use_new_zipfile_serialization=False) is read, not written")
     shard_bytes = _arguments.whole("save", "shard_bytes", shard_bytes, 1)
+    if not isinstance(sync, bool):
+        raise TypeError(f"save: sync: expected True or False, got {_arguments.got(sync)}")
     report = _reporter(progress, "save")
     if not isinstance(f, (str, bytes, os.PathLike)) and callable(getattr(f, "write", None)):
         _save_to_file(obj, f, metadata, report)
@@ -128,10 +113,10 @@ def save(
     path = _path(f, "save")
     if path.endswith(_shards.INDEX):
         rows = list(_metadata(metadata).items())
-        _format.save_index(path, _safetensors_rows(obj), rows, min(shard_bytes, 2**63), report)
+        _format.save_index(path, _safetensors_rows(obj), rows, min(shard_bytes, 2**63), report, sync)
         return
     path, image = _image_of(obj, path, metadata)
-    image.save(path, report)
+    image.save(path, report, sync)
 
 
 def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | None) -> tuple[str, Any]:

@@ -12,6 +12,7 @@
 #include "file_object.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_file.hpp"
+#include "format/torch_types.hpp"
 #include "memory/fresh_memory.hpp"
 #include "names.hpp"
 #include "progress.hpp"
@@ -46,22 +47,22 @@ std::span<const std::byte> span_of(const nb::bytes& bytes) {
     return std::as_bytes(std::span(bytes.c_str(), bytes.size()));
 }
 
-void save(FileImageObject& self, nb::handle to, nb::handle progress) {
+void save(FileImageObject& self, nb::handle to, nb::handle progress, bool sync) {
     const std::string path = path_bytes(to, "path", "");
     const std::shared_ptr<Engine> engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& report) {
-        state::save_file(*engine, FileSystem::local(), path, self.image, report);
+        state::save_file(*engine, FileSystem::local(), path, self.image, report, sync);
     });
 }
 
 void save_index(nb::handle to, nb::handle tensors, nb::handle metadata, std::uint64_t shard_bytes,
-                nb::handle progress) {
+                nb::handle progress, bool sync) {
     const std::string path = path_bytes(to, "path", "");
     TensorRows rows = rows_of(tensors, metadata);
     const std::shared_ptr<Engine> engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& report) {
         state::save_index(*engine, FileSystem::local(), path, std::move(rows.named),
-                          {.shard_bytes = shard_bytes, .progress = report});
+                          {.shard_bytes = shard_bytes, .sync = sync, .progress = report});
     });
 }
 
@@ -356,7 +357,10 @@ void bind_format(nb::module_& parent) {
         .def_prop_ro("payload_bytes",
                      [](const FileImageObject& f) { return f.image.payload_bytes(); })
         .def("save", save, nb::arg("path"), nb::arg("progress").none() = nb::none(),
-             "Puts it under a path, whole, durable and atomic. progress: (done, total) in bytes.")
+             nb::arg("sync") = true,
+             "Puts it under a path, whole, atomic and, with sync, durable. progress: (done, total) "
+             "in "
+             "bytes.")
         .def("write_to", write_to, nb::arg("write"), nb::arg("progress").none() = nb::none());
     nb::class_<TensorFileObject>(m, "TensorFile")
         .def(
@@ -374,6 +378,18 @@ void bind_format(nb::module_& parent) {
              "stretches: (offset in the file, bytes) each.")
         .def("address", &FreshObject::address, nb::arg("stretch"))
         .def("part", &FreshObject::part, nb::arg("stretch"));
+    m.def(
+        "torch_types",
+        [] {
+            nb::list out;
+            for (const auto& row : format::kTorchTypes) {
+                if (row.in_safetensors && row.bits % 8 == 0) {
+                    out.append(nb::make_tuple(std::string(row.name), row.torch));
+                }
+            }
+            return out;
+        },
+        "(name in safetensors, in torch) each; whose elements are whole bytes");
     m.def("select", select, nb::arg("names"), nb::arg("wanted"), nb::arg("path"));
     m.def(
         "lacking",
@@ -387,7 +403,7 @@ void bind_format(nb::module_& parent) {
     m.def("image_of_tensors", image_of_tensors, nb::arg("tensors"), nb::arg("metadata"),
           nb::arg("checksums") = true);
     m.def("save_index", save_index, nb::arg("path"), nb::arg("tensors"), nb::arg("metadata"),
-          nb::arg("shard_bytes"), nb::arg("progress").none());
+          nb::arg("shard_bytes"), nb::arg("progress").none(), nb::arg("sync") = true);
     m.def(
         "parse_shard_index",
         [](const nb::bytes& text, nb::handle path) {

@@ -155,7 +155,7 @@ std::string represent_buffer(const BufferObject& buffer) {
         shape += (shape.empty() ? "" : ", ") + std::to_string(extent);
     }
     return "penstock.Buffer(shape=(" + shape + (buffer.shape.size() == 1 ? ",)" : ")") +
-           ", dtype='" + buffer.type->name + "', pinned=" + (buffer.pinned ? "True" : "False") +
+           ", dtype='" + buffer.type->torch + "', pinned=" + (buffer.pinned ? "True" : "False") +
            ")";
 }
 
@@ -183,7 +183,7 @@ void bind_memory(nb::module_& m) {
             },
             nb::sig("def shape(self) -> tuple[int, ...]"))
         .def_prop_ro(
-            "dtype", [](const BufferObject& b) { return b.type->name; }, "Its name: 'float32'.")
+            "dtype", [](const BufferObject& b) { return b.type->torch; }, "Its name: 'float32'.")
         .def_ro("nbytes", &BufferObject::bytes)
         .def_ro("readonly", &BufferObject::readonly)
         .def_ro("pinned", &BufferObject::pinned, "Whether the memory is locked (mlock).")

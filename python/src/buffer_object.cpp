@@ -23,14 +23,14 @@ int get_view(PyObject* self, Py_buffer* view, int flags) {
         return fail_view(view, "this penstock.Buffer is a view of read-only memory");
     }
     // An element type that the struct module does not know is shown as what it is made of: bytes.
-    const bool typed = buffer.type->format != nullptr;
+    const bool typed = buffer.type->buffer != nullptr;
     const bool wants_format = (flags & PyBUF_FORMAT) == PyBUF_FORMAT;
     view->buf = buffer.data;
     view->len = static_cast<Py_ssize_t>(buffer.bytes);
     view->itemsize = typed ? buffer.type->bits / 8 : 1;
     view->readonly = buffer.readonly ? 1 : 0;
     view->ndim = typed ? static_cast<int>(buffer.shape.size()) : 1;
-    view->format = wants_format ? const_cast<char*>(typed ? buffer.type->format : "B") : nullptr;
+    view->format = wants_format ? const_cast<char*>(typed ? buffer.type->buffer : "B") : nullptr;
     view->shape = nullptr;
     view->strides = nullptr;
     view->suboffsets = nullptr;
@@ -77,13 +77,14 @@ Exported<Managed>* make_exported(const BufferObject& buffer) {
     Managed& managed = exported->managed;
     managed.manager_ctx = exported.get();
     managed.deleter = &Exported<Managed>::destroy;
-    managed.dl_tensor = {.data = buffer.data,
-                         .device = {dlpack::kCpu, 0},
-                         .ndim = static_cast<std::int32_t>(buffer.shape.size()),
-                         .dtype = {buffer.type->dlpack_code, buffer.type->bits, 1},
-                         .shape = exported->shape.data(),
-                         .strides = exported->strides.data(),
-                         .byte_offset = 0};
+    managed.dl_tensor = {
+        .data = buffer.data,
+        .device = {dlpack::kCpu, 0},
+        .ndim = static_cast<std::int32_t>(buffer.shape.size()),
+        .dtype = {static_cast<std::uint8_t>(buffer.type->dlpack), buffer.type->bits, 1},
+        .shape = exported->shape.data(),
+        .strides = exported->strides.data(),
+        .byte_offset = 0};
     return exported.release();
 }
 

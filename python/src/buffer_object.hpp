@@ -4,6 +4,7 @@
 #pragma once
 
 #include "nanobind.hpp"
+#include "tensor/element_type.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -13,17 +14,12 @@
 
 namespace penstock::python {
 
-/// An element type, as Python's frameworks name it.
-struct ElementType {
-    const char* name;
-    std::uint8_t dlpack_code;
-    std::uint8_t bits;
-    const char* format;  ///< of the struct module; nullptr where that has none: shown as bytes
-};
+/// One that Python's frameworks have arrays of.
+using ArrayType = tensor::ElementTypeRow;
 
 /// From "float32", numpy.float32, numpy.dtype("float32"), torch.float32, ...
-[[nodiscard]] const ElementType& element_type(nb::handle dtype);
-[[nodiscard]] const ElementType& byte_type();
+[[nodiscard]] const ArrayType& element_type(nb::handle dtype);
+[[nodiscard]] const ArrayType& byte_type();
 
 struct BufferObject {
     std::shared_ptr<void> owner;  ///< of the memory; may be shared with DLPack capsules
@@ -31,7 +27,7 @@ struct BufferObject {
     std::uint64_t bytes = 0;
     std::vector<std::int64_t> shape;
     std::vector<Py_ssize_t> strides_bytes;
-    const ElementType* type = nullptr;
+    const ArrayType* type = nullptr;
     bool readonly = false;
     bool pinned = false;
     std::string pinned_reason;  ///< why not, where it was asked for

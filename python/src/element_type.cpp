@@ -2,36 +2,12 @@
 #include "buffer_object.hpp"
 #include "names.hpp"
 
-#include <array>
+#include <string>
 #include <string_view>
 
 namespace penstock::python {
 
 namespace {
-
-// DLPack's codes: 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool, 7 and up 8-bit floats.
-constexpr std::array kTypes = {
-    ElementType{"uint8", 1, 8, "B"},
-    ElementType{"int8", 0, 8, "b"},
-    ElementType{"bool", 6, 8, "?"},
-    ElementType{"uint16", 1, 16, "H"},
-    ElementType{"int16", 0, 16, "h"},
-    ElementType{"uint32", 1, 32, "I"},
-    ElementType{"int32", 0, 32, "i"},
-    ElementType{"uint64", 1, 64, "Q"},
-    ElementType{"int64", 0, 64, "q"},
-    ElementType{"float16", 2, 16, "e"},
-    ElementType{"bfloat16", 4, 16, nullptr},
-    ElementType{"float32", 2, 32, "f"},
-    ElementType{"float64", 2, 64, "d"},
-    ElementType{"complex64", 5, 64, "Zf"},
-    ElementType{"complex128", 5, 128, "Zd"},
-    ElementType{"float8_e4m3fn", 10, 8, nullptr},
-    ElementType{"float8_e4m3fnuz", 11, 8, nullptr},
-    ElementType{"float8_e5m2", 12, 8, nullptr},
-    ElementType{"float8_e5m2fnuz", 13, 8, nullptr},
-    ElementType{"float8_e8m0fnu", 14, 8, nullptr},
-};
 
 // "float32" of everything that means it.
 std::string name_of(nb::handle dtype) {
@@ -55,24 +31,25 @@ std::string name_of(nb::handle dtype) {
 
 }  // namespace
 
-const ElementType& element_type(nb::handle dtype) {
+const ArrayType& element_type(nb::handle dtype) {
     const std::string name = name_of(dtype);
-    for (const ElementType& type : kTypes) {
-        if (name == type.name) {
+    std::string allowed;
+    for (const ArrayType& type : tensor::kElementTypes) {
+        if (type.dlpack < 0) {
+            continue;
+        }
+        if (name == type.torch) {
             return type;
         }
-    }
-    std::string allowed;
-    for (const ElementType& type : kTypes) {
         allowed += allowed.empty() ? "" : ", ";
-        allowed += type.name;
+        allowed += type.torch;
     }
     raise_value("dtype: " + shown(dtype) + " is not known here; expected one of " + allowed +
                 " (as a string, or NumPy's or torch's object)");
 }
 
-const ElementType& byte_type() {
-    return kTypes.front();
+const ArrayType& byte_type() {
+    return tensor::row_of(tensor::ElementType::kU8);
 }
 
 }  // namespace penstock::python

@@ -182,7 +182,7 @@ private:
         const format::TorchType* type = format::torch_type(t.type);
         nb::object storage = storages_[t.storage];
         nb::object out = torch().attr("empty")(
-            nb::make_tuple(0), nb::arg("dtype") = torch().attr(std::string(type->dtype).c_str()),
+            nb::make_tuple(0), nb::arg("dtype") = torch().attr(std::string(type->torch).c_str()),
             nb::arg("device") = storage.attr("device"));
         out = out.attr("set_")(storage, t.offset, numbers(t.shape), numbers(t.strides));
         if (t.conjugated) {

@@ -57,6 +57,28 @@ def test_torchs_own_arguments(tmp_path):
     same(state(), torch.load(path))
 
 
+def test_sync_is_asked_for_unless_it_is_off(tmp_path):
+    """One file and an index, with and without."""
+    with pytest.raises(TypeError, match="sync: expected True or False"):
+        penstock.save(state(), tmp_path / "state.pt", sync=0)
+    try:
+        subprocess.run(["strace", "-V"], stdout=subprocess.DEVNULL, check=True)
+    except OSError:
+        pytest.skip("strace is not installed")
+    for sync in (True, False):
+        calls = tmp_path / f"calls-{sync}"
+        program = (
+            "import penstock, sys, torch\n"
+            f"penstock.save({{'a': torch.ones(9)}}, sys.argv[1] + '/state.pt', sync={sync})\n"
+            f"penstock.save({{'a': torch.ones(9)}}, sys.argv[1] + '/m.safetensors.index.json', sync={sync})\n"
+        )
+        trace = ["strace", "-f", "-e", "trace=fsync,fdatasync,sync_file_range,syncfs,sync", "-o", calls]
+        subprocess.run([*trace, sys.executable, "-c", program, tmp_path], check=True)
+        assert ("sync(" in calls.read_text()) == sync
+        assert torch.equal(penstock.load(tmp_path / "state.pt")["a"], torch.ones(9))
+        assert torch.equal(penstock.load(tmp_path / "m.safetensors.index.json")["a"], torch.ones(9))
+
+
 class Short(io.RawIOBase):
     """A raw file that takes little at a time."""
 

@@ -22,10 +22,11 @@ struct Position {
 class Extents {
 public:
     Extents() = default;
-    explicit Extents(std::vector<Extent> list) : list_(std::move(list)) {}
-    explicit Extents(Rows rows) : rows_(std::move(rows)), is_rows_(true) {}
+    explicit Extents(std::vector<Extent> list) : list_(std::move(list)), count_(list_.size()) {}
+    explicit Extents(Rows rows)
+        : rows_(std::move(rows)), count_(rows_.ids.size()), is_rows_(true) {}
 
-    [[nodiscard]] std::uint64_t count() const { return is_rows_ ? rows_.ids.size() : list_.size(); }
+    [[nodiscard]] std::uint64_t count() const { return count_; }
     [[nodiscard]] Extent operator[](std::uint64_t index) const {
         if (!is_rows_) {
             return list_[index];
@@ -39,6 +40,7 @@ public:
 private:
     std::vector<Extent> list_;
     Rows rows_;
+    std::uint64_t count_ = 0;  // a division by the size of an Extent else
     bool is_rows_ = false;
 };
 

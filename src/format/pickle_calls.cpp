@@ -92,7 +92,7 @@ std::string_view usual_name(std::string_view module, std::string_view name) {
 
 std::optional<std::int64_t> storage_class(std::string_view module, std::string_view name) {
     for (std::size_t row = 0; module == "torch" && row < kTorchTypes.size(); ++row) {
-        if (!name.empty() && kTorchTypes[row].storage == name) {
+        if (!name.empty() && kTorchTypes[row].torch_storage == name) {
             return kUntypedStorage + 1 + static_cast<std::int64_t>(row);
         }
     }
@@ -416,8 +416,9 @@ ValueId PickleCalls::persistent(ValueId id) {
     }
     const std::int64_t row = tree_.at(items[1]).integer - kUntypedStorage - 1;
     const TorchType* type = row < 0 ? nullptr : &kTorchTypes[static_cast<std::size_t>(row)];
-    const auto bytes = base::checked_multiply(
-        static_cast<std::uint64_t>(tree_.at(items[4]).integer), type == nullptr ? 1 : type->bytes);
+    const auto bytes =
+        base::checked_multiply(static_cast<std::uint64_t>(tree_.at(items[4]).integer),
+                               type == nullptr ? 1 : type->torch_bytes());
     const std::string& key = tree_.at(items[2]).text;
     const std::string& location = tree_.at(items[3]).text;
     if (!bytes || *bytes > INT64_MAX || !is_device(location)) {
@@ -436,7 +437,7 @@ ValueId PickleCalls::persistent(ValueId id) {
     } else if (*bytes != 0 && storage_classes_[at] != bare) {
         return refused(fmt::format("storage {} has two types", shown(key)));
     }
-    Value value = make_value(ValueKind::kStorage, type == nullptr ? "" : std::string(type->dtype));
+    Value value = make_value(ValueKind::kStorage, type == nullptr ? "" : std::string(type->torch));
     value.integer = known->second;
     return tree_.add(std::move(value));
 }

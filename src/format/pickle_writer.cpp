@@ -83,8 +83,8 @@ private:
         std::vector<bool> seen(tree_.storages.size(), false);
         for (const TensorValue& t : tree_.tensors) {
             const TorchType* type = torch_type(t.type);
-            const bool typed = type != nullptr && !type->storage.empty() &&
-                               tree_.storages[t.storage].bytes % type->bytes == 0;
+            const bool typed = type != nullptr && !type->torch_storage.empty() &&
+                               tree_.storages[t.storage].bytes % type->torch_bytes() == 0;
             const TorchType* fitting = typed ? type : nullptr;
             const TorchType*& known = storage_types_[t.storage];
             known = !seen[t.storage] || known == fitting ? fitting : nullptr;
@@ -411,13 +411,13 @@ private:
         code(Code::kMark);
         string("storage");
         if (typed) {
-            global("torch", of_storage->storage);
+            global("torch", of_storage->torch_storage);
         } else {
             global("torch.storage", "UntypedStorage");
         }
         string(std::to_string(t.storage));
         string(storage.location);
-        integer(static_cast<std::int64_t>(storage.bytes / (typed ? of_storage->bytes : 1)));
+        integer(static_cast<std::int64_t>(storage.bytes / (typed ? of_storage->torch_bytes() : 1)));
         code(Code::kTuple);
         code(Code::kBinPersistentId);
         integer(static_cast<std::int64_t>(t.offset));
@@ -426,7 +426,7 @@ private:
         code(t.requires_grad && !t.parameter ? Code::kTrue : Code::kFalse);
         empty_ordered_dict();
         if (!typed) {
-            global("torch", type->dtype);
+            global("torch", type->torch);
         }
         tensor_flags(t);
         code(Code::kTuple);

@@ -30,31 +30,6 @@ constexpr int kAlignmentShiftMax = 12;  // 4 KiB
 
 using tensor::ElementType;
 
-constexpr std::array<std::pair<ElementType, std::string_view>, 22> kNames{{
-    {ElementType::kBool, "BOOL"},
-    {ElementType::kF4E2M1, "F4"},
-    {ElementType::kF6E2M3, "F6_E2M3"},
-    {ElementType::kF6E3M2, "F6_E3M2"},
-    {ElementType::kU8, "U8"},
-    {ElementType::kI8, "I8"},
-    {ElementType::kF8E5M2, "F8_E5M2"},
-    {ElementType::kF8E4M3, "F8_E4M3"},
-    {ElementType::kF8E8M0, "F8_E8M0"},
-    {ElementType::kF8E4M3Fnuz, "F8_E4M3FNUZ"},
-    {ElementType::kF8E5M2Fnuz, "F8_E5M2FNUZ"},
-    {ElementType::kI16, "I16"},
-    {ElementType::kU16, "U16"},
-    {ElementType::kF16, "F16"},
-    {ElementType::kBF16, "BF16"},
-    {ElementType::kI32, "I32"},
-    {ElementType::kU32, "U32"},
-    {ElementType::kF32, "F32"},
-    {ElementType::kC64, "C64"},
-    {ElementType::kF64, "F64"},
-    {ElementType::kI64, "I64"},
-    {ElementType::kU64, "U64"},
-}};
-
 int alignment_shift(std::uint64_t bytes) {
     return std::min(std::countr_zero(bytes), kAlignmentShiftMax);  // of 0: 64
 }
@@ -79,7 +54,7 @@ std::string render(const std::vector<Tensor>& tensors, const std::vector<std::si
         const Tensor& t = tensors[i];
         append_json_string(out, t.name);
         out += fmt::format(":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},",
-                           name_of(t.type), fmt::join(t.shape, ","), t.begin, t.end);
+                           safetensors::name_of(t.type), fmt::join(t.shape, ","), t.begin, t.end);
     }
     if (out.back() == ',') {
         out.pop_back();
@@ -114,7 +89,7 @@ Result<void> check_tensors(std::vector<Tensor>& tensors) {
         if (!names.insert(t.name).second) {
             return fault(kWriting, fmt::format("tensor {} comes twice", shown(t.name)));
         }
-        if (name_of(t.type).empty()) {
+        if (safetensors::name_of(t.type).empty()) {
             return fault(kWriting, fmt::format("tensor {}: the format has no name for its type; "
                                                "save it as .pt, or convert it",
                                                shown(t.name)));
@@ -122,9 +97,9 @@ Result<void> check_tensors(std::vector<Tensor>& tensors) {
         const auto bytes = bytes_of(t.type, t.shape);
         const auto sum = bytes ? base::checked_add(total, *bytes) : std::nullopt;
         if (!sum || t.shape.size() > kRankMax || *sum > (std::uint64_t{1} << 62)) {
-            return fault(kWriting,
-                         fmt::format("tensor {}: shape [{}] of {} is no possible size",
-                                     shown(t.name), fmt::join(t.shape, ", "), name_of(t.type)));
+            return fault(kWriting, fmt::format("tensor {}: shape [{}] of {} is no possible size",
+                                               shown(t.name), fmt::join(t.shape, ", "),
+                                               safetensors::name_of(t.type)));
         }
         total = *sum;
         t.end = *bytes;  // a size; the caller makes it an offset after sorting
@@ -146,26 +121,14 @@ std::string padded_header(std::string_view json, std::uint64_t data_begin) {
 }  // namespace
 
 std::string_view name_of(ElementType type) {
-    const auto* found = std::find_if(kNames.begin(), kNames.end(),
-                                     [type](const auto& row) { return row.first == type; });
-    return found == kNames.end() ? std::string_view() : found->second;
+    const auto& row = tensor::row_of(type);
+    return row.in_safetensors ? row.name : std::string_view();
 }
 
 std::optional<ElementType> type_named(std::string_view name) {
-    const auto* found = std::find_if(kNames.begin(), kNames.end(),
-                                     [name](const auto& row) { return row.second == name; });
-    return found == kNames.end() ? std::nullopt : std::optional(found->first);
-}
-
-std::optional<std::uint64_t> bytes_of(ElementType type, std::span<const std::uint64_t> shape) {
-    std::optional<std::uint64_t> bits = tensor::bits_of(type);
-    for (const std::uint64_t extent : shape) {
-        bits = base::checked_multiply(*bits, extent);
-        if (!bits) {
-            return std::nullopt;
-        }
-    }
-    return *bits % 8 == 0 ? std::optional(*bits / 8) : std::nullopt;
+    const auto* found = tensor::find_row(
+        [name](const auto& row) { return row.in_safetensors && row.name == name; });
+    return found != nullptr ? std::optional(found->type) : std::nullopt;
 }
 
 Result<Layout> Layout::make(std::vector<Tensor> tensors, const Metadata& metadata,

@@ -44,9 +44,7 @@ struct Tensor {
 [[nodiscard]] std::string_view name_of(tensor::ElementType type);
 [[nodiscard]] std::optional<tensor::ElementType> type_named(std::string_view name);
 
-/// Bytes of a tensor; nothing when they overflow or are no whole number of bytes.
-[[nodiscard]] std::optional<std::uint64_t> bytes_of(tensor::ElementType type,
-                                                    std::span<const std::uint64_t> shape);
+using penstock::bytes_of;
 
 struct LayoutOptions {
     /// Extra room in the header, for metadata that is known later (checksums).

@@ -124,13 +124,13 @@ private:
         const auto bytes = bytes_of(t.type, t.shape);
         if (!bytes) {
             return wrong(fmt::format("shape [{}] of {} is no whole number of bytes below 2^61",
-                                     fmt::join(t.shape, ", "), name_of(t.type)));
+                                     fmt::join(t.shape, ", "), safetensors::name_of(t.type)));
         }
         if (t.begin > t.end || t.end - t.begin != *bytes) {
-            return wrong(
-                fmt::format("shape [{}] of {} needs {} bytes, but its data_offsets are "
-                            "[{}, {}]",
-                            fmt::join(t.shape, ", "), name_of(t.type), *bytes, t.begin, t.end));
+            return wrong(fmt::format(
+                "shape [{}] of {} needs {} bytes, but its data_offsets are "
+                "[{}, {}]",
+                fmt::join(t.shape, ", "), safetensors::name_of(t.type), *bytes, t.begin, t.end));
         }
         return {};
     }

@@ -235,7 +235,7 @@ bool fits(const TensorValue& tensor, std::uint64_t storage_bytes) {
         tensor.shape.size() > kTensorRankMax) {
         return false;
     }
-    const std::uint64_t elements = storage_bytes / type->bytes;
+    const std::uint64_t elements = storage_bytes / type->torch_bytes();
     std::uint64_t last = tensor.offset;  // the furthest element
     bool empty = false;
     for (std::size_t d = 0; d < tensor.shape.size(); ++d) {

@@ -154,10 +154,10 @@ void write_image(Engine& engine, const FileSystem& files, File& file, FileImage&
 }
 
 void save_file(Engine& engine, const FileSystem& files, const std::string& path, FileImage& image,
-               const Progress& progress) {
+               const Progress& progress, bool sync) {
     Replacement replacement(files, path);
     write_image(engine, files, replacement.file(), image, progress);
-    replacement.commit();
+    replacement.commit(sync);
 }
 
 }  // namespace penstock::state

@@ -24,10 +24,10 @@ namespace penstock::state {
 void write_image(Engine& engine, const FileSystem& files, File& file, FileImage& image,
                  const Progress& progress = {});
 
-/// Saves it as `path`, whole, durable and atomic (replace.hpp). If it throws, the old file is still
-/// there. Any thread; the engine and the file system are shared, the image is not.
+/// Saves it as `path`, whole, atomic and, with `sync`, durable (replace.hpp). If it throws, the old
+/// file is still there. Any thread; the engine and the file system are shared, the image is not.
 void save_file(Engine& engine, const FileSystem& files, const std::string& path, FileImage& image,
-               const Progress& progress = {});
+               const Progress& progress = {}, bool sync = true);
 
 /// Preallocates `bytes` for an empty file. If there is not enough room it throws ENOSPC with the
 /// number of missing bytes; for file systems that cannot preallocate it compares the free space.

@@ -58,9 +58,10 @@ Folder open_if_allowed(const FileSystem& files, const std::string& path) {
 
 }  // namespace
 
-IndexFolder::IndexFolder(Engine& engine, FileSystem files, const std::string& path)
+IndexFolder::IndexFolder(Engine& engine, FileSystem files, const std::string& path, bool sync)
     : engine_(engine),
       files_(std::move(files)),
+      sync_(sync),
       beside_(base::folder_of(path)),
       index_(files_.resolve(path)),
       path_(base::folder_of(index_)),
@@ -195,7 +196,9 @@ std::unique_ptr<Replacement> IndexFolder::note(const std::vector<std::string>& s
     auto file = std::make_unique<Replacement>(files_, index_, Abandoned::kLeave);
     const std::string text = base::unwrap(format::render_shard_index(record));
     stream::write_when_room(engine_, file->file(), std::as_bytes(std::span(text)), 0);
-    file->file().sync();
+    if (sync_) {
+        file->file().sync();
+    }
     return file;
 }
 
@@ -227,7 +230,9 @@ bool IndexFolder::remove_made(std::span<const std::string> shards,
         return false;
     }
     try {
-        folder_.sync();
+        if (sync_) {
+            folder_.sync();
+        }
     } catch (const std::exception&) {  // a power cut may bring them back, which only wastes space
     }
     return true;
@@ -259,7 +264,9 @@ void IndexFolder::remove_unnamed(std::set<std::string> shards) const {
             remove_abandoned(name);
         }
     }
-    folder_.sync();  // before the record that names them is removed
+    if (sync_) {
+        folder_.sync();  // before the record that names them is removed
+    }
 }
 
 void IndexFolder::remove_abandoned(const std::string& name) const {

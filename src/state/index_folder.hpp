@@ -28,8 +28,9 @@ namespace penstock::state {
 
 class IndexFolder {
 public:
-    /// `path`: that of the index, which may be missing; a symbolic link is followed.
-    IndexFolder(Engine& engine, FileSystem files, const std::string& path);
+    /// `path`: that of the index, which may be missing; a symbolic link is followed. `sync`: records
+    /// and removals are durable.
+    IndexFolder(Engine& engine, FileSystem files, const std::string& path, bool sync = true);
 
     /// The path of the index, without symbolic links.
     [[nodiscard]] const std::string& index() const { return index_; }
@@ -46,7 +47,7 @@ public:
     [[nodiscard]] std::vector<std::string> free_names(std::size_t count,
                                                       const std::set<std::string>& taken,
                                                       bool plain) const;
-    /// Makes a durable record of these, removed with the object. Throws Error.
+    /// Makes a record of these, removed with the object; durable with `sync`. Throws Error.
     [[nodiscard]] std::unique_ptr<Replacement> note(const std::vector<std::string>& shards) const;
     /// The shards of the present index; nothing if it may not be read. Throws Error.
     [[nodiscard]] std::vector<std::string> shards() const;
@@ -64,6 +65,7 @@ private:
 
     Engine& engine_;
     FileSystem files_;
+    const bool sync_;
     std::string beside_;  // the folder of the given path, which may be a link
     std::string index_;
     std::string path_;

@@ -61,8 +61,9 @@ TensorFile open_shard(Engine& engine, const FileSystem& files, const std::string
     return shard;
 }
 
-std::unique_ptr<Source> open_shards(const std::shared_ptr<Engine>& engine, const FileSystem& files,
-                                    const std::string& path, const format::ShardIndex& index) {
+std::unique_ptr<FileSource> open_shards(const std::shared_ptr<Engine>& engine,
+                                        const FileSystem& files, const std::string& path,
+                                        const format::ShardIndex& index) {
     const std::string folder = folder_of_shards(files, path, index);
     auto source = std::make_unique<SafetensorsSource>(engine);
     source->set_kind(TableKind::kIndex, path);
@@ -111,11 +112,11 @@ bool is_still(Engine& engine, const FileSystem& files, const TensorFile& index,
 
 }  // namespace
 
-std::unique_ptr<Source> index_source(const std::shared_ptr<Engine>& engine, const FileSystem& files,
-                                     TensorFile index) {
+std::unique_ptr<FileSource> index_source(const std::shared_ptr<Engine>& engine,
+                                         const FileSystem& files, TensorFile index) {
     for (int i = 0; i < kTries; ++i) {
         const FileStatus before = files.status(files.resolve(index.path));
-        std::unique_ptr<Source> source;
+        std::unique_ptr<FileSource> source;
         std::optional<Error> failed;
         try {
             source =

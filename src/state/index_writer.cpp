@@ -43,8 +43,9 @@ public:
               NamedTensors tensors, const IndexOptions& options)
         : engine_(engine),
           files_(files),
-          folder_(engine, files, path),
-          progress_(options.progress) {
+          folder_(engine, files, path, options.sync),
+          progress_(options.progress),
+          sync_(options.sync) {
         check_name(path);
         check_name(folder_.index());
         index_.total_bytes = 0;
@@ -132,7 +133,7 @@ private:
                 };
             }
             ++begun_;
-            save_file(engine_, files_, folder_.in(names_[i]), images_[i], part);
+            save_file(engine_, files_, folder_.in(names_[i]), images_[i], part, sync_);
             ++made_;
             before += images_[i].file().total_bytes();
         }
@@ -146,7 +147,7 @@ private:
         Replacement index(files_, folder_.index(), Abandoned::kLeave);
         stream::write_when_room(engine_, index.file(), std::as_bytes(std::span(text_)), 0);
         try {
-            index.commit();
+            index.commit(sync_);
         } catch (const std::exception& error) {
             // A rename that failed may have happened all the same, but not one without memory.
             may_be_named_ = index.is_in_place() || !is_out_of_memory(error);
@@ -170,6 +171,7 @@ private:
     const FileSystem& files_;
     IndexFolder folder_;
     Progress progress_;
+    bool sync_;
     format::ShardIndex index_;
     std::vector<std::size_t> shard_of_;  // one per tensor of the index
     std::vector<FileImage> images_;

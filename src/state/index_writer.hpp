@@ -46,6 +46,7 @@ struct NamedTensors {
 struct IndexOptions {
     std::uint64_t shard_bytes = kShardBytes;
     bool checksums = true;
+    bool sync = true;        ///< durable when it returns
     Progress progress = {};  ///< in bytes of all shards
 };
 

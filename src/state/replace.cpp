@@ -203,8 +203,10 @@ void Replacement::abandon() noexcept {
     lock_ = {};
 }
 
-void Replacement::commit() {
-    file_.sync_data();
+void Replacement::commit(bool sync) {
+    if (sync) {
+        file_.sync_data();
+    }
     if (open_folder_.is_open()) {
         file_.close();
         open_folder_.rename(temporary_name_, target_.substr(target_.rfind('/') + 1));
@@ -212,6 +214,10 @@ void Replacement::commit() {
         files_.rename(temporary_, target_);
     }
     pending_ = false;
+    if (!sync) {
+        file_.close();
+        return;
+    }
     try {
         if (open_folder_.is_open()) {
             open_folder_.sync();

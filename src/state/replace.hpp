@@ -44,9 +44,10 @@ public:
     [[nodiscard]] File& file() { return file_; }
     [[nodiscard]] const std::string& temporary() const { return temporary_; }
     [[nodiscard]] const std::string& target() const { return target_; }
-    /// Throws Error. Then the target is unchanged, except after an error of the folder's sync,
-    /// whose message says so: the new file is there, and it may not survive a power cut.
-    void commit();
+    /// `sync`: durable when it returns. Throws Error. Then the target is unchanged, except
+    /// after an error of the folder's sync, whose message says so: the new file is there, and it may
+    /// not survive a power cut.
+    void commit(bool sync = true);
     /// Releases the temporary file, which stays: the next save of the same target removes it.
     void abandon() noexcept;
     /// Whether commit() reached the rename, even if it threw afterwards.

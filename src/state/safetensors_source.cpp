@@ -53,6 +53,20 @@ void SafetensorsSource::add_tensor(std::uint32_t file, std::size_t index) {
     indexes_.push_back(index);
 }
 
+void SafetensorsSource::add_sums(std::size_t tensor, stream::Wanted& wanted) {
+    std::call_once(tables_made_, [this] {
+        std::vector<std::optional<SumTable>> tables;
+        for (std::size_t i = 0; i < headers_.size(); ++i) {
+            tables.push_back(parse_sum_table(headers_[i], this->table_.files[i]));
+        }
+        tables_ = std::move(tables);
+    });
+    const std::uint32_t file = table_.tensors[tensor].stretches[0].file;
+    if (const auto& table = tables_[file]) {
+        state::add_sums(wanted, headers_[file], *table, indexes_[tensor]);
+    }
+}
+
 Verified SafetensorsSource::verify(const Progress& progress) {
     Verified out;
     std::vector<std::optional<SumTable>> tables;
@@ -109,7 +123,8 @@ Verified SafetensorsSource::verify(const Progress& progress) {
     return out;
 }
 
-std::unique_ptr<Source> safetensors_source(const std::shared_ptr<Engine>& engine, TensorFile file) {
+std::unique_ptr<FileSource> safetensors_source(const std::shared_ptr<Engine>& engine,
+                                               TensorFile file) {
     auto source = std::make_unique<SafetensorsSource>(engine);
     source->set_kind(TableKind::kSafetensors, file.path);
     const std::uint32_t number = source->add_file(std::move(file));

@@ -5,10 +5,13 @@
 
 #include "format/safetensors.hpp"
 #include "state/source.hpp"
+#include "state/sum_table.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 namespace penstock::state {
@@ -30,6 +33,10 @@ public:
     [[nodiscard]] Verified verify(const Progress& progress) override;
 
 private:
+    void add_sums(std::size_t tensor, stream::Wanted& wanted) override;
+
+    std::once_flag tables_made_;
+    std::vector<std::optional<SumTable>> tables_;       // one per file, made by the first check
     std::vector<format::safetensors::Header> headers_;  // one per file
     std::vector<std::size_t> indexes_;                  // of each tensor, in its file's header
 };

@@ -2,6 +2,7 @@
 #include "state/source.hpp"
 
 #include "base/raise.hpp"
+#include "format/fault.hpp"
 #include "state/stored_rows.hpp"
 #include "stream/file_reader.hpp"
 #include "stream/when_room.hpp"
@@ -90,8 +91,27 @@ void FileSource::read_all(std::span<const std::span<std::byte>> into, const Prog
     }
 }
 
-std::unique_ptr<Source> open_source(const std::shared_ptr<Engine>& engine, const FileSystem& files,
-                                    const std::string& path) {
+void FileSource::read_stretches(std::uint32_t file, std::span<stream::Wanted> wanted,
+                                std::span<const std::size_t> tensors, bool verify,
+                                const Progress& progress) {
+    for (std::size_t i = 0; verify && i < wanted.size(); ++i) {
+        add_sums(tensors[i], wanted[i]);
+    }
+    const auto wrong =
+        stream::read_file(*engine_, files_[file], wanted, {.verify = verify}, progress);
+    if (wrong) {
+        base::raise(base::error(
+            ErrorCode::kDamaged, "read",
+            fmt::format("checksum mismatch in tensor {}: {} bytes have {:08x} and should have "
+                        "{:08x}",
+                        format::shown(table_.tensors[tensors[wrong->wanted]].name), wrong->bytes,
+                        wrong->found, wrong->expected),
+            table_.files[file], wrong->offset));
+    }
+}
+
+std::unique_ptr<FileSource> open_source(const std::shared_ptr<Engine>& engine,
+                                        const FileSystem& files, const std::string& path) {
     TensorFile file =
         open_tensor_file(*engine, files, is_folder(files, path) ? index_in(files, path) : path);
     if (std::holds_alternative<format::ShardIndex>(file.content)) {

@@ -4,10 +4,12 @@
 #pragma once
 
 #include "state/tensor_file.hpp"
+#include "stream/file_reader.hpp"
 
 #include <penstock/checkpoint.hpp>
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
+#include <penstock/state_file.hpp>
 #include <penstock/tensor_table.hpp>
 
 #include <cstddef>
@@ -21,10 +23,7 @@
 
 namespace penstock::state {
 
-struct Verified {
-    std::vector<CheckpointProblem> problems;
-    std::string note;  ///< empty, or the parts that could not be verified, and why
-};
+using Verified = VerifiedFile;
 
 class Source {
 public:
@@ -69,23 +68,32 @@ public:
     void read(std::size_t tensor, std::uint64_t begin, std::uint64_t end,
               std::span<std::byte> into) override;
     void read_all(std::span<const std::span<std::byte>> into, const Progress& progress) override;
+    /// Stretches of one file, each of the tensor with the same number in `tensors`. `verify`: what
+    /// covers whole checksums is compared with them. Throws kDamaged for a mismatch.
+    void read_stretches(std::uint32_t file, std::span<stream::Wanted> wanted,
+                        std::span<const std::size_t> tensors, bool verify,
+                        const Progress& progress);
 
 protected:
+    /// What is known of a stretch of a tensor.
+    virtual void add_sums(std::size_t tensor, stream::Wanted& wanted) = 0;
+
     std::shared_ptr<Engine> engine_;
     std::vector<File> files_;  // those of the table
 };
 
 /// Opens a `.pt`, a `.safetensors` or an index, by content; for a folder, its index. Throws Error:
 /// kDamaged, kUnsupported, kInvalidArgument for a folder without an index.
-[[nodiscard]] std::unique_ptr<Source> open_source(const std::shared_ptr<Engine>& engine,
-                                                  const FileSystem& files, const std::string& path);
+[[nodiscard]] std::unique_ptr<FileSource> open_source(const std::shared_ptr<Engine>& engine,
+                                                      const FileSystem& files,
+                                                      const std::string& path);
 
 // The forms: torch_source.cpp, safetensors_source.cpp, index_source.cpp.
-[[nodiscard]] std::unique_ptr<Source> torch_source(const std::shared_ptr<Engine>& engine,
-                                                   TensorFile file);
-[[nodiscard]] std::unique_ptr<Source> safetensors_source(const std::shared_ptr<Engine>& engine,
-                                                         TensorFile file);
-[[nodiscard]] std::unique_ptr<Source> index_source(const std::shared_ptr<Engine>& engine,
-                                                   const FileSystem& files, TensorFile index);
+[[nodiscard]] std::unique_ptr<FileSource> torch_source(const std::shared_ptr<Engine>& engine,
+                                                       TensorFile file);
+[[nodiscard]] std::unique_ptr<FileSource> safetensors_source(const std::shared_ptr<Engine>& engine,
+                                                             TensorFile file);
+[[nodiscard]] std::unique_ptr<FileSource> index_source(const std::shared_ptr<Engine>& engine,
+                                                       const FileSystem& files, TensorFile index);
 
 }  // namespace penstock::state

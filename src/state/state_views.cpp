@@ -82,7 +82,7 @@ private:
 };
 
 std::uint64_t element_bytes(const TensorValue& tensor) {
-    return format::torch_type(tensor.type)->bytes;
+    return format::torch_type(tensor.type)->torch_bytes();
 }
 
 bool is_empty(const TensorValue& tensor) {
@@ -150,7 +150,7 @@ std::string why_not_gathered(const TensorValue& tensor, std::uint64_t storage_by
     }
     if (format::safetensors::name_of(tensor.type).empty() ||
         tensor.type == tensor::ElementType::kF4E2M1) {
-        return fmt::format("is a view of {}", format::torch_type(tensor.type)->dtype);
+        return fmt::format("is a view of {}", format::torch_type(tensor.type)->torch);
     }
     const auto bytes = checked_bytes(tensor);
     return bytes && *bytes <= storage_bytes

@@ -17,7 +17,7 @@ TensorEntry seen_as(const format::TensorValue& t, const TensorEntry& stored, std
     TensorEntry out = stored;
     out.name = name.empty() ? stored.name : std::move(name);
     const std::string_view type = format::safetensors::name_of(t.type);
-    out.dtype = type.empty() ? format::torch_type(t.type)->dtype : type;
+    out.dtype = type.empty() ? format::torch_type(t.type)->torch : type;
     out.shape = t.shape;
     if (t.type == tensor::ElementType::kF4E2M1 && !out.shape.empty()) {
         out.shape.back() *= 2;  // torch counts pairs
@@ -25,7 +25,7 @@ TensorEntry seen_as(const format::TensorValue& t, const TensorEntry& stored, std
     out.bytes = view_bytes(t);
     out.strides = is_plain(t) ? std::vector<std::uint64_t>() : t.strides;
     TensorStretch& place = out.stretches[0];
-    place.offset += t.offset * format::torch_type(t.type)->bytes;
+    place.offset += t.offset * format::torch_type(t.type)->torch_bytes();
     place.bytes = out.bytes;
     return out;
 }

@@ -286,7 +286,7 @@ private:
     }
 
     static std::uint64_t element_bytes(const TensorValue& t) {
-        return format::torch_type(t.type)->bytes;
+        return format::torch_type(t.type)->torch_bytes();
     }
 
     // ---- JSON ----
@@ -438,7 +438,7 @@ private:
             // Nothing is saved of a storage that only an empty tensor uses.
             const bool empty = look.stands_for && elements(tree_.tensors[*look.stands_for]) == 0;
             const std::uint64_t offset = empty ? 0 : t.offset - look.begin / element_bytes(t);
-            out_ += fmt::format(",\"{}\",{},[{}],[{}]", format::torch_type(t.type)->dtype, offset,
+            out_ += fmt::format(",\"{}\",{},[{}],[{}]", format::torch_type(t.type)->torch, offset,
                                 fmt::join(t.shape, ","), fmt::join(t.strides, ","));
         }
         out_ += ']';

@@ -47,7 +47,7 @@ public:
         if (std::find(v.shape.begin(), v.shape.end(), 0U) != v.shape.end()) {
             return true;
         }
-        const std::uint64_t each = format::torch_type(v.type)->bytes;
+        const std::uint64_t each = format::torch_type(v.type)->torch_bytes();
         // Storages are written in the order of the tensors.
         return storages_[v.storage].data() + v.offset * each ==
                state_.tensors[w.storage].data.data + w.offset * each;

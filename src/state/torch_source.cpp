@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 namespace penstock::state {
 
@@ -50,6 +51,11 @@ public:
         table_.files = {std::move(file.path)};
         files_ = {std::move(file.file)};
         storages_ = std::move(content.storages);
+        for (const format::zip::Record& storage : storages_) {
+            if (storage.bytes != 0) {
+                by_offset_.emplace(storage.offset, &storage);
+            }
+        }
         name_tensors(content.tree);
     }
 
@@ -86,6 +92,14 @@ public:
     }
 
 private:
+    // Of a storage that is wanted whole.
+    void add_sums(std::size_t /*tensor*/, stream::Wanted& wanted) override {
+        const auto storage = by_offset_.find(wanted.offset);
+        if (storage != by_offset_.end() && storage->second->bytes == wanted.into.size()) {
+            wanted.crc = storage->second->crc;
+        }
+    }
+
     [[nodiscard]] std::uint64_t total_bytes() const {
         std::uint64_t total = 0;
         for (const auto& storage : storages_) {
@@ -143,11 +157,12 @@ private:
     }
 
     std::vector<format::zip::Record> storages_;
+    std::unordered_map<std::uint64_t, const format::zip::Record*> by_offset_;
 };
 
 }  // namespace
 
-std::unique_ptr<Source> torch_source(const std::shared_ptr<Engine>& engine, TensorFile file) {
+std::unique_ptr<FileSource> torch_source(const std::shared_ptr<Engine>& engine, TensorFile file) {
     return std::make_unique<TorchSource>(engine, std::move(file));
 }
 

@@ -11,14 +11,14 @@
 // chunks that it touches.
 #pragma once
 
+#include "state/box_runs.hpp"
 #include "store/manifest.hpp"
-
-#include <penstock/checkpoint.hpp>
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace penstock::store {
@@ -27,45 +27,25 @@ namespace penstock::store {
 inline constexpr std::uint64_t kPieceBytesMax = std::uint64_t{8} << 20;
 
 /// The wanted part of one slice, as runs.
-class SlicePart {
+class SlicePart : public state::BoxRuns {
 public:
     /// A whole slice without a destination: to be verified.
-    SlicePart(const Tensor& tensor, const Slice& slice);
-    /// The part of the box [begin, end) of `tensor` that `slice` holds; `memory` has the box, row-
-    /// major or with strides as in TensorRead. Nothing if they do not meet. Throws kUnsupported if
-    /// elements of less than a byte would have to be shifted.
+    SlicePart(const Tensor& tensor, const Slice& slice)
+        : SlicePart(tensor, slice, state::BoxRuns(slice.bytes)) {}
+    /// The part of a box of `tensor` that `slice` holds: see BoxRuns::of().
     [[nodiscard]] static std::optional<SlicePart> of(const Tensor& tensor, const Slice& slice,
-                                                     std::span<const std::uint64_t> begin,
-                                                     std::span<const std::uint64_t> end,
-                                                     std::byte* memory,
+                                                     const state::TensorBox& box, std::byte* memory,
                                                      std::span<const std::uint64_t> strides_bytes);
 
     [[nodiscard]] const Tensor& tensor() const { return *tensor_; }
     [[nodiscard]] const Slice& slice() const { return *slice_; }
-    [[nodiscard]] std::uint64_t runs() const { return runs_; }
-    [[nodiscard]] std::uint64_t run_bytes() const { return run_bytes_; }
-    /// The beginning of run i in the slice, in bytes, and in the caller's memory.
-    [[nodiscard]] std::uint64_t source(std::uint64_t run) const;
-    [[nodiscard]] std::byte* target(std::uint64_t run) const;
-    /// The first run that ends after `offset` (in the slice); runs() if none does.
-    [[nodiscard]] std::uint64_t run_behind(std::uint64_t offset) const;
-    /// Copies the wanted bytes of a range of the slice to their destinations.
-    void copy_out(std::uint64_t offset, std::span<const std::byte> bytes) const;
 
 private:
-    struct Dimension {  // outside a run
-        std::uint64_t count;
-        std::uint64_t source_step;
-        std::uint64_t target_step;
-    };
+    SlicePart(const Tensor& tensor, const Slice& slice, state::BoxRuns runs)
+        : BoxRuns(std::move(runs)), tensor_(&tensor), slice_(&slice) {}
+
     const Tensor* tensor_;
     const Slice* slice_;
-    std::byte* memory_ = nullptr;
-    std::uint64_t source_ = 0;
-    std::uint64_t target_ = 0;
-    std::uint64_t run_bytes_ = 0;
-    std::uint64_t runs_ = 1;
-    std::vector<Dimension> outer_;
 };
 
 struct SlicePiece {

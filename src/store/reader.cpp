@@ -2,7 +2,6 @@
 // Reads one checkpoint: checks the manifest, opens the shards early, and puts boxes of tensors
 // together from their slices.
 #include "base/align.hpp"
-#include "base/host_memory.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "format/safetensors.hpp"
@@ -56,57 +55,8 @@ std::vector<std::string_view> names_of(std::span<const CheckpointTensor> tensors
     return out;
 }
 
-// A box of a tensor, with its bounds written out.
-struct Box {
-    const Tensor* tensor = nullptr;
-    std::vector<std::uint64_t> begin;
-    std::vector<std::uint64_t> end;
-    std::uint64_t elements = 1;
-};
-
-std::uint64_t bits_of(const Tensor& tensor) {
-    return tensor::bits_of(*format::safetensors::type_named(tensor.dtype));
-}
-
-// Checks that elements with these strides fit the given memory and do not overlap: from the
-// smallest stride up, each step passes everything that the smaller ones reach.
-void check_strides(const TensorRead& wanted, const Box& box, const std::string& path) {
-    const std::uint64_t bits = bits_of(*box.tensor);
-    const std::vector<std::uint64_t>& strides = wanted.strides_bytes;
-    if (bits % 8 != 0 || strides.size() != box.begin.size()) {
-        wrong_call(
-            fmt::format("tensor {} is {} of {} dimensions, and {} strides are given; give "
-                        "one for each, and none where elements are less than a byte",
-                        shown(wanted.name), box.tensor->dtype, box.begin.size(), strides.size()),
-            path);
-    }
-    std::vector<std::pair<std::uint64_t, std::uint64_t>> steps;  // stride, extent
-    for (std::size_t d = 0; d < strides.size(); ++d) {
-        if (box.end[d] - box.begin[d] > 1) {
-            steps.emplace_back(strides[d], box.end[d] - box.begin[d]);
-        }
-    }
-    std::sort(steps.begin(), steps.end());
-    std::uint64_t reach = box.elements == 0 ? 0 : bits / 8;
-    bool sound = true;
-    for (const auto& [stride, extent] : steps) {
-        std::uint64_t more = 0;
-        sound = sound && stride >= reach && !__builtin_mul_overflow(stride, extent - 1, &more) &&
-                !__builtin_add_overflow(reach, more, &reach);
-    }
-    if (box.elements > 0 && (!sound || reach != wanted.into.bytes)) {
-        wrong_call(
-            fmt::format("of tensor {} {} elements of {} are wanted with strides of [{}] "
-                        "bytes, which {} the {} bytes that are given for them",
-                        shown(wanted.name), box.elements, box.tensor->dtype,
-                        fmt::join(strides, ", "),
-                        sound ? "do not end with" : "overlap, or do not fit in", wanted.into.bytes),
-            path);
-    }
-}
-
 // Counts the elements of a slice that lie in the box.
-std::uint64_t common(const Box& box, const Slice& slice) {
+std::uint64_t common(const state::TensorBox& box, const Slice& slice) {
     std::uint64_t count = 1;
     for (std::size_t d = 0; d < box.begin.size(); ++d) {
         const std::uint64_t low = std::max(box.begin[d], slice.offset[d]);
@@ -144,7 +94,7 @@ struct Checkpoint::Impl {
     Impl(const Impl&) = delete;
     Impl& operator=(const Impl&) = delete;
 
-    [[nodiscard]] Box box_of(const TensorRead& wanted) const;
+    [[nodiscard]] const Tensor& named(const std::string& name) const;
     void add_parts(const TensorRead& wanted, std::vector<SlicePart>& parts) const;
     std::uint64_t read(std::span<const TensorRead> wanted, bool verify, const Progress& progress);
     [[nodiscard]] std::vector<CheckpointProblem> verify(const Progress& progress);
@@ -162,52 +112,34 @@ struct Checkpoint::Impl {
     std::unordered_map<std::string_view, const Tensor*> by_name;
 };
 
-Box Checkpoint::Impl::box_of(const TensorRead& wanted) const {
-    const auto found = by_name.find(wanted.name);
+const Tensor& Checkpoint::Impl::named(const std::string& name) const {
+    const auto found = by_name.find(name);
     if (found == by_name.end()) {
         const std::vector<std::string_view> names = names_of(tensors);
-        wrong_call(fmt::format("it has {}", state::lacking(wanted.name, names)), path);
+        wrong_call(fmt::format("it has {}", state::lacking(name, names)), path);
     }
-    if (wanted.into.kind != MemoryKind::kHost) {
-        base::raise(base::not_host_memory(
-            "read checkpoint", fmt::format("tensor {}", shown(wanted.name)), wanted.into, path));
-    }
-    auto bounds = state::inside({wanted.begin, wanted.end}, found->second->shape, wanted.name);
-    if (!bounds) {
-        wrong_call(bounds.error().message, path);
-    }
-    const std::uint64_t elements = bounds->elements();
-    const Box box{found->second, std::move(bounds->begin), std::move(bounds->end), elements};
-    const std::uint64_t bits = box.elements * bits_of(*box.tensor);
-    if (!wanted.strides_bytes.empty()) {
-        check_strides(wanted, box, path);
-    } else if (bits % 8 != 0 || bits / 8 != wanted.into.bytes) {
-        wrong_call(
-            fmt::format("of tensor {} {} elements of {} are wanted, which do not fill the "
-                        "{} bytes that are given for them",
-                        shown(wanted.name), box.elements, box.tensor->dtype, wanted.into.bytes),
-            path);
-    }
-    return box;
+    return *found->second;
 }
 
 void Checkpoint::Impl::add_parts(const TensorRead& wanted, std::vector<SlicePart>& parts) const {
-    const Box box = box_of(wanted);
-    if (box.elements == 0) {
+    const Tensor& tensor = named(wanted.name);
+    const state::TensorBox box = state::checked_box(
+        wanted, {tensor.name, tensor.dtype, tensor.shape}, "read checkpoint", path);
+    const std::uint64_t elements = box.elements();
+    if (elements == 0) {
         return;
     }
     std::uint64_t held = 0;  // slices do not overlap
-    for (const Slice& slice : box.tensor->slices) {
+    for (const Slice& slice : tensor.slices) {
         held += common(box, slice);
-        if (auto part = SlicePart::of(*box.tensor, slice, box.begin, box.end, wanted.into.data,
-                                      wanted.strides_bytes)) {
+        if (auto part = SlicePart::of(tensor, slice, box, wanted.into.data, wanted.strides_bytes)) {
             parts.push_back(std::move(*part));
         }
     }
-    if (held != box.elements) {
+    if (held != elements) {
         wrong_call(fmt::format("of tensor {} only a part was saved here: {} of the {} elements "
                                "that are wanted",
-                               shown(wanted.name), held, box.elements),
+                               shown(wanted.name), held, elements),
                    path);
     }
 }

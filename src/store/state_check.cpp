@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/state_check.hpp"
 
-#include "base/host_memory.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "format/json.hpp"
-#include "state/structure.hpp"
+#include "state/state_image.hpp"
 #include "store/stock_index.hpp"
-#include "stream/checksum.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,9 +21,10 @@ namespace {
 
 namespace safetensors = format::safetensors;
 
+constexpr const char* kOperation = "save checkpoint";
+
 [[noreturn]] void refuse(const StateTensor& tensor, std::string_view why) {
-    base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint",
-                            fmt::format("tensor {}: {}", format::shown(tensor.name), why)));
+    state::refuse_tensor(tensor, kOperation, why);
 }
 
 void check_box(const StateTensor& tensor, tensor::ElementType type) {
@@ -49,52 +48,25 @@ void check_box(const StateTensor& tensor, tensor::ElementType type) {
 }
 
 tensor::ElementType check_tensor(const StateTensor& tensor) {
-    if (tensor.data.kind != MemoryKind::kHost) {
-        base::raise(base::not_host_memory(
-            "save checkpoint", fmt::format("tensor {}", format::shown(tensor.name)), tensor.data));
-    }
-    const auto type = safetensors::type_named(tensor.dtype);
-    if (!type) {
-        refuse(tensor,
-               fmt::format("safetensors has no type {}; convert it, or save its bytes as U8",
-                           format::shown(tensor.dtype)));
-    }
-    if (tensor.shape.size() > safetensors::kRankMax) {
-        refuse(tensor, fmt::format("it has {} dimensions; {} are the most", tensor.shape.size(),
-                                   safetensors::kRankMax));
-    }
-    const auto bytes = safetensors::bytes_of(*type, tensor.shape);
-    if (!bytes || *bytes != tensor.data.bytes) {
-        refuse(tensor, fmt::format("[{}] of {} is {} bytes, and {} were given",
-                                   fmt::join(tensor.shape, ", "), tensor.dtype,
-                                   bytes ? fmt::to_string(*bytes) : "no whole number of",
-                                   tensor.data.bytes));
-    }
+    const tensor::ElementType type = state::check_tensor(tensor, kOperation);
     if (tensor.global_shape.empty() && !tensor.global_offset.empty()) {
         refuse(tensor, "it has a global_offset without a global_shape");
     }
     if (!tensor.global_shape.empty()) {
-        check_box(tensor, *type);
+        check_box(tensor, type);
     }
-    return *type;
+    return type;
 }
 
 // Checks that load() can make a state of it. If the structure was made here, that was compared too.
 void check_structure(const State& state) {
-    const std::string& text = state.structure;
-    if (text == "null" || stream::content_hash(std::as_bytes(
-                              std::span(text.data(), text.size()))) == state.structure_sum) {
-        return;
-    }
     std::vector<state::StoredTensor> tensors;
     for (const StateTensor& t : state.tensors) {
         const auto& shape = global_shape(t);
         tensors.push_back({t.name, t.dtype, shape,
                            *safetensors::bytes_of(*safetensors::type_named(t.dtype), shape)});
     }
-    if (const std::string wrong = state::wrong_structure(text, tensors); !wrong.empty()) {
-        base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint", wrong));
-    }
+    state::check_structure(state, tensors, kOperation);
 }
 
 }  // namespace

@@ -1,78 +1,78 @@
 // SPDX-License-Identifier: Apache-2.0
-// The type of a tensor's elements. Names and values are ours; a format or framework has its own
-// name for a type, defined there.
+// The one table of types of elements: what formats and frameworks call each.
 #pragma once
 
+#include <penstock/tensor.hpp>
+
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 namespace penstock::tensor {
 
-enum class ElementType : std::uint8_t {
-    kBool,
-    kU8,
-    kI8,
-    kU16,
-    kI16,
-    kU32,
-    kI32,
-    kU64,
-    kI64,
-    kF16,
-    kBF16,
-    kF32,
-    kF64,
-    kC32,  ///< two F16
-    kC64,
-    kC128,
-    kF8E4M3,
-    kF8E5M2,
-    kF8E4M3Fnuz,
-    kF8E5M2Fnuz,
-    kF8E8M0,
-    kF6E2M3,
-    kF6E3M2,
-    kF4E2M1,
+using penstock::ElementType;
+
+struct ElementTypeRow {
+    ElementType type;
+    std::uint8_t bits;
+    std::string_view name;  ///< ours, and safetensors' where that has it
+    bool in_safetensors;
+    const char* torch;               ///< "float32", also NumPy's; empty: torch has none
+    std::string_view torch_storage;  ///< "FloatStorage" of torch 1; empty: untyped
+    std::int8_t dlpack;  ///< 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool, 7 and up 8-bit
+                         ///< floats; -1: Python has no arrays of it here
+    const char* buffer;  ///< of the struct module; nullptr where that has none
+
+    /// Of an element as torch counts them (two F4 are one).
+    [[nodiscard]] constexpr std::uint64_t torch_bytes() const { return bits <= 8 ? 1U : bits / 8U; }
 };
 
-inline constexpr int kElementTypes = static_cast<int>(ElementType::kF4E2M1) + 1;
+inline constexpr std::array<ElementTypeRow, 24> kElementTypes{{
+    {ElementType::kU8, 8, "U8", true, "uint8", "ByteStorage", 1, "B"},
+    {ElementType::kI8, 8, "I8", true, "int8", "CharStorage", 0, "b"},
+    {ElementType::kBool, 8, "BOOL", true, "bool", "BoolStorage", 6, "?"},
+    {ElementType::kU16, 16, "U16", true, "uint16", "", 1, "H"},
+    {ElementType::kI16, 16, "I16", true, "int16", "ShortStorage", 0, "h"},
+    {ElementType::kU32, 32, "U32", true, "uint32", "", 1, "I"},
+    {ElementType::kI32, 32, "I32", true, "int32", "IntStorage", 0, "i"},
+    {ElementType::kU64, 64, "U64", true, "uint64", "", 1, "Q"},
+    {ElementType::kI64, 64, "I64", true, "int64", "LongStorage", 0, "q"},
+    {ElementType::kF16, 16, "F16", true, "float16", "HalfStorage", 2, "e"},
+    {ElementType::kBF16, 16, "BF16", true, "bfloat16", "BFloat16Storage", 4, nullptr},
+    {ElementType::kF32, 32, "F32", true, "float32", "FloatStorage", 2, "f"},
+    {ElementType::kF64, 64, "F64", true, "float64", "DoubleStorage", 2, "d"},
+    {ElementType::kC32, 32, "C32", false, "complex32", "", -1, nullptr},
+    {ElementType::kC64, 64, "C64", true, "complex64", "ComplexFloatStorage", 5, "Zf"},
+    {ElementType::kC128, 128, "C128", false, "complex128", "ComplexDoubleStorage", 5, "Zd"},
+    {ElementType::kF8E4M3, 8, "F8_E4M3", true, "float8_e4m3fn", "", 10, nullptr},
+    {ElementType::kF8E4M3Fnuz, 8, "F8_E4M3FNUZ", true, "float8_e4m3fnuz", "", 11, nullptr},
+    {ElementType::kF8E5M2, 8, "F8_E5M2", true, "float8_e5m2", "", 12, nullptr},
+    {ElementType::kF8E5M2Fnuz, 8, "F8_E5M2FNUZ", true, "float8_e5m2fnuz", "", 13, nullptr},
+    {ElementType::kF8E8M0, 8, "F8_E8M0", true, "float8_e8m0fnu", "", 14, nullptr},
+    {ElementType::kF4E2M1, 4, "F4", true, "float4_e2m1fn_x2", "", -1, nullptr},
+    {ElementType::kF6E2M3, 6, "F6_E2M3", true, "", "", -1, nullptr},
+    {ElementType::kF6E3M2, 6, "F6_E3M2", true, "", "", -1, nullptr},
+}};
+
+/// The first row with this property, or nullptr.
+template <typename Has>
+[[nodiscard]] constexpr const ElementTypeRow* find_row(const Has& has) {
+    for (const ElementTypeRow& row : kElementTypes) {
+        if (has(row)) {
+            return &row;
+        }
+    }
+    return nullptr;
+}
+
+[[nodiscard]] constexpr const ElementTypeRow& row_of(ElementType type) {
+    return *find_row([type](const auto& row) { return row.type == type; });
+}
 
 /// Bits of an element: 4 to 128.
 [[nodiscard]] constexpr std::uint64_t bits_of(ElementType type) {
-    switch (type) {
-        case ElementType::kF4E2M1:
-            return 4;
-        case ElementType::kF6E2M3:
-        case ElementType::kF6E3M2:
-            return 6;
-        case ElementType::kBool:
-        case ElementType::kU8:
-        case ElementType::kI8:
-        case ElementType::kF8E4M3:
-        case ElementType::kF8E5M2:
-        case ElementType::kF8E4M3Fnuz:
-        case ElementType::kF8E5M2Fnuz:
-        case ElementType::kF8E8M0:
-            return 8;
-        case ElementType::kU16:
-        case ElementType::kI16:
-        case ElementType::kF16:
-        case ElementType::kBF16:
-            return 16;
-        case ElementType::kU32:
-        case ElementType::kI32:
-        case ElementType::kF32:
-        case ElementType::kC32:
-            return 32;
-        case ElementType::kU64:
-        case ElementType::kI64:
-        case ElementType::kF64:
-        case ElementType::kC64:
-            return 64;
-        case ElementType::kC128:
-            return 128;
-    }
-    return 0;
+    return row_of(type).bits;
 }
 
 }  // namespace penstock::tensor

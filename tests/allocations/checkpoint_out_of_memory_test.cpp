@@ -284,6 +284,34 @@ TEST_F(CheckpointOutOfMemory, AFileIsInspected) {
     });
 }
 
+TEST_F(CheckpointOutOfMemory, AStateFileIsSavedAndRead) {
+    in_child([](Scene& scene) {
+        const Saved saved(3, 1000, 2);
+        const Saved next(3, 900, 7);
+        const std::string path = scene.folder + "/file.safetensors";
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                save_file(scene.engine, path, saved.state());
+                std::vector<std::byte> into(900, kUntouched);
+                const bool through = attempt([&] {
+                    save_file(scene.engine, path, next.state());
+                    StateFile file(scene.engine, path);
+                    const TensorRead wanted{"t1", into};
+                    file.read({&wanted, 1});
+                    static_cast<void>(file.verify());
+                });
+                if (through && into != next.data[1]) {
+                    return "wrong bytes";
+                }
+                const StateFile there(scene.engine, path);
+                const std::uint64_t bytes = there.table().tensors[0].bytes;
+                return bytes == 900 || (bytes == 1000 && !through) ? "" : "it is another file";
+            },
+            20);
+    });
+}
+
 TEST_F(CheckpointOutOfMemory, AStoreVerifiesWithHelpers) {
     in_child([](Scene& scene) {
         scene.files.make_folder(scene.folder + "/store");

@@ -102,7 +102,7 @@ private:
             }
             case 7:
                 value = of(ValueKind::kDtype,
-                           std::string(kTorchTypes[below(random_, kTorchTypes.size())].dtype));
+                           std::string(kTorchTypes[below(random_, kTorchTypes.size())].torch));
                 break;
             case 8:
                 value = of(ValueKind::kDevice, below(random_, 2) == 0 ? "cpu" : "cuda:7");
@@ -141,7 +141,7 @@ private:
         t.storage = static_cast<std::uint32_t>(below(random_, tree_.storages.size()));
         const TorchType& type = kTorchTypes[below(random_, kTorchTypes.size())];
         t.type = type.type;
-        const std::uint64_t elements = tree_.storages[t.storage].bytes / type.bytes;
+        const std::uint64_t elements = tree_.storages[t.storage].bytes / type.torch_bytes();
         if (elements == 0 || below(random_, 10) == 0) {
             t.shape = {0, 3};
             t.strides = {3, 1};

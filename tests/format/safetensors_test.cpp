@@ -34,8 +34,8 @@ std::vector<Tensor> random_tensors(Random& random) {
     for (std::size_t i = 0; i < out.size(); ++i) {
         out[i].name = fmt::format("{}layer\"{}\\\n\u00e9", i, below(random, 1000));
         do {
-            out[i].type = static_cast<ElementType>(below(random, tensor::kElementTypes));
-        } while (name_of(out[i].type).empty());
+            out[i].type = static_cast<ElementType>(below(random, tensor::kElementTypes.size()));
+        } while (safetensors::name_of(out[i].type).empty());
         const std::uint64_t rank = below(random, 4);
         for (std::uint64_t d = 0; d < rank; ++d) {
             out[i].shape.push_back(below(random, 8) == 0 ? 0 : 4 * (1 + below(random, 12)));

@@ -40,7 +40,7 @@ public:
             last += view.shape[d] == 0 ? 0 : (view.shape[d] - 1) * step;
             step = step * std::max<std::uint64_t>(view.shape[d], 1) + random_() % 2;
         }
-        each = format::torch_type(view.type)->bytes;
+        each = format::torch_type(view.type)->torch_bytes();
         storage.resize((last + 1 + random_() % 3) * each);
         for (std::byte& byte : storage) {
             byte = static_cast<std::byte>(random_());

@@ -89,7 +89,7 @@ std::vector<CheckpointTensor> tensors_of(const State& state) {
 
 // The elements that a tensor sees, as bytes.
 std::string seen(const TensorValue& t, std::span<const std::byte> storage) {
-    const std::uint64_t each = format::torch_type(t.type)->bytes;
+    const std::uint64_t each = format::torch_type(t.type)->torch_bytes();
     std::string out;
     std::vector<std::uint64_t> at(t.shape.size(), 0);
     if (std::find(t.shape.begin(), t.shape.end(), 0U) != t.shape.end()) {

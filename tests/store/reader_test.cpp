@@ -284,8 +284,10 @@ TEST_F(CheckpointReader, StaysReadableWhenItIsDeleted) {
     for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
         std::filesystem::remove(entry);
     }
-    EXPECT_TRUE(whole(c, "a") == Bytes(state[0].tensor.data.span().begin(), state[0].tensor.data.span().end()));
-    EXPECT_TRUE(whole(c, "b") == Bytes(state[1].tensor.data.span().begin(), state[1].tensor.data.span().end()));
+    EXPECT_TRUE(whole(c, "a") ==
+                Bytes(state[0].tensor.data.span().begin(), state[0].tensor.data.span().end()));
+    EXPECT_TRUE(whole(c, "b") ==
+                Bytes(state[1].tensor.data.span().begin(), state[1].tensor.data.span().end()));
 }
 
 TEST_F(CheckpointReader, WhatIsWholeCanBeReadBesideWhatIsMissing) {

@@ -80,7 +80,8 @@ store::Manifest write_checkpoint(const std::string& folder, const std::vector<Te
             manifest.tensors[at->second].slices.push_back(
                 {t.shape, whole ? std::vector<std::uint64_t>(t.shape.size(), 0) : t.global_offset,
                  number, begin, t.data.bytes, options.generation,
-                 options.checksums ? sums_of(t.data.span(), shard, begin) : std::vector<std::uint64_t>()});
+                 options.checksums ? sums_of(t.data.span(), shard, begin)
+                                   : std::vector<std::uint64_t>()});
             manifest.written_bytes += t.data.bytes;
         }
         manifest.shards.push_back(std::move(shard));

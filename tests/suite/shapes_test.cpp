@@ -426,8 +426,7 @@ TEST_P(Shapes, ShortReadsSayWhatEachExtentGot) {
               {11'000, 7, 0, 0},  // one run over the end
               {0, 4096, 1, 0},   {20'000, 0, 0, 0}};
     for (const auto& one : cases) {
-        request.extents.push_back(
-            {one[0], arena.take(one[1]), static_cast<std::uint32_t>(one[2])});
+        request.extents.push_back({one[0], arena.take(one[1]), static_cast<std::uint32_t>(one[2])});
     }
     const auto extents = request.extents;
     const TransferPtr transfer = engine().submit(std::move(request));

@@ -15,6 +15,7 @@
 #include "state/file_writer.hpp"
 #include "state/index_writer.hpp"
 #include "state/source.hpp"
+#include "state/state_image.hpp"
 #include "state/state_views.hpp"
 #include "state/stored_rows.hpp"
 #include "state/structure.hpp"
@@ -146,38 +147,14 @@ public:
     [[nodiscard]] const std::string& written() const { return written_; }
 
 private:
-    // A tensor as it is written to the target.
-    struct Out {
-        std::string name;
-        std::string dtype;
-        std::vector<std::uint64_t> shape;
-        std::span<const std::byte> data;
-    };
-
     // Whether the target keeps the structure, and with it the layout of tensors in memory.
     [[nodiscard]] bool keeps_structure() const {
         return !options_.tensors_only && source_.structure() != "null";
     }
 
     void to_torch(const std::string& target, Progress& shown) {
-        const std::vector<Out> outs = keeps_structure() ? as_stored() : alone();
-        std::vector<CheckpointTensor> tensors;
-        std::unordered_map<std::string_view, std::span<const std::byte>> data;
-        for (const Out& out : outs) {
-            tensors.push_back({out.name, out.dtype, out.shape, out.data.size(), 0});
-            data.emplace(out.name, out.data);
-        }
-        const state::Skeleton skeleton =
-            state::skeleton_of(keeps_structure() ? source_.structure() : "null", tensors);
-        std::vector<FileImage::Payload> payloads;
-        for (const std::string& name : skeleton.sources) {
-            payloads.emplace_back(data.at(name));
-        }
-        const std::size_t slash = target.rfind('/');
-        std::string stem = slash == std::string::npos ? target : target.substr(slash + 1);
-        stem = stem.substr(0, stem.rfind('.'));
-        FileImage image = FileImage::torch_zip(skeleton.tree, stem.empty() ? "archive" : stem,
-                                               std::move(payloads));
+        FileImage image =
+            state::torch_image(state_of(keeps_structure() ? as_stored() : alone()), target);
         state::save_file(*engine_, FileSystem::local(), target, image, written_by(shown));
     }
 
@@ -194,28 +171,19 @@ private:
     }
 
     state::NamedTensors named(const std::string& target) {
-        state::NamedTensors named;
-        for (Out& out : keeps_structure() ? flat(target) : alone()) {
-            named.tensors.push_back({std::move(out.name),
-                                     *format::safetensors::type_named(out.dtype),
-                                     std::move(out.shape), 0, 0});
-            named.payloads.emplace_back(out.data);
-        }
-        named.metadata = source_.metadata();
-        if (named.metadata.empty()) {
-            named.metadata.emplace_back("format", "pt");  // required by transformers
-        }
-        return named;
+        return state::named_tensors(state_of(keeps_structure() ? flat(target) : alone()));
+    }
+
+    [[nodiscard]] State state_of(std::vector<StateTensor> tensors) const {
+        State state;
+        state.tensors = std::move(tensors);
+        state.structure = keeps_structure() ? source_.structure() : "null";
+        state.metadata = source_.metadata();
+        return state;
     }
 
     void to_store(const std::string& target, Progress& shown) {
-        State state;
-        for (Out& out : keeps_structure() ? as_stored() : alone()) {
-            state.tensors.push_back(
-                {std::move(out.name), std::move(out.dtype), std::move(out.shape), out.data});
-        }
-        state.structure = keeps_structure() ? source_.structure() : "null";
-        state.metadata = source_.metadata();
+        const State state = state_of(keeps_structure() ? as_stored() : alone());
         CheckpointStore store(engine_, FileSystem::local(), {target});
         const auto* const stored = dynamic_cast<const store::StoredSource*>(&source_);
         const std::uint64_t step = options_.step_given ? options_.step
@@ -260,13 +228,13 @@ private:
         };
     }
 
-    [[nodiscard]] Out stored(std::size_t index) const {
+    [[nodiscard]] StateTensor stored(std::size_t index) const {
         const TensorEntry& t = source_.tensors()[index];
         return {t.name, t.dtype, t.shape, data_[index]};
     }
 
-    [[nodiscard]] std::vector<Out> as_stored() const {
-        std::vector<Out> out;
+    [[nodiscard]] std::vector<StateTensor> as_stored() const {
+        std::vector<StateTensor> out;
         for (std::size_t i = 0; i < source_.tensors().size(); ++i) {
             out.push_back(stored(i));
         }
@@ -305,8 +273,8 @@ private:
 
     // The tensors only: those that are alone in their memory as they are in the state, others by
     // their stored memory.
-    std::vector<Out> alone() {
-        std::vector<Out> out = as_stored();
+    std::vector<StateTensor> alone() {
+        std::vector<StateTensor> out = as_stored();
         const std::optional<state::Skeleton> skeleton = state::skeleton_of(source_);
         if (!skeleton) {
             return out;
@@ -341,7 +309,7 @@ private:
     }
 
     // The state as names and tensors; an error if it holds anything else.
-    std::vector<Out> flat(const std::string& target) {
+    std::vector<StateTensor> flat(const std::string& target) {
         const std::optional<state::Skeleton> skeleton = state::skeleton_of(source_);
         if (!skeleton) {
             cannot(target,
@@ -353,7 +321,7 @@ private:
             cannot(target,
                    "a state that is not a dict of tensors; --tensors-only saves these alone");
         }
-        std::vector<Out> out;
+        std::vector<StateTensor> out;
         std::unordered_map<std::uint32_t, std::string> places;  // one per storage
         for (std::size_t i = 0; i < root.items.size(); i += 2) {
             std::string place = "state";
@@ -378,9 +346,9 @@ private:
         return out;
     }
 
-    Out one(const std::string& target, const std::string& place, const std::string& name,
-            const format::TensorValue& t, std::size_t index) {
-        Out out = stored(index);
+    StateTensor one(const std::string& target, const std::string& place, const std::string& name,
+                    const format::TensorValue& t, std::size_t index) {
+        StateTensor out = stored(index);
         out.name = name;
         if (is_stored(t, index)) {
             return out;

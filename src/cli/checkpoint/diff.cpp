@@ -107,7 +107,7 @@ struct Line {
 void turn_signs(const format::TensorValue& view, const std::string& dtype,
                 std::span<std::byte> bytes) {
     const bool complex = dtype.starts_with('C');
-    const std::size_t number = format::torch_type(view.type)->bytes / (complex ? 2 : 1);
+    const std::size_t number = format::torch_type(view.type)->torch_bytes() / (complex ? 2 : 1);
     for (std::size_t i = 0; (view.conjugated || view.negated) && i < bytes.size() / number; ++i) {
         if (view.negated != (view.conjugated && complex && i % 2 == 1)) {
             bytes[(i + 1) * number - 1] ^= std::byte{0x80};

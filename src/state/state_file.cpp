@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/raise.hpp"
+#include "format/fault.hpp"
+#include "format/shard_index.hpp"
+#include "format/torch_types.hpp"
+#include "state/box_runs.hpp"
+#include "state/file_writer.hpp"
+#include "state/index_writer.hpp"
+#include "state/state_image.hpp"
+#include "state/state_views.hpp"
+#include "state/stored_rows.hpp"
+
+#include <penstock/memory.hpp>
+#include <penstock/state_file.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace penstock {
+
+namespace {
+
+constexpr const char* kSave = "save";
+constexpr const char* kRead = "read";
+constexpr std::size_t kStretchesMax = 65536;  // that are planned at a time
+
+[[noreturn]] void wrong(const char* operation, std::string_view why, const std::string& path) {
+    base::raise(base::error(ErrorCode::kInvalidArgument, operation, why, path));
+}
+
+StateFormat format_of(const std::string& path, StateFormat given) {
+    const bool is_index = path.ends_with(format::kIndexSuffix);
+    if (given == StateFormat::kIndex && !is_index) {
+        wrong(kSave,
+              fmt::format("the name of an index ends in {}, which readers know it by",
+                          format::kIndexSuffix),
+              path);
+    }
+    if (given > StateFormat::kIndex) {
+        wrong(kSave, "there is no such format; give kBySuffix, kTorch, kSafetensors or kIndex",
+              path);
+    }
+    if (given != StateFormat::kBySuffix) {
+        return given;
+    }
+    if (is_index) {
+        return StateFormat::kIndex;
+    }
+    if (path.ends_with(".safetensors")) {
+        return StateFormat::kSafetensors;
+    }
+    if (path.ends_with(".json")) {
+        wrong(
+            kSave,
+            fmt::format("readers take what ends in .json for an index of shards; end it in {} for "
+                        "that, in .safetensors for one file of tensors, or in .pt",
+                        format::kIndexSuffix),
+            path);
+    }
+    return StateFormat::kTorch;
+}
+
+// What the file has no place for would be lost without a word.
+void check_state(const State& state, StateFormat format, const std::string& path) {
+    std::vector<state::StoredTensor> tensors;
+    for (const StateTensor& t : state.tensors) {
+        const tensor::ElementType type = state::check_tensor(t, kSave);
+        if (!t.global_shape.empty() && t.global_shape != t.shape) {
+            state::refuse_tensor(t, kSave,
+                                 "it is a slice of a larger one; a file holds whole tensors, a "
+                                 "CheckpointStore slices too");
+        }
+        if (format == StateFormat::kTorch && format::torch_type(type) == nullptr) {
+            state::refuse_tensor(
+                t, kSave, fmt::format("torch has no type {}; save it as .safetensors", t.dtype));
+        }
+        tensors.push_back({t.name, t.dtype, t.shape, t.data.bytes});
+    }
+    if (format == StateFormat::kTorch) {
+        if (!state.metadata.empty()) {
+            wrong(kSave,
+                  "a .pt has no metadata; put it into the structure, or save as .safetensors",
+                  path);
+        }
+        state::check_structure(state, tensors, kSave);
+    } else if (state.structure != "null") {
+        wrong(kSave,
+              "a .safetensors holds tensors by name and no structure; save as .pt, or leave the "
+              "structure out",
+              path);
+    }
+}
+
+}  // namespace
+
+void save_file(const std::shared_ptr<Engine>& engine, const std::string& path, const State& state,
+               const SaveFileOptions& options, const FileSystem& files) {
+    const StateFormat format = format_of(path, options.format);
+    check_state(state, format, path);
+    if (format == StateFormat::kIndex) {
+        state::save_index(*engine, files, path, state::named_tensors(state),
+                          {.shard_bytes = std::max<std::uint64_t>(options.shard_bytes, 1),
+                           .checksums = options.checksums,
+                           .sync = options.sync,
+                           .progress = options.progress});
+        return;
+    }
+    auto image = [&] {
+        if (format == StateFormat::kTorch) {
+            return state::torch_image(state, path);
+        }
+        state::NamedTensors named = state::named_tensors(state);
+        return state::FileImage::safetensors(std::move(named.tensors), std::move(named.metadata),
+                                             std::move(named.payloads), options.checksums);
+    }();
+    state::save_file(*engine, files, path, image, options.progress, options.sync);
+}
+
+struct StateFile::Impl {
+    Impl(const std::shared_ptr<Engine>& engine, const std::string& path, const FileSystem& files)
+        : source(state::open_source(engine, files, path)),
+          structure(source->structure()),
+          table(source->table()) {
+        table.tensors.clear();
+        rows = state::rows_of(*source, state::skeleton_of(*source));
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+            table.tensors.push_back(rows[i].tensor);
+        }
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+            by_name.emplace(table.tensors[i].name, i);
+        }
+    }
+
+    [[nodiscard]] std::vector<std::string_view> names() const {
+        std::vector<std::string_view> out;
+        for (const TensorEntry& t : table.tensors) {
+            out.push_back(t.name);
+        }
+        return out;
+    }
+
+    [[nodiscard]] std::size_t named(const std::string& name) const {
+        const auto found = by_name.find(name);
+        if (found == by_name.end()) {
+            wrong(kRead, fmt::format("it has {}", state::lacking(name, names())), table.path);
+        }
+        return found->second;
+    }
+
+    [[nodiscard]] state::FileSource& open_source() const {
+        if (!source) {
+            base::raise(
+                base::error(ErrorCode::kClosed, kRead, "it is closed; open it again", table.path));
+        }
+        return *source;
+    }
+
+    std::unique_ptr<state::FileSource> source;  // until it is closed
+    std::string structure;
+    TensorTable table;
+    std::vector<state::StoredRow> rows;
+    std::unordered_map<std::string_view, std::size_t> by_name;
+};
+
+namespace {
+
+// One read(): runs of boxes, gathered by file, and tensors with strides, which come whole.
+class Reading {
+public:
+    Reading(state::FileSource& source, const std::string& path, bool verify,
+            const Progress& progress)
+        : source_(source), path_(path), verify_(verify), progress_(progress) {}
+
+    void add(const TensorRead& wanted, const state::StoredRow& row) {
+        const state::StoredShape shape{row.tensor.name, row.tensor.dtype, row.tensor.shape};
+        const state::TensorBox box = state::checked_box(wanted, shape, kRead, path_);
+        if (box.elements() == 0) {
+            return;
+        }
+        boxes_.push_back(
+            {&row, *state::BoxRuns::of(shape, box, wanted.into.data, wanted.strides_bytes, kRead)});
+        total_bytes_ += boxes_.back().runs.runs() * boxes_.back().runs.run_bytes();
+        if (!row.tensor.strides.empty()) {
+            check_view(row);
+        }
+    }
+
+    std::uint64_t run() {
+        for (const Box& box : boxes_) {
+            if (box.row->tensor.strides.empty()) {
+                add_runs(box);
+            }
+        }
+        flush();
+        for (const Box& box : boxes_) {
+            if (!box.row->tensor.strides.empty()) {
+                read_view(box);
+            }
+        }
+        return total_bytes_;
+    }
+
+private:
+    struct Box {
+        const state::StoredRow* row;
+        state::BoxRuns runs;
+    };
+    struct Stretches {
+        std::vector<stream::Wanted> wanted;
+        std::vector<std::size_t> tensors;
+    };
+
+    void check_view(const state::StoredRow& row) const {
+        const TensorEntry& stored = source_.tensors()[row.index];
+        const std::string why = state::why_not_gathered(*row.view, stored.bytes);
+        if (!why.empty()) {
+            base::raise(base::error(
+                ErrorCode::kUnsupported, kRead,
+                fmt::format("tensor {} {}; read {}, which has its bytes",
+                            format::shown(row.tensor.name), why, format::shown(stored.name)),
+                path_));
+        }
+    }
+
+    void add_runs(const Box& box) {
+        const TensorStretch& place = box.row->tensor.stretches[0];
+        files_.resize(source_.table().files.size());
+        Stretches& file = files_[place.file];
+        for (std::uint64_t i = 0; i < box.runs.runs(); ++i) {
+            file.wanted.push_back({.offset = place.offset + box.runs.source(i),
+                                   .into = {box.runs.target(i), box.runs.run_bytes()}});
+            file.tensors.push_back(box.row->index);
+            if (++planned_ == kStretchesMax) {
+                flush();
+            }
+        }
+    }
+
+    void flush() {
+        for (std::uint32_t i = 0; i < files_.size(); ++i) {
+            Stretches& file = files_[i];
+            if (file.wanted.empty()) {
+                continue;
+            }
+            std::uint64_t bytes = 0;
+            for (const stream::Wanted& one : file.wanted) {
+                bytes += one.into.size();
+            }
+            source_.read_stretches(i, file.wanted, file.tensors, verify_, reported(bytes));
+            done_bytes_ += bytes;
+            file = {};
+        }
+        planned_ = 0;
+    }
+
+    void read_view(const Box& box) {
+        const state::StoredRow& row = *box.row;
+        const TensorStretch& place = source_.tensors()[row.index].stretches[0];
+        const std::uint64_t view_bytes = state::view_bytes(*row.view);
+        const Buffer stored = pool_.take(std::max<std::uint64_t>(place.bytes, 1));
+        const Buffer view = pool_.take(std::max<std::uint64_t>(view_bytes, 1));
+        stream::Wanted all{.offset = place.offset, .into = stored.bytes().first(place.bytes)};
+        const std::uint64_t bytes = box.runs.runs() * box.runs.run_bytes();
+        source_.read_stretches(place.file, {&all, 1}, {&row.index, 1}, verify_, reported(bytes));
+        state::gather(*row.view, all.into, view.bytes().first(view_bytes));
+        box.runs.copy_out(0, view.bytes().first(view_bytes));
+        done_bytes_ += bytes;
+    }
+
+    // Of a part of it that is `bytes` long; bytes between stretches are read too, and do not count.
+    [[nodiscard]] Progress reported(std::uint64_t bytes) const {
+        if (!progress_) {
+            return {};
+        }
+        return [this, bytes](std::uint64_t done, std::uint64_t /*of_part*/) {
+            return progress_(done_bytes_ + std::min(done, bytes), total_bytes_);
+        };
+    }
+
+    state::FileSource& source_;
+    const std::string& path_;
+    const bool verify_;
+    const Progress& progress_;
+    MemoryPool pool_;
+    std::vector<Box> boxes_;
+    std::vector<Stretches> files_;
+    std::size_t planned_ = 0;
+    std::uint64_t done_bytes_ = 0;
+    std::uint64_t total_bytes_ = 0;
+};
+
+template <typename T>
+T& there(const std::unique_ptr<T>& impl) {
+    if (!impl) {
+        wrong("state file", "it was moved from; use the one that it was moved to", {});
+    }
+    return *impl;
+}
+
+}  // namespace
+
+StateFile::StateFile(std::shared_ptr<Engine> engine, const std::string& path,
+                     const FileSystem& files)
+    : impl_(std::make_unique<Impl>(engine, path, files)) {}
+StateFile::StateFile(StateFile&& other) noexcept = default;
+StateFile& StateFile::operator=(StateFile&& other) noexcept = default;
+StateFile::~StateFile() = default;
+
+const TensorTable& StateFile::table() const {
+    return there(impl_).table;
+}
+
+const std::string& StateFile::structure() const {
+    return there(impl_).structure;
+}
+
+std::vector<std::string> StateFile::select(std::span<const std::string> wanted) const {
+    const Impl& impl = there(impl_);
+    const std::vector<std::string_view> views(wanted.begin(), wanted.end());
+    auto found = state::select(impl.names(), views);
+    if (!found) {
+        wrong("select", found.error().message, impl.table.path);
+    }
+    std::vector<std::string> out;
+    for (const state::Selected& one : *found) {
+        out.push_back(impl.table.tensors[one.tensor].name);
+    }
+    return out;
+}
+
+std::uint64_t StateFile::read(std::span<const TensorRead> wanted, bool verify,
+                              const Progress& progress) {
+    const Impl& impl = there(impl_);
+    Reading reading(impl.open_source(), impl.table.path, verify, progress);
+    for (const TensorRead& one : wanted) {
+        reading.add(one, impl.rows[impl.named(one.name)]);
+    }
+    return reading.run();
+}
+
+VerifiedFile StateFile::verify(const Progress& progress) {
+    return there(impl_).open_source().verify(progress);
+}
+
+void StateFile::close() noexcept {
+    if (impl_) {
+        impl_->source.reset();
+    }
+}
+
+}  // namespace penstock

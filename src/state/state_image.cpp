@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "state/state_image.hpp"
+
+#include "base/host_memory.hpp"
+#include "base/raise.hpp"
+#include "format/fault.hpp"
+#include "stream/checksum.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace penstock::state {
+
+void refuse_tensor(const StateTensor& tensor, const char* operation, std::string_view why) {
+    base::raise(base::error(ErrorCode::kInvalidArgument, operation,
+                            fmt::format("tensor {}: {}", format::shown(tensor.name), why)));
+}
+
+tensor::ElementType check_tensor(const StateTensor& tensor, const char* operation) {
+    namespace safetensors = format::safetensors;
+    if (tensor.data.kind != MemoryKind::kHost) {
+        base::raise(base::not_host_memory(
+            operation, fmt::format("tensor {}", format::shown(tensor.name)), tensor.data));
+    }
+    const auto type = safetensors::type_named(tensor.dtype);
+    if (!type) {
+        refuse_tensor(tensor, operation,
+                      fmt::format("safetensors has no type {}; convert it, or save its bytes as U8",
+                                  format::shown(tensor.dtype)));
+    }
+    if (tensor.shape.size() > safetensors::kRankMax) {
+        refuse_tensor(tensor, operation,
+                      fmt::format("it has {} dimensions; {} are the most", tensor.shape.size(),
+                                  safetensors::kRankMax));
+    }
+    const auto bytes = bytes_of(*type, tensor.shape);
+    if (!bytes || *bytes != tensor.data.bytes) {
+        refuse_tensor(
+            tensor, operation,
+            fmt::format("[{}] of {} is {} bytes, and {} were given", fmt::join(tensor.shape, ", "),
+                        tensor.dtype, bytes ? fmt::to_string(*bytes) : "no whole number of",
+                        tensor.data.bytes));
+    }
+    return *type;
+}
+
+void check_structure(const State& state, std::span<const StoredTensor> tensors,
+                     const char* operation) {
+    const std::string& text = state.structure;
+    if (text == "null" || stream::content_hash(std::as_bytes(
+                              std::span(text.data(), text.size()))) == state.structure_sum) {
+        return;
+    }
+    if (const std::string wrong = wrong_structure(text, tensors); !wrong.empty()) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, operation, wrong));
+    }
+}
+
+FileImage torch_image(const State& state, const std::string& path) {
+    std::vector<StoredTensor> tensors;
+    std::unordered_map<std::string_view, FileImage::Payload> data;
+    for (const StateTensor& t : state.tensors) {
+        tensors.push_back({t.name, t.dtype, t.shape, t.data.bytes});
+        data.emplace(t.name, t.data.span());
+    }
+    const Skeleton skeleton = skeleton_of(state.structure, tensors);
+    std::vector<FileImage::Payload> payloads;
+    for (const std::string& name : skeleton.sources) {
+        payloads.push_back(data.at(name));
+    }
+    std::string stem = path.substr(path.rfind('/') + 1);
+    stem = stem.substr(0, stem.rfind('.'));
+    return FileImage::torch_zip(skeleton.tree, stem.empty() ? "archive" : stem,
+                                std::move(payloads));
+}
+
+NamedTensors named_tensors(const State& state) {
+    NamedTensors out;
+    for (const StateTensor& t : state.tensors) {
+        out.tensors.push_back({t.name, *format::safetensors::type_named(t.dtype), t.shape, 0, 0});
+        out.payloads.push_back(t.data.span());
+    }
+    out.metadata = state.metadata;
+    if (out.metadata.empty()) {
+        out.metadata.emplace_back("format", "pt");  // which transformers looks for
+    }
+    return out;
+}
+
+}  // namespace penstock::state

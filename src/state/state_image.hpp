@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A State as the file that it becomes.
+#pragma once
+
+#include "state/file_image.hpp"
+#include "state/index_writer.hpp"
+#include "state/structure.hpp"
+#include "tensor/element_type.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace penstock::state {
+
+/// That it has a type, and memory of the host that goes with its shape. Throws Error with
+/// `operation`.
+[[nodiscard]] tensor::ElementType check_tensor(const StateTensor& tensor, const char* operation);
+/// Throws Error kInvalidArgument.
+[[noreturn]] void refuse_tensor(const StateTensor& tensor, const char* operation,
+                                std::string_view why);
+
+/// That these tensors can be read with the state's structure; one that was read again when it was
+/// made is taken as it is (State::structure_sum). Throws Error kInvalidArgument.
+void check_structure(const State& state, std::span<const StoredTensor> tensors,
+                     const char* operation);
+
+/// A `.pt`; the archive in it has the stem of the path. The tensors are whole and checked.
+[[nodiscard]] FileImage torch_image(const State& state, const std::string& path);
+/// Of a `.safetensors`, or of several. The tensors are whole and checked.
+[[nodiscard]] NamedTensors named_tensors(const State& state);
+
+}  // namespace penstock::state
