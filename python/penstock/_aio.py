@@ -77,7 +77,7 @@ async def wait(transfer: _core.Transfer) -> Any:
 
 
 async def wait_for_save(pending: _core.PendingSave) -> Any:
-    """Saves are few and long: a thread of the loop's waits, in slices, so that a task that is cancelled lets go."""
+    """Saves are few and long: a thread of the loop's waits, in slices, so that a cancelled task releases it."""
     while not pending.done():
         await asyncio.get_running_loop().run_in_executor(None, pending.wait, 0.2)
     return pending.result()

@@ -23,7 +23,7 @@ def shown(value: Any) -> str:
 
 
 def got(value: Any) -> str:
-    """What came, for "expected an integer, got ...": of what holds other values only how many."""
+    """The given value, for "expected an integer, got ...": for containers only their length."""
     if isinstance(value, (Mapping, list, tuple, set, frozenset)):
         return f"a {_type(value)} of {len(value)}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):

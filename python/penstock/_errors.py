@@ -141,7 +141,7 @@ def folder_given(path: str, verb: str) -> BaseException:
 
 
 def _folder(path: str, verb: str) -> str:
-    """What there is in a folder that was given for a file, and what takes it."""
+    """Describes the content of a folder that was given for a file, and the call that takes it."""
     try:
         names = sorted(_os.listdir(path))
     except OSError:
@@ -160,7 +160,7 @@ def _folder(path: str, verb: str) -> str:
 def from_core(
     code: int, message: str, number: int, operation: str, path: str | None, offset: int | None
 ) -> BaseException:
-    """What the compiled part raises."""
+    """The exception of the compiled part."""
     if code in (_INVALID_ARGUMENT, _CLOSED):
         return ValueError(message)
     if code == _OUT_OF_MEMORY:

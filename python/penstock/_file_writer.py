@@ -59,7 +59,7 @@ class FileWriter:
         return size
 
     def flush(self) -> None:
-        """What was written so far is in the temporary file; nothing is durable before close()."""
+        """Writes buffered data to the temporary file; nothing is durable before close()."""
         self._open().flush()
 
     def tell(self) -> int:

@@ -252,7 +252,7 @@ def _meets_itself(tensor: Any) -> bool:
 
 
 def _runs(tensor: Any, origin: int) -> tuple[Any, int]:
-    """Where each stretch of its bytes begins, and how long they are."""
+    """The offset of each stretch of its bytes, and their length."""
     torch = _torch()
     length = tensor.element_size()
     begins = torch.tensor([tensor.data_ptr() - origin])
@@ -325,7 +325,7 @@ def _refuse_among(rows: list[tuple[str, Any, Any]], near: list[int]) -> None:
 
 
 class Plan:
-    """What of a checkpoint is read where, so that the elements of `into` get their values and no other byte changes.
+    """The reads of a checkpoint, planned so that the elements of `into` get their values and no other byte changes.
 
         without gaps  elements that fill a stretch of memory, as they do in the storage: its bytes, straight there
         strided       a tensor that is in a shard as it is in the state: straight there, element by element

@@ -64,14 +64,14 @@ class Source:
             return  # another file has the name: what was opened is whole
         if (now.st_size, now.st_mtime_ns) != (self._before.st_size, self._before.st_mtime_ns):
             raise Damaged(
-                f"load: '{self.path}': somebody wrote to the file while it was read; load it again when that is over",
+                f"load: '{self.path}': the file was written to while it was read; load it again when that is over",
                 path=self.path,
             )
 
 
 @contextlib.contextmanager
 def opened(f: Any, verb: str) -> Iterator[Source]:
-    """Closed at the end, whoever keeps the source (a traceback does)."""
+    """Closes the source at the end, even if it is kept (by a traceback)."""
     source, real = _source_of(f, verb)
     try:
         yield source
@@ -315,7 +315,7 @@ def load_safetensors(source: Source, map_location: Any, into: Any, names: Any, m
             )
         try:
             view = torch.empty(shape, dtype=getattr(torch, _state._TORCH[kind]), device="meta")
-        except (RuntimeError, TypeError, OverflowError) as error:  # beside a 0 an extent may be anything
+        except (RuntimeError, TypeError, OverflowError) as error:  # next to a 0 an extent may be anything
             raise Damaged(
                 f"load: '{source.path}': tensor {shown(name)}: {list(shape)} is no possible shape", path=source.path
             ) from error

@@ -46,7 +46,7 @@ class _Line:
 
 
 def reporter(progress: Progress, verb: str) -> Callable[[int, int], object] | None:
-    """What the compiled part calls with (done, total) in bytes."""
+    """The callback of the compiled part, with (done, total) in bytes."""
     if progress is None or progress is False:
         return None
     if progress is True:

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 def folder_of(path: str, names: Iterable[str]) -> str:
-    """Where the shards of an index lie: beside it, or beside what it is a symbolic link to. names: for each tensor."""
+    """The folder of an index's shards: that of the index, or of a symbolic link's target. names: for each tensor."""
     names = set(names)
     beside, there = os.path.dirname(path), os.path.dirname(os.path.realpath(path))
     if all(os.path.exists(os.path.join(beside, name)) for name in names):
@@ -53,7 +53,7 @@ def of_one_save(path: str, verb: str, read: Callable[[str, dict[str, str], str],
             if _is_still(path, before):
                 return found
     raise Damaged(
-        f"{verb}: '{path}': it was saved anew each of the {tries} times that its shards were read; {verb} it again "
+        f"{verb}: '{path}': it was saved again each of the {tries} times that its shards were read; {verb} it again "
         "when that is over, or save to an index of another name each time",
         path=path,
     )

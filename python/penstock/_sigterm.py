@@ -40,7 +40,7 @@ class SaveOnSigterm:
         return self
 
     def step_end(self, step: int) -> None:
-        """Where the state is whole. After SIGTERM: saves it as `step`, and raises SystemExit."""
+        """Call it when the state is whole. After SIGTERM it saves it as `step`, and raises SystemExit."""
         self._step = _arguments.whole("step_end", "step", step)
         if self.arrived:
             self._leave()
@@ -50,7 +50,7 @@ class SaveOnSigterm:
             self._store._store.raise_failure()
         except (OSError, MemoryError, ValueError) as error:
             warnings.warn(f"penstock: {error}", RuntimeWarning, stacklevel=4)
-        self._leaving = True  # whoever sends the signal again says nothing new
+        self._leaving = True  # a second signal changes nothing
         self._store.save(self._get_state(), self._step, pinned=self._pinned)
         raise SystemExit(self._exit_code)
 
@@ -61,5 +61,5 @@ class SaveOnSigterm:
         if kind is None:
             self._leave()
         else:
-            # Something else ends the training: the signal is for whoever comes next.
+            # Something else ends the training: the signal is for the next handler.
             os.kill(os.getpid(), signal.SIGTERM)

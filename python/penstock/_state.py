@@ -76,7 +76,7 @@ def save(
         OrderedDict, defaultdict, Counter of them (docs/formats.md, "The grammar"). For `.safetensors`: a dict of names
         and dense tensors.
     f: a path: one that ends in ".safetensors" is that format, one in ".safetensors.index.json" an index with its
-        shards beside it, any other a `.pt` of torch (but for another ".json", which load() would take for an index: a
+        shards next to it, any other a `.pt` of torch (but for another ".json", which load() would take for an index: a
         ValueError). Or a binary file to write to, which gets a `.pt`, from where it stands on; its durability is the
         caller's.
     pickle_module, pickle_protocol, and the two after them: as in torch.save, so that calls of it go on working. The
@@ -140,7 +140,7 @@ def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | No
 
 @contextlib.contextmanager
 def named_in(obj: Any) -> Iterator[None]:
-    """What torch says of a nested tensor has no place in the state."""
+    """Turns torch's error about a nested tensor into one that names its place in the state."""
     try:
         yield
     except RuntimeError as error:

@@ -132,7 +132,7 @@ def _fresh(sizes: list[int]) -> Any:
 
 @dataclass(frozen=True)
 class CheckpointProblem:
-    """What Checkpoint.verify() found. path: the file. tensor: its name, or "". offset: bytes into the file, or None."""
+    """A problem found by verify(). path: the file. tensor: its name, or "". offset: bytes into the file, or None."""
 
     path: str
     tensor: str

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves behind the caller's back: PendingSave, and the one Saver that writes single files.
+// Saves in the background: PendingSave, and the one Saver that writes single files.
 #include "bind.hpp"
 #include "errors.hpp"
 #include "file_image_object.hpp"
@@ -324,11 +324,12 @@ void bind_pending_save(nb::module_& parent) {
             },
             nb::arg("timeout") = nb::none(),
             nb::sig("def result(self, timeout: float | None = None) -> typing.Any"),
-            "Waits, raises what it failed with, and gives the CheckpointInfo of a store's save "
+            "Waits, raises its exception, and returns the CheckpointInfo of a store's save "
             "(None for a file).\n\n"
-            "timeout: seconds, then TimeoutError; it goes on.")
+            "timeout: seconds, then TimeoutError; the save continues.")
         .def("exception", exception_of, nb::sig("def exception(self) -> BaseException | None"),
-             "What it failed with, or None (also while it runs); it then counts as told. Never "
+             "The exception that it failed with, or None (also while it runs); it then counts as "
+             "reported. Never "
              "blocks.");
     bind_pending_handling(type);
 }
@@ -337,14 +338,15 @@ void bind_pending_save(nb::module_& parent) {
 
 void bind_async(nb::module_& parent) {
     bind_pending_save(parent);
-    nb::module_ m = parent.def_submodule("_async", "Saves behind the caller's back; private.");
+    nb::module_ m = parent.def_submodule("_async", "Saves in the background; private.");
     nb::class_<FileSaver>(m, "FileSaver")
         .def(nb::init<std::uint64_t>(), nb::arg("host_memory"))
         .def("save", save_file_async, nb::arg("image"), nb::arg("path"), nb::arg("copy"),
              nb::arg("progress").none())
         .def(
             "finish", [](FileSaver& self) { self.saver.finish(); },
-            "Until everything is durable or has failed; warns of what nobody was told of.");
+            "Waits until everything is durable or has failed; warns of failures that were not "
+            "reported.");
     m.def(
         "default_host_memory", [] { return store::Staging::default_budget_bytes(); }, "Bytes");
     m.def(

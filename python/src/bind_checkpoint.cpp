@@ -286,7 +286,7 @@ nb::object open_newest_of_store(StoreObject& self, nb::handle number, nb::handle
 
 void bind_checkpoint_info(nb::module_& parent) {
     nb::class_<CheckpointInfo>(parent, "CheckpointInfo",
-                               "What is known of a checkpoint without reading its tensors.")
+                               "The description of a checkpoint, read without its tensors.")
         .def_ro("generation", &CheckpointInfo::generation,
                 "Rises with every save; what \"newest\" means.")
         .def_ro("step", &CheckpointInfo::step, "The caller's own number; may repeat.")
@@ -303,12 +303,12 @@ void bind_checkpoint_info(nb::module_& parent) {
                 "Bytes of tensors that this save wrote; the rest was linked.")
         .def_ro("shards", &CheckpointInfo::shards, "Files of tensors.")
         .def_ro("linked_shards", &CheckpointInfo::linked_shards,
-                "Of these, linked from earlier checkpoints.")
+                "Those of them that were linked from earlier checkpoints.")
         .def_ro("pinned", &CheckpointInfo::pinned, "Kept whatever `keep` says.")
         .def_prop_ro(
             "note", [](const CheckpointInfo& i) { return path_object(i.note); },
             nb::sig("def note(self) -> str"),
-            "Of save(): empty, or what was out of the ordinary: no direct I/O here, and why; "
+            "From save(): empty, or anything out of the ordinary: no direct I/O here, and why; "
             "shards "
             "that could\n"
             "not be linked; older checkpoints that could not be removed.")

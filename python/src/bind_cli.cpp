@@ -48,7 +48,7 @@ void bind_cli(nb::module_& m) {
           nb::sig("def cli_main(arguments: list[str]) -> int"),
           "Runs the `penstock` program (without its name in the arguments); its exit status.");
     m.def("environment_json", environment_json,
-          "Where figures are measured (kernel, processor, memory, time), as `penstock bench "
+          "The machine of a measurement (kernel, processor, memory, time), as `penstock bench "
           "--json` writes it.");
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Locked memory for penstock.deepnvme: of exactly the size that was asked for, and the system's
 // again with its last user. empty() takes from pools, which round sizes up and keep what comes
-// back; whoever counts locked bytes by the tensor expects neither.
+// back; users that count locked bytes by the tensor expect neither.
 #include "base/raise.hpp"
 #include "bind.hpp"
 #include "buffer_object.hpp"

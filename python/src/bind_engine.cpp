@@ -135,7 +135,7 @@ bool drain(const std::shared_ptr<Engine>& engine, double timeout_s) {
 
 namespace {
 
-// The engine, for the length of the call, whoever closes it meanwhile.
+// The engine, for the length of the call, even if another thread closes it.
 std::shared_ptr<Engine> use(EngineObject& self) {
     self.used = true;
     return opened(self);
@@ -301,7 +301,7 @@ void at_exit() {
     nb::object dropped = nb::steal(std::exchange(all.default_engine, nullptr));
 }
 
-// Engines of the parent are made anew at first use; until then there is nothing to drain.
+// Engines of the parent are made again at first use; until then there is nothing to drain.
 void after_fork_in_child() {
     engines().ends.reset();  // if it ends, that is the parent
     for (EngineObject* self : engines().live) {
@@ -381,8 +381,9 @@ void bind_description(nb::module_& m) {
         .def_prop_ro("minor", [](const Device& device) { return device.id.minor; })
         .def_ro("channels", &Device::channels)
         .def_ro("backend", &Device::backend);
-    nb::class_<EngineDescription>(m, "EngineDescription",
-                                  "What runs, and why; str() gives a few lines for people.")
+    nb::class_<EngineDescription>(
+        m, "EngineDescription",
+        "The configuration that runs, and why; str() gives a few lines for people.")
         .def_ro("backend", &EngineDescription::backend, "'io_uring', 'libaio' or 'posix'.")
         .def_ro("detail", &EngineDescription::detail)
         .def_ro("refusals", &EngineDescription::refusals, "Why those before it were not taken.")
@@ -514,7 +515,7 @@ std::string engine_doc() {
         text += std::string(option.name) + ": " + option.about + "; " + option.allowed() + ".\n";
     }
     return text +
-           "What is not given has the value of the file, of its environment variable\n"
+           "An option that is not given has the value of the file, of its environment variable\n"
            "(PENSTOCK_BLOCK_BYTES, ...) or its default. As a context manager it is closed at the "
            "end.";
 }
@@ -538,9 +539,9 @@ void bind_engine(nb::module_& m) {
             },
             nb::arg("timeout") = nb::none(),
             nb::sig("def drain(self, timeout: float | None = None) -> bool"),
-            "Waits until all that was asked for before this call is done, or the time (seconds) is "
+            "Waits until all earlier transfers are done, or the time (seconds) is "
             "over: False. Then\n"
-            "raises the first error of a transfer that was dropped before anybody asked.")
+            "raises the first error of a transfer that was dropped before its end was checked.")
         .def("stats", [](EngineObject& e) { return opened(e)->stats(); })
         .def("describe", [](EngineObject& e) { return opened(e)->describe(); })
         .def_prop_ro("options", [](EngineObject& e) { return opened(e)->options(); })

@@ -22,7 +22,7 @@ namespace penstock::python {
 
 namespace {
 
-// std::system_error puts the category's words behind ours, which say more.
+// std::system_error appends the category's words to ours, which say more.
 std::string message_of(const Error& error) {
     std::string text = error.what();
     const std::string tail = ": " + error.code().message();
@@ -96,7 +96,7 @@ void bind_errors(nb::module_& m) {
         },
         nb::arg("errno"), nb::arg("operation"), nb::arg("path"),
         nb::sig("def system_error(errno: int, operation: str, path: str) -> BaseException"),
-        "What the compiled part would raise; private.");
+        "The exception that the compiled part would raise; private.");
     m.def(
         "is_about_the_file",
         [](int code, int number) {

@@ -109,10 +109,10 @@ nb::object represent_file(const FileObject& self) {
 }
 
 void bind_info(nb::module_& m) {
-    nb::class_<FileInfo>(
-        m, "FileInfo",
-        "What is known of an open file. Alignments are in bytes, 1 = no demand; Penstock keeps to\n"
-        "them by itself.")
+    nb::class_<FileInfo>(m, "FileInfo",
+                         "The description of an open file. Alignments are in bytes, 1 = none "
+                         "required; Penstock meets\n"
+                         "them by itself.")
         .def_prop_ro(
             "path", [](const FileInfo& i) { return path_object(i.path); },
             nb::sig("def path(self) -> str"))

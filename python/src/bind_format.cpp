@@ -99,7 +99,7 @@ void write_to(FileImageObject& self, nb::handle write, nb::handle progress) {
     }
 }
 
-// A file that somebody else writes, by the name of its temporary file.
+// A file that the caller writes, by the name of its temporary file.
 class ReplacementObject {
 public:
     explicit ReplacementObject(nb::handle path)

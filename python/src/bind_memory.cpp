@@ -108,7 +108,7 @@ BufferObject as_bytes(nb::handle tensor) {
         out.data = memory.data;
         out.bytes = memory.bytes;
         out.readonly = memory.readonly;
-        out.pinned_reason = "it is somebody else's memory";
+        out.pinned_reason = "it is memory of another object";
         out.owner = share(std::move(memory.keep));
     }
     out.type = &byte_type();

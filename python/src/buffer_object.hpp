@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // penstock.Buffer: a shaped piece of host memory that speaks DLPack and the buffer protocol. Either
-// memory of our pools (empty) or a view of somebody else's (as_bytes).
+// memory of our pools (empty) or a view of another object's (as_bytes).
 #pragma once
 
 #include "nanobind.hpp"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of somebody else's object: of a torch tensor, of whatever has the buffer protocol
+// The memory of another object: of a torch tensor, of whatever has the buffer protocol
 // (NumPy, bytearray, mmap, ...) or DLPack (JAX, CuPy's host arrays, ...), in that order, for the
 // first two cost under a microsecond. torch is never imported: a tensor of it cannot come in before
 // it was.

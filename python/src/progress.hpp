@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Long calls: without the GIL, and about every 100 ms with it, for a look at signals (Ctrl-C) and a
-// call of whoever wants to know how far it is.
+// call of a caller that wants progress reports.
 #pragma once
 
 #include "nanobind.hpp"

@@ -28,7 +28,7 @@ namespace penstock::python {
 struct PendingSaveObject {
     std::shared_ptr<store::PendingSave> save;
     std::shared_ptr<std::optional<CheckpointInfo>> info;  ///< of a store: what result() gives
-    nb::object progress;                                  ///< called while somebody waits, or None
+    nb::object progress;                                  ///< called while a thread waits, or None
     double waited_s = 0;  ///< for room in the budget, before the copy
 
     [[nodiscard]] nb::object result(double timeout_s);
@@ -42,7 +42,7 @@ public:
     explicit Saver(std::uint64_t budget_bytes);
     Saver(const Saver&) = delete;
     Saver& operator=(const Saver&) = delete;
-    /// Finishes what is in flight, and warns of a failure that nobody was told of.
+    /// Finishes the saves in flight, and warns of failures that were not reported.
     ~Saver();
 
     /// Raises the failure of an earlier save that nobody was told of, as the reason why `what` was

@@ -34,7 +34,7 @@ std::string utf8(nb::handle string) {
     const char* text = PyUnicode_AsUTF8AndSize(string.ptr(), &bytes);
     if (text == nullptr) {
         PyErr_Clear();
-        return "\xff";  // lone surrogates; whoever writes it says so
+        return "\xff";  // lone surrogates; the writer refuses them
     }
     return {text, static_cast<std::size_t>(bytes)};
 }

@@ -341,7 +341,7 @@ def test_an_index_that_is_saved_again_and_again_is_an_error_that_says_so(tmp_pat
         return real(f, verb)
 
     monkeypatch.setattr(_load, "opened", opened)
-    with pytest.raises(penstock.Damaged, match=f"(load|inspect): '{path}': .*saved anew.*again when") as caught:
+    with pytest.raises(penstock.Damaged, match=f"(load|inspect): '{path}': .*saved again each.*again when") as caught:
         VERBS[verb](path)
     assert caught.value.path == str(path)
     monkeypatch.setattr(_load, "opened", real)

@@ -41,7 +41,7 @@ public:
         code(Code::kStop);
         if (out_.size() > kPickleBytesMax) {
             return fault(kWriting,
-                         fmt::format("what the state has beside its tensors takes {} bytes, and {} "
+                         fmt::format("the state without its tensors takes {} bytes, and {} "
                                      "are read; make tensors of what is large",
                                      out_.size(), kPickleBytesMax));
         }

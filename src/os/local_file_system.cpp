@@ -70,11 +70,11 @@ Result<std::unique_ptr<FileLock>> lock_file(const std::string& path) {
             if (errno == EINTR) {
                 continue;
             }
-            return fail(system_error(
-                errno, "lock", path, kNoOffset,
-                errno == EWOULDBLOCK ? "somebody else holds the lock; wait until they are done, "
-                                       "or find them with 'fuser' on this file"
-                                     : ""));
+            return fail(system_error(errno, "lock", path, kNoOffset,
+                                     errno == EWOULDBLOCK
+                                         ? "another process holds the lock; wait until it is done, "
+                                           "or find it with 'fuser' on this file"
+                                         : ""));
         }
         // The last holder may have removed the file; a lock on a file without a name excludes no
         // process.

@@ -121,7 +121,7 @@ private:
         data_bytes_ += v.text.size() + v.data.size();
         if (order_.size() > kStructureValuesMax || data_bytes_ > kStructureDataMax) {
             return refuse(fmt::format(
-                "up to here the state has {} values and {} bytes beside its tensors, and a "
+                "up to here the state has {} values and {} bytes besides its tensors, and a "
                 "checkpoint holds {} and {}; make a tensor of what is large",
                 order_.size(), data_bytes_, kStructureValuesMax, kStructureDataMax));
         }

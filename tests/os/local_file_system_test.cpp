@@ -113,7 +113,7 @@ TEST_F(LocalFileSystemTest, LockIsHeldUntilDropped) {
     ASSERT_FALSE(second);
     EXPECT_EQ(second.error().system_errno, EWOULDBLOCK);
     EXPECT_THAT(second.error().describe(),
-                AllOf(HasSubstr("lock '" + folder_ / "lock'"), HasSubstr("somebody else holds")));
+                AllOf(HasSubstr("lock '" + folder_ / "lock'"), HasSubstr("another process holds")));
     // Opening and closing the same file elsewhere in the process does not let go of it.
     std::ifstream(folder_ / "lock").close();
     EXPECT_FALSE(files_->lock(folder_ / "lock"));

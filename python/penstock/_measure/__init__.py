@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the measuring commands written in Python share, with benchmarks/ too, and `penstock checkpoint bench`.
+"""Shared code of the measuring commands written in Python, with benchmarks/ too, and `penstock checkpoint bench`.
 
 tool.py               the frame of a command: arguments that are wrong, output, progress, signals, environment, JSON
 fio.py                fio's command line and its figures

@@ -23,7 +23,7 @@ def filename(path: str) -> str:
 
 
 def figures(text: str, way: str) -> dict[str, Any]:
-    """What fio's JSON (warnings may stand before it) says of its job's reads or writes. ValueError."""
+    """The figures of a job's reads or writes in fio's JSON (warnings may precede it). ValueError."""
     try:
         job = json.loads(text[text.index("{") :])["jobs"][0]
         done, error = job["read" if "read" in way else "write"], job.get("error")

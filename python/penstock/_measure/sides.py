@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who saves and loads. Each save ends durable: the data, the file and the folder are synced before its clock stops.
+"""Sides that save and load. Each save ends durable: data, file and folder are synced before its clock stops.
 
 What a peer's own call leaves undone (fsync of file and folder) is done after it and counted: a checkpoint that is to be
 kept needs it. Loads go to fresh tensors; of what is mapped a byte a page is touched, or nothing was loaded.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes figures of storage comparable: durable when the clock stops, nothing under way before it starts, cold."""
+"""Conditions of comparable figures: durable when the clock stops, nothing under way before it starts, cold."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def make_durable(path: str) -> None:
-    """What a peer leaves to its caller: fsync of the file, then of its folder."""
+    """Does what peers leave to their callers: fsync of the file, then of its folder."""
     for one in (path, os.path.dirname(path) or "."):
         with _opened(one) as descriptor:
             os.fsync(descriptor)

@@ -21,7 +21,7 @@ Print = Callable[[str], None]
 
 
 class ToolError(Exception):
-    """What was asked cannot be done; the text says what and what to do."""
+    """The request cannot be done; the text says why and what to do."""
 
 
 class WrongArguments(ToolError):
@@ -29,7 +29,7 @@ class WrongArguments(ToolError):
 
 
 class OutputLost(Exception):
-    """What is printed reaches nobody (any more): the reader of a pipe has gone, or a disk is full."""
+    """The output cannot be written (any more): the reader of a pipe has gone, or a disk is full."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"what is printed cannot be written: {error.strerror}; the files that it made are removed")
@@ -87,7 +87,7 @@ def _signals_raise() -> Iterator[None]:
 
 
 def printer(stream: TextIO | None) -> Print:
-    """What prints lines, each at once. OutputLost; names that are no text are printed with escapes."""
+    """A function that prints lines, each at once. OutputLost; names that are no text are printed with escapes."""
 
     def out(text: str) -> None:
         try:
@@ -165,7 +165,7 @@ def check_json_path(path: str | None) -> None:
 
 
 def wrong_among(checks: list[tuple[Callable[..., object], tuple[Any, ...]]]) -> list[str]:
-    """What the checks that are given with their arguments find wrong, all of it."""
+    """All errors of the given checks, called with their arguments."""
     found = []
     for check, words in checks:
         try:
@@ -176,7 +176,7 @@ def wrong_among(checks: list[tuple[Callable[..., object], tuple[Any, ...]]]) -> 
 
 
 def environment() -> dict[str, Any]:
-    """Where figures were measured: what `penstock bench --json` writes, and the versions of what Python has."""
+    """The environment of a measurement: that of `penstock bench --json`, and the versions of what Python has."""
     found: dict[str, Any] = json.loads(_core.environment_json()) | {"python": platform.python_version()}
     for name in ("numpy", "torch"):
         with suppress(importlib.metadata.PackageNotFoundError):

@@ -22,7 +22,7 @@ from penstock._measure.tool import ToolError
 
 @dataclass
 class Figures:
-    """Of one side in one verb (save, load, stall), a number a round."""
+    """The times of one side in one verb (save, load, stall), one per round."""
 
     title: str
     verb: str
@@ -52,7 +52,7 @@ def _timed(call: Callable[..., Any], *words: Any) -> tuple[float, float, Any]:
 
 
 class Bench:
-    """The state, the sides and the folder of a run; `tell` is told what is being done."""
+    """The state, the sides and the folder of a run; `tell` gets the current step."""
 
     def __init__(
         self, state: Any, folder: str, verbs: list[str], peers: list[str], tell: Callable[[str], None]
@@ -122,7 +122,7 @@ class Bench:
                 raise ToolError(f"{title}: {name} is not what was saved: do not trust this disk")
 
     def _stall(self, told: str) -> None:
-        """Of save_async: until the tensors may change again. What it has begun is waited for outside the clock."""
+        """Times save_async() until the tensors may change again. The clock leaves out the rest of the save."""
         self._tell(f"{told}: penstock save_async")
         path = os.path.join(self._folder, "async.pt")
         try:

@@ -38,7 +38,7 @@ __all__ = [
     "uninstall",
 ]
 
-# Imported when they are asked for: whoever reads a tensor pays for neither.
+# Imported on demand: reading a tensor needs neither.
 _LATER = {
     "FastFileWriter": "_fast_file_writer",
     "FastFileWriterConfig": "_fast_file_writer",

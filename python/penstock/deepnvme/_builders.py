@@ -28,7 +28,7 @@ _UTILS = _module("utils", cast_to_byte_tensor=_functions.cast_to_byte_tensor)
 
 
 class _Builder:
-    """What DeepSpeed's code asks of a builder. Making one and load() cost nothing; a module is one a process."""
+    """The calls of a builder that DeepSpeed uses. Making one and load() cost nothing; a module is one a process."""
 
     NAME = ""
     BUILD_VAR = ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one process of `penstock ds_io` does: its files, its tensor, its repetitions, on one of four engines.
+"""The work of one process of `penstock ds_io`: its files, its tensor, its repetitions, on one of four engines.
 
     aio_handle    pread/pwrite of penstock.deepnvme's aio_handle, then wait()
     aio_basic     aio_read/aio_write of the module

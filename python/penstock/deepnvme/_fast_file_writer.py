@@ -23,7 +23,7 @@ _GIB = 1 << 30
 
 @dataclass
 class FastFileWriterConfig:
-    """What a FastFileWriter needs.
+    """The configuration of a FastFileWriter.
 
     dnvme_handle: an aio_handle, whose block size and depth the transfers take; None for the engine's own.
     pinned_tensor: contiguous memory of the host through which the bytes go; any size and type, some MiB are good.
@@ -116,7 +116,7 @@ class FastFileWriter:
         return written
 
     def flush(self) -> None:
-        """What was written so far is in the file, where others can read it; it is durable only with close()."""
+        """Writes buffered data to the file, where others can read it; it is durable only after close()."""
         self._stats["flush"] += 1
         self._raise_error()
         if self._file is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of an operation: a path, or a descriptor of the caller's, which is opened anew through /proc.
+"""The file of an operation: a path, or a descriptor of the caller's, which is opened again through /proc.
 
 So an operation has descriptors of its own, past the page cache where the file system can, whatever the caller's was
 opened with; the caller may close it at once, and its position stays where it is.
@@ -28,7 +28,7 @@ def _bad_descriptor(verb: str, fd: int, what: str, cure: str) -> Error:
 
 
 def _by_descriptor(fd: int, write: bool) -> tuple[str, str]:
-    """The file of a descriptor. It is opened anew, so the caller's may be closed, or lack O_DIRECT."""
+    """The file of a descriptor. It is opened again, so the caller's may be closed, or lack O_DIRECT."""
     verb = "write" if write else "read"
     try:
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
@@ -43,7 +43,7 @@ def _by_descriptor(fd: int, write: bool) -> tuple[str, str]:
         return path, f"{os.readlink(path)} (descriptor {fd})"
     except OSError as error:
         raise Unsupported(
-            f"{verb} by descriptor {fd}: {path} cannot be read ({error.strerror}), and the file is opened anew through "
+            f"{verb} by descriptor {fd}: {path} cannot be read ({error.strerror}), and the file is reopened through "
             "it; mount /proc, or give the path",
             operation=verb,
         ) from None

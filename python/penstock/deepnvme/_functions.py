@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that DeepNVMe's modules have beside their handles."""
+"""The functions that DeepNVMe's modules have besides their handles."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def _meta_or_same(buffer: Any, error: ValueError) -> ValueError:
 
 
 def _source(buffer: Any, later: bool) -> Any:
-    """What a write is made from. DeepNVMe writes what a tensor holds at the call: `later`, anything but a locked tensor
+    """The source of a write. DeepNVMe writes what a tensor holds at the call: `later`, anything but a locked tensor
     is copied. A strided tensor is written by way of a copy, here as there."""
     if _pinned.is_tensor(buffer):
         if not buffer.is_cpu:
@@ -114,7 +114,7 @@ def _compare(shown: str, file: _core.File, buffer: Any, offset: int) -> None:
 
 
 def _close(file: _core.File, check: tuple[str, _core.File, Any, int] | None) -> None:
-    """Who keeps an exception keeps the frames that it came through, and with them what they opened: on a full disk the
+    """A kept exception keeps the frames that it came through, and with them what they opened: on a full disk the
     space of a file that is deleted would not come free."""
     file.close()
     if check is not None:
@@ -232,7 +232,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
 
     Tensors: on the CPU, of any dtype, shape, size (also 0) and address; offsets and file sizes of any value. Strided
     tensors are written by way of a copy, and refused as destinations (ValueError). Files: a path (str, pathlib.Path) or
-    an open descriptor; a descriptor's file is opened anew, so its position stays and it may be closed at once.
+    an open descriptor; a descriptor's file is opened again, so its position stays and it may be closed at once.
 
     Errors: at the call TypeError and ValueError for arguments, OSError for a file that cannot be opened (missing, no
     permission, descriptor closed or read-only: EBADF); from wait() and the blocking verbs OSError for what the I/O met
@@ -288,7 +288,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         self._depth = _core.DepthLimit(self._queue_depth)
         self._pending: deque[Any] = deque()  # operations that nobody waits for
         self._claims: dict[int, deque[Any]] = {}  # those that a wait() waits for, by whose they are
-        self._completed = 0  # let go of, not counted yet
+        self._completed = 0  # released, not counted yet
         self._errors: list[BaseException] = []  # of these
         self._forks = _forks
 
@@ -423,7 +423,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
     # Whatever a signal's handler raises, it raises after some call: what belongs together has none between.
 
     def _finish(self, operations: deque[Any], errors: list[BaseException]) -> None:
-        """Waits for each, counts it and lets go of it, and with it of the descriptors of its file."""
+        """Waits for each, counts it and releases it, with the descriptors of its file."""
         while operations:
             # They end about in the order in which they began: one sleep for many.
             _outcome(operations[min(len(operations), _WAITED_AT_ONCE) - 1])
@@ -436,7 +436,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
                     operations.popleft()
 
     def _give_back(self, operations: deque[Any], errors: list[BaseException]) -> None:
-        """What a wait was interrupted in is pending again, before what has been asked for since."""
+        """Makes operations of an interrupted wait pending again, before later ones."""
         with self._lock:
             self._errors[:0] = errors
             if self._pending is not operations:

@@ -150,7 +150,7 @@ def _children_read_pth() -> bool:
 
 
 class _Patches:
-    """What was changed, and how to change it back: the last one first."""
+    """A record of changes, and how to undo them: the last one first."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []

@@ -21,7 +21,7 @@ from penstock.deepnvme._torch import is_tensor, torch, why_not_plain
 
 
 class _Region(weakref.ref):  # type: ignore[type-arg]
-    """Where a live Buffer of locked memory lies: [base, end)."""
+    """The addresses of a live Buffer of locked memory: [base, end)."""
 
     __slots__ = ("base", "end")
     base: int
@@ -75,7 +75,7 @@ class _Regions:
             return region is not None and end <= region.end
 
     def after_fork_in_child(self) -> None:
-        self._lock = RLock()  # somebody of the parent's may have held it
+        self._lock = RLock()  # a thread of the parent may have held it
 
     def _sweep(self) -> None:
         while self._gone:
@@ -98,7 +98,7 @@ def _tell_once(reason: str) -> None:
         import logging
 
         logging.getLogger("penstock.deepnvme").warning(
-            "a locked tensor was asked for and works without its lock: %s (told once; `penstock doctor` has the limit)",
+            "a locked tensor was requested and works unlocked: %s (reported once; `penstock doctor` has the limit)",
             reason,
         )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `penstock ds_io` and `penstock ds_nvme_tune` share beyond the frame of every measuring command."""
+"""Shared code of `penstock ds_io` and `penstock ds_nvme_tune`, beyond the frame of every measuring command."""
 
 from __future__ import annotations
 

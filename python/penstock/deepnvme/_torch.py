@@ -29,7 +29,7 @@ def is_tensor(candidate: object) -> bool:
 
 
 def why_not_plain(tensor: Any) -> str:
-    """What keeps a tensor from being one array of its values, and the cure; nothing for an ordinary one."""
+    """The reason why a tensor is not one array of its values, and the fix; nothing for an ordinary one."""
     if tensor.layout is not torch().strided:
         return f"its layout is {tensor.layout}; give tensor.to_dense(), or the parts that it is made of"
     if tensor.is_nested:
@@ -38,7 +38,7 @@ def why_not_plain(tensor: Any) -> str:
 
 
 def why_lazy(tensor: Any) -> str:
-    """Whether the memory of a tensor holds something else than its values, and the cure."""
+    """Whether the memory of a tensor holds something else than its values, and the fix."""
     if tensor.is_conj() or tensor.is_neg():
         return "it is a lazy conjugate or negative; give tensor.resolve_conj().resolve_neg()"
     return ""

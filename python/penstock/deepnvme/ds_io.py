@@ -153,7 +153,7 @@ def refine(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def _tasks(args: argparse.Namespace) -> list[Task]:
-    """What each process does. ToolError where a file is in the way or the space does not suffice."""
+    """The work of each process. ToolError where a file is in the way or the space does not suffice."""
     tasks = []
     kind = "read" if args.read else "write"
     for tid, (device, folder) in enumerate(args.mapping_list):
@@ -193,7 +193,7 @@ def _check_files(tasks: list[Task]) -> None:
 
 @dataclass
 class Outcome:
-    """What one run of ds_io found. Rates in bytes a second."""
+    """The result of one run of ds_io. Rates in bytes a second."""
 
     args: argparse.Namespace
     tasks: list[Task]
@@ -383,7 +383,7 @@ def measure(args: argparse.Namespace, out: tool.Print, progress: Progress) -> Ou
 
 
 def report(outcome: Outcome, out: tool.Print) -> None:
-    """What was measured and how to read it, then the four closing lines."""
+    """Prints the results and how to read them, then the four closing lines."""
     args = outcome.args
     kind = "Read" if args.read else "Write"
     for task, result in zip(outcome.tasks, outcome.results):

@@ -48,7 +48,7 @@ class Job:
 
 @dataclass
 class Bench:
-    """What a file of bench holds, looked through."""
+    """The contents of a file of bench, parsed."""
 
     document: Document
     jobs: list[Job]
@@ -74,7 +74,7 @@ def targets_of(root: Field) -> list[Field]:
 
 
 def where(target: Field) -> str:
-    """The folder that was asked for, or the file or device."""
+    """The given folder, file or device."""
     path = target.need("path").text()
     scratch = target.get("scratch")
     return os.path.dirname(path) if scratch and scratch.flag() else path
@@ -258,7 +258,7 @@ def _ratio(bench: Bench) -> Chart | None:
         return None
     return Chart(
         "Penstock by fio",
-        "Bytes a second of Penstock by those of fio, each run by the one beside it; right of 1 Penstock is faster. The "
+        "Bytes a second of Penstock by those of fio, run by run; right of 1 Penstock is faster. The "
         "whisker is the 95 % interval: where it crosses 1, no difference is shown.",
         figures.ratios(rows, "ratio to fio (logarithmic)"),
         height=140 + 34 * len(rows),

@@ -28,7 +28,7 @@ _VERBS = {
 
 @dataclass
 class _Side:
-    """What one side took for a verb, a number a round."""
+    """The times of one side for a verb, one per round."""
 
     name: str
     verb: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several files tell together: bandwidth by the number of folders, of runs that differ in nothing else."""
+"""Comparison of several files: bandwidth by the number of folders, of runs that differ in nothing else."""
 
 from __future__ import annotations
 

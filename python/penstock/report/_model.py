@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a report's page consists of, before any HTML: sections of texts, tables and charts."""
+"""The model of a report's page, before any HTML: sections of texts, tables and charts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Part = Chart | Table | Text
 
 @dataclass
 class Section:
-    """What came from one file, or a comparison of several."""
+    """The section of one file, or a comparison of several."""
 
     title: str
     source: str

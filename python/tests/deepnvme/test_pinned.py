@@ -238,7 +238,7 @@ def test_a_small_limit_on_locked_memory_is_told_once_and_all_works(run_script, t
     out = run_script(SMALL_LIMIT).splitlines()
     assert out[-1] == "works"
     assert len(out) == 2, out
-    assert "RLIMIT_MEMLOCK" in out[0] and "ulimit -l unlimited" in out[0] and "told once" in out[0]
+    assert "RLIMIT_MEMLOCK" in out[0] and "ulimit -l unlimited" in out[0] and "reported once" in out[0]
     assert "memlock" in (tmp_path / "doctor.txt").read_text().lower()
 
 
