@@ -65,7 +65,7 @@ public:
 using BackendFactory =
     std::function<base::Result<std::unique_ptr<Backend>>(const BackendOptions& options)>;
 
-/// A backend as the engine is told of it; the engine tries them in order.
+/// A named backend that the engine may use; it tries them in order.
 struct BackendEntry {
     std::string name;
     BackendFactory make;

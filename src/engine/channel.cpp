@@ -100,8 +100,8 @@ void Channel::wait_device_quiet(base::Nanos timeout) const {
     base::futex_wait(quiet_, 0, timeout);
 }
 
-// Pairs with sleep_or_enter(): whoever puts something in first and looks at `asleep_` afterwards
-// either sees it set and wakes, or the channel sees what was put in.
+// Pairs with sleep_or_enter(): a thread that puts work in first and reads `asleep_` afterwards
+// either sees it set and wakes the channel, or the channel sees the work.
 void Channel::wake() {
     if (asleep_.exchange(false)) {
         backend_->wake();

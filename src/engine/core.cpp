@@ -193,8 +193,8 @@ void Core::poke(Transfer& transfer) {
     }
 }
 
-// False when the engine is closed. Whoever has seen the number of those that were started after
-// refuse() has seen all.
+// False when the engine is closed. The number of started transfers, read after refuse(), counts all
+// of them.
 bool Core::add_live(Transfer& transfer) noexcept {
     const std::lock_guard lock(live_mutex_);
     if (refusing_) {
@@ -208,7 +208,7 @@ bool Core::add_live(Transfer& transfer) noexcept {
     return true;
 }
 
-// Before its waiters know: whoever has waited may start the next, also at the limit.
+// Runs before its waiters know: they may then start the next transfer, even at the limit.
 void Core::finishing(Transfer& /*transfer*/) noexcept {
     in_flight_.fetch_sub(1);
 }
@@ -338,7 +338,7 @@ void Core::after_fork_in_child() {
     }
     openers_.after_fork();
     dead_.store(true, std::memory_order_release);
-    // For handles that the child lets go of.
+    // For handles that the child releases.
     live_mutex_.unlock();
     domains_mutex_.unlock();
 }

@@ -2,9 +2,9 @@
 // Room for descriptors: what the transfers of this process that open files by path may hold,
 // compared with the limit on open files. It is one limit for all engines, so this is one object.
 //
-// Whoever wants to open files takes room first, and is queued where there is none; whoever closes
-// gives back, which lets the next ones in, oldest first. Nobody sleeps here. Where none of ours is
-// open, one file is always let in, so that the system's own answer is what a caller gets.
+// A transfer takes room before it opens files, and is queued if there is none; closing files gives
+// room back, which admits the next ones, oldest first. No thread sleeps here. If none of our files
+// is open, one is always admitted, so that the caller gets the system's own error.
 //
 // How many descriptors the rest of the program has is seen in the numbers that openings return:
 // the system gives the lowest that is free, so that all below it are taken.
@@ -39,7 +39,7 @@ public:
     static constexpr std::uint32_t kPerFile = 2;
 
     /// True: `waiter.files` may be opened now, at least one. False: it is queued, and `admitted` is
-    /// called when its turn comes, on the thread of whoever gave back.
+    /// called when its turn comes, on the thread that gave room back.
     [[nodiscard]] bool take(RoomWaiter& waiter);
     /// Room was taken for `files`; `open` descriptors came of it, the highest of them `highest`.
     void opened(std::uint32_t files, std::uint32_t open, int highest);

@@ -27,7 +27,7 @@ struct DomainOptions {
     std::uint32_t channels = 1;
     std::uint32_t copy_threads = 2;
     std::uint32_t blocking_threads = 4;
-    bool threads = true;  ///< false: somebody else turns the channels (a simulation)
+    bool threads = true;  ///< false: the caller turns the channels (a simulation)
 };
 
 /// The components of a domain.

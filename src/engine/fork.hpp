@@ -21,7 +21,7 @@ void unregister_for_fork(Core& core);
 void prepare_fork();
 void end_fork();
 
-/// Held by whoever makes an engine from scratch that a fork has left dead; a child finds it free.
+/// Held while an engine that a fork has left dead is made from scratch; free in a child.
 [[nodiscard]] std::mutex& renewal_mutex();
 
 }  // namespace penstock::engine

@@ -29,8 +29,7 @@ void Workers::post(Job& job) noexcept {
         if (!threads_.empty()) {
             jobs_.push_back(job);
             ++queued_;
-            // Under the lock: the job may be the last, and whoever waits for it destroy this
-            // object.
+            // Under the lock: the job may be the last, and its waiter may destroy this object.
             work_.notify_one();
             return;
         }

@@ -36,8 +36,8 @@ public:
     void post(Job& job) noexcept override { job.run(job); }
 };
 
-/// Threads that are made as work comes and sleep for nothing. First in, first out. Where the system
-/// gives no thread and there is none yet, whoever posts does the work.
+/// Threads that are started on demand and sleep while idle. First in, first out. If the system
+/// starts no thread and there is none yet, the posting thread does the work.
 class Workers final : public Executor {
 public:
     Workers(const char* name, std::uint32_t threads_max) : name_(name), threads_max_(threads_max) {}

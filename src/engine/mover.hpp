@@ -21,7 +21,7 @@ enum class MoveTo : std::uint8_t { kExtents, kSlot };
 struct Move : Job {
     base::Link<Move> link;
     MoveTo to = MoveTo::kExtents;
-    void* owner = nullptr;  ///< of whoever started it
+    void* owner = nullptr;  ///< given by its starter
     const Extents* extents = nullptr;
     Position at;
     std::byte* slot = nullptr;

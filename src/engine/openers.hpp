@@ -24,7 +24,7 @@ namespace penstock::engine {
 
 class Openers {
 public:
-    /// Without threads, whoever posts a job runs it.
+    /// Without threads, the posting thread runs the job.
     Openers(bool threads, const base::Clock& clock) : threads_(threads), clock_(clock) {}
     Openers(const Openers&) = delete;
     Openers& operator=(const Openers&) = delete;
@@ -34,7 +34,7 @@ public:
     /// A file was opened by this path.
     void learn(const std::string& path, DeviceId device);
 
-    // fork(): see fork.hpp. Openings go on through it; the lock is held, in the child let go too.
+    // fork(): see fork.hpp. Openings continue during it; the lock is released in the child too.
     void before_fork() { mutex_.lock(); }
     void after_fork() { mutex_.unlock(); }
 

@@ -43,7 +43,7 @@ void Transfer::fail(base::Error error) noexcept {
 }
 
 void Transfer::cancel() noexcept {
-    // finish() waits for whoever was first here, so that `files` stay until the error is written.
+    // finish() waits for the first caller, so that `files` stay until the error is written.
     if ((state_.fetch_or(kFailing, std::memory_order_acq_rel) & kFailing) == 0) {
         const std::string_view path = !paths.empty()  ? std::string_view(paths.front())
                                       : files.empty() ? std::string_view()
@@ -144,7 +144,7 @@ void Transfer::finish() noexcept {
             std::this_thread::yield();
         }
     }
-    files.clear();  // whoever has waited may unmount
+    files.clear();  // a caller that has waited may unmount
     owner_.finishing(*this);
     std::uint32_t before = 0;
     {

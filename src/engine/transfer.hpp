@@ -8,8 +8,8 @@
 // each with the next files in turn until none is left: see windows.cpp.
 //
 // It finishes exactly once, when every byte of it is quiet, also after an error and a cancel: from
-// then on nobody touches the caller's memory. It lives until the handle and the engine have both
-// let go. `state` is the futex that waiters sleep on.
+// then on the caller's memory is not touched. It lives until the handle and the engine have both
+// released it. `state` is the futex that waiters sleep on.
 #pragma once
 
 #include "base/clock.hpp"
@@ -196,9 +196,9 @@ public:
 private:
     static constexpr std::uint32_t kStopped = 1;
     static constexpr std::uint32_t kFinished = 2;
-    static constexpr std::uint32_t kFailing = 4;  ///< somebody writes error_, or it is too late to
+    static constexpr std::uint32_t kFailing = 4;  ///< error_ is being written, or it is too late
     static constexpr std::uint32_t kAbandoned = 8;
-    static constexpr std::uint32_t kWaited = 16;  ///< somebody may sleep until it has finished
+    static constexpr std::uint32_t kWaited = 16;  ///< a thread may sleep until it has finished
 
     ~Transfer() = default;
     void tell_unobserved() noexcept;

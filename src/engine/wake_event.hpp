@@ -21,7 +21,7 @@ namespace penstock::engine {
 
 class WakeEvent {
 public:
-    /// `flags`: of eventfd(2), beside close-on-exec.
+    /// `flags`: of eventfd(2), in addition to close-on-exec.
     [[nodiscard]] base::Result<void> open(int flags) {
         event_.reset(::eventfd(0, EFD_CLOEXEC | flags));
         if (!event_) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How somebody learns which of several transfers has finished first.
+// Reports which of several transfers has finished first.
 //
 //   Watch   stands for one transfer; a transfer has at most one at a time
 //   Ends    takes the watches of transfers that have finished, in the order of their ends

@@ -28,8 +28,8 @@ namespace penstock::state {
 
 class IndexFolder {
 public:
-    /// `path`: that of the index, which may be missing; a symbolic link is followed. `sync`: records
-    /// and removals are durable.
+    /// `path`: that of the index, which may be missing; a symbolic link is followed. `sync`:
+    /// records and removals are durable.
     IndexFolder(Engine& engine, FileSystem files, const std::string& path, bool sync = true);
 
     /// The path of the index, without symbolic links.

@@ -45,8 +45,8 @@ public:
     [[nodiscard]] const std::string& temporary() const { return temporary_; }
     [[nodiscard]] const std::string& target() const { return target_; }
     /// `sync`: durable when it returns. Throws Error. Then the target is unchanged, except
-    /// after an error of the folder's sync, whose message says so: the new file is there, and it may
-    /// not survive a power cut.
+    /// after an error of the folder's sync, whose message says so: the new file is there, and it
+    /// may not survive a power cut.
     void commit(bool sync = true);
     /// Releases the temporary file, which stays: the next save of the same target removes it.
     void abandon() noexcept;

@@ -62,7 +62,7 @@ std::uint32_t PosixBackend::threads() const {
 }
 
 void PosixBackend::abandon_after_fork() {
-    // The threads are not in the child, and one of them may hold the lock for ever: neither joining
+    // The threads are not in the child, and one of them may hold the lock forever: neither joining
     // nor destroying is possible, so the pool's memory stays where it is.
     static_cast<void>(pool_.release());
 }

@@ -63,8 +63,8 @@ public:
         *queue.ktail = taken;
     }
 
-    /// In the child of a fork: closes the descriptor. The memory is not mapped there, and whatever
-    /// lies at its addresses by now belongs to somebody else.
+    /// In the child of a fork: closes the descriptor. The memory is not mapped there, and its
+    /// addresses may be in other use by now.
     void abandon();
 
     [[nodiscard]] std::string detail() const;

@@ -21,7 +21,7 @@ constexpr std::uint64_t kWakeTag = 0;
 constexpr std::uint32_t kDepthMax = 16384;
 // Longer ones are cut by the kernel; its argument is 32 bits wide, so cut them before it does.
 constexpr std::size_t kRequestBytesMax = 0x7ffff000;
-// How long a thread lets go of a core where the kernel refuses to let it sleep.
+// Time for which a thread yields its core if the kernel refuses to let it sleep.
 constexpr std::chrono::milliseconds kRefusedSleep{1};
 
 }  // namespace
