@@ -96,7 +96,6 @@ FEEDERS = {
     "cli/bench/job.cpp": "measures raw transfers",
     "cli/tune/slice.cpp": "measures raw transfers",
     "cli/doctor/path.cpp": "probes with one transfer",
-    "cli/checkpoint/stream.cpp": "is to become a source of the pump",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')

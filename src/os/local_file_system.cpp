@@ -2,6 +2,7 @@
 #include "os/local_file_system.hpp"
 
 #include "base/clock.hpp"
+#include "base/path.hpp"
 #include "base/unique_fd.hpp"
 #include "os/local_file.hpp"
 #include "os/local_folder.hpp"
@@ -98,7 +99,7 @@ Result<std::string> target_of_link(const std::string& path) {
         return fail(system_error(errno, "resolve", path));
     }
     target.resize(static_cast<std::size_t>(length));
-    return target.starts_with('/') ? target : path.substr(0, path.rfind('/') + 1) + target;
+    return target.starts_with('/') ? target : base::join(base::folder_of(path), target);
 }
 
 // realpath() of the existing part, and the rest after it. A dangling link counts as its target,
@@ -127,7 +128,7 @@ Result<std::string> resolve_path(std::string path) {
             path.pop_back();
         }
         const std::size_t slash = path.rfind('/');
-        const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+        const std::string name(base::last_name(path));
         if (name == "..") {
             // It leads out of a folder that does not exist.
             return fail(system_error(ENOENT, "resolve", path));

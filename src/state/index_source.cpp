@@ -2,6 +2,7 @@
 // An index of shards. The names of the shards are free once the index is replaced, and the next
 // save may take them: a name alone does not identify the save of a file. So a reader that has
 // opened all of them checks that the index is still the same one, and starts again if it is not.
+#include "base/path.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "state/safetensors_source.hpp"
@@ -22,9 +23,9 @@ constexpr int kTries = 20;  // to open all shards between two saves, which takes
 
 using Places = std::unordered_map<std::string_view, std::size_t>;
 
+// With its slash; empty of a name alone.
 std::string folder_of(const std::string& path) {
-    const std::size_t slash = path.rfind('/');
-    return slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
+    return path.substr(0, path.size() - base::last_name(path).size());
 }
 
 bool is_there(const FileSystem& files, const std::string& path) {

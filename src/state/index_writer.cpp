@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state/index_writer.hpp"
 
+#include "base/path.hpp"
 #include "base/raise.hpp"
 #include "format/shard_index.hpp"
 #include "format/utf8.hpp"
@@ -23,7 +24,7 @@ namespace penstock::state {
 namespace {
 
 void check_name(const std::string& path) {
-    if (!format::is_utf8(path.substr(path.rfind('/') + 1))) {
+    if (!format::is_utf8(base::last_name(path))) {
         base::raise(base::error(ErrorCode::kInvalidArgument, "save",
                                 "an index names its shards after itself, in JSON, which is UTF-8; "
                                 "give it a name of UTF-8",

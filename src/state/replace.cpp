@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state/replace.hpp"
 
+#include "base/path.hpp"
 #include "base/raise.hpp"
 #include "base/random.hpp"
 
@@ -110,9 +111,8 @@ std::string_view named_by_temporary(std::string_view temporary) {
 
 Replacement::Replacement(FileSystem files, const std::string& path, Abandoned abandoned)
     : files_(std::move(files)), target_(files_.resolve(path)) {
-    const std::size_t slash = target_.rfind('/');
-    folder_ = slash == 0 ? "/" : target_.substr(0, slash);
-    const std::string name = target_.substr(slash + 1);
+    folder_ = base::folder_of(target_);
+    const std::string name(base::last_name(target_));
     const bool replaces = is_there(files_, target_);
     if (!replaces && !has_folder(files_, folder_)) {
         base::raise(base::system_error(ENOENT, "save into folder", folder_));
@@ -209,7 +209,7 @@ void Replacement::commit(bool sync) {
     }
     if (open_folder_.is_open()) {
         file_.close();
-        open_folder_.rename(temporary_name_, target_.substr(target_.rfind('/') + 1));
+        open_folder_.rename(temporary_name_, std::string(base::last_name(target_)));
     } else {
         files_.rename(temporary_, target_);
     }

@@ -2,6 +2,7 @@
 #include "store/save.hpp"
 
 #include "base/align.hpp"
+#include "base/path.hpp"
 #include "base/raise.hpp"
 #include "store/manifest_check.hpp"
 #include "store/metadata_writer.hpp"
@@ -46,8 +47,8 @@ ShardThere look_at(const SaveContext& context, const LastCheckpoint& last, const
     ShardThere there;
     if (shard.folder != 0) {
         const std::string& parts = last.manifest.folders.at(shard.folder);
-        const auto base = std::find(context.folders.begin() + 1, context.folders.end(),
-                                    parts.substr(0, parts.rfind('/')));
+        const auto base =
+            std::find(context.folders.begin() + 1, context.folders.end(), base::folder_of(parts));
         if (base == context.folders.end()) {
             return there;
         }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/host_memory.hpp"
+#include "base/path.hpp"
 #include "base/raise.hpp"
 #include "base/random.hpp"
+#include "base/wait_slice.hpp"
 #include "format/fault.hpp"
 #include "format/utf8.hpp"
 #include "store/background/background_saver.hpp"
@@ -21,7 +23,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -39,7 +40,6 @@ using store::join;
 namespace {
 
 constexpr int kScansMax = 100;
-constexpr std::chrono::milliseconds kWaitSlice{200};
 
 using UseCheckpoint = std::function<void(Checkpoint)>;
 
@@ -377,7 +377,7 @@ struct CheckpointStore::Impl {
         check_fork();
         if (store::BackgroundSaver* const own = saver_made(false)) {
             own->raise_failure(next);
-            while (!own->queue()->wait_idle(kWaitSlice)) {
+            while (!own->queue()->wait_idle(base::kWaitSlice)) {
             }
         }
     }
@@ -440,7 +440,7 @@ struct CheckpointStore::Impl {
             sources.push_back({.bytes = tensor.data.span(), .copied = false});
         }
         store::StagedSave staged = saver.stage(spans, sources, choice, [](const auto& step) {
-            while (!step(kWaitSlice)) {
+            while (!step(base::kWaitSlice)) {
             }
         });
         for (std::size_t i = 0; i < spans.size(); ++i) {
@@ -475,7 +475,7 @@ struct CheckpointStore::Impl {
         store::commit(written);
         last = std::move(saved);
         store::note_failure(info.note, "older checkpoints could not be removed", [&] {
-            remember(info.path.substr(info.path.rfind('/') + 1), last.manifest, last.hash);
+            remember(std::string(base::last_name(info.path)), last.manifest, last.hash);
             report_left(info.note, retain());
         });
         return info;

@@ -2,6 +2,7 @@
 #include "store/unfinished.hpp"
 
 #include "base/hex.hpp"
+#include "base/path.hpp"
 #include "store/removal.hpp"
 #include "store/store_folder.hpp"
 
@@ -91,7 +92,7 @@ void UnfinishedCheckpoint::take_away() noexcept {
             path = join(folders_.front(), removed_name(name_));
             files_.rename(named_path_, path);
         }
-        Remover(files_, folders_).take_away(path.substr(path.rfind('/') + 1), shard_folders_);
+        Remover(files_, folders_).take_away(std::string(base::last_name(path)), shard_folders_);
     } catch (const std::exception&) {
         return;
     }

@@ -112,10 +112,7 @@ test::CrashReport crash_file(const std::string& work, const Save& save, std::uin
     rig.files().make_folder("/folder");
     rig.use(test::CrashRig::settled(rig.disks()));
     test::Recording recording(rig, {0});
-    for (std::uint64_t version = 1; version <= kVersions; ++version) {
-        recording.step([&] { save(rig, version); }, [&] { return test::Present{version}; });
-    }
-    recording.finish();
+    recording.save_versions(kVersions, [&](std::uint64_t version) { save(rig, version); });
     return test::explore(rig, recording, work, states, [&](const test::CrashState& state) {
         return check_file(rig, save, state);
     });
@@ -157,42 +154,23 @@ TEST(CrashOfFile, DisksThatLieAreCaught) {
 
 // EIO and ENOSPC at each operation: the save fails, or holds; the old file is there until then.
 TEST(CrashOfFile, AnErrorAtEachOperationLeavesTheOldFile) {
-    for (const int system_errno : {EIO, ENOSPC}) {
-        bool struck = true;
-        for (std::uint64_t at = 0; struck; ++at) {
-            test::CrashRig rig;
-            rig.files().make_folder("/folder");
-            rig.files().sync_folder("/");
-            save_by_replacement(rig, 1);
-            const std::uint64_t base = rig.disks().front()->operations();
-            struck = false;
-            rig.disks().front()->set_operation_faults(
-                [&](const simulation::DiskOperation& operation) {
-                    const bool now = operation.number == base + at;
-                    struck = struck || now;
-                    return now ? system_errno : 0;
-                });
-            bool failed = false;
-            try {
-                save_by_replacement(rig, 2);
-            } catch (const Error& error) {
-                failed = true;
-                EXPECT_EQ(error.system_errno(), system_errno);
-            }
-            EXPECT_EQ(failed, struck);
-            rig.disks().front()->set_operation_faults({});
-            const auto found = found_in(rig);
-            EXPECT_TRUE(found == content_of(failed ? 1 : 2) || found == content_of(2));
-            for (std::uint64_t seed = 0; seed < 20; ++seed) {
-                test::CrashRig after;
-                after.use(test::CrashRig::crashed(rig.disks(), seed));
-                const auto left = found_in(after);
-                EXPECT_TRUE(left == content_of(2) || (failed && left == content_of(1)))
-                    << "operation " << at << ", seed " << seed;
-            }
-            ASSERT_LT(at, 50U);
+    const auto prepare = [](test::CrashRig& rig) {
+        rig.files().make_folder("/folder");
+        rig.files().sync_folder("/");
+        save_by_replacement(rig, 1);
+    };
+    const auto look = [](test::CrashRig& rig, bool failed) {
+        const auto found = found_in(rig);
+        EXPECT_TRUE(found == content_of(2) || (failed && found == content_of(1)));
+        for (std::uint64_t seed = 0; seed < 20; ++seed) {
+            test::CrashRig after;
+            after.use(test::CrashRig::crashed(rig.disks(), seed));
+            const auto left = found_in(after);
+            EXPECT_TRUE(left == content_of(2) || (failed && left == content_of(1))) << seed;
         }
-    }
+    };
+    test::fail_each_operation(
+        prepare, [](test::CrashRig& rig) { save_by_replacement(rig, 2); }, look);
 }
 
 }  // namespace

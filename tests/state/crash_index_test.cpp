@@ -187,10 +187,7 @@ test::CrashReport crash_index(const std::string& work, std::uint64_t states,
     test::CrashRig rig(1, shape);
     prepare(rig);
     test::Recording recording(rig, {0});
-    for (std::uint64_t version = 1; version <= kVersions; ++version) {
-        recording.step([&] { save(rig, version); }, [&] { return test::Present{version}; });
-    }
-    recording.finish();
+    recording.save_versions(kVersions, [&](std::uint64_t version) { save(rig, version); });
     return test::explore(rig, recording, work, states,
                          [&](const test::CrashState& state) { return check(rig, state); });
 }
@@ -208,45 +205,26 @@ TEST(CrashOfIndex, DisksThatLieAreCaught) {
 
 // EIO and ENOSPC at each operation: the save fails, or holds; the one before is there until then.
 TEST(CrashOfIndex, AnErrorAtEachOperationLeavesTheOldState) {
-    for (const int system_errno : {EIO, ENOSPC}) {
-        bool struck = true;
-        for (std::uint64_t at = 0; struck; ++at) {
-            test::CrashRig rig;
-            prepare(rig);
-            save(rig, 1);
-            const std::uint64_t base = rig.disks().front()->operations();
-            struck = false;
-            rig.disks().front()->set_operation_faults(
-                [&](const simulation::DiskOperation& operation) {
-                    const bool now = operation.number == base + at;
-                    struck = struck || now;
-                    return now ? system_errno : 0;
-                });
-            bool failed = false;
-            try {
-                save(rig, 2);
-            } catch (const Error& error) {
-                failed = true;
-                EXPECT_EQ(error.system_errno(), system_errno);
-            }
-            EXPECT_TRUE(struck || !failed);
-            rig.disks().front()->set_operation_faults({});
-            const auto found = found_in(rig);
-            EXPECT_TRUE(is(found, 2) || (failed && is(found, 1))) << "operation " << at;
-            EXPECT_EQ(changed_others(rig), "");
-            for (std::uint64_t seed = 0; seed < 5; ++seed) {
-                test::CrashRig after;
-                after.use(test::CrashRig::crashed(rig.disks(), seed));
-                const auto left = found_in(after);
-                EXPECT_TRUE(is(left, 2) || (failed && is(left, 1)))
-                    << "operation " << at << ", seed " << seed;
-            }
-            save(rig, 3);
-            EXPECT_TRUE(is(found_in(rig), 3));
-            EXPECT_EQ(left_over(rig), "") << "operation " << at;
-            ASSERT_LT(at, 500U);
+    const auto prepare_saved = [](test::CrashRig& rig) {
+        prepare(rig);
+        save(rig, 1);
+    };
+    const auto look = [](test::CrashRig& rig, bool failed) {
+        const auto found = found_in(rig);
+        EXPECT_TRUE(is(found, 2) || (failed && is(found, 1)));
+        EXPECT_EQ(changed_others(rig), "");
+        for (std::uint64_t seed = 0; seed < 5; ++seed) {
+            test::CrashRig after;
+            after.use(test::CrashRig::crashed(rig.disks(), seed));
+            const auto left = found_in(after);
+            EXPECT_TRUE(is(left, 2) || (failed && is(left, 1))) << seed;
         }
-    }
+        save(rig, 3);
+        EXPECT_TRUE(is(found_in(rig), 3));
+        EXPECT_EQ(left_over(rig), "");
+    };
+    test::fail_each_operation(
+        prepare_saved, [](test::CrashRig& rig) { save(rig, 2); }, look);
 }
 
 }  // namespace

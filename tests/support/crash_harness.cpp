@@ -4,8 +4,10 @@
 #include "base/clock.hpp"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <exception>
 #include <utility>
@@ -148,6 +150,14 @@ void Recording::step(const std::function<void()>& work, const std::function<Pres
     looking_ = false;
 }
 
+void Recording::save_versions(std::uint64_t versions,
+                              const std::function<void(std::uint64_t)>& save) {
+    for (std::uint64_t version = 1; version <= versions; ++version) {
+        step([&] { save(version); }, [&] { return Present{version}; });
+    }
+    finish();
+}
+
 void Recording::finish() {
     const std::lock_guard lock(mutex_);
     moments_.push_back({CrashRig::killed(rig_.disks()), "the end", present_.size() - 1});
@@ -186,6 +196,39 @@ CrashReport explore(CrashRig& rig, const Recording& recording, const std::string
         }
     }
     return report;
+}
+
+void fail_each_operation(const std::function<void(CrashRig&)>& prepare,
+                         const std::function<void(CrashRig&)>& work,
+                         const std::function<void(CrashRig&, bool failed)>& look) {
+    constexpr std::uint64_t kOperationsMax = 500;
+    for (const int system_errno : {EIO, ENOSPC}) {
+        bool struck = true;
+        for (std::uint64_t at = 0; struck; ++at) {
+            SCOPED_TRACE(fmt::format("errno {} at operation {}", system_errno, at));
+            CrashRig rig;
+            prepare(rig);
+            simulation::FakeDisk& disk = *rig.disks().front();
+            const std::uint64_t base = disk.operations();
+            struck = false;
+            disk.set_operation_faults([&](const simulation::DiskOperation& operation) {
+                const bool now = operation.number == base + at;
+                struck = struck || now;
+                return now ? system_errno : 0;
+            });
+            bool failed = false;
+            try {
+                work(rig);
+            } catch (const Error& error) {
+                failed = true;
+                EXPECT_EQ(error.system_errno(), system_errno);
+            }
+            EXPECT_TRUE(struck || !failed);
+            disk.set_operation_faults({});
+            look(rig, failed);
+            ASSERT_LT(at, kOperationsMax);
+        }
+    }
 }
 
 std::uint64_t states_wanted() {

@@ -76,6 +76,8 @@ public:
 
     /// Does something; then `look`, of which no moments are kept, says what is there.
     void step(const std::function<void()>& work, const std::function<Present()>& look);
+    /// A step a version, 1 to `versions`, each of which replaces the one before.
+    void save_versions(std::uint64_t versions, const std::function<void(std::uint64_t)>& save);
     /// The last moment: after all.
     void finish();
     [[nodiscard]] const std::vector<Moment>& moments() const { return moments_; }
@@ -124,6 +126,13 @@ using CrashCheck = std::function<std::string(const CrashState&)>;
 [[nodiscard]] CrashReport explore(CrashRig& rig, const Recording& recording,
                                   const std::string& work, std::uint64_t states,
                                   const CrashCheck& check);
+
+/// EIO and ENOSPC at each operation of `work` in turn, on a rig as `prepare` leaves it, until there
+/// is no such operation; `look` sees what is left, and whether the work failed. What is thrown has
+/// to be the error.
+void fail_each_operation(const std::function<void(CrashRig&)>& prepare,
+                         const std::function<void(CrashRig&)>& work,
+                         const std::function<void(CrashRig&, bool failed)>& look);
 
 /// The states that a test program looks at in all: PENSTOCK_TEST_SEEDS, 100,000 when that is not
 /// set.

@@ -29,7 +29,7 @@ class FastFileWriterConfig:
     pinned_tensor: contiguous memory of the host through which the bytes go; any size and type, some MiB are good.
     double_buffer: one half is filled while the other is written.
     num_parallel_writers, writer_rank: save_torch_storage_object_list() writes only this writer's share of the bytes.
-    global_rank: not used; it is told to whoever asks.
+    global_rank: not used; it is given back when asked for.
     """
 
     dnvme_handle: Any

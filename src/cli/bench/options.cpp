@@ -75,6 +75,12 @@ T choice(const std::string& option, const std::string& word, const std::map<std:
     throw wrong(option, fmt::format("'{}' is not one of {}", word, fmt::join(names, ", ")));
 }
 
+std::string backends() {
+    return fmt::format("{}, {}, {} or {}", name_of(BackendKind::kAuto),
+                       name_of(BackendKind::kUring), name_of(BackendKind::kAio),
+                       name_of(BackendKind::kPosix));
+}
+
 }  // namespace
 
 std::string to_string(Rw rw) {
@@ -123,8 +129,7 @@ void BenchOptions::finish() {
     }
     const auto kind = backend_named(backend_word);
     if (!kind) {
-        throw wrong("--backend",
-                    fmt::format("got '{}'; expected auto, uring, aio or posix", backend_word));
+        throw wrong("--backend", fmt::format("got '{}'; expected {}", backend_word, backends()));
     }
     backend = *kind;
     cache = choice<CachePolicy>("--cache", cache_word,
@@ -213,7 +218,7 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
         ->check(CLI::Range(1, 64))
         ->capture_default_str()
         ->type_name("N");
-    app.add_option("--backend", options.backend_word, "auto, uring, aio or posix")
+    app.add_option("--backend", options.backend_word, backends())
         ->capture_default_str()
         ->type_name("NAME");
     app.add_option("--cache", options.cache_word,

@@ -2,6 +2,7 @@
 // The --json output of the checkpoint commands. Sizes in bytes, times in nanoseconds since 1970.
 #pragma once
 
+#include "base/path.hpp"
 #include "state/source.hpp"
 
 #include <penstock/checkpoint.hpp>
@@ -22,8 +23,7 @@ inline nlohmann::ordered_json words_of(std::span<const std::string> command) {
 
 /// Without its folder.
 inline std::string file_name_of(const state::Source& source, const TensorEntry& tensor) {
-    const std::string& path = source.path_of(tensor);
-    return path.substr(path.rfind('/') + 1);
+    return std::string(base::last_name(source.path_of(tensor)));
 }
 
 inline nlohmann::ordered_json json_of(const CheckpointInfo& info) {
