@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves behind the back of training: how long it stands still, and what a step costs with a save in each.
+"""Saves in the background of training: how long it stands still, and what a step costs with a save in each.
 
 `stall`: from the call until tensors may be changed again. --way=ours|memcpy|dcp. `memcpy` is the floor: the same
 tensors copied by all cores into memory that was touched before, --by=memmove|torch. `dcp` is
@@ -203,7 +203,7 @@ class _Step:
 
 
 class _Fio:
-    """fio writing the state's bytes once a step beside it: as many blocks at once, then a pause till the next step."""
+    """fio writing the state's bytes once a step meanwhile: as many blocks at once, then a pause till the next step."""
 
     def __init__(self, folder, size, step_s, write_s):
         blocks = max(1, round(size / states.MIB))
@@ -294,7 +294,7 @@ def every_step(arguments):
         step.run()
         alone += [step.run() for _ in range(count)]
         if arguments["way"] == "fio":
-            # A step is longer beside fio, and fio is to write once a step: so its pause is set twice.
+            # A step takes longer while fio runs, and fio is to write once a step: so its pause is set twice.
             begun, _ = _steps_beside_fio(step, folder, size, write_s, statistics.median(alone), 3)
             beside, written = _steps_beside_fio(step, folder, size, write_s, statistics.median(begun), count)
         else:

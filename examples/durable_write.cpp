@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes in the background, durably, while the program goes on; then puts the file in the place of
-// the old one. Whoever opens `state.bin` finds the old state or the new one, whole, also after a
+// the old one. A reader of `state.bin` finds the old state or the new one, whole, also after a
 // power cut.
 #include <penstock/penstock.hpp>
 

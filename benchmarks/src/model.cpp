@@ -225,7 +225,7 @@ Transfer* start_in_flow(Simulation& simulation, const Arguments& arguments, cons
     return value_of(simulation.core().start(std::move(spec)));
 }
 
-/// Cancels what still runs of it, and lets go.
+/// Cancels its running transfers, and releases it.
 void drop(Simulation& simulation, Transfer* transfer) {
     simulation.core().cancel(*transfer);
     (void)simulation.run(*transfer);

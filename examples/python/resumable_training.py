@@ -117,7 +117,7 @@ def train(folder, steps, every, losses, seed):
             loss = training.step()
             log.write(json.dumps({"step": training.done, "loss": loss.hex()}) + "\n")
             if training.done % every == 0 or training.done == steps:
-                # Returns when the tensors may change again; the write goes on beside the next steps. Should it fail,
+                # Returns when the tensors may change again; the write continues during the next steps. Should it fail,
                 # the next save raises it, and at the latest the end of `with`.
                 store.save_async(training.state(), step=training.done)
         store.wait()

@@ -17,7 +17,7 @@ def shown(value: Any) -> str:
     """repr(value), cut to what fits into a message."""
     try:
         text = repr(value)
-    except Exception:  # of somebody else's class, or an int of 5,000 digits
+    except Exception:  # of a foreign class, or an int of 5,000 digits
         return f"a {_type(value)}"
     return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
 

@@ -39,7 +39,7 @@ def save_async(
     progress: Progress = False,
 ) -> _core.PendingSave:
     """Saves a state to a file as save() does, and returns when training may change its tensors again: a copy of them is
-    made on all cores, and written behind the caller's back. Several saves may be in flight; they are done in order.
+    made on all cores, and written in the background. Several saves may be in flight; they are done in order.
 
     obj, f, metadata: as for save(); f is the path of one file, not of an index of shards.
     copy: False: no copy is made, and the caller promises to leave the tensors alone until

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One more save when the process is told to end."""
+"""One more save when the process gets SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SaveOnSigterm:
     """The guard of CheckpointStore.save_on_sigterm(). In the main thread only; puts the old handler back at its end."""
 
     def __init__(self, store: CheckpointStore, get_state: Callable[[], Any], exit_code: int, pinned: bool) -> None:
-        # Checked now: a wrong argument must not be found out only when the process is told to end.
+        # Checked now: a wrong argument must not be found out only at SIGTERM.
         self._get_state = _arguments.function("save_on_sigterm", "get_state", get_state)
         self._exit_code = _arguments.whole("save_on_sigterm", "exit_code", exit_code, 0, 255)
         self._store = store

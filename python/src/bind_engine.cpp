@@ -284,8 +284,8 @@ void refuse_other_threads() {
     engines().ends = std::this_thread::get_id();
 }
 
-// The interpreter ends: what was asked for is done, and what went wrong with it is told as Python
-// tells such things.
+// Runs when the interpreter ends: finishes all transfers, and reports their errors as Python
+// reports exceptions at exit.
 void at_exit() {
     Engines& all = engines();
     for (EngineObject* self : std::set<EngineObject*>(all.live)) {

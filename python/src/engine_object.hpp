@@ -71,8 +71,8 @@ bool wait_in_slices(double timeout_s, const Step& step) {
     }
 }
 
-/// Engine::drain() in slices. Then lets go of what transfers that were dropped still held, and
-/// raises the first error among theirs. False when the time is over. `timeout_s` < 0: no limit.
+/// Engine::drain() in slices. Then releases the memory of dropped transfers, and raises the first
+/// error among theirs. False when the time is over. `timeout_s` < 0: no limit.
 bool drain(const std::shared_ptr<Engine>& engine, double timeout_s);
 
 }  // namespace penstock::python

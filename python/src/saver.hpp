@@ -45,7 +45,7 @@ public:
     /// Finishes the saves in flight, and warns of failures that were not reported.
     ~Saver();
 
-    /// Raises the failure of an earlier save that nobody was told of, as the reason why `what` was
+    /// Raises the failure of an earlier save that was not reported, as the reason why `what` was
     /// not begun.
     void raise_failure(const std::string& what) { saver_->raise_failure(what); }
     /// Everything is durable or failed. False when the time is over.

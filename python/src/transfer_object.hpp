@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // penstock.Transfer as Python holds it.
 //
-// The engine's threads never touch a Python object. So the memory of a transfer is let go by
-// whoever finds it done on a thread of Python's: wait(), `done`, `status`, or, when the Transfer
+// The engine's threads never touch a Python object. So the memory of a transfer is released
+// by the Python thread that finds it done: wait(), `done`, `status`, or, when the Transfer
 // was dropped while it ran, a sweep of the orphans, which every later verb, wait, drain and the end
 // of the interpreter does. Should the interpreter end before a transfer does, its memory is never
-// let go.
+// released.
 #pragma once
 
 #include "host_memory.hpp"

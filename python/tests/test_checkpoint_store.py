@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CheckpointStore from Python: states, slices, saves behind the caller's back, and what goes wrong."""
+"""CheckpointStore from Python: states, slices, saves in the background, and errors."""
 
 import collections
 import gc
@@ -305,7 +305,7 @@ def test_several_folders(tmp_path):
     assert linked and all(str(folders[1]) in os.path.realpath(os.path.join(info.path, n)) for n in linked)
 
 
-# ---- behind the caller's back
+# ---- in the background
 
 
 def test_what_is_durable_is_what_was_at_the_call(tmp_path):
@@ -399,7 +399,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(store, full_disk):
     assert [i.step for i in store.list()] == [1] and store.load()["w"].shape == (1000,)
     names = os.listdir(store.folders[0])
     assert not [n for n in names if n.startswith((".unfinished", ".removed"))], names
-    store.save({"w": torch.ones(10)}, step=4)  # it was told, and training goes on
+    store.save({"w": torch.ones(10)}, step=4)  # it was reported, and training continues
 
 
 def test_a_failure_that_nobody_asked_for_is_raised_by_the_next_save(store, full_disk):
@@ -442,7 +442,7 @@ def test_two_stores_on_one_folder(tmp_path, script):
 
 
 def test_who_waits_for_host_memory_is_told(tmp_path, script):
-    """The first save waits for a lock that somebody else has, and holds the memory that the second one needs."""
+    """The first save waits for a lock that another process has, and holds the memory that the second one needs."""
     other = script(
         """
         import penstock, sys

@@ -40,7 +40,7 @@ MANY = """
 
 
 def test_a_limit_on_open_files_is_no_missing_checkpoint(tmp_path, run_script):
-    """Whoever starts anew on FileNotFoundError would throw a training away."""
+    """A job that starts over on FileNotFoundError would lose its training."""
     out = run_script(MANY, tmp_path / "c", timeout_s=120)
     lines = [line.split() for line in out.splitlines()]
     assert len(lines) == 24 and {said for _, _, said in lines} <= {"EMFILE", "found"}, out
@@ -235,7 +235,7 @@ def test_what_the_machine_lacks_is_no_reason_for_an_older_one(store, monkeypatch
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENODATA])
 def test_where_none_can_be_read_the_reason_is_raised(store, monkeypatch, number):
-    """And not that there is none, which would be a reason to begin anew."""
+    """And not that there is none, which would be a reason to start over."""
     store.save({"step": 1}, step=1)
     trouble(monkeypatch, 1, number, 100)
     with pytest.warns(RuntimeWarning, match="passed over") as warned, pytest.raises(penstock.Error) as caught:

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def no_collector():
-    """A cycle would hold what it holds for ever."""
+    """A cycle would keep its objects forever."""
     gc.collect()
     gc.disable()
     yield
@@ -34,7 +34,7 @@ def open_below(folder, word=""):
 
 
 def left_open(folder, word=""):
-    """The same, once the threads of the engine had a moment to let go of what is done."""
+    """The same, once the threads of the engine had a moment to release finished transfers."""
     end = time.monotonic() + 5
     while open_below(folder, word) and time.monotonic() < end:
         time.sleep(0.001)

@@ -151,7 +151,7 @@ def test_errors_travel_between_processes(engine, tmp_path, verb):
     for name in ("errno", "filename", "operation", "offset"):
         assert getattr(error, name) == getattr(caught.value, name)
     assert str(error) == str(caught.value)
-    # torch's DataLoader makes the error anew from its text alone.
+    # torch's DataLoader makes the error again, from its text alone.
     assert "text" in str(type(error)("text"))
 
 

@@ -34,7 +34,7 @@ def test_a_kill_changes_no_loss_and_the_comparison_sees_one_bit(tmp_path, monkey
     assert train_and_kill.compare({1: off}, runs) == [(1, right, off)]
 
 
-# A training that has all steps done at once, and then sleeps: whoever kills it, kills it after the last step.
+# A training that has all steps done at once, and then sleeps: a kill comes after the last step.
 ALL_AT_ONCE = """
 import json, sys, time
 log, steps = sys.argv[1], int(sys.argv[2])

@@ -169,7 +169,7 @@ def test_a_failure_is_raised_by_result_and_the_old_file_stays(tmp_path, saver, f
     assert str(pending.exception()) == str(error.value)
     assert torch.equal(penstock.load(tmp_path / "state.pt")["weights"], old["weights"])
     assert os.listdir(tmp_path) == ["state.pt"]
-    penstock.save_async(old, tmp_path / "next.pt").result()  # it was told: the next one goes its way
+    penstock.save_async(old, tmp_path / "next.pt").result()  # it was reported: the next save is not affected
 
 
 def test_a_failure_that_nobody_asked_for_is_raised_by_the_next_save(tmp_path, saver, full_disk):

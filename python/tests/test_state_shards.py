@@ -162,7 +162,7 @@ def test_an_index_that_is_saved_through_a_link_loads_through_it(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "here").mkdir()
     link, real = tmp_path / "here" / INDEX, tmp_path / "there" / INDEX
-    save(link, 7.0)  # shards of the same names beside the link, which are not its own then
+    save(link, 7.0)  # shards of the same names next to the link, which are not its own then
     stale = shards_of(link)
     link.unlink()
     link.symlink_to(real)

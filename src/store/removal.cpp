@@ -233,7 +233,7 @@ void Remover::end() {
 }
 
 // Reports shards that links of a checkpoint lead to, and whose place or name is not one of this
-// store's: the store was moved, or somebody else made the links.
+// store's: the store was moved, or another program made the links.
 void Remover::report_foreign_parts(const Folder& checkpoint, const std::string& name) {
     std::set<std::string> seen;
     for (const std::string& file : checkpoint.list()) {

@@ -66,7 +66,7 @@ std::optional<CheckpointEntry> parse_checkpoint_name(std::string_view name) {
     }
     const auto generation = number(name.substr(0, word));
     const auto step = number(name.substr(word + kStepWord.size()));
-    // Another spelling is a folder of somebody else.
+    // Another spelling is a folder of another program.
     if (!generation || !step || checkpoint_name(*generation, *step) != name) {
         return std::nullopt;
     }

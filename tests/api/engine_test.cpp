@@ -70,7 +70,7 @@ TEST(Options, WrongOnesNameTheOptionAndWhatItTakes) {
         {"channels", [](EngineOptions& o) { o.channels = 0; }},
         {"copy_threads", [](EngineOptions& o) { o.copy_threads = 0; }},
         {"in_flight_bytes", [](EngineOptions& o) { o.in_flight_bytes = 0; }},
-        // With none, what is in the background would wait for ever.
+        // With none, transfers of the background would wait forever.
         {"background_bytes", [](EngineOptions& o) { o.background_bytes = 0; }},
         {"inline_bytes_max", [](EngineOptions& o) { o.inline_bytes_max = UINT64_MAX; }},
     };
@@ -314,7 +314,7 @@ TEST_F(PublicEngine, HandlesMove) {
         ASSERT_TRUE(error);
         EXPECT_EQ(error->reason(), ErrorCode::kInvalidArgument);
     }
-    // Assigning lets go of what was there, which goes on: its error comes with drain().
+    // Assigning releases the old transfer, which continues: its error comes with drain().
     std::vector<std::byte> more(data_.size() + 1);
     Transfer third = engine_.read_async(file, more);
     third = std::move(second);

@@ -170,7 +170,7 @@ TEST_F(ForkWait, PreparedItHoldsEverythingBack) {
         engine_->read(file_, into);
         small_done = true;
     });
-    // Another thread may fork meanwhile, which does not let go what this one holds.
+    // Another thread may fork meanwhile, which does not release what this one holds.
     std::thread other([&] { EXPECT_LT(fork_now([] { return true; }), 20s); });
     other.join();
     EXPECT_FALSE(large.wait_for(100ms));

@@ -186,7 +186,7 @@ TEST(TunePasteTest, FioGetsTheSameWork) {
     const std::string threads = fio_command(settings, "posix", "/mnt", true, false);
     EXPECT_THAT(threads, HasSubstr("--ioengine=psync --rw=read --bs=2097152 --iodepth=1 "
                                    "--numjobs=16"));
-    // A colon would be the end of the first of two names, and a file of somebody's is only read.
+    // A colon would be the end of the first of two names, and an existing file is only read.
     EXPECT_THAT(fio_command(settings, "libaio", "/mnt/a:b", true, false),
                 HasSubstr(R"('/mnt/a\:b/fio.tmp' --size=1GiB --unlink=1)"));
     const std::string file = fio_command(settings, "libaio", "/mnt/model.bin", false, false);

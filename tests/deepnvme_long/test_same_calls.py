@@ -18,7 +18,7 @@ ROOT = HERE.parents[1]
 BUILD_S = 600
 ABORTED = "exit status -6"
 
-# case: (what theirs does, what ours gives). When DeepSpeed mends one, this says so.
+# case: (what theirs does, what ours gives). When DeepSpeed fixes one, this says so.
 KNOWN = {
     "wait_with_nothing_pending-all": (ABORTED, 0),
     "the_tail_behind_the_last_512_bytes-all": ([1, 1 << 20], [1, (1 << 20) + 100]),

@@ -148,7 +148,7 @@ def parts(scene):
 
 @row
 def locks(scene):
-    """The lock file of a store: written to by whoever takes the lock."""
+    """The lock file of a store: written to by the process that takes the lock."""
     for i, to in enumerate(("diary", "made", "")):
         store = scene.work / f"store{i}"
         store.mkdir()

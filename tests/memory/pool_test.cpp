@@ -131,7 +131,7 @@ TEST(Pool, AssignmentGivesTheOldOneBack) {
     EXPECT_EQ(pool.kept_bytes(), 4096U + 8192);
 }
 
-// Nobody ever holds a block that somebody else holds.
+// No two owners ever hold the same block.
 TEST(Pool, ManyThreads) {
     Pool pool({.kept_bytes_max = 256 << 10, .block = {}});
     std::atomic<bool> mixed{false};

@@ -81,7 +81,7 @@ TEST_F(Machine, Version2TakesTheLeastLimitOfTheGroupAndThoseAboveIt) {
     EXPECT_EQ(usable(), kGiB);
     put(top + "/user.slice/job.scope/step/memory.max", "9223372036854771712\n");
     EXPECT_EQ(usable(), kGiB);
-    put(top + "/other.slice/memory.max", "4096\n");  // of somebody else
+    put(top + "/other.slice/memory.max", "4096\n");  // of another group
     EXPECT_EQ(usable(), kGiB);
     EXPECT_THAT(control_groups("", root()),
                 ElementsAre(root() + top + "/user.slice/job.scope/step",

@@ -42,7 +42,7 @@ TEST(Geometry, TmpfsIsNotDirectThoughItOpensWithODirect) {
     const support::TempFolder folder("/dev/shm");
     base::UniqueFd fd(
         ::open((folder / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_DIRECT, 0666));
-    // Linux takes the flag for tmpfs since 6.6; what is told of the file must not hang on it.
+    // Linux takes the flag for tmpfs since 6.6; the report about the file must not depend on it.
     if (release_at_least(kernel_release(), 6, 6)) {
         ASSERT_TRUE(fd) << "tmpfs refuses O_DIRECT now? then this test proves nothing";
     } else if (!fd) {

@@ -114,7 +114,7 @@ TEST_F(LocalFileSystemTest, LockIsHeldUntilDropped) {
     EXPECT_EQ(second.error().system_errno, EWOULDBLOCK);
     EXPECT_THAT(second.error().describe(),
                 AllOf(HasSubstr("lock '" + folder_ / "lock'"), HasSubstr("another process holds")));
-    // Opening and closing the same file elsewhere in the process does not let go of it.
+    // Opening and closing the same file elsewhere in the process does not release it.
     std::ifstream(folder_ / "lock").close();
     EXPECT_FALSE(files_->lock(folder_ / "lock"));
     first->reset();
@@ -122,7 +122,7 @@ TEST_F(LocalFileSystemTest, LockIsHeldUntilDropped) {
     EXPECT_EQ(files_->lock(folder_.path()).error().system_errno, EISDIR);
 }
 
-// Whose file it is cannot be known: that is an error, and not a reason to look for ever.
+// Whose file it is cannot be known: that is an error, and not a reason to look forever.
 TEST_F(LocalFileSystemTest, ALockOnAFileThatCannotBeLookedAtIsAnError) {
     const std::string got = penstock::test::in_child([this]() -> std::string {
         if (!penstock::test::refuse_system_call(SYS_newfstatat, EIO)) {
@@ -296,7 +296,7 @@ TEST_F(LocalFileSystemTest, SyncDataLeavesTheFolder) {
     ASSERT_TRUE((*file)->sync_data());
     ASSERT_EQ(testing::sync_calls.size(), 1U);
     EXPECT_EQ(testing::sync_calls[0].call, "fdatasync");
-    // A loss is told for good, by whichever call.
+    // A loss is reported from then on, by every call.
     testing::faults.fdatasync_errno = EIO;
     EXPECT_EQ((*file)->sync_data().error().system_errno, EIO);
     testing::faults.fdatasync_errno = 0;

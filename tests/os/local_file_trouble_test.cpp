@@ -35,7 +35,7 @@ protected:
     support::TempFolder folder_;
 };
 
-// A kernel that undoes it at each tick of a fast timer must not keep us for ever.
+// A kernel that undoes it at each tick of a fast timer must not keep us forever.
 TEST_F(LocalFileTrouble, PreallocationThatIsInterruptedAgainAndAgain) {
     auto file = open(folder_ / "f", kNew);
     testing::faults.eintr_first = 1'000'000;
@@ -118,7 +118,7 @@ TEST_F(LocalFileTrouble, NothingElseIsTakenBack) {
         EXPECT_FALSE(file->info().created);
         stays(file, "somebody else made it");
     }
-    {  // somebody else is about to write to it
+    {  // another process is about to write to it
         auto file = open(path, kNew);
         const base::UniqueFd other(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
         ASSERT_TRUE(other);

@@ -195,7 +195,7 @@ private:
     std::map<std::uint64_t, std::uint64_t> known_;
 };
 
-/// `torch.save` under the final name, in a Python that is told each number.
+/// `torch.save` under the final name, in a Python that gets each number.
 class TorchWork final : public Work {
 public:
     explicit TorchWork(std::string python) : python_(std::move(python)) {}

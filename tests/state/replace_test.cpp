@@ -28,7 +28,7 @@
 namespace penstock::state {
 namespace {
 
-constexpr std::uint64_t kSmallest = 1000;  // what a save writes is told by its size
+constexpr std::uint64_t kSmallest = 1000;  // a save's writes are recognised by their size
 constexpr std::uint64_t kSizes = 100;
 constexpr int kProcesses = 3;
 constexpr int kThreads = 3;
@@ -117,7 +117,7 @@ TEST(ReplacementAtOnce, WhoIsForestalledTakesAnotherName) {
     EXPECT_EQ(rig.files().list("/folder"), (std::vector<std::string>{"state.bin"}));
 }
 
-// A file system on which everything is always locked by others is told, and not tried for ever.
+// A file system on which everything is always locked by others is reported, and not tried forever.
 TEST(ReplacementAtOnce, AnEndlessStruggleIsToldAsAnError) {
     test::CrashRig rig;
     rig.files().make_folder("/folder");

@@ -68,7 +68,7 @@ TEST(Shards, OneThatLostATensorIsNotLinked) {
 }
 
 TEST(Shards, WhatChangesTogetherComesToLieTogether) {
-    // Eight shards of two tensors each; of every pair one changes, for ever.
+    // Eight shards of two tensors each; of every pair one changes, forever.
     std::vector<TensorHistory> tensors;
     for (std::size_t i = 0; i < 16; ++i) {
         tensors.push_back({50, i / 2, i % 2 == 0, 1});

@@ -229,7 +229,7 @@ TEST_F(Links, TheMarkOfAPinIsNoLink) {
 
 // ---- races: a folder becomes a link after it was looked at ----
 
-// Before each operation of a removal in turn, somebody puts a link in the place of a folder.
+// Before each operation of a removal in turn, another process puts a link in the place of a folder.
 TEST_F(Links, AFolderThatBecomesALinkOnTheWay) {
     {
         CheckpointStore store = this->store({.keep = 0, .shard_bytes = 4096, .lock_wait_ms = 0});
@@ -442,7 +442,7 @@ TEST_F(Links, TemporaryFilesOfASaveAreNoLinks) {
     EXPECT_TRUE(is_there("/folder/.state.bin.0123456789abcdef.tmp"));
 }
 
-// Between the making of the temporary file and its opening, somebody puts a link in its place.
+// Between the making of the temporary file and its opening, a link is put in its place.
 TEST_F(Links, ATemporaryFileThatBecomesALinkIsNotWritten) {
     rig_.files().make_folder("/folder");
     bool swapped = false;

@@ -430,7 +430,7 @@ TEST_F(Corruption, ShardsOfAnotherGenerationAreFound) {
     for (const Shard& shard : manifest_.shards) {
         EXPECT_EQ(test::read_text(other_ / shard.file), test::read_text(folder_ / shard.file));
     }
-    // Its manifest beside our shards: the same contents, and sums that are bound elsewhere.
+    // Its manifest with our shards: the same contents, and sums that are bound elsewhere.
     Manifest mixed = manifest_;
     const Manifest other = parse_manifest(test::read_text(other_ / "manifest.json"), "other");
     mixed.tensors = other.tensors;
@@ -489,7 +489,7 @@ protected:
         });
         return c.verify();
     }
-    // A shard that could not be opened early is opened anew by verify().
+    // A shard that could not be opened early is opened again by verify().
     std::vector<CheckpointProblem> verify_unopened(int number) {
         rig_.disks().front()->set_operation_faults([=](const simulation::DiskOperation& operation) {
             return operation.path.ends_with("safetensors") ? number : 0;

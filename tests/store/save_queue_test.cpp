@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using State = PendingSave::State;
 
-// Work that stands still until it is told to go on.
+// Work that stands still until it is released.
 struct Gate {
     std::atomic<bool> open{false};
     void wait() const {
@@ -222,7 +222,7 @@ TEST(SaveQueue, InTheChildOfAForkSavesAreTheParents) {
     const auto save = queue.add([&](PendingSave&) { gate.wait(); }, "step 3", true);
     const pid_t child = ::fork();
     if (child == 0) {
-        // Not a wait for ever, and an error that says why; and a queue that works.
+        // Not a wait forever, and an error that says why; and a queue that works.
         bool fine = save->wait_done(5s) && save->state() == State::kFailed &&
                     message_of(save->failure()).find("belongs to the process") != std::string::npos;
         const auto own = queue.add([](PendingSave&) {}, "mine", true);

@@ -124,7 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Errors, TroubledSave,
                          });
 
 // The disk has lost what the sync should have made durable: that save is never acknowledged, and a
-// sync that is said to be fine afterwards does not mend it.
+// sync that is said to be fine afterwards does not fix it.
 TEST(FailedSync, FailsTheSaveForGood) {
     test::CrashRig after;
     for (const DiskCall call : {DiskCall::kSync, DiskCall::kSyncFolder}) {
@@ -204,7 +204,7 @@ TEST(UnfinishedOfTheLiving, IsNotCollected) {
     EXPECT_EQ(other.latest()->generation, 1U);  // readers take no lock
     EXPECT_NO_THROW(
         static_cast<void>(rig.files().status("/ckpt/.unfinished-00000002-0123456789abcdef")));
-    // Its owner is killed: whoever comes next takes it away.
+    // Its owner is killed: the next save removes it.
     rig.use(test::CrashRig::killed(rig.disks()));
     CheckpointStore next(rig.engine(), rig.files(), {"/ckpt"}, options_of(2));
     next.save(NumberedState(2).state());

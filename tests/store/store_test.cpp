@@ -194,7 +194,7 @@ TEST_F(StorePromise, P6LatestFallsBackToTheNewestWholeAndSaysWhy) {
     ASSERT_EQ(skipped.size(), 1U);
     EXPECT_EQ(skipped.front().generation, 2U);
     EXPECT_THAT(skipped.front().problem, HasSubstr("shard-00002.safetensors is missing"));
-    // Cut short, flipped, gone: whatever is wrong, it is told.
+    // Cut short, flipped, gone: every damage is reported.
     EXPECT_TRUE(disk().damage(join(latest->path, kManifestName),
                               [](std::vector<std::byte>& b) { b[b.size() / 2] ^= std::byte{1}; }));
     EXPECT_FALSE(store().latest(&skipped));
@@ -427,7 +427,7 @@ TEST_F(StoreTrouble, FoldersOfOthersAreLeftAlone) {
     EXPECT_TRUE(is_there(rig_.files(), "/store/1-step-1"));
 }
 
-// A number behind the last one would be 0, and the older checkpoint the newest for ever.
+// A number after the last one would be 0, and the older checkpoint the newest forever.
 TEST_F(StoreTrouble, WhereGenerationsEndNothingIsSaved) {
     for (const std::string name :
          {"18446744073709551615-step-1", ".unfinished-18446744073709551615-0123456789abcdef",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A fault at every access of a transfer, one after the other: whatever is refused, wherever, the
 // transfer ends exactly once, right or with the right error; memory around it is untouched and
-// quiet; what runs beside it is right; and nothing of the engine is lost, which a second transfer's
-// time and requests on the same disk show.
+// quiet; concurrent transfers are right; and nothing of the engine is lost, which a second
+// transfer's time and requests on the same disk show.
 #include "simulation/simulation.hpp"
 #include "suite/suite.hpp"
 
@@ -94,7 +94,7 @@ private:
     Transfer* transfer_;
 };
 
-// One simulation with its files, its transfer, and another transfer beside it.
+// One simulation with its files, its transfer, and a concurrent transfer.
 class Stage {
 public:
     explicit Stage(const Scene& scene) : scene_(scene), sim_(options(scene)), arena_(600'000, 77) {

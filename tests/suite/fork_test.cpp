@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // fork() under traffic: what the parent has in flight completes right; in the child it ends as
-// cancelled, and the engine works anew.
+// cancelled, and the engine works again.
 #include "suite/suite.hpp"
 
 #include <sys/wait.h>

@@ -306,7 +306,7 @@ TEST_P(Paths, ManyFilesAreCancelledAtAnyTime) {
 
 // ---- devices that do not answer
 
-/// Stops what is done on a disk until it is let go.
+/// Stops operations on a disk until it is released.
 class Gate {
 public:
     void wait() {

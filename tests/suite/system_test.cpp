@@ -37,7 +37,7 @@ std::size_t open_descriptors() {
     return count;
 }
 
-// So many, or soon so many: what a transfer opened goes a moment after its waiters were told.
+// So many, or soon so many: what a transfer opened is closed a moment after its waiters wake.
 bool only_descriptors(std::size_t count) {
     for (int i = 0; i < 2000 && open_descriptors() != count; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));

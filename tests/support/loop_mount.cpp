@@ -228,7 +228,7 @@ Result<LoopMount> LoopMount::make(const LoopOptions& options) {
 
 LoopMount::~LoopMount() {
     for (auto path = mounts_.rbegin(); path != mounts_.rend(); ++path) {
-        // A descriptor that an asynchronous backend lets go of late keeps the mount busy; detached,
+        // A descriptor that an asynchronous backend releases late keeps the mount busy; detached,
         // it goes with that.
         if (::umount2(path->c_str(), 0) != 0) {
             ::umount2(path->c_str(), MNT_DETACH);

@@ -62,7 +62,7 @@ def run(command: str, json_path: str | None, work: Callable[[Print], None]) -> i
         tell(error if str(error) else "out of memory: take a smaller size")
         return 1
     except OutputLost as error:
-        if error.reader_left:  # it has seen enough (`| head`), and is told nothing, as by other programs
+        if error.reader_left:  # it has seen enough (`| head`), so nothing is printed, as by other programs
             return 128 + signal.SIGPIPE
         tell(error)
         return 1

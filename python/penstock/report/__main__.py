@@ -63,7 +63,7 @@ def _write(output: str, text: str) -> None:
     draft = path.with_name(f".{path.name[:200]}.{secrets.token_hex(8)}.tmp")
     made = False
     try:
-        with draft.open("x", encoding="utf-8") as file:  # new: never somebody's file, never through a link
+        with draft.open("x", encoding="utf-8") as file:  # new: never an existing file, never through a link
             made = True
             file.write(text)
         draft.replace(path)

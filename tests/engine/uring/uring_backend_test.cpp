@@ -70,7 +70,7 @@ TEST(UringBackend, RefusalNamesReasonAndCure) {
 }
 
 TEST(UringBackend, NeedsNoLockedMemory) {
-    // Kernels before 5.12 count the ring in RLIMIT_MEMLOCK of whoever has no CAP_IPC_LOCK.
+    // Kernels before 5.12 count the ring in RLIMIT_MEMLOCK of processes without CAP_IPC_LOCK.
     const std::string got = test::in_child([]() -> std::string {
         const rlimit none{0, 0};
         if (::setrlimit(RLIMIT_MEMLOCK, &none) != 0 ||
@@ -148,7 +148,7 @@ TEST_P(UringCalls, RefusedEnterBecomesTheResultOfWhatItCarried) {
     EXPECT_EQ(got, "and goes on");
 }
 
-// Not even the wake-up of a sleep can be asked for: whoever sleeps without a limit must come back
+// Not even the wake-up of a sleep can be asked for: a sleep without a limit must come back
 // all the same, or would never see what is asked of it next.
 TEST_P(UringCalls, WithEveryEnterRefusedNothingSleepsForEver) {
     const std::string got = test::in_child([this]() -> std::string {
