@@ -37,7 +37,7 @@ enum class StateFormat : std::uint8_t {
 
 struct SaveFileOptions {
     StateFormat format = StateFormat::kBySuffix;
-    /// Of an index: bytes of tensors in a shard at most. A larger tensor has a shard of its own.
+    /// Limit on the bytes of tensors in a shard of an index. A larger tensor has its own shard.
     std::uint64_t shard_bytes = 5'000'000'000;
     /// XXH3 of each 256 KiB or more of a tensor, in the metadata of `.safetensors`. A `.pt` always
     /// has the CRC-32 of its zip.
@@ -60,7 +60,7 @@ PENSTOCK_API void save_file(const std::shared_ptr<Engine>& engine, const std::st
                             const State& state, const SaveFileOptions& options = {},
                             const FileSystem& files = FileSystem::local());
 
-/// What StateFile::verify() found.
+/// The result of StateFile::verify().
 struct VerifiedFile {
     std::vector<CheckpointProblem> problems;
     std::string note;  ///< empty, or what could not be verified, and why
@@ -82,9 +82,9 @@ public:
 
     /// As inspect() has it.
     [[nodiscard]] const TensorTable& table() const;
-    /// What is around the tensors of a `.pt`, as State has it; "null" for the other formats.
+    /// The structure around the tensors of a `.pt`, as in State; "null" for the other formats.
     [[nodiscard]] const std::string& structure() const;
-    /// The names of tensors that are meant: each element of `wanted` is a name or a pattern, with
+    /// The names of the selected tensors: each element of `wanted` is a name or a pattern, with
     /// the rules of Python's fnmatch.fnmatchcase(). Each name once, in the order of `wanted`.
     /// Throws kInvalidArgument for what no tensor has.
     [[nodiscard]] std::vector<std::string> select(std::span<const std::string> wanted) const;

@@ -98,7 +98,7 @@ struct BasicMemory {
         const BasicMemory<Other>& other) noexcept
         : BasicMemory(other.data, other.bytes, other.kind, other.device) {}
 
-    /// Of host memory.
+    /// The bytes of host memory.
     [[nodiscard]] constexpr std::span<Byte> span() const noexcept { return {data, bytes}; }
 };
 

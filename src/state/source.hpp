@@ -75,7 +75,7 @@ public:
                         const Progress& progress);
 
 protected:
-    /// What is known of a stretch of a tensor.
+    /// Adds the known checksums of a stretch of a tensor.
     virtual void add_sums(std::size_t tensor, stream::Wanted& wanted) = 0;
 
     std::shared_ptr<Engine> engine_;

@@ -64,7 +64,7 @@ StateFormat format_of(const std::string& path, StateFormat given) {
     return StateFormat::kTorch;
 }
 
-// What the file has no place for would be lost without a word.
+// Refuses values that the file has no place for: they would be lost silently.
 void check_state(const State& state, StateFormat format, const std::string& path) {
     std::vector<state::StoredTensor> tensors;
     for (const StateTensor& t : state.tensors) {
@@ -271,7 +271,7 @@ private:
         done_bytes_ += bytes;
     }
 
-    // Of a part of it that is `bytes` long; bytes between stretches are read too, and do not count.
+    // Progress of a part of `bytes` bytes; bytes between stretches are read too, and do not count.
     [[nodiscard]] Progress reported(std::uint64_t bytes) const {
         if (!progress_) {
             return {};

@@ -29,7 +29,7 @@ void check_structure(const State& state, std::span<const StoredTensor> tensors,
 
 /// A `.pt`; the archive in it has the stem of the path. The tensors are whole and checked.
 [[nodiscard]] FileImage torch_image(const State& state, const std::string& path);
-/// Of a `.safetensors`, or of several. The tensors are whole and checked.
+/// The tensors of a `.safetensors`, or of several. They are whole and checked.
 [[nodiscard]] NamedTensors named_tensors(const State& state);
 
 }  // namespace penstock::state

@@ -92,7 +92,7 @@ public:
     }
 
 private:
-    // Of a storage that is wanted whole.
+    // Only a storage that is wanted whole has a checksum.
     void add_sums(std::size_t /*tensor*/, stream::Wanted& wanted) override {
         const auto storage = by_offset_.find(wanted.offset);
         if (storage != by_offset_.end() && storage->second->bytes == wanted.into.size()) {

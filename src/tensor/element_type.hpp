@@ -24,7 +24,7 @@ struct ElementTypeRow {
                          ///< floats; -1: Python has no arrays of it here
     const char* buffer;  ///< of the struct module; nullptr where that has none
 
-    /// Of an element as torch counts them (two F4 are one).
+    /// Bytes of an element as torch counts them (two F4 are one).
     [[nodiscard]] constexpr std::uint64_t torch_bytes() const { return bits <= 8 ? 1U : bits / 8U; }
 };
 
