@@ -225,6 +225,7 @@ bool Channel::reap() {
             break;
         }
         reaped += static_cast<std::uint32_t>(count);
+        PENSTOCK_ASSERT(count <= at_backend_);
         at_backend_ -= static_cast<std::uint32_t>(count);
         const base::Nanos now = clock_.now();
         for (std::size_t i = 0; i < count; ++i) {

@@ -19,6 +19,7 @@ base::Result<Slot*> Slots::take(std::uint32_t bytes, Mover& mover) {
 
 void Slots::give_back(Slot& slot) {
     const bool small = slot.bytes == options_.small_bytes;
+    PENSTOCK_ASSERT(small || slot.bytes == options_.large_bytes);
     (small ? small_ : large_).free.push_front(slot);
 }
 

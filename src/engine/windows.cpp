@@ -16,6 +16,7 @@
 //
 // Each step goes on to the next or ends the window, and throws nothing. What may throw within one
 // does so before the window is anybody else's: then failed() ends it.
+#include "base/assert.hpp"
 #include "engine/core.hpp"
 #include "engine/layout.hpp"
 
@@ -142,6 +143,7 @@ base::Result<void> Core::begin_open(Window& window, bool caller_waits) {
 
 // The files of one device after the other's, each on a thread of the device's.
 void Core::preallocate_by_device(Window& window) noexcept {
+    PENSTOCK_ASSERT(window.domains_left != 0);
     const std::uint32_t group = --window.domains_left;
     auto made = base::as_result("preallocate", [&] { return preallocate(window, group); });
     if (!made) {
@@ -469,6 +471,7 @@ void Core::parts_are_through(Window& window) noexcept {
 // The files of one device after the other's, each on a thread of the device's.
 void Core::settle(Window& window) noexcept {
     Transfer& transfer = *window.transfer;
+    PENSTOCK_ASSERT(window.domains_left != 0);
     const std::uint32_t group = --window.domains_left;
     settle_files(window, group);
     if (group != 0) {
@@ -531,7 +534,9 @@ void Core::failed(Window& window, base::Error error) noexcept {
 
 void Core::window_done(Window& window) noexcept {
     Transfer& transfer = *window.transfer;
-    if (transfer.windows_left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    const std::uint32_t left = transfer.windows_left.fetch_sub(1, std::memory_order_acq_rel);
+    PENSTOCK_ASSERT(left != 0);
+    if (left == 1) {
         transfer.finish();
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stream/pump.hpp"
 
+#include "base/assert.hpp"
 #include "base/futex.hpp"
 #include "base/wait_slice.hpp"
 
@@ -93,12 +94,15 @@ bool Pump::begin(Lane& lane) {
 bool Pump::take_ended(PumpSource& source, std::chrono::nanoseconds timeout) {
     bool any = false;
     while (auto ended = group_.wait_any(any ? std::chrono::nanoseconds(0) : timeout)) {
+        PENSTOCK_ASSERT(ended->number - first_ < units_.size());
         PumpUnitPtr unit = std::move(units_[ended->number - first_]);
+        PENSTOCK_ASSERT(unit != nullptr);  // a transfer ends once
         while (!units_.empty() && units_.front() == nullptr) {
             units_.pop_front();
             ++first_;
         }
         Lane& lane = lanes_[unit->lane];
+        PENSTOCK_ASSERT(lane.units != 0 && lane.bytes >= unit->bytes);
         lane.bytes -= unit->bytes;
         --lane.units;
         source.ended(std::move(unit), std::move(ended->transfer));

@@ -526,6 +526,24 @@ TEST(Refused, EngineTakesTheNextBackendAndSaysWhy) {
               "");
 }
 
+// Each transfer to a device that refuses the forced backend asks again; the reason is kept once.
+TEST(Refused, ADeviceThatRefusesIsNotedOnce) {
+    const std::string path = scratch_folder() + "/refused";
+    EXPECT_EQ(in_child([&]() -> std::string {
+                  Engine engine(EngineOptions{.backend = BackendKind::kUring});
+                  int failed = test::refuse_system_call(SYS_io_uring_setup, EPERM) ? 0 : -1;
+                  for (int i = 0; i < 5; ++i) {
+                      const auto error =
+                          error_of([&] { return engine.write(path, pattern(500'001, 1)); });
+                      failed += error && error->reason() == ErrorCode::kUnsupported ? 1 : 0;
+                  }
+                  std::filesystem::remove(path);
+                  const EngineDescription what = engine.describe();
+                  return failed == 5 && what.refusals.size() == 1 ? "" : what.text();
+              }),
+              "");
+}
+
 // A sandbox that lets a ring be made and not be used: found when the engine is made.
 TEST(Refused, EnteringTheRingIsRefused) {
     const std::string folder = scratch_folder();

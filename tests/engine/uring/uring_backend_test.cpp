@@ -8,6 +8,10 @@
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 namespace penstock::engine {
 
 namespace {
@@ -169,6 +173,38 @@ TEST_P(UringCalls, WithEveryEnterRefusedNothingSleepsForEver) {
         return backend_->reap(done) == 1 && one_.result == -EPERM ? "told" : "lost";
     });
     EXPECT_EQ(got, "told");
+}
+
+// What is in the kernel writes into memory of the request until it has come back, so the end of the
+// backend waits for it, also where every enter is refused: without keeping a core busy.
+TEST_P(UringCalls, WithEveryEnterRefusedItsEndDoesNotSpin) {
+    const std::string got = test::in_child([this]() -> std::string {
+        backend_->abandon_after_fork();
+        const TestMemory memory(8192);
+        std::atomic<bool> refused{false};
+        std::thread ends([&] {
+            auto backend = make(kDepth);  // one thread makes it, uses it and ends it
+            set(one_, Op::kRead, *file_, direct(), 0, {{memory.data(), 8192}});
+            backend->push(one_);
+            backend->enter(0, 0);
+            refused = test::refuse_system_call(SYS_io_uring_enter, EPERM);
+        });
+        ends.detach();
+        while (!refused) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        rusage before{};
+        rusage after{};
+        ::getrusage(RUSAGE_SELF, &before);
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        ::getrusage(RUSAGE_SELF, &after);
+        const auto spent_us = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1'000'000 +
+                              after.ru_utime.tv_usec - before.ru_utime.tv_usec +
+                              (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1'000'000 +
+                              after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+        return spent_us < 150'000 ? "sleeps" : "spins";
+    });
+    EXPECT_EQ(got, "sleeps");
 }
 
 INSTANTIATE_TEST_SUITE_P(Uring, UringCalls,
