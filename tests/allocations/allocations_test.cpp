@@ -89,7 +89,8 @@ TEST_P(Allocations, OfRowsAreOneListOfNumbers) {
     const auto rows = [&](std::uint64_t number) {
         TransferRequest request;
         request.files = {file_};
-        Rows table{1, 4096, 100, memory_.data(), std::vector<std::uint64_t>(number)};
+        Rows table{1, 4096, 100, std::span(memory_).first(100 * number),
+                   std::vector<std::uint64_t>(number)};
         for (std::uint64_t i = 0; i < number; ++i) {
             table.ids[i] = i * 7919 % 2000;
         }

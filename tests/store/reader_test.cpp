@@ -129,8 +129,8 @@ TEST_F(CheckpointReader, TellsWhatIsThere) {
     EXPECT_EQ(c.tensors()[0].shape, (Shape{3, 5}));
     EXPECT_EQ(c.tensors()[0].bytes, 60U);
     EXPECT_EQ(c.tensors()[1].dtype, "F32");
-    EXPECT_THAT(whole(c, "a"), testing::ElementsAreArray(state[0].tensor.data));
-    EXPECT_THAT(whole(c, "b"), testing::ElementsAreArray(state[1].tensor.data));
+    EXPECT_THAT(whole(c, "a"), testing::ElementsAreArray(state[0].tensor.data.span()));
+    EXPECT_THAT(whole(c, "b"), testing::ElementsAreArray(state[1].tensor.data.span()));
     EXPECT_THAT(c.verify(), IsEmpty());
 }
 
@@ -259,7 +259,7 @@ TEST_F(CheckpointReader, APartOfAGlobalTensorIsWhatItIs) {
     Bytes into(48);
     const TensorRead held{.name = "g", .into = into, .begin = {2, 0}, .end = {4, 6}};
     c.read({&held, 1});
-    EXPECT_THAT(into, testing::ElementsAreArray(part.tensor.data));
+    EXPECT_THAT(into, testing::ElementsAreArray(part.tensor.data.span()));
     const TensorRead absent{.name = "g", .into = into, .begin = {1, 0}, .end = {3, 6}};
     EXPECT_THAT(error_of([&] { c.read({&absent, 1}); }).what(), HasSubstr("6 of the 12 elements"));
 }

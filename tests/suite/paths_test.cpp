@@ -248,8 +248,8 @@ TEST_P(Paths, ManyFilesOfSeveralDevices) {
     std::iota(order.begin(), order.end(), 0U);
     std::shuffle(order.begin(), order.end(), std::mt19937_64(9));
     for (std::uint32_t i = 0; i < kFiles; ++i) {  // in any order, and past the end of each
-        read.extents[i] = {0, kFileBytes + 100, back.data() + order[i] * (kFileBytes + 100),
-                           order[i]};
+        read.extents[i] = {
+            0, {back.data() + order[i] * (kFileBytes + 100), kFileBytes + 100}, order[i]};
     }
     const TransferPtr transfer = engine().submit(read);
     EXPECT_EQ(transfer->wait(), data.size());

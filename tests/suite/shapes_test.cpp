@@ -79,7 +79,7 @@ public:
             const std::uint64_t bytes =
                 write ? apply_write(extents[i]) : apply_read(extents[i], arena);
             ASSERT_EQ(transfer->extent_bytes(i), bytes) << "extent " << i;
-            ASSERT_TRUE(may_be_short || bytes == extents[i].bytes);
+            ASSERT_TRUE(may_be_short || bytes == extents[i].memory.bytes);
             expected += bytes;
         }
         ASSERT_EQ(moved, expected);
@@ -436,7 +436,7 @@ TEST_P(Shapes, ShortReadsSayWhatEachExtentGot) {
         auto* memory = extents[i].memory.data;
         arena.expect(memory,
                      std::span(data).subspan(cases[i][3] == 0 ? 0 : cases[i][0], cases[i][3]));
-        arena.forget({memory + cases[i][3], extents[i].bytes - cases[i][3]});
+        arena.forget({memory + cases[i][3], extents[i].memory.bytes - cases[i][3]});
     }
     EXPECT_EQ(arena.check(), "");
 }
@@ -481,7 +481,7 @@ TEST_P(Shapes, RowsGatherAndScatter) {
     Arena arena(1 << 20);
     TransferRequest request;
     request.files = {file};
-    Rows rows{kBase, kStride, kRow, nullptr, {}};
+    Rows rows{kBase, kStride, kRow, {}, {}};
     for (int i = 0; i < 500; ++i) {
         rows.ids.push_back(random() % 2000);
     }
