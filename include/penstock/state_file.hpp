@@ -27,8 +27,7 @@ namespace penstock {
 
 enum class StateFormat : std::uint8_t {
     /// ".safetensors" is that format, ".safetensors.index.json" an index with its shards in the
-    /// same
-    /// folder, any other suffix a `.pt` (but for another ".json", which is kInvalidArgument).
+    /// same folder, any other suffix a `.pt` (except another ".json": kInvalidArgument).
     kBySuffix,
     kTorch,        ///< a `.pt`, the zip of torch.save
     kSafetensors,  ///< one file

@@ -20,8 +20,8 @@ std::uint64_t spare(std::uint64_t limit) {
 }  // namespace
 
 Descriptors& Descriptors::of_process() {
-    // Never destroyed: engines may end later than statics. No allocation: its first user may
-    // be unable to report that there is no memory.
+    // Never destroyed: engines may end later than statics. No allocation: its first user may be
+    // unable to report that there is no memory.
     alignas(Descriptors) static std::array<std::byte, sizeof(Descriptors)> storage;
     static auto* const instance = new (storage.data()) Descriptors;
     return *instance;
