@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks import page_cache
 from benchmarks.job_tools import Meter, need
 
 _BLOCK = 4096
@@ -238,6 +239,9 @@ _JOBS = {
     "paths": many_paths,
     "torch": torch_tensor,
     "tune": tune,
+    "cached_reads": page_cache.reads,
+    "cold_pages": page_cache.cold_pages,
+    "cache_questions": page_cache.asked,
 }
 
 

@@ -131,6 +131,10 @@ struct LatencyStats {
 struct EngineStats {
     std::uint64_t bytes_read = 0;  ///< at the devices
     std::uint64_t bytes_written = 0;
+    std::uint64_t bytes_cached = 0;  ///< of reads, from the page cache; in no other figure
+    /// What of a file is in the page cache: calls of cachestat(2), and probes of one byte where
+    /// that is refused.
+    std::uint64_t cache_questions = 0;
     std::uint64_t requests = 0;
     std::uint64_t inline_requests = 0;  ///< of them, on callers' threads
     std::uint64_t retries = 0;

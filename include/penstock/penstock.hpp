@@ -9,6 +9,7 @@
 #include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
 #include <penstock/options.hpp>
+#include <penstock/page_cache.hpp>
 #include <penstock/progress.hpp>
 #include <penstock/state_file.hpp>
 #include <penstock/tensor.hpp>

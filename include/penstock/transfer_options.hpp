@@ -51,7 +51,7 @@ struct TransferOptions {
     /// blocks.
     std::uint32_t block_bytes = 0;
     DepthLimit depth_limit = {};
-    /// For paths, which are opened by this transfer.
+    /// For paths, opened by this transfer. kDirect also keeps an open File off the page cache.
     CachePolicy cache = CachePolicy::kAuto;
     /// Transfers with the same address are one flow, see Priority, and so run in their order; the
     /// address is only compared. Without one, each File is a flow.

@@ -16,7 +16,7 @@ enum class Access : std::uint8_t { kRead, kWrite, kReadWrite };
 
 /// The use of the page cache by a file. `name_of()` has the words.
 enum class CachePolicy : std::uint8_t {
-    kAuto,      ///< as kDirect
+    kAuto,      ///< reads take what is cached or dirty there, the rest is as kDirect
     kCached,    ///< all of it through the page cache
     kDirect,    ///< bypasses it if the file system can; File::info() reports whether it does, and
                 ///< why

@@ -354,6 +354,10 @@ void bind_stats(nb::module_& m) {
                             "Since the engine was made; take differences for an interval.")
         .def_ro("bytes_read", &EngineStats::bytes_read)
         .def_ro("bytes_written", &EngineStats::bytes_written)
+        .def_ro("bytes_cached", &EngineStats::bytes_cached,
+                "Of reads, from the page cache; in no other figure.")
+        .def_ro("cache_questions", &EngineStats::cache_questions,
+                "How often the kernel was asked what of a file is in the page cache.")
         .def_ro("requests", &EngineStats::requests)
         .def_ro("inline_requests", &EngineStats::inline_requests, "Of them, on callers' threads.")
         .def_ro("retries", &EngineStats::retries)

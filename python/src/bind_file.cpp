@@ -3,9 +3,13 @@
 #include "bind.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
+#include "request.hpp"
 #include "without_gil.hpp"
 
+#include <penstock/page_cache.hpp>
+
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -139,9 +143,41 @@ void bind_info(nb::module_& m) {
             nb::sig("def __repr__(self) -> str"));
 }
 
+template <auto kAct>
+void act_on_pages(nb::handle path, nb::handle offset, nb::handle bytes) {
+    const std::string name = path_bytes(path, "path");
+    const std::uint64_t begin = count_of(offset, "offset", "bytes", kFileBytesMax);
+    std::optional<std::uint64_t> length;
+    if (!bytes.is_none()) {
+        length = count_of(bytes, "bytes", "bytes", kFileBytesMax);
+    }
+    const WithoutGil nogil;
+    kAct(name, begin, length);
+}
+
+void bind_page_cache(nb::module_& m) {
+    m.def(
+        "prefetch", act_on_pages<prefetch>, nb::arg("path").none(), nb::arg("offset").none() = 0,
+        nb::arg("bytes") = nb::none(),
+        nb::sig("def prefetch(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], "
+                "offset: int = 0, bytes: int | None = None) -> None"),
+        "Has the kernel read `bytes` bytes of a file from `offset` on (None: to its end) into the "
+        "page cache.\n\n"
+        "Returns when it has been asked for all of them, the last of which are still on their "
+        "way. Thread-safe.");
+    m.def("evict", act_on_pages<evict>, nb::arg("path").none(), nb::arg("offset").none() = 0,
+          nb::arg("bytes") = nb::none(),
+          nb::sig("def evict(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], "
+                  "offset: int = 0, bytes: int | None = None) -> None"),
+          "Writes what is dirty in a file to its device, then drops those pages of the range that "
+          "nobody has\n"
+          "mapped or locked from the page cache. Thread-safe.");
+}
+
 }  // namespace
 
 void bind_file(nb::module_& m) {
+    bind_page_cache(m);
     bind_info(m);
     nb::class_<FileObject>(m, "File",
                            "An open file or block device, for as many transfers as one likes.\n\n"

@@ -89,3 +89,40 @@ def test_a_dropped_file_is_closed(tmp_path):
     for _ in range(10):
         penstock.File(tmp_path / "f", "w")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_prefetch_and_evict(tmp_path, pattern):
+    data = pattern(1 << 20).tobytes()
+    (tmp_path / "f").write_bytes(data)
+    penstock.evict(tmp_path / "f")
+    engine = penstock.Engine()
+    into = bytearray(len(data))
+    assert engine.read(tmp_path / "f", into) == len(data) and into == data
+    cold = engine.stats().bytes_cached
+    penstock.prefetch(tmp_path / "f", 0, None)
+    penstock.prefetch(tmp_path / "f", 1 << 40, 5)  # behind the end: nothing to do
+    into = bytearray(len(data))
+    with penstock.File(tmp_path / "f", cache="cached") as file:
+        assert engine.read(file, into) == len(data) and into == data  # waits for the last pages
+    with penstock.File(tmp_path / "f") as file:
+        asked = file.info.direct and file.info.file_system in ("ext4", "xfs", "btrfs")
+        assert engine.read(file, into) == len(data) and into == data
+    assert cold == 0
+    if asked:
+        assert engine.stats().bytes_cached == len(data)
+    with pytest.raises(FileNotFoundError):
+        penstock.prefetch(tmp_path / "none")
+    with pytest.raises(ValueError, match="bytes"):
+        penstock.evict(tmp_path / "f", 0, -1)
+
+
+def test_a_call_by_path_takes_a_policy_and_a_file_has_its_own(tmp_path, pattern):
+    data = pattern(100_000).tobytes()
+    into = bytearray(len(data))
+    penstock.write(tmp_path / "f", data, cache="cached")
+    for policy in ("auto", "cached", "direct", None):
+        assert penstock.read(tmp_path / "f", into, cache=policy) == len(data) and into == data
+    with penstock.File(tmp_path / "f") as file, pytest.raises(ValueError, match="policy of its own"):
+        penstock.read(file, into, cache="direct")
+    with pytest.raises(ValueError, match="cache: got 'off'; expected 'auto'"):
+        penstock.read(tmp_path / "f", into, cache="off")

@@ -53,6 +53,8 @@ void add_counters(EngineStats& stats, Latencies& latencies, const engine::Counte
     stats.slot_requests += counters.slot_requests.get();
     stats.edge_requests += counters.edge_requests.get();
     stats.copied_bytes += counters.copied_bytes.get();
+    stats.bytes_cached += counters.bytes_cached.get();
+    stats.cache_questions += counters.cache_questions.get();
     for (std::size_t i = 0; i < latencies.size(); ++i) {
         latencies[i] += counters.latency.count(i);
     }

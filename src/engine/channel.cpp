@@ -34,6 +34,18 @@ std::uint32_t resume_align(const Request& request, std::uint32_t align) {
                : 1;
 }
 
+// What was taken for cached may have gone meanwhile. What is not there at once is then read through
+// the cache all the same: the kernel began to when it was asked.
+void read_cached(ChannelRequest& request) {
+    os::File& file = *request.file;
+    request.result = file.read_cached(request.offset, request.pieces);
+    request.cached_bytes = static_cast<std::uint32_t>(std::max<std::int64_t>(request.result, 0));
+    if (request.result == 0 || request.result == -EAGAIN || request.result == -EOPNOTSUPP) {
+        file.cache_history().missed();
+        request.result = file.read_at(os::Lane::kBuffered, request.offset, request.pieces);
+    }
+}
+
 bool tries_again(std::int64_t result) {
     return result == -EAGAIN || result == -EINTR;
 }
@@ -53,12 +65,14 @@ int refusal_of(const Request& request) {
 }  // namespace
 
 Channel::Channel(const ChannelOptions& options, std::unique_ptr<Backend> backend,
-                 const MakeMover& make_mover, Executor& blocking, const base::Clock& clock)
+                 const MakeMover& make_mover, Executor& blocking, Executor& copying,
+                 const base::Clock& clock)
     : options_(options),
       clock_(clock),
       backend_(std::move(backend)),
       mover_(make_mover([this] { wake(); })),
       blocking_(blocking),
+      copying_(copying),
       slots_(options.slots),
       classes_(options.block_bytes, options.background_block_bytes),
       requests_(options.depth) {
@@ -370,8 +384,8 @@ void Channel::go_on(ChannelRequest& request, std::uint32_t align) {
 
 void Channel::push(ChannelRequest& request) {
     request.submitted = clock_.now();
-    const bool here =
-        !request.draft.edge && (request.lane == os::Lane::kDirect || backend_->takes_buffered());
+    const bool here = request.lane == os::Lane::kDirect ||
+                      (!request.draft.edge && !request.draft.cached && backend_->takes_buffered());
     if (here) {
         ++at_backend_;
         backend_->push(request);
@@ -384,15 +398,19 @@ void Channel::push(ChannelRequest& request) {
         if (self.draft.edge) {
             gate = std::unique_lock(self.file->edge_gate());
         }
-        self.result = self.op == Op::kRead
-                          ? self.file->read_at(self.lane, self.offset, self.pieces)
-                          : self.file->write_at(self.lane, self.offset, self.pieces);
+        if (self.draft.cached) {
+            read_cached(self);
+        } else {
+            self.result = self.op == Op::kRead
+                              ? self.file->read_at(self.lane, self.offset, self.pieces)
+                              : self.file->write_at(self.lane, self.offset, self.pieces);
+        }
         gate = {};
         channel.returned_.put(self);
         channel.wake();
     };
     ++at_executor_;
-    blocking_.post(request);
+    (request.draft.cached ? copying_ : blocking_).post(request);
 }
 
 void Channel::came_back(ChannelRequest& request) {
@@ -406,8 +424,10 @@ void Channel::came_back(ChannelRequest& request) {
         }
         return;
     }
+    const std::uint32_t cached_bytes = std::exchange(request.cached_bytes, 0);
     (read ? counters_.bytes_read : counters_.bytes_written)
-        .add(static_cast<std::uint64_t>(request.result));
+        .add(static_cast<std::uint64_t>(request.result) - cached_bytes);
+    counters_.bytes_cached.add(cached_bytes);
     if (read) {
         read_came_back(request);
     } else {

@@ -50,6 +50,7 @@ struct ChannelRequest : Request, Job {
     Channel* channel = nullptr;
     Move move;
     std::uint32_t resumed_bytes = 0;  ///< where in draft.bytes the last try began
+    std::uint32_t cached_bytes = 0;   ///< of the last try, from the page cache
     Priority charged = Priority::kNormal;
     base::Nanos troubled_since = 0;  ///< the first of `tries`
     base::Nanos due = 0;             ///< of the next one
@@ -60,9 +61,10 @@ public:
     using MakeMover = std::function<std::unique_ptr<Mover>(std::function<void()> wake)>;
 
     /// `blocking` does what would block this thread: buffered ends, and all buffered I/O where the
-    /// backend cannot take it.
+    /// backend cannot take it. `copying` reads what is in the page cache.
     Channel(const ChannelOptions& options, std::unique_ptr<Backend> backend,
-            const MakeMover& make_mover, Executor& blocking, const base::Clock& clock);
+            const MakeMover& make_mover, Executor& blocking, Executor& copying,
+            const base::Clock& clock);
     Channel(const Channel&) = delete;
     Channel& operator=(const Channel&) = delete;
     ~Channel();
@@ -83,6 +85,8 @@ public:
         return linked_parts_.load(std::memory_order_relaxed);
     }
     [[nodiscard]] const Counters& counters() const { return counters_; }
+    /// For what counts on the channel's thread.
+    [[nodiscard]] Counters& counters() { return counters_; }
     [[nodiscard]] const Backend& backend() const { return *backend_; }
 
     // ---- the channel's thread
@@ -125,6 +129,7 @@ private:
     std::unique_ptr<Backend> backend_;
     std::unique_ptr<Mover> mover_;
     Executor& blocking_;
+    Executor& copying_;
     Slots slots_;
     Classes classes_;
     base::Fifo<Seat> seats_;  ///< on which parts are parked

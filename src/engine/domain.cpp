@@ -55,7 +55,7 @@ base::Result<std::unique_ptr<Channel>> Domain::make_channel() {
         };
     }
     return std::make_unique<Channel>(options_.channel, std::move(backend), make_mover, *blocking_,
-                                     *parts_.clock);
+                                     *copy_, *parts_.clock);
 }
 
 // The backend is made on the thread that will use it: io_uring's single-issuer mode wants that.
@@ -137,7 +137,7 @@ std::optional<Domain::InlineLane> Domain::take_inline_lane() {
                 [](std::function<void()> wake) {
                     return std::make_unique<HostMover>(nullptr, std::move(wake));
                 },
-                inline_executor_, *parts_.clock);
+                inline_executor_, inline_executor_, *parts_.clock);
             lane.published.store(lane.channel.get(), std::memory_order_release);
         }
         return std::optional<InlineLane>(std::in_place, std::move(lock), *lane.channel);

@@ -178,6 +178,10 @@ void lay_out(Window& window) {
             if (transfer.allow_short) {
                 part.plan.allow_short();
             }
+            if (transfer.cache == CachePolicy::kAuto) {
+                part.lookup = CacheLookup(part.channel->counters(), false);
+                part.plan.consult(part.lookup);
+            }
             begin = stop;
         }
     }

@@ -134,10 +134,37 @@ bool Plan::settle() {
     return false;
 }
 
+// What lies behind the end of a file is in no cache.
+CacheLookup::Stretch Plan::look(os::File& file) {
+    const CacheLookup::Stretch known = lookup_->known(file, offset_);
+    if (known.end != 0) {
+        return known;
+    }
+    std::uint64_t bytes = covered(CacheLookup::kWindowBytes);
+    if (allow_short_) {
+        const std::uint64_t size = file.size_seen();
+        bytes = std::min(bytes, size > offset_ ? size - offset_ : std::uint64_t{1});
+    }
+    return lookup_->look(file, offset_, bytes);
+}
+
 void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
+    std::uint64_t stretch_bytes = kOffsetMax;
+    if (os::File& file = *files_[file_]; lookup_ != nullptr && file.info().asks_cache) {
+        const CacheLookup::Stretch stretch = look(file);
+        stretch_bytes = stretch.end - offset_;
+        if (stretch.cached) {
+            draft_straight(os::Lane::kBuffered,
+                           straight(0, std::min<std::uint64_t>(block_bytes, stretch_bytes), 1, 1));
+            draft_.cached = true;
+            return;
+        }
+    }
     // Bytes that go through a slot are a piece of memory too.
     const std::uint64_t align = std::max(geometry.read_align, geometry.memory_align);
     const std::uint64_t skip = offset_ - align_down(offset_, align);
+    block_bytes = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(block_bytes, align_up(skip + stretch_bytes, align)));
     // A whole block from here on would end past the largest offset there is.
     const std::uint64_t last = align_down(kOffsetMax, align);
     if (offset_ >= last) {

@@ -21,6 +21,7 @@
 //   buffered        no alignment, straight.
 #pragma once
 
+#include "engine/cache_lookup.hpp"
 #include "engine/extents.hpp"
 #include "engine/request.hpp"
 #include "os/file.hpp"
@@ -47,6 +48,9 @@ public:
     /// Reads may be short: File::size_seen() is where each file ended.
     void allow_short() { allow_short_ = true; }
 
+    /// Where the bytes of a read come from, for files that may be in the page cache.
+    void consult(CacheLookup& lookup) { lookup_ = &lookup; }
+
     /// The next request of this phase, of at most `block_bytes` (a multiple of every alignment);
     /// nullptr when the phase is exhausted. The same until pop(), whatever `block_bytes` says then.
     [[nodiscard]] const Draft* peek(std::uint32_t block_bytes);
@@ -60,6 +64,7 @@ private:
     enum class Phase : std::uint8_t { kMain, kEdges };
 
     void draft_read(const os::Geometry& geometry, std::uint32_t block_bytes);
+    [[nodiscard]] CacheLookup::Stretch look(os::File& file);
     bool draft_write(const os::Geometry& geometry, std::uint32_t block_bytes);
     bool draft_edge(const os::Geometry& geometry);
     bool enter_middle(const os::Geometry& geometry);
@@ -74,6 +79,7 @@ private:
     [[nodiscard]] std::uint64_t covered(std::uint64_t limit_bytes) const;
     void advance(std::uint64_t bytes);
 
+    CacheLookup* lookup_ = nullptr;
     const Extents* extents_ = nullptr;
     Files files_;
     std::span<const std::uint32_t> groups_;

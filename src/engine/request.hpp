@@ -33,6 +33,7 @@ struct Draft {
     os::Lane lane = os::Lane::kDirect;
     bool edge = false;       ///< the buffered end of a written run: under the file's gate
     bool slot = false;       ///< the bytes pass through a slot
+    bool cached = false;     ///< read from the page cache, where they are taken to be
     std::uint32_t file = 0;  ///< index in the transfer's files
     Position at;             ///< where in the extents the wanted bytes begin
 };

@@ -63,6 +63,7 @@ public:
     Seat* seat = nullptr;  ///< its share of the transfer's depth limit, if it has one
     Flow flow;             ///< for whichever flow lives here
     Plan plan;
+    CacheLookup lookup;             ///< the plan's
     std::uint32_t block_bytes = 0;  ///< of a request at most; 0: as the channel has it
     std::uint32_t in_flight = 0;
     Priority queue = Priority::kNormal;

@@ -384,6 +384,10 @@ bool Core::run_inline(Window& window) {
     if (transfer.allow_short) {
         part.plan.allow_short();
     }
+    if (transfer.cache == CachePolicy::kAuto) {
+        part.lookup = CacheLookup(lane->channel().counters(), true);
+        part.plan.consult(part.lookup);
+    }
     transfer.expect_parts(window);
     lane->channel().link(part);
     while (window.parts_left.load(std::memory_order_relaxed) != 0) {

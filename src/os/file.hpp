@@ -6,6 +6,7 @@
 
 #include "base/align.hpp"
 #include "base/result.hpp"
+#include "os/page_cache.hpp"
 
 #include <penstock/types.hpp>
 
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <mutex>
 #include <span>
@@ -45,7 +47,8 @@ struct FileInfo {
     DeviceId device;
     std::string file_system;  ///< "ext4", "xfs", "tmpfs", ..., "block device", "fake"
     bool is_block_device = false;
-    bool created = false;  ///< by this opening
+    bool created = false;     ///< by this opening
+    bool asks_cache = false;  ///< reads take what is in the page cache from there (kAuto)
     Geometry geometry;
 };
 
@@ -68,6 +71,20 @@ public:
                                                std::span<const iovec> pieces) = 0;
     [[nodiscard]] virtual std::int64_t write_at(Lane lane, std::uint64_t offset,
                                                 std::span<const iovec> pieces) = 0;
+
+    /// What of [offset, offset + bytes), bytes > 0, is in the page cache: 0, or an errno where that
+    /// cannot be told. Touches no page and waits for no device.
+    [[nodiscard]] virtual int cached_pages(std::uint64_t /*offset*/, std::uint64_t /*bytes*/,
+                                           CachedPages& /*found*/) const {
+        return ENOSYS;
+    }
+    /// Reads what is in the page cache, up to the first byte that is not; -EAGAIN where that is the
+    /// very first. A page that is not there is brought in behind the caller's back.
+    [[nodiscard]] virtual std::int64_t read_cached(std::uint64_t /*offset*/,
+                                                   std::span<const iovec> /*pieces*/) {
+        return -EAGAIN;
+    }
+    [[nodiscard]] CacheHistory& cache_history() { return cache_history_; }
 
     // Blocking; any thread.
     [[nodiscard]] virtual base::Result<std::uint64_t> size() const = 0;
@@ -110,6 +127,7 @@ protected:
 private:
     std::atomic<std::uint64_t> size_seen_{0};
     std::mutex edge_gate_;
+    CacheHistory cache_history_;
 };
 
 }  // namespace penstock::os

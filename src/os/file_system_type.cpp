@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 namespace penstock::os {
@@ -56,6 +57,12 @@ FileSystemType file_system_type(std::uint64_t magic) {
         }
     }
     return {fmt::format("unknown ({:#x})", magic), {}};
+}
+
+bool keeps_page_cache(std::string_view file_system) {
+    constexpr std::array<std::string_view, 8> kLocal{"ext4", "xfs",      "btrfs", "overlay",
+                                                     "f2fs", "bcachefs", "vfat",  "exfat"};
+    return std::find(kLocal.begin(), kLocal.end(), file_system) != kLocal.end();
 }
 
 }  // namespace penstock::os

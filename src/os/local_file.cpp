@@ -10,6 +10,7 @@
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -52,6 +53,20 @@ bool names_inode(const std::string& path, const struct stat& inode) {
            there.st_ino == inode.st_ino;
 }
 
+// cachestat(2), which the headers of older systems lack.
+constexpr long kCachestatCall = 451;
+struct CachestatRange {
+    std::uint64_t offset;
+    std::uint64_t bytes;
+};
+struct Cachestat {
+    std::uint64_t cached;
+    std::uint64_t dirty;
+    std::uint64_t writeback;
+    std::uint64_t evicted;
+    std::uint64_t recently_evicted;
+};
+
 int close_descriptor(std::atomic<int>& fd) {
     const int old = fd.exchange(-1);
     // The descriptor is closed even after EINTR.
@@ -82,6 +97,26 @@ std::int64_t LocalFile::write_at(Lane lane, std::uint64_t offset, std::span<cons
     const ssize_t put =
         ::pwritev(descriptor(lane), pieces.data(), piece_count(pieces), static_cast<off_t>(offset));
     return put < 0 ? -errno : put;
+}
+
+// The pages of a file on overlayfs are those of the file below, and it says 0 of its own.
+int LocalFile::cached_pages(std::uint64_t offset, std::uint64_t bytes, CachedPages& found) const {
+    if (info_.file_system == "overlay") {
+        return EOPNOTSUPP;
+    }
+    CachestatRange range{offset, bytes};
+    Cachestat answer{};
+    if (::syscall(kCachestatCall, buffered_.load(), &range, &answer, 0U) != 0) {
+        return errno;
+    }
+    found = {answer.cached, answer.dirty + answer.writeback};
+    return 0;
+}
+
+std::int64_t LocalFile::read_cached(std::uint64_t offset, std::span<const iovec> pieces) {
+    const ssize_t got = ::preadv2(buffered_.load(), pieces.data(), piece_count(pieces),
+                                  static_cast<off_t>(offset), RWF_NOWAIT);
+    return got < 0 ? -errno : got;
 }
 
 Result<int> LocalFile::usable(const char* operation, bool writes) const {

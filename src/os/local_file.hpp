@@ -24,6 +24,10 @@ public:
                                        std::span<const iovec> pieces) override;
     [[nodiscard]] std::int64_t write_at(Lane lane, std::uint64_t offset,
                                         std::span<const iovec> pieces) override;
+    [[nodiscard]] int cached_pages(std::uint64_t offset, std::uint64_t bytes,
+                                   CachedPages& found) const override;
+    [[nodiscard]] std::int64_t read_cached(std::uint64_t offset,
+                                           std::span<const iovec> pieces) override;
     [[nodiscard]] base::Result<std::uint64_t> size() const override;
     [[nodiscard]] base::Result<void> truncate(std::uint64_t bytes) override;
     [[nodiscard]] base::Result<void> preallocate(std::uint64_t offset,

@@ -6,6 +6,7 @@
 //   4. open the same inode once more with O_DIRECT
 //   5. truncate, if requested: only now, when nothing but the truncation can fail any more
 #include "os/block_device.hpp"
+#include "os/file_system_type.hpp"
 #include "os/geometry.hpp"
 #include "os/local_file.hpp"
 #include "os/sysfs.hpp"
@@ -220,6 +221,8 @@ Result<std::shared_ptr<File>> finish(const std::string& path, const FileOptions&
     FileInfo info = describe(path, options, fd.get(), status);
     info.created = created;
     PENSTOCK_TRY(direct, open_direct_lane(fd, info, options.cache));
+    info.asks_cache = options.cache == CachePolicy::kAuto && direct && !info.is_block_device &&
+                      info.access != Access::kWrite && keeps_page_cache(info.file_system);
     if (options.truncate && !info.is_block_device && status.st_size != 0) {
         while (::ftruncate(fd.get(), 0) != 0) {
             if (errno != EINTR) {

@@ -97,6 +97,11 @@ int FakeDisk::step(DiskCall call, const std::string& path) {
     return operation_faults_ ? operation_faults_({number, call, path}) : 0;
 }
 
+std::uint64_t FakeDisk::draw() {
+    const std::lock_guard lock(mutex_);
+    return random_();
+}
+
 base::Nanos FakeDisk::schedule(base::Nanos now, std::uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto lane = std::min_element(lane_free_.begin(), lane_free_.end());

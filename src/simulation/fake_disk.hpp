@@ -46,6 +46,8 @@ struct DiskShape {
     std::uint32_t block_bytes = 4096;
     std::uint64_t capacity_bytes = UINT64_MAX;
     bool preallocates = true;
+    bool page_cache = false;  ///< has one, which the seed fills, empties and lets others look into
+    bool cachestat = true;    ///< it can be asked; else only tried
     bool hollow = false;      ///< keeps no bytes and touches no memory
     bool syncs_data = true;   ///< false: a sync of a file makes at most its name durable
     bool syncs_names = true;  ///< false: no sync makes a name durable
@@ -177,6 +179,9 @@ public:
     [[nodiscard]] int lock_folder(std::uint64_t folder, const std::string& path);
     void unlock(std::uint64_t inode);
     [[nodiscard]] bool is_named(std::uint64_t inode, const std::string& path) const;
+
+    /// A number from the disk's seed.
+    [[nodiscard]] std::uint64_t draw();
 
     [[nodiscard]] const DiskShape& shape() const { return shape_; }
     [[nodiscard]] DeviceId device() const { return device_; }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "simulation/fake_file_system.hpp"
 
+#include "base/align.hpp"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -59,6 +61,44 @@ std::int64_t FakeFile::read_at(os::Lane lane, std::uint64_t offset, std::span<co
 std::int64_t FakeFile::write_at(os::Lane lane, std::uint64_t offset,
                                 std::span<const iovec> pieces) {
     return access(engine::Op::kWrite, lane, offset, pieces);
+}
+
+// As the seed says: pages come and go, also between a question and the read after it.
+int FakeFile::cached_pages(std::uint64_t offset, std::uint64_t bytes,
+                           os::CachedPages& found) const {
+    if (!disk_->shape().cachestat) {
+        return ENOSYS;
+    }
+    const std::uint64_t all = (base::align_up(offset + bytes, base::kPageBytes) -
+                               base::align_down(offset, base::kPageBytes)) /
+                              base::kPageBytes;
+    switch (disk_->draw() % 4) {
+        case 0:
+            found = {};
+            break;
+        case 1:
+            found = {all, 0};
+            break;
+        case 2:
+            found = {all / 2, 0};
+            break;
+        default:
+            found = {all / 2, all / 3};
+    }
+    return 0;
+}
+
+std::int64_t FakeFile::read_cached(std::uint64_t offset, std::span<const iovec> pieces) {
+    switch (disk_->draw() % 4) {
+        case 0:
+            return -EAGAIN;
+        case 1: {
+            const iovec some{pieces[0].iov_base, (pieces[0].iov_len + 1) / 2};
+            return read_at(os::Lane::kBuffered, offset, {&some, 1});
+        }
+        default:
+            return read_at(os::Lane::kBuffered, offset, pieces);
+    }
 }
 
 base::Result<std::uint64_t> FakeFile::size() const {
@@ -188,6 +228,8 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& 
         info.geometry.write_align = shape.write_align;
     }
     info.geometry.block_bytes = shape.block_bytes;
+    info.asks_cache = shape.page_cache && info.geometry.direct &&
+                      options.cache == CachePolicy::kAuto && info.access != Access::kWrite;
     info.geometry.reason = "a disk in memory";
     return std::make_shared<FakeFile>(std::move(info), where.disk, opened.inode, where.path,
                                       clock_);

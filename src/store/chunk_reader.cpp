@@ -110,6 +110,9 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
 void ChunkReader::make_request(Batch& batch) {
     TransferRequest& request = batch.request;
     batch.may_run = true;
+    if (find_all_) {  // a page in the cache proves nothing of the device
+        request.options.cache = CachePolicy::kDirect;
+    }
     std::uint64_t ours = 0;
     for (const SlicePiece& piece : batch.pieces) {
         // Memory at the same offset in a page as in the file: some devices take it without a copy.

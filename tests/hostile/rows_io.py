@@ -27,6 +27,22 @@ def read_async(box):
     assert done == SIZE - 1 and into == DATA[1:]
 
 
+@verb("prefetch", torch=False)
+def prefetch(box):
+    path = box.file()
+    with box.call():
+        penstock.prefetch(path)
+    assert Path(path).read_bytes() == DATA
+
+
+@verb("evict", torch=False)
+def evict(box):
+    path = box.file()
+    with box.call():
+        penstock.evict(path, 4096, SIZE)
+    assert Path(path).read_bytes() == DATA
+
+
 @verb("write", "Engine.write", torch=False)
 def write(box):
     path = box.path()

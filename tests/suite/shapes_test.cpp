@@ -47,6 +47,8 @@ public:
         setup.shape.write_align = kAligns[below(4)];
         setup.shape.block_bytes = below(2) == 0 ? 4096 : 16384;
         setup.shape.preallocates = below(2) == 0;
+        setup.shape.page_cache = below(2) == 0;
+        setup.shape.cachestat = below(4) != 0;
         setup.model.jitter_ns = below(2) == 0 ? 0 : 50'000;
         setup.seed = random_();
         setup.inline_too = below(2) == 0;

@@ -85,9 +85,17 @@ protected:
     [[nodiscard]] std::string path(const std::string& name) const {
         return fake() ? "/" + name : folder_ + "/" + name;
     }
+    /// What was written behind the engine's back is in the page cache: the forced backends read it
+    /// from the device all the same, the best of them from where it is.
+    [[nodiscard]] CachePolicy policy() const {
+        return fake() || GetParam() == EngineKind::kAuto ? CachePolicy::kAuto
+                                                         : CachePolicy::kDirect;
+    }
     [[nodiscard]] File open(const std::string& name, bool truncate = false) const {
-        return engine_->files().open(
-            path(name), {.access = Access::kReadWrite, .create = true, .truncate = truncate});
+        return engine_->files().open(path(name), {.access = Access::kReadWrite,
+                                                  .create = true,
+                                                  .truncate = truncate,
+                                                  .cache = policy()});
     }
     /// An open file with these bytes in it.
     [[nodiscard]] File with_bytes(const std::string& name, std::span<const std::byte> data) const {

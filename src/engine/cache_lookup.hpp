@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the bytes of a read come from: the page cache, or the device. The plan of a part asks, run
+// by run, for files whose policy is `auto` (FileInfo::asks_cache).
+//
+//   256 KiB or more   asked, 64 MiB at a time; where some of it is cached and some is not, a MiB at
+//                     a time. A MiB that is partly cached and dirty counts as cached: direct I/O
+//                     would write it back first.
+//   shorter           follows what the file's last reads found: after warm ones it is tried without
+//                     a question, after cold ones it is asked more and more rarely. What a waiting
+//                     caller reads in sequence goes through the cache, where the kernel reads
+//                     ahead.
+//
+// cachestat(2) answers without touching a page. Where it is refused (for files of others, by a
+// sandbox, before Linux 6.5) single bytes are read with RWF_NOWAIT instead. Such a probe brings a
+// page that is not there into the cache, so of those that found nothing there are logarithmically
+// many. mincore(2) is no way: it says "all" of a file that one may not write.
+#pragma once
+
+#include "engine/counters.hpp"
+#include "os/file.hpp"
+
+#include <cstdint>
+
+namespace penstock::engine {
+
+class CacheLookup {
+public:
+    struct Stretch {
+        std::uint64_t end = 0;  ///< offset in the file
+        bool cached = false;
+    };
+
+    CacheLookup() = default;
+    /// `caller_waits`: one read after the other, so that a sequence is one.
+    CacheLookup(Counters& counters, bool caller_waits)
+        : counters_(&counters), caller_waits_(caller_waits) {}
+
+    /// The stretch that `offset` is in, where an earlier answer covers it; else with `end` 0.
+    [[nodiscard]] Stretch known(const os::File& file, std::uint64_t offset) const {
+        return &file == file_ && offset >= begin_ ? (offset < stretch_.end ? stretch_ : Stretch{})
+                                                  : Stretch{};
+    }
+    /// The same for a run of `bytes` from there on, asking where need be. `end` is behind `offset`.
+    Stretch look(os::File& file, std::uint64_t offset, std::uint64_t bytes);
+
+    static constexpr std::uint64_t kWindowBytes = std::uint64_t{64} << 20;
+
+private:
+    enum class Answer : std::uint8_t { kNone, kSome, kSomeDirty, kAll };
+
+    [[nodiscard]] bool small_is_cached(os::File& file, std::uint64_t offset, std::uint64_t bytes);
+    [[nodiscard]] Stretch look_at_run(os::File& file, std::uint64_t offset, std::uint64_t bytes);
+    [[nodiscard]] Stretch probe_run(os::File& file, std::uint64_t offset, std::uint64_t bytes);
+    [[nodiscard]] Answer ask(os::File& file, std::uint64_t offset, std::uint64_t bytes);
+    [[nodiscard]] bool probe(os::File& file, std::uint64_t offset, std::uint64_t bytes);
+
+    Counters* counters_ = nullptr;
+    const os::File* file_ = nullptr;
+    std::uint64_t begin_ = 0;
+    Stretch stretch_;
+    std::uint64_t mixed_until_ = 0;  ///< up to here it is asked a MiB at a time
+    bool caller_waits_ = false;
+};
+
+}  // namespace penstock::engine

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads of files that are in the page cache, not in it, partly in it, or dirty there: the bytes
+// come from where they are, and are right whatever others do to the cache meanwhile.
+#include "os/file.hpp"
+#include "suite/suite.hpp"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <random>
+#include <thread>
+
+namespace penstock::suite {
+namespace {
+
+constexpr std::uint64_t kMiB = 1 << 20;
+constexpr std::uint64_t kPage = 4096;
+
+class PageCache : public EveryBackend {
+protected:
+    void SetUp() override {
+        EveryBackend::SetUp();
+        if (IsSkipped()) {
+            return;
+        }
+        file_ = engine().files().open(path("file"), {.access = Access::kReadWrite, .create = true});
+        if (!file_.handle()->info().asks_cache) {
+            GTEST_SKIP() << "no direct I/O here: " << file_.info().reason;
+        }
+        os::CachedPages pages;
+        if (const int refused = file_.handle()->cached_pages(0, 1, pages); refused != 0) {
+            GTEST_SKIP() << "cachestat(2): " << std::generic_category().message(refused);
+        }
+    }
+    void TearDown() override {
+        file_ = {};
+        EveryBackend::TearDown();
+    }
+
+    [[nodiscard]] int fd() const { return file_.handle()->descriptor(os::Lane::kBuffered); }
+    /// Makes the file, and leaves it in the cache, dirty.
+    void fill(std::uint64_t bytes) {
+        data_ = pattern(bytes, 1);
+        put_bytes(file_, 0, data_);
+    }
+    void evict() const {
+        ASSERT_EQ(::fdatasync(fd()), 0);
+        ASSERT_EQ(::posix_fadvise(fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
+        ASSERT_EQ(cached().pages, 0U);
+    }
+    [[nodiscard]] os::CachedPages cached() const {
+        os::CachedPages pages;
+        EXPECT_EQ(file_.handle()->cached_pages(0, data_.size(), pages), 0);
+        return pages;
+    }
+    /// Reads and compares.
+    void expect_read(std::uint64_t offset, std::size_t bytes, std::size_t align, bool blocking) {
+        Arena arena(bytes + 3 * kPage);
+        const auto into = arena.take(bytes, align);
+        const TransferRequest request = request_of(false, file_, into.data(), bytes, offset);
+        ASSERT_EQ((blocking ? engine().run(request) : engine().submit(request))->wait(), bytes);
+        arena.expect(into.data(), std::span(data_).subspan(offset, bytes));
+        ASSERT_EQ(arena.check(), "") << offset << " " << bytes;
+    }
+
+    File file_;
+    std::vector<std::byte> data_;
+};
+INSTANTIATE_TEST_SUITE_P(Backends, PageCache, kernel_kinds(), kind_name);
+
+// Dirty pages are read where they are: a direct read would write them back first.
+TEST_P(PageCache, WhatIsCachedComesFromTheCacheAndStaysDirty) {
+    fill(4 * kMiB);
+    std::uint64_t bytes = 0;
+    for (const bool blocking : {true, false}) {
+        for (const auto& [offset, length] : {std::pair<std::uint64_t, std::size_t>{0, 4 * kMiB},
+                                             {1, 300'000},
+                                             {kMiB + 5, 2 * kMiB},
+                                             {4096, 4096},
+                                             {9999, 1}}) {
+            expect_read(offset, length, offset % 2 == 0 ? kPage : 1, blocking);
+            bytes += length;
+        }
+    }
+    EXPECT_EQ(engine().stats().bytes_cached, bytes);
+    EXPECT_EQ(engine().stats().bytes_read, 0U);
+    EXPECT_GT(cached().dirty, 0U);
+}
+
+TEST_P(PageCache, WhatIsColdComesFromTheDeviceAndStaysCold) {
+    fill(16 * kMiB);
+    evict();
+    expect_read(0, 16 * kMiB, kPage, true);
+    std::mt19937_64 random(1);
+    for (int i = 0; i < 1500; ++i) {
+        expect_read(random() % (16 * kMiB - kPage), kPage, 1, true);
+    }
+    EXPECT_EQ(engine().stats().bytes_cached, 0U);
+    EXPECT_LE(engine().stats().cache_questions, 20U);
+    EXPECT_EQ(cached().pages, 0U);
+}
+
+TEST_P(PageCache, EachHalfComesFromWhereItIs) {
+    fill(16 * kMiB);
+    evict();
+    ASSERT_EQ(::posix_fadvise(fd(), 0, 0, POSIX_FADV_RANDOM), 0);
+    std::vector<std::byte> some(2 * kMiB);
+    for (std::uint64_t at = 2 * kMiB; at < data_.size(); at += 4 * kMiB) {
+        ASSERT_EQ(::pread(fd(), some.data(), some.size(), static_cast<off_t>(at)),
+                  static_cast<ssize_t>(some.size()));
+    }
+    ASSERT_EQ(cached().pages, 8 * kMiB / kPage);
+    expect_read(3, data_.size() - 10, 1, false);
+    EXPECT_NEAR(static_cast<double>(engine().stats().bytes_cached), 8.0 * kMiB, 1.0 * kMiB);
+    EXPECT_LE(cached().pages, 8 * kMiB / kPage + 32);
+}
+
+// Small blocking reads one after the other: the kernel reads ahead.
+TEST_P(PageCache, WhatIsReadInSequenceIsReadAhead) {
+    if (GetParam() != EngineKind::kAuto) {
+        GTEST_SKIP() << "forced backends read nothing on the caller's thread";
+    }
+    fill(4 * kMiB);
+    evict();
+    for (std::uint64_t offset = 0; offset < 2 * kMiB; offset += kPage) {
+        expect_read(offset, kPage, kPage, true);
+    }
+    EXPECT_GT(engine().stats().bytes_cached, kMiB);
+}
+
+// cachestat(2) is refused to those who neither own nor may write a file.
+TEST_P(PageCache, OthersProbeAndLeaveFewPagesBehind) {
+    if (::geteuid() != 0 || GetParam() != EngineKind::kAuto) {
+        GTEST_SKIP() << "needs root, and reads on the caller's thread";
+    }
+    fill(8 * kMiB);
+    evict();
+    file_ = engine().files().open(path("file"), {});
+    std::thread([&] {  // the credentials of one thread
+        ASSERT_EQ(::syscall(SYS_setresuid, 65534, 65534, 65534), 0);
+        os::CachedPages pages;
+        ASSERT_EQ(file_.handle()->cached_pages(0, 1, pages), EPERM);
+        std::mt19937_64 random(1);
+        for (int i = 0; i < 1500; ++i) {
+            expect_read(random() % (8 * kMiB - kPage), kPage, 1, true);
+        }
+    })
+        .join();
+    EXPECT_LE(engine().stats().cache_questions, 32U);
+    const File owner = engine().files().open(path("file"), {.access = Access::kReadWrite});
+    os::CachedPages pages;
+    ASSERT_EQ(owner.handle()->cached_pages(0, data_.size(), pages), 0);
+    EXPECT_LE(pages.pages, 32U);
+}
+
+// Each word says where it stands, whoever wrote it last: through the cache, past it, or in between.
+TEST_P(PageCache, RightBytesWhileOthersWriteAndEvict) {
+    constexpr std::uint64_t kWords = 2 * kMiB / 8;
+    std::vector<std::uint64_t> words(kWords);
+    const auto stamp = [&](std::uint64_t begin, std::uint64_t end, std::uint64_t version) {
+        for (std::uint64_t i = begin; i < end; ++i) {
+            words[i] = i << 16 | version % 60'000;
+        }
+        return std::as_bytes(std::span(words).subspan(begin, end - begin));
+    };
+    put_bytes(file_, 0, stamp(0, kWords, 0));
+    std::atomic<bool> stop{false};
+    std::thread writer([&] {
+        std::mt19937_64 random(2);
+        for (std::uint64_t version = 1; !stop; ++version) {
+            const std::uint64_t begin = random() % kWords;
+            const std::uint64_t end = std::min(kWords, begin + random() % 20'000 + 1);
+            const auto bytes = stamp(begin, end, version);
+            if (version % 2 == 0) {
+                put_bytes(file_, begin * 8, bytes);
+            } else {
+                engine().write(file_, bytes, begin * 8);
+            }
+        }
+    });
+    std::thread evictor([&] {
+        while (!stop) {
+            static_cast<void>(::posix_fadvise(fd(), 0, 0, POSIX_FADV_DONTNEED));
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+    });
+    std::mt19937_64 random(3);
+    std::vector<std::uint64_t> into(kWords);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(300);
+    std::uint64_t wrong = 0;
+    while (std::chrono::steady_clock::now() < until) {
+        const std::uint64_t count = random() % 2 == 0 ? random() % 500 + 1 : random() % kWords + 1;
+        const std::uint64_t begin = random() % (kWords - count + 1);
+        const auto memory = std::as_writable_bytes(std::span(into).first(count));
+        const TransferRequest request =
+            request_of(false, file_, memory.data(), memory.size(), begin * 8);
+        static_cast<void>((count < 400 ? engine().run(request) : engine().submit(request))->wait());
+        for (std::uint64_t i = 0; i < count; ++i) {
+            wrong += into[i] >> 16 != begin + i ? 1U : 0U;
+        }
+    }
+    stop = true;
+    writer.join();
+    evictor.join();
+    EXPECT_EQ(wrong, 0U);
+}
+
+}  // namespace
+}  // namespace penstock::suite
