@@ -498,6 +498,7 @@ TEST_P(Shapes, RowsGatherAndScatter) {
     // And back: each id once, what lies between the rows stays.
     request.write = true;
     request.rows->ids.resize(2000 / 7);
+    request.rows->memory.bytes = request.rows->ids.size() * kRow;
     for (std::size_t i = 0; i < request.rows->ids.size(); ++i) {
         request.rows->ids[i] = i * 7;
     }
