@@ -10,9 +10,10 @@
 
 namespace penstock {
 
-/// Has the kernel read `bytes` bytes of a file from `offset` on (nothing: to its end) into the page
-/// cache, and returns when it has been asked for all of them: the last are still on their way.
-/// Blocks about as long as reading takes. Any thread. Throws Error where the file cannot be read.
+/// Asks the kernel to read `bytes` bytes of a file from `offset` on (nothing: to its end) into the
+/// page cache. Returns when it has been asked for all of them: the last are still being read, and
+/// a kernel that is short of memory leaves some out. Any thread. Throws Error where the file cannot
+/// be opened.
 PENSTOCK_API void prefetch(const std::string& path, std::uint64_t offset = 0,
                            std::optional<std::uint64_t> bytes = {});
 

@@ -161,10 +161,11 @@ void bind_page_cache(nb::module_& m) {
         nb::arg("bytes") = nb::none(),
         nb::sig("def prefetch(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], "
                 "offset: int = 0, bytes: int | None = None) -> None"),
-        "Has the kernel read `bytes` bytes of a file from `offset` on (None: to its end) into the "
-        "page cache.\n\n"
-        "Returns when it has been asked for all of them, the last of which are still on their "
-        "way. Thread-safe.");
+        "Asks the kernel to read `bytes` bytes of a file from `offset` on (None: to its end) into "
+        "the page cache.\n\n"
+        "Returns when it has been asked for all of them: the last are still being read, and a "
+        "kernel that is\n"
+        "short of memory leaves some out. Thread-safe.");
     m.def("evict", act_on_pages<evict>, nb::arg("path").none(), nb::arg("offset").none() = 0,
           nb::arg("bytes") = nb::none(),
           nb::sig("def evict(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], "
