@@ -29,6 +29,7 @@ public:
     /// "" or the promise that was broken.
     [[nodiscard]] std::string run() {
         engine::Plan plan(extents(), files_, op_, begin_, end_, groups_, group_);
+        plan.read_over_gaps(gap_bytes_);
         for (const bool edges : {false, true}) {
             if (edges) {
                 if (!plan.has_edges()) {
@@ -121,6 +122,35 @@ private:
             read_list();
         }
         read_range();
+        if (op_ == engine::Op::kRead && byte() % 2 != 0) {
+            read_gaps();
+        }
+    }
+
+    // Reads may overlap, come in any order and be read over gaps.
+    void read_gaps() {
+        constexpr std::array<std::uint64_t, 4> kGaps{1, 512, 8192, 1 << 20};
+        gap_bytes_ = kGaps[byte() % kGaps.size()];
+        std::vector<Extent> list;
+        for (std::uint64_t i = 0; i < extents().count(); ++i) {
+            Extent extent = extents()[i];
+            const std::uint64_t choice = byte();
+            if (choice % 4 == 1) {
+                extent.offset -= std::min(extent.offset, byte() * choice);
+            } else if (choice % 16 == 2 && i != 0) {
+                extent.offset = list[choice % i].offset;
+            }
+            list.push_back(extent);
+        }
+        const std::uint64_t seed = byte();
+        for (std::uint64_t i = 1; i < list.size() && seed % 2 != 0; ++i) {
+            std::swap(list[i], list[(i * 2654435761U + seed) % (i + 1)]);
+        }
+        extents_ = std::make_unique<engine::Extents>(std::move(list));
+        if (seed % 3 != 0 && extents().count() != 0) {
+            extents_->sort();
+        }
+        read_range();
     }
 
     void read_groups() {
@@ -172,19 +202,20 @@ private:
     }
 
     void read_rows() {
-        Rows rows;
-        rows.base = number();
-        rows.row_bytes = number() % 20'000;
-        rows.stride_bytes = rows.row_bytes + byte();
-        std::byte* const memory = reinterpret_cast<std::byte*>((std::uintptr_t{1} << 40) + byte());
+        RowTable table;
+        table.base = number();
+        table.row_bytes = number() % 20'000;
+        table.stride_bytes = table.row_bytes + byte();
+        auto* const memory = reinterpret_cast<std::byte*>((std::uintptr_t{1} << 40) + byte());
         const std::uint64_t count = byte();
-        rows.memory = {memory, count * rows.row_bytes};
+        std::vector<std::uint64_t> ids;
         std::uint64_t id = 0;
         for (std::uint64_t i = 0; i < count; ++i) {
             id += 1 + byte() % 2;
-            rows.ids.push_back(id);
+            ids.push_back(id);
         }
-        extents_ = std::make_unique<engine::Extents>(std::move(rows));
+        extents_ = std::make_unique<engine::Extents>(*engine::extents_of(
+            {.tables = {table}, .ids = ids, .memory = {memory, count * table.row_bytes}}, "read"));
     }
 
     // A part of the extents, as a channel gets it; written ones are cut where they may be.
@@ -232,6 +263,9 @@ private:
             (draft.lane == os::Lane::kBuffered) != (draft.edge || !geometry.direct)) {
             return "a wrong lane";
         }
+        if (draft.extents != 0 && (write || !draft.slot || gap_bytes_ == 0)) {
+            return "a gap is read over that must not be";
+        }
         if (draft.lane == os::Lane::kDirect) {
             const std::uint64_t align = write ? geometry.write_align : geometry.read_align;
             if (!base::is_aligned(draft.offset, align) || !base::is_aligned(draft.bytes, align)) {
@@ -244,7 +278,7 @@ private:
             }
         }
         note_blocks(draft, geometry);
-        return cover(draft);
+        return draft.extents == 0 ? cover(draft) : cover_over_gaps(draft, geometry);
     }
 
     std::string check_memory(const engine::Draft& draft, const os::Geometry& geometry) {
@@ -304,6 +338,33 @@ private:
         return "";
     }
 
+    // Whole extents, none of them far from those before, from the first wanted byte to the last.
+    std::string cover_over_gaps(const engine::Draft& draft, const os::Geometry& geometry) {
+        const std::uint64_t gap =
+            std::max<std::uint64_t>({gap_bytes_, geometry.read_align, geometry.memory_align});
+        const std::uint64_t first = draft.offset + draft.skip_bytes;
+        std::uint64_t reached = first;
+        for (std::uint64_t i = draft.at.index; i < draft.at.index + draft.extents; ++i) {
+            if (i >= end_.index) {
+                return "it goes on behind its end";
+            }
+            const Extent extent = extents()[i];
+            const std::uint64_t skip = i == draft.at.index ? draft.at.skip : 0;
+            if (extent.memory.bytes == skip) {
+                continue;
+            }
+            if (extent.file != draft.file || extent.offset + skip < first ||
+                extent.offset + skip > reached + gap) {
+                return "an extent that lies elsewhere";
+            }
+            reached = std::max(reached, extent.offset + extent.memory.bytes);
+            if (!covered_[i].insert({skip, extent.memory.bytes}).second) {
+                return "covered twice";
+            }
+        }
+        return reached == first + draft.wanted_bytes ? "" : "it ends elsewhere";
+    }
+
     [[nodiscard]] std::string check_coverage() const {
         for (std::uint64_t i = 0; i < extents().count(); ++i) {
             const Extent extent = extents()[i];
@@ -339,9 +400,11 @@ private:
 
     static std::string text(const engine::Draft& draft) {
         return fmt::format(
-            "file {} offset {} bytes {} skip {} wanted {} lane {} edge {} slot {} at {}+{}",
+            "file {} offset {} bytes {} skip {} wanted {} lane {} edge {} slot {} at {}+{} of {} "
+            "extents",
             draft.file, draft.offset, draft.bytes, draft.skip_bytes, draft.wanted_bytes,
-            static_cast<int>(draft.lane), draft.edge, draft.slot, draft.at.index, draft.at.skip);
+            static_cast<int>(draft.lane), draft.edge, draft.slot, draft.at.index, draft.at.skip,
+            draft.extents);
     }
 
     std::span<const std::uint8_t> input_;
@@ -355,6 +418,7 @@ private:
     std::unique_ptr<engine::Extents> extents_;
     engine::Position begin_;
     engine::Position end_;
+    std::uint64_t gap_bytes_ = 0;
     std::size_t requests_ = 0;
     std::map<std::uint64_t, std::set<std::pair<std::uint64_t, std::uint64_t>>> covered_;
     std::set<std::pair<std::uint32_t, std::uint64_t>> direct_;

@@ -66,6 +66,7 @@ EngineOptions engine_options(const Arguments& arguments) {
         static_cast<std::uint32_t>(arguments.number("depth", options.queue_depth));
     options.block_bytes =
         static_cast<std::uint32_t>(arguments.number("engine_block", options.block_bytes));
+    options.gap_bytes = arguments.number("gap_bytes", 0);  // a request a block, as fio makes them
     if (arguments.text("backend", "") == "uring") {
         options.backend = BackendKind::kUring;
     }
@@ -155,6 +156,35 @@ void sequential(const Arguments& arguments, Figures& figures) {
     }
     meter.stop();
     meter.report(figures, bytes, bytes / block);
+    note_engine(engine, figures);
+}
+
+void random_rows(const Arguments& arguments, Figures& figures) {
+    const std::uint64_t count = arguments.number("count");
+    const std::uint64_t block = arguments.number("block");
+    constexpr std::uint64_t kWindow = 4096;  // places, taken in turns
+    const File file(arguments.text("path"));
+    const Memory memory(kWindow * block);
+    Random random;
+    std::vector<std::uint64_t> ids(count);
+    std::vector<std::uint64_t> destinations(count);
+    for (std::uint64_t i = 0; i < count; ++i) {
+        ids[i] = random.below(file.size() / block);
+        destinations[i] = i % kWindow;
+    }
+    Engine engine(Engine::default_options());
+    warm_up(engine, arguments.text("path"));
+    Meter meter;
+    meter.start();
+    TransferRequest request;
+    request.files = {file};
+    request.rows = Rows{.tables = {{.row_bytes = block}},
+                        .ids = ids,
+                        .destinations = destinations,
+                        .memory = {memory.data(), kWindow * block}};
+    engine.run(std::move(request)).wait();
+    meter.stop();
+    meter.report(figures, count * block, count);
     note_engine(engine, figures);
 }
 

@@ -32,6 +32,7 @@ public:
     Turned(std::uint32_t depth, bool threads) : threads_(threads) {
         EngineOptions options;
         options.queue_depth = depth;
+        options.gap_bytes = 0;  // what a request costs is counted, so that each read is one
         auto core_options = api::core_options(options);
         core_options->domain.threads = threads;
         auto core = engine::Core::make(

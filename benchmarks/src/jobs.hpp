@@ -12,6 +12,8 @@ namespace penstock::benchmarks {
 
 void sequential(const Arguments& arguments, Figures& figures);
 void random_reads(const Arguments& arguments, Figures& figures);
+/// `count` rows of `block` bytes by random numbers, in one transfer.
+void random_rows(const Arguments& arguments, Figures& figures);
 void latency(const Arguments& arguments, Figures& figures);
 void many_small(const Arguments& arguments, Figures& figures);
 void syscalls(const Arguments& arguments, Figures& figures);

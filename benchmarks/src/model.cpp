@@ -133,7 +133,9 @@ void slots(const Arguments& arguments, Figures& figures) {
 void random_reads(const Arguments& arguments, Figures& figures) {
     constexpr std::uint64_t kReads = 1'000'000;
     constexpr std::uint64_t kFileBytes = 256 * kGiB;
-    Simulation simulation(simulation_options(arguments));
+    SimulationOptions options = simulation_options(arguments);
+    options.core.domain.channel.gap_bytes = 0;  // a request a read, as the bound has it
+    Simulation simulation(options);
     const Files files = make_files(simulation, 1, kFileBytes);
     const Addresses memory(kReads * kBlock);
     std::vector<Extent> extents;
@@ -319,6 +321,65 @@ void copies(const Arguments& arguments, Figures& figures) {
     figures.set("copied_bytes", copied);
 }
 
+/// The least cost of reading blocks of a device (their numbers, sorted): bytes, and
+/// `request_bytes` a request of at most a MiB.
+std::uint64_t best_cost(const std::vector<std::uint64_t>& blocks, std::uint64_t block_bytes,
+                        std::uint64_t request_bytes) {
+    std::uint64_t cost = 0;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    for (const std::uint64_t block : blocks) {
+        const std::uint64_t at = block * block_bytes;
+        if (cost != 0 && at < end + request_bytes && at + block_bytes <= begin + kMiB) {
+            cost += at + block_bytes - std::min(at + block_bytes, end);
+        } else {
+            cost += request_bytes + block_bytes;
+            begin = at;
+        }
+        end = at + block_bytes;
+    }
+    return cost;
+}
+
+/// 20,000 pieces of 1 to 512 bytes of 256 MiB, in any order: what was read, and what the requests
+/// cost, by the best that the same cost allows.
+void gaps(const Arguments& arguments, Figures& figures) {
+    constexpr std::uint64_t kPieces = 20'000;
+    constexpr std::uint64_t kPieceBytes = 512;
+    constexpr std::uint64_t kFileBytes = 256 * kMiB;
+    SimulationOptions options = simulation_options(arguments);
+    const std::uint64_t request_bytes = options.core.domain.channel.gap_bytes;
+    if (arguments.handicap("no_gaps")) {
+        options.core.domain.channel.gap_bytes = 0;
+    }
+    const std::uint64_t align = options.shape.read_align;
+    Simulation simulation(options);
+    const Files files = make_files(simulation, 1, kFileBytes);
+    const Addresses memory(kPieces * kPieceBytes);
+    std::vector<Extent> extents;
+    std::vector<std::uint64_t> blocks;
+    penstock::benchmarks::Random random;
+    for (std::uint64_t i = 0; i < kPieces; ++i) {
+        const std::uint64_t bytes = 1 + random.below(kPieceBytes);
+        const std::uint64_t offset = random.below(kFileBytes - kPieceBytes);
+        extents.push_back({offset, {memory.at(i * kPieceBytes), bytes}, 0});
+        for (std::uint64_t block = offset / align; block * align < offset + bytes; ++block) {
+            blocks.push_back(block);
+        }
+    }
+    std::sort(blocks.begin(), blocks.end());
+    run(simulation, spec_of(Op::kRead, files, std::move(extents)));
+    std::uint64_t cost = 0;
+    simulation.core().for_each_domain([&](penstock::engine::Domain& domain) {
+        const auto& counters = domain.channel(0).counters();
+        cost += counters.bytes_read.get() + counters.requests.get() * request_bytes;
+    });
+    const std::uint64_t best = best_cost(blocks, align, request_bytes);
+    figures.set("value", static_cast<double>(cost) / static_cast<double>(best));
+    figures.set("cost_bytes", cost);
+    figures.set("best_bytes", best);
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -331,6 +392,7 @@ int main(int count, char** words) {
                                           {"small_behind_big", small_behind_big},
                                           {"share", share},
                                           {"copies", copies},
+                                          {"gaps", gaps},
                                           {"checkpoint", penstock::benchmarks::checkpoint_save},
                                           {"readback", penstock::benchmarks::checkpoint_readback},
                                           {"instructions", penstock::benchmarks::instructions}},

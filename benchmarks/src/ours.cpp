@@ -11,6 +11,7 @@ int main(int count, char** words) {
                           {"latency", jobs::latency},
                           {"many_small", jobs::many_small},
                           {"random", jobs::random_reads},
+                          {"rows", jobs::random_rows},
                           {"scaling", jobs::scaling},
                           {"sequential", jobs::sequential},
                           {"syscalls", jobs::syscalls}},

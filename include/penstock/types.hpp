@@ -118,13 +118,28 @@ struct Extent {
     std::uint32_t file = 0;
 };
 
-/// Row `ids[i]` of a table in one file, to byte i * row_bytes of the memory.
-struct Rows {
-    std::uint64_t base = 0;          ///< offset of row 0, bytes
-    std::uint64_t stride_bytes = 0;  ///< from row to row
+/// Rows of one length in a file: row `i` lies at base + i * stride_bytes.
+struct RowTable {
+    std::uint64_t base = 0;  ///< offset of row 0, bytes
     std::uint64_t row_bytes = 0;
-    Memory memory;  ///< ids.size() * row_bytes bytes
-    std::vector<std::uint64_t> ids;
+    std::uint64_t stride_bytes = 0;   ///< from row to row; 0: row_bytes
+    std::uint64_t rows = UINT64_MAX;  ///< how many there are; by default whatever the file holds
+    std::uint32_t file = 0;           ///< of the transfer's files
+};
+
+/// Rows of one table or of several, to one piece of memory (or, for a write, from it). A row that
+/// comes several times is read once where it is no longer than a block. At most 2^32 - 1 rows. The
+/// spans but `memory` are looked at by the call alone.
+struct Rows {
+    std::vector<RowTable> tables = {};
+    /// Numbers of rows: in table `table_of[i]`; or, without `table_of`, through all tables, one
+    /// after the other, of which only the last may leave its `rows` open.
+    std::span<const std::uint64_t> ids = {};
+    std::span<const std::uint32_t> table_of = {};
+    /// Row `ids[i]` goes to memory + destinations[i] * memory_stride_bytes; empty: i.
+    std::span<const std::uint64_t> destinations = {};
+    Memory memory = {};
+    std::uint64_t memory_stride_bytes = 0;  ///< 0: the longest row
 };
 
 }  // namespace penstock

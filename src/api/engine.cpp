@@ -114,35 +114,6 @@ const EngineOptions& Engine::options() const noexcept {
 
 namespace {
 
-// Refuses rows whose offset does not fit in 64 bits: their extents would lie elsewhere.
-void check_rows(const TransferRequest& request) {
-    const Rows& rows = *request.rows;
-    if (!request.extents.empty()) {
-        raise(base::error(ErrorCode::kInvalidArgument, request.write ? "write" : "read",
-                          "it has extents and rows as well; give it extents or rows"));
-    }
-    std::uint64_t bytes = 0;
-    if (__builtin_mul_overflow(rows.ids.size(), rows.row_bytes, &bytes) ||
-        bytes != rows.memory.bytes) {
-        raise(base::error(ErrorCode::kInvalidArgument, request.write ? "write" : "read",
-                          fmt::format("{} rows of {} bytes do not fill the {} bytes of memory that "
-                                      "are given for them",
-                                      rows.ids.size(), rows.row_bytes, rows.memory.bytes)));
-    }
-    for (const std::uint64_t id : rows.ids) {
-        std::uint64_t offset = 0;
-        if (__builtin_mul_overflow(id, rows.stride_bytes, &offset) ||
-            __builtin_add_overflow(offset, rows.base, &offset)) {
-            raise(base::error(
-                ErrorCode::kInvalidArgument, request.write ? "write" : "read",
-                fmt::format(
-                    "row {} of a table from byte {} on, with {} bytes from row to row, lies "
-                    "past the largest offset there is",
-                    id, rows.base, rows.stride_bytes)));
-        }
-    }
-}
-
 engine::TransferSpec specify(TransferRequest&& request, bool caller_waits) {
     engine::TransferSpec spec;
     spec.op = request.write ? engine::Op::kWrite : engine::Op::kRead;
@@ -152,8 +123,12 @@ engine::TransferSpec specify(TransferRequest&& request, bool caller_waits) {
     }
     spec.paths = std::move(request.paths);
     if (request.rows) {
-        check_rows(request);
-        spec.extents = engine::Extents(std::move(*request.rows));
+        const char* const verb = request.write ? "write" : "read";
+        if (!request.extents.empty()) {
+            raise(base::error(ErrorCode::kInvalidArgument, verb,
+                              "it has extents and rows as well; give it extents or rows"));
+        }
+        spec.extents = unwrap(engine::extents_of(*request.rows, verb));
     } else {
         spec.extents = engine::Extents(std::move(request.extents));
     }

@@ -53,7 +53,7 @@ struct Option {
 
 inline constexpr std::uint64_t kNoMost = std::numeric_limits<std::int64_t>::max();
 
-inline constexpr std::array<Option, 8> kOptions{{
+inline constexpr std::array<Option, 9> kOptions{{
     // The kernel's largest request, less a block, limits a block.
     {"block_bytes", &EngineOptions::block_bytes, 64 * base::kKiB, base::kGiB, 64 * base::kKiB,
      "bytes", "of a request at most"},
@@ -70,6 +70,8 @@ inline constexpr std::array<Option, 8> kOptions{{
      "beyond it WouldBlock; 0: no limit"},
     {"background_bytes", &EngineOptions::background_bytes, 4096, kNoMost, 1, "bytes",
      "at the device for the background class"},
+    {"gap_bytes", &EngineOptions::gap_bytes, 0, base::kGiB, 1, "bytes",
+     "reads: small extents no further apart are one request; 0: only those that adjoin"},
 }};
 
 /// "<option>: got <got>; expected <expected>" (kInvalidArgument).

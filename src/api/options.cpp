@@ -77,6 +77,7 @@ base::Result<engine::CoreOptions> core_options(const EngineOptions& options) {
     channel.block_bytes = options.block_bytes;
     channel.in_flight_bytes = options.in_flight_bytes;
     channel.background_bytes = options.background_bytes;
+    channel.gap_bytes = options.gap_bytes;
     channel.background_block_bytes = std::min(channel.background_block_bytes, options.block_bytes);
     channel.slots.large_bytes = options.block_bytes;
     channel.slots.large_count = static_cast<std::uint32_t>(

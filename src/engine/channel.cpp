@@ -27,13 +27,6 @@ ChannelRequest& of(Request& request) {
     return static_cast<ChannelRequest&>(request);
 }
 
-// Alignment at which a direct request may continue, in the file and in memory.
-std::uint32_t resume_align(const Request& request, std::uint32_t align) {
-    return request.lane == os::Lane::kDirect
-               ? std::max(align, request.file->geometry().memory_align)
-               : 1;
-}
-
 // What was taken for cached may have gone meanwhile. What is not there at once is then read through
 // the cache all the same: the kernel began to when it was asked.
 void read_cached(ChannelRequest& request) {
@@ -363,7 +356,9 @@ void Channel::go_on(ChannelRequest& request, std::uint32_t align) {
     const auto from = static_cast<std::uint32_t>(base::align_down(request.done_bytes, align));
     request.resumed_bytes = from;
     request.offset = draft.offset + from;
-    if (request.slot != nullptr) {
+    if (draft.apart) {
+        go_on_apart(request);
+    } else if (request.slot != nullptr) {
         request.memory[0] = {request.slot->data + from, draft.bytes - from};
         request.pieces = {request.memory.data(), 1};
     } else {
@@ -417,10 +412,9 @@ void Channel::came_back(ChannelRequest& request) {
     Transfer& transfer = *request.part->transfer;
     const bool read = request.op == Op::kRead;
     if (request.result < 0) {
-        if (!tries_again(request.result) || transfer.stopped() || !again(request)) {
-            transfer.fail(base::system_error(refusal_of(request), read ? "read" : "write",
-                                             request.file->info().path, request.offset));
-            free_request(request);
+        const bool later = tries_again(request.result) && !transfer.stopped() && again(request);
+        if (!later && (transfer.stopped() || !read_apart(request))) {
+            fail(request);
         }
         return;
     }
@@ -433,6 +427,19 @@ void Channel::came_back(ChannelRequest& request) {
     } else {
         write_came_back(request);
     }
+}
+
+void Channel::fail(ChannelRequest& request) {
+    Transfer& transfer = *request.part->transfer;
+    const auto row = base::as_result("read", [&]() -> base::Result<std::string> {
+        const std::string name =
+            transfer.extents.name_of(first_past(transfer.extents, request.draft, request.offset));
+        return name.empty() ? name : "this is " + name;
+    });
+    transfer.fail(base::system_error(
+        refusal_of(request), request.op == Op::kRead ? "read" : "write", request.file->info().path,
+        request.offset, row ? std::string_view(*row) : std::string_view()));
+    free_request(request);
 }
 
 void Channel::read_came_back(ChannelRequest& request) {
@@ -491,16 +498,15 @@ void Channel::end_of_file(ChannelRequest& request) {
         // Another request may have met the end before this one: the size is what people look for.
         const auto size = request.file->size();
         end = size && !request.file->info().is_block_device ? std::min(end, *size) : end;
-        Extent extent = transfer.extents[draft.at.index];
-        for (std::uint64_t i = draft.at.index;
-             extent.memory.bytes == 0 || extent.offset + extent.memory.bytes <= end;) {
-            extent = transfer.extents[++i];  // the first that reaches behind the end
-        }
+        const std::uint64_t index = first_past(transfer.extents, draft, end);
+        const Extent extent = transfer.extents[index];
         const auto message = [&] {
+            const std::string row = transfer.extents.name_of(index);
             return fmt::format(
-                "the file has {} bytes, and {} bytes from byte {} on were asked for, up to {}; "
+                "the file has {} bytes, and {} bytes from byte {} on were asked for{}, up to {}; "
                 "ask for fewer, or allow a short read",
-                end, extent.memory.bytes, extent.offset, extent.offset + extent.memory.bytes);
+                end, extent.memory.bytes, extent.offset, row.empty() ? "" : " (" + row + ")",
+                extent.offset + extent.memory.bytes);
         };
         transfer.fail(base::error(ErrorCode::kEndOfFile, "read", message, request.file->info().path,
                                   extent.offset));
@@ -520,14 +526,14 @@ void Channel::start_move(ChannelRequest& request, MoveTo to, std::uint64_t bytes
     move.to = to;
     move.owner = &request;
     move.extents = &request.part->transfer->extents;
-    move.at = request.draft.at;
+    move.draft = &request.draft;
     move.slot = request.slot->data + request.draft.skip_bytes;
     move.bytes = bytes;
-    counters_.copied_bytes.add(bytes);
     mover_->start(move);
 }
 
 void Channel::moved(ChannelRequest& request) {
+    counters_.copied_bytes.add(request.move.bytes);
     if (request.op == Op::kWrite && !request.part->transfer->stopped()) {
         go_on(request, 1);
     } else {

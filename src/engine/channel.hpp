@@ -36,6 +36,8 @@ struct ChannelOptions {
     std::uint32_t depth = 128;            ///< requests at the device
     std::uint32_t block_bytes = 1 << 20;  ///< of a request at most
     std::uint64_t in_flight_bytes = 16 << 20;
+    /// Reads: what a request costs, in bytes; see Plan::read_over_gaps().
+    std::uint64_t gap_bytes = 8 << 10;
     /// The background class is kept short at the device, for whatever it has there an urgent
     /// request waits behind.
     std::uint32_t background_block_bytes = 256 << 10;
@@ -112,11 +114,14 @@ private:
     bool start(Part& part, const Draft& draft);
     void push(ChannelRequest& request);
     void came_back(ChannelRequest& request);
+    void fail(ChannelRequest& request);
     void read_came_back(ChannelRequest& request);
     void write_came_back(ChannelRequest& request);
     bool again(ChannelRequest& request);
     bool try_delayed();
     void go_on(ChannelRequest& request, std::uint32_t align);
+    void go_on_apart(ChannelRequest& request);
+    bool read_apart(ChannelRequest& request);
     void end_of_file(ChannelRequest& request);
     void start_move(ChannelRequest& request, MoveTo to, std::uint64_t bytes);
     void moved(ChannelRequest& request);

@@ -106,6 +106,10 @@ base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
 base::Result<Transfer*> Core::start(TransferSpec spec) {
     PENSTOCK_CHECK(check_transfer(spec));
     const bool caller_waits = spec.caller_waits;
+    if (spec.op == Op::kRead && spec.extents.count() > 1 &&
+        options_.domain.channel.gap_bytes != 0) {
+        spec.extents.sort();
+    }
     TransferPtr transfer = make_transfer(std::move(spec));
     PENSTOCK_CHECK(admit(transfer->op));
     if (!add_live(*transfer)) {

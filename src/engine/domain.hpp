@@ -57,6 +57,8 @@ public:
         return *channels_[index]->channel;
     }
     [[nodiscard]] Executor& blocking() { return *blocking_; }
+    /// The cost of a request of this device, in bytes; see Plan::read_over_gaps().
+    [[nodiscard]] std::uint64_t gap_bytes() const { return options_.channel.gap_bytes; }
 
     /// A channel for the caller's own thread, when nothing is before it here; else nothing.
     class InlineLane {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The extents of a transfer, read by index: a list, or rows of a table (base + id * stride), so
-// that a million rows cost no object each. Immutable once made.
+// The extents of a transfer, read by index: a list, or rows of tables, of which each costs 16
+// bytes. Immutable once a transfer has them.
 #pragma once
+
+#include "base/result.hpp"
 
 #include <penstock/types.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,29 +22,70 @@ struct Position {
     auto operator<=>(const Position&) const = default;
 };
 
+/// Rows as they were checked: see extents_of().
+struct RowList {
+    struct Row {
+        std::uint64_t offset = 0;
+        std::uint32_t index = 0;  ///< among those that were asked for
+        std::uint32_t table = 0;
+    };
+    std::vector<Row> rows;
+    std::vector<RowTable> tables;
+    std::vector<std::uint64_t> destinations;
+    Memory memory;
+    std::uint64_t memory_stride_bytes = 0;
+
+    [[nodiscard]] Extent operator[](std::uint64_t index) const {
+        const Row& row = rows[index];
+        const RowTable& table = tables[row.table];
+        const std::uint64_t place = destinations.empty() ? row.index : destinations[row.index];
+        return {row.offset,
+                {memory.data + place * memory_stride_bytes, table.row_bytes, memory.kind,
+                 memory.device},
+                table.file};
+    }
+};
+
 class Extents {
 public:
     Extents() = default;
     explicit Extents(std::vector<Extent> list) : list_(std::move(list)), count_(list_.size()) {}
-    explicit Extents(Rows rows)
-        : rows_(std::move(rows)), count_(rows_.ids.size()), is_rows_(true) {}
+    explicit Extents(RowList rows)
+        : rows_(std::move(rows)), count_(rows_.rows.size()), is_rows_(true) {}
 
     [[nodiscard]] std::uint64_t count() const { return count_; }
     [[nodiscard]] Extent operator[](std::uint64_t index) const {
-        if (!is_rows_) {
-            return list_[index];
-        }
-        const Memory& all = rows_.memory;
-        return {rows_.base + rows_.ids[index] * rows_.stride_bytes,
-                {all.data + index * rows_.row_bytes, rows_.row_bytes, all.kind, all.device},
-                0};
+        return is_rows_ ? rows_[index] : list_[index];
     }
+    /// "row 17 of table 2", for messages; "" for one of a list.
+    [[nodiscard]] std::string name_of(std::uint64_t index) const;
+
+    /// For a read: brings many small ones into the order of the files, so that those that lie near
+    /// one another there do so here. Others, and those that are in order, stay as they are.
+    void sort();
+    /// Which of those that were asked for number `index` is.
+    [[nodiscard]] std::uint64_t listed(std::uint64_t index) const {
+        if (is_rows_) {
+            return rows_.rows[index].index;
+        }
+        return sorted_ ? listed_[index] : index;
+    }
+    [[nodiscard]] bool sorted() const { return sorted_; }
 
 private:
     std::vector<Extent> list_;
-    Rows rows_;
+    std::vector<std::uint64_t> listed_;  ///< of a list that was sorted
+    RowList rows_;
     std::uint64_t count_ = 0;  // a division by the size of an Extent else
     bool is_rows_ = false;
+    bool sorted_ = false;
+
+    void sort_list();
+    void sort_rows();
 };
+
+/// kInvalidArgument that names the row where `rows` ask for what is not there, or have no place for
+/// it. `verb`: "read" or "write".
+[[nodiscard]] base::Result<Extents> extents_of(const Rows& rows, const char* verb);
 
 }  // namespace penstock::engine

@@ -136,6 +136,7 @@ void lay_out(Window& window) {
         }
     };
     Transfer& transfer = *window.transfer;
+    const bool over_gaps = transfer.op == Op::kRead && transfer.extents.count() > 1;
     window.parts.clear();
     if (transfer.total_bytes == 0) {
         return;
@@ -181,6 +182,9 @@ void lay_out(Window& window) {
             if (transfer.cache == CachePolicy::kAuto) {
                 part.lookup = CacheLookup(part.channel->counters(), false);
                 part.plan.consult(part.lookup);
+            }
+            if (over_gaps) {
+                part.plan.read_over_gaps(domain.gap_bytes());
             }
             begin = stop;
         }

@@ -8,6 +8,7 @@
 #include "base/result.hpp"
 #include "engine/extents.hpp"
 #include "engine/job.hpp"
+#include "engine/request.hpp"
 #include "memory/block.hpp"
 
 #include <cstdint>
@@ -23,12 +24,12 @@ struct Move : Job {
     MoveTo to = MoveTo::kExtents;
     void* owner = nullptr;  ///< given by its starter
     const Extents* extents = nullptr;
-    Position at;
-    std::byte* slot = nullptr;
-    std::uint64_t bytes = 0;
+    const Draft* draft = nullptr;
+    std::byte* slot = nullptr;  ///< from the first wanted byte on
+    std::uint64_t bytes = 0;    ///< there; once it is through, those that were copied
     class HostMover* mover = nullptr;
 
-    void copy_now() const;
+    void copy_now();
 };
 
 /// All calls on the channel's thread.

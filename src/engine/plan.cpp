@@ -18,6 +18,9 @@ using base::align_up;
 // device more than the copy of these bytes costs a core.
 constexpr std::uint64_t kStraightBytesMin = 64 * base::kKiB;
 
+// Limits one request: copying so many pieces takes about as long as reading a block.
+constexpr std::uint32_t kExtentsOverGapsMax = 1 << 16;
+
 constexpr std::uint64_t kOffsetMax = INT64_MAX;  // the kernel's (loff_t)
 
 // A piece of the caller's memory, with the run's rule for what may follow it.
@@ -86,7 +89,11 @@ const Draft* Plan::peek(std::uint32_t block_bytes) {
         if (phase_ == Phase::kEdges) {
             drafted_ = draft_edge(geometry);
         } else if (!geometry.direct) {
-            draft_straight(os::Lane::kBuffered, straight(0, block_bytes, 1, 1));
+            if (gap_bytes_ != 0 && draft_over_gaps(1, block_bytes)) {
+                draft_.lane = os::Lane::kBuffered;
+            } else {
+                draft_straight(os::Lane::kBuffered, straight(0, block_bytes, 1, 1));
+            }
             drafted_ = true;
         } else if (op_ == Op::kRead) {
             draft_read(geometry, block_bytes);
@@ -101,7 +108,11 @@ const Draft* Plan::peek(std::uint32_t block_bytes) {
 void Plan::pop() {
     PENSTOCK_ASSERT(drafted_);
     drafted_ = false;
-    advance(draft_.wanted_bytes);
+    if (draft_.extents != 0) {
+        cursor_ = {cursor_.index + draft_.extents, 0};
+    } else {
+        advance(draft_.wanted_bytes);
+    }
 }
 
 void Plan::start_edges() {
@@ -163,8 +174,6 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     // Bytes that go through a slot are a piece of memory too.
     const std::uint64_t align = std::max(geometry.read_align, geometry.memory_align);
     const std::uint64_t skip = offset_ - align_down(offset_, align);
-    block_bytes = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(block_bytes, align_up(skip + stretch_bytes, align)));
     // A whole block from here on would end past the largest offset there is.
     const std::uint64_t last = align_down(kOffsetMax, align);
     if (offset_ >= last) {
@@ -173,6 +182,11 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     }
     block_bytes =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(block_bytes, last - (offset_ - skip)));
+    if (gap_bytes_ != 0 && draft_over_gaps(align, block_bytes)) {
+        return;
+    }
+    block_bytes = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(block_bytes, align_up(skip + stretch_bytes, align)));
     const std::uint64_t whole =
         allow_short_ ? align_down(files_[file_]->size_seen(), align) : kOffsetMax;
     const std::uint64_t clear = whole - std::min(whole, offset_);  // bytes before the last block
@@ -192,6 +206,50 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     } else {
         draft_slot(0, ahead, align);
     }
+}
+
+// Whole extents, as far as they lie near one another and fit a block; what lies between is read and
+// dropped. A large one is never among them but where it overlaps another: its copy costs more than
+// its request. False where what begins here is a run that is better off by itself.
+bool Plan::draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes) {
+    const std::uint64_t gap = std::max(gap_bytes_, align);  // a block of the device is read once
+    const std::uint64_t begin = align_down(offset_, align);
+    std::uint64_t last = offset_;  // where the extent before begins
+    std::uint64_t end = offset_;   // of all so far
+    std::uint32_t seen = 0;
+    std::uint32_t taken = 0;
+    bool gaps = false;
+    for (Position at = cursor_; at.index < end_.index && seen < kExtentsOverGapsMax;
+         at = {at.index + 1, 0}) {
+        const Extent extent = (*extents_)[at.index];
+        const std::uint64_t bytes = extent.memory.bytes - at.skip;
+        const std::uint64_t place = extent.offset + at.skip;
+        ++seen;
+        if (bytes == 0) {
+            continue;
+        }
+        if (extent.file != file_ || place < last || place > end + gap ||
+            align_up(place + bytes, align) > begin + block_bytes) {
+            break;
+        }
+        if (place > end) {
+            if (!gaps && end - offset_ >= kStraightBytesMin) {
+                return false;
+            }
+            if (bytes >= kStraightBytesMin) {
+                break;
+            }
+        }
+        gaps = gaps || place != end;
+        last = place;
+        end = std::max(end, place + bytes);
+        taken = seen;
+    }
+    if (gaps) {
+        draft_slot(offset_ - begin, end - offset_, align);
+        draft_.extents = taken;
+    }
+    return gaps;
 }
 
 // False when the cursor was only moved on.
@@ -383,6 +441,69 @@ void copy_from_extents(const Extents& extents, Position at, std::byte* memory,
         std::memcpy(memory, piece, step);
         memory += step;
     });
+}
+
+namespace {
+
+// Calls visit(memory, begin, end) for the extents of a request over gaps that have bytes, until it
+// returns false: their place is counted from the request's first wanted byte.
+template <typename Visit>
+void for_each_over_gaps(const Extents& extents, const Draft& draft, Visit visit) {
+    const std::uint64_t first = draft.offset + draft.skip_bytes;
+    const std::uint64_t end = draft.at.index + draft.extents;
+    for (Position at = draft.at; at.index < end; at = {at.index + 1, 0}) {
+        const Extent extent = extents[at.index];
+        if (extent.memory.bytes != 0 &&
+            !visit(extent.memory.data + at.skip, extent.offset + at.skip - first,
+                   extent.offset + extent.memory.bytes - first)) {
+            return;
+        }
+    }
+}
+
+}  // namespace
+
+std::uint64_t copy_over_gaps(const Extents& extents, const Draft& draft, const std::byte* memory,
+                             std::uint64_t bytes) {
+    std::uint64_t copied = 0;
+    for_each_over_gaps(extents, draft,
+                       [&](std::byte* piece, std::uint64_t begin, std::uint64_t end) {
+                           if (begin >= bytes) {
+                               return false;
+                           }
+                           const std::uint64_t step = std::min(end, bytes) - begin;
+                           std::memcpy(piece, memory + begin, step);
+                           copied += step;
+                           return true;
+                       });
+    return copied;
+}
+
+Stretch next_wanted(const Extents& extents, const Draft& draft, std::uint32_t done_bytes) {
+    Stretch found;
+    for_each_over_gaps(extents, draft,
+                       [&](std::byte* /*piece*/, std::uint64_t from, std::uint64_t to) {
+                           const auto begin = static_cast<std::uint32_t>(draft.skip_bytes + from);
+                           const auto end = static_cast<std::uint32_t>(draft.skip_bytes + to);
+                           if (end <= done_bytes) {
+                               return true;
+                           }
+                           if (found.end == 0) {
+                               found = {std::max(begin, done_bytes), end};
+                           }
+                           found.end = begin <= found.end ? std::max(found.end, end) : found.end;
+                           return begin <= found.end;
+                       });
+    return found;
+}
+
+std::uint64_t first_past(const Extents& extents, const Draft& draft, std::uint64_t offset) {
+    std::uint64_t index = draft.at.index;
+    Extent extent = extents[index];
+    while (extent.memory.bytes == 0 || extent.offset + extent.memory.bytes <= offset) {
+        extent = extents[++index];
+    }
+    return index;
 }
 
 }  // namespace penstock::engine

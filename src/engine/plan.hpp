@@ -11,6 +11,9 @@
 //                   elsewhere it passes through a slot. An unaligned start in front of a long
 //                   straight stretch gets a small slot request of its own, so that the stretch
 //                   stays straight.
+//   read over gaps  small extents that lie near one another, in the list and in the file, overlap
+//                   or share a block of the device are one request through a slot. What lies
+//                   between them is dropped there. See read_over_gaps().
 //   write, direct   the run is cut at Geometry::edge_align() into a middle, written directly, and
 //   two
 //                   ends, written through the buffered descriptor in a second phase, when the
@@ -47,6 +50,9 @@ public:
          std::uint32_t first_file = 0);
     /// Reads may be short: File::size_seen() is where each file ended.
     void allow_short() { allow_short_ = true; }
+    /// A read's request costs the device as much as so many bytes, so that fewer between two
+    /// extents are read over. 0: only adjoining extents are one request.
+    void read_over_gaps(std::uint64_t gap_bytes) { gap_bytes_ = gap_bytes; }
 
     /// Where the bytes of a read come from, for files that may be in the page cache.
     void consult(CacheLookup& lookup) { lookup_ = &lookup; }
@@ -65,6 +71,7 @@ private:
 
     void draft_read(const os::Geometry& geometry, std::uint32_t block_bytes);
     [[nodiscard]] CacheLookup::Stretch look(os::File& file);
+    [[nodiscard]] bool draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes);
     bool draft_write(const os::Geometry& geometry, std::uint32_t block_bytes);
     bool draft_edge(const os::Geometry& geometry);
     bool enter_middle(const os::Geometry& geometry);
@@ -85,6 +92,7 @@ private:
     std::span<const std::uint32_t> groups_;
     std::uint32_t group_ = 0;
     std::uint32_t first_file_ = 0;
+    std::uint64_t gap_bytes_ = 0;
     Op op_ = Op::kRead;
     bool allow_short_ = false;
     Phase phase_ = Phase::kMain;
@@ -111,5 +119,22 @@ private:
 void copy_to_extents(const Extents& extents, Position at, const std::byte* memory,
                      std::uint64_t bytes);
 void copy_from_extents(const Extents& extents, Position at, std::byte* memory, std::uint64_t bytes);
+
+/// Copies the wanted bytes of a request over gaps, from whose first wanted byte on `memory` has
+/// `bytes` bytes, and returns how many these were.
+std::uint64_t copy_over_gaps(const Extents& extents, const Draft& draft, const std::byte* memory,
+                             std::uint64_t bytes);
+
+/// The next bytes of a request over gaps that are wanted and adjoin, after the first `done_bytes`.
+struct Stretch {
+    std::uint32_t begin = 0;
+    std::uint32_t end = 0;
+};
+[[nodiscard]] Stretch next_wanted(const Extents& extents, const Draft& draft,
+                                  std::uint32_t done_bytes);
+
+/// The first extent of a request that reaches past `offset` of the file; there is one.
+[[nodiscard]] std::uint64_t first_past(const Extents& extents, const Draft& draft,
+                                       std::uint64_t offset);
 
 }  // namespace penstock::engine

@@ -10,6 +10,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -34,8 +35,12 @@ struct Draft {
     bool edge = false;       ///< the buffered end of a written run: under the file's gate
     bool slot = false;       ///< the bytes pass through a slot
     bool cached = false;     ///< read from the page cache, where they are taken to be
+    bool apart = false;      ///< over gaps, after an error: what is wanted is read by itself
     std::uint32_t file = 0;  ///< index in the transfer's files
-    Position at;             ///< where in the extents the wanted bytes begin
+    /// Reads over gaps, always through a slot: so many whole extents from `at` on, in the order of
+    /// the file. `wanted_bytes` then reaches from the first to the end of the last. Else 0.
+    std::uint32_t extents = 0;
+    Position at;  ///< where in the extents the wanted bytes begin
 };
 
 /// A piece of slot memory.
@@ -65,5 +70,12 @@ struct Request {
     base::Nanos submitted = 0;
     std::array<iovec, kPiecesMax> memory{};
 };
+
+/// Alignment at which a request may continue, in the file (`align`) and in memory.
+[[nodiscard]] inline std::uint32_t resume_align(const Request& request, std::uint32_t align) {
+    return request.lane == os::Lane::kDirect
+               ? std::max(align, request.file->geometry().memory_align)
+               : 1;
+}
 
 }  // namespace penstock::engine

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of a channel that were refused for a moment.
+// Requests of a channel that were refused: for a moment, or for what nobody wants of them.
+#include "base/align.hpp"
 #include "engine/channel.hpp"
 
 #include <algorithm>
@@ -64,6 +65,32 @@ bool Channel::try_delayed() {
         any = true;
     }
     return any;
+}
+
+// Sends the next wanted stretch, without the bytes between.
+void Channel::go_on_apart(ChannelRequest& request) {
+    const Draft& draft = request.draft;
+    const std::uint32_t align = resume_align(request, request.file->geometry().read_align);
+    const Stretch wanted = next_wanted(request.part->transfer->extents, draft, request.done_bytes);
+    const auto from = static_cast<std::uint32_t>(base::align_down(wanted.begin, align));
+    const auto to =
+        std::min(static_cast<std::uint32_t>(base::align_up(wanted.end, align)), draft.bytes);
+    request.resumed_bytes = from;
+    request.offset = draft.offset + from;
+    request.memory[0] = {request.slot->data + from, to - from};
+    request.pieces = {request.memory.data(), 1};
+}
+
+// The bytes that could not be read may lie between the extents of a request: then each stretch is
+// read by itself. False where that was done before, or nothing lies between.
+bool Channel::read_apart(ChannelRequest& request) {
+    if (request.draft.extents == 0 || request.draft.apart) {
+        return false;
+    }
+    request.draft.apart = true;
+    counters_.retries.add(1);
+    go_on(request, 1);
+    return true;
 }
 
 }  // namespace penstock::engine

@@ -27,10 +27,10 @@ Transfer::Transfer(TransferOwner& owner, Op operation,
     for (std::uint64_t i = 0; i < count; ++i) {
         total_bytes += extents[i].memory.bytes;
     }
-    if (allow_short) {
+    if (allow_short || extents.sorted()) {
         ends_ = std::make_unique<std::atomic<std::uint64_t>[]>(count);
         for (std::uint64_t i = 0; i < count; ++i) {
-            ends_[i].store(extents[i].memory.bytes, std::memory_order_relaxed);
+            ends_[extents.listed(i)].store(extents[i].memory.bytes, std::memory_order_relaxed);
         }
     }
 }
@@ -108,15 +108,23 @@ void Transfer::tell_watch() noexcept {
 
 void Transfer::note_end_of_file(const Draft& draft, std::uint64_t end_offset) {
     PENSTOCK_ASSERT(allow_short);
-    std::uint64_t left = draft.wanted_bytes;
-    for (Position at = draft.at; left != 0; at = {at.index + 1, 0}) {
-        const Extent extent = extents[at.index];
-        left -= std::min(left, extent.memory.bytes - at.skip);
-        const std::uint64_t bytes = end_offset <= extent.offset
-                                        ? 0
-                                        : std::min(extent.memory.bytes, end_offset - extent.offset);
-        std::uint64_t known = ends_[at.index].load(std::memory_order_relaxed);
-        while (bytes < known && !ends_[at.index].compare_exchange_weak(known, bytes)) {
+    const std::uint64_t wanted_end = draft.offset + draft.skip_bytes + draft.wanted_bytes;
+    for (std::uint64_t i = draft.at.index, last = i + draft.extents;; ++i) {
+        const Extent extent = extents[i];
+        bool through = false;
+        if (extent.memory.bytes != 0) {
+            through = extent.offset + extent.memory.bytes >= wanted_end;
+            const std::uint64_t bytes =
+                end_offset <= extent.offset
+                    ? 0
+                    : std::min(extent.memory.bytes, end_offset - extent.offset);
+            std::atomic<std::uint64_t>& end = ends_[extents.listed(i)];
+            std::uint64_t known = end.load(std::memory_order_relaxed);
+            while (bytes < known && !end.compare_exchange_weak(known, bytes)) {
+            }
+        }
+        if (draft.extents == 0 ? through : i + 1 == last) {
+            return;
         }
     }
 }
@@ -180,7 +188,7 @@ std::uint64_t Transfer::bytes_moved() const {
 }
 
 std::uint64_t Transfer::extent_bytes(std::uint64_t index) const {
-    return allow_short ? ends_[index].load(std::memory_order_relaxed) : extents[index].memory.bytes;
+    return ends_ ? ends_[index].load(std::memory_order_relaxed) : extents[index].memory.bytes;
 }
 
 void Transfer::release() {

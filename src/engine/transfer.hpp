@@ -216,7 +216,8 @@ private:
     std::mutex notify_mutex_;
     std::vector<int> notify_;
     std::atomic<Watch*> watch_{nullptr};  ///< kWaited is set where there is one
-    /// Reads that may be short: bytes of each extent before the end of its file.
+    /// The bytes of each requested extent before the end of its file, for reads that may be short
+    /// or were sorted.
     std::unique_ptr<std::atomic<std::uint64_t>[]> ends_;
 };
 

@@ -388,6 +388,9 @@ bool Core::run_inline(Window& window) {
         part.lookup = CacheLookup(lane->channel().counters(), true);
         part.plan.consult(part.lookup);
     }
+    if (transfer.op == Op::kRead && transfer.extents.count() > 1) {
+        part.plan.read_over_gaps((*domain)->gap_bytes());
+    }
     transfer.expect_parts(window);
     lane->channel().link(part);
     while (window.parts_left.load(std::memory_order_relaxed) != 0) {

@@ -89,12 +89,13 @@ TEST_P(Allocations, OfRowsAreOneListOfNumbers) {
     const auto rows = [&](std::uint64_t number) {
         TransferRequest request;
         request.files = {file_};
-        Rows table{1, 4096, 100, std::span(memory_).first(100 * number),
-                   std::vector<std::uint64_t>(number)};
+        std::vector<std::uint64_t> ids(number);
         for (std::uint64_t i = 0; i < number; ++i) {
-            table.ids[i] = i * 7919 % 2000;
+            ids[i] = i * 7919 % 2000;
         }
-        request.rows = std::move(table);
+        request.rows = Rows{.tables = {{.base = 1, .row_bytes = 100, .stride_bytes = 4096}},
+                            .ids = ids,
+                            .memory = memory_};
         const std::uint64_t before = allocator::count();
         const support::TransferPtr transfer = engine_->submit(std::move(request));
         EXPECT_EQ(transfer->wait(), number * 100);

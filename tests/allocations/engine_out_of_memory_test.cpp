@@ -227,8 +227,10 @@ std::vector<Verb> verbs() {
         const bool through = s.attempt([&] {
             TransferRequest request;
             request.files = {file};
-            request.rows =
-                Rows{1, 1900, 100, s.memory.first(20'000), std::vector<std::uint64_t>(200, 7)};
+            const std::vector<std::uint64_t> ids(200, 7);
+            request.rows = Rows{.tables = {{.base = 1, .row_bytes = 100, .stride_bytes = 1900}},
+                                .ids = ids,
+                                .memory = s.memory};
             s.engine.submit(std::move(request)).wait();
         });
         const std::string said =

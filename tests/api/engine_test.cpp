@@ -72,6 +72,7 @@ TEST(Options, WrongOnesNameTheOptionAndWhatItTakes) {
         {"in_flight_bytes", [](EngineOptions& o) { o.in_flight_bytes = 0; }},
         // With none, transfers of the background would wait forever.
         {"background_bytes", [](EngineOptions& o) { o.background_bytes = 0; }},
+        {"gap_bytes", [](EngineOptions& o) { o.gap_bytes = std::uint64_t{2} << 30; }},
         {"inline_bytes_max", [](EngineOptions& o) { o.inline_bytes_max = UINT64_MAX; }},
     };
     for (const auto& [name, change] : cases) {

@@ -39,7 +39,7 @@ TEST(OptionsFileTest, EveryOptionIsTaken) {
     const EngineOptions options = parsed(R"({
         "about": "anything", "backend": "posix", "block_bytes": 4194304, "queue_depth": 7,
         "in_flight_bytes": "64MiB", "channels": 2, "copy_threads": 3, "inline_bytes_max": 0,
-        "transfers_max": 9, "background_bytes": "4MiB"})");
+        "transfers_max": 9, "background_bytes": "4MiB", "gap_bytes": 0})");
     EXPECT_EQ(options.backend, BackendKind::kPosix);
     EXPECT_EQ(options.block_bytes, 4U << 20);
     EXPECT_EQ(options.queue_depth, 7U);
@@ -49,6 +49,7 @@ TEST(OptionsFileTest, EveryOptionIsTaken) {
     EXPECT_EQ(options.inline_bytes_max, 0U);
     EXPECT_EQ(options.transfers_max, 9U);
     EXPECT_EQ(options.background_bytes, std::uint64_t{4} << 20);
+    EXPECT_EQ(options.gap_bytes, 0U);
 }
 
 TEST(OptionsFileTest, WhatIsNotNamedStays) {

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <random>
 #include <set>
@@ -119,13 +120,14 @@ void check_request(const Draft& draft, Op op, const os::Geometry& geometry, cons
     const Extent first = extents[draft.at.index];
     ASSERT_EQ(first.offset + draft.at.skip, draft.offset + draft.skip_bytes);
     ASSERT_EQ(draft.lane == os::Lane::kDirect, geometry.direct && !draft.edge);
+    ASSERT_TRUE(draft.extents == 0 || (draft.slot && op == Op::kRead));
     if (op == Op::kWrite || !draft.slot) {
         ASSERT_EQ(draft.skip_bytes, 0U);
         ASSERT_EQ(draft.bytes, draft.wanted_bytes);
     }
     const std::uint64_t align = op == Op::kRead ? geometry.read_align : geometry.write_align;
     if (draft.lane == os::Lane::kBuffered) {
-        ASSERT_FALSE(draft.slot);
+        ASSERT_EQ(draft.slot, draft.extents != 0);
     } else {
         ASSERT_TRUE(is_aligned(draft.offset, align));
         ASSERT_TRUE(is_aligned(draft.bytes, align));
@@ -144,8 +146,18 @@ void check_request(const Draft& draft, Op op, const os::Geometry& geometry, cons
 void check_tiling(const std::vector<Draft>& drafts, const Extents& extents) {
     std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> ranges;  // start -> end
     for (const Draft& draft : drafts) {
-        std::uint64_t left = draft.wanted_bytes;
+        std::uint64_t left = draft.extents == 0 ? draft.wanted_bytes : 0;
         std::uint64_t offset = draft.offset + draft.skip_bytes;
+        for (std::uint64_t i = draft.at.index; i < draft.at.index + draft.extents; ++i) {
+            const std::uint64_t skip = i == draft.at.index ? draft.at.skip : 0;
+            const Extent extent = extents[i];
+            if (extent.memory.bytes != skip) {
+                ASSERT_EQ(extent.file, draft.file);
+                ASSERT_GE(extent.offset + skip, offset);
+                ASSERT_LE(extent.offset + extent.memory.bytes, offset + draft.wanted_bytes);
+                ASSERT_TRUE(ranges.emplace(std::pair(i, skip), extent.memory.bytes).second);
+            }
+        }
         for (Position at = draft.at; left != 0; at = {at.index + 1, 0}) {
             const Extent extent = extents[at.index];
             const std::uint64_t bytes = std::min(left, extent.memory.bytes - at.skip);
@@ -219,6 +231,90 @@ TEST(Plan, TilesRandomExtents) {
                 return;
             }
         }
+    }
+}
+
+TEST(Plan, ReadsOverGapsTileInAnyOrderAndOverOneAnother) {
+    for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+        SCOPED_TRACE(seed);
+        Case random(seed);
+        std::mt19937_64 more(seed);
+        for (Extent& extent : random.list) {
+            if (more() % 4 == 0) {
+                extent.offset = random.list[more() % random.list.size()].offset + more() % 3000;
+            }
+        }
+        Extents extents(random.list);
+        if (seed % 3 != 0 && extents.count() != 0) {
+            extents.sort();
+        }
+        Plan plan(extents, random.files, Op::kRead, {}, {extents.count(), 0});
+        plan.read_over_gaps(std::uint64_t{1} << more() % 16);
+        const std::vector<Draft> drafts = all_drafts(plan, random.block_bytes);
+        for (const Draft& draft : drafts) {
+            check_request(draft, Op::kRead, random.files[draft.file]->geometry(), extents,
+                          random.block_bytes);
+        }
+        check_tiling(drafts, extents);
+        if (HasFatalFailure()) {
+            return;
+        }
+    }
+}
+
+// Copies of a request over gaps are compared with memory.
+TEST(Plan, WhatLiesBetweenIsDropped) {
+    const OpenFiles files{std::make_shared<ShapedFile>(direct_geometry(4, 512, 512, 4096))};
+    std::vector<std::byte> file(64 << 10);
+    for (std::size_t i = 0; i < file.size(); ++i) {
+        file[i] = static_cast<std::byte>(i * 131 >> 3);
+    }
+    constexpr std::byte kUntouched{0xEE};
+    std::vector<std::byte> memory(10'000, kUntouched);
+    // Two of one block, one over another, one twice, an empty one far away.
+    Extents extents({{700, {memory.data() + 10, 100}, 0},
+                     {130, {memory.data() + 200, 60}, 0},
+                     {130, {memory.data() + 300, 60}, 0},
+                     {150, {memory.data() + 400, 500}, 0},
+                     {1 << 30, {nullptr, 0}, 0},
+                     {8000, {memory.data() + 1000, 3000}, 0}});
+    std::vector<std::byte> expected = memory;
+    for (std::uint64_t i = 0; i < extents.count(); ++i) {
+        if (const Extent extent = extents[i]; extent.memory.bytes != 0) {
+            std::memcpy(expected.data() + (extent.memory.data - memory.data()),
+                        file.data() + extent.offset, extent.memory.bytes);
+        }
+    }
+    extents.sort();
+    Plan plan(extents, files, Op::kRead, {}, {extents.count(), 0});
+    plan.read_over_gaps(8 << 10);
+    const std::vector<Draft> drafts = all_drafts(plan, 1 << 20);
+    ASSERT_EQ(drafts.size(), 1U);
+    const Draft& draft = drafts.front();
+    EXPECT_EQ(draft.offset, 0U);
+    EXPECT_EQ(draft.bytes, 11'264U);
+    const std::byte* const slot = file.data() + draft.offset + draft.skip_bytes;
+    EXPECT_EQ(copy_over_gaps(extents, draft, slot, draft.wanted_bytes), 3'720U);
+    EXPECT_TRUE(memory == expected);
+    // Where it must do without what lies between: each stretch by itself, in the order of the file.
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> stretches;
+    for (std::uint32_t done = 0; done < draft.skip_bytes + draft.wanted_bytes;) {
+        const Stretch next = next_wanted(extents, draft, done);
+        stretches.emplace_back(next.begin, next.end);
+        done = next.end;
+    }
+    EXPECT_EQ(stretches, (std::vector<std::pair<std::uint32_t, std::uint32_t>>{
+                             {130, 650}, {700, 800}, {8000, 11'000}}));
+}
+
+TEST(Plan, ALongRunIsNotDraggedThroughSlotsForWhatLiesNearIt) {
+    const OpenFiles files{std::make_shared<ShapedFile>(direct_geometry(4, 512, 512, 4096))};
+    Extents extents({{0, {address(1ULL << 40), 1 << 18}, 0},
+                     {(1 << 18) + 4096, {address(1ULL << 41), 4096}, 0}});
+    Plan plan(extents, files, Op::kRead, {}, {extents.count(), 0});
+    plan.read_over_gaps(8 << 10);
+    for (const Draft& draft : all_drafts(plan, 1 << 20)) {
+        EXPECT_FALSE(draft.slot);
     }
 }
 

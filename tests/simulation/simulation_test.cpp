@@ -83,6 +83,7 @@ struct Life {
         channel.background_block_bytes = static_cast<std::uint32_t>(scale << 12);
         channel.background_bytes = scale << 14;
         channel.in_flight_bytes = scale << (13 + below(3));
+        channel.gap_bytes = below(4) == 0 ? 0 : std::uint64_t{1} << below(14);
         channel.slots = {.large_bytes = channel.block_bytes,
                          .large_count = 1 + static_cast<std::uint32_t>(below(3)),
                          .small_bytes = 4096,
@@ -110,6 +111,21 @@ struct Life {
                            ? 0
                            : below(std::min<std::uint64_t>(file_bytes - offset - bytes + 1, 9000)));
             place += bytes;
+        }
+        return list;
+    }
+
+    // Those, and now and then in any order and over one another.
+    std::vector<Extent> random_reads() {
+        std::vector<Extent> list = random_extents();
+        if (below(2) == 0) {
+            for (Extent& extent : list) {
+                if (below(3) == 0) {
+                    extent.offset =
+                        below(std::min(extent.offset, file_bytes - extent.memory.bytes) + 1);
+                }
+            }
+            std::shuffle(list.begin(), list.end(), random);
         }
         return list;
     }
@@ -146,7 +162,7 @@ struct Life {
     }
 
     void read_some() {
-        const auto list = random_extents();
+        const auto list = random_reads();
         fill(memory);
         Bytes expected = memory;
         for (const Extent& extent : list) {
@@ -251,6 +267,111 @@ TEST(Simulation, SeedsDiffer) {
     EXPECT_NE(one.simulation->disk().trace(), two.simulation->disk().trace());
 }
 
+// ---- gaps
+
+// 200 rows of 100 bytes, every 2,000, in an order of their own.
+struct GapsLife {
+    static constexpr std::uint64_t kRows = 200;
+    static constexpr std::uint64_t kRowBytes = 100;
+    static constexpr std::uint64_t kStride = 2000;
+
+    GapsLife() : simulation({}), file(open(simulation, "/file")) {
+        std::mt19937_64 random(1);
+        for (std::byte& byte : truth) {
+            byte = static_cast<std::byte>(random());
+        }
+        engine::Transfer* const written =
+            start(simulation,
+                  spec_of(engine::Op::kWrite, {file}, {{0, {truth.data(), truth.size()}, 0}}));
+        EXPECT_TRUE(simulation.run(*written));
+        let_go(written);
+        for (std::uint64_t i = 0; i < kRows; ++i) {
+            list.push_back({i * kStride, {memory.data() + i * kRowBytes, kRowBytes}, 0});
+            std::memcpy(expected.data() + i * kRowBytes, truth.data() + i * kStride, kRowBytes);
+        }
+        std::shuffle(list.begin(), list.end(), random);
+        requests = simulation.disk().operations();
+    }
+
+    engine::Transfer* read(bool allow_short = false) {
+        engine::TransferSpec spec = spec_of(engine::Op::kRead, {file}, list);
+        spec.options.allow_short = allow_short;
+        engine::Transfer* const transfer = start(simulation, std::move(spec));
+        EXPECT_TRUE(simulation.run(*transfer));
+        transfer->mark_observed();
+        requests = simulation.disk().operations() - requests;
+        return transfer;
+    }
+
+    void refuse(std::uint64_t begin, std::uint64_t end) {
+        simulation.disk().set_faults([=](const DiskAccess& access) -> Fault {
+            const bool hit = access.offset < end && access.offset + access.bytes > begin;
+            return hit ? Fault{.system_errno = EIO} : Fault{};
+        });
+    }
+
+    Simulation simulation;
+    std::shared_ptr<os::File> file;
+    Bytes truth = Bytes(kRows * kStride);
+    Bytes memory = Bytes(kRows * kRowBytes);
+    Bytes expected = Bytes(kRows * kRowBytes);
+    std::vector<Extent> list;
+    std::uint64_t requests = 0;
+};
+
+TEST(SimulationGaps, ShuffledRowsAreOneRequest) {
+    GapsLife life;
+    engine::Transfer* const transfer = life.read();
+    EXPECT_EQ(transfer->status(), TransferStatus::kDone);
+    EXPECT_EQ(life.requests, 1U);
+    EXPECT_EQ(life.memory, life.expected);
+    let_go(transfer);
+}
+
+TEST(SimulationGaps, WhatCannotBeReadBetweenTwoExtentsHurtsNobody) {
+    GapsLife life;
+    life.refuse(50 * GapsLife::kStride + 1024, 50 * GapsLife::kStride + 1536);
+    engine::Transfer* const transfer = life.read();
+    EXPECT_EQ(transfer->status(), TransferStatus::kDone);
+    EXPECT_EQ(life.memory, life.expected);
+    let_go(transfer);
+}
+
+TEST(SimulationGaps, WhatCannotBeReadOfAnExtentFailsAtItsPlace) {
+    GapsLife life;
+    life.refuse(50 * GapsLife::kStride, 50 * GapsLife::kStride + 1);
+    engine::Transfer* const transfer = life.read();
+    ASSERT_EQ(transfer->status(), TransferStatus::kFailed);
+    EXPECT_EQ(transfer->error()->system_errno, EIO);
+    EXPECT_EQ(transfer->error()->offset, 50 * GapsLife::kStride / 512 * 512);
+    let_go(transfer);
+}
+
+// Inside an extent, in a gap, at the end of one: each extent's bytes in the order of the list.
+TEST(SimulationGaps, AFileThatEndsAmongThem) {
+    for (const std::uint64_t past : {0U, 1U, 100U, 101U, 1999U}) {
+        for (const bool apart : {false, true}) {
+            GapsLife life;
+            const std::uint64_t end = 70 * GapsLife::kStride + past;
+            ASSERT_TRUE(life.file->truncate(end));
+            if (apart) {
+                life.refuse(50 * GapsLife::kStride + 1024, 50 * GapsLife::kStride + 1536);
+            }
+            engine::Transfer* const transfer = life.read(true);
+            ASSERT_EQ(transfer->status(), TransferStatus::kDone);
+            for (std::size_t i = 0; i < life.list.size(); ++i) {
+                const Extent& extent = life.list[i];
+                const std::uint64_t bytes =
+                    std::min(GapsLife::kRowBytes, end - std::min(end, extent.offset));
+                EXPECT_EQ(transfer->extent_bytes(i), bytes) << "extent " << i;
+                EXPECT_EQ(std::memcmp(extent.memory.data, life.truth.data() + extent.offset, bytes),
+                          0);
+            }
+            let_go(transfer);
+        }
+    }
+}
+
 // ---- how close to the model
 
 SimulationOptions hollow_options() {
@@ -300,18 +421,18 @@ TEST(SimulationBound, OneGiBStraightAndThroughSlots) {
 
 TEST(SimulationBound, MillionRandomReads) {
     SimulationOptions options = hollow_options();
+    options.core.domain.channel.gap_bytes = 0;  // a request a read
     Simulation simulation(options);
     auto file = hollow_file(simulation, "/file", kGiB * 64);
-    Rows rows;
-    rows.row_bytes = 4096;
-    rows.stride_bytes = 4096;
-    rows.memory = {nowhere(0), 1'000'000 * rows.row_bytes};
     std::mt19937_64 random(7);
-    for (int i = 0; i < 1'000'000; ++i) {
-        rows.ids.push_back(random() % (kGiB * 64 / 4096));
+    std::vector<std::uint64_t> ids(1'000'000);
+    for (std::uint64_t& id : ids) {
+        id = random() % (kGiB * 64 / 4096);
     }
     engine::TransferSpec spec = spec_of(engine::Op::kRead, {file}, {});
-    spec.extents = engine::Extents(std::move(rows));
+    spec.extents = *engine::extents_of(
+        {.tables = {{.row_bytes = 4096}}, .ids = ids, .memory = {nowhere(0), ids.size() * 4096}},
+        "read");
     const double seconds = seconds_of(simulation, std::move(spec));
     const double bound = 1e6 * 100e-6 / 32;
     EXPECT_GE(bound / seconds, 0.97);

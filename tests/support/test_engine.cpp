@@ -192,7 +192,8 @@ private:
         }
         spec.paths = std::move(request.paths);
         if (request.rows) {
-            spec.extents = engine::Extents(std::move(*request.rows));
+            spec.extents =
+                base::unwrap(engine::extents_of(*request.rows, request.write ? "write" : "read"));
         } else {
             spec.extents = engine::Extents(std::move(request.extents));
         }

@@ -262,6 +262,7 @@ EngineOptions engine_options(const JobSpec& job, const BenchOptions& options) {
     engine.in_flight_bytes =
         std::max(engine.in_flight_bytes, std::uint64_t{engine.block_bytes} * job.depth);
     engine.background_bytes = std::max(engine.background_bytes, std::uint64_t{engine.block_bytes});
+    engine.gap_bytes = 0;  // a request a block, as fio makes them
     return engine;
 }
 
