@@ -63,6 +63,7 @@ struct FileStatus {
     std::uint64_t bytes = 0;
     std::uint64_t links = 1;       ///< names that the file has
     DeviceId device;               ///< the device of the file system
+    std::uint64_t inode = 0;       ///< its number in the file system
     std::uint32_t mode = 0;        ///< permission bits (07777)
     std::int64_t modified_ns = 0;  ///< when its content changed last; since 1970
 };

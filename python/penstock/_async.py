@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock import _arguments, _core, _shards, _state
+from penstock import _arguments, _core, _state
 from penstock._progress import Progress, reporter
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def save_async(
 
     Raises as save() for what cannot be saved, and what an earlier save_async() failed with when nobody asked for its
     result; then this save was not begun. A failure later is raised by `result()`. Safe to call from several threads."""
-    if _state._path(f, "save_async").endswith(_shards.INDEX):
+    if _state._path(f, "save_async").endswith(_state.INDEX):
         raise ValueError(
             f"save_async: '{os.fsdecode(f)}': an index of shards is written by save() alone; give the path of one file "
             "(.safetensors, .pt), or use CheckpointStore.save_async, whose checkpoints have an index"

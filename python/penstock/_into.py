@@ -8,7 +8,6 @@ is the same joined by dots, which is shorter and may have several places: {"a": 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import sys
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +18,6 @@ from penstock._arguments import shown
 from penstock._state import _torch
 
 Row = tuple[str, str, Any]  # name, place, tensor
-_PAGE = mmap.PAGESIZE
 
 
 def tensors(obj: Any) -> Iterator[Row]:
@@ -190,36 +188,7 @@ def filled(state: Any, rows: list[tuple[str, Any, Any]], by: dict[str, Any], don
     return replaced(state, by, done) if by or done else state
 
 
-# ---- memory that cannot be filled, or that two of them share
-
-
-def refuse_unfit(rows: list[tuple[str, Any, Any]]) -> None:
-    """ValueError naming tensors whose memory cannot be filled. rows: as refuse_shared() has them."""
-    refuse_read_only((name, tensor) for name, tensor, _ in rows)
-    refuse_shared(rows)
-
-
-def refuse_read_only(rows: Iterable[tuple[str, Any]]) -> None:
-    """ValueError naming a tensor of the host of which the first page or the last cannot be written."""
-    for name, tensor in rows:
-        for reason in map(_core.why_not_writable, pages_of(tensor)):
-            if reason:
-                raise unwritable(name, reason)
-
-
-def pages_of(tensor: Any) -> tuple[int, ...]:
-    """Addresses in the first page of a tensor of the host and in the last."""
-    if tensor.device.type != "cpu" or not tensor.numel():
-        return ()
-    first, last = tensor.data_ptr(), _end(tensor) - 1
-    return (first,) if first // _PAGE == last // _PAGE else (first, last)
-
-
-def unwritable(name: str, reason: str) -> ValueError:
-    return ValueError(
-        f"load: into[{shown(name)}] cannot be written: {reason}; give a tensor with memory of its own, clone() makes "
-        "one; nothing was read"
-    )
+# ---- memory that is filled
 
 
 def touched(filled: Iterable[Any]) -> None:
@@ -249,76 +218,6 @@ def _meets_itself(tensor: Any) -> bool:
             return True
         reach += (n - 1) * step
     return False
-
-
-def _runs(tensor: Any, origin: int) -> tuple[Any, int]:
-    """The offset of each stretch of its bytes, and their length."""
-    torch = _torch()
-    length = tensor.element_size()
-    begins = torch.tensor([tensor.data_ptr() - origin])
-    for step, n in _dimensions(tensor):
-        if step == length and len(begins) == 1:
-            length *= n
-        else:
-            begins = (begins[:, None] + torch.arange(n) * step).flatten()
-    return begins, length
-
-
-def refuse_shared(rows: list[tuple[str, Any, Any]]) -> None:
-    """ValueError naming two tensors that have memory in common. rows: (name, tensor, kin): tensors of the same kin
-    (not None) share in the file what they share here."""
-    spans = []
-    for number, (name, tensor, kin) in enumerate(rows):
-        if not tensor.numel():
-            continue
-        plain = tensor.is_contiguous()
-        expanded = not plain and any(not step for step, _ in _dimensions(tensor))
-        if expanded or (not plain and kin is None and _meets_itself(tensor)):
-            raise ValueError(
-                f"load: into[{shown(name)}]: several of its elements are one in memory (it is expanded, or a window); "
-                "give a tensor whose elements are its own, clone() makes one; nothing was read"
-            )
-        end = tensor.data_ptr() + tensor.nbytes if plain else _end(tensor)
-        spans.append((str(tensor.device), tensor.data_ptr(), end, number))
-    spans.sort()
-    near: list[int] = []  # tensors whose bytes lie among each other
-    reach: tuple[str, int] = ("", 0)
-    for device, begin, end, number in spans:
-        if device != reach[0] or begin >= reach[1]:
-            _refuse_among(rows, near)
-            near, reach = [], (device, end)
-        near.append(number)
-        reach = (device, max(reach[1], end))
-    _refuse_among(rows, near)
-
-
-def _refuse_among(rows: list[tuple[str, Any, Any]], near: list[int]) -> None:
-    # Columns of one matrix lie among each other and share nothing.
-    kins = {number: rows[number][2] if rows[number][2] is not None else ("alone", number) for number in near}
-    if len(set(kins.values())) < 2:
-        return
-    torch = _torch()
-    numbers = {kin: i for i, kin in enumerate(dict.fromkeys(kins.values()))}
-    origin = min(rows[number][1].data_ptr() for number in near)
-    begins, ends, owners, kin_of = [], [], [], torch.zeros(len(rows), dtype=torch.int64)
-    for number in near:
-        begin, length = _runs(rows[number][1], origin)
-        begins.append(begin)
-        ends.append(begin + length)
-        owners.append(torch.full_like(begin, number))
-        kin_of[number] = numbers[kins[number]]
-    begin, order = torch.cat(begins).sort()
-    owner = torch.cat(owners)[order]
-    reach, which = torch.cat(ends)[order].cummax(0)
-    before = owner[which[:-1]]  # whose run reaches furthest up to here
-    clash = (begin[1:] < reach[:-1]) & (kin_of[before] != kin_of[owner[1:]])
-    at = clash.nonzero()
-    if len(at):
-        one, two = rows[int(before[at[0, 0]])][0], rows[int(owner[1:][at[0, 0]])][0]
-        raise ValueError(
-            f"load: into[{shown(one)}] and into[{shown(two)}] share memory, and in what is loaded they do not: one "
-            "would get the values of the other; give them memory of their own; nothing was read"
-        )
 
 
 # ---- a store's
@@ -364,7 +263,7 @@ class Plan:
             first = stretch(view)[0]
             fit.append((name, target, (number, target.data_ptr() - first) if lies_as(target, view) else None))
             by_storage.setdefault(number, {})[i] = view
-        refuse_unfit(fit)
+        _core._format.refuse_unfit(*map(list, zip(*fit, strict=True)) if fit else ([], [], []))
         for number, views in by_storage.items():
             everybody = len({id(found[i][2]) for i in views}) == skeleton.tensor_counts[number]
             rows = self._direct(number, views, everybody)

@@ -18,10 +18,10 @@ import contextlib
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from penstock import _arguments, _core, _shards
+from penstock import _arguments, _core
 from penstock._arguments import shown
 from penstock._errors import Damaged
 from penstock._progress import Progress
@@ -32,6 +32,7 @@ _format = _core._format
 _TORCH = dict(_format.torch_types())  # name in safetensors: name in torch
 _SAFETENSORS = {name: ours for ours, name in _TORCH.items()}
 
+INDEX = ".safetensors.index.json"
 _NESTED = "a nested tensor cannot be saved; save its parts (a list of what its unbind() gives)"
 _SHARD_BYTES = 5_000_000_000  # what Hugging Face's writers take
 
@@ -111,7 +112,7 @@ def save(
         _save_to_file(obj, f, metadata, report)
         return
     path = _path(f, "save")
-    if path.endswith(_shards.INDEX):
+    if path.endswith(INDEX):
         rows = list(_metadata(metadata).items())
         _format.save_index(path, _safetensors_rows(obj), rows, min(shard_bytes, 2**63), report, sync)
         return
@@ -128,7 +129,7 @@ def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | No
         return path, _format.image_of_tensors(rows, list(_metadata(metadata).items()))
     if given.endswith(".json"):
         raise ValueError(
-            f"save: '{given}': load() takes what ends in .json for an index of shards; end it in {_shards.INDEX} for "
+            f"save: '{given}': load() takes what ends in .json for an index of shards; end it in {INDEX} for "
             "that, in .safetensors for one file of tensors, or in .pt"
         )
     if metadata is not None:
@@ -220,18 +221,23 @@ def _selection(there: Iterable[str], names: Any, path: str) -> dict[str, Any]:
     found = list(there)
     if names is None:
         return dict.fromkeys(found)
+    check_indexes(names)
+    wanted = [names] if isinstance(names, str) else list(names)
+    chosen = _format.select(found, wanted, path)
     if not isinstance(names, Mapping):
-        chosen = _format.select(found, [names] if isinstance(names, str) else names, path)
         return dict.fromkeys(found[i] for i, _ in sorted(chosen))
-    for wanted, index in names.items():
+    return {found[i]: names[wanted[k]] for i, k in chosen}
+
+
+def check_indexes(names: Any) -> None:
+    """TypeError for what a mapping of names has in place of slices."""
+    for wanted, index in names.items() if isinstance(names, Mapping) else ():
         for part in index if isinstance(index, tuple) else (index,):
             if part is not None and part is not ... and not isinstance(part, (slice, int)):
                 raise TypeError(
                     f"load: names[{shown(wanted)}]: expected a slice, an integer, a tuple of them, or None "
                     f"for all of it, got {_arguments.got(part)}"
                 )
-    indexes = list(names.values())
-    return {found[i]: indexes[k] for i, k in _format.select(found, list(names), path)}
 
 
 # ---- storages
@@ -330,20 +336,7 @@ def load(
     mmap = _arguments.flag("load", "mmap", mmap)
     names = None if names is None else _arguments.texts("load", "names", names)
     report = _reporter(progress, "load")
-    arguments = (map_location, into, names, bool(mmap), report)
-    path = os.fsdecode(f) if isinstance(f, (str, bytes, os.PathLike)) else None
-    if path is None or not path.endswith(".json"):
-        if path is not None and mmap:
-            opening: Any = _load.mapped_or_opened(path, True)
-        else:
-            opening = _load.opened(f, "load")
-        with opening as source:
-            if source.kind != "index":
-                read = _load.load_pt if source.kind == "pt" else _load.load_safetensors
-                return read(source, *arguments)
-        if path is None:
-            raise _load.index_without_path(source, "load")
-    return _load.load_shards(path, *arguments)
+    return _load.load(f, map_location, into, names, bool(mmap), report)
 
 
 @dataclass(frozen=True)
@@ -362,38 +355,8 @@ class TensorInfo:
 def inspect(f: Any) -> list[TensorInfo]:
     """The tensors of a `.pt`, a `.safetensors` or an index of shards, without reading their data. Names are keys of
     `.safetensors`, or the places in the state of a `.pt`, joined by dots ("model.0.weight"). Raises as load()."""
-    from penstock import _into, _load
-
-    path = os.fsdecode(f) if isinstance(f, (str, bytes, os.PathLike)) else None
-    if path is not None and path.endswith(".json"):
-        return _shards.of_one_save(path, "inspect", _inspect_shards)
-    with _load.opened(f, "inspect") as source:
-        begin, rows = source.begin, source.rows
-        if source.kind == "safetensors":
-            return [TensorInfo(n, _TORCH.get(k, k), tuple(s), b + begin, e - b) for n, k, s, b, e in rows]
-        if source.kind == "index" and path is None:
-            raise _load.index_without_path(source, "inspect")
-        if source.kind == "pt" and not rows:
-            return []
-        if source.kind == "pt":
-            state, numbers = _load.skeleton(source)
-    if source.kind == "index":
-        return _shards.of_one_save(path, "inspect", _inspect_shards)
-    out = []
-    for name, _, tensor in _into.tensors(state):
-        offset = begin + rows[numbers[tensor.untyped_storage()._cdata]][0]
-        offset += tensor.storage_offset() * tensor.element_size()
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        out.append(TensorInfo(name, dtype, tuple(tensor.shape), offset, tensor.nbytes))
-    return out
-
-
-def _inspect_shards(path: str, weight_map: dict[str, str], folder: str) -> list[TensorInfo]:
     from penstock import _load
 
-    shards = {name: os.path.join(folder, name) for name in weight_map.values()}
-    found = {name: {info.name: info for info in inspect(shard)} for name, shard in shards.items()}
-    for name, shard in weight_map.items():
-        if name not in found[shard]:
-            raise _load.lacks(path, name, shards[shard], "inspect")
-    return [replace(found[shard][name], path=shards[shard]) for name, shard in weight_map.items()]
+    with _load.opened(f, "inspect") as source:
+        rows = source.file.tensors()
+    return [TensorInfo(name, _TORCH.get(kind, kind), tuple(shape), *place) for name, kind, shape, *place in rows]

@@ -119,15 +119,16 @@ def _new_array(shape: Sequence[int], dtype: str, name: str) -> Any:
     return _core.empty(tuple(shape), dtype=dtype, pinned=False).numpy()
 
 
-def _fresh(sizes: list[int]) -> Any:
-    """Memory for storages of these sizes, in huge pages. Large ones begin on pages, as they do in their files."""
+def _fresh(sizes: list[int]) -> list[Any]:
+    """Storages of these sizes, in huge pages. Large ones begin on pages, as they do in their files."""
     stretches, at = [], 0
     for size in sizes:
         align = 4096 if size >= 4096 else 64
         at = -(-at // align) * align
         stretches.append((at, size))
         at += size
-    return _load.Fresh(stretches)
+    memory = _core._format.FreshMemory(stretches)
+    return [_load.storage_over(*memory.part(i), size) for i, size in enumerate(sizes)]
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         # A state of NumPy data alone needs no torch.
         if into is not None and (sources or _torch_or_none()):
             return self._fill(skeleton, into, report)
-        arrays = [] if into is None else _into.arrays(_without_data(skeleton, self.info.path)[0], self.info.path, into)
+        arrays = [] if into is None else _into.arrays(self._without_data(skeleton)[0], self.info.path, into)
         if not sources:
             return _into.filled(_state._objects(skeleton, [], self.info.path), arrays, {}, {})
         storages = self._storages(skeleton, [], report)
@@ -236,8 +237,8 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         fresh = _fresh([0 if i in there else size for i, (_, size, _) in enumerate(sources)])
         torch = _state._torch()
         storages = []
-        for i, (name, size, _) in enumerate(sources):
-            storages.append(there[i] if i in there else fresh.storage(i, 0, size))
+        for i, (name, _, _) in enumerate(sources):
+            storages.append(there[i] if i in there else fresh[i])
             if i not in there:
                 rows.append((name, torch.empty(0, dtype=torch.uint8).set_(storages[i]), None, None, None))
         _read(self._core, rows, report)
@@ -245,7 +246,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
 
     def _fill(self, skeleton: Any, into: Any, report: Any) -> Any:
         """load() into tensors that exist: nothing but their elements is written."""
-        state, numbers = _without_data(skeleton, self.info.path)
+        state, numbers = self._without_data(skeleton)
         stored = {name: (tensor.dtype, tensor.shape) for name, tensor in self._tensors.items()}
         plan = _into.Plan(into, self.info.path, skeleton, state, numbers, stored)
         arrays = _into.arrays(state, self.info.path, into)
@@ -297,8 +298,11 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         skeleton = self._core.skeleton()
         if not skeleton.sources:
             return _Skeleton([], {}), []
-        state, numbers = _without_data(skeleton, self.info.path)
+        state, numbers = self._without_data(skeleton)
         return _Skeleton(skeleton.sources, numbers), list(_into.tensors(state))
+
+    def _without_data(self, skeleton: Any) -> tuple[Any, dict[int, int]]:
+        return _load.without_data(skeleton, (size for _, size, _ in skeleton.sources), self.info.path)
 
     def _stored_as(self, skeleton: _Skeleton, view: Any) -> str | None:
         """The tensor of a shard that is this one, if it lies there as it is."""
@@ -307,13 +311,6 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         is_all = view.is_contiguous() and view.nbytes == size and not view.is_conj() and not view.is_neg()
         alike = stored is not None and (f"torch.{stored.dtype}", stored.shape) == (str(view.dtype), tuple(view.shape))
         return name if is_all and alike else None
-
-
-def _without_data(skeleton: Any, path: str) -> tuple[Any, dict[int, int]]:
-    """The state, its tensors on the meta device; and of each of their storages which source it is."""
-    sizes = [size for _, size, _ in skeleton.sources]
-    storages = [_state._torch().UntypedStorage(size, device="meta") for size in sizes]
-    return _state._objects(skeleton, storages, path), {s._cdata: i for i, s in enumerate(storages)}
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@
 #include "buffer_object.hpp"
 #include "engine_object.hpp"
 #include "file_image_object.hpp"
-#include "file_object.hpp"
+#include "fill_targets.hpp"
 #include "format/safetensors.hpp"
-#include "format/torch_file.hpp"
 #include "format/torch_types.hpp"
 #include "memory/fresh_memory.hpp"
 #include "names.hpp"
@@ -20,20 +19,16 @@
 #include "state/piece_sums.hpp"
 #include "state/replace.hpp"
 #include "state/selection.hpp"
-#include "state/sum_table.hpp"
-#include "state/tensor_file.hpp"
-#include "stream/file_bytes.hpp"
-#include "stream/file_reader.hpp"
+#include "state/tensor_reader.hpp"
 #include "without_gil.hpp"
-#include "writable.hpp"
 
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace penstock::python {
@@ -125,150 +120,10 @@ private:
     std::optional<state::Replacement> replacement_;
 };
 
-// The content of a file of tensors, and the file: open, or its bytes.
 struct TensorFileObject {
-    std::string path;  ///< for messages
-    File file;
-    nb::object bytes;         ///< where there is no file
-    std::uint64_t begin = 0;  ///< of what is read, in the file
-    state::FileContent content;
-    std::optional<state::SumTable> table;
+    nb::object bytes;  ///< what is read, where it is in memory
+    std::unique_ptr<state::TensorReader> reader;
 };
-
-// An error has the user's verb, and not the engine's.
-File open_for(const std::string& path, const std::string& verb) {
-    try {
-        return File(path);
-    } catch (const Error& error) {
-        if (error.system_errno() == 0) {
-            throw;
-        }
-        base::raise(base::system_error(error.system_errno(), verb, path));
-    }
-}
-
-// Rows of the content: (offset, bytes, location, CRC) of each storage of a .pt; (name, type, shape,
-// begin, end) of each tensor of a .safetensors; (tensor, file) of an index.
-std::pair<const char*, nb::list> rows_of(const format::torch_file::File& content) {
-    nb::list rows;
-    for (std::size_t i = 0; i < content.storages.size(); ++i) {
-        const auto& s = content.storages[i];
-        rows.append(nb::make_tuple(s.offset, s.bytes, content.tree.storages[i].location, s.crc));
-    }
-    return {"pt", rows};
-}
-
-std::pair<const char*, nb::list> rows_of(const format::safetensors::Header& content) {
-    nb::list rows;
-    for (const auto& t : content.tensors) {
-        rows.append(nb::make_tuple(t.name, std::string(format::safetensors::name_of(t.type)),
-                                   nb::cast(t.shape), content.data_begin + t.begin,
-                                   content.data_begin + t.end));
-    }
-    return {"safetensors", rows};
-}
-
-std::pair<const char*, nb::list> rows_of(const format::ShardIndex& content) {
-    nb::list rows;
-    for (const auto& [tensor, file] : content.weight_map) {
-        rows.append(nb::make_tuple(tensor, file));
-    }
-    return {"index", rows};
-}
-
-void read_content(TensorFileObject& self, nb::handle bytes) {
-    const std::shared_ptr<Engine> engine = self.file.is_open() ? opened(default_engine()) : nullptr;
-    const auto in_memory =
-        engine ? std::span<const std::byte>() : span_of(nb::cast<nb::bytes>(bytes));
-    const WithoutGil nogil;
-    if (engine) {
-        stream::FileBytes source(*engine, self.file, self.begin);
-        self.content = state::read_content(source, self.path);
-    } else {
-        format::MemorySource source(in_memory);
-        self.content = state::read_content(source, self.path);
-    }
-    if (const auto* header = std::get_if<format::safetensors::Header>(&self.content)) {
-        self.table = state::parse_sum_table(*header, self.path);
-    }
-}
-
-// `from`: None (what the path names), a descriptor, or bytes. (file, kind, rows, bytes of a piece
-// that has a checksum).
-nb::tuple open_tensors(nb::handle from, nb::handle path, std::uint64_t begin, nb::handle by) {
-    const std::string verb = word_of(by, "verb");
-    TensorFileObject self;
-    self.path = path_bytes(path, "path", "");
-    self.begin = begin;
-    if (PyBytes_Check(from.ptr())) {
-        self.bytes = nb::borrow(from);
-    } else {
-        const std::string name =
-            from.is_none() ? self.path : "/proc/self/fd/" + std::to_string(nb::cast<int>(from));
-        const WithoutGil nogil;
-        self.file = open_for(name, verb);
-    }
-    read_content(self, from);
-    const auto [kind, rows] =
-        std::visit([](const auto& content) { return rows_of(content); }, self.content);
-    const std::uint64_t piece_bytes = self.table ? self.table->piece_bytes : 0;
-    return nb::make_tuple(nb::cast(std::move(self)), kind, rows, piece_bytes);
-}
-
-std::vector<stream::Wanted> wanted_of(const TensorFileObject& self, const nb::list& rows) {
-    std::vector<stream::Wanted> wanted;
-    wanted.reserve(nb::len(rows));
-    for (const nb::handle row : rows) {
-        stream::Wanted w;
-        w.offset = nb::cast<std::uint64_t>(row[0]);
-        w.into = {reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(row[1])),
-                  nb::cast<std::size_t>(row[2])};
-        w.crc = nb::cast<std::uint32_t>(row[3]);
-        const auto tensor = nb::cast<std::int64_t>(row[4]);
-        if (self.table && tensor >= 0) {
-            state::add_sums(w, std::get<format::safetensors::Header>(self.content), *self.table,
-                            static_cast<std::size_t>(tensor));
-        }
-        w.offset += self.begin;
-        wanted.push_back(w);
-    }
-    return wanted;
-}
-
-// `rows`: (offset, address, bytes, CRC or 0, tensor or -1) each. `pages`: addresses that must be
-// writable, or nothing is read. ("page", its number, why not), ("sum", the number of a row that is
-// not what was saved, offset, bytes, expected, found), or None.
-nb::object read_rows(TensorFileObject& self, const nb::list& rows, const nb::list& pages,
-                     bool fresh, nb::handle progress) {
-    for (std::size_t i = 0; i < nb::len(pages); ++i) {
-        const auto address = nb::cast<std::uintptr_t>(pages[i]);
-        const std::string why = why_not_writable(reinterpret_cast<const void*>(address));
-        if (!why.empty()) {
-            return nb::make_tuple("page", i, why);
-        }
-    }
-    const std::vector<stream::Wanted> wanted = wanted_of(self, rows);
-    std::optional<stream::WrongSum> wrong;
-    if (!self.file.is_open()) {
-        const auto bytes = span_of(nb::cast<nb::bytes>(self.bytes));
-        const WithoutGil nogil;
-        for (const stream::Wanted& w : wanted) {
-            PENSTOCK_ASSERT(w.offset <= bytes.size() && w.into.size() <= bytes.size() - w.offset);
-            std::copy_n(bytes.data() + w.offset, w.into.size(), w.into.data());
-        }
-        wrong = stream::check_sums(wanted);
-    } else {
-        const std::shared_ptr<Engine> engine = opened(default_engine());
-        run_with_progress(progress, [&](const Progress& told) {
-            wrong = stream::read_file(*engine, self.file, wanted, {.fresh = fresh}, told);
-        });
-    }
-    if (!wrong) {
-        return nb::none();
-    }
-    return nb::make_tuple("sum", wrong->wanted, wrong->offset, wrong->bytes, wrong->expected,
-                          wrong->found);
-}
 
 std::vector<std::string> texts_of(const nb::list& words) {
     std::vector<std::string> out;
@@ -279,22 +134,164 @@ std::vector<std::string> texts_of(const nb::list& words) {
     return out;
 }
 
+// The names and patterns that a load was given, and what they have chosen.
+class Choice {
+public:
+    /// `wanted`: a list, or None for all. `as_wanted`: in that order, and not the one of the names.
+    Choice(nb::handle wanted, bool as_wanted) : as_wanted_(as_wanted) {
+        if (!wanted.is_none()) {
+            wanted_ = texts_of(nb::cast<nb::list>(wanted));
+        }
+    }
+
+    [[nodiscard]] state::Choose chooser() {
+        if (!wanted_) {
+            return {};
+        }
+        return [this](std::span<const std::string_view> names) { return choose(names); };
+    }
+    std::vector<std::size_t> choose(std::span<const std::string_view> names) {
+        const std::vector<std::string_view> wanted(wanted_->begin(), wanted_->end());
+        auto found = state::select(names, wanted);
+        if (!found) {
+            lacking_ = found.error().message;
+            base::raise(found.error());
+        }
+        chosen_ = std::move(*found);
+        if (!as_wanted_) {
+            std::sort(chosen_.begin(), chosen_.end(),
+                      [](const auto& a, const auto& b) { return a.tensor < b.tensor; });
+        }
+        std::vector<std::size_t> out;
+        for (const state::Selected& one : chosen_) {
+            out.push_back(one.tensor);
+        }
+        return out;
+    }
+    /// By what the i-th was chosen.
+    [[nodiscard]] std::size_t wanted(std::size_t i) const {
+        return wanted_ ? chosen_[i].wanted : 0;
+    }
+    /// KeyError where it was this that failed.
+    void raise_lacking(const std::string& path) const {
+        if (!lacking_.empty()) {
+            const nb::object message = path_object("load: '" + path + "': " + lacking_);
+            PyErr_SetObject(PyExc_KeyError, message.ptr());
+            throw nb::python_error();
+        }
+    }
+
+private:
+    std::optional<std::vector<std::string>> wanted_;
+    bool as_wanted_;
+    std::vector<state::Selected> chosen_;
+    std::string lacking_;
+};
+
+constexpr std::string_view kDescriptors = "/proc/self/fd/";
+
+// An error of opening has the user's verb and path, and not the engine's.
+[[noreturn]] void raise_of_opening(const Error& error, const std::string& path,
+                                   const std::string& verb) {
+    if (error.system_errno() == 0 || error.operation() != "open") {
+        throw error;
+    }
+    const bool is_ours = error.path().starts_with(kDescriptors);
+    base::raise(base::system_error(error.system_errno(), verb, is_ours ? path : error.path()));
+}
+
+std::unique_ptr<state::TensorReader> reader_of(nb::handle from, const std::string& path,
+                                               bool is_named, std::uint64_t begin,
+                                               const state::Choose& choose) {
+    if (PyBytes_Check(from.ptr())) {
+        const auto bytes = span_of(nb::cast<nb::bytes>(from));
+        const WithoutGil nogil;
+        return std::make_unique<state::TensorReader>(bytes, path, choose);
+    }
+    const std::shared_ptr<Engine> engine = opened(default_engine());
+    if (from.is_none()) {
+        const WithoutGil nogil;
+        return std::make_unique<state::TensorReader>(engine, FileSystem::local(), path, choose);
+    }
+    const std::string name = std::string(kDescriptors) + std::to_string(nb::cast<int>(from));
+    const WithoutGil nogil;
+    return std::make_unique<state::TensorReader>(engine, File(name), path, is_named, begin, choose);
+}
+
+// Rows: of a .pt (bytes, location) of each storage; else (name, type, shape, by what it was chosen)
+// of each tensor.
+nb::list rows_of(const state::TensorReader& reader, const Choice& choice) {
+    nb::list rows;
+    if (const auto* const torch = reader.torch_file()) {
+        for (const format::StorageValue& storage : torch->tree.storages) {
+            rows.append(nb::make_tuple(storage.bytes, storage.location));
+        }
+        return rows;
+    }
+    for (std::size_t i = 0; i < reader.items().size(); ++i) {
+        const format::safetensors::Tensor& t = reader.tensor(i);
+        rows.append(nb::make_tuple(t.name, std::string(format::safetensors::name_of(t.type)),
+                                   nb::cast(t.shape), choice.wanted(i)));
+    }
+    return rows;
+}
+
+// `from`: None (the file that the path names), a descriptor, or bytes. `begin`: of the file; None:
+// 0, and the path names the descriptor's file. (file, kind, rows).
+nb::tuple open_tensors(nb::handle from, nb::handle path, nb::handle begin, nb::handle by,
+                       nb::handle wanted, bool as_wanted) {
+    const std::string name = path_bytes(path, "path", "");
+    Choice choice(wanted, as_wanted);
+    TensorFileObject self;
+    self.bytes = nb::borrow(from);
+    try {
+        const std::uint64_t first = begin.is_none() ? 0 : nb::cast<std::uint64_t>(begin);
+        self.reader = reader_of(from, name, begin.is_none(), first, choice.chooser());
+    } catch (const Error& error) {
+        choice.raise_lacking(name);
+        raise_of_opening(error, name, word_of(by, "verb"));
+    }
+    const char* const kind = self.reader->torch_file() != nullptr ? "pt"
+                             : self.reader->is_index()            ? "index"
+                                                                  : "safetensors";
+    nb::list rows = rows_of(*self.reader, choice);
+    return nb::make_tuple(nb::cast(std::move(self)), kind, std::move(rows));
+}
+
+// (name, type, shape, offset, bytes, shard) each.
+nb::list tensors_of(const TensorFileObject& self) {
+    nb::list out;
+    for (const state::TensorReader::Seen& seen : self.reader->tensors()) {
+        out.append(nb::make_tuple(nb::cast(seen.name), std::string(seen.type), nb::cast(seen.shape),
+                                  seen.offset, seen.bytes, path_object(std::string(seen.shard))));
+    }
+    return out;
+}
+
+// (shard, offset in the file) of each item.
+nb::list places_of(const TensorFileObject& self) {
+    nb::list out;
+    for (std::size_t i = 0; i < self.reader->items().size(); ++i) {
+        out.append(nb::make_tuple(path_object(std::string(self.reader->shard(i))),
+                                  self.reader->begin() + self.reader->items()[i].offset));
+    }
+    return out;
+}
+
 // (number among the names, number of what it was chosen by) each.
 nb::list select(const nb::list& names, const nb::list& wanted, nb::handle path) {
-    const std::vector<std::string> name_texts = texts_of(names);
-    const std::vector<std::string> wanted_texts = texts_of(wanted);
-    const std::vector<std::string_view> name_views(name_texts.begin(), name_texts.end());
-    const std::vector<std::string_view> wanted_views(wanted_texts.begin(), wanted_texts.end());
-    auto found = state::select(name_views, wanted_views);
-    if (!found) {
-        const std::string message =
-            "load: " + quoted(path_bytes(path, "path", "")) + ": " + found.error().message;
-        PyErr_SetObject(PyExc_KeyError, path_object(message).ptr());
-        throw nb::python_error();
-    }
+    const std::vector<std::string> texts = texts_of(names);
+    const std::vector<std::string_view> views(texts.begin(), texts.end());
+    Choice choice(wanted, true);
     nb::list out;
-    for (const state::Selected& one : *found) {
-        out.append(nb::make_tuple(one.tensor, one.wanted));
+    try {
+        const std::vector<std::size_t> chosen = choice.choose(views);
+        for (std::size_t i = 0; i < chosen.size(); ++i) {
+            out.append(nb::make_tuple(chosen[i], choice.wanted(i)));
+        }
+    } catch (const Error&) {
+        choice.raise_lacking(path_bytes(path, "path", ""));
+        throw;
     }
     return out;
 }
@@ -302,12 +299,12 @@ nb::list select(const nb::list& names, const nb::list& wanted, nb::handle path) 
 // Memory of a load, of which tensors are made.
 class FreshObject {
 public:
-    explicit FreshObject(nb::handle stretches) : memory_(memory_for(stretches_of(stretches))) {}
-    [[nodiscard]] std::uintptr_t address(std::size_t stretch) const {
-        return reinterpret_cast<std::uintptr_t>(memory_.address(stretch));
-    }
-    // (Buffer that keeps it, where the stretch begins in that).
-    nb::object part(std::size_t stretch) {
+    explicit FreshObject(const std::vector<memory::Stretch>& stretches)
+        : memory_(memory_for(stretches)) {}
+    explicit FreshObject(nb::handle stretches) : FreshObject(stretches_of(stretches)) {}
+    [[nodiscard]] std::byte* address(std::size_t stretch) const { return memory_.address(stretch); }
+    // The Buffer that keeps it, and where the stretch begins in that.
+    std::pair<nb::object, std::uint64_t> part(std::size_t stretch) {
         const memory::FreshMemory::Place& place = memory_.place(stretch);
         if (!last_.is_valid() || place.part != last_part_) {  // many small ones share one
             last_part_ = place.part;
@@ -323,7 +320,7 @@ public:
             out.owner = place.part;
             last_ = nb::cast(std::move(out));
         }
-        return nb::make_tuple(last_, place.offset);
+        return {last_, place.offset};
     }
 
 private:
@@ -347,6 +344,85 @@ private:
     nb::object last_;
 };
 
+using Parts = std::vector<state::TensorReader::Part>;
+
+// `parts`: (item, begin, bytes) each, or None for all of each.
+Parts parts_of(const state::TensorReader& reader, nb::handle parts) {
+    Parts out;
+    if (parts.is_none()) {
+        for (std::size_t i = 0; i < reader.items().size(); ++i) {
+            out.push_back({i, 0, reader.items()[i].bytes});
+        }
+        return out;
+    }
+    for (const nb::handle part : nb::iter(parts)) {
+        out.push_back({nb::cast<std::size_t>(part[0]), nb::cast<std::uint64_t>(part[1]),
+                       nb::cast<std::uint64_t>(part[2])});
+    }
+    return out;
+}
+
+void read_into(const state::TensorReader& reader, const Parts& parts,
+               std::span<std::byte* const> into, bool fresh, nb::handle progress) {
+    run_with_progress(progress,
+                      [&](const Progress& report) { reader.read(parts, into, fresh, report); });
+}
+
+// Into memory of its own, laid out as its file is: (buffer, where the part begins in it) each.
+nb::list read_parts(TensorFileObject& self, nb::handle wanted, nb::handle progress) {
+    const state::TensorReader& reader = *self.reader;
+    const Parts parts = parts_of(reader, wanted);
+    Parts read;
+    std::vector<std::vector<memory::Stretch>> stretches;  // of each file
+    std::vector<std::pair<std::size_t, std::size_t>> places;
+    for (const auto& part : parts) {
+        read.push_back(reader.checkable(part));
+        const auto& item = reader.items()[part.item];
+        stretches.resize(std::max<std::size_t>(stretches.size(), item.file + 1));
+        places.emplace_back(item.file, stretches[item.file].size());
+        stretches[item.file].push_back({item.offset + read.back().begin, read.back().bytes});
+    }
+    std::vector<FreshObject> memory(stretches.begin(), stretches.end());
+    std::vector<std::byte*> into;
+    for (const auto& [file, stretch] : places) {
+        into.push_back(memory[file].address(stretch));
+    }
+    read_into(reader, read, into, true, progress);
+    nb::list out;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        auto [buffer, at] = memory[places[i].first].part(places[i].second);
+        out.append(nb::make_tuple(std::move(buffer), at + parts[i].begin - read[i].begin));
+    }
+    return out;
+}
+
+// All of each item into a tensor without gaps on the host; into one that is there twice, once. An
+// item of None: the tensor is filled by other means. `names`, `kin`: see refuse_unfit(). `begins`
+// is called once they are found fit, before the first byte.
+void fill(TensorFileObject& self, const nb::list& items, const nb::list& tensors,
+          const nb::list& names, const nb::list& kin, nb::handle begins, nb::handle progress) {
+    static const Name data_ptr("data_ptr");
+    refuse_unfit(names, tensors, kin);
+    const state::TensorReader& reader = *self.reader;
+    Parts parts;
+    std::vector<std::byte*> into;
+    std::set<std::pair<std::size_t, std::byte*>> seen;
+    for (std::size_t i = 0; i < nb::len(items); ++i) {
+        if (items[i].is_none()) {
+            continue;
+        }
+        const auto item = nb::cast<std::size_t>(items[i]);
+        auto* const address =
+            reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(call(tensors[i], data_ptr)));
+        if (seen.emplace(item, address).second) {
+            parts.push_back({item, 0, reader.items().at(item).bytes});
+            into.push_back(address);
+        }
+    }
+    begins();
+    read_into(reader, parts, into, false, progress);
+}
+
 }  // namespace
 
 void bind_format(nb::module_& parent) {
@@ -359,25 +435,39 @@ void bind_format(nb::module_& parent) {
         .def("save", save, nb::arg("path"), nb::arg("progress").none() = nb::none(),
              nb::arg("sync") = true,
              "Puts it under a path, whole, atomic and, with sync, durable. progress: (done, total) "
-             "in "
-             "bytes.")
+             "in bytes.")
         .def("write_to", write_to, nb::arg("write"), nb::arg("progress").none() = nb::none());
     nb::class_<TensorFileObject>(m, "TensorFile")
         .def(
             "objects",
             [](const TensorFileObject& f, nb::handle storages) {
-                return objects_of(std::get<format::torch_file::File>(f.content).tree, storages);
+                return objects_of(f.reader->torch_file()->tree, storages);
             },
             nb::arg("storages"), "The state of a .pt.")
-        .def("read", read_rows, nb::arg("rows"), nb::arg("pages"), nb::arg("fresh"),
-             nb::arg("progress").none());
-    m.def("open_tensors", open_tensors, nb::arg("file").none(), nb::arg("path"), nb::arg("begin"),
-          nb::arg("verb"));
+        .def("tensors", tensors_of)
+        .def("places", places_of, "(shard, offset in the file) of each item.")
+        .def("read", read_parts, nb::arg("parts").none(), nb::arg("progress").none())
+        .def("fill", fill, nb::arg("items"), nb::arg("tensors"), nb::arg("names"), nb::arg("kin"),
+             nb::arg("begins"), nb::arg("progress").none())
+        .def(
+            "is_still",
+            [](const TensorFileObject& f, bool by_name) {
+                const WithoutGil nogil;
+                return f.reader->is_still(by_name);
+            },
+            nb::arg("by_name"));
+    m.def("open_tensors", open_tensors, nb::arg("file").none(), nb::arg("path"),
+          nb::arg("begin").none(), nb::arg("verb"), nb::arg("wanted").none(), nb::arg("as_wanted"));
     nb::class_<FreshObject>(m, "FreshMemory")
         .def(nb::init<nb::handle>(), nb::arg("stretches"),
              "stretches: (offset in the file, bytes) each.")
-        .def("address", &FreshObject::address, nb::arg("stretch"))
-        .def("part", &FreshObject::part, nb::arg("stretch"));
+        .def(
+            "part",
+            [](FreshObject& f, std::size_t stretch) {
+                auto [buffer, at] = f.part(stretch);
+                return nb::make_tuple(std::move(buffer), at);
+            },
+            nb::arg("stretch"));
     m.def(
         "torch_types",
         [] {
@@ -399,18 +489,12 @@ void bind_format(nb::module_& parent) {
             return state::lacking(text(wanted), views);
         },
         nb::arg("wanted"), nb::arg("names"));
+    m.def("refuse_unfit", refuse_unfit, nb::arg("names"), nb::arg("tensors"), nb::arg("kin"));
     m.def("image_of_state", image_of_state, nb::arg("object").none(), nb::arg("folder"));
     m.def("image_of_tensors", image_of_tensors, nb::arg("tensors"), nb::arg("metadata"),
           nb::arg("checksums") = true);
     m.def("save_index", save_index, nb::arg("path"), nb::arg("tensors"), nb::arg("metadata"),
           nb::arg("shard_bytes"), nb::arg("progress").none(), nb::arg("sync") = true);
-    m.def(
-        "parse_shard_index",
-        [](const nb::bytes& text, nb::handle path) {
-            format::MemorySource source(span_of(text));
-            return state::read_index(source, path_bytes(path, "path", "")).weight_map;
-        },
-        nb::arg("json"), nb::arg("path") = "", "(tensor, file) each");
     nb::class_<ReplacementObject>(m, "Replacement")
         .def(nb::init<nb::handle>(), nb::arg("path"))
         .def_prop_ro("temporary",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An index of shards: saves that are killed, meet, or find no room; links to it; what is no name of one."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -15,7 +16,6 @@ import time
 
 import penstock
 import pytest
-from penstock import _load
 
 torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
@@ -215,7 +215,7 @@ def test_an_index_that_names_what_a_shard_lacks_is_damaged_to_inspect_too(tmp_pa
     shard = index["weight_map"]["layer.0"]
     index["weight_map"]["more"] = shard
     path.write_text(json.dumps(index))
-    with pytest.raises(penstock.Damaged, match=f"inspect: .*'more' is in .*{shard}"):
+    with pytest.raises(penstock.Damaged, match=f"{shard}': .*'more' is in this file"):
         penstock.inspect(path)
 
 
@@ -261,124 +261,117 @@ def saved_as(found):
     return values.pop()
 
 
-def few_descriptors(monkeypatch):
-    """None are left to keep all shards open."""
-    real = resource.getrlimit
-    monkeypatch.setattr(resource, "getrlimit", lambda what: (8, 8) if what == resource.RLIMIT_NOFILE else real(what))
-
-
-@pytest.mark.parametrize("few", [False, True])
-@pytest.mark.parametrize("verb", VERBS)
-def test_what_is_loaded_is_of_one_save_whenever_others_come(tmp_path, monkeypatch, verb, few):
-    """Two saves, of which the second takes the names of the shards that are read, before the k-th opening of a file."""
+@contextlib.contextmanager
+def descriptors(few, shards=3):
+    """few: not enough to keep all shards open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if few:
-        few_descriptors(monkeypatch)
-    real = _load.opened
-    for k in range(9):
-        path = tmp_path / str(k) / INDEX
-        path.parent.mkdir()
-        save(path, 1.0)
-        count = iter(range(1000))
-
-        def opened(f, verb, path=path, count=count, k=k):
-            if next(count) == k:
-                save(path, 2.0)
-                save(path, 3.0)
-            return real(f, verb)
-
-        monkeypatch.setattr(_load, "opened", opened)
-        value = saved_as(VERBS[verb](path))
-        monkeypatch.setattr(_load, "opened", real)
-        assert value in (1.0, 3.0)
+        soft_now = len(os.listdir("/proc/self/fd")) + 4 * shards - 2
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft_now, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_what_is_inspected_is_of_one_save_too(tmp_path, monkeypatch):
+@contextlib.contextmanager
+def writing(save_one):
+    """save_one(number) again and again, on another thread."""
+    stop = threading.Event()
+
+    def write():
+        number = 0
+        while not stop.wait(0.02):
+            number += 1
+            save_one(number)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
+
+
+# Before, between and after the openings of the shards, one by one: tests/state/index_shards_test.cpp.
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "inspect"])
+def test_loads_beside_a_writer_have_a_state_each(tmp_path, verb, few):
+    path = tmp_path / INDEX
+    split = {"shard_bytes": 4000}
+    penstock.save(weights(), path, **split)
+    found = []
+    with descriptors(few, 6), writing(lambda number: penstock.save(weights(10.0 * number), path, **split)):
+        while len(found) < 20 or len(set(found)) < 2:
+            try:
+                found.append(saved_as(VERBS[verb](path)))
+            except penstock.Damaged as error:
+                assert few and "saved again each of the 3 times" in str(error)
+    assert found == sorted(found)
+
+
+def test_what_is_inspected_is_of_one_save_too(tmp_path):
     path = tmp_path / INDEX
     save(path, 1.0)
-    real, count = _load.opened, iter(range(1000))
 
-    def opened(f, verb):
-        if next(count) == 1:
-            for _ in range(2):  # the shards have the same names then
-                penstock.save({name: t[:500] for name, t in weights().items()}, path, shard_bytes=4000)
-        return real(f, verb)
+    def resize(number):
+        penstock.save({name: t[: 500 + 500 * (number % 2)] for name, t in weights().items()}, path, shard_bytes=4000)
 
-    monkeypatch.setattr(_load, "opened", opened)
-    assert {info.shape for info in penstock.inspect(path)} == {(500,)}
+    seen = set()
+    with writing(resize):
+        while len(seen) < 2:
+            shapes = {info.shape for info in penstock.inspect(path)}
+            assert len(shapes) == 1
+            seen |= shapes
 
 
 @pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("into", [False, True])
 @pytest.mark.parametrize("saves", [1, 2, 3])
-def test_saves_in_the_middle_of_the_reading_leave_one_state(tmp_path, monkeypatch, into, few, saves):
-    if few:
-        few_descriptors(monkeypatch)
+def test_saves_in_the_middle_of_the_reading_leave_one_state(tmp_path, into, few, saves):
     path = tmp_path / INDEX
     save(path, 1.0)
-    done = []
+    done, limits = [], resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def progress(bytes_done, total):
         if not done and bytes_done > 9000:
             done.append(bytes_done)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             for i in range(saves):
                 save(path, 2.0 + i)
 
-    value = saved_as(penstock.load(path, into=weights(-1.0) if into else None, progress=progress))
+    with descriptors(few):
+        value = saved_as(penstock.load(path, into=weights(-1.0) if into else None, progress=progress))
     assert done and value in (1.0, 1.0 + saves)
 
 
-@pytest.mark.parametrize("few", [False, True])
-@pytest.mark.parametrize("verb", ["load", "into", "inspect"])
-def test_an_index_that_is_saved_again_and_again_is_an_error_that_says_so(tmp_path, monkeypatch, verb, few):
-    if few:
-        few_descriptors(monkeypatch)
+def test_an_index_that_is_saved_again_whenever_it_is_read_is_an_error_that_says_so(tmp_path):
     path = tmp_path / INDEX
     save(path, 1.0)
-    real, count = _load.opened, iter(range(1000))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
-    def opened(f, verb):
-        save(path, float(next(count)))
-        return real(f, verb)
+    def save_again(*_):
+        few = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        save(path, 2.0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, few)
 
-    monkeypatch.setattr(_load, "opened", opened)
-    with pytest.raises(penstock.Damaged, match=f"(load|inspect): '{path}': .*saved again each.*again when") as caught:
-        VERBS[verb](path)
-    assert caught.value.path == str(path)
-    monkeypatch.setattr(_load, "opened", real)
-    assert saved_as(VERBS[verb](path)) >= 1.0
-
-
-def test_loads_beside_a_writer_have_a_state_each(tmp_path):
-    path = tmp_path / INDEX
-    save(path, 0.0)
-    stop = threading.Event()
-
-    def write():
-        value = 0.0
-        while not stop.is_set():
-            value += 10.0
-            save(path, value)
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        found = [saved_as(penstock.load(path)) for _ in range(150)]
-    finally:
-        stop.set()
-        writer.join()
-    assert found == sorted(found) and len(set(found)) > 1
+    with descriptors(True):
+        with pytest.raises(penstock.Damaged, match=f"load: '{path}': .*saved again each of.*load it again") as caught:
+            penstock.load(path, progress=save_again)
+        assert caught.value.path == str(path)
+        assert saved_as(penstock.load(path)) == 2.0
 
 
 @pytest.mark.parametrize("few", [False, True])
-def test_a_shard_that_is_lost_is_named(tmp_path, monkeypatch, few):
-    if few:
-        few_descriptors(monkeypatch)
+def test_a_shard_that_is_lost_is_named(tmp_path, few):
     path = tmp_path / INDEX
     save(path, 1.0)
     lost = sorted(shards_of(path))[1]
     os.unlink(tmp_path / lost)
     for verb in ("load", "mmap", "into", "inspect"):
-        with pytest.raises(FileNotFoundError, match=lost):
+        with descriptors(few), pytest.raises(FileNotFoundError, match=lost):
             VERBS[verb](path)
 
 

@@ -110,6 +110,7 @@ FileStatus status_from(const struct stat& status) {
             .links = status.st_nlink,
             .device = {static_cast<std::uint32_t>(major(status.st_dev)),
                        static_cast<std::uint32_t>(minor(status.st_dev))},
+            .inode = status.st_ino,
             .mode = status.st_mode & 07777U,
             .modified_ns = std::int64_t{status.st_mtim.tv_sec} * base::kNanosPerSecond +
                            status.st_mtim.tv_nsec};

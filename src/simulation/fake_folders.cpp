@@ -23,6 +23,7 @@ int FakeDisk::status_of(std::uint64_t inode, FileStatus& status) const {
               .bytes = is_file(inode) ? inodes_.at(inode)->bytes() : 0,
               .links = node->links,
               .device = device_,
+              .inode = inode,
               .mode = node->mode,
               .modified_ns = is_file(inode) ? inodes_.at(inode)->modified_ns() : 0};
     return 0;

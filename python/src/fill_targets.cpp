@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fill_targets.hpp"
+
+#include "base/align.hpp"
+#include "names.hpp"
+#include "state/shared_memory.hpp"
+#include "writable.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::python {
+
+namespace {
+
+std::uint64_t number(const nb::object& object) {
+    const std::uint64_t value = PyLong_AsUnsignedLongLong(object.ptr());
+    if (PyErr_Occurred() != nullptr) {
+        throw nb::python_error();
+    }
+    return value;
+}
+
+std::string into(nb::handle name) {
+    return "into[" + shown(name) + "]";
+}
+
+// (step in bytes, extent) of each dimension with two elements or more, the nearest first.
+std::vector<state::ElementLayout::Dimension> dimensions_of(nb::handle tensor,
+                                                           std::uint64_t element_bytes) {
+    static const Name shape("shape");
+    static const Name stride("stride");
+    std::vector<state::ElementLayout::Dimension> out;
+    const nb::object extents = get(tensor, shape);
+    const nb::object steps = call(tensor, stride);
+    for (std::size_t d = 0; d < nb::len(extents); ++d) {
+        if (const std::uint64_t extent = number(extents[d]); extent > 1) {
+            out.push_back({number(steps[d]) * element_bytes, extent});
+        }
+    }
+    std::sort(out.begin(), out.end(),
+              [](const auto& a, const auto& b) { return a.step_bytes < b.step_bytes; });
+    return out;
+}
+
+// Without gaps it is as one large element. `is_alone`: it may share memory with no other.
+state::ElementLayout layout_of(nb::handle tensor, nb::handle name, bool is_alone) {
+    static const Name data_ptr("data_ptr");
+    static const Name nbytes("nbytes");
+    static const Name element_size("element_size");
+    static const Name is_contiguous("is_contiguous");
+    state::ElementLayout out;
+    out.begin = number(call(tensor, data_ptr));
+    if (truth(call(tensor, is_contiguous))) {
+        out.element_bytes = number(get(tensor, nbytes));
+        return out;
+    }
+    out.element_bytes = number(call(tensor, element_size));
+    out.dimensions = dimensions_of(tensor, out.element_bytes);
+    const bool is_expanded = !out.dimensions.empty() && out.dimensions[0].step_bytes == 0;
+    if (is_expanded || (is_alone && out.meets_itself())) {
+        raise_value("load: " + into(name) +
+                    ": several of its elements are one in memory (it is expanded, or a window); "
+                    "give a tensor whose elements are its own, clone() makes one; nothing was "
+                    "read");
+    }
+    return out;
+}
+
+void refuse_read_only(std::uint64_t address, nb::handle name) {
+    if (const auto why = why_not_writable(reinterpret_cast<const void*>(address)); !why.empty()) {
+        raise_value("load: " + into(name) + " cannot be written: " + why +
+                    "; give a tensor with memory of its own, clone() makes one; nothing was read");
+    }
+}
+
+}  // namespace
+
+void refuse_unfit(const nb::list& names, const nb::list& tensors, const nb::list& kin) {
+    static const Name is_cpu("is_cpu");
+    static const Name device("device");
+    static const Name numel("numel");
+    std::map<std::string, std::uint64_t> devices;
+    std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> kins;
+    std::vector<state::ElementLayout> layouts;
+    std::vector<nb::handle> named;
+    for (std::size_t i = 0; i < nb::len(tensors); ++i) {
+        const nb::handle tensor = tensors[i];
+        if (number(call(tensor, numel)) == 0) {
+            continue;
+        }
+        const bool is_alone = kin[i].is_none();
+        state::ElementLayout layout = layout_of(tensor, names[i], is_alone);
+        if (truth(get(tensor, is_cpu))) {
+            refuse_read_only(layout.begin, names[i]);
+            const std::uint64_t last = layout.end() - 1;
+            if (last / base::kPageBytes != layout.begin / base::kPageBytes) {
+                refuse_read_only(last, names[i]);
+            }
+        } else {
+            layout.space =
+                devices.try_emplace(text(get(tensor, device)), devices.size() + 1).first->second;
+        }
+        // Those that are alone have odd numbers.
+        layout.kin = 2 * i + 1;
+        if (!is_alone) {
+            const std::pair its(number(kin[i][0]), number(kin[i][1]));
+            layout.kin = 2 * kins.try_emplace(its, kins.size()).first->second;
+        }
+        layouts.push_back(std::move(layout));
+        named.push_back(names[i]);
+    }
+    if (const auto found = state::find_shared(layouts)) {
+        raise_value("load: " + into(named[found->first]) + " and " + into(named[found->second]) +
+                    " share memory, and in what is loaded they do not: one would get the values of "
+                    "the other; give them memory of their own; nothing was read");
+    }
+}
+
+}  // namespace penstock::python

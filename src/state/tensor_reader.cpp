@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "state/tensor_reader.hpp"
+
+#include "base/assert.hpp"
+#include "base/raise.hpp"
+#include "format/fault.hpp"
+#include "format/torch_types.hpp"
+#include "state/state_views.hpp"
+#include "stream/file_bytes.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace penstock::state {
+
+namespace {
+
+using format::safetensors::Header;
+using format::safetensors::Tensor;
+
+[[noreturn]] void damaged(const std::string& path, std::uint64_t offset,
+                          const std::string& message) {
+    throw Error(ErrorCode::kDamaged, 0, "load", path, offset,
+                fmt::format("load: '{}': {}", path, message));
+}
+
+std::vector<std::size_t> chosen_of(const Header& header, const Choose& choose) {
+    std::vector<std::string_view> names;
+    for (const Tensor& t : header.tensors) {
+        names.push_back(t.name);
+    }
+    if (choose) {
+        return choose(names);
+    }
+    std::vector<std::size_t> all(names.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return all;
+}
+
+TensorFile index_at(Engine& engine, const FileSystem& files, const std::string& path) {
+    TensorFile out{files.open(path), path, {}};
+    stream::FileBytes bytes(engine, out.file);
+    out.content = read_index(bytes, path);
+    return out;
+}
+
+}  // namespace
+
+TensorReader::TensorReader(std::shared_ptr<Engine> engine, const FileSystem& files,
+                           const std::string& path, const Choose& choose)
+    : engine_(std::move(engine)), files_(files) {
+    take(path.ends_with(".json") ? index_at(*engine_, files, path)
+                                 : open_tensor_file(*engine_, files, path),
+         true, choose);
+}
+
+TensorReader::TensorReader(std::shared_ptr<Engine> engine, const File& file,
+                           const std::string& path, bool is_named, std::uint64_t begin,
+                           const Choose& choose)
+    : engine_(std::move(engine)), begin_(begin) {
+    stream::FileBytes bytes(*engine_, file, begin);
+    take({file, path, read_content(bytes, path)}, is_named, choose);
+}
+
+TensorReader::TensorReader(std::span<const std::byte> bytes, const std::string& path,
+                           const Choose& choose)
+    : bytes_(bytes) {
+    format::MemorySource source(bytes);
+    take({{}, path, read_content(source, path)}, false, choose);
+}
+
+void TensorReader::take(TensorFile file, bool is_named, const Choose& choose) {
+    if (std::holds_alternative<format::ShardIndex>(file.content)) {
+        if (!is_named) {
+            damaged(file.path, kNoOffset, "this is JSON, an index of shards: give its path");
+        }
+        index_ = open_index(*engine_, files_, std::move(file), choose, false);
+        data_ = std::move(index_->shards);
+    } else {
+        data_.push_back(std::move(file));
+    }
+    for (std::uint32_t i = 0; i < data_.size(); ++i) {
+        const auto* const header = std::get_if<Header>(&data_[i].content);
+        tables_.push_back(header != nullptr ? parse_sum_table(*header, data_[i].path)
+                                            : std::nullopt);
+        statuses_.push_back(status_of(i));
+    }
+    const auto add = [this](std::uint32_t number, std::size_t place) {
+        const auto& header = std::get<Header>(data_[number].content);
+        const Tensor& t = header.tensors[place];
+        items_.push_back({number, header.data_begin + t.begin, t.end - t.begin, 0, place});
+    };
+    if (index_) {
+        for (const IndexShards::Tensor& tensor : index_->tensors) {
+            add(tensor.shard, tensor.place);
+        }
+    } else if (const auto* const torch = torch_file()) {
+        for (const format::zip::Record& storage : torch->storages) {
+            items_.push_back({0, storage.offset, storage.bytes, storage.crc, 0});
+        }
+    } else {
+        for (const std::size_t place : chosen_of(std::get<Header>(data_[0].content), choose)) {
+            add(0, place);
+        }
+    }
+}
+
+const format::torch_file::File* TensorReader::torch_file() const {
+    return index_ ? nullptr : std::get_if<format::torch_file::File>(&data_[0].content);
+}
+
+const Tensor& TensorReader::tensor(std::size_t item) const {
+    return std::get<Header>(data_[items_[item].file].content).tensors[items_[item].place];
+}
+
+std::vector<TensorReader::Seen> TensorReader::tensors() const {
+    std::vector<Seen> out;
+    if (const auto* const torch = torch_file()) {
+        for (StateView& view : views_of(torch->tree)) {
+            const format::TensorValue& t = torch->tree.tensors[view.tensor];
+            const format::TorchType& type = *format::torch_type(t.type);
+            out.push_back({std::move(view.name), type.torch, t.shape,
+                           begin_ + items_[t.storage].offset + t.offset * type.torch_bytes(),
+                           view_bytes(t), ""});
+        }
+        return out;
+    }
+    for (std::size_t i = 0; i < items_.size(); ++i) {
+        const Tensor& t = tensor(i);
+        out.push_back({t.name, format::safetensors::name_of(t.type), t.shape,
+                       begin_ + items_[i].offset, items_[i].bytes, shard(i)});
+    }
+    return out;
+}
+
+TensorReader::Part TensorReader::checkable(const Part& part) const {
+    const Item& item = items_[part.item];
+    const auto& table = tables_[item.file];
+    if (!table || part.bytes == 0) {
+        return part;
+    }
+    const std::uint64_t piece = table->piece_bytes;
+    const std::uint64_t begin = part.begin / piece * piece;
+    const std::uint64_t pieces = (part.begin + part.bytes - begin + piece - 1) / piece;
+    return {part.item, begin, std::min(pieces * piece, item.bytes - begin)};
+}
+
+stream::Wanted TensorReader::wanted_of(const Part& part, std::byte* into) const {
+    const Item& item = items_[part.item];
+    PENSTOCK_ASSERT(part.begin <= item.bytes && part.bytes <= item.bytes - part.begin);
+    stream::Wanted out{.offset = item.offset + part.begin, .into = {into, part.bytes}};
+    out.crc = part.bytes == item.bytes ? item.crc : 0;
+    if (const auto& table = tables_[item.file]) {
+        add_sums(out, std::get<Header>(data_[item.file].content), *table, item.place);
+    }
+    out.offset += begin_;
+    return out;
+}
+
+void TensorReader::read(std::span<const Part> parts, std::span<std::byte* const> into, bool fresh,
+                        const Progress& progress) const {
+    std::vector<std::vector<stream::Wanted>> wanted(data_.size());
+    std::vector<std::vector<std::size_t>> items(data_.size());
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        const std::uint32_t file = items_[parts[i].item].file;
+        wanted[file].push_back(wanted_of(parts[i], into[i]));
+        items[file].push_back(parts[i].item);
+        total += parts[i].bytes;
+    }
+    std::uint64_t before = 0;
+    for (std::uint32_t i = 0; i < data_.size(); ++i) {
+        if (wanted[i].empty()) {
+            continue;
+        }
+        const auto wrong =
+            read_file(i, wanted[i], fresh, [&](std::uint64_t done, std::uint64_t of_file) {
+                return !progress || progress(before + done, index_ ? total : of_file);
+            });
+        check_unchanged(i);
+        if (wrong) {
+            damaged(data_[i].path, wrong->offset,
+                    fmt::format("{}: its {} bytes from {} on have the checksum {:08x}, and the "
+                                "file says {:08x}: they were damaged; restore the file from a copy",
+                                name_of(items[i][wrong->wanted]), wrong->bytes, wrong->offset,
+                                wrong->found, wrong->expected));
+        }
+        for (const stream::Wanted& one : wanted[i]) {
+            before += one.into.size();
+        }
+    }
+}
+
+std::optional<stream::WrongSum> TensorReader::read_file(std::uint32_t file,
+                                                        std::span<const stream::Wanted> wanted,
+                                                        bool fresh,
+                                                        const Progress& progress) const {
+    if (!engine_) {
+        for (const stream::Wanted& one : wanted) {
+            std::copy_n(bytes_.data() + one.offset, one.into.size(), one.into.data());
+        }
+        return stream::check_sums(wanted);
+    }
+    const TensorFile& from = data_[file];
+    try {
+        return stream::read_file(*engine_, from.file.is_open() ? from.file : files_.open(from.path),
+                                 wanted, {.fresh = fresh}, progress);
+    } catch (const Error& error) {
+        if (error.reason() != ErrorCode::kEndOfFile) {
+            throw;
+        }
+        damaged(from.path, kNoOffset, "the file became shorter while it was read");
+    }
+}
+
+// Nothing where no path leads to the file any more.
+std::optional<FileStatus> TensorReader::status_of(std::uint32_t file) const {
+    if (!engine_) {
+        return std::nullopt;
+    }
+    const TensorFile& from = data_[file];
+    try {
+        return files_.status(files_.resolve(from.file.is_open() ? from.file.path() : from.path));
+    } catch (const Error&) {
+        return std::nullopt;
+    }
+}
+
+// Ignores that another file has the name by now: the open one is whole.
+void TensorReader::check_unchanged(std::uint32_t file) const {
+    const std::optional<FileStatus> now = status_of(file);
+    const std::optional<FileStatus>& before = statuses_[file];
+    if (now && before && now->device == before->device && now->inode == before->inode &&
+        (now->bytes != before->bytes || now->modified_ns != before->modified_ns)) {
+        damaged(data_[file].path, kNoOffset,
+                "the file was written to while it was read; load it again when that is over");
+    }
+}
+
+bool TensorReader::is_still(bool by_name) const {
+    return !index_ || !(by_name || index_->too_many) || state::is_still(*engine_, files_, *index_);
+}
+
+std::string TensorReader::name_of(std::size_t item) const {
+    const auto* const torch = torch_file();
+    if (torch == nullptr) {
+        return "tensor " + format::shown(tensor(item).name);
+    }
+    for (const StateView& view : views_of(torch->tree)) {
+        if (torch->tree.tensors[view.tensor].storage == item) {
+            return "tensor " + format::shown(view.name);
+        }
+    }
+    return fmt::format("the storage at {}", begin_ + items_[item].offset);
+}
+
+}  // namespace penstock::state

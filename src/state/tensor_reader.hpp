@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a load has open: a .pt, a .safetensors or an index with its shards, recognised by content;
+// what it says of its tensors; and their bytes, read at the speed of the device and checked.
+//
+//   item   bytes that lie together in a file: a storage of a .pt, a tensor of a .safetensors
+//   part   the bytes of an item that are wanted
+#pragma once
+
+#include "state/index_shards.hpp"
+#include "state/sum_table.hpp"
+#include "state/tensor_file.hpp"
+#include "stream/file_reader.hpp"
+
+#include <penstock/engine.hpp>
+#include <penstock/file.hpp>
+#include <penstock/progress.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace penstock::state {
+
+/// Thread-safe but for moving.
+class TensorReader {
+public:
+    struct Item {
+        std::uint32_t file = 0;
+        std::uint64_t offset = 0;  ///< from where the file begins
+        std::uint64_t bytes = 0;
+        std::uint32_t crc = 0;  ///< of all of it; 0: not known
+        std::size_t place = 0;  ///< in the header of a .safetensors
+    };
+    struct Part {
+        std::size_t item = 0;
+        std::uint64_t begin = 0;
+        std::uint64_t bytes = 0;
+    };
+    /// A tensor as inspect() has it.
+    struct Seen {
+        std::string name;
+        std::string_view type;  ///< torch's name in a .pt ("float32"), else safetensors' ("F32")
+        std::vector<std::uint64_t> shape;
+        std::uint64_t offset = 0;  ///< of the first element, in the file
+        std::uint64_t bytes = 0;   ///< of its elements
+        std::string_view shard;    ///< the path of the file, where that is not the one given
+    };
+
+    /// By its path; one that ends in .json is an index. `choose`: see open_index(); of a .pt all is
+    /// there in any case. Throws Error: kDamaged, and what the system refuses.
+    TensorReader(std::shared_ptr<Engine> engine, const FileSystem& files, const std::string& path,
+                 const Choose& choose);
+    /// A file that is open, from byte `begin` on. `path`: for messages; where it `is_named` so, an
+    /// index finds its shards by it.
+    TensorReader(std::shared_ptr<Engine> engine, const File& file, const std::string& path,
+                 bool is_named, std::uint64_t begin, const Choose& choose);
+    /// Bytes in memory, which outlive this.
+    TensorReader(std::span<const std::byte> bytes, const std::string& path, const Choose& choose);
+
+    /// The content of a .pt; else nullptr.
+    [[nodiscard]] const format::torch_file::File* torch_file() const;
+    [[nodiscard]] bool is_index() const { return index_.has_value(); }
+    /// Offset of the first byte in the file.
+    [[nodiscard]] std::uint64_t begin() const { return begin_; }
+    [[nodiscard]] const std::vector<Item>& items() const { return items_; }
+    /// Not of a .pt: what the header says of an item.
+    [[nodiscard]] const format::safetensors::Tensor& tensor(std::size_t item) const;
+    [[nodiscard]] std::vector<Seen> tensors() const;
+    /// The path of the shard that has an item; empty where there is one file.
+    [[nodiscard]] std::string_view shard(std::size_t item) const {
+        return index_ ? data_[items_[item].file].path : std::string_view();
+    }
+
+    /// The part to read so that the one given can be checked.
+    [[nodiscard]] Part checkable(const Part& part) const;
+    /// into[i] has room for parts[i]. `fresh`: see ReadFileOptions. Throws Error: kDamaged, naming
+    /// the tensor, for a checksum that is wrong; for a file that is written to meanwhile.
+    void read(std::span<const Part> parts, std::span<std::byte* const> into, bool fresh,
+              const Progress& progress) const;
+    /// False: the index was saved again, and its shards were not kept open (they were too many), or
+    /// the caller opened them `by_name`: what was read may be of several saves.
+    [[nodiscard]] bool is_still(bool by_name) const;
+
+private:
+    void take(TensorFile file, bool is_named, const Choose& choose);
+    [[nodiscard]] stream::Wanted wanted_of(const Part& part, std::byte* into) const;
+    [[nodiscard]] std::optional<stream::WrongSum> read_file(std::uint32_t file,
+                                                            std::span<const stream::Wanted> wanted,
+                                                            bool fresh,
+                                                            const Progress& progress) const;
+    [[nodiscard]] std::optional<FileStatus> status_of(std::uint32_t file) const;
+    void check_unchanged(std::uint32_t file) const;
+    [[nodiscard]] std::string name_of(std::size_t item) const;
+
+    std::shared_ptr<Engine> engine_;  // nullptr: in memory
+    FileSystem files_ = FileSystem::local();
+    std::span<const std::byte> bytes_;
+    std::uint64_t begin_ = 0;
+    std::optional<IndexShards> index_;  // but for its shards
+    std::vector<TensorFile> data_;
+    std::vector<std::optional<SumTable>> tables_;      // of each file
+    std::vector<std::optional<FileStatus>> statuses_;  // likewise
+    std::vector<Item> items_;
+};
+
+}  // namespace penstock::state
