@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from benchmarks import page_cache
+from benchmarks.gather_jobs import random_rows, rows, sparse
 from benchmarks.job_tools import Meter, need
 
 _BLOCK = 4096
@@ -237,6 +238,9 @@ _JOBS = {
     "latency": latency,
     "exit": end_of_the_interpreter,
     "paths": many_paths,
+    "random_rows": random_rows,
+    "rows": rows,
+    "sparse": sparse,
     "torch": torch_tensor,
     "tune": tune,
     "cached_reads": page_cache.reads,

@@ -153,10 +153,9 @@ void cancel_and_wait(Held& held) {
     }
 }
 
-nb::object move_now(EngineObject& self, const Arguments& arguments) {
-    sweep_orphans();
-    sweep_engines();
-    Request parsed = parse(arguments);
+}  // namespace
+
+nb::object run_request(EngineObject& self, Request parsed) {
     const std::shared_ptr<Engine> engine = use(self);
     Held held{.transfer = {}, .keeps = std::move(parsed.keeps)};
     {
@@ -177,30 +176,43 @@ nb::object move_now(EngineObject& self, const Arguments& arguments) {
 
 // With the GIL: submitting neither waits nor blocks, and giving the GIL away may cost a turn of
 // another thread.
-nb::object start(EngineObject& self, const Arguments& arguments) {
-    sweep_orphans();
-    sweep_engines();
-    Request parsed = parse(arguments);
+nb::object submit_request(EngineObject& self, Request parsed) {
     HeldPtr held(new Held{.transfer = {}, .keeps = std::move(parsed.keeps)});
     held->transfer = use(self)->submit(std::move(parsed.request));
     return nb::cast(new TransferObject(std::move(held), parsed.list_result, parsed.extent_count),
                     nb::rv_policy::take_ownership);
 }
 
+namespace {
+
+nb::object move_now(EngineObject& self, const Arguments& arguments) {
+    sweep_orphans();
+    sweep_engines();
+    return run_request(self, parse(arguments));
+}
+
+nb::object start(EngineObject& self, const Arguments& arguments) {
+    sweep_orphans();
+    sweep_engines();
+    return submit_request(self, parse(arguments));
+}
+
 template <nb::object (*kMove)(EngineObject&, const Arguments&), bool kWrite>
 nb::object method(EngineObject& self, nb::handle file, nb::handle memory, nb::handle offset,
                   nb::handle flag, nb::handle stream, nb::handle priority, nb::handle block_bytes,
                   nb::handle depth_limit, nb::handle cache) {
-    return kMove(self, {kWrite, file, memory, offset, flag, stream, priority, block_bytes,
-                        depth_limit, cache});
+    return kMove(
+        self,
+        {kWrite, file, memory, offset, flag, stream, {priority, block_bytes, depth_limit, cache}});
 }
 
 template <nb::object (*kMove)(EngineObject&, const Arguments&), bool kWrite>
 nb::object function(nb::handle file, nb::handle memory, nb::handle offset, nb::handle flag,
                     nb::handle stream, nb::handle priority, nb::handle block_bytes,
                     nb::handle depth_limit, nb::handle cache) {
-    return kMove(default_engine(), {kWrite, file, memory, offset, flag, stream, priority,
-                                    block_bytes, depth_limit, cache});
+    return kMove(
+        default_engine(),
+        {kWrite, file, memory, offset, flag, stream, {priority, block_bytes, depth_limit, cache}});
 }
 
 // The keywords of Engine(): `options`, `backend` and a row of api::kOptions each.

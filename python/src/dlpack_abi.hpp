@@ -11,6 +11,10 @@ constexpr std::int32_t kCpu = 1;
 constexpr std::int32_t kCudaHost = 3;
 constexpr std::int32_t kRocmHost = 11;
 
+// Kinds of elements.
+constexpr std::uint8_t kInt = 0;
+constexpr std::uint8_t kUInt = 1;
+
 constexpr std::uint64_t kFlagReadOnly = 1;
 constexpr std::uint64_t kFlagIsCopied = 2;
 

@@ -5,6 +5,7 @@
 #include "names.hpp"
 #include "writable.hpp"
 
+#include <string_view>
 #include <utility>
 
 namespace penstock::python {
@@ -207,6 +208,21 @@ bool view_of(nb::handle object, const std::string& argument, Py_buffer& view) {
     return true;
 }
 
+// Of integers in this machine's order of bytes.
+char kind_of(const char* format) {
+    if (format == nullptr) {
+        return 'u';  // bytes
+    }
+    format += *format != '\0' && std::string_view("@=^<").find(*format) != std::string_view::npos;
+    if (*format == '\0' || format[1] != '\0') {
+        return 0;
+    }
+    const std::string_view letter(format, 1);
+    return std::string_view("bhilqn").find(letter) != std::string_view::npos   ? 'i'
+           : std::string_view("BHILQN").find(letter) != std::string_view::npos ? 'u'
+                                                                               : '\0';
+}
+
 std::string view_layout(const Py_buffer& view) {
     std::string shape;
     std::string strides;
@@ -238,6 +254,8 @@ bool borrow_view(nb::handle object, const std::string& argument, HostMemory& mem
     memory.data = static_cast<std::byte*>(got.buf);
     memory.bytes = static_cast<std::uint64_t>(got.len);
     memory.readonly = got.readonly != 0;
+    memory.kind = kind_of(got.format);
+    memory.item_bytes = static_cast<std::size_t>(got.itemsize);
     memory.keep.object = nb::borrow(object);
     return true;
 }
@@ -356,14 +374,15 @@ HostMemory borrow_dlpack(nb::handle object, const std::string& argument) {
     memory.readonly = memory.readonly || immutable_framework(object).name != nullptr;
     memory.data = static_cast<std::byte*>(tensor->data) + tensor->byte_offset;
     memory.bytes = byte_count(*tensor);
+    memory.kind = tensor->dtype.code == dlpack::kInt    ? 'i'
+                  : tensor->dtype.code == dlpack::kUInt ? 'u'
+                                                        : '\0';
+    memory.item_bytes = std::size_t{tensor->dtype.bits} * tensor->dtype.lanes / 8;
     memory.keep.object = nb::borrow(object);
     return memory;
 }
 
 HostMemory borrow_any(nb::handle object, const std::string& argument) {
-    if (is_torch(object)) {
-        return borrow_torch(object, argument);
-    }
     HostMemory memory;
     if (PyObject_CheckBuffer(object.ptr()) != 0 && borrow_view(object, argument, memory)) {
         return memory;
@@ -378,8 +397,13 @@ HostMemory borrow_any(nb::handle object, const std::string& argument) {
 
 }  // namespace
 
+HostMemory borrow_elements(nb::handle object, const std::string& argument) {
+    return borrow_any(object, argument);
+}
+
 HostMemory borrow(nb::handle object, const std::string& argument, bool writable) {
-    HostMemory memory = borrow_any(object, argument);
+    HostMemory memory =
+        is_torch(object) ? borrow_torch(object, argument) : borrow_any(object, argument);
     if (writable && memory.readonly) {
         raise_read_only(argument, object);
     }

@@ -31,10 +31,14 @@ struct HostMemory {
     std::byte* data = nullptr;
     std::uint64_t bytes = 0;
     bool readonly = false;
+    char kind = 0;  ///< of its elements: 'i', 'u' for integers; of torch not looked at
+    std::size_t item_bytes = 0;
     Keep keep;
 };
 
 /// Throws nb::value_error or nb::type_error, naming the argument, what came and what is allowed.
 [[nodiscard]] HostMemory borrow(nb::handle object, const std::string& argument, bool writable);
+/// To look at, with the kind of its elements, torch's too.
+[[nodiscard]] HostMemory borrow_elements(nb::handle object, const std::string& argument);
 
 }  // namespace penstock::python

@@ -240,6 +240,15 @@ DepthLimit depth_limit_of(nb::handle limit) {
     return *nb::inst_ptr<DepthLimit>(limit);
 }
 
+void set_manner(TransferOptions& options, const Manner& manner) {
+    options.priority = priority_of(manner.priority);
+    options.block_bytes = block_bytes_of(manner.block_bytes);
+    options.depth_limit = depth_limit_of(manner.depth_limit);
+    if (!manner.cache.is_none()) {
+        options.cache = cache_policy_of(manner.cache);
+    }
+}
+
 }  // namespace
 
 Request parse(const Arguments& arguments) {
@@ -250,14 +259,9 @@ Request parse(const Arguments& arguments) {
     }
     Request out;
     out.request.write = arguments.write;
-    out.request.options.priority = priority_of(arguments.priority);
+    set_manner(out.request.options, arguments.manner);
     const bool flag = flag_of(arguments.flag, arguments.write ? "sync" : "allow_short");
     out.request.options.allow_short = !arguments.write && flag;
-    out.request.options.block_bytes = block_bytes_of(arguments.block_bytes);
-    out.request.options.depth_limit = depth_limit_of(arguments.depth_limit);
-    if (!arguments.cache.is_none()) {
-        out.request.options.cache = cache_policy_of(arguments.cache);
-    }
     out.request.options.sync = arguments.write && flag;
     if (is_sequence(arguments.memory)) {
         parse_many(arguments, out);
@@ -270,6 +274,104 @@ Request parse(const Arguments& arguments) {
         raise_value(
             "cache: an open File has a policy of its own; give it to penstock.File(), or give "
             "this call a path");
+    }
+    return out;
+}
+
+TableObject table_of(nb::handle file, nb::handle base, nb::handle stride, nb::handle row_bytes,
+                     nb::handle rows) {
+    TableObject made{.file = nb::borrow(file)};
+    made.table.base = count_of(base, "base", "bytes from the start of the file");
+    made.row_bytes_open = row_bytes.is_none();
+    if (!made.row_bytes_open) {
+        made.table.row_bytes = count_of(row_bytes, "row_bytes", "bytes of a row");
+    }
+    if (!stride.is_none()) {
+        made.table.stride_bytes = count_of(stride, "stride", "bytes from row to row");
+    }
+    if (!rows.is_none()) {
+        made.table.rows = count_of(rows, "rows", "rows");
+    }
+    return made;
+}
+
+namespace {
+
+// Bytes from one row of `out` to the next; nothing where it has none.
+std::uint64_t row_bytes_of(nb::handle out, std::uint64_t bytes) {
+    const Py_ssize_t rows = PyObject_Size(out.ptr());
+    if (rows < 0) {
+        PyErr_Clear();
+        return 0;
+    }
+    return rows == 0 ? 0 : bytes / static_cast<std::uint64_t>(rows);
+}
+
+void add_table(Request& out, Files& files, const TableObject& given, const std::string& argument,
+               std::uint64_t place_bytes) {
+    RowTable table = given.table;
+    table.file = files.add(given.file, argument);
+    if (given.row_bytes_open) {
+        table.row_bytes = place_bytes;
+    }
+    out.request.rows->tables.push_back(table);
+    Rows& rows = *out.request.rows;
+    rows.memory_stride_bytes = std::max(rows.memory_stride_bytes, table.row_bytes);
+}
+
+// One table, or a list of them; else one of a file, by what else came.
+void add_tables(Request& out, const RowArguments& arguments, std::uint64_t place_bytes) {
+    Files files(out.request);
+    out.request.rows->memory_stride_bytes = place_bytes;
+    const bool several = is_sequence(arguments.file);
+    if (!several && !nb::isinstance<TableObject>(arguments.file)) {
+        add_table(out, files,
+                  table_of(arguments.file, arguments.base, arguments.stride, arguments.row_bytes,
+                           nb::none()),
+                  "file", place_bytes);
+        return;
+    }
+    if (!arguments.stride.is_none() || !arguments.row_bytes.is_none() ||
+        count_of(arguments.base, "base", "bytes from the start of the file") != 0) {
+        raise_value("base, stride and row_bytes are of a file; a RowTable has its own");
+    }
+    const nb::object tables = several ? checked(PySequence_List(arguments.file.ptr()))
+                                      : nb::object(nb::make_tuple(arguments.file));
+    std::size_t index = 0;
+    for (const nb::handle table : tables) {
+        const std::string argument = several ? element("file", index++) : "file";
+        if (!nb::isinstance<TableObject>(table)) {
+            raise_type(argument + ": this is a " + type_text(table) +
+                       "; give a penstock.RowTable for each table");
+        }
+        add_table(out, files, *nb::inst_ptr<TableObject>(table), argument, place_bytes);
+    }
+}
+
+}  // namespace
+
+Request parse_rows(const RowArguments& arguments) {
+    Request out;
+    set_manner(out.request.options, arguments.manner);
+    HostMemory memory = borrow(arguments.out, "out", true);
+    Rows& rows = out.request.rows.emplace();
+    rows.memory = {memory.data, memory.bytes};
+    add_tables(out, arguments, row_bytes_of(arguments.out, memory.bytes));
+    out.keeps.push_back(std::move(memory.keep));
+    out.numbers.emplace_back(arguments.ids, "ids");
+    rows.ids = out.numbers.back().values();
+    if (!arguments.destinations.is_none()) {
+        out.numbers.emplace_back(arguments.destinations, "destinations");
+        rows.destinations = out.numbers.back().values();
+    }
+    if (!arguments.table_of.is_none()) {
+        const RowNumbers numbers(arguments.table_of, "table_of");
+        out.table_of.reserve(numbers.values().size());
+        for (const std::uint64_t table : numbers.values()) {
+            out.table_of.push_back(
+                static_cast<std::uint32_t>(std::min<std::uint64_t>(table, UINT32_MAX)));
+        }
+        rows.table_of = out.table_of;
     }
     return out;
 }

@@ -3,14 +3,24 @@
 // I/O, and names the argument, what came and what is allowed.
 #pragma once
 
+#include "engine_object.hpp"
 #include "host_memory.hpp"
 #include "nanobind.hpp"
+#include "row_numbers.hpp"
 
 #include <penstock/engine.hpp>
 
 #include <vector>
 
 namespace penstock::python {
+
+/// How a transfer is to be done, as it came.
+struct Manner {
+    nb::handle priority;
+    nb::handle block_bytes;
+    nb::handle depth_limit;
+    nb::handle cache;  ///< of paths; None: 'auto'
+};
 
 /// The arguments of a verb, as they came.
 struct Arguments {
@@ -20,20 +30,46 @@ struct Arguments {
     nb::handle offset;
     nb::handle flag;  ///< reads: allow_short; writes: sync
     nb::handle stream;
-    nb::handle priority;
-    nb::handle block_bytes;
-    nb::handle depth_limit;
-    nb::handle cache;  ///< of paths; None: 'auto'
+    Manner manner;
+};
+
+/// A table of rows as Python gives it: the file is opened, or named, by whoever reads from it.
+struct TableObject {
+    nb::object file;
+    RowTable table = {};
+    bool row_bytes_open = true;  ///< as long as a row of `out`
+};
+
+/// The arguments of read_rows(), as they came.
+struct RowArguments {
+    nb::handle file;
+    nb::handle ids;
+    nb::handle out;
+    nb::handle base;
+    nb::handle stride;
+    nb::handle row_bytes;
+    nb::handle table_of;
+    nb::handle destinations;
+    Manner manner;
 };
 
 struct Request {
     TransferRequest request;
     std::vector<Keep> keeps;
+    std::vector<RowNumbers> numbers;  ///< that `request.rows` looks at
+    std::vector<std::uint32_t> table_of;
     bool list_result = false;
     std::size_t extent_count = 0;
 };
 
 [[nodiscard]] Request parse(const Arguments& arguments);
+[[nodiscard]] Request parse_rows(const RowArguments& arguments);
+[[nodiscard]] TableObject table_of(nb::handle file, nb::handle base, nb::handle stride,
+                                   nb::handle row_bytes, nb::handle rows);
+
+/// Moves it, and waits; or begins it. As the verbs of an engine do.
+[[nodiscard]] nb::object run_request(EngineObject& self, Request parsed);
+[[nodiscard]] nb::object submit_request(EngineObject& self, Request parsed);
 
 [[nodiscard]] Priority priority_of(nb::handle priority);
 /// 'auto', 'cached', 'direct' or 'required'.

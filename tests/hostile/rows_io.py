@@ -41,6 +41,21 @@ def evict(box):
     with box.call():
         penstock.evict(path, 4096, SIZE)
     assert Path(path).read_bytes() == DATA
+@verb("read_rows", "Engine.read_rows", "RowTable", torch=False)
+def read_rows(box):
+    tables = [penstock.RowTable(box.file(), row_bytes=100, rows=50), penstock.RowTable(box.file(), row_bytes=100)]
+    ids, out = memoryview(bytes([3, 50, 3, 7])), bytearray(400)
+    with box.call():
+        done = penstock.read_rows(tables, ids, out, destinations=[2, 1, 0, 3])
+    assert done == 400 and out == DATA[300:400] + DATA[:100] + DATA[300:400] + DATA[700:800]
+
+
+@verb("read_rows_async", "Engine.read_rows_async", torch=False)
+def read_rows_async(box):
+    path, out = box.file(), bytearray(200)
+    with box.call():
+        done = penstock.read_rows_async(path, [9, 1], out, row_bytes=100).wait()
+    assert done == 200 and out == DATA[900:1000] + DATA[100:200]
 
 
 @verb("write", "Engine.write", torch=False)

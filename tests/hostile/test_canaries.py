@@ -137,6 +137,25 @@ def test_a_short_read_leaves_what_is_past_its_count(verbs, file):
     arena.check()
 
 
+@reader("read_rows", "read_rows_async", "Engine.read_rows", "Engine.read_rows_async")
+@pytest.mark.parametrize("align", [1, 4096])
+def test_read_rows(file, align):
+    rows = len(DATA) // 100
+    arena = Arena()
+    with penstock.Engine() as engine:
+        for read in (
+            penstock.read_rows,
+            engine.read_rows,
+            lambda *arguments, **options: penstock.read_rows_async(*arguments, **options).wait(),
+            lambda *arguments, **options: engine.read_rows_async(*arguments, **options).wait(),
+        ):
+            ids = [rows - 1, 0, 5, 5, 6, rows // 2]
+            piece = arena.piece(len(ids) * 100, align=align)
+            assert read(file, ids, piece, row_bytes=100) == piece.nbytes
+            arena.expect(piece, np.concatenate([DATA[i * 100 : (i + 1) * 100] for i in ids]))
+    arena.check()
+
+
 # ---- files of formats, and stores
 
 

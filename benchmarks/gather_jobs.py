@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many small pieces of a file, cold, by Penstock and by the loops that people write: jobs of python_side."""
+
+import os
+import random
+import time
+
+from benchmarks.job_tools import Meter, need
+
+_COUNT = 20_000
+_ROW = 100
+_SAMPLE_S = 0.5
+
+
+def _drop(path, size):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.posix_fadvise(fd, 0, size, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
+def _repeated(path, size, read, pieces):
+    """The median of as many cold runs as fill half a second, after one that brings threads and memory."""
+    times = []
+    _drop(path, size)
+    read()
+    while sum(times) < _SAMPLE_S:
+        _drop(path, size)
+        start = time.perf_counter()
+        read()
+        times.append(time.perf_counter() - start)
+    times.sort()
+    return {"seconds": times[len(times) // 2], "operations": pieces, "repeated": len(times)}
+
+
+def _engine(penstock, handicap):
+    options = {"no_gaps": {"gap_bytes": 0}, "depth1": {"queue_depth": 1}}
+    return penstock.Engine(**options.get(handicap, {}))
+
+
+def rows(arguments):
+    """20,000 rows of 100 bytes, one every `stride` bytes, to one array. `api`: penstock, preadv or memmap."""
+    numpy = need("numpy")
+    path, stride, api = arguments["path"], int(arguments["stride"]), arguments.get("api", "penstock")
+    ids, out = numpy.arange(_COUNT), numpy.empty((_COUNT, _ROW), numpy.uint8)
+
+    def by_preadv():
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            for i in range(_COUNT):
+                os.preadv(fd, [out[i]], i * stride)
+        finally:
+            os.close(fd)
+
+    def by_memmap():
+        out[:] = numpy.memmap(path, numpy.uint8, "r", shape=(_COUNT, stride))[:, :_ROW]
+
+    if api != "penstock":
+        return _repeated(path, _COUNT * stride, {"preadv": by_preadv, "memmap": by_memmap}[api], _COUNT)
+    penstock = need("penstock")
+    with _engine(penstock, arguments.get("handicap")) as engine:
+        figures = _repeated(path, _COUNT * stride, lambda: engine.read_rows(path, ids, out, stride=stride), _COUNT)
+    with open(path, "rb") as file:
+        for i in (0, 1, _COUNT // 2, _COUNT - 1):
+            file.seek(i * stride)
+            assert file.read(_ROW) == out[i].tobytes()
+    return {**figures, "version": penstock.__version__}
+
+
+def sparse(arguments):
+    """20,000 pieces of 1 to 512 bytes of 256 MiB, each to an array of its own. `order`: sorted or shuffled; `api`:
+    penstock or preadv."""
+    numpy = need("numpy")
+    path, api = arguments["path"], arguments.get("api", "penstock")
+    choose = random.Random(1)
+    pieces = [numpy.empty(choose.randrange(1, 513), numpy.uint8) for _ in range(_COUNT)]
+    offsets = sorted(choose.randrange((256 << 20) - 512) for _ in range(_COUNT))
+    if arguments["order"] == "shuffled":
+        choose.shuffle(offsets)
+
+    def by_preadv():
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            for piece, offset in zip(pieces, offsets, strict=True):
+                os.preadv(fd, [piece], offset)
+        finally:
+            os.close(fd)
+
+    if api != "penstock":
+        return _repeated(path, 256 << 20, by_preadv, _COUNT)
+    penstock = need("penstock")
+    with _engine(penstock, arguments.get("handicap")) as engine:
+        figures = _repeated(path, 256 << 20, lambda: engine.read(path, pieces, offsets), _COUNT)
+    return {**figures, "version": penstock.__version__}
+
+
+def random_rows(arguments):
+    """`count` rows of 4 KiB by random numbers, in one transfer. Handicap `rows_as_tensors`: a list of arrays."""
+    numpy, penstock = need("numpy"), need("penstock")
+    block, window, count, path = 4096, 4096, int(arguments["count"]), arguments["path"]
+    table = os.path.getsize(path) // block
+    ids = numpy.random.default_rng(1).integers(0, table, count)
+    out, destinations = numpy.empty((window, block), numpy.uint8), numpy.arange(count) % window
+    with penstock.Engine() as engine, penstock.File(path) as file:
+        engine.read_async(file, bytearray(block)).wait()  # the ring comes with the first transfer
+        with Meter() as meter:
+            if arguments.get("handicap") == "rows_as_tensors":
+                engine.read(file, [out[i] for i in destinations], (ids * block).tolist())
+            else:
+                engine.read_rows(file, ids, out, destinations=destinations)
+    return {
+        "seconds": meter.seconds,
+        "cpu_s": meter.cpu_s,
+        "bytes": count * block,
+        "operations": count,
+        "version": penstock.__version__,
+    }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "row_numbers.hpp"
+
+#include "arguments.hpp"
+#include "names.hpp"
+
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace penstock::python {
+
+namespace {
+
+[[noreturn]] void raise_negative(const char* argument, std::size_t index, std::int64_t number) {
+    raise_value(std::string(argument) + "[" + std::to_string(index) +
+                "]: " + std::to_string(number) + " is no number of a row; give 0 or more");
+}
+
+}  // namespace
+
+RowNumbers::RowNumbers(nb::handle numbers, const char* argument) {
+    if (PyList_Check(numbers.ptr()) || PyTuple_Check(numbers.ptr())) {
+        own_ = counts_of(numbers, argument, "numbers of rows");
+        values_ = own_;
+        return;
+    }
+    HostMemory memory = borrow_elements(numbers, argument);
+    data_ = memory.data;
+    keep_ = std::move(memory.keep);
+    count_ = memory.item_bytes == 0 ? 0 : memory.bytes / memory.item_bytes;
+    take_elements(memory, numbers, argument);
+}
+
+void RowNumbers::take_elements(const HostMemory& memory, nb::handle numbers, const char* argument) {
+    const bool is_signed = memory.kind == 'i';
+    switch (memory.kind == 0 ? 0 : memory.item_bytes) {
+        case 8:
+            return is_signed ? take<std::int64_t>(argument) : take<std::uint64_t>(argument);
+        case 4:
+            return is_signed ? take<std::int32_t>(argument) : take<std::uint32_t>(argument);
+        case 2:
+            return is_signed ? take<std::int16_t>(argument) : take<std::uint16_t>(argument);
+        case 1:
+            return is_signed ? take<std::int8_t>(argument) : take<std::uint8_t>(argument);
+        default:
+            raise_type(std::string(argument) + ": the elements of this " + type_text(numbers) +
+                       " are no integers; give numbers of rows as int64, int32, uint32 or uint64, "
+                       "or a list of ints");
+    }
+}
+
+template <typename Number>
+void RowNumbers::take(const char* argument) {
+    const bool in_place = sizeof(Number) == sizeof(std::uint64_t) &&
+                          reinterpret_cast<std::uintptr_t>(data_) % alignof(std::uint64_t) == 0;
+    own_.resize(in_place ? 0 : count_);
+    for (std::size_t i = 0; i < count_; ++i) {
+        Number number = 0;
+        std::memcpy(&number, data_ + i * sizeof number, sizeof number);
+        if constexpr (std::is_signed_v<Number>) {
+            if (number < 0) {
+                raise_negative(argument, i, number);
+            }
+        }
+        if (!in_place) {
+            own_[i] = static_cast<std::uint64_t>(number);
+        }
+    }
+    values_ = in_place ? std::span(reinterpret_cast<const std::uint64_t*>(data_), count_)
+                       : std::span<const std::uint64_t>(own_);
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers of rows as Python gives them: an integer array or tensor, of which none becomes an object
+// of its own, or a list of ints.
+#pragma once
+
+#include "host_memory.hpp"
+#include "nanobind.hpp"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace penstock::python {
+
+/// Where they are 64 bits wide they are looked at where they lie.
+class RowNumbers {
+public:
+    RowNumbers() = default;
+    /// ValueError or TypeError that names the argument and the element.
+    RowNumbers(nb::handle numbers, const char* argument);
+    [[nodiscard]] std::span<const std::uint64_t> values() const { return values_; }
+
+private:
+    void take_elements(const HostMemory& memory, nb::handle numbers, const char* argument);
+    template <typename Number>
+    void take(const char* argument);
+
+    Keep keep_;
+    const std::byte* data_ = nullptr;
+    std::size_t count_ = 0;
+    std::vector<std::uint64_t> own_;
+    std::span<const std::uint64_t> values_;
+};
+
+}  // namespace penstock::python
