@@ -45,7 +45,7 @@ nb::object rows_of_default(nb::handle file, nb::handle ids, nb::handle out, nb::
     "destinations: typing.Any = None, priority: str = 'normal', block_bytes: int | None = None, " \
     "depth_limit: DepthLimit | None = None, cache: str | None = None) -> " returns
 
-constexpr const char* kReadDoc =
+constexpr const char* kReadRowsDoc =
     "Fills row i of `out` with row ids[i] of a table in a file; blocks. Bytes moved.\n\n"
     "file: a path, a File, a RowTable or a list of those, of one file each. ids: numbers of rows, "
     "0 or more: an integer\n"
@@ -61,7 +61,7 @@ constexpr const char* kReadDoc =
     "cache: as "
     "of read(). A row that\n"
     "is not there or cannot be read is an error that names it. Ctrl-C cancels.";
-constexpr const char* kAsyncDoc = "Like read_rows(), but does not block: gives a Transfer.";
+constexpr const char* kReadRowsAsyncDoc = "Like read_rows(), but does not block: gives a Transfer.";
 
 template <typename Scope, typename Signature>
 void def_rows(Scope& scope, const char* name, auto verb, const Signature& signature,
@@ -105,13 +105,15 @@ void bind_rows(nb::module_& m) {
     bind_table(m);
     auto engine = nb::borrow<nb::class_<EngineObject>>(m.attr("Engine"));
     def_rows(engine, "read_rows", rows_of<run_request>,
-             nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows", "self, ", "int")), kReadDoc);
+             nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows", "self, ", "int")), kReadRowsDoc);
     def_rows(engine, "read_rows_async", rows_of<submit_request>,
-             nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows_async", "self, ", "Transfer")), kAsyncDoc);
+             nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows_async", "self, ", "Transfer")),
+             kReadRowsAsyncDoc);
     def_rows(m, "read_rows", rows_of_default<run_request>,
-             nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows", "", "int")), kReadDoc);
+             nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows", "", "int")), kReadRowsDoc);
     def_rows(m, "read_rows_async", rows_of_default<submit_request>,
-             nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows_async", "", "Transfer")), kAsyncDoc);
+             nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows_async", "", "Transfer")),
+             kReadRowsAsyncDoc);
 }
 
 }  // namespace penstock::python

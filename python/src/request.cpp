@@ -270,7 +270,7 @@ Request parse(const Arguments& arguments) {
         parse_one(arguments, out);
     }
     out.extent_count = out.request.extents.size();
-    if (!arguments.cache.is_none() && !out.request.files.empty()) {
+    if (!arguments.manner.cache.is_none() && !out.request.files.empty()) {
         raise_value(
             "cache: an open File has a policy of its own; give it to penstock.File(), or give "
             "this call a path");

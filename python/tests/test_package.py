@@ -41,7 +41,9 @@ def test_typed_and_stubs():
     (buffer,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Buffer")
     assert "__buffer__" in {n.name for n in buffer.body if isinstance(n, ast.FunctionDef)}
     assert [a.arg for a in read.args.args] == ["self", "file", "into", "offset"]
-    assert [a.arg for a in read.args.kwonlyargs] == ["allow_short", "stream", "priority", "block_bytes", "depth_limit"]
+    assert [a.arg for a in read.args.kwonlyargs] == [
+        "allow_short", "stream", "priority", "block_bytes", "depth_limit", "cache",
+    ]  # fmt: skip
 
 
 def test_stub_is_of_this_module():

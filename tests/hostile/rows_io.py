@@ -41,6 +41,8 @@ def evict(box):
     with box.call():
         penstock.evict(path, 4096, SIZE)
     assert Path(path).read_bytes() == DATA
+
+
 @verb("read_rows", "Engine.read_rows", "RowTable", torch=False)
 def read_rows(box):
     tables = [penstock.RowTable(box.file(), row_bytes=100, rows=50), penstock.RowTable(box.file(), row_bytes=100)]

@@ -28,6 +28,7 @@ struct Disk {
             .request_ns = kRequest, .lanes = 64, .bytes_per_second = 1e12, .jitter_ns = 0};
         options.core.domain.channels = channels;
         options.core.domain.channel.depth = 32;
+        options.core.domain.channel.gap_bytes = 0;  // a request a block
         simulation = std::make_unique<Simulation>(options);
         file = *simulation->file_system().open("/file",
                                                {.access = Access::kReadWrite, .create = true});
