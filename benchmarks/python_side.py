@@ -75,7 +75,7 @@ def latency(arguments):
     times = []
     hop = arguments.get("handicap") == "hop"
     clock = time.perf_counter_ns
-    with penstock.Engine() as engine, penstock.File(arguments["path"], "r") as file:
+    with penstock.Engine() as engine, penstock.File(arguments["path"], "r", cache="direct") as file:
         read, read_async = engine.read, engine.read_async
         for offset in offsets:
             start = clock()
@@ -93,7 +93,7 @@ import os, sys, threading, time
 path, api, drain_to_zero = sys.argv[1], sys.argv[2], sys.argv[3] == "1"
 if api == "penstock":
     import penstock
-    file, engine = penstock.File(path, "r"), penstock.Engine()
+    file, engine = penstock.File(path, "r", cache="direct"), penstock.Engine()
 if drain_to_zero:
     import atexit
     def until_nothing_runs():
@@ -172,9 +172,12 @@ def many_paths(arguments):
     penstock.read(paths[0], pieces[0])  # rings and threads come with the first
     with Meter() as meter:
         if arguments.get("handicap") == "one_at_a_time":
-            moved = sum(penstock.read_async(path, piece).wait() for path, piece in zip(paths, pieces, strict=True))
+            moved = sum(
+                penstock.read_async(path, piece, cache="direct").wait()
+                for path, piece in zip(paths, pieces, strict=True)
+            )
         else:
-            moved = penstock.read(paths, pieces)
+            moved = penstock.read(paths, pieces, cache="direct")
     assert moved == count * _BLOCK
     return {
         "seconds": meter.seconds,
@@ -195,7 +198,7 @@ def torch_tensor(arguments):
     if pause:
         pieces = [(tensor[at : at + (1 << 20)], at) for at in range(0, size, 1 << 20)]
     write = arguments["op"] == "write"
-    with penstock.Engine() as engine, penstock.File(arguments["path"], "rw" if write else "r") as file:
+    with penstock.Engine() as engine, penstock.File(arguments["path"], "rw" if write else "r", cache="direct") as file:
         # The ring comes with the first transfer; fio makes its own before its clock starts.
         engine.read_async(file, torch.empty(_BLOCK, dtype=torch.uint8), 0).wait()
         verb = engine.write if write else engine.read

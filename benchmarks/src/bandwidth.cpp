@@ -127,12 +127,13 @@ void sequential(const Arguments& arguments, Figures& figures) {
     if (write) {
         // A new file counts from before it is there, what exists from when it is open, as with fio.
         const bool is_new = access(path.c_str(), F_OK) != 0;
-        file = File(path, {.access = Access::kReadWrite, .create = true});
+        file = File(path,
+                    {.access = Access::kReadWrite, .create = true, .cache = CachePolicy::kDirect});
         if (!is_new) {
             warm_up(engine, path);
         }
     } else {
-        file = File(path);
+        file = File(path, {.cache = CachePolicy::kDirect});
         warm_up(engine, path);
     }
     Meter meter;
@@ -163,7 +164,7 @@ void random_rows(const Arguments& arguments, Figures& figures) {
     const std::uint64_t count = arguments.number("count");
     const std::uint64_t block = arguments.number("block");
     constexpr std::uint64_t kWindow = 4096;  // places, taken in turns
-    const File file(arguments.text("path"));
+    const File file(arguments.text("path"), {.cache = CachePolicy::kDirect});
     const Memory memory(kWindow * block);
     Random random;
     std::vector<std::uint64_t> ids(count);
@@ -194,7 +195,7 @@ void random_reads(const Arguments& arguments, Figures& figures) {
     const std::uint64_t block = arguments.number("block");
     Memory memory(kWindowBlocks * block);
     Engine engine(engine_options(arguments));
-    const File file(path);
+    const File file(path, {.cache = CachePolicy::kDirect});
     TransferRequest request = random_request(file, count, block, memory, kWindowBlocks);
     warm_up(engine, path);
     Meter meter;
@@ -222,7 +223,7 @@ void many_small(const Arguments& arguments, Figures& figures) {
         request.extents.push_back({i * block, {memory.data() + i * apart, block}, 0});
     }
     Engine engine;
-    File file(path, {.access = Access::kReadWrite, .create = true});
+    File file(path, {.access = Access::kReadWrite, .create = true, .cache = CachePolicy::kDirect});
     if (file.size() < count * block) {  // the first run of either side; the others find it laid out
         engine.write(file, {memory.data(), count * block});
         file.sync();

@@ -77,7 +77,7 @@ void latency(const Arguments& arguments, Figures& figures) {
     const bool hop = arguments.handicap("hop");
     Memory memory(kBlock);
     Engine engine;
-    const File file(path);
+    const File file(path, {.cache = CachePolicy::kDirect});
     const int fd = open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
     if (fd < 0) {
         throw CannotRun(path + " takes no direct I/O: " + std::strerror(errno));
@@ -113,7 +113,7 @@ void syscalls(const Arguments& arguments, Figures& figures) {
     Memory memory(kWindowBlocks * kBlock);
     Meter meter(arguments.number("tracepoint"));  // before the engine: it counts threads made later
     Engine engine(counted_options(arguments));
-    const File file(arguments.text("path"));
+    const File file(arguments.text("path"), {.cache = CachePolicy::kDirect});
     TransferRequest request = counted_request(arguments, file, memory);
     engine.read_async(file, {memory.data(), kBlock}).wait();
     const EngineStats before = engine.stats();
@@ -137,7 +137,7 @@ namespace {
 void idle_cpu(const Arguments& arguments, Figures& figures, const std::string& path) {
     Memory memory(kBlock);
     Engine engine;
-    const File file(path);
+    const File file(path, {.cache = CachePolicy::kDirect});
     engine.read_async(file, {memory.data(), kBlock}).wait();
     std::this_thread::sleep_for(std::chrono::milliseconds(200));  // it settles
     std::atomic<bool> stop{false};
@@ -169,7 +169,7 @@ void idle_memory(const Arguments& arguments, Figures& figures, const std::string
         options.in_flight_bytes = kBytes;
         options.queue_depth = 256;
     }
-    const File file(path);
+    const File file(path, {.cache = CachePolicy::kDirect});
     const std::uint64_t before = memory_kib("VmRSS");
     std::ofstream("/proc/self/clear_refs") << 5;  // the peak counts from here
     Engine engine(options);

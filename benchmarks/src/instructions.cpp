@@ -9,6 +9,8 @@
 #include "engine/core.hpp"
 #include "os/local_file_system.hpp"
 
+#include <penstock/page_cache.hpp>
+
 #include <chrono>
 #include <memory>
 #include <stdexcept>
@@ -47,7 +49,9 @@ public:
         core_ = std::move(*core);
     }
 
+    /// What is cached of it is dropped, so that reads go to the device.
     std::shared_ptr<os::File> open(const std::string& path) {
+        evict(path);
         auto file = core_->file_system().open(path, {});
         if (!file) {
             throw CannotRun(file.error().message);

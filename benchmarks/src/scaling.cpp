@@ -56,7 +56,8 @@ void scaling(const Arguments& arguments, Figures& figures) {
     std::vector<File> files;
     for (std::size_t i = 0; i < devices; ++i) {
         files.emplace_back(paths[i],
-                           FileOptions{.access = write ? Access::kReadWrite : Access::kRead});
+                           FileOptions{.access = write ? Access::kReadWrite : Access::kRead,
+                                       .cache = CachePolicy::kDirect});
         // Rings and threads come with the first transfer to a device.
         engine.read_async(files.back(), {memory.data(), 4096}).wait();
     }

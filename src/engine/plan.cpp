@@ -131,6 +131,8 @@ bool Plan::settle() {
         if (cursor_.skip < stop && (groups_.empty() || mine(extent.file))) {
             file_ = extent.file;
             offset_ = extent.offset + cursor_.skip;
+            here_ = extent.memory.data + cursor_.skip;
+            here_bytes_ = stop - cursor_.skip;
             in_run_ = in_run_ && file_ == run_file_ && offset_ == run_next_;
             if (!in_run_) {
                 edge_bytes_ = 0;
@@ -151,7 +153,8 @@ CacheLookup::Stretch Plan::look(os::File& file) {
     if (known.end != 0) {
         return known;
     }
-    std::uint64_t bytes = covered(CacheLookup::kWindowBytes);
+    ahead_bytes_ = covered(CacheLookup::kWindowBytes);
+    std::uint64_t bytes = ahead_bytes_;
     if (allow_short_) {
         const std::uint64_t size = file.size_seen();
         bytes = std::min(bytes, size > offset_ ? size - offset_ : std::uint64_t{1});
@@ -161,6 +164,7 @@ CacheLookup::Stretch Plan::look(os::File& file) {
 
 void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     std::uint64_t stretch_bytes = kOffsetMax;
+    ahead_bytes_ = 0;
     if (os::File& file = *files_[file_]; lookup_ != nullptr && file.info().asks_cache) {
         const CacheLookup::Stretch stretch = look(file);
         stretch_bytes = stretch.end - offset_;
@@ -198,9 +202,10 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
         draft_slot(skip, long_straight ? head : covered(block_bytes - skip), align);
         return;
     }
-    const std::uint64_t ahead = covered(block_bytes);
-    const std::uint64_t bytes =
-        straight(0, std::min<std::uint64_t>(block_bytes, clear), align, geometry.memory_align);
+    const std::uint64_t ahead = ahead_bytes_ != 0
+                                    ? std::min<std::uint64_t>(ahead_bytes_, block_bytes)
+                                    : covered(block_bytes);
+    const std::uint64_t bytes = straight(0, std::min(ahead, clear), align, geometry.memory_align);
     if (bytes >= kStraightBytesMin || bytes == ahead) {
         draft_straight(os::Lane::kDirect, bytes);
     } else {
@@ -342,6 +347,9 @@ void Plan::draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std:
 // them, too (statx(2), stx_dio_offset_align), and Linux 6.1 and 6.12 insist.
 std::uint64_t Plan::straight(std::uint64_t after_bytes, std::uint64_t limit_bytes,
                              std::uint64_t align, std::uint64_t memory_align) const {
+    if (after_bytes == 0 && here_bytes_ >= limit_bytes && base::is_aligned(here_, memory_align)) {
+        return align_down(limit_bytes, std::max(align, memory_align));
+    }
     RunWalk walk(*extents_, cursor_, end_, file_, offset_);
     std::uint64_t total = 0;
     std::size_t pieces = 0;
@@ -370,6 +378,9 @@ std::uint64_t Plan::straight(std::uint64_t after_bytes, std::uint64_t limit_byte
 
 // How far the run reaches from the cursor on, at most `limit_bytes`.
 std::uint64_t Plan::covered(std::uint64_t limit_bytes) const {
+    if (here_bytes_ >= limit_bytes) {
+        return limit_bytes;
+    }
     RunWalk walk(*extents_, cursor_, end_, file_, offset_);
     std::uint64_t total = 0;
     for (Piece piece; total < limit_bytes && walk.next(piece);) {

@@ -102,8 +102,12 @@ private:
     Position begin_;
     Position end_;
     Position cursor_;
-    std::uint32_t file_ = 0;      ///< of the cursor
-    std::uint64_t offset_ = 0;    ///< of the cursor
+    std::uint32_t file_ = 0;     ///< of the cursor
+    std::uint64_t offset_ = 0;   ///< of the cursor
+    std::byte* here_ = nullptr;  ///< memory at the cursor, as far as its extent goes
+    std::uint64_t here_bytes_ = 0;
+    std::uint64_t ahead_bytes_ =
+        0;                        ///< of the run from the cursor on, where look() walked it; or 0
     std::uint64_t run_next_ = 0;  ///< where the run in hand goes on
     std::uint32_t run_file_ = 0;
     std::uint64_t edge_bytes_ = 0;  ///< what is left of the end in hand

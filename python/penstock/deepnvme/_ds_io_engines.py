@@ -79,7 +79,7 @@ def _random_chunks(size: int) -> Any:
 def _make_read_file(path: str, size: int, tell: Callable[[str], None]) -> None:
     tell(f"makes {path}: {size} random bytes")
     _remove(path)
-    with penstock.File(path, "rw") as file:
+    with penstock.File(path, "rw", cache="direct") as file:
         for offset, chunk in _random_chunks(size):
             penstock.write(file, chunk, offset)
         file.sync()
@@ -157,7 +157,7 @@ class _AioEngine:
         self._free()
 
     def way(self, file: str) -> tuple[str, bool, str]:
-        with penstock.File(file) as opened:
+        with penstock.File(file, cache="direct") as opened:
             return opened.info.file_system, opened.info.direct, opened.info.reason
 
 
@@ -241,7 +241,7 @@ class _TorchEngine:
             free()
 
     def way(self, file: str) -> tuple[str, bool, str]:
-        with penstock.File(file) as opened:
+        with penstock.File(file, cache="direct") as opened:
             info = opened.info
         if self._fast and not self._task.options.read:
             return info.file_system, info.direct, info.reason

@@ -334,7 +334,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             make_private(path)
         while True:
             try:
-                return _core.File(path, "w" if write else "r")
+                return _core.File(path, "w" if write else "r", cache="direct")  # DeepNVMe is O_DIRECT
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._let_go(len(self._pending) // 2):
                     raise renamed(error, path, shown) from None
