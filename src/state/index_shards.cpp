@@ -10,12 +10,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
-#include <iterator>
 #include <numeric>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <unordered_map>
 #include <utility>
 
@@ -71,13 +68,15 @@ TensorFile open_shard(Engine& engine, const FileSystem& files, const std::string
 // Whether so many files can be open at once, with room left for whatever else opens files.
 bool can_hold(std::uint64_t count) {
     rlimit limit{};
-    std::error_code failed;
-    const std::filesystem::directory_iterator open_now("/proc/self/fd", failed);
-    if (failed || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
         return false;
     }
-    const auto used = static_cast<std::uint64_t>(std::distance(begin(open_now), end(open_now)));
-    return count * kFactor + used <= limit.rlim_cur;
+    try {
+        const std::uint64_t used = FileSystem::local().list("/proc/self/fd").size();
+        return count * kFactor + used <= limit.rlim_cur;
+    } catch (const Error&) {  // no /proc here, or no descriptor left
+        return false;
+    }
 }
 
 std::vector<std::size_t> chosen_of(const ShardIndex& index, const Choose& choose) {
