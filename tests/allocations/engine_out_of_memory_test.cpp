@@ -325,6 +325,13 @@ std::vector<Verb> verbs() {
             s.engine.try_run(request).value().wait();
         });
     });
+    add("ThePageCacheByHand", [](Scene& s) -> std::string {
+        s.attempt([&] {
+            prefetch(s.file);
+            evict(s.file);
+        });
+        return "";
+    });
     add("MachineAndPools", [](Scene& s) -> std::string {
         s.attempt([&] {
             static_cast<void>(usable_memory_bytes() + available_memory_bytes());
