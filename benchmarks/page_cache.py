@@ -57,7 +57,8 @@ def _prepare(path, state, size):
     _evict(path)
     if state in ("warm", "half"):
         _bring_in(path, size, 1 if state == "warm" else 2)
-        assert cached_bytes(path) >= (size if state == "warm" else size // 2)
+        # The kernel may have reclaimed some pages by now.
+        assert cached_bytes(path) >= 0.98 * (size if state == "warm" else size // 2)
 
 
 def _offsets(what, size):
