@@ -12,12 +12,12 @@ import contextlib
 import math
 import os
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+
+from penstock._measure import tool
 
 from benchmarks import bars, sides
 from benchmarks.bars import Bar
@@ -62,29 +62,11 @@ class Outcome:
     seconds: float = 0
 
 
-class Progress:
-    """Says on stderr what is being measured and how long it will take; rewrites one line on a terminal."""
-
-    def __init__(self, stream: TextIO = sys.stderr) -> None:
-        self._stream = stream
-        self._terminal = stream.isatty()
-        self._told = 0.0
+class Progress(tool.Progress):
+    """Says on stderr what is being measured and how long it will take."""
 
     def say(self, bar: Bar, text: str) -> None:
-        now = time.monotonic()
-        if self._terminal:
-            self._stream.write(f"\r\033[K[{bar.id}] {text}")
-        elif now - self._told >= 5:
-            self._stream.write(f"[{bar.id}] {text}\n")
-        else:
-            return
-        self._told = now
-        self._stream.flush()
-
-    def clear(self) -> None:
-        if self._terminal:
-            self._stream.write("\r\033[K")
-            self._stream.flush()
+        self.show(f"[{bar.id}] {text}")
 
 
 class _Budget:

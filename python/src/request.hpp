@@ -33,7 +33,7 @@ struct Arguments {
     Manner manner;
 };
 
-/// A table of rows as Python gives it: the file is opened, or named, by whoever reads from it.
+/// A table of rows as Python gives it: the file is open, or it is opened by each read.
 struct TableObject {
     nb::object file;
     RowTable table = {};

@@ -60,6 +60,8 @@ public:
         unit->step = &step;
         unit->bytes = step.bytes;
         unit->request.files = {stretch.file};
+        unit->request.options.cache =
+            CachePolicy::kDirect;  // for verify: a cached page proves nothing
         unit->request.extents = {
             {stretch.offset + step.at, step.memory.bytes().first(step.bytes), 0}};
         return unit;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads stretches of files in order, piece by piece, in memory of fixed size, and passes each piece
 // to a callback while the next ones are read. A read error is reported, and the stretches after it
-// are still read.
+// are still read. It serves verification, so it bypasses the page cache: a page there proves
+// nothing of the device.
 #pragma once
 
 #include "stream/progress_clock.hpp"

@@ -338,5 +338,24 @@ TEST(SaveFile, SyncsUnlessItIsToldNotTo) {
     }
 }
 
+// A page in the cache proves nothing of the device.
+TEST(VerifyOnDisk, ReadsWhatIsCachedFromTheDeviceAllTheSame) {
+    const support::TempFolder folder;
+    const auto engine = std::make_shared<Engine>();
+    const Made state = made({{"a", {1 << 20}}});
+    for (const std::string name : {"/a.pt", "/a.safetensors"}) {
+        const std::string path = folder.path() + name;
+        save_file(engine, path, state.state);
+        if (!File(path).info().direct) {
+            GTEST_SKIP() << "no direct I/O here: " << File(path).info().reason;
+        }
+        const std::string warm = test::read_text(path);
+        StateFile file(engine, path);
+        const std::uint64_t before = engine->stats().bytes_read;
+        EXPECT_TRUE(file.verify().problems.empty());
+        EXPECT_GE(engine->stats().bytes_read - before, std::uint64_t{4} << 20) << name;
+    }
+}
+
 }  // namespace
 }  // namespace penstock::state
