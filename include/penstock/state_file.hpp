@@ -91,7 +91,8 @@ public:
     /// several times. `verify`: what covers whole checksums of the file is compared with them. A
     /// tensor with strides (in a `.pt`) takes memory for itself and what is behind it meanwhile.
     /// Throws kInvalidArgument for a name or a range that is not there, kDamaged for a checksum
-    /// mismatch, kUnsupported for memory of a device. Bytes of what was wanted.
+    /// mismatch and for a file that was written to after it was opened, kUnsupported for memory of
+    /// a device. Bytes of what was wanted.
     std::uint64_t read(std::span<const TensorRead> wanted, bool verify = true,
                        const Progress& progress = {});
     /// Reads everything and compares it with the checksums that are in the file.

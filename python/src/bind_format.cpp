@@ -364,8 +364,9 @@ Parts parts_of(const state::TensorReader& reader, nb::handle parts) {
 
 void read_into(const state::TensorReader& reader, const Parts& parts,
                std::span<std::byte* const> into, bool fresh, nb::handle progress) {
-    run_with_progress(progress,
-                      [&](const Progress& report) { reader.read(parts, into, fresh, report); });
+    run_with_progress(progress, [&](const Progress& report) {
+        reader.read(parts, into, {.fresh = fresh}, report);
+    });
 }
 
 // Into memory of its own, laid out as its file is: (buffer, where the part begins in it) each.

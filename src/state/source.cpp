@@ -2,10 +2,7 @@
 #include "state/source.hpp"
 
 #include "base/raise.hpp"
-#include "format/fault.hpp"
 #include "state/stored_rows.hpp"
-#include "stream/file_reader.hpp"
-#include "stream/when_room.hpp"
 
 #include <fmt/format.h>
 
@@ -62,65 +59,10 @@ const std::string& Source::path_of(const TensorEntry& tensor) const {
     return table_.files[tensor.stretches[0].file];
 }
 
-void FileSource::read(std::size_t tensor, std::uint64_t begin, std::uint64_t /*end*/,
-                      std::span<std::byte> into) {
-    const TensorEntry& t = table_.tensors[tensor];
-    const std::uint64_t row = t.shape.empty() || t.shape[0] == 0 ? 0 : t.bytes / t.shape[0];
-    const TensorStretch& place = t.stretches[0];
-    if (!into.empty()) {
-        stream::read_when_room(*engine_, files_[place.file], into, place.offset + begin * row);
-    }
-}
-
-void FileSource::read_all(std::span<const std::span<std::byte>> into, const Progress& progress) {
-    std::vector<std::vector<stream::Wanted>> wanted(files_.size());
-    for (std::size_t i = 0; i < table_.tensors.size(); ++i) {
-        const TensorStretch& place = table_.tensors[i].stretches[0];
-        wanted[place.file].push_back({.offset = place.offset, .into = into[i]});
-    }
-    const std::uint64_t total = bytes();
-    std::uint64_t before = 0;
-    for (std::size_t i = 0; i < files_.size(); ++i) {
-        static_cast<void>(stream::read_file(*engine_, files_[i], wanted[i], {.verify = false},
-                                            [&](std::uint64_t done, std::uint64_t /*of_file*/) {
-                                                return !progress || progress(before + done, total);
-                                            }));
-        for (const stream::Wanted& one : wanted[i]) {
-            before += one.into.size();
-        }
-    }
-}
-
-void FileSource::read_stretches(std::uint32_t file, std::span<stream::Wanted> wanted,
-                                std::span<const std::size_t> tensors, bool verify,
-                                const Progress& progress) {
-    for (std::size_t i = 0; verify && i < wanted.size(); ++i) {
-        add_sums(tensors[i], wanted[i]);
-    }
-    const auto wrong =
-        stream::read_file(*engine_, files_[file], wanted, {.verify = verify}, progress);
-    if (wrong) {
-        base::raise(base::error(
-            ErrorCode::kDamaged, "read",
-            fmt::format("checksum mismatch in tensor {}: {} bytes have {:08x} and should have "
-                        "{:08x}",
-                        format::shown(table_.tensors[tensors[wrong->wanted]].name), wrong->bytes,
-                        wrong->found, wrong->expected),
-            table_.files[file], wrong->offset));
-    }
-}
-
 std::unique_ptr<FileSource> open_source(const std::shared_ptr<Engine>& engine,
                                         const FileSystem& files, const std::string& path) {
-    TensorFile file =
-        open_tensor_file(*engine, files, is_folder(files, path) ? index_in(files, path) : path);
-    if (std::holds_alternative<format::ShardIndex>(file.content)) {
-        return index_source(engine, files, std::move(file));
-    }
-    if (std::holds_alternative<format::safetensors::Header>(file.content)) {
-        return safetensors_source(engine, std::move(file));
-    }
-    return torch_source(engine, std::move(file));
+    return std::make_unique<FileSource>(engine, files,
+                                        is_folder(files, path) ? index_in(files, path) : path);
 }
 
 }  // namespace penstock::state

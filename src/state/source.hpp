@@ -3,8 +3,7 @@
 // around them, and a way to read and verify them. Files are opened once and kept open.
 #pragma once
 
-#include "state/tensor_file.hpp"
-#include "stream/file_reader.hpp"
+#include "state/tensor_reader.hpp"
 
 #include <penstock/checkpoint.hpp>
 #include <penstock/engine.hpp>
@@ -61,39 +60,37 @@ protected:
     std::string structure_ = "null";
 };
 
-/// A source whose tensors are in files, each contiguous.
-class FileSource : public Source {
+/// A `.pt`, a `.safetensors` or an index, recognised by content. The tensors of a `.pt` have the
+/// names that a store would give them.
+class FileSource final : public Source {
 public:
-    explicit FileSource(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
+    /// Throws Error: kDamaged, kUnsupported.
+    FileSource(std::shared_ptr<Engine> engine, const FileSystem& files, const std::string& path);
     void read(std::size_t tensor, std::uint64_t begin, std::uint64_t end,
               std::span<std::byte> into) override;
     void read_all(std::span<const std::span<std::byte>> into, const Progress& progress) override;
-    /// Stretches of one file, each of the tensor with the same number in `tensors`. `verify`: what
-    /// covers whole checksums is compared with them. Throws kDamaged for a mismatch.
-    void read_stretches(std::uint32_t file, std::span<stream::Wanted> wanted,
-                        std::span<const std::size_t> tensors, bool verify,
-                        const Progress& progress);
+    [[nodiscard]] Verified verify(const Progress& progress) override;
+    /// Reads parts of tensors: TensorReader::read(), `item` being the number of a tensor. Progress
+    /// counts what is wanted.
+    void read_parts(std::vector<TensorReader::Part> parts, std::span<std::byte* const> into,
+                    bool verify, const Progress& progress);
 
-protected:
-    /// Adds the known checksums of a stretch of a tensor.
-    virtual void add_sums(std::size_t tensor, stream::Wanted& wanted) = 0;
+private:
+    class Verifying;
+
+    void name_tensors(const format::torch_file::File& content);
+    void add_tensor(std::size_t item);
+    [[nodiscard]] const format::safetensors::Header& header_of(std::size_t file) const;
 
     std::shared_ptr<Engine> engine_;
-    std::vector<File> files_;  // those of the table
+    TensorReader reader_;
+    std::vector<std::pair<std::size_t, std::uint64_t>> places_;  // item, and first byte in it
 };
 
-/// Opens a `.pt`, a `.safetensors` or an index, by content; for a folder, its index. Throws Error:
-/// kDamaged, kUnsupported, kInvalidArgument for a folder without an index.
+/// Opens a file, or the index of a folder. Throws Error: kDamaged, kUnsupported, kInvalidArgument
+/// for a folder without an index.
 [[nodiscard]] std::unique_ptr<FileSource> open_source(const std::shared_ptr<Engine>& engine,
                                                       const FileSystem& files,
                                                       const std::string& path);
-
-// The forms: torch_source.cpp, safetensors_source.cpp, index_source.cpp.
-[[nodiscard]] std::unique_ptr<FileSource> torch_source(const std::shared_ptr<Engine>& engine,
-                                                       TensorFile file);
-[[nodiscard]] std::unique_ptr<FileSource> safetensors_source(const std::shared_ptr<Engine>& engine,
-                                                             TensorFile file);
-[[nodiscard]] std::unique_ptr<FileSource> index_source(const std::shared_ptr<Engine>& engine,
-                                                       const FileSystem& files, TensorFile index);
 
 }  // namespace penstock::state

@@ -26,7 +26,7 @@ namespace {
 
 constexpr const char* kSave = "save";
 constexpr const char* kRead = "read";
-constexpr std::size_t kStretchesMax = 65536;  // that are planned at a time
+constexpr std::size_t kPartsMax = 65536;  // that are planned at a time
 
 [[noreturn]] void wrong(const char* operation, std::string_view why, const std::string& path) {
     base::raise(base::error(ErrorCode::kInvalidArgument, operation, why, path));
@@ -209,11 +209,6 @@ private:
         const state::StoredRow* row;
         state::BoxRuns runs;
     };
-    struct Stretches {
-        std::vector<stream::Wanted> wanted;
-        std::vector<std::size_t> tensors;
-    };
-
     void check_view(const state::StoredRow& row) const {
         const TensorEntry& stored = source_.tensors()[row.index];
         const std::string why = state::why_not_gathered(*row.view, stored.bytes);
@@ -227,51 +222,44 @@ private:
     }
 
     void add_runs(const Box& box) {
-        const TensorStretch& place = box.row->tensor.stretches[0];
-        files_.resize(source_.table().files.size());
-        Stretches& file = files_[place.file];
+        const std::size_t tensor = box.row->index;
+        const std::uint64_t first =
+            box.row->tensor.stretches[0].offset - source_.tensors()[tensor].stretches[0].offset;
         for (std::uint64_t i = 0; i < box.runs.runs(); ++i) {
-            file.wanted.push_back({.offset = place.offset + box.runs.source(i),
-                                   .into = {box.runs.target(i), box.runs.run_bytes()}});
-            file.tensors.push_back(box.row->index);
-            if (++planned_ == kStretchesMax) {
+            parts_.push_back({tensor, first + box.runs.source(i), box.runs.run_bytes()});
+            into_.push_back(box.runs.target(i));
+            if (parts_.size() == kPartsMax) {
                 flush();
             }
         }
     }
 
     void flush() {
-        for (std::uint32_t i = 0; i < files_.size(); ++i) {
-            Stretches& file = files_[i];
-            if (file.wanted.empty()) {
-                continue;
-            }
-            std::uint64_t bytes = 0;
-            for (const stream::Wanted& one : file.wanted) {
-                bytes += one.into.size();
-            }
-            source_.read_stretches(i, file.wanted, file.tensors, verify_, reported(bytes));
-            done_bytes_ += bytes;
-            file = {};
+        std::uint64_t bytes = 0;
+        for (const auto& part : parts_) {
+            bytes += part.bytes;
         }
-        planned_ = 0;
+        source_.read_parts(std::move(parts_), into_, verify_, reported(bytes));
+        done_bytes_ += bytes;
+        parts_.clear();
+        into_.clear();
     }
 
     void read_view(const Box& box) {
         const state::StoredRow& row = *box.row;
-        const TensorStretch& place = source_.tensors()[row.index].stretches[0];
+        const std::uint64_t stored_bytes = source_.tensors()[row.index].bytes;
         const std::uint64_t view_bytes = state::view_bytes(*row.view);
-        const Buffer stored = pool_.take(std::max<std::uint64_t>(place.bytes, 1));
+        const Buffer stored = pool_.take(std::max<std::uint64_t>(stored_bytes, 1));
         const Buffer view = pool_.take(std::max<std::uint64_t>(view_bytes, 1));
-        stream::Wanted all{.offset = place.offset, .into = stored.bytes().first(place.bytes)};
+        std::byte* const all = stored.bytes().data();
         const std::uint64_t bytes = box.runs.runs() * box.runs.run_bytes();
-        source_.read_stretches(place.file, {&all, 1}, {&row.index, 1}, verify_, reported(bytes));
-        state::gather(*row.view, all.into, view.bytes().first(view_bytes));
+        source_.read_parts({{row.index, 0, stored_bytes}}, {&all, 1}, verify_, reported(bytes));
+        state::gather(*row.view, {all, stored_bytes}, view.bytes().first(view_bytes));
         box.runs.copy_out(0, view.bytes().first(view_bytes));
         done_bytes_ += bytes;
     }
 
-    // Progress of a part of `bytes` bytes; bytes between stretches are read too, and do not count.
+    // Progress of a part: of a tensor with strides more is read than is wanted.
     [[nodiscard]] Progress reported(std::uint64_t bytes) const {
         if (!progress_) {
             return {};
@@ -287,8 +275,8 @@ private:
     const Progress& progress_;
     MemoryPool pool_;
     std::vector<Box> boxes_;
-    std::vector<Stretches> files_;
-    std::size_t planned_ = 0;
+    std::vector<state::TensorReader::Part> parts_;
+    std::vector<std::byte*> into_;
     std::uint64_t done_bytes_ = 0;
     std::uint64_t total_bytes_ = 0;
 };

@@ -49,11 +49,11 @@ TensorFile index_at(Engine& engine, const FileSystem& files, const std::string& 
 }  // namespace
 
 TensorReader::TensorReader(std::shared_ptr<Engine> engine, const FileSystem& files,
-                           const std::string& path, const Choose& choose)
+                           const std::string& path, const Choose& choose, bool hold_all)
     : engine_(std::move(engine)), files_(files) {
     take(path.ends_with(".json") ? index_at(*engine_, files, path)
                                  : open_tensor_file(*engine_, files, path),
-         true, choose);
+         true, choose, hold_all);
 }
 
 TensorReader::TensorReader(std::shared_ptr<Engine> engine, const File& file,
@@ -71,24 +71,23 @@ TensorReader::TensorReader(std::span<const std::byte> bytes, const std::string& 
     take({{}, path, read_content(source, path)}, false, choose);
 }
 
-void TensorReader::take(TensorFile file, bool is_named, const Choose& choose) {
+void TensorReader::take(TensorFile file, bool is_named, const Choose& choose, bool hold_all) {
     if (std::holds_alternative<format::ShardIndex>(file.content)) {
         if (!is_named) {
             damaged(file.path, kNoOffset, "this is JSON, an index of shards: give its path");
         }
-        index_ = open_index(*engine_, files_, std::move(file), choose, false);
-        data_ = std::move(index_->shards);
+        index_ = open_index(*engine_, files_, std::move(file), choose, hold_all);
+        for (TensorFile& shard : index_->shards) {
+            data_.emplace_back(std::move(shard));
+        }
     } else {
-        data_.push_back(std::move(file));
+        data_.emplace_back(std::move(file));
     }
-    for (std::uint32_t i = 0; i < data_.size(); ++i) {
-        const auto* const header = std::get_if<Header>(&data_[i].content);
-        tables_.push_back(header != nullptr ? parse_sum_table(*header, data_[i].path)
-                                            : std::nullopt);
-        statuses_.push_back(status_of(i));
+    for (Data& data : data_) {
+        data.status = status_of(data.file);
     }
     const auto add = [this](std::uint32_t number, std::size_t place) {
-        const auto& header = std::get<Header>(data_[number].content);
+        const auto& header = std::get<Header>(data_[number].file.content);
         const Tensor& t = header.tensors[place];
         items_.push_back({number, header.data_begin + t.begin, t.end - t.begin, 0, place});
     };
@@ -101,18 +100,28 @@ void TensorReader::take(TensorFile file, bool is_named, const Choose& choose) {
             items_.push_back({0, storage.offset, storage.bytes, storage.crc, 0});
         }
     } else {
-        for (const std::size_t place : chosen_of(std::get<Header>(data_[0].content), choose)) {
+        for (const std::size_t place : chosen_of(std::get<Header>(data_[0].file.content), choose)) {
             add(0, place);
         }
     }
 }
 
 const format::torch_file::File* TensorReader::torch_file() const {
-    return index_ ? nullptr : std::get_if<format::torch_file::File>(&data_[0].content);
+    return index_ ? nullptr : std::get_if<format::torch_file::File>(&file(0).content);
 }
 
 const Tensor& TensorReader::tensor(std::size_t item) const {
-    return std::get<Header>(data_[items_[item].file].content).tensors[items_[item].place];
+    return std::get<Header>(file(items_[item].file).content).tensors[items_[item].place];
+}
+
+const std::optional<SumTable>& TensorReader::sums(std::size_t file) const {
+    const Data& data = data_[file];
+    std::call_once(data.parsed, [&] {
+        if (const auto* const header = std::get_if<Header>(&data.file.content)) {
+            data.sums = parse_sum_table(*header, data.file.path);
+        }
+    });
+    return data.sums;
 }
 
 std::vector<TensorReader::Seen> TensorReader::tensors() const {
@@ -137,7 +146,7 @@ std::vector<TensorReader::Seen> TensorReader::tensors() const {
 
 TensorReader::Part TensorReader::checkable(const Part& part) const {
     const Item& item = items_[part.item];
-    const auto& table = tables_[item.file];
+    const auto& table = sums(item.file);
     if (!table || part.bytes == 0) {
         return part;
     }
@@ -147,26 +156,28 @@ TensorReader::Part TensorReader::checkable(const Part& part) const {
     return {part.item, begin, std::min(pieces * piece, item.bytes - begin)};
 }
 
-stream::Wanted TensorReader::wanted_of(const Part& part, std::byte* into) const {
+stream::Wanted TensorReader::wanted_of(const Part& part, std::byte* into, bool verify) const {
     const Item& item = items_[part.item];
     PENSTOCK_ASSERT(part.begin <= item.bytes && part.bytes <= item.bytes - part.begin);
     stream::Wanted out{.offset = item.offset + part.begin, .into = {into, part.bytes}};
-    out.crc = part.bytes == item.bytes ? item.crc : 0;
-    if (const auto& table = tables_[item.file]) {
-        add_sums(out, std::get<Header>(data_[item.file].content), *table, item.place);
+    if (verify) {
+        out.crc = part.bytes == item.bytes ? item.crc : 0;
+        if (const auto& table = sums(item.file)) {
+            add_sums(out, std::get<Header>(file(item.file).content), *table, item.place);
+        }
     }
     out.offset += begin_;
     return out;
 }
 
-void TensorReader::read(std::span<const Part> parts, std::span<std::byte* const> into, bool fresh,
-                        const Progress& progress) const {
+void TensorReader::read(std::span<const Part> parts, std::span<std::byte* const> into,
+                        const stream::ReadFileOptions& options, const Progress& progress) const {
     std::vector<std::vector<stream::Wanted>> wanted(data_.size());
     std::vector<std::vector<std::size_t>> items(data_.size());
     std::uint64_t total = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
         const std::uint32_t file = items_[parts[i].item].file;
-        wanted[file].push_back(wanted_of(parts[i], into[i]));
+        wanted[file].push_back(wanted_of(parts[i], into[i], options.verify));
         items[file].push_back(parts[i].item);
         total += parts[i].bytes;
     }
@@ -176,12 +187,12 @@ void TensorReader::read(std::span<const Part> parts, std::span<std::byte* const>
             continue;
         }
         const auto wrong =
-            read_file(i, wanted[i], fresh, [&](std::uint64_t done, std::uint64_t of_file) {
+            read_file(file(i), wanted[i], options, [&](std::uint64_t done, std::uint64_t of_file) {
                 return !progress || progress(before + done, index_ ? total : of_file);
             });
-        check_unchanged(i);
+        check_unchanged(data_[i]);
         if (wrong) {
-            damaged(data_[i].path, wrong->offset,
+            damaged(file(i).path, wrong->offset,
                     fmt::format("{}: its {} bytes from {} on have the checksum {:08x}, and the "
                                 "file says {:08x}: they were damaged; restore the file from a copy",
                                 name_of(items[i][wrong->wanted]), wrong->bytes, wrong->offset,
@@ -193,9 +204,9 @@ void TensorReader::read(std::span<const Part> parts, std::span<std::byte* const>
     }
 }
 
-std::optional<stream::WrongSum> TensorReader::read_file(std::uint32_t file,
+std::optional<stream::WrongSum> TensorReader::read_file(const TensorFile& from,
                                                         std::span<const stream::Wanted> wanted,
-                                                        bool fresh,
+                                                        const stream::ReadFileOptions& options,
                                                         const Progress& progress) const {
     if (!engine_) {
         for (const stream::Wanted& one : wanted) {
@@ -203,10 +214,9 @@ std::optional<stream::WrongSum> TensorReader::read_file(std::uint32_t file,
         }
         return stream::check_sums(wanted);
     }
-    const TensorFile& from = data_[file];
     try {
         return stream::read_file(*engine_, from.file.is_open() ? from.file : files_.open(from.path),
-                                 wanted, {.fresh = fresh}, progress);
+                                 wanted, options, progress);
     } catch (const Error& error) {
         if (error.reason() != ErrorCode::kEndOfFile) {
             throw;
@@ -216,25 +226,24 @@ std::optional<stream::WrongSum> TensorReader::read_file(std::uint32_t file,
 }
 
 // Nothing where no path leads to the file any more.
-std::optional<FileStatus> TensorReader::status_of(std::uint32_t file) const {
+std::optional<FileStatus> TensorReader::status_of(const TensorFile& file) const {
     if (!engine_) {
         return std::nullopt;
     }
-    const TensorFile& from = data_[file];
     try {
-        return files_.status(files_.resolve(from.file.is_open() ? from.file.path() : from.path));
+        return files_.status(files_.resolve(file.file.is_open() ? file.file.path() : file.path));
     } catch (const Error&) {
         return std::nullopt;
     }
 }
 
 // Ignores that another file has the name by now: the open one is whole.
-void TensorReader::check_unchanged(std::uint32_t file) const {
-    const std::optional<FileStatus> now = status_of(file);
-    const std::optional<FileStatus>& before = statuses_[file];
+void TensorReader::check_unchanged(const Data& data) const {
+    const std::optional<FileStatus> now = status_of(data.file);
+    const std::optional<FileStatus>& before = data.status;
     if (now && before && now->device == before->device && now->inode == before->inode &&
         (now->bytes != before->bytes || now->modified_ns != before->modified_ns)) {
-        damaged(data_[file].path, kNoOffset,
+        damaged(data.file.path, kNoOffset,
                 "the file was written to while it was read; load it again when that is over");
     }
 }

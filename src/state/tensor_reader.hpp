@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a load has open: a .pt, a .safetensors or an index with its shards, recognised by content;
-// what it says of its tensors; and their bytes, read at the speed of the device and checked.
+// An open .pt, .safetensors or index with its shards, recognised by content; what it says of its
+// tensors; and their bytes, read at the speed of the device and checked. All that read tensors of
+// files do so through it.
 //
 //   item   bytes that lie together in a file: a storage of a .pt, a tensor of a .safetensors
 //   part   the bytes of an item that are wanted
@@ -17,7 +18,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,7 +30,7 @@
 
 namespace penstock::state {
 
-/// Thread-safe but for moving.
+/// Thread-safe.
 class TensorReader {
 public:
     struct Item {
@@ -52,10 +55,10 @@ public:
         std::string_view shard;    ///< the path of the file, where that is not the one given
     };
 
-    /// By its path; one that ends in .json is an index. `choose`: see open_index(); of a .pt all is
-    /// there in any case. Throws Error: kDamaged, and what the system refuses.
+    /// By its path; one that ends in .json is an index. `choose`, `hold_all`: see open_index(); of
+    /// a .pt all is there in any case. Throws Error: kDamaged, and what the system refuses.
     TensorReader(std::shared_ptr<Engine> engine, const FileSystem& files, const std::string& path,
-                 const Choose& choose);
+                 const Choose& choose, bool hold_all = false);
     /// A file that is open, from byte `begin` on. `path`: for messages; where it `is_named` so, an
     /// index finds its shards by it.
     TensorReader(std::shared_ptr<Engine> engine, const File& file, const std::string& path,
@@ -66,6 +69,12 @@ public:
     /// The content of a .pt; else nullptr.
     [[nodiscard]] const format::torch_file::File* torch_file() const;
     [[nodiscard]] bool is_index() const { return index_.has_value(); }
+    /// The one given, or the shards of an index.
+    [[nodiscard]] std::size_t files() const { return data_.size(); }
+    [[nodiscard]] const TensorFile& file(std::size_t number) const { return data_[number].file; }
+    /// Nothing if the file has no checksums of ours. Throws Error: kDamaged where they do not match
+    /// the header.
+    [[nodiscard]] const std::optional<SumTable>& sums(std::size_t file) const;
     /// Offset of the first byte in the file.
     [[nodiscard]] std::uint64_t begin() const { return begin_; }
     [[nodiscard]] const std::vector<Item>& items() const { return items_; }
@@ -74,28 +83,35 @@ public:
     [[nodiscard]] std::vector<Seen> tensors() const;
     /// The path of the shard that has an item; empty where there is one file.
     [[nodiscard]] std::string_view shard(std::size_t item) const {
-        return index_ ? data_[items_[item].file].path : std::string_view();
+        return index_ ? file(items_[item].file).path : std::string_view();
     }
 
     /// The part to read so that the one given can be checked.
     [[nodiscard]] Part checkable(const Part& part) const;
-    /// into[i] has room for parts[i]. `fresh`: see ReadFileOptions. Throws Error: kDamaged, naming
-    /// the tensor, for a checksum that is wrong; for a file that is written to meanwhile.
-    void read(std::span<const Part> parts, std::span<std::byte* const> into, bool fresh,
-              const Progress& progress) const;
+    /// into[i] has room for parts[i]. Throws Error: kDamaged, naming the tensor, for a checksum
+    /// that is wrong; for a file that is written to meanwhile.
+    void read(std::span<const Part> parts, std::span<std::byte* const> into,
+              const stream::ReadFileOptions& options, const Progress& progress) const;
     /// False: the index was saved again, and its shards were not kept open (they were too many), or
     /// the caller opened them `by_name`: what was read may be of several saves.
     [[nodiscard]] bool is_still(bool by_name) const;
 
 private:
-    void take(TensorFile file, bool is_named, const Choose& choose);
-    [[nodiscard]] stream::Wanted wanted_of(const Part& part, std::byte* into) const;
-    [[nodiscard]] std::optional<stream::WrongSum> read_file(std::uint32_t file,
+    struct Data {
+        explicit Data(TensorFile its) : file(std::move(its)) {}
+        TensorFile file;
+        std::optional<FileStatus> status;
+        mutable std::once_flag parsed;
+        mutable std::optional<SumTable> sums;  // once it is parsed
+    };
+    void take(TensorFile file, bool is_named, const Choose& choose, bool hold_all = false);
+    [[nodiscard]] stream::Wanted wanted_of(const Part& part, std::byte* into, bool verify) const;
+    [[nodiscard]] std::optional<stream::WrongSum> read_file(const TensorFile& from,
                                                             std::span<const stream::Wanted> wanted,
-                                                            bool fresh,
+                                                            const stream::ReadFileOptions& options,
                                                             const Progress& progress) const;
-    [[nodiscard]] std::optional<FileStatus> status_of(std::uint32_t file) const;
-    void check_unchanged(std::uint32_t file) const;
+    [[nodiscard]] std::optional<FileStatus> status_of(const TensorFile& file) const;
+    void check_unchanged(const Data& data) const;
     [[nodiscard]] std::string name_of(std::size_t item) const;
 
     std::shared_ptr<Engine> engine_;  // nullptr: in memory
@@ -103,9 +119,7 @@ private:
     std::span<const std::byte> bytes_;
     std::uint64_t begin_ = 0;
     std::optional<IndexShards> index_;  // but for its shards
-    std::vector<TensorFile> data_;
-    std::vector<std::optional<SumTable>> tables_;      // of each file
-    std::vector<std::optional<FileStatus>> statuses_;  // likewise
+    std::deque<Data> data_;
     std::vector<Item> items_;
 };
 

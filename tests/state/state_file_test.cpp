@@ -217,8 +217,8 @@ TEST_F(StateFileTest, DamageIsFoundWhereItIsLookedFor) {
     for (const char* name : {"a.pt", "a.safetensors"}) {
         const std::string path = folder_ / name;
         save_file(engine_, path, saved.state);
-        StateFile file(engine_, path);
-        const auto b = std::find_if(file.table().tensors.begin(), file.table().tensors.end(),
+        StateFile before(engine_, path);
+        const auto b = std::find_if(before.table().tensors.begin(), before.table().tensors.end(),
                                     [](const TensorEntry& t) { return t.name == "b"; });
         std::fstream damaged(path, std::ios::in | std::ios::out | std::ios::binary);
         damaged.seekp(static_cast<std::streamoff>(b->stretches[0].offset + 700'000));
@@ -226,6 +226,8 @@ TEST_F(StateFileTest, DamageIsFoundWhereItIsLookedFor) {
         damaged.close();
         Bytes into(1'200'000);
         const TensorRead one{.name = "b", .into = into};
+        EXPECT_THAT(error_of([&] { before.read({&one, 1}); }).what(), HasSubstr("written to"));
+        StateFile file(engine_, path);
         const Error error = error_of([&] { file.read({&one, 1}); });
         EXPECT_EQ(error.reason(), ErrorCode::kDamaged);
         EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("'b'"), HasSubstr(path)));

@@ -70,7 +70,7 @@ protected:
             parts.push_back({i, 0, kBytes});
             into.push_back(memory[i].data());
         }
-        reader.read(parts, into, false, {});
+        reader.read(parts, into, {}, {});
         std::set<std::uint64_t> out;
         for (const auto& data : memory) {
             for (std::uint64_t seed = 1; seed <= seed_; ++seed) {
