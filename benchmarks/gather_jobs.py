@@ -44,21 +44,13 @@ def rows(arguments):
     numpy = need("numpy")
     path, stride, api = arguments["path"], int(arguments["stride"]), arguments.get("api", "penstock")
     ids, out = numpy.arange(_COUNT), numpy.empty((_COUNT, _ROW), numpy.uint8)
-
-    def by_preadv():
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            for i in range(_COUNT):
-                os.preadv(fd, [out[i]], i * stride)
-        finally:
-            os.close(fd)
-
-    def by_memmap():
-        out[:] = numpy.memmap(path, numpy.uint8, "r", shape=(_COUNT, stride))[:, :_ROW]
-
+    penstock, shapes = need("penstock"), need("penstock._measure.shapes")
+    stock = {
+        "preadv": lambda: shapes.preadv_each(path, out, range(0, _COUNT * stride, stride)),
+        "memmap": lambda: shapes.memmap_rows(path, out, stride),
+    }
     if api != "penstock":
-        return _repeated(path, _COUNT * stride, {"preadv": by_preadv, "memmap": by_memmap}[api], _COUNT)
-    penstock = need("penstock")
+        return _repeated(path, _COUNT * stride, stock[api], _COUNT)
     with _engine(penstock, arguments.get("handicap")) as engine:
         figures = _repeated(path, _COUNT * stride, lambda: engine.read_rows(path, ids, out, stride=stride), _COUNT)
     with open(path, "rb") as file:
@@ -78,18 +70,9 @@ def sparse(arguments):
     offsets = sorted(choose.randrange((256 << 20) - 512) for _ in range(_COUNT))
     if arguments["order"] == "shuffled":
         choose.shuffle(offsets)
-
-    def by_preadv():
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            for piece, offset in zip(pieces, offsets, strict=True):
-                os.preadv(fd, [piece], offset)
-        finally:
-            os.close(fd)
-
+    penstock, shapes = need("penstock"), need("penstock._measure.shapes")
     if api != "penstock":
-        return _repeated(path, 256 << 20, by_preadv, _COUNT)
-    penstock = need("penstock")
+        return _repeated(path, 256 << 20, lambda: shapes.preadv_each(path, pieces, offsets), _COUNT)
     with _engine(penstock, arguments.get("handicap")) as engine:
         figures = _repeated(path, 256 << 20, lambda: engine.read(path, pieces, offsets), _COUNT)
     return {**figures, "version": penstock.__version__}

@@ -17,6 +17,8 @@ _PYTHON_COMMANDS = {
 
 def main() -> int:
     words = sys.argv[1:]
+    if words[:1] == ["bench"] and "--shapes" in words:
+        return importlib.import_module("penstock._measure.shapes_bench").main(words[1:])
     for command, module in _PYTHON_COMMANDS.items():
         if tuple(words[: len(command)]) == command:
             return importlib.import_module(module).main(words[len(command) :])

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -52,6 +53,8 @@ constexpr const char* kFooter = R"(Examples:
 With the Python package, which calls this program for all else:
   penstock report bench.json           one HTML page of what --json wrote
   penstock checkpoint bench /data      how fast a model's state is saved and loaded
+  penstock bench --shapes /data        what programs do with files, compared with preadv,
+                                       readinto, memmap and torch.load
   penstock ds_io                       DeepSpeed's I/O benchmark, on Penstock
   penstock ds_nvme_tune                DeepSpeed's tuner, on Penstock
 
@@ -114,7 +117,8 @@ bool is_unknown_command(const CommandLine& line, const std::string& word) {
 bool is_python_command(std::span<const std::string> args) {
     const std::string& word = args[0];
     return word == "report" || word == "ds_io" || word == "ds_nvme_tune" ||
-           (word == "checkpoint" && args.size() > 1 && args[1] == "bench");
+           (word == "checkpoint" && args.size() > 1 && args[1] == "bench") ||
+           (word == "bench" && std::find(args.begin(), args.end(), "--shapes") != args.end());
 }
 
 int run_command(CommandLine& line, std::span<const std::string> args) {
@@ -186,7 +190,9 @@ int run_line(std::span<const std::string> args) {
                 stderr,
                 "penstock: '{}' comes with the Python package, whose own penstock command has "
                 "it: pip install penstock\n",
-                args[0] == "checkpoint" ? "checkpoint bench" : args[0]);
+                args[0] == "checkpoint" ? "checkpoint bench"
+                : args[0] == "bench"    ? "bench --shapes"
+                                        : args[0]);
             return kWrongUsage;
         }
         if (is_unknown_command(line, args[0])) {

@@ -12,7 +12,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from penstock import _core
@@ -71,14 +70,6 @@ def _installed() -> dict[str, str]:
     return found | {"fio": "" if shutil.which("fio") else "apt-get install fio"}
 
 
-def _list_of(flag: str, text: str, known: Iterable[str]) -> list[str]:
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    for word in words:
-        if word not in known:
-            raise WrongArguments(f"{flag} {word}: choose of {', '.join(known)}")
-    return words
-
-
 def _refine(args: argparse.Namespace) -> None:
     """Checks everything before any work. WrongArguments says what to do."""
     if args.model not in models.MODELS:
@@ -94,11 +85,11 @@ def _refine(args: argparse.Namespace) -> None:
     peers = _installed()
     if peers["torch"]:
         raise WrongArguments(f"the state is made of torch tensors, and torch is not installed: {peers['torch']}")
-    args.peers = _list_of("--against", args.against, peers) or [name for name in peers if not peers[name]]
+    args.peers = tool.list_of("--against", args.against, peers) or [name for name in peers if not peers[name]]
     for name in args.peers:
         if peers[name]:
             raise WrongArguments(f"--against {name}: it is not installed: {peers[name]}")
-    args.verbs = _list_of("--what", args.what, _VERBS)
+    args.verbs = tool.list_of("--what", args.what, _VERBS)
 
 
 def _limit(args: argparse.Namespace) -> tuple[int, str]:

@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+class NotInState(Exception):
+    """Files cannot be brought to the state that a run is to begin from; the text says why."""
 
 
 @contextmanager
@@ -39,6 +44,31 @@ def make_cold(path: str) -> None:
         with _opened(file) as descriptor:
             os.fsync(descriptor)  # only what is clean goes
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def bring_in(path: str) -> None:
+    """Reads a file into the page cache."""
+    memory = bytearray(1 << 20)
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(memory):
+            pass
+
+
+def cached_bytes(path: str) -> int:
+    """Bytes of a file in the page cache, in whole pages. The kernel answers only those who own or may write it, and
+    says "all" to others. OSError."""
+    size = os.path.getsize(path)
+    if size == 0:
+        return 0
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) as mapped:
+        pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+        begin = ctypes.c_char.from_buffer(mapped)
+        libc = ctypes.CDLL(None, use_errno=True)
+        failed = libc.mincore(ctypes.c_void_p(ctypes.addressof(begin)), ctypes.c_size_t(size), pages)
+        del begin  # the mapping cannot be closed before
+        if failed:
+            raise OSError(ctypes.get_errno(), f"mincore(2): {os.strerror(ctypes.get_errno())}", path)
+    return bytes(pages).count(1) * mmap.PAGESIZE
 
 
 def remove(path: str) -> None:

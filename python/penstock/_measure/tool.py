@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.metadata
 import json
 import os
@@ -10,7 +11,7 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -128,6 +129,30 @@ class Progress:
         if self._terminal:
             self._stream.write("\r\033[K")
             self._stream.flush()
+
+
+class Colour:
+    """Colours of a terminal; none where the stream is no terminal, TERM is dumb, or NO_COLOR is set to anything."""
+
+    _CODES = {"green": "32", "red": "31", "yellow": "33", "bold": "1"}
+
+    def __init__(self, stream: TextIO | None) -> None:
+        terminal = stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._on = terminal and not os.environ.get("NO_COLOR")
+
+    def __call__(self, name: str, text: str) -> str:
+        return f"\033[{self._CODES[name]}m{text}\033[0m" if self._on and name else text
+
+
+def list_of(flag: str, text: str, known: Iterable[str]) -> list[str]:
+    """The words of `a,b`. WrongArguments names one that is not known, and what is."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if word not in known:
+            near = difflib.get_close_matches(word, known, 1)
+            told = f"did you mean {near[0]}?" if near else f"expected of {', '.join(known)}"
+            raise WrongArguments(f"{flag} {word}: {told}")
+    return words
 
 
 def parse_size(flag: str, word: str) -> int:

@@ -2,8 +2,8 @@
 """`penstock report`: what bench, tune, the benchmark runner, ds_io, ds_nvme_tune and checkpoint bench wrote with
 --json, as an HTML page.
 
-    _read      files, of which nothing is trusted            _bench, _tune, _bars, _deepnvme, _checkpoints
-    _model     page, sections, charts, tables                           a section a file
+    _read      files, of which nothing is trusted            _bench, _shapes, _tune, _bars, _deepnvme,
+    _model     page, sections, charts, tables                           _checkpoints: a section a file
     _figures   the pictures, as plotly's dictionaries        _compare   several files together
                                                              _html      the page as one file
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.report import _bars, _bench, _checkpoints, _compare, _deepnvme, _tune
+from penstock.report import _bars, _bench, _checkpoints, _compare, _deepnvme, _shapes, _tune
 from penstock.report._html import render
 from penstock.report._model import Page, Section
 from penstock.report._read import Document, ReportError, load
@@ -28,6 +28,7 @@ _SECTIONS: dict[str, Callable[[Document], Section]] = {
     "ds_io": _deepnvme.ds_io,
     "ds_nvme_tune": _deepnvme.ds_nvme_tune,
     "checkpoint bench": _checkpoints.section,
+    "bench --shapes": _shapes.section,
 }
 
 

@@ -19,7 +19,14 @@ PEER = "#d55e00"
 CEILING = "#444444"
 # Told apart also by people who see few colours.
 COLOURS = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#d55e00", "#6a3d9a", "#777777")
-VERDICTS = {"met": "#1a7f37", "missed": "#c62828", "undecided": "#9a6700"}
+VERDICTS = {
+    "met": "#1a7f37",
+    "missed": "#c62828",
+    "undecided": "#9a6700",
+    "faster": "#0072b2",
+    "level": "#777777",
+    "slower": "#d55e00",
+}
 
 Figure = dict[str, Any]
 

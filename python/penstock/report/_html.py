@@ -12,6 +12,7 @@ import hashlib
 import html
 import json
 
+from penstock.report import _figures as figures
 from penstock.report._model import Cell, Chart, Page, Section, Table, Text
 from penstock.report._read import ReportError
 
@@ -33,7 +34,8 @@ th, td { padding: 4px 10px; border-bottom: 1px solid #e6e8eb; text-align: left; 
 th { background: #f6f8fa; border-bottom: 2px solid #d0d7de; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.verdict { font-weight: 600; white-space: nowrap; }
-.met { color: #1a7f37; } .missed { color: #c62828; } .undecided { color: #9a6700; } .other { color: #57606a; }
+.met, .faster { color: #1a7f37; } .missed, .slower { color: #c62828; } .undecided { color: #9a6700; }
+.level, .other { color: #57606a; }
 pre { background: #f6f8fa; padding: 10px 14px; font-size: 13px; margin: 4px 0 14px; white-space: pre-wrap;
   overflow-wrap: anywhere; }
 summary { cursor: pointer; font-size: 17px; font-weight: 600; margin: 28px 0 6px; }
@@ -69,7 +71,7 @@ def _plotly_js() -> str:
 
 def _cell(cell: Cell, number: bool) -> str:
     if cell.verdict:
-        name = cell.verdict if cell.verdict in ("met", "missed", "undecided") else "other"
+        name = cell.verdict if cell.verdict in figures.VERDICTS else "other"
         return f'<td class="verdict {name}">{html.escape(cell.text)}</td>'
     return f'<td class="number">{html.escape(cell.text)}</td>' if number else f"<td>{html.escape(cell.text)}</td>"
 
@@ -122,9 +124,9 @@ def _section(section: Section, number: int, first_chart: int) -> str:
 def render(page: Page) -> str:
     """The whole file. ReportError without plotly; ValueError where a figure holds a number that JSON cannot."""
     library = _plotly_js()
-    figures = json.dumps([chart.figure for chart in page.charts()], allow_nan=False, separators=(",", ":"))
+    data = json.dumps([chart.figure for chart in page.charts()], allow_nan=False, separators=(",", ":"))
     for sign, code in (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e")):
-        figures = figures.replace(sign, code)
+        data = data.replace(sign, code)
     policy = (
         f"default-src 'none'; script-src {_hash(library)} {_hash(_SCRIPT)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -160,7 +162,7 @@ again, point to read a value.</p>
 {chr(10).join(sections)}
 </main>
 <footer>Made by penstock report. Drawn with plotly.js (MIT), which is in this file.</footer>
-<script type="application/json" id="figures">{figures}</script>
+<script type="application/json" id="figures">{data}</script>
 <script>{library}</script>
 <script>{_SCRIPT}</script>
 </body>

@@ -20,6 +20,7 @@ KINDS = {
     "ds_io": "penstock ds_io --json",
     "ds_nvme_tune": "penstock ds_nvme_tune --json",
     "checkpoint bench": "penstock checkpoint bench --json",
+    "bench --shapes": "penstock bench --shapes --json",
 }
 
 
@@ -140,8 +141,9 @@ def load(path: str) -> Document:
         raise ReportError(f"{expected}; this file holds no object")
     if isinstance(data.get("bars"), list):
         return Document(path, "bars", root)
-    if data.get("program") == "penstock checkpoint bench":
-        return Document(path, "checkpoint bench", root)
+    for kind in ("checkpoint bench", "bench --shapes"):
+        if data.get("program") == f"penstock {kind}":
+            return Document(path, kind, root)
     command = data.get("command")
     if isinstance(command, list) and len(command) > 1 and isinstance(command[1], str) and command[1] in KINDS:
         return Document(path, command[1], root)

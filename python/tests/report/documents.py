@@ -198,6 +198,29 @@ def ds_nvme_tune():
 ALL = {"bench": bench, "tune": tune, "bars": bars, "ds_io": ds_io, "ds_nvme_tune": ds_nvme_tune}
 
 
+def shapes():
+    def line(shape, what, state, ours, theirs, verdict):
+        sides = [{"side": "penstock", "seconds": ours}, {"side": "preadv", "seconds": theirs}]
+        ratio = {"median": ours[1] / theirs[1], "min": 0.1, "max": 9.0}
+        found = {"shape": shape, "what": what, "state": state, "operations": 10, "bytes": 40960, "sides": sides}
+        return found | {"best_stock": "preadv", "ratio": ratio, "verdict": verdict}
+
+    return {
+        "program": "penstock bench --shapes",
+        "command": ["penstock", "bench", "--shapes", "/data"],
+        "environment": {"time_utc": "2026-01-02T03:04:05Z", "hostname": "box", "kernel": "6.9"},
+        "folder": "/data",
+        "rows": [
+            line("sequence", "10 x 4 KiB in sequence", "cold", [0.1, 0.2, 0.3], [0.2, 0.4, 0.6], "faster"),
+            line("sequence", "10 x 4 KiB in sequence", "warm", [0.3, 0.6, 0.9], [0.1, 0.2, 0.3], "slower"),
+            {"shape": "load_pt", "what": "load pt", "state": "", "skipped": "pip install torch"},
+        ],
+    }
+
+
+ALL["bench --shapes"] = shapes
+
+
 def changed(document, place, value):
     """A copy with the value at a place such as ("jobs", 0, "depth") replaced; `del` instead of a value removes it."""
     made = copy.deepcopy(document)

@@ -49,6 +49,9 @@ removed at the end, also after Ctrl-C. Whatever was there before is only read.
 Several paths: each run of all of them is a stream of transfers that have the same
 bytes on each device, so the slowest sets the pace. --depth is that of each device.
 
+With the Python package: penstock bench --shapes /data compares what programs do (small
+reads, many files, appends, rows, loads) with preadv, readinto, memmap and torch.load.
+
 See also: penstock doctor PATH, for what slows storage down.)";
 
 CLI::ValidationError wrong(const std::string& option, const std::string& message) {
