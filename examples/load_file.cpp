@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads tensors of a file by name: all of one, rows of another, and what a pattern means.
+// Loads a whole file, and reads tensors of it by name: all of one, rows of another, and what a
+// pattern means.
 #include <penstock/penstock.hpp>
 
 #include <cstddef>
@@ -35,6 +36,12 @@ int main() {
             {.name = "embed.bias", .into = std::as_writable_bytes(std::span(whole))}};
         std::printf("%llu bytes read\n", static_cast<unsigned long long>(file.read(reads)));
         const bool same = rows[0] == 0.25F && whole[0] == 1.0F && file.verify().problems.empty();
+
+        const penstock::LoadedState all = penstock::load_file(engine, "model.safetensors");
+        for (const penstock::StateTensor& tensor : all.state.tensors) {
+            std::printf("%s: %s, %llu bytes\n", tensor.name.c_str(), tensor.dtype.c_str(),
+                        static_cast<unsigned long long>(tensor.data.bytes));
+        }
 
         file.close();
         penstock::FileSystem::local().remove("model.safetensors");  // the example tidies up

@@ -6,6 +6,7 @@
 //     penstock::StateFile file(engine, "model.safetensors");
 //     const penstock::TensorRead weight{.name = "layer.0.weight", .into = bytes};
 //     file.read({&weight, 1});
+//     penstock::LoadedState all = penstock::load_file(engine, "model.safetensors");
 //
 // torch.load() and safetensors read what save_file() writes, and StateFile what they write. For
 // numbered checkpoints of a training run there is CheckpointStore.
@@ -14,9 +15,11 @@
 #include <penstock/checkpoint.hpp>
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
+#include <penstock/memory.hpp>
 #include <penstock/progress.hpp>
 #include <penstock/tensor_table.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -104,5 +107,33 @@ private:
     struct Impl;
     std::unique_ptr<Impl> impl_;
 };
+
+struct LoadFileOptions {
+    /// Names and patterns, as in StateFile::select(); empty: everything, with the structure.
+    std::vector<std::string> names = {};
+    /// Checksums of the file are compared. False: damage is not noticed.
+    bool verify = true;
+    Progress progress = {};  ///< bytes of what is loaded
+};
+
+/// A state, and the memory of its tensors. Movable; a copy shares the memory.
+struct LoadedState {
+    State state;    ///< its tensors are in `memory`
+    Buffer memory;  ///< one block, to be written to freely
+    /// The bytes of tensor i of the state.
+    [[nodiscard]] Memory tensor(std::size_t i) const { return to_write(state.tensors.at(i).data); }
+};
+
+/// Loads a state: a `.pt`, a `.safetensors`, an index, or a checkpoint of a store (the path of its
+/// folder; CheckpointInfo::path). Without `names` its tensors are as the file has them, and with
+/// the structure save_file() and CheckpointStore::save() take it as it is. In the structure tensors
+/// that share memory are views of one. With `names` the tensors have their names in the state, each
+/// row-major, and there is no structure. Throws Error: kInvalidArgument for a name or pattern that
+/// no tensor has and for a folder that is neither, kDamaged naming the tensor, kUnsupported for
+/// forms that are not read, kOutOfMemory, kCancelled by `progress`. Blocks; thread-safe.
+[[nodiscard]] PENSTOCK_API LoadedState load_file(const std::shared_ptr<Engine>& engine,
+                                                 const std::string& path,
+                                                 const LoadFileOptions& options = {},
+                                                 const FileSystem& files = FileSystem::local());
 
 }  // namespace penstock

@@ -136,21 +136,22 @@ void FileSource::read(std::size_t tensor, std::uint64_t begin, std::uint64_t /*e
     const TensorEntry& t = table_.tensors[tensor];
     const std::uint64_t row = t.shape.empty() || t.shape[0] == 0 ? 0 : t.bytes / t.shape[0];
     std::byte* const data = into.data();
-    read_parts({{tensor, begin * row, into.size()}}, {&data, 1}, false, {});
+    read_parts({{tensor, begin * row, into.size()}}, {&data, 1}, {.verify = false}, {});
 }
 
-void FileSource::read_all(std::span<const std::span<std::byte>> into, const Progress& progress) {
+void FileSource::read_tensors(std::span<const TensorInto> wanted,
+                              const stream::ReadFileOptions& options, const Progress& progress) {
     std::vector<TensorReader::Part> parts;
-    std::vector<std::byte*> data;
-    for (std::size_t i = 0; i < into.size(); ++i) {
-        parts.push_back({i, 0, into[i].size()});
-        data.push_back(into[i].data());
+    std::vector<std::byte*> into;
+    for (const TensorInto& one : wanted) {
+        parts.push_back({one.tensor, 0, one.into.size()});
+        into.push_back(one.into.data());
     }
-    read_parts(std::move(parts), data, false, progress);
+    read_parts(std::move(parts), into, options, progress);
 }
 
 void FileSource::read_parts(std::vector<TensorReader::Part> parts, std::span<std::byte* const> into,
-                            bool verify, const Progress& progress) {
+                            const stream::ReadFileOptions& options, const Progress& progress) {
     std::uint64_t total = 0;
     std::vector<std::byte*> data;
     std::size_t kept = 0;
@@ -167,7 +168,7 @@ void FileSource::read_parts(std::vector<TensorReader::Part> parts, std::span<std
     const auto reported = [&](std::uint64_t done, std::uint64_t /*with_gaps*/) {
         return !progress || progress(std::min(done, total), total);
     };
-    reader_.read(parts, data, {.verify = verify}, reported);
+    reader_.read(parts, data, options, reported);
 }
 
 // One verify(): all items in the order of the files, by their checksums.

@@ -24,6 +24,12 @@ namespace penstock::state {
 
 using Verified = VerifiedFile;
 
+/// All of a tensor, by its number, and memory of its size.
+struct TensorInto {
+    std::size_t tensor = 0;
+    std::span<std::byte> into;
+};
+
 class Source {
 public:
     Source() = default;
@@ -49,9 +55,9 @@ public:
     /// Reads rows [begin, end) of the first dimension; all of a tensor without dimensions.
     virtual void read(std::size_t tensor, std::uint64_t begin, std::uint64_t end,
                       std::span<std::byte> into) = 0;
-    /// Reads all tensors; into[i] gets the bytes of tensor i.
-    virtual void read_all(std::span<const std::span<std::byte>> into, const Progress& progress) = 0;
-    /// Whether read() and read_all() check what they read.
+    virtual void read_tensors(std::span<const TensorInto> wanted,
+                              const stream::ReadFileOptions& options, const Progress& progress) = 0;
+    /// Whether read() checks what it reads.
     [[nodiscard]] virtual bool checks_reads() const { return false; }
     [[nodiscard]] virtual Verified verify(const Progress& progress) = 0;
 
@@ -68,12 +74,13 @@ public:
     FileSource(std::shared_ptr<Engine> engine, const FileSystem& files, const std::string& path);
     void read(std::size_t tensor, std::uint64_t begin, std::uint64_t end,
               std::span<std::byte> into) override;
-    void read_all(std::span<const std::span<std::byte>> into, const Progress& progress) override;
+    void read_tensors(std::span<const TensorInto> wanted, const stream::ReadFileOptions& options,
+                      const Progress& progress) override;
     [[nodiscard]] Verified verify(const Progress& progress) override;
     /// Reads parts of tensors: TensorReader::read(), `item` being the number of a tensor. Progress
     /// counts what is wanted.
     void read_parts(std::vector<TensorReader::Part> parts, std::span<std::byte* const> into,
-                    bool verify, const Progress& progress);
+                    const stream::ReadFileOptions& options, const Progress& progress);
 
 private:
     class Verifying;

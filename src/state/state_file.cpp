@@ -185,7 +185,7 @@ public:
             {&row, *state::BoxRuns::of(shape, box, wanted.into.data, wanted.strides_bytes, kRead)});
         total_bytes_ += boxes_.back().runs.runs() * boxes_.back().runs.run_bytes();
         if (!row.tensor.strides.empty()) {
-            check_view(row);
+            state::check_view(source_, row);
         }
     }
 
@@ -209,18 +209,6 @@ private:
         const state::StoredRow* row;
         state::BoxRuns runs;
     };
-    void check_view(const state::StoredRow& row) const {
-        const TensorEntry& stored = source_.tensors()[row.index];
-        const std::string why = state::why_not_gathered(*row.view, stored.bytes);
-        if (!why.empty()) {
-            base::raise(base::error(
-                ErrorCode::kUnsupported, kRead,
-                fmt::format("tensor {} {}; read {}, which has its bytes",
-                            format::shown(row.tensor.name), why, format::shown(stored.name)),
-                path_));
-        }
-    }
-
     void add_runs(const Box& box) {
         const std::size_t tensor = box.row->index;
         const std::uint64_t first =
@@ -239,22 +227,18 @@ private:
         for (const auto& part : parts_) {
             bytes += part.bytes;
         }
-        source_.read_parts(std::move(parts_), into_, verify_, reported(bytes));
+        source_.read_parts(std::move(parts_), into_, {.verify = verify_}, reported(bytes));
         done_bytes_ += bytes;
         parts_.clear();
         into_.clear();
     }
 
     void read_view(const Box& box) {
-        const state::StoredRow& row = *box.row;
-        const std::uint64_t stored_bytes = source_.tensors()[row.index].bytes;
-        const std::uint64_t view_bytes = state::view_bytes(*row.view);
-        const Buffer stored = pool_.take(std::max<std::uint64_t>(stored_bytes, 1));
+        const std::uint64_t view_bytes = box.row->tensor.bytes;
         const Buffer view = pool_.take(std::max<std::uint64_t>(view_bytes, 1));
-        std::byte* const all = stored.bytes().data();
         const std::uint64_t bytes = box.runs.runs() * box.runs.run_bytes();
-        source_.read_parts({{row.index, 0, stored_bytes}}, {&all, 1}, verify_, reported(bytes));
-        state::gather(*row.view, {all, stored_bytes}, view.bytes().first(view_bytes));
+        state::read_view(source_, *box.row, view.bytes().first(view_bytes), pool_,
+                         {.verify = verify_}, reported(bytes));
         box.runs.copy_out(0, view.bytes().first(view_bytes));
         done_bytes_ += bytes;
     }

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state/stored_rows.hpp"
 
+#include "base/raise.hpp"
+#include "format/fault.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
 #include "state/state_views.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -81,6 +86,27 @@ std::vector<StoredRow> rows_of(const Source& source, const std::optional<Skeleto
         }
     }
     return rows;
+}
+
+void check_view(const Source& source, const StoredRow& row) {
+    const TensorEntry& stored = source.tensors()[row.index];
+    const std::string why = why_not_gathered(*row.view, stored.bytes);
+    if (!why.empty()) {
+        base::raise(base::error(
+            ErrorCode::kUnsupported, "read",
+            fmt::format("tensor {} {}; read {}, which has its bytes",
+                        format::shown(row.tensor.name), why, format::shown(stored.name)),
+            source.path()));
+    }
+}
+
+void read_view(Source& source, const StoredRow& row, std::span<std::byte> into, MemoryPool& pool,
+               const stream::ReadFileOptions& options, const Progress& progress) {
+    const std::uint64_t bytes = source.tensors()[row.index].bytes;
+    const Buffer stored = pool.take(std::max<std::uint64_t>(bytes, 1));
+    const TensorInto all{row.index, stored.bytes().first(bytes)};
+    source.read_tensors({&all, 1}, options, progress);
+    gather(*row.view, all.into, into);
 }
 
 }  // namespace penstock::state

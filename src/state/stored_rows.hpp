@@ -6,6 +6,8 @@
 #include "state/source.hpp"
 #include "state/structure.hpp"
 
+#include <penstock/memory.hpp>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -27,5 +29,13 @@ struct StoredRow {
 /// The tensors by their places in the state, in its order; then the unreferenced ones, as stored.
 [[nodiscard]] std::vector<StoredRow> rows_of(const Source& source,
                                              const std::optional<Skeleton>& skeleton);
+
+/// For a row with a `view`. Throws Error: kUnsupported where read_view() cannot have it.
+void check_view(const Source& source, const StoredRow& row);
+
+/// Reads the tensor of a row with a `view`, row-major, by way of memory of the pool for the stored
+/// one. `into` has its bytes.
+void read_view(Source& source, const StoredRow& row, std::span<std::byte> into, MemoryPool& pool,
+               const stream::ReadFileOptions& options, const Progress& progress);
 
 }  // namespace penstock::state

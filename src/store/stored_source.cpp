@@ -86,13 +86,13 @@ void StoredSource::read(std::size_t tensor, std::uint64_t begin, std::uint64_t e
     checkpoint_.read({&one, 1});
 }
 
-void StoredSource::read_all(std::span<const std::span<std::byte>> into, const Progress& progress) {
-    std::vector<TensorRead> wanted;
-    wanted.reserve(into.size());
-    for (std::size_t i = 0; i < into.size(); ++i) {
-        wanted.push_back({.name = tensors()[i].name, .into = into[i]});
+void StoredSource::read_tensors(std::span<const state::TensorInto> wanted,
+                                const stream::ReadFileOptions& options, const Progress& progress) {
+    std::vector<TensorRead> reads;
+    for (const state::TensorInto& one : wanted) {
+        reads.push_back({.name = tensors()[one.tensor].name, .into = one.into});
     }
-    checkpoint_.read(wanted, true, progress);
+    checkpoint_.read(reads, options.verify, progress);
 }
 
 state::Verified StoredSource::verify(const Progress& progress) {

@@ -28,7 +28,8 @@ public:
 
     void read(std::size_t tensor, std::uint64_t begin, std::uint64_t end,
               std::span<std::byte> into) override;
-    void read_all(std::span<const std::span<std::byte>> into, const Progress& progress) override;
+    void read_tensors(std::span<const state::TensorInto> wanted,
+                      const stream::ReadFileOptions& options, const Progress& progress) override;
     [[nodiscard]] bool checks_reads() const override { return true; }
     [[nodiscard]] state::Verified verify(const Progress& progress) override;
 

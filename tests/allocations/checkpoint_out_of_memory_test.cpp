@@ -294,6 +294,7 @@ TEST_F(CheckpointOutOfMemory, AStateFileIsSavedAndRead) {
             [&](Attempt& attempt) -> std::string {
                 save_file(scene.engine, path, saved.state());
                 std::vector<std::byte> into(900, kUntouched);
+                LoadedState loaded;
                 const bool through = attempt([&] {
                     save_file(scene.engine, path, next.state());
                     StateFile file(scene.engine, path);
@@ -302,8 +303,9 @@ TEST_F(CheckpointOutOfMemory, AStateFileIsSavedAndRead) {
                     const std::string pattern = "t*";
                     static_cast<void>(file.select({&pattern, 1}));
                     static_cast<void>(file.verify());
+                    loaded = load_file(scene.engine, path);
                 });
-                if (through && into != next.data[1]) {
+                if (through && (into != next.data[1] || loaded.state.tensors.size() != 3)) {
                     return "wrong bytes";
                 }
                 const StateFile there(scene.engine, path);

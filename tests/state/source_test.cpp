@@ -111,8 +111,8 @@ TEST_F(SourceTest, AnIndexGivesWhatItNamesAndNothingElse) {
     const auto source = open_source(engine_, files_, folder_ / "links/model.index.json");
     std::vector<std::byte> u(300);
     std::vector<std::byte> t(200);
-    const std::vector<std::span<std::byte>> into{u, t};
-    source->read_all(into, {});
+    const std::vector<TensorInto> wanted{{0, u}, {1, t}};
+    source->read_tensors(wanted, {}, {});
     EXPECT_EQ(u, pattern(300, 3));
     EXPECT_EQ(t, pattern(200, 2));
     write(index, R"({"weight_map": {"t7": "a.safetensors"}})");

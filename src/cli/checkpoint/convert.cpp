@@ -209,14 +209,14 @@ private:
     void hold(std::uint64_t total, Progress& shown) {
         memory_ = pool_.take(std::max(total, kMemoryAlignment));
         taken_ = memory_.size();
-        std::vector<std::span<std::byte>> into;
+        std::vector<state::TensorInto> wanted;
         std::uint64_t at = 0;
         for (const TensorEntry& t : source_.tensors()) {
-            into.push_back(memory_.bytes().subspan(at, t.bytes));
+            wanted.push_back({wanted.size(), memory_.bytes().subspan(at, t.bytes)});
+            data_.emplace_back(wanted.back().into);
             at += base::align_up(t.bytes, kMemoryAlignment);
         }
-        source_.read_all(into, told_by(shown, "read"));
-        data_.assign(into.begin(), into.end());
+        source_.read_tensors(wanted, {.verify = source_.checks_reads()}, told_by(shown, "read"));
     }
 
     [[nodiscard]] penstock::Progress written_by(Progress& shown) const {
