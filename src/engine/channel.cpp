@@ -122,7 +122,6 @@ bool Channel::arrived() const {
 bool Channel::turn(bool may_sleep) noexcept {
     counters_.turns.add(1);
     bool moved_on = take_inbox();
-    moved_on |= reap();
     if (!delayed_.empty()) {
         moved_on |= try_delayed();
     }
@@ -131,6 +130,7 @@ bool Channel::turn(bool may_sleep) noexcept {
         base::futex_wake_all(quiet_);
     }
     sleep_or_enter(may_sleep && !mover_->ready());
+    moved_on |= reap();
     return moved_on;
 }
 
@@ -271,8 +271,8 @@ bool Channel::draw() {
         if (part == nullptr) {
             break;
         }
-        const Draft* draft =
-            part->transfer->stopped() ? nullptr : part->plan.peek(block_bytes_of(*part));
+        const std::uint32_t block_bytes = block_bytes_of(*part);
+        const Draft* draft = part->transfer->stopped() ? nullptr : part->plan.peek(block_bytes);
         if (draft == nullptr) {
             retire(*part);
             any = true;
@@ -289,7 +289,7 @@ bool Channel::draw() {
         }
         any = true;
         // At once: it would have to wait for its next turn to be found through.
-        if (part->plan.peek(block_bytes_of(*part)) == nullptr) {
+        if (part->plan.peek(block_bytes) == nullptr) {
             retire(*part);
         }
     }
@@ -360,6 +360,9 @@ void Channel::go_on(ChannelRequest& request, std::uint32_t align) {
         go_on_apart(request);
     } else if (request.slot != nullptr) {
         request.memory[0] = {request.slot->data + from, draft.bytes - from};
+        request.pieces = {request.memory.data(), 1};
+    } else if (draft.memory != nullptr) {
+        request.memory[0] = {draft.memory + from, draft.bytes - from};
         request.pieces = {request.memory.data(), 1};
     } else {
         const Extents& extents = request.part->transfer->extents;

@@ -43,14 +43,21 @@ base::Result<void> check_access(const TransferSpec& spec) {
     return {};
 }
 
-base::Result<void> check_extent(const TransferSpec& spec, const Extent& extent, std::uint64_t index,
-                                std::size_t file_count) {
+// As most are: the message is looked for elsewhere.
+bool is_sound(const Extent& extent, std::size_t file_count) {
+    return extent.file < file_count && extent.offset <= kOffsetMax &&
+           extent.memory.bytes <= kOffsetMax - extent.offset &&
+           extent.memory.kind == MemoryKind::kHost &&
+           (extent.memory.data != nullptr || extent.memory.bytes == 0);
+}
+
+base::Failure unsound(const TransferSpec& spec, const Extent& extent, std::uint64_t index,
+                      std::size_t file_count) {
     if (extent.file >= file_count) {
         return wrong(spec, fmt::format("extent {} names file {}, and there are {} files", index,
                                        extent.file, file_count));
     }
-    const auto end = base::checked_add(extent.offset, extent.memory.bytes);
-    if (!end || *end > kOffsetMax) {
+    if (extent.offset > kOffsetMax || extent.memory.bytes > kOffsetMax - extent.offset) {
         return wrong(spec, fmt::format("extent {} of {} bytes at offset {} ends past the largest "
                                        "offset there is ({})",
                                        index, extent.memory.bytes, extent.offset, kOffsetMax));
@@ -59,11 +66,8 @@ base::Result<void> check_extent(const TransferSpec& spec, const Extent& extent, 
         return base::fail(base::not_host_memory(spec.op == Op::kRead ? "read" : "write",
                                                 fmt::format("extent {}", index), extent.memory));
     }
-    if (extent.memory.data == nullptr && extent.memory.bytes != 0) {
-        return wrong(spec, fmt::format("extent {} of {} bytes has no memory (null pointer)", index,
-                                       extent.memory.bytes));
-    }
-    return {};
+    return wrong(spec, fmt::format("extent {} of {} bytes has no memory (null pointer)", index,
+                                   extent.memory.bytes));
 }
 
 // Requests of a transfer go in any order and at once, so of two extents that write one byte nobody
@@ -123,12 +127,12 @@ base::Result<void> check_transfer(const TransferSpec& spec) {
     std::uint64_t end = 0;
     for (std::uint64_t i = 0; i < spec.extents.count(); ++i) {
         const Extent extent = spec.extents[i];
-        PENSTOCK_CHECK(check_extent(spec, extent, i, file_count));
-        const auto sum = base::checked_add(total, extent.memory.bytes);
-        if (!sum) {
+        if (!is_sound(extent, file_count)) {
+            return unsound(spec, extent, i, file_count);
+        }
+        if (__builtin_add_overflow(total, extent.memory.bytes, &total)) {
             return wrong(spec, "the extents are longer together than 2^64 bytes");
         }
-        total = *sum;
         if (extent.memory.bytes != 0) {
             ascending =
                 ascending && (extent.file > file || (extent.file == file && extent.offset >= end));

@@ -103,7 +103,7 @@ base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
 
 // Allocates everything first, so that a call that throws leaves nothing counted. From add_live() on
 // nothing throws: a resource that is missing then ends the transfer, with that as its error.
-base::Result<Transfer*> Core::start(TransferSpec spec) {
+base::Result<Transfer*> Core::start(TransferSpec&& spec) {
     PENSTOCK_CHECK(check_transfer(spec));
     const bool caller_waits = spec.caller_waits;
     if (spec.op == Op::kRead && spec.extents.count() > 1 &&

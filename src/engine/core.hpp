@@ -54,7 +54,7 @@ public:
 
     /// Any thread. The caller owns one reference of what it gets and has to abandon() and release()
     /// it.
-    [[nodiscard]] base::Result<Transfer*> start(TransferSpec spec);
+    [[nodiscard]] base::Result<Transfer*> start(TransferSpec&& spec);
     /// Whether start() would find a place among `transfers_max`; another thread may take it first.
     [[nodiscard]] bool has_room() const {
         return options_.transfers_max == 0 || in_flight() < options_.transfers_max;

@@ -21,7 +21,7 @@ constexpr std::uint64_t kSortedBytesMax = 64 * base::kKiB;
 }  // namespace
 
 void Extents::sort() {
-    if (is_rows_) {
+    if (rows_ != nullptr) {
         sort_rows();
     } else {
         sort_list();
@@ -56,9 +56,9 @@ void Extents::sort_list() {
 }
 
 void Extents::sort_rows() {
-    std::vector<RowList::Row>& rows = rows_.rows;
+    std::vector<RowList::Row>& rows = rows_->rows;
     const auto file = [&](const RowList::Row& row) {
-        return std::uint64_t{rows_.tables[row.table].file};
+        return std::uint64_t{rows_->tables[row.table].file};
     };
     const auto before = [&](const RowList::Row& a, const RowList::Row& b) {
         return std::pair(file(a), a.offset) < std::pair(file(b), b.offset);
@@ -72,13 +72,13 @@ void Extents::sort_rows() {
 }
 
 std::string Extents::name_of(std::uint64_t index) const {
-    if (!is_rows_) {
+    if (rows_ == nullptr) {
         return {};
     }
-    const RowList::Row& row = rows_.rows[index];
-    const RowTable& table = rows_.tables[row.table];
+    const RowList::Row& row = rows_->rows[index];
+    const RowTable& table = rows_->tables[row.table];
     const std::string of =
-        rows_.tables.size() == 1 ? std::string() : fmt::format(" of table {}", row.table);
+        rows_->tables.size() == 1 ? std::string() : fmt::format(" of table {}", row.table);
     return fmt::format("row {}{}", (row.offset - table.base) / table.stride_bytes, of);
 }
 

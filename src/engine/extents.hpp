@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,11 +52,11 @@ public:
     Extents() = default;
     explicit Extents(std::vector<Extent> list) : list_(std::move(list)), count_(list_.size()) {}
     explicit Extents(RowList rows)
-        : rows_(std::move(rows)), count_(rows_.rows.size()), is_rows_(true) {}
+        : rows_(std::make_unique<RowList>(std::move(rows))), count_(rows_->rows.size()) {}
 
     [[nodiscard]] std::uint64_t count() const { return count_; }
     [[nodiscard]] Extent operator[](std::uint64_t index) const {
-        return is_rows_ ? rows_[index] : list_[index];
+        return rows_ == nullptr ? list_[index] : (*rows_)[index];
     }
     /// "row 17 of table 2", for messages; "" for one of a list.
     [[nodiscard]] std::string name_of(std::uint64_t index) const;
@@ -65,8 +66,8 @@ public:
     void sort();
     /// Which of those that were asked for number `index` is.
     [[nodiscard]] std::uint64_t listed(std::uint64_t index) const {
-        if (is_rows_) {
-            return rows_.rows[index].index;
+        if (rows_ != nullptr) {
+            return rows_->rows[index].index;
         }
         return sorted_ ? listed_[index] : index;
     }
@@ -75,9 +76,8 @@ public:
 private:
     std::vector<Extent> list_;
     std::vector<std::uint64_t> listed_;  ///< of a list that was sorted
-    RowList rows_;
-    std::uint64_t count_ = 0;  // a division by the size of an Extent else
-    bool is_rows_ = false;
+    std::unique_ptr<RowList> rows_;      ///< instead of a list; apart, for most have a list
+    std::uint64_t count_ = 0;            // a division by the size of an Extent else
     bool sorted_ = false;
 
     void sort_list();

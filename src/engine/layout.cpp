@@ -137,7 +137,8 @@ void lay_out(Window& window) {
     };
     Transfer& transfer = *window.transfer;
     const bool over_gaps = transfer.op == Op::kRead && transfer.extents.count() > 1;
-    window.parts.clear();
+    window.parts = {};
+    window.parts_on_channels.clear();
     if (transfer.total_bytes == 0) {
         return;
     }
@@ -189,7 +190,8 @@ void lay_out(Window& window) {
             begin = stop;
         }
     }
-    window.parts = std::move(parts);
+    window.parts_on_channels = std::move(parts);
+    window.parts = window.parts_on_channels;
     seats.parts = {};
 }
 

@@ -76,10 +76,10 @@ Plan::Plan(const Extents& extents, Files files, Op op, Position begin, Position 
       end_(end),
       cursor_(begin) {}
 
-const Draft* Plan::peek(std::uint32_t block_bytes) {
+bool Plan::draft_next(std::uint32_t block_bytes) {
     while (!drafted_) {
         if (!settle()) {
-            return nullptr;
+            return false;
         }
         const os::Geometry& geometry = files_[file_]->geometry();
         draft_ = Draft{};
@@ -102,7 +102,7 @@ const Draft* Plan::peek(std::uint32_t block_bytes) {
             drafted_ = draft_write(geometry, block_bytes);
         }
     }
-    return &draft_;
+    return true;
 }
 
 void Plan::pop() {
@@ -331,6 +331,7 @@ void Plan::draft_straight(os::Lane lane, std::uint64_t bytes) {
     draft_.lane = lane;
     draft_.bytes = static_cast<std::uint32_t>(bytes);
     draft_.wanted_bytes = draft_.bytes;
+    draft_.memory = bytes <= here_bytes_ ? here_ : nullptr;
 }
 
 void Plan::draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std::uint64_t align) {
@@ -342,14 +343,10 @@ void Plan::draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std:
     draft_.bytes = static_cast<std::uint32_t>(align_up(skip_bytes + wanted_bytes, align));
 }
 
-// How many bytes, from `after_bytes` behind the cursor, can go straight in one request. Where an
-// address may be odd the lengths of pieces may not: what the offset demands is demanded of each of
-// them, too (statx(2), stx_dio_offset_align), and Linux 6.1 and 6.12 insist.
-std::uint64_t Plan::straight(std::uint64_t after_bytes, std::uint64_t limit_bytes,
-                             std::uint64_t align, std::uint64_t memory_align) const {
-    if (after_bytes == 0 && here_bytes_ >= limit_bytes && base::is_aligned(here_, memory_align)) {
-        return align_down(limit_bytes, std::max(align, memory_align));
-    }
+// Where an address may be odd the lengths of pieces may not: what the offset demands is demanded of
+// each of them, too (statx(2), stx_dio_offset_align), and Linux 6.1 and 6.12 insist.
+std::uint64_t Plan::straight_over(std::uint64_t after_bytes, std::uint64_t limit_bytes,
+                                  std::uint64_t align, std::uint64_t memory_align) const {
     RunWalk walk(*extents_, cursor_, end_, file_, offset_);
     std::uint64_t total = 0;
     std::size_t pieces = 0;
@@ -376,11 +373,7 @@ std::uint64_t Plan::straight(std::uint64_t after_bytes, std::uint64_t limit_byte
     return align_down(total, std::max(align, memory_align));
 }
 
-// How far the run reaches from the cursor on, at most `limit_bytes`.
-std::uint64_t Plan::covered(std::uint64_t limit_bytes) const {
-    if (here_bytes_ >= limit_bytes) {
-        return limit_bytes;
-    }
+std::uint64_t Plan::walked(std::uint64_t limit_bytes) const {
     RunWalk walk(*extents_, cursor_, end_, file_, offset_);
     std::uint64_t total = 0;
     for (Piece piece; total < limit_bytes && walk.next(piece);) {
@@ -392,6 +385,10 @@ std::uint64_t Plan::covered(std::uint64_t limit_bytes) const {
 // Moves the cursor `bytes` on; the extents under it were walked before.
 void Plan::advance(std::uint64_t bytes) {
     run_next_ += bytes;
+    if (bytes == here_bytes_) {
+        cursor_ = {cursor_.index + 1, 0};
+        return;
+    }
     while (bytes != 0) {
         const Extent extent = (*extents_)[cursor_.index];
         const std::uint64_t step = std::min(bytes, extent.memory.bytes - cursor_.skip);

@@ -24,6 +24,7 @@
 //   buffered        no alignment, straight.
 #pragma once
 
+#include "base/align.hpp"
 #include "engine/cache_lookup.hpp"
 #include "engine/extents.hpp"
 #include "engine/request.hpp"
@@ -31,6 +32,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -59,7 +61,9 @@ public:
 
     /// The next request of this phase, of at most `block_bytes` (a multiple of every alignment);
     /// nullptr when the phase is exhausted. The same until pop(), whatever `block_bytes` says then.
-    [[nodiscard]] const Draft* peek(std::uint32_t block_bytes);
+    [[nodiscard]] const Draft* peek(std::uint32_t block_bytes) {
+        return drafted_ || draft_next(block_bytes) ? &draft_ : nullptr;
+    }
     void pop();
 
     /// After the first phase is exhausted: are there buffered ends to write?
@@ -69,21 +73,49 @@ public:
 private:
     enum class Phase : std::uint8_t { kMain, kEdges };
 
-    void draft_read(const os::Geometry& geometry, std::uint32_t block_bytes);
-    [[nodiscard]] CacheLookup::Stretch look(os::File& file);
+    [[nodiscard]] bool draft_next(std::uint32_t block_bytes);
+    inline void draft_read(const os::Geometry& geometry, std::uint32_t block_bytes);
+    [[nodiscard]] inline CacheLookup::Stretch look(os::File& file);
     [[nodiscard]] bool draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes);
     bool draft_write(const os::Geometry& geometry, std::uint32_t block_bytes);
     bool draft_edge(const os::Geometry& geometry);
     bool enter_middle(const os::Geometry& geometry);
     void draft_straight(os::Lane lane, std::uint64_t bytes);
     void draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std::uint64_t align);
-    [[nodiscard]] bool settle();
+    [[nodiscard]] inline bool settle();
     [[nodiscard]] bool mine(std::uint32_t file) const {
         return file - first_file_ < groups_.size() && groups_[file - first_file_] == group_;
     }
+    // How many bytes, from `after_bytes` behind the cursor, can go straight in one request.
     [[nodiscard]] std::uint64_t straight(std::uint64_t after_bytes, std::uint64_t limit_bytes,
-                                         std::uint64_t align, std::uint64_t memory_align) const;
-    [[nodiscard]] std::uint64_t covered(std::uint64_t limit_bytes) const;
+                                         std::uint64_t align, std::uint64_t memory_align) const {
+        if (after_bytes == 0 && here_bytes_ >= limit_bytes &&
+            base::is_aligned(here_, memory_align)) {
+            return base::align_down(limit_bytes, std::max(align, memory_align));
+        }
+        return straight_over(after_bytes, limit_bytes, align, memory_align);
+    }
+    [[nodiscard]] std::uint64_t straight_over(std::uint64_t after_bytes, std::uint64_t limit_bytes,
+                                              std::uint64_t align,
+                                              std::uint64_t memory_align) const;
+    // How far the run reaches from the cursor on, at most `limit_bytes`.
+    [[nodiscard]] std::uint64_t covered(std::uint64_t limit_bytes) const {
+        if (here_bytes_ >= limit_bytes) {
+            return limit_bytes;
+        }
+        return stands_alone() ? here_bytes_ : walked(limit_bytes);
+    }
+    [[nodiscard]] std::uint64_t walked(std::uint64_t limit_bytes) const;
+    // The run ends with the extent under the cursor, as one look at the next one tells.
+    [[nodiscard]] bool stands_alone() const {
+        const std::uint64_t next = cursor_.index + 1;
+        if (next >= extents_->count() || next > end_.index) {
+            return true;
+        }
+        const Extent extent = (*extents_)[next];
+        return extent.memory.bytes != 0 &&
+               (extent.offset != offset_ + here_bytes_ || extent.file != file_);
+    }
     void advance(std::uint64_t bytes);
 
     CacheLookup* lookup_ = nullptr;

@@ -40,7 +40,8 @@ struct Draft {
     /// Reads over gaps, always through a slot: so many whole extents from `at` on, in the order of
     /// the file. `wanted_bytes` then reaches from the first to the end of the last. Else 0.
     std::uint32_t extents = 0;
-    Position at;  ///< where in the extents the wanted bytes begin
+    Position at;                  ///< where in the extents the wanted bytes begin
+    std::byte* memory = nullptr;  ///< of all its bytes, where that is one piece of one extent
 };
 
 /// A piece of slot memory.

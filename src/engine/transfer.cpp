@@ -16,7 +16,7 @@
 namespace penstock::engine {
 
 Transfer::Transfer(TransferOwner& owner, Op operation,
-                   std::vector<std::shared_ptr<os::File>> its_files, Extents its_extents,
+                   std::vector<std::shared_ptr<os::File>>&& its_files, Extents&& its_extents,
                    bool may_be_short)
     : op(operation),
       allow_short(may_be_short),
@@ -80,16 +80,25 @@ bool Transfer::wait(base::Nanos timeout) const {
     return finished();
 }
 
+// finish() sees either kNotifies or comes first; then it is for us to see that it has finished.
 void Transfer::notify(int eventfd) {
     {
         const std::lock_guard lock(notify_mutex_);
-        if (!finished()) {
-            notify_.push_back(eventfd);
-            return;
-        }
+        notify_.push_back(eventfd);
     }
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(eventfd, &one, sizeof one);
+    if ((state_.fetch_or(kNotifies, std::memory_order_acq_rel) & kFinished) != 0) {
+        tell_eventfds();
+    }
+}
+
+// Each of them once, whoever comes first.
+void Transfer::tell_eventfds() noexcept {
+    const std::lock_guard lock(notify_mutex_);
+    for (const int eventfd : notify_) {
+        const std::uint64_t one = 1;
+        [[maybe_unused]] const auto written = ::write(eventfd, &one, sizeof one);
+    }
+    notify_.clear();
 }
 
 // finish() sees either the watch or no kWaited; then it is for us to see that it has finished.
@@ -154,22 +163,16 @@ void Transfer::finish() noexcept {
     }
     files.clear();  // a caller that has waited may unmount
     owner_.finishing(*this);
-    std::uint32_t before = 0;
-    {
-        const std::lock_guard lock(notify_mutex_);
-        state_.fetch_or(kStopped, std::memory_order_relaxed);
-        before = state_.fetch_or(kFinished, std::memory_order_acq_rel);
-        PENSTOCK_ASSERT((before & kFinished) == 0);
-        for (const int eventfd : notify_) {
-            const std::uint64_t one = 1;
-            [[maybe_unused]] const auto written = ::write(eventfd, &one, sizeof one);
-        }
+    const std::uint32_t before = state_.fetch_or(kStopped | kFinished, std::memory_order_acq_rel);
+    PENSTOCK_ASSERT((before & kFinished) == 0);
+    if ((before & kNotifies) != 0) {
+        tell_eventfds();
     }
     if ((before & kWaited) != 0) {
         base::futex_wake_all(state_);
         tell_watch();
     }
-    if ((state() & kAbandoned) != 0) {
+    if (error_ && (state() & kAbandoned) != 0) {
         tell_unobserved();
     }
     owner_.finished(*this);

@@ -29,6 +29,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -80,7 +81,9 @@ struct Window : Job, RoomWaiter {
     std::uint32_t first_file = 0;  ///< [first_file, end_file), those that are in hand
     std::uint32_t end_file = 0;
     std::vector<Domain*> domains;  ///< of the files that are open
-    std::vector<Part> parts;       ///< one a channel of each domain
+    std::span<Part> parts;         ///< one a channel of each domain; they live in one of these:
+    std::optional<Part> part_on_caller;
+    std::vector<Part> parts_on_channels;
     std::atomic<std::uint32_t> parts_left{0};
     Executor* opener = nullptr;     ///< on whose thread it is being opened; none: the caller's
     std::uint32_t taken_files = 0;  ///< room for so many was taken
@@ -109,8 +112,8 @@ public:
 
 class Transfer {
 public:
-    Transfer(TransferOwner& owner, Op op, std::vector<std::shared_ptr<os::File>> files,
-             Extents extents, bool allow_short);
+    Transfer(TransferOwner& owner, Op op, std::vector<std::shared_ptr<os::File>>&& files,
+             Extents&& extents, bool allow_short);
     Transfer(const Transfer&) = delete;
     Transfer& operator=(const Transfer&) = delete;
 
@@ -199,11 +202,13 @@ private:
     static constexpr std::uint32_t kFinished = 2;
     static constexpr std::uint32_t kFailing = 4;  ///< error_ is being written, or it is too late
     static constexpr std::uint32_t kAbandoned = 8;
-    static constexpr std::uint32_t kWaited = 16;  ///< a thread may sleep until it has finished
+    static constexpr std::uint32_t kWaited = 16;    ///< a thread may sleep until it has finished
+    static constexpr std::uint32_t kNotifies = 32;  ///< there are eventfds to write to
 
     ~Transfer() = default;
     void tell_unobserved() noexcept;
     void tell_watch() noexcept;
+    void tell_eventfds() noexcept;
     [[nodiscard]] std::uint32_t state() const { return state_.load(std::memory_order_acquire); }
 
     TransferOwner& owner_;
@@ -213,7 +218,7 @@ private:
     std::atomic<bool> observed_{false};
     std::atomic<bool> linked_{false};
     std::optional<base::Error> error_;
-    std::mutex notify_mutex_;
+    std::mutex notify_mutex_;  ///< taken by finish() only where kNotifies is set
     std::vector<int> notify_;
     std::atomic<Watch*> watch_{nullptr};  ///< kWaited is set where there is one
     /// The bytes of each requested extent before the end of its file, for reads that may be short

@@ -374,8 +374,8 @@ bool Core::run_inline(Window& window) {
         return false;
     }
     window.on_caller = true;
-    window.parts.resize(1);
-    Part& part = window.parts.front();
+    Part& part = window.part_on_caller.emplace();
+    window.parts = {&part, 1};
     part.transfer = &transfer;
     part.window = &window;
     part.channel = &lane->channel();
