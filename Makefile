@@ -6,7 +6,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 export CCACHE_DIR := $(CURDIR)/build/.ccache
 
-.PHONY: help setup build python demo test test-ci test-python test-long bench fresh format lint tidy clean setup-base setup-test
+.PHONY: help setup build python wheels docs demo test test-ci test-python test-long bench fresh format lint tidy clean setup-base setup-test
 
 help: ## this page
 	@echo "Penstock moves tensors between storage and memory at the speed of the device."
@@ -34,6 +34,9 @@ build: setup-base ## the library and the `penstock` program, in build/program
 
 python: setup-base ## the Python package, built and installed into .venv
 	@$(PY) tools/build_wheel.py
+
+wheels: setup-test ## wheels for others, in build/dist: 3.10, 3.11, and one for 3.12 and later
+	@$(PY) tools/make_wheels.py
 
 smoke: ## the set-up and the package, built quickly and tried: without torch, minutes
 	@tools/setup.sh build

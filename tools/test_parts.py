@@ -254,6 +254,13 @@ def all_parts():
             needs=["python/tests/test_grammar.py"],
             level="long",
         ),
+        Part(
+            # The wheels that are given to others, in Debian systems without a compiler.
+            "wheels",
+            3600,
+            [Step("wheels", tool("make_wheels", "--fresh"))],
+            level="long",
+        ),
         Part("fresh", 2400, [Step("debian 12", ["tools/fresh.sh"])], level="long"),
         Part(
             # Python 3.13 with the stable ABI, GCC 14, and newer libraries.

@@ -176,7 +176,7 @@ def write_random(path: str, size: int) -> None:
 
 
 class Files:
-    """The files of a run, in a folder of its own, made when a shape first needs them. Tests take a `scale` above 1, which
+    """The files of a run, in a folder of its own, made when a shape first needs them. Tests take a `scale` above 1: it
     divides all counts and the size of the large file."""
 
     def __init__(self, folder: str, scale: int = 1) -> None:

@@ -32,12 +32,13 @@ just written and not synced; new: the files do not exist. Cold and warm are chec
 with the others', outside the clock. Ratio: Penstock's time by that of the best stock way, medians; below 1 Penstock is
 faster.
 
-It makes a folder penstock-shapes-* with up to {shapes.DISK_BYTES >> 20} MiB in DIR, and removes it at the end, also after Ctrl-C.
+It makes a folder penstock-shapes-* with up to {shapes.DISK_BYTES >> 20} MiB in DIR, and removes it at the end, also
+after Ctrl-C.
 
 shapes: {", ".join(shapes.SHAPES)}
 
 examples:
-  penstock bench --shapes /mnt/nvme                            the whole table, {_SECONDS} seconds and more on a slow disk
+  penstock bench --shapes /mnt/nvme                            the whole table, {_SECONDS} seconds or more
   penstock bench --shapes /data --only sequence,files_each     two of them
   penstock bench --shapes /data --json shapes.json             every run and the environment
   penstock report shapes.json                                  draws it
