@@ -43,6 +43,9 @@ smoke: ## the set-up and the package, built quickly and tried: without torch, mi
 	@$(PY) tools/build_wheel.py --quick
 	@cd build && ../$(PY) ../tools/smoke.py
 
+docs: python ## the site of the documents, in build/docs/html; links are checked
+	@$(PY) tools/make_docs.py
+
 demo: python ## two minutes: this disk, Penstock beside fio and torch.save, GPT-2 small there and back
 	@$(PY) tools/demo.py
 

@@ -254,6 +254,7 @@ def all_parts():
             needs=["python/tests/test_grammar.py"],
             level="long",
         ),
+        Part("site", 600, [WHEEL, Step("site", tool("make_docs"))], level="long"),
         Part(
             # The wheels that are given to others, in Debian systems without a compiler.
             "wheels",

@@ -43,7 +43,7 @@ def test_the_platform_that_is(tmp_path):
 
 
 def test_no_compiler(tmp_path):
-    # What is on PATH may be a script that needs PATH itself.
+    # A cmake on PATH may be a script that needs PATH itself.
     _, program = script(tmp_path, 'message("${CMAKE_COMMAND}")')
     status, said = script(tmp_path, "", program.strip(), PATH="/nonexistent")
     assert status != 0 and "no C++ compiler was found" in said
