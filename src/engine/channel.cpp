@@ -27,18 +27,6 @@ ChannelRequest& of(Request& request) {
     return static_cast<ChannelRequest&>(request);
 }
 
-// What was taken for cached may have gone meanwhile. What is not there at once is then read through
-// the cache all the same: the kernel began to when it was asked.
-void read_cached(ChannelRequest& request) {
-    os::File& file = *request.file;
-    request.result = file.read_cached(request.offset, request.pieces);
-    request.cached_bytes = static_cast<std::uint32_t>(std::max<std::int64_t>(request.result, 0));
-    if (request.result == 0 || request.result == -EAGAIN || request.result == -EOPNOTSUPP) {
-        file.cache_history().missed();
-        request.result = file.read_at(os::Lane::kBuffered, request.offset, request.pieces);
-    }
-}
-
 bool tries_again(std::int64_t result) {
     return result == -EAGAIN || result == -EINTR;
 }
@@ -126,6 +114,9 @@ bool Channel::turn(bool may_sleep) noexcept {
         moved_on |= try_delayed();
     }
     moved_on |= draw();
+    if (!blocks_.empty()) {
+        post_blocking();
+    }
     if (paused_.load() && out_ == at_executor_ && quiet_.exchange(1) == 0) {
         base::futex_wake_all(quiet_);
     }
@@ -389,26 +380,7 @@ void Channel::push(ChannelRequest& request) {
         backend_->push(request);
         return;
     }
-    request.run = [](Job& job) noexcept {
-        auto& self = static_cast<ChannelRequest&>(job);
-        Channel& channel = *self.channel;
-        std::unique_lock<std::mutex> gate;
-        if (self.draft.edge) {
-            gate = std::unique_lock(self.file->edge_gate());
-        }
-        if (self.draft.cached) {
-            read_cached(self);
-        } else {
-            self.result = self.op == Op::kRead
-                              ? self.file->read_at(self.lane, self.offset, self.pieces)
-                              : self.file->write_at(self.lane, self.offset, self.pieces);
-        }
-        gate = {};
-        channel.returned_.put(self);
-        channel.wake();
-    };
-    ++at_executor_;
-    (request.draft.cached ? copying_ : blocking_).post(request);
+    hand_over(request);
 }
 
 void Channel::came_back(ChannelRequest& request) {

@@ -54,6 +54,7 @@ struct ChannelRequest : Request, Job {
     std::uint32_t resumed_bytes = 0;  ///< where in draft.bytes the last try began
     std::uint32_t cached_bytes = 0;   ///< of the last try, from the page cache
     Priority charged = Priority::kNormal;
+    base::Fifo<Request> batch;       ///< done by one job, this one first
     base::Nanos troubled_since = 0;  ///< the first of `tries`
     base::Nanos due = 0;             ///< of the next one
 };
@@ -113,6 +114,8 @@ private:
 
     bool start(Part& part, const Draft& draft);
     void push(ChannelRequest& request);
+    void hand_over(ChannelRequest& request);
+    void post_blocking();
     void came_back(ChannelRequest& request);
     void fail(ChannelRequest& request);
     void read_came_back(ChannelRequest& request);
@@ -143,6 +146,7 @@ private:
     std::vector<ChannelRequest> requests_;
     base::Fifo<Request> free_;
     base::Fifo<Request> delayed_;  ///< to be tried again in a while
+    base::Fifo<Request> blocks_;   ///< for `blocking_`, from this turn
     std::uint32_t out_ = 0;        ///< requests that are not free
     std::uint32_t at_backend_ = 0;
     std::uint32_t at_executor_ = 0;

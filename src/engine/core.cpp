@@ -123,6 +123,17 @@ base::Result<Transfer*> Core::start(TransferSpec&& spec) {
     return transfer.release();
 }
 
+// A caller who waits for each write is served by a copy, and not by a device. One who asks for a
+// sync waits for the device anyway, which a copy of more than this delays.
+bool Core::is_small_write(const Transfer& transfer, bool caller_waits) const {
+    constexpr std::uint64_t kSyncedBytesMax = 64 * base::kKiB;
+    if (transfer.op != Op::kWrite || !caller_waits) {
+        return false;
+    }
+    return transfer.sync ? transfer.extents.count() == 1 && transfer.total_bytes <= kSyncedBytesMax
+                         : transfer.total_bytes <= options_.domain.channel.block_bytes;
+}
+
 Core::TransferPtr Core::make_transfer(TransferSpec&& spec) {
     TransferPtr transfer(new Transfer(*this, spec.op, std::move(spec.files),
                                       std::move(spec.extents), spec.options.allow_short));
@@ -132,6 +143,7 @@ Core::TransferPtr Core::make_transfer(TransferSpec&& spec) {
     transfer->block_bytes = spec.options.block_bytes;
     transfer->depth_limit = spec.options.depth_limit.handle();
     transfer->group = spec.options.group;
+    transfer->small_write = is_small_write(*transfer, spec.caller_waits);
     transfer->set_priority(spec.options.priority);
     make_windows(*transfer);
     return transfer;

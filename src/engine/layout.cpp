@@ -180,6 +180,9 @@ void lay_out(Window& window) {
             if (transfer.allow_short) {
                 part.plan.allow_short();
             }
+            if (transfer.small_write) {
+                part.plan.write_through_cache();
+            }
             if (transfer.cache == CachePolicy::kAuto) {
                 part.lookup = CacheLookup(part.channel->counters(), false);
                 part.plan.consult(part.lookup);

@@ -87,7 +87,7 @@ bool Plan::draft_next(std::uint32_t block_bytes) {
         draft_.at = cursor_;
         draft_.offset = offset_;
         if (phase_ == Phase::kEdges) {
-            drafted_ = draft_edge(geometry);
+            drafted_ = draft_edge(geometry, block_bytes);
         } else if (!geometry.direct) {
             if (gap_bytes_ != 0 && draft_over_gaps(1, block_bytes)) {
                 draft_.lane = os::Lane::kBuffered;
@@ -282,12 +282,30 @@ bool Plan::draft_write(const os::Geometry& geometry, std::uint32_t block_bytes) 
     return true;
 }
 
+// A short run costs one call as an end, and up to three otherwise, of which two wait for the
+// device.
+bool Plan::run_is_cached(const os::Geometry& geometry) const {
+    if (!files_[file_]->info().asks_cache) {
+        return false;
+    }
+    if (all_cached_) {
+        return true;
+    }
+    const std::uint64_t bytes = covered(kStraightBytesMin);
+    return bytes < kStraightBytesMin && !base::is_aligned(offset_ | bytes, geometry.edge_align());
+}
+
 // At the start of a written run: steps over its unaligned head. False when the cursor moved, so
 // that the caller settles again.
 bool Plan::enter_middle(const os::Geometry& geometry) {
     const std::uint64_t head = align_up(offset_, geometry.edge_align()) - offset_;
     run_file_ = file_;
     run_next_ = offset_;
+    if (run_is_cached(geometry)) {
+        has_edges_ = true;
+        advance(covered(UINT64_MAX));
+        return false;
+    }
     in_run_ = true;
     if (head == 0) {
         return true;
@@ -297,8 +315,8 @@ bool Plan::enter_middle(const os::Geometry& geometry) {
     return false;
 }
 
-// The second phase: first the head of a run, then, from the head's end, its tail.
-bool Plan::draft_edge(const os::Geometry& geometry) {
+// The second phase: first the head of a run (or all of it), then, from the head's end, its tail.
+bool Plan::draft_edge(const os::Geometry& geometry, std::uint32_t block_bytes) {
     const std::uint64_t edge = geometry.edge_align();
     if (!geometry.direct) {
         advance(covered(UINT64_MAX));
@@ -308,7 +326,8 @@ bool Plan::draft_edge(const os::Geometry& geometry) {
         run_file_ = file_;
         run_next_ = offset_;
         in_run_ = true;
-        edge_bytes_ = covered(align_up(offset_, edge) - offset_);
+        edge_bytes_ =
+            covered(run_is_cached(geometry) ? UINT64_MAX : align_up(offset_, edge) - offset_);
     }
     if (edge_bytes_ == 0) {
         const std::uint64_t ahead = covered(UINT64_MAX);
@@ -319,7 +338,8 @@ bool Plan::draft_edge(const os::Geometry& geometry) {
         }
         edge_bytes_ = ahead;
     }
-    const std::uint64_t bytes = straight(0, edge_bytes_, 1, 1);
+    const std::uint64_t bytes =
+        straight(0, std::min<std::uint64_t>(edge_bytes_, block_bytes), 1, 1);
     edge_bytes_ -= bytes;
     draft_straight(os::Lane::kBuffered, bytes);
     draft_.edge = true;

@@ -21,6 +21,8 @@
 //                   Where a read may be short, nothing from the block on in which the file ends
 //                   goes straight: a device moves whole blocks, and what lies behind the end is the
 //                   caller's. (A file that is cut while it is read ends earlier than was known.)
+//   write, cached   a short run of which a part would be an end is an end, whole, where the policy
+//                   of the file is auto; so is each run of a small write that a caller waits for.
 //   buffered        no alignment, straight.
 #pragma once
 
@@ -56,6 +58,9 @@ public:
     /// extents are read over. 0: only adjoining extents are one request.
     void read_over_gaps(std::uint64_t gap_bytes) { gap_bytes_ = gap_bytes; }
 
+    /// A write of which nothing goes past the page cache, where the file's policy is auto.
+    void write_through_cache() { all_cached_ = true; }
+
     /// Where the bytes of a read come from, for files that may be in the page cache.
     void consult(CacheLookup& lookup) { lookup_ = &lookup; }
 
@@ -78,7 +83,8 @@ private:
     [[nodiscard]] inline CacheLookup::Stretch look(os::File& file);
     [[nodiscard]] bool draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes);
     bool draft_write(const os::Geometry& geometry, std::uint32_t block_bytes);
-    bool draft_edge(const os::Geometry& geometry);
+    bool draft_edge(const os::Geometry& geometry, std::uint32_t block_bytes);
+    [[nodiscard]] bool run_is_cached(const os::Geometry& geometry) const;
     bool enter_middle(const os::Geometry& geometry);
     void draft_straight(os::Lane lane, std::uint64_t bytes);
     void draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std::uint64_t align);
@@ -127,6 +133,7 @@ private:
     std::uint64_t gap_bytes_ = 0;
     Op op_ = Op::kRead;
     bool allow_short_ = false;
+    bool all_cached_ = false;
     Phase phase_ = Phase::kMain;
     bool has_edges_ = false;
     bool drafted_ = false;

@@ -32,7 +32,7 @@ struct Draft {
         0;  ///< read through a slot: unwanted bytes before the first wanted one
     std::uint32_t wanted_bytes = 0;
     os::Lane lane = os::Lane::kDirect;
-    bool edge = false;       ///< the buffered end of a written run: under the file's gate
+    bool edge = false;       ///< the buffered end of a written run, or all of it: under the gate
     bool slot = false;       ///< the bytes pass through a slot
     bool cached = false;     ///< read from the page cache, where they are taken to be
     bool apart = false;      ///< over gaps, after an error: what is wanted is read by itself

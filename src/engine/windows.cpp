@@ -31,6 +31,7 @@ namespace penstock::engine {
 namespace {
 
 constexpr std::uint64_t kInlineExtentsMax = 16;
+constexpr std::uint64_t kInlineCachedExtentsMax = 1024;  ///< of a small write
 // More files of 4 KiB than a device gets requests at once.
 constexpr std::uint32_t kWindowFiles = 128;
 constexpr std::uint32_t kWindowsMax = 4;
@@ -54,6 +55,19 @@ void note_end(const Transfer& transfer, os::File& file) {
     if (transfer.allow_short && file.geometry().direct) {
         file.note_size(file.size_at_hand());
     }
+}
+
+// All files of a window have been made by now, so one sync of a folder is good for all its names.
+base::Result<void> sync_one(os::File& file, std::vector<std::string>& folders) {
+    std::string folder = file.folder_key();
+    if (!folder.empty() && std::find(folders.begin(), folders.end(), folder) != folders.end()) {
+        return file.sync_data();
+    }
+    PENSTOCK_CHECK(file.sync());
+    if (!folder.empty()) {
+        folders.push_back(std::move(folder));
+    }
+    return {};
 }
 
 // Without its data, a file that this transfer made is not what anybody asked for.
@@ -88,6 +102,13 @@ void Core::make_windows(Transfer& transfer) {
     const auto files = static_cast<std::uint32_t>(transfer.paths.size());
     transfer.files.resize(files);
     transfer.groups.assign(files, Transfer::kNotOpen);
+    if (transfer.op == Op::kWrite && transfer.cache == CachePolicy::kAuto && !transfer.sync) {
+        transfer.file_bytes.resize(files);
+        for (std::uint64_t i = 0; i < transfer.extents.count(); ++i) {
+            const Extent extent = transfer.extents[i];
+            transfer.file_bytes[extent.file] += extent.memory.bytes;
+        }
+    }
     for (std::uint64_t i = 1; i < transfer.extents.count() && transfer.in_order; ++i) {
         transfer.in_order = transfer.extents[i - 1].file <= transfer.extents[i].file;
     }
@@ -312,7 +333,10 @@ base::Result<bool> Core::open_file(Window& window, std::uint32_t index) {
     FileOptions how;
     how.access = transfer.op == Op::kRead ? Access::kRead : Access::kWrite;
     how.create = transfer.op == Op::kWrite;
-    how.cache = transfer.cache;
+    // A few bytes that nobody syncs are not worth a second opening, for direct I/O.
+    const bool few = !transfer.file_bytes.empty() &&
+                     transfer.file_bytes[index] <= options_.domain.channel.block_bytes;
+    how.cache = few ? CachePolicy::kCached : transfer.cache;
     Descriptors& room = Descriptors::of_process();
     const std::uint64_t before = room.closings();
     auto file = platform_.file_system->open(transfer.paths[index], how);
@@ -361,8 +385,13 @@ void Core::move_files(Window& window) noexcept {
 // and back costs more than the read.
 bool Core::run_inline(Window& window) {
     Transfer& transfer = *window.transfer;
-    if (!options_.domain.threads || transfer.total_bytes > options_.inline_bytes_max ||
-        transfer.extents.count() > kInlineExtentsMax || transfer.files.size() != 1) {
+    if (!options_.domain.threads || options_.inline_bytes_max == 0 || transfer.files.size() != 1) {
+        return false;
+    }
+    const os::FileInfo& info = transfer.files.front()->info();
+    const bool copied = transfer.small_write && (info.asks_cache || !info.geometry.direct);
+    if ((!copied && transfer.total_bytes > options_.inline_bytes_max) ||
+        transfer.extents.count() > (copied ? kInlineCachedExtentsMax : kInlineExtentsMax)) {
         return false;
     }
     auto domain = domain_of(*transfer.files.front());
@@ -383,6 +412,9 @@ bool Core::run_inline(Window& window) {
         Plan(transfer.extents, transfer.files, transfer.op, {}, {transfer.extents.count(), 0});
     if (transfer.allow_short) {
         part.plan.allow_short();
+    }
+    if (transfer.small_write) {
+        part.plan.write_through_cache();
     }
     if (transfer.cache == CachePolicy::kAuto) {
         part.lookup = CacheLookup(lane->channel().counters(), true);
@@ -497,6 +529,7 @@ void Core::settle(Window& window) noexcept {
 // Does the blocking work after the last request: durability, and closing.
 void Core::settle_files(Window& window, std::uint32_t group) noexcept {
     Transfer& transfer = *window.transfer;
+    std::vector<std::string> folders;  // whose names are durable
     for (std::uint32_t i = window.first_file; i < window.end_file; ++i) {
         auto& file = transfer.files[i];
         if (file == nullptr || (!transfer.groups.empty() && transfer.groups[i] != group &&
@@ -504,7 +537,9 @@ void Core::settle_files(Window& window, std::uint32_t group) noexcept {
             continue;
         }
         if (transfer.sync && !transfer.stopped()) {
-            auto synced = base::as_result("sync", [&] { return file->sync(); });
+            auto synced = base::as_result("sync", [&] {
+                return transfer.files.size() == 1 ? file->sync() : sync_one(*file, folders);
+            });
             if (!synced) {
                 transfer.fail(std::move(synced.error()));
             }

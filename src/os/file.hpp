@@ -47,8 +47,10 @@ struct FileInfo {
     DeviceId device;
     std::string file_system;  ///< "ext4", "xfs", "tmpfs", ..., "block device", "fake"
     bool is_block_device = false;
-    bool created = false;     ///< by this opening
-    bool asks_cache = false;  ///< reads take what is in the page cache from there (kAuto)
+    bool created = false;  ///< by this opening
+    /// kAuto, on a file system with a page cache: reads take what is in it from there, and small
+    /// writes go through it.
+    bool asks_cache = false;
     Geometry geometry;
 };
 
@@ -97,6 +99,9 @@ public:
     [[nodiscard]] virtual base::Result<void> sync() = 0;
     /// The same without the folder, if that is possible for the file.
     [[nodiscard]] virtual base::Result<void> sync_data() { return sync(); }
+    /// The sync() of one file makes the names of all files durable that have its key and were made
+    /// before. Empty: only its own.
+    [[nodiscard]] virtual std::string folder_key() const { return {}; }
     /// The size, if it is known without a request to a server; 0 otherwise.
     [[nodiscard]] virtual std::uint64_t size_at_hand() const {
         const auto bytes = size();

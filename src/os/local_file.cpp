@@ -269,6 +269,16 @@ Result<void> LocalFile::sync_parent(int fd) const {
     return {};
 }
 
+std::string LocalFile::folder_key() const {
+    const int fd = buffered_.load();
+    struct stat status {};
+    if (info_.is_block_device || ::fstat(fd, &status) != 0) {
+        return {};
+    }
+    const std::string path = current_path(fd);
+    return names_inode(path, status) ? base::folder_of(path) : std::string();
+}
+
 std::uint64_t LocalFile::size_at_hand() const {
     if (info_.is_block_device) {
         return size().value_or(0);

@@ -34,6 +34,7 @@ public:
                                                  std::uint64_t bytes) override;
     [[nodiscard]] base::Result<void> sync() override;
     [[nodiscard]] base::Result<void> sync_data() override;
+    [[nodiscard]] std::string folder_key() const override;
     [[nodiscard]] std::uint64_t size_at_hand() const override;
     void take_back() override;
     [[nodiscard]] base::Result<void> close() override;

@@ -222,7 +222,7 @@ Result<std::shared_ptr<File>> finish(const std::string& path, const FileOptions&
     info.created = created;
     PENSTOCK_TRY(direct, open_direct_lane(fd, info, options.cache));
     info.asks_cache = options.cache == CachePolicy::kAuto && direct && !info.is_block_device &&
-                      info.access != Access::kWrite && keeps_page_cache(info.file_system);
+                      keeps_page_cache(info.file_system);
     if (options.truncate && !info.is_block_device && status.st_size != 0) {
         while (::ftruncate(fd.get(), 0) != 0) {
             if (errno != EINTR) {

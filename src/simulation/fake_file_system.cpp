@@ -2,6 +2,7 @@
 #include "simulation/fake_file_system.hpp"
 
 #include "base/align.hpp"
+#include "base/path.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -127,6 +128,12 @@ base::Result<void> FakeFile::sync_data() {
     return outcome(disk_->sync(inode_, path_on_disk_, false), "sync", info_.path);
 }
 
+std::string FakeFile::folder_key() const {
+    return disk_->is_named(inode_, path_on_disk_)
+               ? std::to_string(disk_->device().minor) + base::folder_of(path_on_disk_)
+               : std::string();
+}
+
 base::Result<std::vector<std::string>> FakeFolder::list() {
     std::vector<std::string> names;
     PENSTOCK_CHECK(outcome(disk_->list_in(inode_, names), "list", path()));
@@ -228,8 +235,8 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& 
         info.geometry.write_align = shape.write_align;
     }
     info.geometry.block_bytes = shape.block_bytes;
-    info.asks_cache = shape.page_cache && info.geometry.direct &&
-                      options.cache == CachePolicy::kAuto && info.access != Access::kWrite;
+    info.asks_cache =
+        shape.page_cache && info.geometry.direct && options.cache == CachePolicy::kAuto;
     info.geometry.reason = "a disk in memory";
     return std::make_shared<FakeFile>(std::move(info), where.disk, opened.inode, where.path,
                                       clock_);

@@ -40,6 +40,7 @@ public:
                                                  std::uint64_t bytes) override;
     [[nodiscard]] base::Result<void> sync() override;
     [[nodiscard]] base::Result<void> sync_data() override;
+    [[nodiscard]] std::string folder_key() const override;
     [[nodiscard]] base::Result<void> close() override { return {}; }
     void set_mode(std::uint32_t mode) { disk_->set_mode(inode_, mode); }
 

@@ -22,7 +22,8 @@ using base::is_aligned;
 
 class ShapedFile final : public os::File {
 public:
-    explicit ShapedFile(const os::Geometry& geometry) : os::File(info_with(geometry)) {}
+    explicit ShapedFile(const os::Geometry& geometry, bool asks_cache = false)
+        : os::File(info_with(geometry, asks_cache)) {}
     [[nodiscard]] int descriptor(os::Lane /*lane*/) const override { return -1; }
     std::int64_t read_at(os::Lane, std::uint64_t, std::span<const iovec>) override { return 0; }
     std::int64_t write_at(os::Lane, std::uint64_t, std::span<const iovec>) override { return 0; }
@@ -33,8 +34,9 @@ public:
     base::Result<void> close() override { return {}; }
 
 private:
-    static os::FileInfo info_with(const os::Geometry& geometry) {
+    static os::FileInfo info_with(const os::Geometry& geometry, bool asks_cache) {
         os::FileInfo info;
+        info.asks_cache = asks_cache;
         info.geometry = geometry;
         return info;
     }
@@ -89,7 +91,8 @@ struct Case {
             os::Geometry geometry = direct_geometry(kMemory[below(4)], kDisk[below(3)],
                                                     kDisk[below(3)], kDisk[below(3)]);
             geometry.direct = below(5) != 0;
-            files.push_back(std::make_shared<ShapedFile>(geometry));
+            files.push_back(
+                std::make_shared<ShapedFile>(geometry, geometry.direct && seed % 2 == 0));
         }
         std::uint64_t memory = (std::uint64_t{1} << 40) + below(3) * below(4096);
         std::uint64_t offset = below(2) * below(100'000);
@@ -218,6 +221,9 @@ TEST(Plan, TilesRandomExtents) {
         const Extents extents(random.list);
         for (const Op op : {Op::kRead, Op::kWrite}) {
             Plan plan(extents, random.files, op, {}, {extents.count(), 0});
+            if (op == Op::kWrite && seed % 4 == 0) {
+                plan.write_through_cache();
+            }
             const std::vector<Draft> drafts = all_drafts(plan, random.block_bytes);
             for (const Draft& draft : drafts) {
                 check_request(draft, op, random.files[draft.file]->geometry(), extents,
@@ -419,6 +425,32 @@ TEST(Plan, OffsetsAndLengthsPastFourGiBAndTwoTiB) {
         total += draft.bytes;
     }
     EXPECT_EQ(total, bytes);
+}
+
+// A short run of which a part would be an end is one buffered request, if the file lets it.
+TEST(Plan, ShortOddRunsAreOneBufferedRequest) {
+    const auto file = [](bool asks_cache) {
+        return OpenFiles{
+            std::make_shared<ShapedFile>(direct_geometry(512, 512, 512, 4096), asks_cache)};
+    };
+    const Extents extents({{4090, {address(1 << 20), 20'000}, 0},              // odd, and short
+                           {1 << 20, {address(2 << 20), 8192}, 0},             // even
+                           {(2 << 20) + 1, {address(3 << 20), 1 << 20}, 0}});  // long
+    const auto lanes = [&](const OpenFiles& files, bool all) {
+        Plan plan(extents, files, Op::kWrite, {}, {extents.count(), 0});
+        if (all) {
+            plan.write_through_cache();
+        }
+        std::string seen;
+        for (const Draft& draft : all_drafts(plan, 4 << 20)) {
+            seen += draft.edge ? 'b' : 'd';
+        }
+        return seen;
+    };
+    EXPECT_EQ(lanes(file(true), false), "ddbbb");
+    EXPECT_EQ(lanes(file(true), true), "bbb");
+    EXPECT_EQ(lanes(file(false), false), "dddbbbb");
+    EXPECT_EQ(lanes(file(false), true), "dddbbbb");
 }
 
 }  // namespace

@@ -423,6 +423,7 @@ TEST(FaultsOfOperations, DiskGoesAwayAtEachInTurn) {
         ASSERT_LT(at, 100U);
         SimulationOptions options;
         options.core.domain.channel.block_bytes = 1 << 20;
+        options.core.preallocate_bytes_min = 1 << 20;
         Simulation sim(options);
         sim.disk().cut_off_at(at);
         TransferSpec spec;

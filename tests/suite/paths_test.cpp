@@ -344,7 +344,7 @@ void one_device_hangs(DiskCall call) {
             gate.wait();
         }
     });
-    std::vector<std::byte> data = pattern(2 << 20, 1);
+    std::vector<std::byte> data = pattern(4 << 20, 1);
     const auto write = [&](std::vector<std::string> paths) {
         TransferRequest request;
         request.write = true;
