@@ -30,6 +30,7 @@ METRICS = {
     "cpu": (False, "CPU seconds a GiB"),
     "seconds": (False, "seconds"),
     "p50_us": (False, "median of one operation, microseconds"),
+    "p99_us": (False, "99th percentile of one operation, microseconds"),
     "value": (None, "the figure that the program prints as `value`"),
 }
 

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import page_cache, small_writes
+from benchmarks import page_cache, small_files, small_writes
 from benchmarks.gather_jobs import random_rows, rows, sparse
 from benchmarks.job_tools import Meter, need
 
@@ -248,6 +248,7 @@ _JOBS = {
     "tune": tune,
     "cached_reads": page_cache.reads,
     "cold_pages": page_cache.cold_pages,
+    "files": small_files.files,
     "cache_questions": page_cache.asked,
     "append": small_writes.append,
     "scattered_writes": small_writes.scattered_writes,

@@ -16,6 +16,7 @@ class Sample:
     operations: int | None = None
     cpu_s: float | None = None
     p50_us: float | None = None
+    p99_us: float | None = None
     value: float | None = None
     syscalls: int | None = None
     peak_memory_kib: int | None = None

@@ -19,6 +19,9 @@ void many_small(const Arguments& arguments, Figures& figures);
 void syscalls(const Arguments& arguments, Figures& figures);
 void idle(const Arguments& arguments, Figures& figures);
 void scaling(const Arguments& arguments, Figures& figures);
+/// Blocking reads of 4 KiB by several threads, or by preadv (--api=preadv). Handicap `four_lanes`:
+/// all but four threads read through the ring.
+void threads(const Arguments& arguments, Figures& figures);
 
 /// The defaults, with --block, --depth and --backend.
 [[nodiscard]] EngineOptions engine_options(const Arguments& arguments);

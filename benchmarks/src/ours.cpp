@@ -14,6 +14,7 @@ int main(int count, char** words) {
                           {"rows", jobs::random_rows},
                           {"scaling", jobs::scaling},
                           {"sequential", jobs::sequential},
-                          {"syscalls", jobs::syscalls}},
+                          {"syscalls", jobs::syscalls},
+                          {"threads", jobs::threads}},
                          count, words);
 }

@@ -8,6 +8,7 @@
 #include <penstock/file.hpp>
 #include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
+#include <penstock/npy.hpp>
 #include <penstock/options.hpp>
 #include <penstock/page_cache.hpp>
 #include <penstock/progress.hpp>

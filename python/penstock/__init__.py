@@ -45,6 +45,7 @@ from penstock._core import (
 )
 from penstock._errors import Cancelled, Damaged, EndOfFile, Error, Unsupported, WouldBlock
 from penstock._file_writer import FileWriter
+from penstock._npy import read_npy
 from penstock._sigterm import SaveOnSigterm
 from penstock._state import TensorInfo, inspect, load, save
 from penstock._store import Checkpoint, CheckpointProblem, CheckpointStore, CheckpointTensor
@@ -90,6 +91,7 @@ __all__ = [
     "prefetch",
     "read",
     "read_async",
+    "read_npy",
     "read_rows",
     "read_rows_async",
     "save",

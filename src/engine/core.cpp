@@ -61,12 +61,17 @@ Core::~Core() {
 }
 
 base::Result<Domain*> Core::domain_of(const os::File& file) {
+    Domain* const last = last_domain_.load(std::memory_order_acquire);
+    if (last != nullptr && last->device() == file.info().device) {
+        return last;
+    }
     const std::lock_guard lock(domains_mutex_);
     auto found = domains_.find(file.info().device);
     if (found == domains_.end()) {
         PENSTOCK_TRY(domain, make_domain(file));
         found = domains_.emplace(file.info().device, std::move(domain)).first;
     }
+    last_domain_.store(found->second.get(), std::memory_order_release);
     return found->second.get();
 }
 

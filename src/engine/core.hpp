@@ -11,6 +11,7 @@
 #include "base/result.hpp"
 #include "engine/check.hpp"
 #include "engine/domain.hpp"
+#include "engine/layout.hpp"
 #include "engine/openers.hpp"
 #include "engine/transfer.hpp"
 #include "os/file_system.hpp"
@@ -147,6 +148,10 @@ private:
     void preallocate_by_device(Window& window) noexcept;
     void move_files(Window& window) noexcept;
     bool run_inline(Window& window);
+    bool read_small(Window& window, std::uint32_t index);
+    static void set_part(Window& window, Part& part, const Domain& domain, Channel& channel,
+                         ExtentRange range);
+    static void turn_here(const Window& window, Part& part) noexcept;
     base::Result<void> find_domains(Window& window);
     base::Result<void> lay_out_and_link(Window& window);
     void settle(Window& window) noexcept;
@@ -181,6 +186,7 @@ private:
     std::mutex domains_mutex_;
     std::vector<std::string> refusals_;
     std::map<DeviceId, std::unique_ptr<Domain>> domains_;
+    std::atomic<Domain*> last_domain_{nullptr};  ///< most callers stay with one; none ever goes
     Openers openers_;
 };
 

@@ -123,26 +123,47 @@ std::optional<Domain::InlineLane> Domain::take_inline_lane() {
             return std::nullopt;
         }
     }
-    for (Lane& lane : lanes_) {
-        std::unique_lock lock(lane.mutex, std::try_to_lock);
-        if (!lock) {
-            continue;
-        }
-        if (paused_.load()) {
-            return std::nullopt;
-        }
-        if (!lane.channel) {
-            lane.channel = std::make_unique<Channel>(
-                inline_options(options_.channel), std::make_unique<SyncBackend>(),
-                [](std::function<void()> wake) {
-                    return std::make_unique<HostMover>(nullptr, std::move(wake));
-                },
-                inline_executor_, inline_executor_, *parts_.clock);
-            lane.published.store(lane.channel.get(), std::memory_order_release);
-        }
-        return std::optional<InlineLane>(std::in_place, std::move(lock), *lane.channel);
+    std::uint32_t index = 0;
+    std::unique_lock lock = lock_inline_lane(index);
+    if (!lock || paused_.load()) {
+        return std::nullopt;
     }
-    return std::nullopt;
+    Lane& lane = lanes_[index];
+    if (!lane.channel) {
+        lane.channel = make_inline_channel();
+        lane.published.store(lane.channel.get(), std::memory_order_release);
+    }
+    return std::optional<InlineLane>(std::in_place, std::move(lock), *lane.channel);
+}
+
+// There are as many lanes as callers have ever wanted one at once. A thread tries the one that it
+// had last, which nobody else wants when all have settled.
+std::unique_lock<std::mutex> Domain::lock_inline_lane(std::uint32_t& index) {
+    static thread_local std::uint32_t mine = 0;
+    const std::uint32_t used = lanes_used_.load(std::memory_order_relaxed);
+    const std::uint32_t first = mine < used ? mine : 0;
+    for (std::uint32_t tried = 0; tried < kInlineLanesMax; ++tried) {
+        index = tried < used ? first + tried : tried;
+        index -= tried < used && index >= used ? used : 0;
+        std::unique_lock lock(lanes_[index].mutex, std::try_to_lock);
+        if (lock) {
+            mine = index;
+            if (index >= used) {
+                lanes_used_.store(index + 1, std::memory_order_relaxed);
+            }
+            return lock;
+        }
+    }
+    return {};
+}
+
+std::unique_ptr<Channel> Domain::make_inline_channel() {
+    return std::make_unique<Channel>(
+        inline_options(options_.channel), std::make_unique<SyncBackend>(),
+        [](std::function<void()> wake) {
+            return std::make_unique<HostMover>(nullptr, std::move(wake));
+        },
+        inline_executor_, inline_executor_, *parts_.clock);
 }
 
 void Domain::pause() {

@@ -72,6 +72,8 @@ public:
         Channel* channel_;
     };
     [[nodiscard]] std::optional<InlineLane> take_inline_lane();
+    /// Callers that may have a lane at once; the next ones' transfers go through the channels.
+    static constexpr std::uint32_t kInlineLanesMax = 256;
     template <typename Visit>
     void for_each_inline_channel(Visit visit) const {
         for (const Lane& lane : lanes_) {
@@ -96,7 +98,8 @@ private:
         std::atomic<bool> stopping{false};
         std::atomic<bool> poked{false};  ///< ~Domain will not touch the channel again
     };
-    struct Lane {
+    /// Threads take and leave theirs without touching the cache lines of the others.
+    struct alignas(64) Lane {
         std::mutex mutex;
         std::unique_ptr<Channel> channel;
         std::atomic<const Channel*> published{nullptr};
@@ -105,6 +108,8 @@ private:
     Domain(DeviceId device, const DomainOptions& options, const DomainParts& parts);
     base::Result<void> start_channel();
     base::Result<std::unique_ptr<Channel>> make_channel();
+    std::unique_lock<std::mutex> lock_inline_lane(std::uint32_t& index);
+    [[nodiscard]] std::unique_ptr<Channel> make_inline_channel();
 
     const DeviceId device_;
     const DomainOptions options_;
@@ -112,7 +117,8 @@ private:
     std::unique_ptr<Executor> copy_;
     std::unique_ptr<Executor> blocking_;
     std::vector<std::unique_ptr<Member>> channels_;
-    std::array<Lane, 4> lanes_;
+    std::array<Lane, kInlineLanesMax> lanes_;
+    std::atomic<std::uint32_t> lanes_used_{1};  ///< those behind have no channel yet
     std::atomic<bool> paused_{false};
     InlineExecutor inline_executor_;
 };

@@ -11,11 +11,6 @@ namespace penstock::engine {
 
 namespace {
 
-struct Range {
-    std::uint64_t begin = 0;  ///< of extents
-    std::uint64_t end = 0;
-};
-
 // The first extent of a file from `file` on; files do not go back in the list.
 std::uint64_t first_of(const Transfer& transfer, std::uint32_t file) {
     std::uint64_t low = 0;
@@ -32,7 +27,7 @@ std::uint64_t first_of(const Transfer& transfer, std::uint32_t file) {
 }
 
 // The range of the extents of a window's files, possibly with others between them.
-Range extents_of(const Window& window) {
+ExtentRange extents_of(const Window& window) {
     const Transfer& transfer = *window.transfer;
     if (transfer.paths.size() < 2 || !transfer.in_order) {
         return {0, transfer.extents.count()};
@@ -55,7 +50,7 @@ private:
     const std::uint32_t number_;
 };
 
-std::uint64_t bytes_of(const Transfer& transfer, const Group& group, Range range) {
+std::uint64_t bytes_of(const Transfer& transfer, const Group& group, ExtentRange range) {
     std::uint64_t total = 0;
     for (std::uint64_t i = range.begin; i < range.end; ++i) {
         const Extent extent = transfer.extents[i];
@@ -67,7 +62,7 @@ std::uint64_t bytes_of(const Transfer& transfer, const Group& group, Range range
 // Walks one group's bytes and gives the position at which each further stretch begins.
 class Cutter {
 public:
-    Cutter(const Transfer& transfer, const Group& group, Range range)
+    Cutter(const Transfer& transfer, const Group& group, ExtentRange range)
         : transfer_(transfer), group_(group), index_(range.begin), end_(range.end) {}
 
     // The first place at or behind `target` bytes where a run may be cut. Targets only grow.
@@ -123,6 +118,10 @@ std::uint32_t rounded_block(const Window& window) {
 
 }  // namespace
 
+ExtentRange extents_of_file(const Transfer& transfer, std::uint32_t file) {
+    return {first_of(transfer, file), first_of(transfer, file + 1)};
+}
+
 void lay_out(Window& window) {
     // Parts that come to nothing give back what they took.
     struct Seats {
@@ -156,7 +155,7 @@ void lay_out(Window& window) {
         all ? std::span<const std::uint32_t>()
             : std::span(transfer.groups)
                   .subspan(window.first_file, window.end_file - window.first_file);
-    const Range range = extents_of(window);
+    const ExtentRange range = extents_of(window);
     std::size_t next = 0;
     for (std::uint32_t number = 0; number < window.domains.size(); ++number) {
         Domain& domain = *window.domains[number];
@@ -223,7 +222,7 @@ std::vector<FileRange> extending_runs(const Window& window, std::uint64_t bytes_
             runs.push_back(run);
         }
     };
-    const Range range = extents_of(window);
+    const ExtentRange range = extents_of(window);
     for (std::uint64_t i = range.begin; i < range.end; ++i) {
         const Extent extent = transfer.extents[i];
         if (extent.memory.bytes == 0 || extent.file < window.first_file ||

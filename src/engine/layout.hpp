@@ -10,6 +10,14 @@
 
 namespace penstock::engine {
 
+struct ExtentRange {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+};
+
+/// The extents of one file, where the extents are in the order of their files.
+[[nodiscard]] ExtentRange extents_of_file(const Transfer& transfer, std::uint32_t file);
+
 /// Makes the parts of a window: one a channel of each of its domains (`transfer.groups` has the
 /// domain of each file). A domain with several channels has its bytes cut into as many stretches of
 /// about one length, at places where written runs may be cut. No parts when there are no bytes.

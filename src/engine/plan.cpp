@@ -93,6 +93,7 @@ bool Plan::draft_next(std::uint32_t block_bytes) {
                 draft_.lane = os::Lane::kBuffered;
             } else {
                 draft_straight(os::Lane::kBuffered, straight(0, block_bytes, 1, 1));
+                draft_.cached = op_ == Op::kRead && files_[file_]->info().asks_cache;
             }
             drafted_ = true;
         } else if (op_ == Op::kRead) {

@@ -5,6 +5,9 @@
 //       |                                                                                  |
 //       +<--------------------------- more files -----------------------------------------+
 //
+// A small file that comes through the page cache is read and closed by whoever opens it, and never
+// meets a channel's thread.
+//
 // A transfer of open files has one window, which begins at move_files (or at preallocating) and
 // ends its transfer. One of paths has up to kWindowsMax, each of which takes the next kWindowFiles
 // files when it has closed those before, so that while one opens files the others keep the devices
@@ -22,20 +25,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 namespace penstock::engine {
 
 namespace {
 
-constexpr std::uint64_t kInlineExtentsMax = 16;
-constexpr std::uint64_t kInlineCachedExtentsMax = 1024;  ///< of a small write
 // More files of 4 KiB than a device gets requests at once.
 constexpr std::uint32_t kWindowFiles = 128;
 constexpr std::uint32_t kWindowsMax = 4;
-constexpr std::chrono::microseconds kNothingToDo{50};
 
 const char* name_of(Op op) {
     return op == Op::kRead ? "read" : "write";
@@ -339,7 +337,10 @@ base::Result<bool> Core::open_file(Window& window, std::uint32_t index) {
     how.cache = few ? CachePolicy::kCached : transfer.cache;
     Descriptors& room = Descriptors::of_process();
     const std::uint64_t before = room.closings();
-    auto file = platform_.file_system->open(transfer.paths[index], how);
+    const bool once = transfer.op == Op::kRead && transfer.cache == CachePolicy::kAuto;
+    auto file =
+        once ? platform_.file_system->open_once(transfer.paths[index], options_.inline_bytes_max)
+             : platform_.file_system->open(transfer.paths[index], how);
     if (!file && no_descriptor(file.error())) {
         if (window.descriptors != 0) {
             window.to_open = 0;  // the rest when these are closed
@@ -362,12 +363,17 @@ base::Result<bool> Core::open_file(Window& window, std::uint32_t index) {
         return base::fail(std::move(file.error()));
     }
     openers_.learn(transfer.paths[index], (*file)->info().device);
+    transfer.files[index] = std::move(*file);
+    if (read_small(window, index)) {
+        --window.to_open;
+        return true;
+    }
+    file = transfer.files[index];
     const int highest =
         std::max((*file)->descriptor(os::Lane::kBuffered), (*file)->descriptor(os::Lane::kDirect));
     window.descriptors += descriptors_of(**file);
     window.highest_descriptor = std::max(window.highest_descriptor, highest);
     note_end(transfer, **file);
-    transfer.files[index] = std::move(*file);
     transfer.groups[index] = Transfer::kJustOpen;
     window.to_open = Descriptors::scarce(highest) ? 0 : window.to_open - 1;
     return true;
@@ -379,60 +385,6 @@ void Core::move_files(Window& window) noexcept {
     if (!linked) {
         failed(window, std::move(linked.error()));
     }
-}
-
-// A small blocking transfer with nothing before it is done here and now: a hop to another thread
-// and back costs more than the read.
-bool Core::run_inline(Window& window) {
-    Transfer& transfer = *window.transfer;
-    if (!options_.domain.threads || options_.inline_bytes_max == 0 || transfer.files.size() != 1) {
-        return false;
-    }
-    const os::FileInfo& info = transfer.files.front()->info();
-    const bool copied = transfer.small_write && (info.asks_cache || !info.geometry.direct);
-    if ((!copied && transfer.total_bytes > options_.inline_bytes_max) ||
-        transfer.extents.count() > (copied ? kInlineCachedExtentsMax : kInlineExtentsMax)) {
-        return false;
-    }
-    auto domain = domain_of(*transfer.files.front());
-    if (!domain) {
-        return false;
-    }
-    auto lane = (*domain)->take_inline_lane();
-    if (!lane) {
-        return false;
-    }
-    window.on_caller = true;
-    Part& part = window.part_on_caller.emplace();
-    window.parts = {&part, 1};
-    part.transfer = &transfer;
-    part.window = &window;
-    part.channel = &lane->channel();
-    part.plan =
-        Plan(transfer.extents, transfer.files, transfer.op, {}, {transfer.extents.count(), 0});
-    if (transfer.allow_short) {
-        part.plan.allow_short();
-    }
-    if (transfer.small_write) {
-        part.plan.write_through_cache();
-    }
-    if (transfer.cache == CachePolicy::kAuto) {
-        part.lookup = CacheLookup(lane->channel().counters(), true);
-        part.plan.consult(part.lookup);
-    }
-    if (transfer.op == Op::kRead && transfer.extents.count() > 1) {
-        part.plan.read_over_gaps((*domain)->gap_bytes());
-    }
-    transfer.expect_parts(window);
-    lane->channel().link(part);
-    while (window.parts_left.load(std::memory_order_relaxed) != 0) {
-        if (!lane->channel().turn(false)) {  // a request waits before it is tried again
-            std::this_thread::sleep_for(kNothingToDo);
-        }
-    }
-    lane.reset();  // a fork waits for lanes, and not for syncs
-    parts_are_through(window);
-    return true;
 }
 
 // The domains of what is ready; each file learns the number of its own.

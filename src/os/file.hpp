@@ -51,6 +51,7 @@ struct FileInfo {
     /// kAuto, on a file system with a page cache: reads take what is in it from there, and small
     /// writes go through it.
     bool asks_cache = false;
+    bool small = false;  ///< opened to be read once, and all of it goes through the page cache
     Geometry geometry;
 };
 

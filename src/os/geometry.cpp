@@ -146,14 +146,7 @@ Asked ask(int fd) {
     return asked;
 }
 
-}  // namespace
-
-std::string file_system_of(int fd) {
-    return ask(fd).file_system;
-}
-
-Geometry probe_geometry(int fd, GeometryRung first) {
-    const Asked asked = ask(fd);
+Geometry probe(const Asked& asked, GeometryRung first) {
     if (!asked.is_block_device) {
         const FileSystemType type = file_system_type(asked.magic);
         if (!type.no_direct.empty()) {
@@ -181,6 +174,22 @@ Geometry probe_geometry(int fd, GeometryRung first) {
             "; btrfs itself caches direct writes of files with checksums (NODATASUM mends that)";
     }
     return *found;
+}
+
+}  // namespace
+
+std::string file_system_of(int fd) {
+    return ask(fd).file_system;
+}
+
+Geometry probe_geometry(int fd, GeometryRung first) {
+    return probe(ask(fd), first);
+}
+
+ProbedFile probe_file(int fd) {
+    Asked asked = ask(fd);
+    Geometry geometry = probe(asked, GeometryRung::kStatx);
+    return {std::move(asked.file_system), std::move(geometry)};
 }
 
 }  // namespace penstock::os

@@ -25,4 +25,11 @@ enum class GeometryRung : std::uint8_t { kStatx, kXfsIoctl, kLogicalBlock, kAssu
 /// "ext4", "tmpfs", ..., or "block device".
 [[nodiscard]] std::string file_system_of(int fd);
 
+/// Both, with fewer questions.
+struct ProbedFile {
+    std::string file_system;
+    Geometry geometry;
+};
+[[nodiscard]] ProbedFile probe_file(int fd);
+
 }  // namespace penstock::os

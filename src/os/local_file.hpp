@@ -52,9 +52,11 @@ private:
     std::atomic<int> lost_errno_{0};
 };
 
-/// Opens by the options; the geometry records the result.
+/// Opens by the options; the geometry records the result. A file of at most `small_bytes` that is
+/// only read may come as FileInfo::small.
 [[nodiscard]] base::Result<std::shared_ptr<File>> open_local_file(const std::string& path,
-                                                                  const FileOptions& options);
+                                                                  const FileOptions& options,
+                                                                  std::uint64_t small_bytes = 0);
 
 /// Makes the names in a folder survive a power cut.
 [[nodiscard]] base::Result<void> sync_local_folder(const std::string& path);

@@ -177,6 +177,11 @@ public:
         return open_local_file(path, options);
     }
 
+    Result<std::shared_ptr<File>> open_once(const std::string& path,
+                                            std::uint64_t small_bytes) override {
+        return open_local_file(path, {}, small_bytes);
+    }
+
     Result<void> rename(const std::string& from, const std::string& to) override {
         PENSTOCK_CHECK(check_path("rename", from));
         PENSTOCK_CHECK(check_path("rename", to));

@@ -5,6 +5,7 @@
 //   3. query the geometry; under kRequired refuse a file without direct I/O, and remove a new one
 //   4. open the same inode once more with O_DIRECT
 //   5. truncate, if requested: only now, when nothing but the truncation can fail any more
+// A small file that is read once is done after 1, without a question that its device has answered.
 #include "os/block_device.hpp"
 #include "os/file_system_type.hpp"
 #include "os/geometry.hpp"
@@ -20,6 +21,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <ctime>
 
 namespace penstock::os {
 
@@ -46,6 +48,7 @@ int access_flags(Access access) {
 struct Opened {
     UniqueFd fd;
     bool created = false;  ///< by this call, so that it may be taken back
+    struct stat named {};  ///< of the path just before; st_mode 0 where there was nothing
 };
 
 UniqueFd open_retrying(const char* path, int flags) {
@@ -62,7 +65,9 @@ Result<Opened> open_buffered(const std::string& path, const FileOptions& options
     struct stat status {};
     const int looked =
         options.follow ? ::stat(path.c_str(), &status) : ::lstat(path.c_str(), &status);
-    if (looked == 0) {
+    if (looked != 0) {
+        status = {};
+    } else {
         if (S_ISLNK(status.st_mode)) {
             return fail(system_error(ELOOP, "open", path, kNoOffset,
                                      "a symbolic link is not followed here; give the path that it "
@@ -81,7 +86,7 @@ Result<Opened> open_buffered(const std::string& path, const FileOptions& options
     const int flags =
         access_flags(options.access) | O_CLOEXEC | O_NOCTTY | (options.follow ? 0 : O_NOFOLLOW);
     if (options.create && options.exclusive) {
-        Opened opened{open_retrying(path.c_str(), flags | O_CREAT | O_EXCL), true};
+        Opened opened{open_retrying(path.c_str(), flags | O_CREAT | O_EXCL), true, status};
         if (!opened.fd) {
             return fail(system_error(errno, "open", path));
         }
@@ -90,9 +95,9 @@ Result<Opened> open_buffered(const std::string& path, const FileOptions& options
     // Another process may make or remove the file between two tries.
     constexpr int kTries = 8;
     for (int i = 0; i < kTries; ++i) {
-        Opened opened{open_retrying(path.c_str(), flags), false};
+        Opened opened{open_retrying(path.c_str(), flags), false, status};
         if (!opened.fd && errno == ENOENT && options.create) {
-            opened = Opened{open_retrying(path.c_str(), flags | O_CREAT | O_EXCL), true};
+            opened = Opened{open_retrying(path.c_str(), flags | O_CREAT | O_EXCL), true, status};
             if (!opened.fd && errno == EEXIST) {
                 continue;
             }
@@ -103,7 +108,7 @@ Result<Opened> open_buffered(const std::string& path, const FileOptions& options
         return opened;
     }
     // A dangling symbolic link: its target is made, which O_EXCL refuses.
-    Opened opened{open_retrying(path.c_str(), flags | O_CREAT), false};
+    Opened opened{open_retrying(path.c_str(), flags | O_CREAT), false, status};
     if (!opened.fd) {
         return fail(system_error(errno, "open", path));
     }
@@ -188,6 +193,11 @@ Result<UniqueFd> open_direct_lane(const UniqueFd& fd, FileInfo& info, CachePolic
     return direct;
 }
 
+DeviceId disk_of(dev_t device) {
+    return whole_disk(
+        {static_cast<std::uint32_t>(major(device)), static_cast<std::uint32_t>(minor(device))});
+}
+
 FileInfo describe(const std::string& path, const FileOptions& options, int fd,
                   const struct stat& status) {
     FileInfo info;
@@ -195,10 +205,10 @@ FileInfo describe(const std::string& path, const FileOptions& options, int fd,
     info.access = options.access;
     info.is_block_device = S_ISBLK(status.st_mode);
     const dev_t device = info.is_block_device ? status.st_rdev : status.st_dev;
-    info.device = whole_disk(
-        {static_cast<std::uint32_t>(major(device)), static_cast<std::uint32_t>(minor(device))});
-    info.file_system = file_system_of(fd);
-    info.geometry = probe_geometry(fd);
+    info.device = disk_of(device);
+    ProbedFile probed = probe_file(fd);
+    info.file_system = std::move(probed.file_system);
+    info.geometry = std::move(probed.geometry);
     if (options.cache == CachePolicy::kCached) {
         Geometry buffered;
         buffered.block_bytes = info.geometry.block_bytes;
@@ -234,17 +244,76 @@ Result<std::shared_ptr<File>> finish(const std::string& path, const FileOptions&
     return std::make_shared<LocalFile>(std::move(info), std::move(fd), std::move(direct));
 }
 
+// A device as files on it found it. Another one may be mounted under its number: so not for long.
+struct KnownDevice {
+    dev_t number = 0;
+    time_t until_s = 0;
+    bool passes_small = false;  ///< its small files may go through the page cache
+    bool keeps_page_cache = false;
+    DeviceId disk;
+    std::string file_system;
+};
+
+const KnownDevice& known_device(dev_t number, int fd) {
+    constexpr time_t kForSeconds = 2;
+    static thread_local KnownDevice last;
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    if (last.number == number && now.tv_sec < last.until_s) {
+        return last;
+    }
+    last.until_s = 0;
+    last.file_system = file_system_of(fd);
+    const bool cached = keeps_page_cache(last.file_system);
+    last.passes_small = cached || last.file_system == "tmpfs";
+    last.keeps_page_cache = cached;
+    last.disk = disk_of(number);
+    last.number = number;
+    last.until_s = now.tv_sec + kForSeconds;
+    return last;
+}
+
+// Null where it has to be opened in full. What `named` says is of another file if the name changed
+// meanwhile: then the size decided wrongly about the way, and nothing else.
+std::shared_ptr<File> finish_small(const std::string& path, const struct stat& named, UniqueFd& fd,
+                                   std::uint64_t small_bytes) {
+    if (!S_ISREG(named.st_mode) || static_cast<std::uint64_t>(named.st_size) > small_bytes) {
+        return nullptr;
+    }
+    const KnownDevice& device = known_device(named.st_dev, fd.get());
+    if (!device.passes_small) {
+        return nullptr;
+    }
+    FileInfo info;
+    info.path = path;
+    info.device = device.disk;
+    info.file_system = device.file_system;
+    info.small = true;
+    info.asks_cache = device.keeps_page_cache;
+    info.geometry.reason = "a small file, read once";
+    auto file = std::make_shared<LocalFile>(std::move(info), std::move(fd), UniqueFd());
+    file->note_size(static_cast<std::uint64_t>(named.st_size));
+    return file;
+}
+
 }  // namespace
 
-Result<std::shared_ptr<File>> open_local_file(const std::string& path, const FileOptions& options) {
+Result<std::shared_ptr<File>> open_local_file(const std::string& path, const FileOptions& options,
+                                              std::uint64_t small_bytes) {
     PENSTOCK_CHECK(check_path("open", path));
     if (options.access == Access::kRead && (options.truncate || options.create)) {
         return fail(base::error(ErrorCode::kInvalidArgument, "open",
                                 "create and truncate need write access; open for writing", path));
     }
     PENSTOCK_TRY(opened, open_named(path, options));
-    auto file = base::as_result(
-        "open", [&] { return finish(path, options, std::move(opened.fd), opened.created); });
+    auto file = base::as_result("open", [&]() -> Result<std::shared_ptr<File>> {
+        if (small_bytes != 0) {
+            if (auto small = finish_small(path, opened.named, opened.fd, small_bytes)) {
+                return small;
+            }
+        }
+        return finish(path, options, std::move(opened.fd), opened.created);
+    });
     if (!file && opened.created) {
         ::unlink(path.c_str());
     }

@@ -215,6 +215,17 @@ FakeFileSystem::Place FakeFileSystem::place(const std::string& path, bool follow
 
 base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& path,
                                                              const FileOptions& options) {
+    return open_file(path, options, 0);
+}
+
+base::Result<std::shared_ptr<os::File>> FakeFileSystem::open_once(const std::string& path,
+                                                                  std::uint64_t small_bytes) {
+    return open_file(path, {}, small_bytes);
+}
+
+base::Result<std::shared_ptr<os::File>> FakeFileSystem::open_file(const std::string& path,
+                                                                  const FileOptions& options,
+                                                                  std::uint64_t small_bytes) {
     const Place where = place(path, options.follow);
     const DiskShape& shape = where.disk->shape();
     if (options.cache == CachePolicy::kRequired && !shape.direct) {
@@ -228,15 +239,17 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& 
     info.access = options.access;
     info.device = where.disk->device();
     info.file_system = "fake";
-    info.geometry.direct = shape.direct && options.cache != CachePolicy::kCached;
+    info.small =
+        small_bytes != 0 && shape.page_cache && where.disk->size(opened.inode) <= small_bytes;
+    info.geometry.direct = shape.direct && options.cache != CachePolicy::kCached && !info.small;
     if (info.geometry.direct) {
         info.geometry.memory_align = shape.memory_align;
         info.geometry.read_align = shape.read_align;
         info.geometry.write_align = shape.write_align;
     }
     info.geometry.block_bytes = shape.block_bytes;
-    info.asks_cache =
-        shape.page_cache && info.geometry.direct && options.cache == CachePolicy::kAuto;
+    info.asks_cache = shape.page_cache && (info.geometry.direct || info.small) &&
+                      options.cache == CachePolicy::kAuto;
     info.geometry.reason = "a disk in memory";
     return std::make_shared<FakeFile>(std::move(info), where.disk, opened.inode, where.path,
                                       clock_);

@@ -89,6 +89,8 @@ public:
 
     [[nodiscard]] base::Result<std::shared_ptr<os::File>> open(const std::string& path,
                                                                const FileOptions& options) override;
+    [[nodiscard]] base::Result<std::shared_ptr<os::File>> open_once(
+        const std::string& path, std::uint64_t small_bytes) override;
     [[nodiscard]] base::Result<void> rename(const std::string& from,
                                             const std::string& to) override;
     [[nodiscard]] base::Result<void> link(const std::string& from, const std::string& to) override;
@@ -111,6 +113,9 @@ public:
     [[nodiscard]] base::Result<void> sync_folder(const std::string& path) override;
 
 private:
+    [[nodiscard]] base::Result<std::shared_ptr<os::File>> open_file(const std::string& path,
+                                                                    const FileOptions& options,
+                                                                    std::uint64_t small_bytes);
     struct Place {
         std::shared_ptr<FakeDisk> disk;
         std::string path;

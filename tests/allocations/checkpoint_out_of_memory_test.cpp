@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <new>
@@ -437,6 +438,32 @@ TEST_F(CheckpointOutOfMemory, AStoreSavesInTheBackgroundAndOpensTheNewest) {
                 return holds(last, saved);
             },
             20);
+    });
+}
+
+TEST_F(CheckpointOutOfMemory, NpyFiles) {
+    in_child([](Scene& scene) {
+        const std::vector<std::string> paths{scene.folder + "/0.npy", scene.folder + "/1.npy"};
+        const std::vector<std::byte> data = support::pattern(3000, 1);
+        for (const std::string& path : paths) {
+            std::ofstream file(path, std::ios::binary);
+            file << "\x93NUMPY\x01" << '\0' << '\x3d' << '\0'
+                 << "{'descr': '|u1', 'fortran_order': False, 'shape': (3000,), }\n";
+            file.write(reinterpret_cast<const char*>(data.data()), 3000);
+        }
+        std::vector<std::byte> both(6000);
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                const bool through = attempt([&] {
+                    read_npy(*scene.engine, paths, read_npy_header(*scene.engine, paths[0]),
+                             {both.data(), both.size()});
+                });
+                return !through || std::equal(data.begin(), data.end(), both.begin() + 3000)
+                           ? ""
+                           : "wrong bytes";
+            },
+            1);
     });
 }
 

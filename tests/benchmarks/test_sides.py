@@ -113,6 +113,6 @@ def test_a_place_without_storage_has_no_file():
 
 
 def test_metrics_of_a_sample_without_figures():
-    for metric in ("bandwidth", "iops", "cpu", "seconds", "p50_us", "value"):
+    for metric in ("bandwidth", "iops", "cpu", "seconds", "p50_us", "p99_us", "value"):
         with pytest.raises(ValueError, match="gave no"):
             Sample(command=["x"]).metric(metric)

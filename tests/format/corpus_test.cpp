@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The adversarial corpus of the fuzzers (fuzz/corpus), also where no fuzzer is built: `ok_*` is
 // read, anything else is refused. What else may be said of a file, its fuzzer says.
+#include "format/npy.hpp"
 #include "format/pickle.hpp"
 #include "format/safetensors.hpp"
 #include "format/shard_index.hpp"
@@ -57,6 +58,11 @@ TEST(FormatCorpus, TorchFile) {
 TEST(FormatCorpus, Pickle) {
     check(
         "pickle", [](std::span<const std::byte> bytes) { return wrong(read_pickle(bytes)); }, 20);
+}
+
+TEST(FormatCorpus, Npy) {
+    check(
+        "npy", [](std::span<const std::byte> bytes) { return wrong(npy::read_header(bytes)); }, 20);
 }
 
 }  // namespace

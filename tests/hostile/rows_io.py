@@ -6,6 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
+import numpy as np
 import penstock
 from verbs import DATA, OLD, SIZE, verb
 
@@ -25,6 +26,18 @@ def read_async(box):
         transfer = penstock.read_async(path, into, 1)
         done = transfer.wait()
     assert done == SIZE - 1 and into == DATA[1:]
+
+
+@verb("read_npy", torch=False)
+def read_npy(box):
+    paths = [box.file(name="npy") for _ in range(2)]
+    for path in paths:
+        with open(path, "wb") as file:
+            np.save(file, np.frombuffer(DATA, "u1"))
+    out = np.zeros((2, SIZE), "u1")
+    with box.call():
+        got = penstock.read_npy(paths, out, progress=None)
+    assert got is out and out[0].tobytes() == DATA and out[1].tobytes() == DATA
 
 
 @verb("prefetch", torch=False)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""read_npy(): many .npy files as one array."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from penstock import _core
+from penstock._progress import Progress, reporter
+
+if TYPE_CHECKING:
+    import numpy
+
+_Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+def _array_for(count: int, dtype: str, shape: tuple[int, ...], out: Any) -> Any:
+    import numpy
+
+    wanted_shape, wanted = (count, *shape), numpy.dtype(dtype)
+    if out is None:
+        return numpy.empty(wanted_shape, wanted)
+    if not isinstance(out, numpy.ndarray):
+        raise TypeError(
+            f"read_npy: out: this is a {type(out).__name__}; give a numpy.ndarray of shape {wanted_shape} and dtype "
+            f"{wanted}, or None for a new one"
+        )
+    if out.shape != wanted_shape or out.dtype != wanted:
+        raise ValueError(
+            f"read_npy: out: this has shape {out.shape} and dtype {out.dtype}; {count} files of shape {shape} and "
+            f"dtype {wanted} make {wanted_shape}"
+        )
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        raise ValueError("read_npy: out: this is not C-contiguous or not writable; give another, or None for a new one")
+    return out
+
+
+def read_npy(
+    paths: Iterable[_Path],
+    out: numpy.ndarray[Any, Any] | None = None,
+    *,
+    cache: str | None = None,
+    progress: Progress = True,
+) -> numpy.ndarray[Any, Any]:
+    """Reads .npy files of one dtype and shape into one array, which has them along a new first axis.
+
+    paths: any number of files; few of them are open at once. out: None, or a C-contiguous array of shape
+    (len(paths), *shape) and the files' dtype. cache: as of read(). progress: True (a line on stderr where it takes over
+    two seconds), None, or a function of (done, total) in bytes. ValueError where a file is no .npy file or where the
+    dtype or shape of one differs from the first's, penstock.Unsupported where the elements are in Fortran's order,
+    big-endian, structured or objects, EndOfFile where a file is cut, OSError of the system: each names the file; what
+    is in `out` then is undefined. Blocks; thread-safe; Ctrl-C stops it.
+    """
+    if isinstance(paths, (str, bytes, os.PathLike)):
+        raise TypeError("read_npy: paths: this is one path; give a list of them, [path] for one")
+    names = list(paths)
+    if not names:
+        raise ValueError("read_npy: paths: this is empty, so there is no dtype and no shape; give at least one file")
+    header = _core.npy_header(names[0])
+    dtype, shape = header[0], header[1]
+    array = _array_for(len(names), dtype, shape, out)
+    memory = array.reshape(-1).view("u1") if array.size else bytearray()
+    _core.npy_files(names, header, memory, "auto" if cache is None else cache, reporter(progress, "read_npy"))
+    return array

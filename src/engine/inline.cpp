@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is read and written on the thread of the caller, or of the one that opens a file: on a lane
+// of the domain, which is a channel that no other thread has meanwhile.
+#include "engine/core.hpp"
+#include "engine/layout.hpp"
+
+#include <chrono>
+#include <thread>
+
+namespace penstock::engine {
+
+namespace {
+
+constexpr std::uint64_t kInlineExtentsMax = 16;
+constexpr std::uint64_t kInlineCachedExtentsMax = 1024;  ///< of a small write
+constexpr std::chrono::microseconds kNothingToDo{50};
+
+}  // namespace
+
+// A small blocking transfer with nothing before it is done here and now: a hop to another thread
+// and back costs more than the read.
+bool Core::run_inline(Window& window) {
+    Transfer& transfer = *window.transfer;
+    if (!options_.domain.threads || options_.inline_bytes_max == 0 || transfer.files.size() != 1 ||
+        transfer.files.front() == nullptr) {
+        return false;
+    }
+    const os::FileInfo& info = transfer.files.front()->info();
+    const bool copied = transfer.small_write && (info.asks_cache || !info.geometry.direct);
+    if ((!copied && transfer.total_bytes > options_.inline_bytes_max) ||
+        transfer.extents.count() > (copied ? kInlineCachedExtentsMax : kInlineExtentsMax)) {
+        return false;
+    }
+    auto domain = domain_of(*transfer.files.front());
+    if (!domain) {
+        return false;
+    }
+    auto lane = (*domain)->take_inline_lane();
+    if (!lane) {
+        return false;
+    }
+    window.on_caller = true;
+    Part& part = window.part_on_caller.emplace();
+    window.parts = {&part, 1};
+    set_part(window, part, **domain, lane->channel(), {0, transfer.extents.count()});
+    transfer.expect_parts(window);
+    turn_here(window, part);
+    lane.reset();  // a fork waits for lanes, and not for syncs
+    parts_are_through(window);
+    return true;
+}
+
+// Reads and closes a file that was just opened, where it is small and nothing is before it at its
+// device. False: it goes the way of the others.
+bool Core::read_small(Window& window, std::uint32_t index) {
+    Transfer& transfer = *window.transfer;
+    auto& file = transfer.files[index];
+    if (!file->info().small || !options_.domain.threads || transfer.depth_limit ||
+        !transfer.in_order) {
+        return false;
+    }
+    const ExtentRange range = extents_of_file(transfer, index);
+    std::uint64_t bytes = 0;
+    for (std::uint64_t i = range.begin; i < range.end; ++i) {
+        bytes += transfer.extents[i].memory.bytes;
+    }
+    if (bytes > options_.inline_bytes_max || range.end - range.begin > kInlineExtentsMax) {
+        return false;
+    }
+    auto domain = domain_of(*file);
+    auto lane = domain ? (*domain)->take_inline_lane() : std::nullopt;
+    if (!lane) {
+        return false;
+    }
+    Part part;
+    window.parts_left.store(1, std::memory_order_relaxed);
+    window.on_caller = true;
+    set_part(window, part, **domain, lane->channel(), range);
+    turn_here(window, part);
+    window.on_caller = false;
+    lane.reset();
+    static_cast<void>(base::as_result("close", [&] { return file->close(); }));
+    file.reset();
+    transfer.groups[index] = Transfer::kThrough;
+    return true;
+}
+
+// The part that does a range of the extents on the lane of whoever calls.
+void Core::set_part(Window& window, Part& part, const Domain& domain, Channel& channel,
+                    ExtentRange range) {
+    Transfer& transfer = *window.transfer;
+    part.transfer = &transfer;
+    part.window = &window;
+    part.channel = &channel;
+    part.plan =
+        Plan(transfer.extents, transfer.files, transfer.op, {range.begin, 0}, {range.end, 0});
+    if (transfer.allow_short) {
+        part.plan.allow_short();
+    }
+    if (transfer.small_write) {
+        part.plan.write_through_cache();
+    }
+    if (transfer.cache == CachePolicy::kAuto) {
+        part.lookup = CacheLookup(channel.counters(), true);
+        part.plan.consult(part.lookup);
+    }
+    if (transfer.op == Op::kRead && range.end - range.begin > 1) {
+        part.plan.read_over_gaps(domain.gap_bytes());
+    }
+}
+
+void Core::turn_here(const Window& window, Part& part) noexcept {
+    Channel& channel = *part.channel;
+    channel.link(part);
+    while (window.parts_left.load(std::memory_order_relaxed) != 0) {
+        if (!channel.turn(false)) {  // a request waits before it is tried again
+            std::this_thread::sleep_for(kNothingToDo);
+        }
+    }
+}
+
+}  // namespace penstock::engine

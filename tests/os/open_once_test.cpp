@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file that is opened to be read once: a small one has one descriptor, and knows where it lies.
+#include "os/local_file_system.hpp"
+#include "support/temp_folder.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+
+namespace penstock::os {
+namespace {
+
+constexpr std::uint64_t kSmall = 64 << 10;
+
+class OpenOnce : public ::testing::Test {
+protected:
+    std::string file_of(std::uint64_t bytes, const support::TempFolder& folder) {
+        const std::string path = folder / std::to_string(bytes);
+        std::ofstream(path, std::ios::binary) << std::string(bytes, 'x');
+        return path;
+    }
+    std::shared_ptr<FileSystem> files_ = local_file_system();
+    const support::TempFolder disk_;
+    const support::TempFolder memory_{"/dev/shm"};
+};
+
+TEST_F(OpenOnce, ASmallFileIsReadThroughItsOneDescriptor) {
+    for (const support::TempFolder* folder : {&disk_, &memory_, &disk_}) {
+        for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{5000}, kSmall}) {
+            const std::string path = file_of(bytes, *folder);
+            const auto file = files_->open_once(path, kSmall);
+            ASSERT_TRUE(file) << file.error().describe();
+            const auto usual = files_->open(path, {});
+            ASSERT_TRUE(usual);
+            const FileInfo& info = (*file)->info();
+            if (info.small) {  // not on whatever file system the temporary folder may be
+                EXPECT_FALSE(info.geometry.direct);
+                EXPECT_EQ((*file)->descriptor(Lane::kDirect), -1);
+            }
+            EXPECT_TRUE(info.small || folder != &memory_);
+            EXPECT_EQ(info.device, (*usual)->info().device);
+            EXPECT_EQ(info.file_system, (*usual)->info().file_system);
+            EXPECT_EQ(info.path, path);
+            EXPECT_EQ(info.small && info.asks_cache, info.small && (*usual)->info().asks_cache);
+            std::string back(bytes + 1, '-');
+            const iovec piece{back.data(), back.size()};
+            EXPECT_EQ((*file)->read_at(Lane::kBuffered, 0, {&piece, 1}),
+                      static_cast<std::int64_t>(bytes));
+            EXPECT_EQ(back, std::string(bytes, 'x') + "-");
+            EXPECT_TRUE((*file)->close());
+        }
+    }
+}
+
+TEST_F(OpenOnce, ALargerOneIsOpenedAsAlways) {
+    const std::string path = file_of(kSmall + 1, disk_);
+    const auto once = files_->open_once(path, kSmall);
+    const auto usual = files_->open(path, {});
+    ASSERT_TRUE(once);
+    ASSERT_TRUE(usual);
+    EXPECT_FALSE((*once)->info().small);
+    EXPECT_EQ((*once)->geometry().direct, (*usual)->geometry().direct);
+    EXPECT_EQ((*once)->geometry().reason, (*usual)->geometry().reason);
+    EXPECT_FALSE((*files_->open_once(file_of(5, disk_), 0))->info().small);
+}
+
+TEST_F(OpenOnce, WhatIsNoFileIsRefused) {
+    const std::string pipe = disk_ / "pipe";
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+    EXPECT_EQ(files_->open_once(pipe, kSmall).error().code, ErrorCode::kUnsupported);
+    EXPECT_EQ(files_->open_once(disk_ / "none", kSmall).error().system_errno, ENOENT);
+    EXPECT_EQ(files_->open_once(disk_.path(), kSmall).error().system_errno, EISDIR);
+    EXPECT_EQ(files_->open_once("", kSmall).error().code, ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace penstock::os
