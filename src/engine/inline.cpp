@@ -85,7 +85,7 @@ bool Core::read_small(Window& window, std::uint32_t index) {
     return true;
 }
 
-// The part that does a range of the extents on the lane of whoever calls.
+// The part that does a range of the extents on the caller's lane.
 void Core::set_part(Window& window, Part& part, const Domain& domain, Channel& channel,
                     ExtentRange range) {
     Transfer& transfer = *window.transfer;
