@@ -165,7 +165,11 @@ void random_rows(const Arguments& arguments, Figures& figures) {
     const std::uint64_t block = arguments.number("block");
     constexpr std::uint64_t kWindow = 4096;  // places, taken in turns
     const File file(arguments.text("path"), {.cache = CachePolicy::kDirect});
-    const Memory memory(kWindow * block);
+    const Memory plain(kWindow * block);
+    const bool pooled =
+        arguments.text("memory", "plain") == "pool" && !arguments.handicap("nothing_registered");
+    const Buffer buffer = pooled ? MemoryPool().take(kWindow * block) : Buffer();
+    std::byte* const memory = pooled ? buffer.data() : plain.data();
     Random random;
     std::vector<std::uint64_t> ids(count);
     std::vector<std::uint64_t> destinations(count);
@@ -173,7 +177,9 @@ void random_rows(const Arguments& arguments, Figures& figures) {
         ids[i] = random.below(file.size() / block);
         destinations[i] = i % kWindow;
     }
-    Engine engine(Engine::default_options());
+    EngineOptions options = Engine::default_options();
+    options.gap_bytes = arguments.number("gap_bytes", options.gap_bytes);
+    Engine engine(options);
     warm_up(engine, arguments.text("path"));
     Meter meter;
     meter.start();
@@ -182,10 +188,11 @@ void random_rows(const Arguments& arguments, Figures& figures) {
     request.rows = Rows{.tables = {{.row_bytes = block}},
                         .ids = ids,
                         .destinations = destinations,
-                        .memory = {memory.data(), kWindow * block}};
+                        .memory = {memory, kWindow * block}};
     engine.run(std::move(request)).wait();
     meter.stop();
     meter.report(figures, count * block, count);
+    figures.set("registered_requests", engine.stats().registered_requests);
     note_engine(engine, figures);
 }
 

@@ -110,22 +110,23 @@ private:
 void instructions(const Arguments& arguments, Figures& figures) {
     const std::string what = arguments.text("what");
     const std::uint64_t count = arguments.number("count");
+    const bool blocking = what == "blocking";
     const std::uint64_t bytes = what == "1m" ? kMiB : kBlock;
     // A blocking read is done inline, by plain system calls, whatever the backend is.
-    Turned engine(what == "1m" ? 16 : 128, what == "blocking");
+    Turned engine(what == "1m" ? 16 : 128, blocking);
     const auto file = engine.open(arguments.text("path"));
     const Memory memory(kWindow);
     const std::uint64_t blocks = 64 * kMiB / bytes;  // of the file: all that is asked of it
     std::vector<Extent> extents;
     Random random;
     for (std::uint64_t i = 0; i < count; ++i) {
-        const std::uint64_t block = what == "1m" ? i % blocks : random.below(blocks);
+        const std::uint64_t block = bytes == kMiB ? i % blocks : random.below(blocks);
         extents.push_back({block * bytes, {memory.data() + i * bytes % kWindow, bytes}, 0});
     }
     const bool hop = arguments.handicap("hop");
-    if (what == "blocking" || arguments.handicap("each")) {
+    if (blocking || arguments.handicap("each")) {
         for (const Extent& extent : extents) {
-            engine.read(file, {extent}, what == "blocking" && !hop);
+            engine.read(file, {extent}, blocking && !hop);
         }
     } else {
         engine.read(file, std::move(extents), false);

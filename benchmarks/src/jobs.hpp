@@ -12,8 +12,11 @@ namespace penstock::benchmarks {
 
 void sequential(const Arguments& arguments, Figures& figures);
 void random_reads(const Arguments& arguments, Figures& figures);
-/// `count` rows of `block` bytes by random numbers, in one transfer.
+/// `count` rows of `block` bytes by random numbers, in one transfer. --memory=pool: to a buffer of
+/// a MemoryPool, unless the handicap is `nothing_registered`.
 void random_rows(const Arguments& arguments, Figures& figures);
+/// The same by an io_uring of its own, with nothing of the library: a peer.
+void uring_rows(const Arguments& arguments, Figures& figures);
 void latency(const Arguments& arguments, Figures& figures);
 void many_small(const Arguments& arguments, Figures& figures);
 void syscalls(const Arguments& arguments, Figures& figures);

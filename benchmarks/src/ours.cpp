@@ -15,6 +15,7 @@ int main(int count, char** words) {
                           {"scaling", jobs::scaling},
                           {"sequential", jobs::sequential},
                           {"syscalls", jobs::syscalls},
-                          {"threads", jobs::threads}},
+                          {"threads", jobs::threads},
+                          {"uring_rows", jobs::uring_rows}},
                          count, words);
 }

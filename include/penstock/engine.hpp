@@ -143,6 +143,10 @@ struct EngineStats {
     std::uint64_t cache_questions = 0;
     std::uint64_t requests = 0;
     std::uint64_t inline_requests = 0;  ///< of them, on callers' threads
+    /// Of them, from and to memory whose pages the kernel holds: buffers of a MemoryPool and the
+    /// engine's own, with io_uring, once they are used again and again.
+    std::uint64_t registered_requests = 0;
+    std::uint64_t registered_bytes = 0;  ///< of such memory, now; of it at each channel
     std::uint64_t retries = 0;
     std::uint64_t slot_requests = 0;  ///< through aligned memory of ours
     std::uint64_t edge_requests = 0;  ///< unaligned ends of writes, through the page cache
@@ -161,6 +165,8 @@ struct EngineDescription {
         DeviceId id;
         std::uint32_t channels = 0;
         std::string backend;
+        /// Why the kernel holds no more memory for good (EngineStats::registered_bytes); or empty.
+        std::string memory_refused;
     };
     std::vector<Device> devices;
     EngineOptions options;

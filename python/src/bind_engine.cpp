@@ -372,6 +372,10 @@ void bind_stats(nb::module_& m) {
                 "How often the kernel was asked what of a file is in the page cache.")
         .def_ro("requests", &EngineStats::requests)
         .def_ro("inline_requests", &EngineStats::inline_requests, "Of them, on callers' threads.")
+        .def_ro("registered_requests", &EngineStats::registered_requests,
+                "Of them, from and to memory whose pages the kernel holds: that of empty() and the "
+                "engine's own, with io_uring, once it is used again and again.")
+        .def_ro("registered_bytes", &EngineStats::registered_bytes, "Of such memory, now.")
         .def_ro("retries", &EngineStats::retries)
         .def_ro("slot_requests", &EngineStats::slot_requests,
                 "Through aligned memory of the engine's.")
@@ -396,7 +400,9 @@ void bind_description(nb::module_& m) {
         .def_prop_ro("major", [](const Device& device) { return device.id.major; })
         .def_prop_ro("minor", [](const Device& device) { return device.id.minor; })
         .def_ro("channels", &Device::channels)
-        .def_ro("backend", &Device::backend);
+        .def_ro("backend", &Device::backend)
+        .def_ro("memory_refused", &Device::memory_refused,
+                "Why the kernel holds no more memory for good, or ''.");
     nb::class_<EngineDescription>(
         m, "EngineDescription",
         "The configuration that runs, and why; str() gives a few lines for people.")

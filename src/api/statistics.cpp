@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <system_error>
 #include <vector>
 
 namespace penstock {
@@ -45,6 +46,19 @@ std::vector<LatencyBucket> histogram(const Latencies& counts) {
     return buckets;
 }
 
+std::string why_refused(int system_errno) {
+    if (system_errno == 0) {
+        return {};
+    }
+    const char* const cure =
+        system_errno == ENOMEM
+            ? "; raise the limit on locked memory ('ulimit -l unlimited', LimitMEMLOCK=infinity)"
+        : system_errno == EINVAL ? "; it takes Linux 5.13 or newer"
+                                 : "";
+    return fmt::format("memory is not registered with the kernel: {} (errno {}){}",
+                       std::generic_category().message(system_errno), system_errno, cure);
+}
+
 void add_counters(EngineStats& stats, Latencies& latencies, const engine::Counters& counters) {
     stats.bytes_read += counters.bytes_read.get();
     stats.bytes_written += counters.bytes_written.get();
@@ -68,7 +82,10 @@ EngineStats statistics(engine::Core& core) {
     core.for_each_domain([&](engine::Domain& domain) {
         for (std::uint32_t i = 0; i < domain.channel_count(); ++i) {
             add_counters(stats, latencies, domain.channel(i).counters());
-            stats.system_calls += domain.channel(i).backend().system_calls();
+            const engine::Backend& backend = domain.channel(i).backend();
+            stats.system_calls += backend.system_calls();
+            stats.registered_requests += backend.registered_memory().requests;
+            stats.registered_bytes += backend.registered_memory().bytes;
         }
         domain.for_each_inline_channel([&](const engine::Channel& channel) {
             add_counters(stats, latencies, channel.counters());
@@ -96,8 +113,9 @@ EngineDescription description(engine::Core& core, const EngineOptions& options) 
     out.refusals = core.refusals();
     out.options = options;
     core.for_each_domain([&](engine::Domain& domain) {
-        out.devices.push_back(
-            {domain.device(), domain.channel_count(), domain.channel(0).backend().name()});
+        const engine::Backend& backend = domain.channel(0).backend();
+        out.devices.push_back({domain.device(), domain.channel_count(), backend.name(),
+                               why_refused(backend.registered_memory().refused)});
     });
     return out;
 }
@@ -116,6 +134,9 @@ std::string EngineDescription::text() const {
         out +=
             fmt::format("device      {}:{}, {} channel{}, {}\n", device.id.major, device.id.minor,
                         device.channels, device.channels == 1 ? "" : "s", device.backend);
+        if (!device.memory_refused.empty()) {
+            out += fmt::format("            {}\n", device.memory_refused);
+        }
     }
     return out;
 }

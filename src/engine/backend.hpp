@@ -23,6 +23,13 @@
 
 namespace penstock::engine {
 
+/// Memory that the kernel was given for good.
+struct RegisteredMemoryStatus {
+    std::uint64_t bytes = 0;
+    std::uint64_t requests = 0;  ///< from and to it, so far
+    int refused = 0;             ///< the errno of the kernel, which takes no more
+};
+
 struct BackendOptions {
     std::uint32_t depth = 128;  ///< requests between push and reap at most
 };
@@ -55,6 +62,9 @@ public:
 
     /// System calls made so far (0 where it makes none). Any thread.
     [[nodiscard]] virtual std::uint64_t system_calls() const { return 0; }
+
+    /// Any thread.
+    [[nodiscard]] virtual RegisteredMemoryStatus registered_memory() const { return {}; }
 
     /// After fork(), in the child: forget descriptors and mappings without touching the parent's
     /// I/O.

@@ -26,7 +26,7 @@ void Move::copy_now() {
 }
 
 base::Result<memory::Block> HostMover::slot_memory(std::uint64_t bytes) {
-    return memory::Block::make(bytes);
+    return memory::Block::make(bytes, {.lasting = true});
 }
 
 void HostMover::start(Move& move) {

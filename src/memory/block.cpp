@@ -3,6 +3,7 @@
 
 #include "base/align.hpp"
 #include "base/units.hpp"
+#include "memory/lasting_memory.hpp"
 #include "os/limits.hpp"
 
 #include <fmt/format.h>
@@ -145,6 +146,7 @@ Result<Block> Block::make(std::uint64_t bytes, BlockOptions options) {
             add(block.shortfall_, why_not_locked(mapped, errno));
         }
     }
+    block.lasting_ = options.lasting && LastingMemory::add(block.data_, mapped);
     return block;
 }
 
@@ -154,6 +156,7 @@ Block::Block(Block&& other) noexcept
       mapped_bytes_(std::exchange(other.mapped_bytes_, 0)),
       process_(other.process_),
       locked_(std::exchange(other.locked_, false)),
+      lasting_(std::exchange(other.lasting_, false)),
       shortfall_(std::exchange(other.shortfall_, {})) {}
 
 Block& Block::operator=(Block&& other) noexcept {
@@ -164,6 +167,7 @@ Block& Block::operator=(Block&& other) noexcept {
         mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
         process_ = other.process_;
         locked_ = std::exchange(other.locked_, false);
+        lasting_ = std::exchange(other.lasting_, false);
         shortfall_ = std::exchange(other.shortfall_, {});
     }
     return *this;
@@ -172,6 +176,9 @@ Block& Block::operator=(Block&& other) noexcept {
 // Unmaps only in the process that mapped: elsewhere the addresses may hold other memory by now.
 Block::~Block() {
     if (data_ != nullptr && (process_ == 0 || process_ == ::getpid())) {
+        if (lasting_) {
+            LastingMemory::remove(data_);
+        }
         ::munmap(data_, mapped_bytes_);
     }
 }

@@ -19,6 +19,7 @@ struct BlockOptions {
     bool touch = false;      ///< fault every page in now
     bool lock = false;  ///< mlock; if the limit forbids it the block is not locked and reports why
     bool keep_on_fork = true;  ///< false: MADV_DONTFORK
+    bool lasting = false;      ///< nobody gives pages of it back before its end: LastingMemory
 };
 
 class Block {
@@ -44,6 +45,7 @@ private:
     std::uint64_t mapped_bytes_ = 0;
     pid_t process_ = 0;  ///< that has the mapping; 0: its children, too
     bool locked_ = false;
+    bool lasting_ = false;
     std::string shortfall_;
 };
 

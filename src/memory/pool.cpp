@@ -163,7 +163,9 @@ Result<PooledBlock> Pool::take(std::uint64_t bytes) {
     const std::uint64_t class_bytes = std::bit_ceil(std::max(bytes, base::kPageBytes));
     Block block = shelf_->take(class_of(class_bytes));
     if (block.size() == 0) {
-        PENSTOCK_TRY(made, Block::make(class_bytes, options_.block));
+        BlockOptions options = options_.block;
+        options.lasting = true;
+        PENSTOCK_TRY(made, Block::make(class_bytes, options));
         block = std::move(made);
     }
     return PooledBlock(std::move(block), bytes, shelf_.get());

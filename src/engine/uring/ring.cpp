@@ -8,6 +8,7 @@
 #include <linux/time_types.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <system_error>
@@ -143,6 +144,19 @@ int Ring::enter(unsigned min_complete, base::Nanos timeout) {
     // EEXIST: a thread that is not the ring's. That is a mistake of ours and would hang everybody.
     PENSTOCK_ASSERT(result != -EEXIST);
     return result;
+}
+
+// Empty, by a list of nothing: the flag for that (IORING_RSRC_REGISTER_SPARSE) is of Linux 5.19.
+int Ring::make_memory_table() {
+    const std::array<iovec, kMemoryNumbers> none{};
+    return -io_uring_register_buffers_tags(&ring_, none.data(), nullptr, kMemoryNumbers);
+}
+
+int Ring::register_memory(int number, void* data, std::uint64_t bytes) {
+    const iovec piece{data, bytes};
+    const int result = io_uring_register_buffers_update_tag(&ring_, static_cast<unsigned>(number),
+                                                            &piece, nullptr, 1);
+    return result < 0 ? -result : 0;
 }
 
 void Ring::abandon() {

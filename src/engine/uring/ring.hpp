@@ -63,6 +63,13 @@ public:
         *queue.ktail = taken;
     }
 
+    /// Room for pieces of memory, kMemoryNumbers of them; 0 or an errno, as the next one.
+    [[nodiscard]] int make_memory_table();
+    /// Gives memory to the ring under this number; nullptr: takes it back. Requests that are out
+    /// keep what they have.
+    [[nodiscard]] int register_memory(int number, void* data, std::uint64_t bytes);
+    static constexpr std::uint32_t kMemoryNumbers = 64;
+
     /// In the child of a fork: closes the descriptor. The memory is not mapped there, and its
     /// addresses may be in other use by now.
     void abandon();

@@ -36,6 +36,7 @@ base::Result<void> UringBackend::open(const BackendOptions& options, UringRungs 
     // Blocking: io_uring answers a read of a non-blocking descriptor with EAGAIN instead of
     // waiting.
     PENSTOCK_CHECK(wake_event_.open(0));
+    memory_.open();
     return {};
 }
 
@@ -68,6 +69,13 @@ void UringBackend::push(Request& request) {
         } else {
             io_uring_prep_write(entry, fd, piece.iov_base, bytes, request.offset);
         }
+        const int number = memory_.number_of(piece.iov_base, bytes);
+        if (number != RegisteredMemory::kNone) {
+            entry->opcode = read ? IORING_OP_READ_FIXED : IORING_OP_WRITE_FIXED;
+            entry->buf_index = static_cast<std::uint16_t>(number);
+            registered_requests_.store(registered_requests_.load(std::memory_order_relaxed) + 1,
+                                       std::memory_order_relaxed);
+        }
     } else {
         const auto count = static_cast<unsigned>(request.pieces.size());
         if (read) {
@@ -81,6 +89,7 @@ void UringBackend::push(Request& request) {
 }
 
 void UringBackend::enter(std::uint32_t want, base::Nanos timeout) {
+    memory_.let_go_of_removed();
     harvest();
     for (;;) {
         const bool sleep = finished_.size() < want && timeout > 0 && !wake_event_.woken();
@@ -175,7 +184,13 @@ void UringBackend::arm_wake() {
     wake_event_.set_armed(true);
 }
 
+RegisteredMemoryStatus UringBackend::registered_memory() const {
+    return {memory_.bytes(), registered_requests_.load(std::memory_order_relaxed),
+            memory_.refused()};
+}
+
 void UringBackend::abandon_after_fork() {
+    memory_.abandon();
     ring_.abandon();
     wake_event_.close();
 }

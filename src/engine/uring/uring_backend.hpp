@@ -12,6 +12,7 @@
 
 #include "engine/backend.hpp"
 #include "engine/finished_queue.hpp"
+#include "engine/uring/registered_memory.hpp"
 #include "engine/uring/ring.hpp"
 #include "engine/wake_event.hpp"
 
@@ -41,6 +42,7 @@ public:
     [[nodiscard]] std::uint64_t system_calls() const override {
         return system_calls_.load(std::memory_order_relaxed);
     }
+    [[nodiscard]] RegisteredMemoryStatus registered_memory() const override;
     void abandon_after_fork() override;
 
 private:
@@ -55,9 +57,11 @@ private:
     Ring ring_;
     WakeEvent wake_event_;
     std::uint64_t wake_value_ = 0;  // where the armed read puts the eventfd's counter
+    RegisteredMemory memory_{ring_, wake_event_};
     FinishedQueue finished_;
     std::uint32_t in_kernel_ = 0;  // pushed and not finished
     std::atomic<std::uint64_t> system_calls_{0};
+    std::atomic<std::uint64_t> registered_requests_{0};
 };
 
 /// On the thread that will use it.
