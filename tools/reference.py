@@ -91,7 +91,7 @@ def _public(tree):
 
 
 def _definitions(package, stub):
-    """{name: nodes} of what the package gives; several where a call has overloads. ValueError names what is not found."""
+    """{name: nodes} of what the package gives; several where a call has overloads. ValueError names what is missing."""
     found = {}
     trees = {}
     for name, module in _public(ast.parse((Path(package) / "__init__.py").read_text())).items():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/make_docs.py and tools/reference.py: what is public is in the reference, links lead to pages. The site itself is
-made by `make docs`."""
+"""tools/make_docs.py and tools/reference.py: what is public is in the reference, links lead to pages. The site
+itself is made by `make docs`."""
 
 import re
 import shutil
@@ -52,7 +52,8 @@ def test_declarations_with_their_comments():
 
 def test_links_become_those_of_the_site():
     listed = make_docs.pages()
-    text = "[a](docs/python.md#rows) [b](examples/) [c](LICENSE) [d](https://x.org) [e](#here)\n```\n[f](docs/python.md)\n```\n"
+    text = "[a](docs/python.md#rows) [b](examples/) [c](LICENSE) [d](https://x.org) [e](#here)\n"
+    text += "```\n[f](docs/python.md)\n```\n"
     assert make_docs.rewritten(text, "README.md", listed) == (
         "[a](python.md#rows) b [c](files/LICENSE) [d](https://x.org) [e](#here)\n```\n[f](docs/python.md)\n```\n"
     )
