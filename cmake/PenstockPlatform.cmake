@@ -5,7 +5,8 @@
 file(STRINGS "${CMAKE_CURRENT_LIST_DIR}/../tools/apt-packages.txt" lines REGEX "^build ")
 list(TRANSFORM lines REPLACE "^build +" "")
 list(JOIN lines " " packages)
-set(PENSTOCK_APT "On Debian 12, Ubuntu 24.04 and later:\n\n  sudo apt-get install ${packages}\n\nor take a wheel, which needs no compiler.")
+string(CONCAT PENSTOCK_APT "On Debian 12, Ubuntu 24.04 and later:\n\n  sudo apt-get install ${packages}\n\n"
+       "or take a wheel, which needs no compiler.")
 
 # penstock_check_platform(<system> <processor> <libc>): as `uname -s`, `uname -m`, and "glibc" or "musl".
 function(penstock_check_platform system processor libc)
@@ -30,6 +31,7 @@ endif()
 if(NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX})
     find_program(PENSTOCK_ANY_COMPILER NAMES c++ g++ clang++)
     if(NOT PENSTOCK_ANY_COMPILER)
-        message(FATAL_ERROR "Penstock is compiled by GCC 12 or Clang 14 or later, and no C++ compiler was found. ${PENSTOCK_APT}")
+        message(FATAL_ERROR
+            "Penstock is compiled by GCC 12 or Clang 14 or later, and no C++ compiler was found. ${PENSTOCK_APT}")
     endif()
 endif()

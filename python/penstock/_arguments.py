@@ -99,7 +99,7 @@ def strings(verb: str, name: str, value: Any) -> list[tuple[str, str]]:
         raise TypeError(f"{verb}: {name}: expected a dict of strings, got {got(value)}")
     for key, text in value.items():
         if not isinstance(key, str) or not isinstance(text, str):
-            raise TypeError(f"{verb}: {name}: keys and values are strings, got {shown(key)}: {got(text)}")
+            raise TypeError(f"{verb}: {name}: expected strings as keys and values, got {shown(key)}: {got(text)}")
         for part in (key, text):
             try:
                 part.encode()

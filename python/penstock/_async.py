@@ -137,13 +137,11 @@ class StepOverlap:
         every = _arguments.whole("StepOverlap", "every", every, 1)
         step = _arguments.whole("StepOverlap", "step", step)
         if not hasattr(store, "_begin"):
-            raise TypeError(f"StepOverlap: store: this is a {type(store).__name__}; give a CheckpointStore")
+            raise TypeError(f"StepOverlap: store: got {type(store).__name__}; give a CheckpointStore")
         optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
         for one in optimizers or [None]:
             if not hasattr(one, "register_step_post_hook"):
-                raise TypeError(
-                    f"StepOverlap: optimizer: this is a {type(one).__name__}; give a torch optimizer, or several"
-                )
+                raise TypeError(f"StepOverlap: optimizer: got {type(one).__name__}; give a torch optimizer, or several")
         self.store = store
         self.step = step
         self.saves = 0

@@ -89,7 +89,7 @@ def matched(found: list[Row], into: list[Row]) -> list[int | None]:
 def check_kind(into: Any, kinds: tuple[type, ...]) -> None:
     if not isinstance(into, kinds):
         raise TypeError(
-            f"load: into: this is a {type(into).__name__}; give a state like the one that was saved "
+            f"load: into: got {type(into).__name__}; give a state like the one that was saved "
             "(a module's state_dict() is one)"
         )
 
@@ -97,7 +97,7 @@ def check_kind(into: Any, kinds: tuple[type, ...]) -> None:
 def check_dense(name: str, tensor: Any) -> None:
     torch = _torch()
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or tensor.is_nested:
-        raise TypeError(f"load: into[{shown(name)}]: this is a {type(tensor).__name__}; give dense tensors")
+        raise TypeError(f"load: into[{shown(name)}]: got {type(tensor).__name__}; give dense tensors")
 
 
 def check_like(path: str, name: str, tensor: Any, dtype: Any, shape: Iterable[int]) -> None:

@@ -97,7 +97,7 @@ def _source_of(f: Any, verb: str, names: Any, mapped: bool, stack: contextlib.Ex
         path = real.name if isinstance(real.name, str) else f"file {real.fileno()}"
         return Source(path, verb, names, real.fileno(), real.tell()), real
     if not callable(getattr(f, "read", None)):
-        raise TypeError(f"{verb}: f: this is a {type(f).__name__}; give a path (str or os.PathLike) or a binary file")
+        raise TypeError(f"{verb}: f: got {type(f).__name__}; give a path (str or os.PathLike) or a binary file")
     data = f.read()
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"{verb}: f: its read() gave a {type(data).__name__}, not bytes; open it as a binary file")

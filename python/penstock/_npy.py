@@ -24,7 +24,7 @@ def _array_for(count: int, dtype: str, shape: tuple[int, ...], out: Any) -> Any:
         return numpy.empty(wanted_shape, wanted)
     if not isinstance(out, numpy.ndarray):
         raise TypeError(
-            f"read_npy: out: this is a {type(out).__name__}; give a numpy.ndarray of shape {wanted_shape} and dtype "
+            f"read_npy: out: got {type(out).__name__}; give a numpy.ndarray of shape {wanted_shape} and dtype "
             f"{wanted}, or None for a new one"
         )
     if out.shape != wanted_shape or out.dtype != wanted:

@@ -54,5 +54,5 @@ def reporter(progress: Progress, verb: str) -> Callable[[int, int], object] | No
     if callable(progress):
         return progress
     raise TypeError(
-        f"{verb}: progress: this is a {type(progress).__name__}; give True, or a function of (done, total) in bytes"
+        f"{verb}: progress: got {type(progress).__name__}; give True, or a function of (done, total) in bytes"
     )

@@ -50,7 +50,7 @@ def _path(f: Any, verb: str) -> str:
         return os.fsdecode(f)
     except TypeError:
         raise TypeError(
-            f"{verb}: f: this is a {type(f).__name__}; give a path (str or os.PathLike) or a binary file"
+            f"{verb}: f: got {type(f).__name__}; give a path (str or os.PathLike) or a binary file"
         ) from None
 
 
@@ -182,7 +182,7 @@ def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, report: Any
 def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
     torch = _torch()
     if not isinstance(obj, Mapping):
-        raise TypeError(f"save: a .safetensors holds a dict of tensors, and this is a {type(obj).__name__}")
+        raise TypeError(f"save: a .safetensors holds a dict of tensors, got {type(obj).__name__}")
     rows, ranges = [], []
     for name, tensor in obj.items():
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):

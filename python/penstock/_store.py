@@ -90,7 +90,7 @@ class CheckpointTensor:
                 place = wanted.__index__()
             except AttributeError:
                 raise TypeError(
-                    f"{self.name}: an index is an integer, a slice or ..., and this is a {type(wanted).__name__}"
+                    f"{self.name}: an index is an integer, a slice or ..., got {type(wanted).__name__}"
                 ) from None
             if not -extent <= place < extent:
                 raise IndexError(f"{self.name}: index {place} of dimension {dimension}, which has {extent}")
@@ -361,7 +361,7 @@ class CheckpointStore:
     ) -> None:
         one = isinstance(folder, (str, bytes)) or hasattr(folder, "__fspath__")
         if not one and not isinstance(folder, Iterable):
-            raise TypeError(f"CheckpointStore: folder: this is a {type(folder).__name__}; give a path, or several")
+            raise TypeError(f"CheckpointStore: folder: got {type(folder).__name__}; give a path, or several")
         folders = [os.path.abspath(os.fsdecode(f)) for f in ([folder] if one else folder)]  # type: ignore[list-item]
         if not folders:
             raise ValueError("CheckpointStore: folder: none was given; give one, or several")
@@ -503,7 +503,7 @@ class CheckpointStore:
         if loaded:
             return loaded[0]
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-        why = f", but {'; '.join(reasons)}" if reasons else ""
+        why = (f", but {'; '.join(reasons)}" if reasons else "") + "; list() names those that are there"
         raise from_core(
             2, f"load: there is {which} in '{self._folders[0]}' that can be used{why}", errno.ENOENT, "load",
             self._folders[0], None,

@@ -10,7 +10,7 @@ std::uint64_t count_of(nb::handle value, const std::string& argument, const char
     PyObject* index = PyBool_Check(value.ptr()) ? nullptr : PyNumber_Index(value.ptr());
     if (index == nullptr) {
         PyErr_Clear();
-        raise_type(argument + ": this is a " + type_text(value) + "; give " + what +
+        raise_type(argument + ": got " + type_text(value) + "; give " + what +
                    " as an int, 0 or more");
     }
     const nb::object owner = nb::steal(index);
@@ -31,12 +31,12 @@ bool flag_of(nb::handle value, const char* argument) {
     if (type == "numpy.bool" || type == "numpy.bool_") {
         return truth(value);
     }
-    raise_type(std::string(argument) + ": this is a " + type + "; give True or False");
+    raise_type(std::string(argument) + ": got " + type + "; give True or False");
 }
 
 std::string word_of(nb::handle value, const std::string& argument) {
     if (PyUnicode_Check(value.ptr()) == 0) {
-        raise_type(argument + ": this is a " + type_text(value) + "; give a str");
+        raise_type(argument + ": got " + type_text(value) + "; give a str");
     }
     return text(value);
 }
@@ -49,7 +49,7 @@ auto items_of(nb::handle list, const char* argument, Convert convert) {
     const nb::object iterator = nb::steal(PyObject_GetIter(list.ptr()));
     if (!iterator.is_valid()) {
         PyErr_Clear();
-        raise_type(std::string(argument) + ": this is a " + type_text(list) + "; give a list");
+        raise_type(std::string(argument) + ": got " + type_text(list) + "; give a list");
     }
     std::vector<decltype(convert(list, std::string()))> out;
     while (const nb::object item = nb::steal(PyIter_Next(iterator.ptr()))) {
@@ -74,7 +74,7 @@ std::vector<std::pair<std::string, std::string>> word_pairs_of(nb::handle list,
                                                                const char* argument) {
     return items_of(list, argument, [](nb::handle item, const std::string& name) {
         if (PyTuple_Check(item.ptr()) == 0 || PyTuple_Size(item.ptr()) != 2) {
-            raise_type(name + ": this is a " + type_text(item) + "; give a tuple of two str");
+            raise_type(name + ": got " + type_text(item) + "; give a tuple of two str");
         }
         return std::pair(word_of(item[0], name), word_of(item[1], name));
     });

@@ -18,11 +18,16 @@ namespace penstock::python {
 std::string path_bytes(nb::handle path, const char* argument, const char* others) {
     PyObject* encoded = nullptr;
     if (PyUnicode_FSConverter(path.ptr(), &encoded) == 0) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError) == 0) {
-            throw nb::python_error();  // a null byte inside
+        const bool has_null = PyErr_ExceptionMatches(PyExc_ValueError) != 0;
+        if (!has_null && PyErr_ExceptionMatches(PyExc_TypeError) == 0) {
+            throw nb::python_error();
         }
         PyErr_Clear();
-        raise_type(std::string(argument) + ": this is a " + type_text(path) +
+        if (has_null) {
+            raise_value(std::string(argument) +
+                        ": a path has no null bytes, and this one has; give the path of a file");
+        }
+        raise_type(std::string(argument) + ": got " + type_text(path) +
                    "; give a path (str, bytes, os.PathLike)" + others);
     }
     const nb::object owner = nb::steal(encoded);

@@ -129,8 +129,7 @@ double timeout_seconds(nb::handle timeout) {
     const double seconds = PyFloat_AsDouble(timeout.ptr());
     if (seconds == -1 && PyErr_Occurred() != nullptr) {
         PyErr_Clear();
-        raise_type("timeout: this is a " + type_text(timeout) +
-                   "; give seconds, or None to wait on");
+        raise_type("timeout: got " + type_text(timeout) + "; give seconds, or None to wait on");
     }
     if (std::isnan(seconds)) {
         raise_value("timeout: nan is no number of seconds");

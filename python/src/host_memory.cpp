@@ -390,7 +390,7 @@ HostMemory borrow_any(nb::handle object, const std::string& argument) {
     if (nb::hasattr(object, "__dlpack__") && nb::hasattr(object, "__dlpack_device__")) {
         return borrow_dlpack(object, argument);
     }
-    raise_type(argument + ": this is a " + type_text(object) +
+    raise_type(argument + ": got " + type_text(object) +
                ", which has neither DLPack nor the buffer protocol; give a tensor, an array, a "
                "bytearray or a list of them");
 }

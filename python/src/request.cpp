@@ -43,7 +43,7 @@ std::uint64_t offset_of(nb::handle object, const std::string& argument) {
     PyObject* index = PyNumber_Index(object.ptr());
     if (index == nullptr) {
         PyErr_Clear();
-        raise_type(argument + ": this is a " + type_text(object) +
+        raise_type(argument + ": got " + type_text(object) +
                    "; give bytes from the start of the file (int)");
     }
     return offset_value(nb::steal(index), argument);
@@ -106,8 +106,8 @@ nb::object items_of(nb::handle object, const char* argument, std::size_t count) 
     PyObject* items = PySequence_List(object.ptr());
     if (items == nullptr) {
         PyErr_Clear();
-        raise_type(std::string(argument) + ": this is a " + type_text(object) +
-                   "; give a sequence of " + std::to_string(count));
+        raise_type(std::string(argument) + ": got " + type_text(object) + "; give a sequence of " +
+                   std::to_string(count));
     }
     nb::object owned = nb::steal(items);
     const auto length = static_cast<std::size_t>(PyList_Size(items));
@@ -235,7 +235,7 @@ DepthLimit depth_limit_of(nb::handle limit) {
         return {};
     }
     if (!nb::isinstance<DepthLimit>(limit)) {
-        raise_type("depth_limit: this is a " + type_text(limit) + "; give a penstock.DepthLimit");
+        raise_type("depth_limit: got " + type_text(limit) + "; give a penstock.DepthLimit");
     }
     return *nb::inst_ptr<DepthLimit>(limit);
 }
@@ -341,7 +341,7 @@ void add_tables(Request& out, const RowArguments& arguments, std::uint64_t place
     for (const nb::handle table : tables) {
         const std::string argument = several ? element("file", index++) : "file";
         if (!nb::isinstance<TableObject>(table)) {
-            raise_type(argument + ": this is a " + type_text(table) +
+            raise_type(argument + ": got " + type_text(table) +
                        "; give a penstock.RowTable for each table");
         }
         add_table(out, files, *nb::inst_ptr<TableObject>(table), argument, place_bytes);

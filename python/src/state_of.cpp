@@ -403,7 +403,9 @@ private:
         // A device's text takes longer than all the rest.
         value.location = truth(get(tensor, kIsCpu)) ? "cpu" : text(get(own, kDevice));
         if (value.location == "meta") {
-            refuse("the tensor is on the meta device and has no data");
+            refuse(
+                "the tensor is on the meta device and has no data; give one that has (load it "
+                "first)");
         }
         keep_.push_back(own);  // its address stays its own
         StorageMemory memory;

@@ -137,7 +137,7 @@ def test_an_engine_says_what_it_was_asked_for():
     with penstock.Engine(backend="aio", queue_depth=numpy.uint32(8), block_bytes=numpy.int64(1 << 16)) as made:
         options = made.options
         assert (options.backend, options.queue_depth, options.block_bytes) == ("libaio", 8, 1 << 16)
-    with pytest.raises(TypeError, match="backend: this is a int"):
+    with pytest.raises(TypeError, match="backend: got int"):
         penstock.Engine(backend=3)
 
 

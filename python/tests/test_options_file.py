@@ -62,5 +62,5 @@ def test_what_is_wrong_names_file_key_and_what_is_allowed(tmp_path, text, says):
 def test_a_file_that_is_not_there_or_no_path(tmp_path):
     with pytest.raises(FileNotFoundError, match="absent"):
         penstock.Engine(options=tmp_path / "absent.json")
-    with pytest.raises(TypeError, match="options: this is a int; give a path"):
+    with pytest.raises(TypeError, match="options: got int; give a path"):
         penstock.Engine(options=3)

@@ -111,7 +111,7 @@ def test_nothing_is_read(path):
         ([0, 1], {"table_of": [0, 1]}, ValueError, r"ids\[1\] is of table 1"),
         ([0, 1], {"stride": -1}, ValueError, "stride: -1"),
         ([0, 1 << 62], {}, ValueError, r"ids\[1\] is row 4611686018427387904"),
-        (None, {}, TypeError, "ids: this is a NoneType"),
+        (None, {}, TypeError, "ids: got NoneType"),
     ],
 )
 def test_what_cannot_be_meant(path, ids, more, error, words):
@@ -126,7 +126,7 @@ def test_wrong_tables(path):
         penstock.read_rows(table, [50], out)
     with pytest.raises(ValueError, match="a RowTable has its own"):
         penstock.read_rows(table, [0], out, base=7)
-    with pytest.raises(TypeError, match=r"file\[1\]: this is a str"):
+    with pytest.raises(TypeError, match=r"file\[1\]: got str"):
         penstock.read_rows([table, str(path)], [0], out)
     with pytest.raises(ValueError, match="read-only"):
         penstock.read_rows(table, [0], bytes(100))

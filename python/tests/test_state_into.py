@@ -133,10 +133,10 @@ def test_tensors_that_stand_on_an_ordered_dict_are_filled_too(kept):
 @pytest.mark.parametrize("into", [5, "text", torch.nn.Linear(2, 2)])
 def test_into_that_is_no_state_is_named(kept, tmp_path, into):
     kept.save({"weight": torch.ones(2, 2), "bias": torch.ones(2)})
-    with pytest.raises(TypeError, match="load: into: this is a (int|str|Linear); give a state"):
+    with pytest.raises(TypeError, match="load: into: got (int|str|Linear); give a state"):
         kept.load(into=into)
     penstock.save({"weight": torch.ones(2, 2)}, tmp_path / "m.safetensors")
-    with pytest.raises(TypeError, match="load: into: this is a (int|str|Linear); give a state"):
+    with pytest.raises(TypeError, match="load: into: got (int|str|Linear); give a state"):
         penstock.load(tmp_path / "m.safetensors", into=into)
 
 

@@ -191,7 +191,7 @@ private:
             if (place >= places) {
                 return wrong(
                     fmt::format("ids[{}] goes to place {}, and the memory of {} bytes has "
-                                "{} of {} bytes",
+                                "{} of {} bytes; give memory for all rows, or other places",
                                 i, place, rows_.memory.bytes, places, stride));
             }
         }

@@ -98,7 +98,7 @@ Result<End> find_end(ByteSource& source) {
     }
     return fault(kReading,
                  "it has no end record: it was cut short, or is no zip (.pt files of "
-                 "torch before 1.6 are not)");
+                 "torch before 1.6 are not); copy or download it again");
 }
 
 struct Entry {

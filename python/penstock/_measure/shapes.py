@@ -520,7 +520,7 @@ SHAPES: dict[str, Make] = {
     "threads_64": lambda files: _threads(files, 64),
 }
 
-# What else has to be installed.
+# Modules that a shape needs.
 NEEDS = {
     "load_saved": ("torch",),
     "load_pt": ("torch",),

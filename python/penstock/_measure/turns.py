@@ -117,8 +117,8 @@ class Bench:
         import torch
 
         for name, tensor in self._flat.items():
-            pair = [one.reshape(-1).view(torch.uint8) for one in (tensor, loaded.get(name, tensor[..., :0]))]
-            if not torch.equal(*pair):
+            found = loaded.get(name)
+            if found is None or not torch.equal(*(one.reshape(-1).view(torch.uint8) for one in (tensor, found))):
                 raise ToolError(f"{title}: {name} is not what was saved: do not trust this disk")
 
     def _stall(self, told: str) -> None:

@@ -61,7 +61,7 @@ def where(place: Any, write: bool) -> tuple[Any, str | None]:
     except TypeError:
         pass
     raise TypeError(
-        f"filename: this is a {type(place).__name__}; give a path (str, pathlib.Path) or an open descriptor (int)"
+        f"filename: got {type(place).__name__}; give a path (str, pathlib.Path) or an open descriptor (int)"
     )
 
 

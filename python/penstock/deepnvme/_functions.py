@@ -44,7 +44,7 @@ def deepspeed_memcpy(dest: Any, src: Any) -> int:
     """
     for name, tensor in (("dest", dest), ("src", src)):
         if not is_tensor(tensor):
-            raise TypeError(f"{name}: this is a {type(tensor).__name__}; give a torch tensor")
+            raise TypeError(f"{name}: got {type(tensor).__name__}; give a torch tensor")
         if not tensor.is_cpu:
             raise ValueError(f"{name}: this tensor is on {tensor.device}; deepspeed_memcpy is for the CPU, use copy_()")
         if why := why_not_plain(tensor):
@@ -73,7 +73,7 @@ def _bytes_of(tensor: Any) -> Any:
 
 def _cast(tensor: Any) -> Any:
     if not is_tensor(tensor):
-        raise TypeError(f"src_tensor: this is a {type(tensor).__name__}; give a torch tensor or a sequence of them")
+        raise TypeError(f"src_tensor: got {type(tensor).__name__}; give a torch tensor or a sequence of them")
     if why := why_not_plain(tensor) or why_lazy(tensor):
         raise ValueError(f"src_tensor: the bytes of this tensor do not lie in one piece of memory: {why}")
     if tensor.nbytes == 1:

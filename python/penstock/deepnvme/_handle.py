@@ -57,7 +57,7 @@ def _count(name: str, value: Any, at_most: int) -> int:
     try:
         count = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}: this is a {type(value).__name__}; give an int, 1 or more") from None
+        raise TypeError(f"{name}: got {type(value).__name__}; give an int, 1 or more") from None
     if not 1 <= count <= at_most:
         raise ValueError(f"{name}: {count} cannot be; give 1 to {at_most}")
     return count
@@ -220,7 +220,7 @@ def _place(verb: str, filename: Any, fd: Any) -> Any:
     try:
         return operator.index(fd)
     except TypeError:
-        raise TypeError(f"fd: this is a {type(fd).__name__}; give an open descriptor (int)") from None
+        raise TypeError(f"fd: got {type(fd).__name__}; give an open descriptor (int)") from None
 
 
 class aio_handle:  # noqa: N801 (DeepNVMe's name)
@@ -344,7 +344,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
     ) -> tuple[_core.File, Any, int, Any, Any, Any]:
         """Everything that may be wrong at the call: (file, buffer, offset, path, shown, check)."""
         if isinstance(buffer, (list, tuple)):
-            raise TypeError(f"buffer: this is a {type(buffer).__name__}; give one tensor")
+            raise TypeError(f"buffer: got {type(buffer).__name__}; give one tensor")
         if type(offset) is not int or offset < 0:
             offset = offset_in_file(offset)
         path, shown = (place, None) if type(place) is str else where(place, write)

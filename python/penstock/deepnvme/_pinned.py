@@ -106,7 +106,7 @@ def _tell_once(reason: str) -> None:
 def new_locked_tensor(num_elem: int, example: Any) -> Any:
     """A 1-D CPU tensor of `num_elem` elements of the dtype of `example`, page-aligned, zero, locked where it can be."""
     if not is_tensor(example):
-        raise TypeError(f"example: this is a {type(example).__name__}; give a torch tensor, whose dtype is taken")
+        raise TypeError(f"example: got {type(example).__name__}; give a torch tensor, whose dtype is taken")
     count = operator.index(num_elem)
     if count < 0:
         raise ValueError(f"num_elem: {count} elements cannot be; give 0 or more")
@@ -134,14 +134,14 @@ def free_by_address(address: int) -> bool:
 
 def free(tensor: Any) -> bool:
     if not is_tensor(tensor):
-        raise TypeError(f"free: this is a {type(tensor).__name__}; give the tensor of new_cpu_locked_tensor()")
+        raise TypeError(f"free: got {type(tensor).__name__}; give the tensor of new_cpu_locked_tensor()")
     return free_by_address(tensor.data_ptr())
 
 
 def is_pinned(buffer: Any) -> bool:
     """Whether torch pinned it, or all of it lies in one locked tensor that was not freed."""
     if not is_tensor(buffer):
-        raise TypeError(f"is_pinned: this is a {type(buffer).__name__}; give a torch tensor")
+        raise TypeError(f"is_pinned: got {type(buffer).__name__}; give a torch tensor")
     if not buffer.is_cpu:
         return False
     if why_not_plain(buffer):

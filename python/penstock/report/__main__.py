@@ -11,12 +11,13 @@ import stat
 import sys
 from pathlib import Path
 
-from penstock.report import ReportError, make_page, render
+from penstock.report import ReportError, make_page, render, render_svg
 
 _EPILOG = """
 examples:
   penstock bench /data --block-size 64KiB,1MiB,4MiB --depth 1,4,16 --against fio --json bench.json
   penstock report bench.json -o bench.html
+  penstock report bench.json --svg bench.svg                      its bars alone, for a README
   penstock report bench.json tune.json bars.json -o all.html      a section each, and what can be compared
 
 Files: the JSON of penstock bench, tune, ds_io, ds_nvme_tune and checkpoint bench (--json FILE), and of python -m
@@ -35,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("files", nargs="+", metavar="FILE", help="what --json wrote")
     parser.add_argument("-o", "--output", default="penstock-report.html", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--title", default="Penstock report", help="heading of the page (default: %(default)s)")
+    parser.add_argument("--svg", metavar="FILE", help="the bars alone, as a small picture for a README, and no page")
     return parser
 
 
@@ -80,15 +82,20 @@ def _write(output: str, text: str) -> None:
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit status: 0, or 1 when no page could be made."""
     args = _parser().parse_args(argv)
+    if args.svg is not None:
+        args.output = args.svg
     try:
         target = _target(args.output)  # before the work
         if any(os.path.realpath(file) == str(target) for file in args.files):
             raise ReportError(f"-o {_shown(args.output)} is one of the files to read; name another for the page")
         page = make_page(args.files, args.title)
-        _write(args.output, render(page))
+        _write(args.output, render_svg(page) if args.svg is not None else render(page))
     except ReportError as error:
         print(f"penstock report: {error}", file=sys.stderr)
         return 1
+    if args.svg is not None:
+        print(f"{_shown(args.output)}: the bars of {len(args.files)} files")
+        return 0
     told = f"{len(page.charts())} pictures from {len(args.files)} files"
     print(f"{_shown(args.output)}: {told}; open it in any browser")
     return 0

@@ -16,6 +16,8 @@ from penstock.report._units import count_text, figure_text, rate_text, size_text
 
 _KINDS = ("read", "write", "randread", "randwrite")
 _CURVES_SHOWN = 4
+_IOPS_BELOW = 64 << 10  # bytes of a block, below which people count operations
+_PAIRS_MIN = 3  # an interval of fewer says nothing
 _BUCKET = 8 / 9  # begin of a bucket by its end: eight an octave
 
 
@@ -113,6 +115,8 @@ def _job(found: Field, all_paths: list[str]) -> Job:
     ratio = found.get("ratio")
     if ratio:
         job.ratio = interval(ratio)
+        if min(map(len, job.sides.values()), default=0) < _PAIRS_MIN:
+            job.ratio = (job.ratio[0], 0.0, math.inf)
     return job
 
 
@@ -137,23 +141,45 @@ def _limit_of(bench: Bench, job: Job) -> float | None:
     return bench.limits.get("write" if "write" in job.rw else "read")
 
 
-def _bandwidth(bench: Bench) -> Chart:
-    names = [job.name for job in bench.together]
+def _spread(jobs: list[Job], sides: list[str], what: str, unit: float) -> list[figures.Series]:
+    """The median of each side with its least and its most."""
     series = []
-    for index, side in enumerate(bench.sides):
-        spans = [sorted(s.bytes_per_s / 1e9 for s in job.sides.get(side, [])) for job in bench.together]
+    for index, side in enumerate(sides):
+        spans = [sorted(getattr(s, what) / unit for s in job.sides.get(side, [])) for job in jobs]
         series.append(
             figures.Series(
                 side,
-                [None if (value := job.median(side)) is None else value / 1e9 for job in bench.together],
+                [statistics.median(span) if span else None for span in spans],
                 [span[0] if span else None for span in spans],
                 [span[-1] if span else None for span in spans],
                 (figures.OURS, figures.PEER)[index % 2],
             )
         )
+    return series
+
+
+def _operations(bench: Bench) -> Chart | None:
+    """Small blocks, whose bars would be invisible next to those of large ones."""
+    jobs = [job for job in bench.together if job.block_bytes < _IOPS_BELOW]
+    if not jobs:
+        return None
+    return Chart(
+        "Operations a second, small blocks",
+        "Height: median of the runs; whiskers: the slowest and the fastest run. Higher is better.",
+        figures.bars(
+            [job.name for job in jobs], _spread(jobs, bench.sides, "operations_per_s", 1), "operations a second"
+        ),
+    )
+
+
+def _bandwidth(bench: Bench) -> Chart | None:
+    jobs = [job for job in bench.together if job.block_bytes >= _IOPS_BELOW]
+    if not jobs:
+        return None
+    names, series = [job.name for job in jobs], _spread(jobs, bench.sides, "bytes_per_s", 1e9)
     lines = []
     if bench.limits:
-        limits = [_limit_of(bench, job) for job in bench.together]
+        limits = [_limit_of(bench, job) for job in jobs]
         lines.append(figures.Line("limit set for the device", [None if v is None else v / 1e9 for v in limits]))
     return Chart(
         "Bandwidth of each test",
@@ -257,10 +283,11 @@ def _ratio(bench: Bench) -> Chart | None:
     if not rows:
         return None
     return Chart(
-        "Penstock by fio",
-        "Bytes a second of Penstock by those of fio, run by run; right of 1 Penstock is faster. The "
-        "whisker is the 95 % interval: where it crosses 1, no difference is shown.",
-        figures.ratios(rows, "ratio to fio (logarithmic)"),
+        "Penstock / fio",
+        "Bytes a second of Penstock divided by those of fio, run by run; right of 1 Penstock is faster. The whisker is "
+        "the 95 % interval: where it crosses 1, no difference is shown. A dot without a whisker has fewer than three "
+        "pairs of runs, of which no interval can be told.",
+        figures.ratios(rows, "Penstock / fio (logarithmic)"),
         height=140 + 34 * len(rows),
     )
 
@@ -291,6 +318,21 @@ def _folders(bench: Bench) -> Chart | None:
         "is the sum of each alone; the slowest sets the pace, for every transfer has as many bytes of each.",
         figures.bars(names, series, "GB/s", [figures.Line("sum of each alone", list(sums))]),
     )
+
+
+def verdict(bench: Bench) -> str:
+    """The best rates, and who is faster, in a sentence."""
+    told = []
+    for kind, verb in (("read", "reads"), ("write", "writes")):
+        rates = [rate for job in bench.together if kind in job.rw and (rate := job.median("penstock"))]
+        told += [f"{verb} up to {rate_text(max(rates))} GB/s"] if rates else []
+    text = f"Penstock {' and '.join(told)}." if told else ""
+    ratios = [job.ratio for job in bench.together if job.ratio]
+    if ratios:
+        faster, slower = sum(low > 1 for _, low, _ in ratios), sum(high < 1 for _, _, high in ratios)
+        text += f" Compared with fio, of {len(ratios)} tests: faster in {faster}, slower in {slower}, "
+        text += f"no difference shown in {len(ratios) - faster - slower}."
+    return text.strip()
 
 
 def _percentile(samples: list[Sample], key: str) -> str:
@@ -341,11 +383,12 @@ def _table(bench: Bench) -> Table:
 def section(document: Document) -> Section:
     """The section of one file. ReportError."""
     bench = read(document)
-    parts: list[Part] = [Text(command_text(document.root), "Command", code=True)]
+    parts: list[Part] = [Text(verdict(bench)), Text(command_text(document.root), "Command", code=True)]
     if not bench.jobs:
         parts.append(Text("The run was ended before its first row: there is nothing to draw."))
     else:
-        parts += [_bandwidth(bench), *_heat_maps(bench)]
+        parts += [chart for chart in (_bandwidth(bench), _operations(bench)) if chart]
+        parts += _heat_maps(bench)
         parts += [chart for chart in (_ratio(bench), _folders(bench), _latency(bench)) if chart]
         parts += [_cpu(bench), _table(bench)]
     root = document.root

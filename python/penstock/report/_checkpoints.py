@@ -74,13 +74,27 @@ def _row(side: _Side, size: int, ours_s: float | None) -> list:
     )
 
 
+def verdict(sides: list[_Side]) -> str:
+    """How many times as fast as each peer, in a sentence."""
+
+    def median(name: str, verb: str) -> float:
+        return next((statistics.median(s.seconds) for s in sides if (s.name, s.verb) == (name, verb)), 0.0)
+
+    told = []
+    for verb, what, peer in (("save", "saves durably", "torch.save + fsync"), ("load", "loads", "torch.load")):
+        ours, theirs = median("penstock .pt", verb), median(peer, verb)
+        if ours > 0 and theirs > 0:
+            told.append(f"{what} {figure_text(theirs / ours)} times as fast as {peer}")
+    return f"A .pt by Penstock {', and '.join(told)}." if told else "No peer was measured."
+
+
 def section(document: Document) -> Section:
     """Each verb with all its sides, and the figures. ReportError."""
     root = document.root
     size = root.need("bytes").whole(1)
     sides = [_side(found) for found in root.need("figures").some()]
     model = root.need("model").text()
-    parts: list[Part] = []
+    parts: list[Part] = [Text(verdict(sides))]
     if command_text(root):
         parts.append(Text(command_text(root), "Command", code=True))
     left_out = root.get("left_out")

@@ -27,6 +27,18 @@ def environment_table(*fields: Field | None, title: str = "Where it was measured
     return Table(title, ["what", "value"], rows, folded=True, numbers_from=2)
 
 
+def where_and_when(environment: Field | None) -> str:
+    """`AMD EPYC, 2 CPUs, 2026-11-23`, as far as the file says: two sections of one command are told apart by it."""
+    if environment is None:
+        return ""
+    words = [found.text() for key in ("host", "cpu") if (found := environment.get(key))]
+    if cpus := environment.get("cpus_usable"):
+        words.append(f"{cpus.shown()} CPUs")
+    if time := environment.get("time_utc"):
+        words.append(time.text()[:10])
+    return ", ".join(filter(None, words))
+
+
 def _flatten(prefix: str, found: Field, rows: list, depth: int = 0) -> None:
     for key, value in found.pairs():
         name = f"{prefix} {_NAMES.get(key, key.replace('_', ' '))}".strip()

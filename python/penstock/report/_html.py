@@ -11,13 +11,31 @@ import base64
 import hashlib
 import html
 import json
+import re
 
 from penstock.report import _figures as figures
 from penstock.report._model import Cell, Chart, Page, Section, Table, Text
 from penstock.report._read import ReportError
 
-_STYLE = """
-:root { color-scheme: light; }
+# A picture is drawn in the colours of figures.py; on a dark screen each becomes its counterpart.
+_DARK = {
+    "#ffffff": "#0d1117",
+    "#1f2328": "#e6edf3",
+    "#e6e8eb": "#30363d",
+    "#8c959f": "#6e7681",
+    "#444444": "#b1bac4",
+    "#0072b2": "#56b4e9",
+    "#d55e00": "#f0883e",
+    "#f6f8fa": "#161b22",
+    "#d0d7de": "#30363d",
+    "#57606a": "#9198a1",
+    "#1a7f37": "#3fb950",
+    "#c62828": "#f85149",
+    "#9a6700": "#d29922",
+}
+
+_LIGHT_STYLE = """
+:root { color-scheme: light dark; }
 body { margin: 0; background: #ffffff; color: #1f2328; font: 15px/1.5 system-ui, sans-serif; }
 main, header, nav { max-width: 1080px; margin: 0 auto; padding: 0 24px; }
 header { padding-top: 28px; }
@@ -43,15 +61,33 @@ footer { max-width: 1080px; margin: 40px auto 30px; padding: 0 24px; color: #576
 @media print { .chart { break-inside: avoid; } }
 """
 
+
+def _darkened(text: str) -> str:
+    for light, dark in _DARK.items():
+        text = text.replace(light, dark)
+    return text
+
+
+# The rules that name a colour, again, in the colours of a dark screen.
+_COLOURED = "\n".join(line for line in re.findall(r"[^\n{}]+\{[^}]*\}", _LIGHT_STYLE) if "#" in line)
+_STYLE = f"{_LIGHT_STYLE}\n@media screen and (prefers-color-scheme: dark) {{\n{_darkened(_COLOURED)}\n}}\n"
+
 # Draws every figure, then says in the body how many there are, which the test waits for.
 _SCRIPT = """
 "use strict";
-const figures = JSON.parse(document.getElementById("figures").textContent);
+const light = document.getElementById("figures").textContent;
+const darkColours = DARK;
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const shade = () => JSON.parse(dark.matches
+  ? light.replace(/#[0-9a-f]{6}/g, colour => darkColours[colour] || colour) : light);
+const figures = shade();
 const settings = {responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"]};
 Promise.all(figures.map((figure, index) =>
   Plotly.newPlot("chart-" + index, figure.data, figure.layout, settings)
 )).then(drawn => { document.body.dataset.charts = String(drawn.length); });
-"""
+dark.addEventListener("change", () => shade().forEach((figure, index) =>
+  Plotly.react("chart-" + index, figure.data, figure.layout, settings)));
+""".replace("DARK", json.dumps(_DARK))
 
 
 def _hash(script: str) -> str:

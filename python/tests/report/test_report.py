@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import documents
 import pytest
@@ -79,7 +80,7 @@ def test_latency_is_the_share_that_took_longer(page):
 def test_bench_cpu_ratio_and_table(page):
     made = page(documents.bench())
     assert [t["y"] for t in chart(made, "CPU seconds a GiB")["data"]] == [[0.0625] * 4, [0.125] * 4]
-    assert chart(made, "Penstock by fio")["data"][0]["x"] == [0.8] * 4
+    assert chart(made, "Penstock / fio")["data"][0]["x"] == [0.8] * 4
     rows = table(made, "All figures")
     assert rows[0] == [
         "read",
@@ -371,7 +372,7 @@ def test_what_bench_writes_today_makes_a_page(tmp_path):
     made = report.make_page([str(out)])
     titles = [c.title for c in made.charts()]
     assert "Bandwidth by block size and depth: read" in titles and "Latency distribution" in titles
-    assert f"bench of {tmp_path}" == made.sections[0].title
+    assert made.sections[0].title.startswith(f"bench of {tmp_path} · ")
 
 
 def test_checkpoint_bench_has_a_picture_of_each_verb(page):
@@ -403,3 +404,80 @@ def test_checkpoint_bench_has_a_picture_of_each_verb(page):
 def test_checkpoint_bench_that_is_wrong(page, place, value, told):
     with pytest.raises(report.ReportError, match=re.escape(told)):
         page(changed(documents.checkpoint_bench(), place, value))
+
+
+def small_blocks():
+    made = documents.bench()
+    for job in made["jobs"][:2]:
+        job["block_bytes"] = 4096
+    return made
+
+
+def test_small_blocks_have_a_picture_of_their_own(page):
+    made = page(small_blocks())
+    large, small = chart(made, "Bandwidth of each test"), chart(made, "Operations a second, small blocks")
+    assert [len(one["data"][0]["x"]) for one in (large, small)] == [2, 2]
+    assert small["layout"]["yaxis"]["title"]["text"] == "operations a second"
+    assert not set(large["data"][0]["x"]) & set(small["data"][0]["x"])
+
+
+def test_an_interval_of_two_pairs_is_not_drawn(page):
+    assert chart(page(documents.bench()), "Penstock / fio")["data"][0]["error_x"]["array"][0] > 0
+    made = documents.bench()
+    for job in made["jobs"]:
+        job["samples"] = job["samples"][:4]
+    assert {sample["side"] for sample in made["jobs"][0]["samples"]} == {"penstock", "fio"}
+    trace = chart(page(made), "Penstock / fio")["data"][0]
+    assert trace["x"] == [0.8] * 4 and trace["error_x"]["array"] == trace["error_x"]["arrayminus"] == [None] * 4
+
+
+def test_the_verdict_is_on_top_and_the_title_says_where_and_when(page):
+    bench, shapes = page(documents.bench(), documents.shapes()).sections
+    assert bench.parts[0].text.startswith("Penstock reads up to ") and "slower in 4" in bench.parts[0].text
+    assert bench.title == "bench of /data · Testium 9000, 2 CPUs"
+    assert "1 faster, 0 level, 1 slower" in shapes.parts[0].text and shapes.title == "shapes in /data · 2026-01-02"
+    (checkpoint,) = page(documents.checkpoint_bench()).sections
+    assert "times as fast as torch" in checkpoint.parts[0].text
+
+
+def test_the_page_has_a_dark_side(page, monkeypatch):
+    monkeypatch.setattr(_html, "_plotly_js", lambda: "")
+    text = report.render(page(documents.bench()))
+    dark = text[text.index("@media screen and (prefers-color-scheme: dark)") : text.index("</style>")]
+    assert "#0d1117" in dark and not [colour for colour in _html._DARK if colour in dark]
+    assert '"#ffffff": "#0d1117"' in text and "prefers-color-scheme: dark" in text[text.index("</style>") :]
+
+
+def test_shapes(page):
+    made = page(documents.shapes())
+    (section,) = made.sections
+    traces = {t["name"]: t for t in chart(made, "Time of Penstock / time of the best stock way")["data"]}
+    assert traces["faster"]["x"] == [0.5] and traces["slower"]["x"] == pytest.approx([3.0])
+    (table,) = (p for p in section.parts if isinstance(p, Table) and p.title == "Figures")
+    assert [cell.text for cell in table.rows[0]][:3] == ["10 x 4 KiB in sequence, cold", "200 ms", "preadv 400 ms"]
+    assert [cells[-1].verdict for cells in table.rows] == ["faster", "slower"]
+    (skipped,) = (p for p in section.parts if isinstance(p, Table) and p.title == "Not measured")
+    assert [cell.text for cell in skipped.rows[0]] == ["load pt", "", "pip install torch"]
+
+
+def test_the_bars_are_a_picture_for_a_readme(write, tmp_path, capsys):
+    out = tmp_path / "out.svg"
+    files = [write(documents.bench()), write(documents.checkpoint_bench(), "checkpoint.json")]
+    assert main([*files, "--svg", str(out)]) == 0
+    assert "the bars of 2 files" in capsys.readouterr().out
+    root = ElementTree.parse(out).getroot()
+    texts = ["".join(one.itertext()) for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "Bandwidth of each test, GB/s" in texts and "Durable save, GB/s" in texts
+    assert "bench of /data · Testium 9000, 2 CPUs" in texts and "penstock .pt" in texts
+    width = [float(one.get("width")) for one in root.iter("{http://www.w3.org/2000/svg}rect")]
+    assert len(width) > 10 and max(width[1:]) <= 420
+    assert "prefers-color-scheme: dark" in out.read_text() and out.stat().st_size < 20_000
+
+
+def test_a_picture_needs_bars_and_has_no_markup_of_a_file(write, capsys, tmp_path):
+    assert main([write(documents.shapes()), "--svg", str(tmp_path / "x.svg")]) == 1
+    assert "no file has a picture of bars" in capsys.readouterr().err and not (tmp_path / "x.svg").exists()
+    made = documents.checkpoint_bench()
+    made["figures"][0]["side"] = made["model"] = "<script>alert(1)</script>\ud800"
+    assert main([write(made), "--svg", str(tmp_path / "y.svg")]) == 0
+    assert "<script" not in (tmp_path / "y.svg").read_text()
