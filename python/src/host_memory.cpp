@@ -28,7 +28,9 @@ struct ImmutableFramework {
 };
 
 ImmutableFramework immutable_framework(nb::handle object) {
-    for (PyTypeObject* type = Py_TYPE(object.ptr()); type != nullptr; type = type->tp_base) {
+    // The stable ABI has no fields of types, and this call for all types since Python 3.10.
+    for (PyTypeObject* type = Py_TYPE(object.ptr()); type != nullptr;
+         type = static_cast<PyTypeObject*>(PyType_GetSlot(type, Py_tp_base))) {
         const nb::object module =
             nb::getattr(nb::handle(reinterpret_cast<PyObject*>(type)), "__module__", nb::none());
         const std::string name = nb::isinstance<nb::str>(module) ? text(module) : "";

@@ -109,7 +109,7 @@ MISTAKES = {
     "closed engine": (lambda at: closed_engine().read("a.bin", at.four), V, ["closed"]),
     "write to a read-only File": (lambda at: write(penstock.File("a.bin"), at.x), V, ["a.bin", "reading only"]),
     "Path and File": (lambda at: read(["a.bin", penstock.File("a.bin")], [at.four, at.four]), V, ["file[1]", "mix"]),
-    "open() as file": (lambda at: read(open(os.devnull, "rb"), at.four), T, ["file", "_io.BufferedReader"]),  # noqa: SIM115
+    "open() as file": (lambda at: read_opened(at), T, ["file", "_io.BufferedReader"]),
     "descriptor as file": (lambda at: read(3, at.four), T, ["file", "int", "penstock.File"]),
     "None as file": (lambda at: read(None, at.four), T, ["file", "NoneType"]),
     "tensor as file": (lambda at: write(at.x, "e.bin"), T, ["file", "torch.Tensor"]),
@@ -312,6 +312,11 @@ def on_cuda(path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     return load(path, map_location="cuda")
+
+
+def read_opened(at):
+    with open(os.devnull, "rb") as file:
+        return read(file, at.four)
 
 
 def notify_of_a_file(at):
