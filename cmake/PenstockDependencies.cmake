@@ -12,7 +12,7 @@ macro(penstock_find name version) # the Debian package last
 endmacro()
 find_package(Threads REQUIRED)
 penstock_find(tl-expected 1.0 libexpected-dev)
-penstock_find(nlohmann_json 3.11 nlohmann-json3-dev) # options files and the command line
+penstock_find(nlohmann_json 3.11 nlohmann-json3-dev) # the command line
 penstock_find(CLI11 2.1 libcli11-dev)
 penstock_find(fmt 9 libfmt-dev)
 find_path(PENSTOCK_XXHASH_INCLUDE xxhash.h)

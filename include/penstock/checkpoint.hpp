@@ -36,7 +36,7 @@ namespace penstock {
 /// other writers have the rest.
 struct StateTensor {
     std::string name;   ///< UTF-8; once in a state (once for each slice of a global tensor)
-    std::string dtype;  ///< as safetensors spells it: "F32", "BF16", "I64"
+    std::string dtype;  ///< of name_of(ElementType): "F32", "I64"; in a `.pt` also "C32", "C128"
     std::vector<std::uint64_t> shape;
     ConstMemory data;
     std::vector<std::uint64_t> global_shape = {};   ///< empty: the tensor is whole

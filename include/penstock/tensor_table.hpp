@@ -44,7 +44,7 @@ struct TensorStretch {
 
 struct TensorEntry {
     std::string name;                  ///< in a `.pt` its place in the state, keys joined by dots
-    std::string dtype;                 ///< as safetensors spells it: "F32", "BF16", "I64"
+    std::string dtype;                 ///< as name_of(ElementType) has it: "F32", "BF16", "C128"
     std::vector<std::uint64_t> shape;  ///< of the whole tensor, in elements
     /// In elements; empty: row-major without gaps. With strides the stretch is where the first
     /// element is, and the others are in the same storage.

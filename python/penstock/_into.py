@@ -17,6 +17,8 @@ from penstock import _core
 from penstock._arguments import shown
 from penstock._state import _torch
 
+_format = _core._format
+
 Row = tuple[str, str, Any]  # name, place, tensor
 
 
@@ -113,6 +115,14 @@ def check_like(path: str, name: str, tensor: Any, dtype: Any, shape: Iterable[in
         )
 
 
+def check_host(place: str, target: Any) -> None:
+    if target.device.type not in ("cpu", "meta"):
+        raise ValueError(
+            f"load: into{place} is on {target.device}, and only tensors in host memory are filled in place; leave out "
+            "into, and give map_location"
+        )
+
+
 def check_names(path: str, there: Iterable[str], into: Mapping[str, Any], chosen: Iterable[str] | None) -> None:
     names = set(there)
     check_missing(path, [name for name in into if name not in names] if chosen is None else [])
@@ -132,25 +142,6 @@ def check_lacking(path: str, lacking: list[str]) -> None:
             f"load: into has no tensor {shown(min(lacking))}, which is in '{path}' ({len(lacking)} such); name in "
             "`names` what is wanted; nothing was read"
         )
-
-
-def lies_as(tensor: Any, view: Any) -> bool:
-    """Whether its elements stand to each other in memory as those of `view`, which has its type and shape."""
-    steps = zip(tensor.shape, tensor.stride(), view.stride(), strict=True)
-    return (
-        tensor.is_conj() == view.is_conj()
-        and tensor.is_neg() == view.is_neg()
-        and (tensor.stride() == view.stride() or not tensor.numel() or all(n == 1 or a == b for n, a, b in steps))
-    )
-
-
-def stretch(view: Any) -> tuple[int, int]:
-    """The bytes of its storage that a tensor covers, from its first element to its last."""
-    if view.numel() == 0:
-        return 0, 0
-    elements = 1 + sum((n - 1) * step for n, step in zip(view.shape, view.stride(), strict=True))
-    size = view.element_size()
-    return view.storage_offset() * size, elements * size
 
 
 # ---- NumPy's arrays, whose data is in the structure of the file
@@ -200,26 +191,6 @@ def touched(filled: Iterable[Any]) -> None:
             bump(tensor)
 
 
-def _dimensions(tensor: Any) -> list[tuple[int, int]]:
-    """(step in bytes, extent), the nearest first."""
-    size = tensor.element_size()
-    return sorted((step * size, n) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)
-
-
-def _end(tensor: Any) -> int:
-    return int(tensor.data_ptr() + tensor.element_size() + sum((n - 1) * step for step, n in _dimensions(tensor)))
-
-
-def _meets_itself(tensor: Any) -> bool:
-    """False: surely not."""
-    reach = tensor.element_size() - 1
-    for step, n in _dimensions(tensor):
-        if step <= reach:
-            return True
-        reach += (n - 1) * step
-    return False
-
-
 # ---- a store's
 
 
@@ -244,8 +215,8 @@ class Plan:
         numbers: dict[int, int],
         stored: Mapping[str, tuple[str, tuple[int, ...]]],
     ) -> None:
-        check_kind(into, (dict, list, tuple, _torch().Tensor))
-        self._sources, self._stored = skeleton.sources, stored
+        torch = _torch()
+        check_kind(into, (dict, list, tuple, torch.Tensor))
         self.rows: list[tuple[str, Any, Any, Any, Any]] = []
         self.there: dict[int, Any] = {}
         self.filled: list[Any] = []
@@ -253,77 +224,33 @@ class Plan:
         self._targets: dict[int, Any] = {}  # by the number of the tensor in the state
         found, given = list(tensors(state)), list(tensors(into))
         fit, by_storage = [], {}
-        for name, (_, place, target), i in zip(labels(given), given, matched(found, given), strict=True):
-            if i is None:
-                raise KeyError(f"load: into: '{path}' has no tensor {shown(name)}")
+        theirs, called = matched(found, given), labels(given)
+        check_missing(path, [name for i, name in zip(theirs, called, strict=True) if i is None])
+        for i, name, (_, place, target) in zip(theirs, called, given, strict=True):
             view = found[i][2].detach()
-            _check_host(name, place, target, view, path)
+            check_host(place, target)
+            check_like(path, name, target, view.dtype, view.shape)
             self._targets[i] = target
             number = numbers[view.untyped_storage()._cdata]
-            first = stretch(view)[0]
-            fit.append((name, target, (number, target.data_ptr() - first) if lies_as(target, view) else None))
+            fit.append((name, target, _format.kin(number, target, view)))
             by_storage.setdefault(number, {})[i] = view
-        _core._format.refuse_unfit(*map(list, zip(*fit, strict=True)) if fit else ([], [], []))
+        _format.refuse_unfit(*map(list, zip(*fit, strict=True)) if fit else ([], [], []))
         for number, views in by_storage.items():
+            targets = [self._targets[i] for i in views]
             everybody = len({id(found[i][2]) for i in views}) == skeleton.tensor_counts[number]
-            rows = self._direct(number, views, everybody)
-            if rows is None:
+            name, size, _ = skeleton.sources[number]
+            kind, shape = stored[name]
+            read = _format.fill_rows(list(views.values()), targets, (name, size, f"torch.{kind}", shape), everybody)
+            if read is None:
                 self._copied += views
-            else:
-                self.rows += rows
-                self.filled += [self._targets[i] for i in views]
-
-    def _direct(
-        self, number: int, views: dict[int, Any], everybody: bool
-    ) -> list[tuple[str, Any, Any, Any, Any]] | None:
-        """Rows that fill all targets of a storage without fresh memory, or None. everybody: they are all tensors that
-        it has in the state."""
-        torch = _torch()
-        name, size, _ = self._sources[number]
-        kind, shape = self._stored[name]
-        stretches: dict[
-            int, list[tuple[int, int]]
-        ] = {}  # of the storage, by the address that its first byte would have
-        strided: dict[tuple[int, tuple[int, ...]], Any] = {}
-        for i, view in views.items():
-            target = self._targets[i]
-            if not view.numel():
                 continue
-            first, length = stretch(view)
-            if _meets_itself(target):
-                return None
-            if lies_as(target, view) and view.nbytes == length:
-                stretches.setdefault(target.data_ptr() - first, []).append((first, first + length))
-            elif _plain(view) and (view.nbytes, tuple(view.shape), f"torch.{kind}") == (size, shape, str(view.dtype)):
-                if not _plain_bits(target):
-                    return None
-                strided[target.data_ptr(), target.stride()] = target
+            self.rows += read[0]
+            self.filled += targets
+            if everybody:
+                self.there[number] = torch.UntypedStorage(size, device="meta")  # nothing is left of it in finish()
             else:
-                return None
-        merged = {begin: _merged(parts) for begin, parts in stretches.items()}
-        whole = [begin for begin, parts in merged.items() if parts == [(0, size)]]
-        if not everybody and not whole:
-            return None
-        rows: list[tuple[str, Any, Any, Any, Any]] = []
-        keep = [self._targets[i] for i in views]
-        for begin, parts in merged.items():
-            for first, end in parts:
-                memory = _memory_at(begin + first, end - first, keep)
-                if (first, end) == (0, size):
-                    rows.append((name, memory, None, None, None))
-                elif kind == "uint8" and len(shape) == 1:
-                    rows.append((name, memory, [first], [end], None))
-                else:
-                    return None
-        for target in strided.values():
-            memory = _memory_at(target.data_ptr(), _end(target) - target.data_ptr(), keep)
-            rows.append((name, memory, None, None, [step * target.element_size() for step in target.stride()]))
-        if everybody:
-            self.there[number] = torch.UntypedStorage(size, device="meta")  # of which nothing is left in finish()
-        else:
-            shared = torch.frombuffer(_memory_at(whole[0], size, keep), dtype=torch.uint8)
-            self.there[number] = shared.untyped_storage()
-        return rows
+                shared = torch.frombuffer(_memory_at(read[1], size, targets), dtype=torch.uint8)
+                self.there[number] = shared.untyped_storage()
 
     def finish(self, state: Any) -> tuple[dict[str, Any], dict[int, Any]]:
         """Copies what was not read straight into place. state: with its data. What replaced() puts into it."""
@@ -335,43 +262,7 @@ class Plan:
         return by_place, {id(rows[i][2]): target for i, target in self._targets.items()}
 
 
-def _check_host(name: str, place: str, target: Any, view: Any, path: str) -> None:
-    if target.device.type != "cpu":
-        raise ValueError(
-            f"load: into{place} is on {target.device}, and only tensors in host memory are filled in place; leave out "
-            "into, and give map_location"
-        )
-    check_dense(name, target)
-    if (target.dtype, target.shape) != (view.dtype, view.shape):
-        raise ValueError(
-            f"load: into: {shown(name)} is {_kind(target)}, and in '{path}' it is {_kind(view)}; nothing was read"
-        )
-
-
-def _plain_bits(tensor: Any) -> bool:
-    return not tensor.is_conj() and not tensor.is_neg()
-
-
-def _plain(tensor: Any) -> bool:
-    return bool(tensor.is_contiguous()) and _plain_bits(tensor)
-
-
-def _merged(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same bytes as stretches that do not meet."""
-    out: list[tuple[int, int]] = []
-    for first, end in sorted(parts):
-        if out and first <= out[-1][1]:
-            out[-1] = (out[-1][0], max(end, out[-1][1]))
-        else:
-            out.append((first, end))
-    return out
-
-
 def _memory_at(address: int, size: int, keep: Any) -> memoryview:
     memory = (ctypes.c_ubyte * size).from_address(address)
     memory.keep = keep  # type: ignore[attr-defined]
     return memoryview(memory)
-
-
-def _kind(tensor: Any) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} of {tuple(tensor.shape)}"

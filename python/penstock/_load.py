@@ -153,22 +153,21 @@ def _placed(tensor: Any, map_location: Any, path: str, location: str = "cpu") ->
 
 
 class Wish:
-    """A tensor of which some is wanted. view: on the meta device, of that. item: what has its bytes, `size` of them;
-    the view begins at `first` of these and covers `length`."""
+    """A tensor of which some is wanted. view: on the meta device, of that. item: what has its bytes, `size` of them."""
 
     def __init__(self, name: str, view: Any, item: int, size: int) -> None:
         self.name, self.view, self.item, self.size = name, view, item, size
-        self.first, self.length = _into.stretch(view)
 
 
 def _fetch(source: Source, wishes: list[Wish], mapped: bool, report: Any, whole: bool = False) -> list[Any]:
     """A tensor of its own for each wish. whole: they are all there is, each of them whole."""
-    parts = None if whole else [(wish.item, wish.first, wish.length) for wish in wishes]
+    spans = [_format.stretch(wish.view) for wish in wishes]
+    parts = None if whole else [(wish.item, *span) for wish, span in zip(wishes, spans, strict=True)]
     out = []
-    for wish, (memory, at) in zip(wishes, source.read(parts, mapped, report), strict=True):
-        tensor = view_of(storage_over(memory, at, wish.length), wish.view, 0)
+    for wish, (_, length), (memory, at) in zip(wishes, spans, source.read(parts, mapped, report), strict=True):
+        tensor = view_of(storage_over(memory, at, length), wish.view, 0)
         # A view with gaps does not own the memory between its elements, so it is copied.
-        out.append(tensor if tensor.numel() * tensor.element_size() == wish.length else _own(tensor, wish.name))
+        out.append(tensor if tensor.numel() * tensor.element_size() == length else _own(tensor, wish.name))
     return out
 
 
@@ -182,21 +181,11 @@ def _own(tensor: Any, name: str) -> Any:
 # ---- into tensors that exist
 
 
-def _plain(tensor: Any) -> bool:
-    """Whether its elements follow one another, as they are."""
-    return bool(tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg())
-
-
-def _fill(source: Source, wishes: list[Wish], into: list[Any], kin: list[Any], report: Any) -> None:
-    """Straight into memory where a tensor is all of its storage in the file; by way of other memory where not. kin: as
-    refuse_unfit() in fill_targets.hpp has it."""
-    items: list[int | None] = []
-    for wish, target in zip(wishes, into, strict=True):
-        whole = wish.first == 0 and wish.length == wish.size and _plain(wish.view)
-        items.append(wish.item if whole and target.device.type == "cpu" and _plain(target) else None)
-    filled = [target for item, target in zip(items, into, strict=True) if item is not None]
-    source.file.fill(items, into, [wish.name for wish in wishes], kin, lambda: _into.touched(filled), report)
-    others = [i for i, item in enumerate(items) if item is None]
+def _fill(source: Source, wishes: list[Wish], into: list[Any], report: Any) -> None:
+    """Straight into memory where a tensor is all of its storage in the file; by way of other memory where not."""
+    rows = [(wish.item, wish.view, target, wish.name) for wish, target in zip(wishes, into, strict=True)]
+    columns = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
+    others = source.file.fill(*columns, _into.touched, report)
     if not others:
         return
     with _torch().no_grad():
@@ -231,7 +220,7 @@ def _load_safetensors(source: Source, map_location: Any, into: Any, names: Any, 
         for wish in wishes:
             _into.check_like(source.path, wish.name, into[wish.name], wish.view.dtype, wish.view.shape)
         filled = {name: into[name] for name in called}
-        _fill(source, wishes, list(filled.values()), [None] * len(filled), report)
+        _fill(source, wishes, list(filled.values()), report)
         return filled
     out = _fetch(source, wishes, mapped, report, whole=indexes is None)
     return {wish.name: _placed(tensor, map_location, source.path) for wish, tensor in zip(wishes, out, strict=True)}
@@ -308,13 +297,9 @@ def _load_some_of_pt(source: Source, map_location: Any, into: Any, names: Any, m
         named = zip(theirs, _into.labels(given), strict=True)
         _into.check_missing(source.path, [name for i, name in named if i is None])
     _into.check_lacking(source.path, [called[i] for i in selection if i not in targets])
-    kin = []
     for i, wish in zip(selection, wishes, strict=True):
-        target = targets[i]
-        _into.check_like(source.path, wish.name, target, wish.view.dtype, wish.view.shape)
-        tied = _into.lies_as(target, wish.view)
-        kin.append((wish.item, target.data_ptr() - wish.first) if tied else None)
-    _fill(source, wishes, [targets[i] for i in selection], kin, report)
+        _into.check_like(source.path, wish.name, targets[i], wish.view.dtype, wish.view.shape)
+    _fill(source, wishes, [targets[i] for i in selection], report)
     if names is not None:
         return {found[i][0]: targets[i] for i in selection}
     by_place = {found[i][1]: target for i, target in targets.items()}

@@ -397,31 +397,40 @@ nb::list read_parts(TensorFileObject& self, nb::handle wanted, nb::handle progre
     return out;
 }
 
-// All of each item into a tensor without gaps on the host; into one that is there twice, once. An
-// item of None: the tensor is filled by other means. `names`, `kin`: see refuse_unfit(). `begins`
-// is called once they are found fit, before the first byte.
-void fill(TensorFileObject& self, const nb::list& items, const nb::list& tensors,
-          const nb::list& names, const nb::list& kin, nb::handle begins, nb::handle progress) {
-    static const Name data_ptr("data_ptr");
-    refuse_unfit(names, tensors, kin);
+// Each tensor that is as the `view` of its item, all of that and without gaps on the host, straight
+// from the file; what is there twice, once. `names`: for messages. Of a .pt tensors may share
+// memory as the views do. `begins` is called with those tensors once all are found fit, before the
+// first byte. The numbers of the others, which are to be filled by other means.
+nb::list fill(TensorFileObject& self, const nb::list& items, const nb::list& views,
+              const nb::list& tensors, const nb::list& names, nb::handle begins,
+              nb::handle progress) {
     const state::TensorReader& reader = *self.reader;
     Parts parts;
     std::vector<std::byte*> into;
     std::set<std::pair<std::size_t, std::byte*>> seen;
+    nb::list kin;
+    nb::list filled;
+    nb::list others;
     for (std::size_t i = 0; i < nb::len(items); ++i) {
-        if (items[i].is_none()) {
+        const auto item = nb::cast<std::size_t>(items[i]);
+        const FillTarget target(views[i], tensors[i]);
+        kin.append(reader.torch_file() != nullptr ? target.kin(items[i]) : nb::none());
+        const std::uint64_t bytes = reader.items().at(item).bytes;
+        if (!target.is_all_of(bytes)) {
+            others.append(nb::cast(i));
             continue;
         }
-        const auto item = nb::cast<std::size_t>(items[i]);
-        auto* const address =
-            reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(call(tensors[i], data_ptr)));
+        filled.append(tensors[i]);
+        auto* const address = reinterpret_cast<std::byte*>(target.address());
         if (seen.emplace(item, address).second) {
-            parts.push_back({item, 0, reader.items().at(item).bytes});
+            parts.push_back({item, 0, bytes});
             into.push_back(address);
         }
     }
-    begins();
+    refuse_unfit(names, tensors, kin);
+    begins(filled);
     read_into(reader, parts, into, false, progress);
+    return others;
 }
 
 }  // namespace
@@ -448,7 +457,7 @@ void bind_format(nb::module_& parent) {
         .def("tensors", tensors_of)
         .def("places", places_of, "(shard, offset in the file) of each item.")
         .def("read", read_parts, nb::arg("parts").none(), nb::arg("progress").none())
-        .def("fill", fill, nb::arg("items"), nb::arg("tensors"), nb::arg("names"), nb::arg("kin"),
+        .def("fill", fill, nb::arg("items"), nb::arg("views"), nb::arg("tensors"), nb::arg("names"),
              nb::arg("begins"), nb::arg("progress").none())
         .def(
             "is_still",
@@ -490,6 +499,15 @@ void bind_format(nb::module_& parent) {
             return state::lacking(text(wanted), views);
         },
         nb::arg("wanted"), nb::arg("names"));
+    m.def("stretch", stretch_of, nb::arg("view"));
+    m.def(
+        "kin",
+        [](nb::handle item, nb::handle tensor, nb::handle view) {
+            return FillTarget(view, tensor).kin(item);
+        },
+        nb::arg("item"), nb::arg("tensor"), nb::arg("view"));
+    m.def("fill_rows", fill_rows, nb::arg("views"), nb::arg("targets"), nb::arg("stored"),
+          nb::arg("everybody"));
     m.def("refuse_unfit", refuse_unfit, nb::arg("names"), nb::arg("tensors"), nb::arg("kin"));
     m.def("image_of_state", image_of_state, nb::arg("object").none(), nb::arg("folder"));
     m.def("image_of_tensors", image_of_tensors, nb::arg("tensors"), nb::arg("metadata"),

@@ -17,34 +17,8 @@ namespace penstock::python {
 
 namespace {
 
-std::uint64_t number(const nb::object& object) {
-    const std::uint64_t value = PyLong_AsUnsignedLongLong(object.ptr());
-    if (PyErr_Occurred() != nullptr) {
-        throw nb::python_error();
-    }
-    return value;
-}
-
 std::string into(nb::handle name) {
     return "into[" + shown(name) + "]";
-}
-
-// (step in bytes, extent) of each dimension with two elements or more, the nearest first.
-std::vector<state::ElementLayout::Dimension> dimensions_of(nb::handle tensor,
-                                                           std::uint64_t element_bytes) {
-    static const Name shape("shape");
-    static const Name stride("stride");
-    std::vector<state::ElementLayout::Dimension> out;
-    const nb::object extents = get(tensor, shape);
-    const nb::object steps = call(tensor, stride);
-    for (std::size_t d = 0; d < nb::len(extents); ++d) {
-        if (const std::uint64_t extent = number(extents[d]); extent > 1) {
-            out.push_back({number(steps[d]) * element_bytes, extent});
-        }
-    }
-    std::sort(out.begin(), out.end(),
-              [](const auto& a, const auto& b) { return a.step_bytes < b.step_bytes; });
-    return out;
 }
 
 // Without gaps it is as one large element. `is_alone`: it may share memory with no other.
@@ -79,6 +53,31 @@ void refuse_read_only(std::uint64_t address, nb::handle name) {
 }
 
 }  // namespace
+
+std::uint64_t number(const nb::object& object) {
+    const std::uint64_t value = PyLong_AsUnsignedLongLong(object.ptr());
+    if (PyErr_Occurred() != nullptr) {
+        throw nb::python_error();
+    }
+    return value;
+}
+
+std::vector<state::ElementLayout::Dimension> dimensions_of(nb::handle tensor,
+                                                           std::uint64_t element_bytes) {
+    static const Name shape("shape");
+    static const Name stride("stride");
+    std::vector<state::ElementLayout::Dimension> out;
+    const nb::object extents = get(tensor, shape);
+    const nb::object steps = call(tensor, stride);
+    for (std::size_t d = 0; d < nb::len(extents); ++d) {
+        if (const std::uint64_t extent = number(extents[d]); extent > 1) {
+            out.push_back({number(steps[d]) * element_bytes, extent});
+        }
+    }
+    std::sort(out.begin(), out.end(),
+              [](const auto& a, const auto& b) { return a.step_bytes < b.step_bytes; });
+    return out;
+}
 
 void refuse_unfit(const nb::list& names, const nb::list& tensors, const nb::list& kin) {
     static const Name is_cpu("is_cpu");

@@ -5,6 +5,7 @@
 #include "api/options.hpp"
 #include "base/raise.hpp"
 #include "base/units.hpp"
+#include "format/json.hpp"
 
 #include <penstock/options.hpp>
 
@@ -14,34 +15,59 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
-#include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace penstock::api {
 
 namespace {
 
-using Json = nlohmann::json;
+using format::JsonScalar;
+using Kind = JsonScalar::Kind;
 
 constexpr std::size_t kTextMax = std::size_t{1} << 20;  // an options file has a few lines
+constexpr std::size_t kShownMax = 60;
+constexpr const char* kAdvice = "give the file that penstock tune -o FILE writes";
 
 base::Failure wrong(const std::string& name, const std::string& what) {
     return base::fail(base::error(ErrorCode::kInvalidArgument, "options",
                                   fmt::format("options file {}: {}", name, what), name));
 }
 
-// The value as it is in the file, cut to a length that fits into a message.
-std::string shown(const Json& value) {
-    std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (text.size() > 60) {
-        text = text.substr(0, 57) + "...";
+// A text with its quotes, cut to a length that fits into a message.
+std::string quoted(std::string_view text) {
+    std::string out;
+    format::append_json_string(out, text);
+    if (out.size() > kShownMax) {
+        std::size_t end = kShownMax;
+        while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0U) == 0x80U) {
+            --end;  // inside a character
+        }
+        out = out.substr(0, end) + "...";
     }
-    return text;
+    return out;
+}
+
+// The value as it is in the file.
+std::string shown(const JsonScalar& value) {
+    switch (value.kind) {
+        case Kind::kNull:
+            break;
+        case Kind::kBool:
+            return value.number != 0 ? "true" : "false";
+        case Kind::kUnsigned:
+            return fmt::to_string(value.number);
+        case Kind::kNegative:
+        case Kind::kReal:
+            return fmt::to_string(value.real);
+        case Kind::kString:
+            return quoted(*value.text);
+    }
+    return "null";
 }
 
 std::string known_keys() {
@@ -52,71 +78,84 @@ std::string known_keys() {
     return fmt::format("{}", fmt::join(keys, ", "));
 }
 
-base::Result<void> take_number(const Option& option, const Json& value, const std::string& name,
-                               EngineOptions& options) {
-    std::optional<std::uint64_t> given;
-    if (value.is_number_unsigned()) {
-        given = value.get<std::uint64_t>();
-    } else if (option.is_size() && value.is_string()) {
-        if (const auto bytes = base::parse_bytes(value.get_ref<const std::string&>())) {
-            given = *bytes;
-        }
-    }
-    if (!given || !option.takes(*given)) {
-        return wrong(name,
-                     fmt::format("{}: got {}; expected {}{}", option.name, shown(value),
-                                 option.allowed(), option.is_size() ? "" : ", as an integer"));
-    }
-    option.set(options, *given);
-    return {};
-}
+// Changes the options as the values are read. Each call returns what is wrong.
+class Taker final : public format::JsonHandler {
+public:
+    explicit Taker(EngineOptions& options) : options_(options) {}
+    /// Empty: the text was wrong before a value was.
+    [[nodiscard]] const std::string& refused() const { return refused_; }
 
-base::Result<void> take(const std::string& key, const Json& value, const std::string& name,
-                        EngineOptions& options) {
-    if (key == "about") {
-        if (!value.is_string()) {
-            return wrong(name, fmt::format("about: got {}; expected a text", shown(value)));
-        }
+    std::string key(std::string& name) override {
+        key_ = name;
         return {};
     }
-    if (key == "backend") {
-        const auto kind = value.is_string() ? backend_named(value.get_ref<const std::string&>())
-                                            : std::optional<BackendKind>();
-        if (!kind) {
-            return wrong(
-                name, fmt::format("backend: got {}; expected {}", shown(value), kBackendsAllowed));
+    std::string scalar(const JsonScalar& value) override { return refuse(take(value)); }
+    std::string open(bool array) override {
+        const char* const what = array ? "a list" : "an object";
+        if (!open_ && array) {
+            return refuse(not_an_object(what));
         }
-        options.backend = *kind;
+        if (open_) {
+            return refuse(fmt::format("{}: got {}; it takes a number or a text", key_, what));
+        }
+        open_ = true;
         return {};
     }
-    for (const Option& option : kOptions) {
-        if (key == option.name) {
-            return take_number(option, value, name, options);
-        }
-    }
-    return wrong(
-        name, fmt::format("there is no option {}; there are {}", shown(Json(key)), known_keys()));
-}
+    std::string close(bool /*array*/) override { return {}; }
 
-// Records duplicate keys, of which the parser silently keeps the last, and drops deeply nested
-// values, which would overflow the stack when they are printed.
-struct Watch {
-    static constexpr int kDepthMax = 4;
-    std::set<std::string> seen;
-    std::string twice;
-    bool deep = false;
-
-    bool operator()(int depth, Json::parse_event_t event, Json& value) {
-        if (depth > kDepthMax) {
-            deep = true;
-            return false;
-        }
-        if (depth == 1 && event == Json::parse_event_t::key) {
-            const auto& key = value.get_ref<const std::string&>();
-            twice = seen.insert(key).second ? twice : key;
-        }
-        return true;
+private:
+    std::string refuse(std::string why) { return refused_ = std::move(why); }
+    static std::string not_an_object(std::string_view what) {
+        return fmt::format("it holds {}; it takes an object: {{\"block_bytes\": 1048576, ...}}",
+                           what);
     }
+
+    std::string take(const JsonScalar& value) {
+        if (!open_) {
+            return not_an_object(shown(value));
+        }
+        if (key_ == "about") {
+            return value.kind == Kind::kString
+                       ? std::string()
+                       : fmt::format("about: got {}; expected a text", shown(value));
+        }
+        if (key_ == "backend") {
+            const auto kind = value.kind == Kind::kString ? backend_named(*value.text)
+                                                          : std::optional<BackendKind>();
+            options_.backend = kind.value_or(options_.backend);
+            return kind ? std::string()
+                        : fmt::format("backend: got {}; expected {}", shown(value),
+                                      kBackendsAllowed);
+        }
+        for (const Option& option : kOptions) {
+            if (key_ == option.name) {
+                return take_number(option, value);
+            }
+        }
+        return fmt::format("there is no option {}; there are {}", quoted(key_), known_keys());
+    }
+
+    std::string take_number(const Option& option, const JsonScalar& value) {
+        std::optional<std::uint64_t> given;
+        if (value.kind == Kind::kUnsigned) {
+            given = value.number;
+        } else if (option.is_size() && value.kind == Kind::kString) {
+            if (const auto bytes = base::parse_bytes(*value.text)) {
+                given = *bytes;
+            }
+        }
+        if (!given || !option.takes(*given)) {
+            return fmt::format("{}: got {}; expected {}{}", option.name, shown(value),
+                               option.allowed(), option.is_size() ? "" : ", as an integer");
+        }
+        option.set(options_, *given);
+        return {};
+    }
+
+    EngineOptions& options_;
+    bool open_ = false;
+    std::string key_;
+    std::string refused_;
 };
 
 base::Result<std::string> text_of(const std::string& path) {
@@ -144,34 +183,13 @@ base::Result<EngineOptions> load(const std::string& path) {
 base::Result<EngineOptions> parse_options(std::string_view text, const std::string& name,
                                           EngineOptions base) {
     if (text.size() > kTextMax) {
-        return wrong(name,
-                     "it is larger than 1 MiB, so it is none; give the file that penstock "
-                     "tune -o FILE writes");
+        return wrong(name, fmt::format("it is larger than 1 MiB, so it is none; {}", kAdvice));
     }
-    Json json;
-    Watch watch;
-    try {
-        json = Json::parse(text, std::ref(watch));
-    } catch (const Json::exception& error) {
-        return wrong(name, fmt::format("it is not JSON ({}); give the file that penstock tune -o "
-                                       "FILE writes",
-                                       error.what()));
-    }
-    if (watch.deep) {
-        return wrong(name,
-                     "lists or objects are nested in it; it takes one object of numbers and "
-                     "texts");
-    }
-    if (!json.is_object()) {
-        return wrong(name, fmt::format("it holds {}; it takes an object: {{\"block_bytes\": "
-                                       "1048576, ...}}",
-                                       shown(json)));
-    }
-    if (!watch.twice.empty()) {
-        return wrong(name, fmt::format("{} is there twice", shown(Json(watch.twice))));
-    }
-    for (const auto& [key, value] : json.items()) {
-        PENSTOCK_CHECK(take(key, value, name, base));
+    Taker taker(base);
+    if (const auto read = format::read_json(text, taker, "options"); !read) {
+        return wrong(name, taker.refused().empty()
+                               ? fmt::format("{}; {}", read.error().message, kAdvice)
+                               : taker.refused());
     }
     // The engine checks the final options.
     if (const auto core = core_options(base); !core) {

@@ -68,15 +68,11 @@ StateFormat format_of(const std::string& path, StateFormat given) {
 void check_state(const State& state, StateFormat format, const std::string& path) {
     std::vector<state::StoredTensor> tensors;
     for (const StateTensor& t : state.tensors) {
-        const tensor::ElementType type = state::check_tensor(t, kSave);
+        state::check_tensor(t, kSave, format == StateFormat::kTorch);
         if (!t.global_shape.empty() && t.global_shape != t.shape) {
             state::refuse_tensor(t, kSave,
                                  "it is a slice of a larger one; a file holds whole tensors, a "
                                  "CheckpointStore slices too");
-        }
-        if (format == StateFormat::kTorch && format::torch_type(type) == nullptr) {
-            state::refuse_tensor(
-                t, kSave, fmt::format("torch has no type {}; save it as .safetensors", t.dtype));
         }
         tensors.push_back({t.name, t.dtype, t.shape, t.data.bytes});
     }

@@ -21,32 +21,38 @@ void refuse_tensor(const StateTensor& tensor, const char* operation, std::string
                             fmt::format("tensor {}: {}", format::shown(tensor.name), why)));
 }
 
-tensor::ElementType check_tensor(const StateTensor& tensor, const char* operation) {
+tensor::ElementType check_tensor(const StateTensor& given, const char* operation, bool for_torch) {
     namespace safetensors = format::safetensors;
-    if (tensor.data.kind != MemoryKind::kHost) {
+    if (given.data.kind != MemoryKind::kHost) {
         base::raise(base::not_host_memory(
-            operation, fmt::format("tensor {}", format::shown(tensor.name)), tensor.data));
+            operation, fmt::format("tensor {}", format::shown(given.name)), given.data));
     }
-    const auto type = safetensors::type_named(tensor.dtype);
-    if (!type) {
-        refuse_tensor(tensor, operation,
-                      fmt::format("safetensors has no type {}; convert it, or save its bytes as U8",
-                                  format::shown(tensor.dtype)));
+    const auto* const row = tensor::find_row([&](const tensor::ElementTypeRow& r) {
+        return r.name == given.dtype && (for_torch ? r.torch[0] != 0 : r.in_safetensors);
+    });
+    if (row == nullptr) {
+        refuse_tensor(
+            given, operation,
+            fmt::format("{} has no type {}; {}", for_torch ? "torch" : "safetensors",
+                        format::shown(given.dtype),
+                        for_torch ? "save it as .safetensors (types have the names that name_of() "
+                                    "gives: F32, C128)"
+                                  : "convert it, save its bytes as U8, or save as .pt"));
     }
-    if (tensor.shape.size() > safetensors::kRankMax) {
-        refuse_tensor(tensor, operation,
-                      fmt::format("it has {} dimensions; {} are the most", tensor.shape.size(),
+    if (given.shape.size() > safetensors::kRankMax) {
+        refuse_tensor(given, operation,
+                      fmt::format("it has {} dimensions; {} are the most", given.shape.size(),
                                   safetensors::kRankMax));
     }
-    const auto bytes = bytes_of(*type, tensor.shape);
-    if (!bytes || *bytes != tensor.data.bytes) {
+    const auto bytes = bytes_of(row->type, given.shape);
+    if (!bytes || *bytes != given.data.bytes) {
         refuse_tensor(
-            tensor, operation,
-            fmt::format("[{}] of {} is {} bytes, and {} were given", fmt::join(tensor.shape, ", "),
-                        tensor.dtype, bytes ? fmt::to_string(*bytes) : "no whole number of",
-                        tensor.data.bytes));
+            given, operation,
+            fmt::format("[{}] of {} is {} bytes, and {} were given", fmt::join(given.shape, ", "),
+                        given.dtype, bytes ? fmt::to_string(*bytes) : "no whole number of",
+                        given.data.bytes));
     }
-    return *type;
+    return row->type;
 }
 
 void check_structure(const State& state, std::span<const StoredTensor> tensors,

@@ -15,9 +15,10 @@
 
 namespace penstock::state {
 
-/// That it has a type, and memory of the host that goes with its shape. Throws Error with
-/// `operation`.
-[[nodiscard]] tensor::ElementType check_tensor(const StateTensor& tensor, const char* operation);
+/// That it has a type (one of torch's for a `.pt`, else one of safetensors), and memory of the host
+/// that goes with its shape. Throws Error with `operation`.
+tensor::ElementType check_tensor(const StateTensor& tensor, const char* operation,
+                                 bool for_torch = false);
 /// Throws Error kInvalidArgument.
 [[noreturn]] void refuse_tensor(const StateTensor& tensor, const char* operation,
                                 std::string_view why);

@@ -3,7 +3,6 @@
 
 #include "base/raise.hpp"
 #include "format/fault.hpp"
-#include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
 #include "state/state_views.hpp"
 
@@ -21,8 +20,7 @@ namespace {
 TensorEntry seen_as(const format::TensorValue& t, const TensorEntry& stored, std::string name) {
     TensorEntry out = stored;
     out.name = name.empty() ? stored.name : std::move(name);
-    const std::string_view type = format::safetensors::name_of(t.type);
-    out.dtype = type.empty() ? format::torch_type(t.type)->torch : type;
+    out.dtype = tensor::row_of(t.type).name;
     out.shape = t.shape;
     if (t.type == tensor::ElementType::kF4E2M1 && !out.shape.empty()) {
         out.shape.back() *= 2;  // torch counts pairs
@@ -90,8 +88,10 @@ std::vector<StoredRow> rows_of(const Source& source, const std::optional<Skeleto
 
 void check_view(const Source& source, const StoredRow& row) {
     const TensorEntry& stored = source.tensors()[row.index];
-    const std::string why = why_not_gathered(*row.view, stored.bytes);
-    if (!why.empty()) {
+    if (row.tensor.strides.empty()) {
+        return;
+    }
+    if (const std::string why = why_not_gathered(*row.view, stored.bytes); !why.empty()) {
         base::raise(base::error(
             ErrorCode::kUnsupported, "read",
             fmt::format("tensor {} {}; read {}, which has its bytes",
@@ -106,6 +106,12 @@ void read_view(Source& source, const StoredRow& row, std::span<std::byte> into, 
     const Buffer stored = pool.take(std::max<std::uint64_t>(bytes, 1));
     const TensorInto all{row.index, stored.bytes().first(bytes)};
     source.read_tensors({&all, 1}, options, progress);
+    if (row.tensor.strides.empty()) {  // of any type, also one that safetensors does not have
+        const std::uint64_t first =
+            row.tensor.stretches[0].offset - source.tensors()[row.index].stretches[0].offset;
+        std::copy_n(all.into.data() + first, into.size(), into.data());
+        return;
+    }
     gather(*row.view, all.into, into);
 }
 

@@ -27,20 +27,21 @@ using format::ValueId;
 using format::ValueKind;
 
 // A checkpoint's tensor as torch has it: half a byte has no type there, two halves have one.
-std::string whole_tensor(const StoredTensor& tensor, TensorValue& out) {
-    const auto type = format::safetensors::type_named(tensor.dtype);
-    if (!type || format::torch_type(*type) == nullptr) {
-        return fmt::format("tensor {} is of type {}, which torch does not have", shown(tensor.name),
-                           shown(tensor.dtype));
+std::string whole_tensor(const StoredTensor& stored, TensorValue& out) {
+    const auto* const row =
+        tensor::find_row([&](const auto& r) { return r.name == stored.dtype && r.torch[0] != 0; });
+    if (row == nullptr) {
+        return fmt::format("tensor {} is of type {}, which torch does not have", shown(stored.name),
+                           shown(stored.dtype));
     }
-    out.type = *type;
-    out.shape.assign(tensor.shape.begin(), tensor.shape.end());
-    if (*type == tensor::ElementType::kF4E2M1) {
+    out.type = row->type;
+    out.shape.assign(stored.shape.begin(), stored.shape.end());
+    if (row->type == tensor::ElementType::kF4E2M1) {
         if (out.shape.empty() || out.shape.back() % 2 != 0) {
             return fmt::format(
                 "tensor {} has an odd number of half bytes in a row, which torch "
                 "cannot hold",
-                shown(tensor.name));
+                shown(stored.name));
         }
         out.shape.back() /= 2;
     }

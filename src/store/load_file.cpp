@@ -72,8 +72,8 @@ std::uint64_t element_bytes(const TensorEntry& t) {
     return type ? std::max<std::uint32_t>(bits_of(*type) / 8, 1) : 1;
 }
 
-// Where each row begins in the block, and then the size of that. As far into a page as in the file,
-// so that those that adjoin there do so here; but for a file whose elements are not aligned.
+// Places each row in the block; last comes the size of that. A row begins as far into a page as in
+// the file, so that those that adjoin there do so here; but for one whose elements are not aligned.
 std::vector<std::uint64_t> layout_of(const std::vector<state::StoredRow>& rows) {
     std::vector<std::size_t> order(rows.size());
     std::iota(order.begin(), order.end(), std::size_t{0});

@@ -94,22 +94,30 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{R"({"block_bytes": "1 elephant"})", "got \"1 elephant\""},
         Wrong{R"({"block_bytes": "2GiB"})", "got \"2GiB\""},
         Wrong{R"({"in_flight_bytes": 1})", "expected 4 KiB or more"},
-        Wrong{R"({"channels": 65})", "expected 1 to 64"}, Wrong{R"({"channels": [1]})", "got [1]"},
+        Wrong{R"({"channels": 65})", "expected 1 to 64"},
+        Wrong{R"({"channels": [1]})", "channels: got a list"},
         Wrong{R"({"backend": "nvme"})", R"(backend: got "nvme"; expected 'auto')"},
         Wrong{R"({"backend": 3})", "got 3"}, Wrong{R"({"about": 3})", "about: got 3"},
-        Wrong{R"({"channels": 1, "channels": 2})", "\"channels\" is there twice"},
-        Wrong{R"([1, 2])", "it holds [1,2]; it takes an object"}, Wrong{"", "it is not JSON"},
+        Wrong{R"({"channels": 1, "channels": 2})", "the name 'channels' comes twice"},
+        Wrong{R"([1, 2])", "it holds a list; it takes an object"},
+        Wrong{"7", "it holds 7; it takes an object"}, Wrong{"", "it is not JSON"},
         Wrong{"{", "it is not JSON"}, Wrong{R"({"channels": 1} x)", "it is not JSON"},
-        Wrong{"\xff\xfe", "it is not JSON"}, Wrong{"[[[[[[[[[[]]]]]]]]]]", "nested"}));
+        Wrong{"\xff\xfe", "it is not JSON"},
+        Wrong{R"({"about": {"a": 1}})", "about: got an object"}));
 
 // No bracket costs a stack frame of ours.
 TEST(OptionsFileTest, DeepAndLongTextsAreRefused) {
     const std::string deep(std::size_t{400} << 10, '[');
-    EXPECT_THAT(refusal(deep), HasSubstr("it is not JSON"));
-    EXPECT_THAT(refusal(deep + std::string(deep.size(), ']')), HasSubstr("nested"));
+    EXPECT_THAT(refusal(deep), HasSubstr("it holds a list"));
+    EXPECT_THAT(refusal("{\"about\": " + deep), HasSubstr("got a list"));
     EXPECT_THAT(refusal(std::string((std::size_t{1} << 20) + 1, ' ')), HasSubstr("larger"));
-    const std::string message = refusal("{\"about\": [\"" + std::string(1000, 'x') + "\"]}");
+    std::string wide;
+    for (int i = 0; i < 500; ++i) {
+        wide += "\u00e4";
+    }
+    const std::string message = refusal("{\"backend\": \"" + wide + "\"}");
     EXPECT_LT(message.size(), 200U);
+    EXPECT_THAT(message, HasSubstr("\u00e4..."));
 }
 
 class LoadOptionsTest : public testing::Test {

@@ -24,9 +24,6 @@ WITHOUT_MEMORY = {
         "add_parts", "default_options", "end_fork", "error_category", "named", "prepare_fork", "try_start",
         "verify_header", "verify_index",
     },
-    "end the process: a destructor of the JSON library allocates, and may not throw (a defect that is known)": {
-        "load_options",
-    },
 }  # fmt: skip
 
 

@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build" / "release" / "tests" / "power_cut"
 FILE_SYSTEMS = ("ext4", "xfs", "btrfs")
 # Cuts at random places, besides those before and after each flush.
-RANDOM = {"store": 100, "save": 60, "store_no_folder_sync": 30, "torch.save": 40}
-HOLDS = ("store", "save")
+RANDOM = {"store": 100, "save": 60, "index": 60, "store_no_folder_sync": 30, "torch.save": 40}
+HOLDS = ("store", "save", "index")
 COLUMNS = ("states", "damaged", "lost", "none", "unmountable", "stuck")
 HEADINGS = {
     "states": "states",

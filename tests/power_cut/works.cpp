@@ -9,6 +9,7 @@
 #include "support/test_engine.hpp"
 
 #include <penstock/checkpoint.hpp>
+#include <penstock/state_file.hpp>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -195,6 +196,56 @@ private:
     std::map<std::uint64_t, std::uint64_t> known_;
 };
 
+/// An index of shards under one name, replaced.
+class IndexWork final : public Work {
+public:
+    void save(const std::string& folder, std::uint64_t number) override {
+        std::vector<std::vector<std::byte>> data;
+        State state;
+        for (std::uint64_t i = 0; i < kTensors; ++i) {
+            data.push_back(content(number, i));
+            state.tensors.push_back({fmt::format("t{}", i), "U8", {kBytes}, data.back()});
+        }
+        penstock::save_file(engine_, path_of(folder), state, {.shard_bytes = 2 * kBytes});
+    }
+    Found look(const std::string& folder) override {
+        const std::string path = path_of(folder);
+        if (!std::filesystem::exists(path)) {
+            return {};
+        }
+        try {
+            const LoadedState loaded = load_file(engine_, path);
+            for (std::uint64_t number = 1; number <= kSaves; ++number) {
+                if (is_of(loaded.state, number)) {
+                    return {number, {}};
+                }
+            }
+            return {0, path + ": of no save, or of several"};
+        } catch (const Error& error) {
+            return {0, error.what()};
+        }
+    }
+
+private:
+    static constexpr std::uint64_t kTensors = 5;
+    static constexpr std::uint64_t kBytes = 600'000;
+    static std::string path_of(const std::string& folder) {
+        return folder + "/model.safetensors.index.json";
+    }
+    static std::vector<std::byte> content(std::uint64_t number, std::uint64_t tensor) {
+        return support::pattern(kBytes, number * kTensors + tensor);
+    }
+    static bool is_of(const State& state, std::uint64_t number) {
+        bool same = state.tensors.size() == kTensors;
+        for (const StateTensor& t : state.tensors) {
+            const auto wanted = content(number, std::stoull(t.name.substr(1)));
+            same = same && std::ranges::equal(t.data.span(), wanted);
+        }
+        return same;
+    }
+    std::shared_ptr<Engine> engine_ = std::make_shared<Engine>();
+};
+
 /// `torch.save` under the final name, in a Python that gets each number.
 class TorchWork final : public Work {
 public:
@@ -292,6 +343,9 @@ std::unique_ptr<Work> make_work(const std::string& name, const std::string& pyth
     }
     if (name == "save") {
         return std::make_unique<SaveWork>();
+    }
+    if (name == "index") {
+        return std::make_unique<IndexWork>();
     }
     if (name == "torch.save") {
         return std::make_unique<TorchWork>(python);

@@ -28,7 +28,7 @@ public:
     virtual void leave() {}
 };
 
-/// "store", "store_no_folder_sync", "save", "torch.save". `python`: of the last. Throws
+/// "store", "store_no_folder_sync", "save", "index", "torch.save". `python`: of the last. Throws
 /// std::invalid_argument for another name.
 [[nodiscard]] std::unique_ptr<Work> make_work(const std::string& name, const std::string& python);
 

@@ -7,6 +7,7 @@
 #include "support.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
+#include "tensor/element_type.hpp"
 
 #include <penstock/state_file.hpp>
 #include <penstock/tensor.hpp>
@@ -16,7 +17,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -152,6 +155,50 @@ TEST_F(LoadFileTest, NamesAndPatternsAreWhatIsLoaded) {
     const Error error =
         error_of([&] { static_cast<void>(load_file(engine_, empty, {.names = {"layer"}})); });
     EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("'layer'"), HasSubstr("a.pt")));
+}
+
+TEST_F(LoadFileTest, APtHasAllTypesOfTorch) {
+    std::size_t types = 0;
+    for (const tensor::ElementTypeRow& row : tensor::kElementTypes) {
+        const std::string name(row.name);
+        Made saved;
+        for (const std::vector<std::uint64_t>& shape :
+             {std::vector<std::uint64_t>{3, 4}, {0, 2}, {2}}) {
+            const std::uint64_t bits =
+                row.bits *
+                std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies{});
+            saved.data.push_back(pattern(bits / 8, saved.data.size() + 1));
+            saved.state.tensors.push_back(
+                {std::string(1, static_cast<char>('a' + saved.data.size() - 1)), name, shape, {}});
+        }
+        for (std::size_t i = 0; i < 3; ++i) {
+            saved.state.tensors[i].data = saved.data[i];
+        }
+        if (row.torch[0] == 0) {
+            EXPECT_EQ(error_of([&] { save_file(engine_, folder_ / "a.pt", saved.state); }).reason(),
+                      ErrorCode::kInvalidArgument)
+                << name;
+            continue;
+        }
+        ++types;
+        save_file(engine_, folder_ / "a.pt", saved.state, {.sync = false});
+        const LoadedState named = load_file(engine_, folder_ / "a.pt", {.names = {"a", "b", "c"}});
+        const LoadedState whole = load_file(engine_, folder_ / "a.pt");
+        save_file(engine_, folder_ / "b.pt", whole.state, {.sync = false});
+        StateFile again(engine_, folder_ / "b.pt");
+        for (std::size_t i = 0; i < 3; ++i) {
+            const StateTensor& t = named.state.tensors[i];
+            EXPECT_EQ(t.dtype, name);
+            EXPECT_EQ(t.shape, saved.state.tensors[i].shape);
+            EXPECT_TRUE(std::ranges::equal(t.data.span(), saved.data[i])) << name;
+            EXPECT_EQ(again.table().tensors[i].dtype, name);
+            Bytes back(saved.data[i].size());
+            const TensorRead one{.name = t.name, .into = back};
+            again.read({&one, 1});
+            EXPECT_EQ(back, saved.data[i]) << name;
+        }
+    }
+    EXPECT_EQ(types, 22U);
 }
 
 // Two tensors in one storage, one of them transposed: alone each is row-major, together they are

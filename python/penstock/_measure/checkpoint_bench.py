@@ -44,11 +44,8 @@ _VERBS = ("save", "load", "async")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=_COMMAND,
-        description="Saves and loads the state of a model by Penstock, torch, safetensors and fio, in turns.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = tool.parser(
+        _COMMAND, "Saves and loads the state of a model by Penstock, torch, safetensors and fio, in turns.", _EPILOG
     )
     add = parser.add_argument
     add("--model", default="gpt2", metavar="M", help=f"{', '.join(models.MODELS)} (default gpt2)")

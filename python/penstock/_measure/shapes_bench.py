@@ -94,11 +94,8 @@ class Row:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=_COMMAND,
-        description="What programs do with files, on this disk, by Penstock and by the stock ways.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = tool.parser(
+        _COMMAND, "What programs do with files, on this disk, by Penstock and by the stock ways.", _EPILOG
     )
     add = parser.add_argument
     add("folder", nargs="?", default=".", metavar="DIR", help="folder on the disk to measure (default: this one)")

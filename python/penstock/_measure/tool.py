@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import importlib.metadata
 import json
@@ -142,6 +143,12 @@ class Colour:
 
     def __call__(self, name: str, text: str) -> str:
         return f"\033[{self._CODES[name]}m{text}\033[0m" if self._on and name else text
+
+
+def parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """One whose epilog keeps its lines."""
+    shape = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, formatter_class=shape)
 
 
 def list_of(flag: str, text: str, known: Iterable[str]) -> list[str]:

@@ -58,11 +58,8 @@ _RANGES = {
 
 def make_parser(prog: str = "penstock ds_io") -> argparse.ArgumentParser:
     """The flags of DeepSpeed's ds_io, and ours."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description="Times reads or writes of one tensor a process, as DeepSpeed's ds_io does, on Penstock's engine.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = tool.parser(
+        prog, "Times reads or writes of one tensor a process, as DeepSpeed's ds_io does, on Penstock's engine.", _EPILOG
     )
     add = parser.add_argument
     add("--folder", nargs="+", action="extend", metavar="F", help="folder for the files; several: all at once")
