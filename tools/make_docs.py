@@ -25,7 +25,14 @@ import reference  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "docs"
 PAGES = {
-    "Start": ["docs/quickstart.md", "docs/python.md", "docs/checkpoint.md", "docs/deepnvme.md", "docs/faq.md"],
+    "Start": [
+        "docs/quickstart.md",
+        "docs/python.md",
+        "docs/checkpoint.md",
+        "docs/deepnvme.md",
+        "docs/weights.md",
+        "docs/faq.md",
+    ],
     "Measure": ["docs/shapes.md", "docs/tune.md", "docs/report.md", "docs/page_cache.md", "docs/comparison.md"],
     "Reference": ["python_reference.md", "cpp_reference.md", "docs/formats.md"],
     "Inside": [

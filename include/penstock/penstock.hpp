@@ -19,3 +19,4 @@
 #include <penstock/transfer_options.hpp>
 #include <penstock/types.hpp>
 #include <penstock/version.hpp>
+#include <penstock/weight_stream.hpp>

@@ -49,6 +49,7 @@ from penstock._npy import read_npy
 from penstock._sigterm import SaveOnSigterm
 from penstock._state import TensorInfo, inspect, load, save
 from penstock._store import Checkpoint, CheckpointProblem, CheckpointStore, CheckpointTensor
+from penstock.weights import stream
 
 __version__: str = _core.version
 
@@ -96,6 +97,7 @@ __all__ = [
     "read_rows_async",
     "save",
     "save_async",
+    "stream",
     "write",
     "write_async",
 ]

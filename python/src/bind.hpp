@@ -18,5 +18,6 @@ void bind_memory(nb::module_& m);
 void bind_npy(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_transfer(nb::module_& m);
+void bind_weights(nb::module_& m);
 
 }  // namespace penstock::python

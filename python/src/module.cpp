@@ -21,5 +21,6 @@ NB_MODULE(_core, m) {
     python::bind_async(m);
     python::bind_checkpoint(m);
     python::bind_deepnvme(m);
+    python::bind_weights(m);
     python::bind_cli(m);
 }

@@ -317,6 +317,43 @@ TEST_F(CheckpointOutOfMemory, AStateFileIsSavedAndRead) {
     });
 }
 
+TEST_F(CheckpointOutOfMemory, WeightsAreStreamed) {
+    in_child([](Scene& scene) {
+        const Saved saved(3, 9000, 2);
+        const std::string path = scene.folder + "/file.safetensors";
+        save_file(scene.engine, path, saved.state());
+        const TensorTable table = inspect(scene.engine, path);
+        const std::vector<WeightUnit> units{{"a", {"t0"}}, {"b", {"t1"}}, {"c", {"t2"}}};
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                std::vector<std::byte> found;
+                const bool through = attempt([&] {
+                    found.clear();
+                    const std::uint64_t least = least_weight_memory(table, units);
+                    const WeightPlan plan = plan_weights(table, units, least);
+                    WeightStream stream(scene.engine, table, units,
+                                        {.memory_bytes = plan.used_bytes()});
+                    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+                        const auto bytes = stream.acquire(unit).tensors[0];
+                        found.insert(found.end(), bytes.begin(), bytes.end());
+                        stream.release(unit);
+                    }
+                    stream.set_memory(10 * least);
+                    static_cast<void>(stream.acquire_for(0, 1s));
+                    static_cast<void>(stream.stats());
+                    stream.close();
+                });
+                std::vector<std::byte> expected;
+                for (const std::vector<std::byte>& one : saved.data) {
+                    expected.insert(expected.end(), one.begin(), one.end());
+                }
+                return through && found != expected ? "wrong bytes" : "";
+            },
+            20);
+    });
+}
+
 TEST_F(CheckpointOutOfMemory, AStoreVerifiesWithHelpers) {
     in_child([](Scene& scene) {
         scene.files.make_folder(scene.folder + "/store");

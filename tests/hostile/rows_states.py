@@ -160,3 +160,26 @@ def abort(box):
         finally:
             file.abort()
     assert Path(path).read_bytes() == b"old"
+
+
+@verb("stream", alone=True)
+def stream(box):
+    import torch
+
+    path = box.path("flat.safetensors")
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(*(torch.nn.Linear(40, 40) for _ in range(3)))
+    penstock.save(model.state_dict(), path)
+    x = torch.ones(1, 40)
+    with torch.no_grad():
+        expected = model(x)
+    with torch.device("meta"):
+        empty = torch.nn.Sequential(*(torch.nn.Linear(40, 40) for _ in range(3)))
+    with box.call():
+        streamed = penstock.stream(empty, path, memory=60_000)
+        try:
+            with torch.no_grad():
+                out = streamed(x)
+        finally:
+            streamed.unstream()
+    assert torch.equal(out, expected)

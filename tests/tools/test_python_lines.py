@@ -3,8 +3,8 @@
 
 from sources import ROOT
 
-# Whole programs of their own: DeepNVMe's interface, reports, measurements.
-OTHERS = ("deepnvme", "report", "_measure")
+# Whole programs of their own: DeepNVMe's interface, reports, measurements, and models.
+OTHERS = ("deepnvme", "report", "_measure", "weights")
 LINES_MAX = 2723
 
 

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models larger than memory: weights streamed from the user's own shards, layer by layer.
+
+_stream        binds parameters to memory for the time of a unit's call
+_units         which modules are a unit
+_rows          embeddings, gathered by row
+_hugging_face  what transformers knows: the class, names in the files, buffers, generation config
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from penstock._progress import Progress
+
+if TYPE_CHECKING:
+    import torch
+
+
+def stream(
+    model: torch.nn.Module | type | None,
+    folder: Any,
+    *,
+    memory: int | str = "auto",
+    units: Iterable[str] | None = None,
+    slots: int = 2,
+    progress: Progress = None,
+) -> Any:
+    """Makes a model that is larger than memory run: `memory` bytes of its weights stay, the others are read from the
+    user's own files in each pass, ahead of their layer. What the model computes is bit for bit what it computes with
+    all weights in memory.
+
+    model: a torch.nn.Module with its parameters on the meta device; or a class of transformers; or None for the one
+        that `config.json` in the folder names. It is changed and returned.
+    folder: with the `.safetensors` and their index; or one file.
+    memory: bytes, "8GiB", or "auto": what this process may still take, less a reserve for activations and code. It
+        holds all weights that are in memory, not activations, the KV cache or rows of embeddings.
+    units: names of modules that are read as a whole, in the order of their use. By default the children of each list
+        of modules (the layers), other modules with parameters by themselves, and parts of what is too large.
+    slots: 2 read one unit ahead of the one that runs; more read further ahead and leave less to stay.
+    progress: of reading what stays; as in load().
+
+    A parameter outside the turn of its unit is a meta tensor: who uses it gets an error. Inference only. The model has
+    stream_stats(), set_memory(bytes) and unstream(). Two threads that call it run one pass after the other.
+    Raises MemoryError for a budget that is too small, with the least that works; KeyError and ValueError for tensors
+    that are missing or of another shape or dtype, before anything is read; NotImplementedError for models that
+    transformers converts while it loads them; penstock.Error in a pass whose read failed (the next one tries again)."""
+    from penstock.weights._stream import start
+
+    return start(model, folder, memory, units, slots, progress)

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embeddings of a streamed model: only the rows that a call asks for are read, each once, in the order of the file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import penstock
+
+
+class Rows:
+    """The table of one torch.nn.Embedding. For the time of a call its weight is the rows that the call needs, and its
+    input numbers these, so that whatever a subclass does around the lookup stays as it is."""
+
+    def __init__(self, module: torch.nn.Embedding, info: penstock.TensorInfo, path: str) -> None:
+        rows, columns = info.shape
+        self._file = penstock.File(path)
+        self._table = penstock.RowTable(self._file, base=info.offset, row_bytes=info.nbytes // rows, rows=rows)
+        self._shape, self._dtype = (rows, columns), getattr(torch, info.dtype)
+        self._meta = module._parameters["weight"]
+        self._padding = module.padding_idx
+        self._handles = [
+            module.register_forward_pre_hook(self._enter, with_kwargs=True),
+            module.register_forward_hook(self._leave, always_call=True),
+        ]
+        self.bytes_read = 0
+
+    def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows that `ids` names, and where in them each of `ids` is."""
+        unique, where = torch.unique(ids, return_inverse=True)
+        if unique.numel() and not 0 <= int(unique[0]) <= int(unique[-1]) < self._shape[0]:
+            raise IndexError(
+                f"embedding: the numbers {int(unique[0])} to {int(unique[-1])} of rows: there are {self._shape[0]}"
+            )
+        rows = torch.empty(unique.numel(), self._shape[1], dtype=self._dtype)
+        if unique.numel():
+            penstock.read_rows(self._table, unique.to(torch.int64), rows)
+            self.bytes_read += rows.nbytes
+        return rows, where
+
+    def _enter(self, module: torch.nn.Embedding, args: tuple, kwargs: dict) -> Any:
+        name = None if args else next(iter(kwargs))
+        rows, where = self.gather(args[0] if args else kwargs[name])
+        module._parameters["weight"] = torch.nn.Parameter(rows, self._meta.requires_grad)
+        module.padding_idx = None  # it says which row gets no gradient
+        return ((where, *args[1:]), kwargs) if args else (args, {**kwargs, name: where})
+
+    def _leave(self, module: torch.nn.Embedding, args: Any, output: Any) -> None:
+        module._parameters["weight"] = self._meta
+        module.padding_idx = self._padding
+
+    def close(self, module: torch.nn.Embedding) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._leave(module, None, None)
+        self._file.close()

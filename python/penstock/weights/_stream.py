@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""penstock.stream(), from the budget to the hooks of modules."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import penstock
+from penstock import _core
+from penstock._arguments import got
+from penstock._progress import Progress, reporter
+from penstock.weights import _hugging_face
+from penstock.weights._rows import Rows
+from penstock.weights._units import Place, Unit, find_units, named, split
+
+_STAYS_BYTES_MAX = 1 << 20  # a module outside the layers up to here is never read again
+_STAYS_SHARE = 1 / 500  # and up to this share of all weights
+_RESERVE_BYTES = 512 << 20
+
+
+def start(
+    model: Any, folder: Any, memory: int | str, units: Iterable[str] | None, slots: int, progress: Progress
+) -> Any:
+    path = _weights_in(Path(folder))
+    if model is None or isinstance(model, type):
+        model = _hugging_face.made(model, path.parent)
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"stream: model: expected a torch.nn.Module, a class or None, got {got(model)}")
+    if hasattr(model, "_penstock_weights"):
+        raise ValueError("stream: this model is streamed already; model.unstream() comes first")
+    budget = _budget(memory)
+    weights = _Weights(model, path, budget, units, slots, reporter(progress, "stream"))
+    model.__dict__["_penstock_weights"] = weights
+    model.__class__ = _streamed(type(model))
+    return model
+
+
+def _weights_in(folder: Path) -> Path:
+    """The file that names all weights of a folder: its index, or its only file of tensors."""
+    if not folder.is_dir():
+        return folder
+    for pattern in ("model.safetensors.index.json", "*.safetensors.index.json", "model.safetensors", "*.safetensors"):
+        found = sorted(folder.glob(pattern))
+        if len(found) == 1:
+            return found[0]
+    raise FileNotFoundError(
+        f"stream: '{folder}' has no .safetensors file, or several and no index; give the path of one"
+    )
+
+
+def _budget(memory: int | str) -> int:
+    if memory == "auto":
+        return max(0, _core.available_memory_bytes() - _RESERVE_BYTES)
+    if isinstance(memory, str):
+        return _core.parse_bytes(memory)
+    return memory
+
+
+@dataclass
+class StreamStats:
+    """Since stream(). bytes_read: without what stays. stall_s: seconds that each unit waited for its bytes. plan: what
+    stays and what is read in a pass, in bytes."""
+
+    passes: int
+    bytes_read: int
+    rows_bytes_read: int
+    ready: int
+    acquired: int
+    on_demand: int
+    stall_s: dict[str, float]
+    plan: dict[str, Any]
+
+
+class _Weights:
+    """Binds the parameters of a unit to its memory while its module is called."""
+
+    def __init__(self, model: torch.nn.Module, path: Path, budget: int, names: Any, slots: int, report: Any) -> None:
+        self.lock = threading.RLock()
+        self.model, self.path = model, path
+        infos = {info.name: info for info in penstock.inspect(path)}
+        self.keys = _keys_of(model, list(infos))
+        units, stay = find_units(model) if names is None else named(names, model)
+        self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # place, and its meta parameter
+        self.rows: list[tuple[torch.nn.Embedding, Rows]] = []
+        self.infos = infos
+        _check(self, [place for unit in units for place in unit.places] + stay)
+        if _hugging_face.is_pretrained(model):
+            _hugging_face.fill_buffers(model)
+        buffers = _buffers(self)
+        units, small = _without_small(self, units)
+        units, stay, rows = _fit(self, units, stay + small, budget, slots)
+        self.units, self.handles = units, []
+        self.outside = self._bytes(stay)
+        self.core = _core.WeightStream(str(path), _wanted(self, units), budget - self.outside, slots, report)
+        try:
+            self._bind(stay, buffers, rows)
+        except BaseException:
+            self.close(load=False)
+            raise
+
+    def _bind(self, stay: list[Place], buffers: dict[tuple[torch.nn.Module, str], str], rows: list[Unit]) -> None:
+        for place, tensor in zip(stay, self._load(stay), strict=True):
+            meta = place.parameter
+            self.kept.append((place, meta))
+            place.module._parameters[place.name] = torch.nn.Parameter(tensor.to(meta.dtype), meta.requires_grad)
+        for (module, name), key in buffers.items():
+            loaded = penstock.load(str(self.path), names=[key])[key]
+            module._buffers[name] = loaded.to(module._buffers[name].dtype)
+        for unit in rows:
+            info = self.infos[self.keys[unit.places[0].full_name]]
+            self.rows.append((unit.module, Rows(unit.module, info, info.path or str(self.path))))
+        self.metas = [[place.parameter for place in unit.places] for unit in self.units]
+        self.handles.append(self.model.register_forward_pre_hook(self._begin, prepend=True))
+        self.handles.append(self.model.register_forward_hook(self._end, always_call=True))
+        for number, unit in enumerate(self.units):
+            self.handles.append(unit.module.register_forward_pre_hook(self._entering(number), with_kwargs=True))
+            self.handles.append(unit.module.register_forward_hook(self._leaving(number), always_call=True))
+
+    def _bytes(self, places: list[Place]) -> int:
+        return sum({key: self.infos[key].nbytes for key in (self.keys[p.full_name] for p in places)}.values())
+
+    def _load(self, places: list[Place]) -> list[torch.Tensor]:
+        keys = [self.keys[place.full_name] for place in places]
+        loaded = penstock.load(str(self.path), names=sorted(set(keys))) if keys else {}
+        return [loaded[key] for key in keys]
+
+    def _begin(self, module: torch.nn.Module, args: Any) -> None:
+        self.lock.acquire()
+
+    def _end(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        self.lock.release()
+
+    def _entering(self, number: int) -> Any:
+        unit = self.units[number]
+
+        def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            self.lock.acquire()
+            try:
+                slot = self.core.acquire(number)
+            except BaseException:
+                self.lock.release()
+                raise
+            unit.held = True
+            bound = unit.bound.get(slot)
+            if bound is None:
+                bound = unit.bound[slot] = [
+                    torch.nn.Parameter(buffer.torch(), meta.requires_grad)
+                    for buffer, meta in zip(self.core.tensors(number), self.metas[number], strict=True)
+                ]
+            for place, parameter in zip(unit.places, bound, strict=True):
+                place.module._parameters[place.name] = parameter
+
+        return enter
+
+    def _leaving(self, number: int) -> Any:
+        unit = self.units[number]
+
+        def leave(module: torch.nn.Module, args: Any, output: Any) -> None:
+            if not unit.held:
+                return  # its weights could not be read
+            unit.held = False
+            for place, meta in zip(unit.places, self.metas[number], strict=True):
+                place.module._parameters[place.name] = meta
+            self.core.release(number)
+            self.lock.release()
+
+        return leave
+
+    def set_memory(self, memory: int | str) -> None:
+        with self.lock:
+            self.core.set_memory(max(0, _budget(memory) - self.outside))
+            for unit in self.units:
+                unit.bound.clear()
+
+    def stats(self) -> StreamStats:
+        with self.lock:
+            stats, plan = self.core.stats(), self.core.plan()
+        return StreamStats(
+            stats["passes"],
+            stats["bytes_read"],
+            sum(rows.bytes_read for _, rows in self.rows),
+            stats["ready"],
+            stats["acquired"],
+            stats["on_demand"],
+            dict(zip((unit.name for unit in self.units), stats["stall_s"], strict=True)),
+            plan,
+        )
+
+    def close(self, load: bool) -> None:
+        """Takes the hooks out; with `load`, all weights are in memory afterwards, else on the meta device."""
+        with self.lock:
+            places = [place for unit in self.units for place in unit.places]
+            places += [Place(module, "weight", name) for module, name in self._embeddings()]
+            tensors = self._load(places) if load else []
+            for handle in self.handles:
+                handle.remove()
+            for module, rows in self.rows:
+                rows.close(module)
+            self.core.close()
+            made: dict[str, torch.nn.Parameter] = {}  # tied ones are one again
+            for place, tensor in zip(places, tensors, strict=bool(load)):
+                key, meta = self.keys[place.full_name], place.parameter
+                made.setdefault(key, torch.nn.Parameter(tensor.to(meta.dtype), meta.requires_grad))
+                place.module._parameters[place.name] = made[key]
+            if not load:
+                for place, meta in self.kept:
+                    place.module._parameters[place.name] = meta
+
+    def _embeddings(self) -> list[tuple[torch.nn.Embedding, str]]:
+        names = {id(module): name for name, module in self.model.named_modules()}
+        return [(module, f"{names[id(module)]}.weight") for module, _ in self.rows]
+
+
+# ---- what the model wants, and what the files have
+
+
+def _keys_of(model: torch.nn.Module, keys: list[str]) -> dict[str, str]:
+    """{name of a parameter: its key in the files}; tied parameters have the key of the one that was saved."""
+    if _hugging_face.is_pretrained(model):
+        out = _hugging_face.names_in_files(model, keys)
+        pairs = list(_hugging_face.tied(model).items())
+        for target, source in pairs + [(source, target) for target, source in pairs]:
+            if target not in out and source in out:
+                out[target] = out[source]
+    else:
+        out = {key: key for key in keys}
+    groups: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(parameter), []).append(name)
+    for group in groups.values():
+        known = next((out[name] for name in group if name in out), None)
+        for name in group:
+            if known is not None:
+                out.setdefault(name, known)
+    return out
+
+
+def _check(weights: _Weights, places: list[Place]) -> None:
+    missing = [place.full_name for place in places if place.full_name not in weights.keys]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise KeyError(f"stream: no file of '{weights.path}' has {', '.join(missing[:3])}{more}, which the model needs")
+    for place in places:
+        info, parameter = weights.infos[weights.keys[place.full_name]], place.parameter
+        if tuple(info.shape) != tuple(parameter.shape):
+            raise ValueError(
+                f"stream: {place.full_name}: the model wants the shape {list(parameter.shape)}, "
+                f"and '{info.path or weights.path}' has {list(info.shape)}"
+            )
+        if not parameter.is_meta:
+            raise ValueError(
+                f"stream: {place.full_name} is in memory already; make the model on the meta device: "
+                "`with torch.device('meta'): model = ...`"
+            )
+
+
+def _buffers(weights: _Weights) -> dict[tuple[torch.nn.Module, str], str]:
+    """Buffers that the files have, which are read once. One on the meta device that they do not have is refused."""
+    out = {}
+    for path, module in weights.model.named_modules():
+        for name, buffer in module._buffers.items():
+            full = f"{path}.{name}" if path else name
+            if buffer is not None and full in weights.keys and name not in module._non_persistent_buffers_set:
+                out[module, name] = weights.keys[full]
+            elif buffer is not None and buffer.is_meta:
+                raise KeyError(
+                    f"stream: the buffer {full} is on the meta device, and no file of '{weights.path}' has its values; "
+                    "set it before the call"
+                )
+    return out
+
+
+# ---- what stays, by the budget
+
+
+def _is_same_dtype(weights: _Weights, place: Place) -> bool:
+    return f"torch.{weights.infos[weights.keys[place.full_name]].dtype}" == str(place.parameter.dtype)
+
+
+def _without_small(weights: _Weights, units: list[Unit]) -> tuple[list[Unit], list[Place]]:
+    """Small modules outside the layers stay, and so does what is converted to another dtype on arrival."""
+    out: list[Unit] = []
+    stay: list[Place] = []
+    all_bytes = weights._bytes([place for unit in units for place in unit.places])
+    small = min(_STAYS_BYTES_MAX, int(all_bytes * _STAYS_SHARE))
+    for unit in units:
+        converted = [place for place in unit.places if not _is_same_dtype(weights, place)]
+        unit.places = [place for place in unit.places if _is_same_dtype(weights, place)]
+        stay += converted
+        if not unit.module._modules and weights._bytes(unit.places) <= small:
+            stay += unit.places
+        elif unit.places:
+            out.append(unit)
+    return out, stay
+
+
+def _wanted(weights: _Weights, units: list[Unit]) -> list[tuple[str, list[str]]]:
+    return [(unit.name, [weights.keys[place.full_name] for place in unit.places]) for unit in units]
+
+
+def _fit(
+    weights: _Weights, units: list[Unit], stay: list[Place], budget: int, slots: int
+) -> tuple[list[Unit], list[Place], list[Unit]]:
+    """Units that fit the budget: embeddings are gathered by row where not everything stays, and what is too large is
+    cut into its parts."""
+    if weights._bytes([place for unit in units for place in unit.places] + stay) * 1.01 <= budget:
+        return units, stay, []
+    rows = [unit for unit in units if isinstance(unit.module, torch.nn.Embedding)]
+    units = [unit for unit in units if unit not in rows]
+    while True:
+        outside = weights._bytes(stay)
+        least = outside + _core.least_weight_memory(str(weights.path), _wanted(weights, units), slots)
+        if least <= budget:
+            return units, stay, rows
+        by_size = sorted(units, key=lambda unit: weights._bytes(unit.places), reverse=True)
+        largest, parts = next(((unit, parts) for unit in by_size if (parts := split(unit))), (None, None))
+        if largest is None:
+            of = f", because {by_size[0].name} has {weights._bytes(by_size[0].places)}" if by_size else ""
+            raise MemoryError(
+                f"stream: memory={budget}: the least that works for this model is {least} bytes{of}; "
+                f"{outside} bytes of small and converted parameters always stay"
+            )
+        at = units.index(largest)
+        units[at : at + 1] = parts[0]
+        stay = stay + parts[1]
+
+
+# ---- the class of a streamed model
+
+
+def _refusing(what: str) -> Any:
+    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(
+            f"{what}: the weights of this model are streamed, and outside their layer's turn they are not in memory; "
+            "model.unstream() loads them all"
+        )
+
+    return refuse
+
+
+_classes: dict[type, type] = {}
+
+
+def _streamed(cls: type) -> type:
+    """The model's class with what a streamed model cannot do refused, under the same name."""
+    if cls in _classes:
+        return _classes[cls]
+
+    def train(self: Any, mode: bool = True) -> Any:
+        return _refusing("train()")(self) if mode else cls.train(self, False)
+
+    def unstream(self: Any) -> Any:
+        """Loads all weights; from here on it is the model that it was."""
+        weights = self.__dict__.pop("_penstock_weights")
+        self.__class__ = cls
+        weights.close(load=True)
+        return self
+
+    members: dict[str, Any] = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "train": train,
+        "unstream": unstream,
+        "stream_stats": lambda self: self._penstock_weights.stats(),
+        "set_memory": lambda self, memory: self._penstock_weights.set_memory(memory),
+    }
+    for name in ("state_dict", "save_pretrained", "to", "__reduce_ex__", "half", "float", "bfloat16", "double", "cuda"):
+        if hasattr(cls, name):
+            members[name] = _refusing(f"{name}()")
+    if isinstance(getattr(cls, "device", None), property):
+        members["device"] = property(lambda self: torch.device("cpu"))
+    _classes[cls] = type(cls)(cls.__name__, (cls,), members)
+    return _classes[cls]

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which modules make a unit: what is in memory together, for the time of one call of the module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+# Use parameters of their children without calling these.
+_ATOMIC = (torch.nn.MultiheadAttention,)
+_LISTS = (torch.nn.ModuleList, torch.nn.Sequential)
+
+
+@dataclass
+class Place:
+    """A parameter of a module."""
+
+    module: torch.nn.Module
+    name: str
+    full_name: str
+
+    @property
+    def parameter(self) -> torch.nn.Parameter:
+        return self.module._parameters[self.name]
+
+
+@dataclass
+class Unit:
+    module: torch.nn.Module
+    name: str
+    places: list[Place]
+    bound: dict[int, list[torch.nn.Parameter]] = field(default_factory=dict)  # by slot
+    held: bool = False
+
+
+def places_of(module: torch.nn.Module, prefix: str) -> list[Place]:
+    out = []
+    for path, child in module.named_modules(prefix=prefix, remove_duplicate=True):
+        for name, parameter in child._parameters.items():
+            if parameter is not None:
+                out.append(Place(child, name, f"{path}.{name}" if path else name))
+    return out
+
+
+def _own_places(module: torch.nn.Module, prefix: str) -> list[Place]:
+    return [
+        Place(module, name, f"{prefix}.{name}" if prefix else name)
+        for name, parameter in module._parameters.items()
+        if parameter is not None
+    ]
+
+
+def find_units(module: torch.nn.Module, prefix: str = "") -> tuple[list[Unit], list[Place]]:
+    """The units of a model in the order of its modules, and the parameters of modules that only hold others, which
+    stay in memory. The children of a list of modules (the decoder layers) are a unit each."""
+    units: list[Unit] = []
+    rest = _own_places(module, prefix) if module._modules else []
+    if not module._modules or isinstance(module, _ATOMIC):
+        places = places_of(module, prefix)
+        return ([Unit(module, prefix, places)] if places else []), []
+    for name, child in module._modules.items():
+        if child is None:
+            continue
+        path = f"{prefix}.{name}" if prefix else name
+        if isinstance(module, _LISTS):
+            places = places_of(child, path)
+            units += [Unit(child, path, places)] if places else []
+        else:
+            more, own = find_units(child, path)
+            units += more
+            rest += own
+    return units, rest
+
+
+def split(unit: Unit) -> tuple[list[Unit], list[Place]] | None:
+    """The parts of a unit that is too large, or None where it has none."""
+    if not unit.module._modules or isinstance(unit.module, _ATOMIC):
+        return None
+    units, rest = [], _own_places(unit.module, unit.name)
+    for name, child in unit.module._modules.items():
+        if child is None:
+            continue
+        path = f"{unit.name}.{name}"
+        if isinstance(child, _LISTS):  # is never called itself
+            more, own = find_units(child, path)
+            units += more
+            rest += own
+        else:
+            places = places_of(child, path)
+            units += [Unit(child, path, places)] if places else []
+    return units, rest
+
+
+def named(units: Any, model: torch.nn.Module) -> tuple[list[Unit], list[Place]]:
+    """The units that the caller names; what is in none of them stays in memory."""
+    modules = dict(model.named_modules())
+    out, inside = [], set()
+    for name in units:
+        if name not in modules:
+            raise KeyError(f"stream: units: the model has no module '{name}'")
+        unit = Unit(modules[name], name, places_of(modules[name], name))
+        out.append(unit)
+        inside.update(place.full_name for place in unit.places)
+    rest = [place for place in places_of(model, "") if place.full_name not in inside]
+    return out, rest

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain modules that are streamed give the bits that they give in memory; the models of transformers are in
+tests/deepspeed."""
+
+import copy
+import pickle
+import threading
+
+import penstock
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up = torch.nn.Linear(width, 4 * width)
+        self.down = torch.nn.Linear(4 * width, width)
+        self.scale = torch.nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x))) * self.scale
+
+
+class Model(torch.nn.Module):
+    def __init__(self, width=64, layers=5, rows=500, tied=True):
+        super().__init__()
+        self.embed = torch.nn.Embedding(rows, width, padding_idx=7)
+        self.layers = torch.nn.ModuleList(Layer(width) for _ in range(layers))
+        self.norm = torch.nn.LayerNorm(width)
+        self.head = torch.nn.Linear(width, rows, bias=False)
+        self.register_buffer("offset", torch.arange(float(width)))
+        if tied:
+            self.head.weight = self.embed.weight
+        self.fail = False
+
+    def forward(self, ids):
+        x = self.embed(ids) + self.offset
+        for layer in self.layers:
+            x = layer(x)
+            if self.fail:
+                raise RuntimeError("in the middle of a pass")
+        return self.head(self.norm(x))
+
+
+def on_meta(**shape):
+    with torch.device("meta"):
+        return Model(**shape)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    torch.manual_seed(3)
+    model = Model().eval()
+    state = {name: tensor for name, tensor in model.state_dict().items() if name != "head.weight"}
+    path = tmp_path / "model.safetensors.index.json"
+    penstock.save(state, path, shard_bytes=200_000)
+    ids = torch.tensor([[1, 7, 499, 1]])
+    with torch.no_grad():
+        return path, ids, model(ids), sum(tensor.nbytes for tensor in state.values())
+
+
+def run(model, ids):
+    with torch.no_grad():
+        return model(ids)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.8, 2.0])
+def test_any_budget_gives_the_same_bits(saved, share):
+    path, ids, expected, total = saved
+    with pytest.raises(MemoryError, match="the least that works for this model is") as refused:
+        penstock.stream(on_meta(), path, memory=1000)
+    least = int(str(refused.value).split("the least that works for this model is ")[1].split()[0])
+    model = penstock.stream(on_meta(), path.parent, memory=max(least, int(share * total)))
+    for _ in range(3):
+        assert torch.equal(run(model, ids), expected)
+    stats = model.stream_stats()
+    assert stats.plan["used_bytes"] <= stats.plan["memory_bytes"]
+    assert (stats.bytes_read == 0) == (share == 2.0)
+    assert stats.rows_bytes_read == (0 if share == 2.0 else 3 * 3 * 64 * 4)  # three rows, each once
+    assert model.layers[0].up.weight.is_meta and isinstance(model, Model)
+    model.unstream()
+    assert type(model) is Model and model.head.weight is model.embed.weight
+    assert torch.equal(run(model, ids), expected) and not any(p.is_meta for p in model.parameters())
+
+
+def test_budgets_may_change(saved):
+    path, ids, expected, total = saved
+    model = penstock.stream(on_meta(), path, memory=total // 2)
+    for memory in (total, total // 2, "10MiB", total * 2 // 3):
+        model.set_memory(memory)
+        assert torch.equal(run(model, ids), expected)
+    with pytest.raises(MemoryError, match="too small"):
+        model.set_memory(10)
+    assert torch.equal(run(model, ids), expected)
+
+
+def test_units_by_name(saved):
+    path, ids, expected, total = saved
+    model = penstock.stream(on_meta(), path, memory=total, units=["layers.0", "layers.1", "layers.4"])
+    assert torch.equal(run(model, ids), expected)
+    assert list(model.stream_stats().stall_s) == ["layers.0", "layers.1", "layers.4"]
+    with pytest.raises(KeyError, match="no module 'layers.9'"):
+        penstock.stream(on_meta(), path, memory=total, units=["layers.9"])
+
+
+def test_a_pass_that_ends_early_is_followed_by_a_right_one(saved):
+    path, ids, expected, total = saved
+    model = penstock.stream(on_meta(), path, memory=total // 2)
+    for _ in range(2):
+        model.fail = True
+        with pytest.raises(RuntimeError, match="in the middle"):
+            run(model, ids)
+        model.fail = False
+        assert torch.equal(run(model, ids), expected)
+    assert model.layers[0].up.weight.is_meta
+
+
+def test_a_read_that_fails_is_an_error_and_the_next_pass_is_right(saved, tmp_path):
+    path, ids, expected, total = saved
+    model = penstock.stream(on_meta(), path, memory=total // 2)
+    assert torch.equal(run(model, ids), expected)
+    shards = sorted(tmp_path.glob("*.safetensors"))
+    whole = [shard.read_bytes() for shard in shards]
+    for shard in shards:
+        with open(shard, "r+b") as file:
+            file.truncate(100)
+    with pytest.raises(penstock.Error):
+        for _ in range(3):
+            run(model, ids)
+    for shard, data in zip(shards, whole, strict=True):
+        shard.write_bytes(data)
+    with pytest.raises(penstock.Error, match="was changed while its weights were streamed"):
+        for _ in range(3):  # its bytes may be of two versions
+            run(model, ids)
+    assert model.layers[0].up.weight.is_meta
+
+
+def test_threads_take_turns(saved):
+    path, ids, expected, total = saved
+    model = penstock.stream(on_meta(), path, memory=total // 2)
+    wrong = []
+
+    def work():
+        for _ in range(5):
+            wrong.extend([] if torch.equal(run(model, ids), expected) else [1])
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "use", [lambda m: m.train(), lambda m: m.state_dict(), lambda m: m.to("cpu"), pickle.dumps, copy.deepcopy]
+)
+def test_what_needs_all_weights_is_refused(saved, use):
+    path, ids, expected, total = saved
+    model = penstock.stream(on_meta(), path, memory=total // 2)
+    with pytest.raises(RuntimeError, match=r"unstream\(\) loads them all"):
+        use(model)
+    model.eval()
+    assert torch.equal(run(model, ids), expected)
+
+
+def test_wrong_models_are_refused_by_name(saved, tmp_path):
+    path, _, _, total = saved
+    for model, message, kind in [
+        (on_meta(layers=6), "layers.5.scale", KeyError),
+        (on_meta(width=32), r"shape \[500, 32\].*\[500, 64\]", ValueError),
+        (Model(), "in memory already", ValueError),
+        ("model", "expected a torch.nn.Module", TypeError),
+    ]:
+        with pytest.raises(kind, match=message):
+            penstock.stream(model, path, memory=total)
+    with pytest.raises(FileNotFoundError, match="has no .safetensors file"):
+        (tmp_path / "empty").mkdir()
+        penstock.stream(on_meta(), tmp_path / "empty", memory=total)
+    model = penstock.stream(on_meta(), path, memory=total)
+    with pytest.raises(ValueError, match="streamed already"):
+        penstock.stream(model, path, memory=total)
+    with pytest.raises(IndexError, match="there are 500"):
+        penstock.stream(on_meta(), path, memory=total // 2)(torch.tensor([500]))

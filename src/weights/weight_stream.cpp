@@ -1,0 +1,578 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of a slot:
+//
+//     empty ──start()──> reading ──its transfer is done──> ready ──another unit──> reading
+//                           └──the transfer failed──> empty
+//
+// A slot that is held is ready, and stays so. Residents lie in an image of the files: a tensor's
+// address there is its offset, so it is congruent to it, and what adjoins stays together.
+#include "base/align.hpp"
+#include "base/assert.hpp"
+#include "base/raise.hpp"
+#include "stream/file_reader.hpp"
+#include "weights/arena.hpp"
+#include "weights/residency.hpp"
+#include "weights/slot_layout.hpp"
+#include "weights/unit_tensors.hpp"
+
+#include <penstock/weight_stream.hpp>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace penstock {
+
+namespace {
+
+using weights::Arena;
+using weights::Residency;
+using weights::StoredTensor;
+using weights::Weights;
+
+constexpr std::string_view kOperation = "stream";
+constexpr std::size_t kNone = ~std::size_t{0};
+constexpr auto kForever = std::chrono::nanoseconds::max();
+
+[[noreturn]] void refuse(ErrorCode code, const std::string& message, std::string_view path = {}) {
+    base::raise(base::error(code, kOperation, message, path));
+}
+
+}  // namespace
+
+struct WeightStream::Impl {
+    struct Slot {
+        std::size_t unit = kNone;
+        Transfer transfer;  // valid while it is read
+        std::uint32_t held = 0;
+    };
+    struct Source {
+        std::string path;
+        File file;
+        FileStatus status;
+        std::uint64_t image = 0;  // where its first byte would be
+    };
+
+    Impl(std::shared_ptr<Engine> its_engine, const TensorTable& table,
+         std::vector<WeightUnit> its_units, const WeightStreamOptions& options,
+         const FileSystem& its_files)
+        : engine(std::move(its_engine)),
+          files(its_files),
+          units(std::move(its_units)),
+          all(weights::weights_of(table, units)),
+          slots_wanted(options.slots) {
+        const Residency chosen =
+            weights::residency_of(all, units, options.memory_bytes, slots_wanted);
+        open(table);
+        lay_out_image();
+        next.resize(units.size());
+        for (std::size_t i = 0; i < units.size(); ++i) {
+            next[i] = (i + 1) % units.size();
+        }
+        stats.stall.resize(units.size());
+        seen.resize(units.size());
+        held_units.resize(units.size());
+        use(chosen, options.memory_bytes, options.progress);
+        read_ahead();
+    }
+    Impl(const Impl&) = delete;
+    Impl& operator=(const Impl&) = delete;
+    ~Impl() { close(); }
+
+    void open(const TensorTable& table);
+    void lay_out_image();
+    void use(Residency chosen, std::uint64_t memory_bytes, const Progress& progress);
+    void read_residents(const std::vector<bool>& known, const Progress& progress);
+    void check_usable(std::size_t unit) const;
+    void check_files() const;
+    void follow(std::size_t unit);
+    Slot* slot_of(std::size_t unit);
+    Slot& free_slot(std::size_t unit);
+    bool start(Slot& slot, std::size_t unit, Priority priority);
+    void stop(Slot& slot) noexcept;
+    const WeightView* acquire(std::size_t unit, std::chrono::nanoseconds timeout);
+    void begin(std::size_t unit);
+    void release(std::size_t unit);
+    static void unhold(Slot& slot);
+    bool wait(Slot& slot, std::chrono::nanoseconds timeout);
+    [[noreturn]] void rethrow(const Error& error, std::size_t unit) const;
+    void read_ahead() noexcept;
+    void read_ahead_next();
+    const WeightView& view(std::size_t unit, std::uint32_t slot);
+    [[nodiscard]] std::vector<std::size_t> read_of(std::size_t unit) const;
+    void close() noexcept;
+
+    std::shared_ptr<Engine> engine;
+    FileSystem files;
+    std::vector<WeightUnit> units;
+    Weights all;
+    std::uint32_t slots_wanted;
+    pid_t process = ::getpid();
+    bool closed = false;
+    std::vector<Source> sources;
+    std::vector<std::uint64_t> home;  // of each tensor: its place in the image
+    std::shared_ptr<Arena> image;
+    std::shared_ptr<Arena> slot_memory;
+    Residency residency;
+    WeightPlan plan;
+    std::optional<std::uint64_t> wanted_memory;
+    std::vector<Slot> slots;
+    std::vector<std::vector<std::optional<WeightView>>> views;  // of a unit in a slot, or in none
+    std::vector<std::size_t> next;                              // of a unit: what came after it
+    std::vector<std::uint32_t> held_units;
+    std::vector<bool> seen;  // in this pass
+    std::size_t last = kNone;
+    std::size_t waiting = kNone;  // a unit that is begun, and whose caller has not got it yet
+    WeightStreamStats stats;
+};
+
+void WeightStream::Impl::open(const TensorTable& table) {
+    for (const std::string& path : table.files) {
+        Source& source = sources.emplace_back();
+        source.path = path;
+        source.file = files.open(path);
+        source.status = files.status(files.resolve(path));
+    }
+    for (std::size_t i = 0; i < all.tensors.size(); ++i) {
+        for (const TensorStretch& stretch : all.tensors[i].stretches) {
+            const std::uint64_t size = sources[stretch.file].status.bytes;
+            if (stretch.bytes > size || stretch.offset > size - stretch.bytes) {
+                refuse(ErrorCode::kDamaged,
+                       fmt::format("tensor '{}' ends at byte {}, and the file has {}; it was cut, "
+                                   "or the table is of another one",
+                                   all.names[i], stretch.offset + stretch.bytes, size),
+                       sources[stretch.file].path);
+            }
+        }
+    }
+}
+
+// The image is addresses only: memory is taken where a tensor stays.
+void WeightStream::Impl::lay_out_image() {
+    std::uint64_t end = 0;
+    for (Source& source : sources) {
+        source.image = end;
+        end = base::align_up(end + source.status.bytes, base::kPageBytes);
+    }
+    for (const StoredTensor& tensor : all.tensors) {
+        if (tensor.is_aligned() && tensor.stretches.size() == 1) {
+            const TensorStretch& place = tensor.stretches[0];
+            home.push_back(sources[place.file].image + place.offset);
+        } else {
+            home.push_back(end);
+            end = base::align_up(end + tensor.bytes, base::kPageBytes);
+        }
+    }
+    image = std::make_shared<Arena>(end, Arena::Pages::kSmall);
+}
+
+void WeightStream::Impl::use(Residency chosen, std::uint64_t memory_bytes,
+                             const Progress& progress) {
+    for (Slot& slot : slots) {
+        PENSTOCK_ASSERT(slot.held == 0);
+        stop(slot);
+    }
+    slots.clear();
+    views.clear();
+    slot_memory = nullptr;  // before the new one is taken
+    std::vector<bool> known = residency.stays;
+    known.resize(all.tensors.size());
+    for (std::size_t i = 0; i < known.size(); ++i) {
+        if (known[i] && !chosen.stays[i]) {
+            image->drop(home[i], all.tensors[i].bytes);
+        }
+        known[i] = known[i] && chosen.stays[i];
+    }
+    residency = {.stays = known};  // what is true should reading fail
+    slot_memory = std::make_shared<Arena>(chosen.slots * chosen.slot_bytes, Arena::Pages::kHuge);
+    residency = std::move(chosen);
+    try {
+        read_residents(known, progress);
+    } catch (...) {
+        residency.stays = known;
+        throw;
+    }
+    slots.resize(residency.slots);
+    views.assign(units.size(),
+                 std::vector<std::optional<WeightView>>(std::size_t{residency.slots} + 1));
+    plan = weights::plan_of(all, units, residency, memory_bytes);
+}
+
+void WeightStream::Impl::read_residents(const std::vector<bool>& known, const Progress& progress) {
+    std::vector<std::vector<stream::Wanted>> wanted(sources.size());
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < all.tensors.size(); ++i) {
+        std::byte* into = image->data() + home[i];
+        for (const TensorStretch& stretch : all.tensors[i].stretches) {
+            if (residency.stays[i] && !known[i] && stretch.bytes != 0) {
+                wanted[stretch.file].push_back(
+                    {.offset = stretch.offset, .into = {into, stretch.bytes}});
+                total += stretch.bytes;
+            }
+            into += stretch.bytes;
+        }
+    }
+    std::uint64_t before = 0;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        if (wanted[i].empty()) {
+            continue;
+        }
+        static_cast<void>(stream::read_file(*engine, sources[i].file, wanted[i], {.verify = false},
+                                            [&](std::uint64_t done, std::uint64_t /*of_file*/) {
+                                                return !progress || progress(before + done, total);
+                                            }));
+        for (const stream::Wanted& one : wanted[i]) {
+            before += one.into.size();
+        }
+    }
+}
+
+void WeightStream::Impl::check_usable(std::size_t unit) const {
+    if (closed) {
+        refuse(ErrorCode::kClosed, "these weights are closed; make another WeightStream");
+    }
+    if (process != ::getpid()) {
+        refuse(ErrorCode::kUnsupported,
+               "these weights belong to the parent of this process, which reads them into its "
+               "own memory; make another WeightStream after fork()");
+    }
+    if (unit >= units.size()) {
+        refuse(ErrorCode::kInvalidArgument,
+               fmt::format("unit {}: there are {}, from 0 on", unit, units.size()));
+    }
+}
+
+void WeightStream::Impl::check_files() const {
+    for (const Source& source : sources) {
+        const FileStatus now = files.status(files.resolve(source.path));
+        if (now.device == source.status.device && now.inode == source.status.inode &&
+            (now.bytes != source.status.bytes || now.modified_ns != source.status.modified_ns)) {
+            refuse(ErrorCode::kDamaged,
+                   "the file was changed while its weights were streamed, so what is in memory "
+                   "may be of two versions; stream the model again",
+                   source.path);
+        }
+    }
+}
+
+// Learns the order of the units.
+void WeightStream::Impl::follow(std::size_t unit) {
+    if (last == kNone || seen[unit]) {
+        check_files();
+        seen.assign(units.size(), false);
+        ++stats.passes;
+    }
+    seen[unit] = true;
+    if (last != kNone) {
+        next[last] = unit;
+    }
+    last = unit;
+    ++stats.acquired;
+}
+
+WeightStream::Impl::Slot* WeightStream::Impl::slot_of(std::size_t unit) {
+    const auto slot = std::find_if(slots.begin(), slots.end(),
+                                   [unit](const Slot& one) { return one.unit == unit; });
+    return slot == slots.end() ? nullptr : &*slot;
+}
+
+// For a unit that was not read ahead: an empty slot, else one that nobody holds.
+WeightStream::Impl::Slot& WeightStream::Impl::free_slot(std::size_t unit) {
+    if (Slot* const empty = slot_of(kNone)) {
+        return *empty;
+    }
+    for (Slot& slot : slots) {
+        if (slot.held == 0) {
+            stop(slot);
+            return slot;
+        }
+    }
+    refuse(ErrorCode::kInvalidArgument,
+           fmt::format("unit '{}' is needed while all {} slots are held; release a unit first, or "
+                       "ask for more slots",
+                       units[unit].name, slots.size()));
+}
+
+std::vector<std::size_t> WeightStream::Impl::read_of(std::size_t unit) const {
+    std::vector<std::size_t> out;
+    for (const std::size_t tensor : all.units[unit]) {
+        if (!residency.stays[tensor]) {
+            out.push_back(tensor);
+        }
+    }
+    std::sort(out.begin(), out.end());
+    out.erase(std::unique(out.begin(), out.end()), out.end());
+    return out;
+}
+
+bool WeightStream::Impl::start(Slot& slot, std::size_t unit, Priority priority) {
+    const std::vector<std::size_t> chosen = read_of(unit);
+    const std::vector<std::uint64_t> places = weights::place_in_slot(all.tensors, chosen);
+    std::byte* const memory =
+        slot_memory->data() +
+        static_cast<std::uint64_t>(&slot - slots.data()) * residency.slot_bytes;
+    TransferRequest request;
+    request.options.priority = priority;
+    for (const Source& source : sources) {
+        request.files.push_back(source.file);
+    }
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+        std::uint64_t at = places[i];
+        for (const TensorStretch& stretch : all.tensors[chosen[i]].stretches) {
+            request.extents.push_back(
+                {stretch.offset, Memory(memory + at, stretch.bytes), stretch.file});
+            at += stretch.bytes;
+            PENSTOCK_ASSERT(at <= residency.slot_bytes);
+        }
+        bytes += all.tensors[chosen[i]].bytes;
+    }
+    std::sort(request.extents.begin(), request.extents.end(), [](const Extent& a, const Extent& b) {
+        return std::pair(a.file, a.offset) < std::pair(b.file, b.offset);
+    });
+    std::optional<Transfer> transfer = engine->try_submit(request);
+    while (!transfer && priority == Priority::kUrgent) {
+        engine->wait_for_room();
+        transfer = engine->try_submit(request);
+    }
+    if (!transfer) {
+        return false;  // other callers have all the room; it is read when it is needed
+    }
+    slot.transfer = std::move(*transfer);
+    slot.unit = unit;
+    stats.bytes_read += bytes;
+    return true;
+}
+
+// Its memory is free of requests afterwards.
+void WeightStream::Impl::stop(Slot& slot) noexcept {
+    if (slot.transfer.valid()) {
+        try {
+            slot.transfer.cancel();
+            slot.transfer.wait();
+        } catch (const std::exception&) {
+            // Cancelled, or failed: nobody wants it any more.
+        }
+        slot.transfer = Transfer();
+    }
+    slot.unit = kNone;
+}
+
+bool WeightStream::Impl::wait(Slot& slot, std::chrono::nanoseconds timeout) {
+    const std::size_t unit = slot.unit;
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+        slot.transfer.set_priority(Priority::kUrgent);
+        if (timeout == kForever) {
+            slot.transfer.wait();
+        } else if (!slot.transfer.wait_for(timeout)) {
+            stats.stall[unit] += (std::chrono::steady_clock::now() - begin).count();
+            return false;
+        }
+    } catch (const Error& error) {
+        slot = Slot();
+        waiting = kNone;
+        rethrow(error, unit);
+    }
+    stats.stall[unit] += (std::chrono::steady_clock::now() - begin).count();
+    slot.transfer = Transfer();
+    return true;
+}
+
+void WeightStream::Impl::rethrow(const Error& error, std::size_t unit) const {
+    std::string_view tensor;
+    for (const std::size_t one : all.units[unit]) {
+        for (const TensorStretch& stretch : all.tensors[one].stretches) {
+            if (sources[stretch.file].path == error.path() && error.offset() >= stretch.offset &&
+                error.offset() - stretch.offset < stretch.bytes) {
+                tensor = all.names[one];
+            }
+        }
+    }
+    throw Error(
+        error.reason(), error.system_errno(), std::string(kOperation), error.path(), error.offset(),
+        fmt::format("weights of '{}'{}: {}; the next pass tries again", units[unit].name,
+                    tensor.empty() ? "" : fmt::format(", tensor '{}'", tensor), error.what()));
+}
+
+// A refusal is no error here: the unit is read when it is needed, and then the caller hears of it.
+void WeightStream::Impl::read_ahead() noexcept {
+    try {
+        read_ahead_next();
+    } catch (const std::exception&) {
+        return;
+    }
+}
+
+// Reads the units that come next, in the order of the last pass, into the slots that are free.
+void WeightStream::Impl::read_ahead_next() {
+    const auto free = static_cast<std::size_t>(
+        std::count_if(slots.begin(), slots.end(), [](const Slot& one) { return one.held == 0; }));
+    std::vector<std::size_t> wanted;
+    std::size_t unit = last == kNone ? 0 : next[last];
+    for (std::size_t step = 0; step < units.size() && wanted.size() < free; ++step) {
+        const Slot* const there = slot_of(unit);
+        if (plan.units[unit].read_bytes != 0 && (there == nullptr || there->held == 0) &&
+            std::find(wanted.begin(), wanted.end(), unit) == wanted.end()) {
+            wanted.push_back(unit);
+        }
+        unit = next[unit];
+    }
+    for (const std::size_t one : wanted) {
+        if (slot_of(one) != nullptr) {
+            continue;
+        }
+        const auto slot = std::find_if(slots.begin(), slots.end(), [&](const Slot& any) {
+            return any.held == 0 &&
+                   std::find(wanted.begin(), wanted.end(), any.unit) == wanted.end();
+        });
+        PENSTOCK_ASSERT(slot != slots.end());
+        stop(*slot);
+        if (!start(*slot, one, Priority::kNormal)) {
+            return;
+        }
+    }
+}
+
+const WeightView& WeightStream::Impl::view(std::size_t unit, std::uint32_t slot) {
+    std::optional<WeightView>& known =
+        views[unit][slot == kNoSlot ? std::size_t{residency.slots} : slot];
+    if (known) {
+        return *known;
+    }
+    const std::vector<std::size_t> chosen = read_of(unit);
+    const std::vector<std::uint64_t> places = weights::place_in_slot(all.tensors, chosen);
+    WeightView made;
+    made.slot = slot;
+    for (const std::size_t tensor : all.units[unit]) {
+        const auto in_slot = std::lower_bound(chosen.begin(), chosen.end(), tensor);
+        const bool is_read = in_slot != chosen.end() && *in_slot == tensor;
+        const std::byte* const at =
+            is_read ? slot_memory->data() + slot * residency.slot_bytes +
+                          places[static_cast<std::size_t>(in_slot - chosen.begin())]
+                    : image->data() + home[tensor];
+        made.tensors.emplace_back(at, all.tensors[tensor].bytes);
+        made.owners.push_back(is_read ? slot_memory : image);
+    }
+    return known.emplace(std::move(made));
+}
+
+const WeightView* WeightStream::Impl::acquire(std::size_t unit, std::chrono::nanoseconds timeout) {
+    if (waiting != unit) {
+        begin(unit);
+    }
+    Slot* const slot = slot_of(unit);
+    if (slot != nullptr && slot->transfer.valid() && !wait(*slot, timeout)) {
+        return nullptr;
+    }
+    waiting = kNone;
+    ++held_units[unit];
+    return &view(unit, slot == nullptr ? kNoSlot : static_cast<std::uint32_t>(slot - slots.data()));
+}
+
+// Finds or starts the reading of a unit, and holds its slot from here on.
+void WeightStream::Impl::begin(std::size_t unit) {
+    if (waiting != kNone) {  // nobody came back for it
+        unhold(*slot_of(std::exchange(waiting, kNone)));
+    }
+    if (wanted_memory && std::all_of(held_units.begin(), held_units.end(),
+                                     [](std::uint32_t held) { return held == 0; })) {
+        use(weights::residency_of(all, units, *wanted_memory, slots_wanted), *wanted_memory, {});
+        wanted_memory.reset();  // after an error the next call tries again
+    }
+    follow(unit);
+    if (plan.units[unit].read_bytes == 0) {
+        ++stats.ready;
+        read_ahead();
+        return;
+    }
+    Slot* slot = slot_of(unit);
+    if (slot == nullptr) {
+        slot = &free_slot(unit);
+        static_cast<void>(start(*slot, unit, Priority::kUrgent));
+        ++stats.on_demand;
+    } else if (!slot->transfer.valid() || slot->transfer.done()) {
+        ++stats.ready;
+    }
+    ++slot->held;
+    waiting = unit;
+    read_ahead();
+}
+
+void WeightStream::Impl::unhold(Slot& slot) {
+    PENSTOCK_ASSERT(slot.held != 0);
+    --slot.held;
+}
+
+void WeightStream::Impl::release(std::size_t unit) {
+    if (held_units[unit] == 0) {
+        refuse(ErrorCode::kInvalidArgument,
+               fmt::format("unit '{}' is not held: release() as often as acquire()",
+                           units[unit].name));
+    }
+    --held_units[unit];
+    if (Slot* const slot = slot_of(unit)) {
+        unhold(*slot);
+    }
+    read_ahead();
+}
+
+void WeightStream::Impl::close() noexcept {
+    for (Slot& slot : slots) {
+        stop(slot);
+    }
+    slots.clear();
+    views.clear();
+    sources.clear();
+    slot_memory = nullptr;
+    image = nullptr;
+    closed = true;
+}
+
+WeightStream::WeightStream(std::shared_ptr<Engine> engine, const TensorTable& table,
+                           std::vector<WeightUnit> units, const WeightStreamOptions& options,
+                           const FileSystem& files)
+    : impl_(std::make_unique<Impl>(std::move(engine), table, std::move(units), options, files)) {}
+
+WeightStream::WeightStream(WeightStream&& other) noexcept = default;
+WeightStream& WeightStream::operator=(WeightStream&& other) noexcept = default;
+WeightStream::~WeightStream() = default;
+
+const WeightPlan& WeightStream::plan() const {
+    return impl_->plan;
+}
+
+const WeightView& WeightStream::acquire(std::size_t unit) {
+    return *acquire_for(unit, kForever);
+}
+
+const WeightView* WeightStream::acquire_for(std::size_t unit, std::chrono::nanoseconds timeout) {
+    impl_->check_usable(unit);
+    return impl_->acquire(unit, timeout);
+}
+
+void WeightStream::release(std::size_t unit) {
+    impl_->check_usable(unit);
+    impl_->release(unit);
+}
+
+void WeightStream::set_memory(std::uint64_t memory_bytes) {
+    Impl& self = *impl_;
+    self.check_usable(0);
+    static_cast<void>(weights::residency_of(self.all, self.units, memory_bytes, self.slots_wanted));
+    self.wanted_memory = memory_bytes;
+}
+
+WeightStreamStats WeightStream::stats() const {
+    return impl_->stats;
+}
+
+void WeightStream::close() noexcept {
+    impl_->close();
+}
+
+}  // namespace penstock

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Places in a slot: congruent to the file, apart from one another, and no longer than planned.
+#include "weights/slot_layout.hpp"
+
+#include "weights/residency.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace penstock::weights {
+namespace {
+
+TEST(SlotLayout, WhatAdjoinsInTheFileAdjoinsHere) {
+    const std::vector<StoredTensor> tensors{{{{0, 5000, 100}}, 100, 2},
+                                            {{{0, 5100, 8000}}, 8000, 2}};
+    EXPECT_THAT(place_in_slot(tensors, std::vector<std::size_t>{1, 0}),
+                testing::ElementsAre(1004, 904));
+}
+
+TEST(SlotLayout, AMisalignedTensorIsMoved) {
+    const std::vector<StoredTensor> tensors{{{{0, 4097, 64}}, 64, 2}};
+    EXPECT_THAT(place_in_slot(tensors, std::vector<std::size_t>{0}), testing::ElementsAre(0));
+}
+
+TEST(SlotLayout, AnyTensors) {
+    for (std::uint64_t seed = 0; seed < 500; ++seed) {
+        std::mt19937_64 random(seed);
+        std::vector<StoredTensor> tensors;
+        std::vector<std::size_t> chosen;
+        std::uint64_t planned = 0;
+        for (std::uint64_t end = 0; tensors.size() < 1 + seed % 20;) {
+            const std::uint64_t bytes = random() % 20'000;
+            const std::uint64_t offset = end + (random() % 3 == 0 ? random() % 9000 : 0);
+            end = offset + bytes;
+            tensors.push_back(
+                {{{static_cast<std::uint32_t>(random() % 2), offset, bytes}}, bytes, 2});
+            if (random() % 2 == 0) {
+                chosen.push_back(tensors.size() - 1);
+                planned += memory_of(bytes);
+            }
+        }
+        std::shuffle(chosen.begin(), chosen.end(), random);
+        const std::vector<std::uint64_t> places = place_in_slot(tensors, chosen);
+        std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+        for (std::size_t i = 0; i < chosen.size(); ++i) {
+            const StoredTensor& tensor = tensors[chosen[i]];
+            EXPECT_EQ(places[i] % (tensor.is_aligned() ? 4096 : 64),
+                      tensor.is_aligned() ? tensor.stretches[0].offset % 4096 : 0);
+            EXPECT_LE(places[i] + tensor.bytes, planned) << seed;
+            if (tensor.bytes != 0) {
+                ranges.emplace_back(places[i], places[i] + tensor.bytes);
+            }
+        }
+        std::sort(ranges.begin(), ranges.end());
+        for (std::size_t i = 1; i < ranges.size(); ++i) {
+            EXPECT_LE(ranges[i - 1].second, ranges[i].first) << seed;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace penstock::weights

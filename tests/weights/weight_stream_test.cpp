@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Units of a model, streamed: the bytes are those of the files, whatever the budget and the order.
+#include "support/temp_folder.hpp"
+#include "support/test_engine.hpp"
+#include "support/text_files.hpp"
+
+#include <penstock/state_file.hpp>
+#include <penstock/tensor.hpp>
+#include <penstock/weight_stream.hpp>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::weights {
+namespace {
+
+using namespace std::chrono_literals;
+using support::pattern;
+using test::error_of;
+using testing::HasSubstr;
+
+using Bytes = std::vector<std::byte>;
+
+class WeightStreamTest : public testing::Test {
+protected:
+    // Layers with a few tensors each, an embedding that is a unit's own, in shards.
+    void save(std::size_t layers, std::uint64_t rows, const std::string& name) {
+        State state;
+        for (std::size_t i = 0; i < layers; ++i) {
+            WeightUnit unit{fmt::format("layers.{}", i), {}};
+            for (const auto& [tensor, share] :
+                 {std::pair{"q", 4U}, {"k", 1U}, {"up", 11U}, {"norm", 0U}}) {
+                add(fmt::format("layers.{}.{}", i, tensor), share == 0 ? 3 : share * rows, unit);
+            }
+            units_.push_back(unit);
+        }
+        WeightUnit head{"head", {}};
+        add("head", 30 * rows, head);
+        units_.push_back(head);
+        for (const auto& [tensor, bytes] : data_) {
+            state.tensors.push_back({tensor, "BF16", {bytes.size() / 2}, bytes});
+        }
+        save_file(engine_, folder_ / name, state, {.shard_bytes = 300 * rows});
+        table_ = inspect(engine_, folder_ / name);
+    }
+    void add(const std::string& name, std::uint64_t elements, WeightUnit& unit) {
+        data_[name] = pattern(elements * 2, data_.size() + 1);
+        unit.tensors.push_back(name);
+        total_ += elements * 2;
+    }
+    void expect_unit(WeightStream& stream, std::size_t unit) {
+        const WeightView& view = stream.acquire(unit);
+        ASSERT_EQ(view.tensors.size(), units_[unit].tensors.size());
+        for (std::size_t i = 0; i < view.tensors.size(); ++i) {
+            const Bytes& expected = data_[units_[unit].tensors[i]];
+            ASSERT_TRUE(std::equal(view.tensors[i].begin(), view.tensors[i].end(), expected.begin(),
+                                   expected.end()))
+                << units_[unit].tensors[i];
+        }
+    }
+    void expect_pass(WeightStream& stream) {
+        for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+            expect_unit(stream, unit);
+            stream.release(unit);
+        }
+    }
+    [[nodiscard]] std::uint64_t least() const {
+        std::uint64_t low = 0;
+        for (std::uint64_t high = 2 * total_ + 1'000'000; high - low > 1;) {
+            const std::uint64_t middle = low + (high - low) / 2;
+            try {
+                static_cast<void>(plan_weights(table_, units_, middle));
+                high = middle;
+            } catch (const Error&) {
+                low = middle;
+            }
+        }
+        return low + 1;
+    }
+
+    support::TempFolder folder_;
+    std::shared_ptr<Engine> engine_ = std::make_shared<Engine>();
+    std::map<std::string, Bytes> data_;
+    std::vector<WeightUnit> units_;
+    TensorTable table_;
+    std::uint64_t total_ = 0;
+};
+
+TEST_F(WeightStreamTest, AnyBudgetGivesTheBytesOfTheFiles) {
+    save(7, 9000, "model.safetensors.index.json");
+    for (const double share : {0.0, 0.3, 0.5, 0.8, 1.2}) {
+        const std::uint64_t budget =
+            std::max(least(), static_cast<std::uint64_t>(share * static_cast<double>(total_)));
+        WeightStream stream(engine_, table_, units_, {.memory_bytes = budget});
+        const WeightPlan& plan = stream.plan();
+        EXPECT_LE(plan.used_bytes(), budget);
+        for (int pass = 0; pass < 3; ++pass) {
+            expect_pass(stream);
+        }
+        const WeightStreamStats stats = stream.stats();
+        EXPECT_EQ(stats.passes, 3U);
+        EXPECT_EQ(stats.acquired, 3 * units_.size());
+        // All was read ahead, and nothing for nothing but the two units that come next.
+        EXPECT_EQ(stats.on_demand, 0U);
+        EXPECT_GE(stats.bytes_read, 3 * plan.read_bytes);
+        EXPECT_LE(stats.bytes_read, 3 * plan.read_bytes + 2 * plan.slot_bytes);
+    }
+}
+
+// A later pass that leaves units out, or has another order, is right, and its order is learned.
+TEST_F(WeightStreamTest, AnyOrderIsRight) {
+    save(6, 3000, "model.safetensors.index.json");
+    WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});
+    std::mt19937_64 random(1);
+    for (int step = 0; step < 100; ++step) {
+        const std::size_t unit = random() % units_.size();
+        expect_unit(stream, unit);
+        stream.release(unit);
+    }
+    const std::vector<std::size_t> order{5, 1, 3, 0};
+    std::uint64_t demanded = 0;
+    for (int pass = 0; pass < 4; ++pass) {
+        for (const std::size_t unit : order) {
+            expect_unit(stream, unit);
+            stream.release(unit);
+        }
+        if (pass == 1) {
+            demanded = stream.stats().on_demand;
+        }
+    }
+    EXPECT_EQ(stream.stats().on_demand, demanded);
+}
+
+TEST_F(WeightStreamTest, HeldUnitsStay) {
+    save(5, 3000, "model.safetensors.index.json");
+    WeightStream stream(engine_, table_, units_, {.memory_bytes = 3 * least() / 2, .slots = 3});
+    ASSERT_EQ(stream.plan().slots, 3U);
+    std::vector<std::size_t> read;
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+        if (stream.plan().units[unit].read_bytes != 0) {
+            read.push_back(unit);
+        }
+    }
+    ASSERT_GE(read.size(), 4U);
+    for (std::size_t i = 0; i < 3; ++i) {
+        expect_unit(stream, read[i]);
+    }
+    EXPECT_THAT(error_of([&] { stream.acquire(read[3]); }).what(), HasSubstr("release a unit"));
+    expect_unit(stream, read[0]);  // a second time
+    stream.release(read[0]);
+    expect_unit(stream, read[1]);
+    stream.release(read[1]);
+    stream.release(read[1]);
+    expect_unit(stream, read[3]);
+    EXPECT_EQ(error_of([&] { stream.release(read[1]); }).reason(), ErrorCode::kInvalidArgument);
+}
+
+TEST_F(WeightStreamTest, BudgetsMayChange) {
+    save(6, 9000, "model.safetensors.index.json");
+    WeightStream stream(engine_, table_, units_, {.memory_bytes = 2 * total_});
+    const std::uint64_t small = least();
+    std::mt19937_64 random(2);
+    for (int step = 0; step < 20; ++step) {
+        const std::uint64_t budget = small + random() % total_;
+        stream.acquire(2);
+        stream.set_memory(budget);
+        expect_unit(stream, 2);  // as it was
+        stream.release(2);
+        stream.release(2);
+        expect_pass(stream);
+        EXPECT_LE(stream.plan().used_bytes(), budget);
+        EXPECT_EQ(stream.plan().memory_bytes, budget);
+    }
+    EXPECT_EQ(error_of([&] { stream.set_memory(small - 1); }).reason(), ErrorCode::kOutOfMemory);
+    expect_pass(stream);
+}
+
+TEST_F(WeightStreamTest, ViewsOutliveTheStream) {
+    save(3, 3000, "model.safetensors");
+    WeightView kept;
+    {
+        WeightStream stream(engine_, table_, units_, {.memory_bytes = 2 * total_});
+        kept = stream.acquire(1);
+    }
+    EXPECT_NE(kept.tensors[0][0], std::byte{0x7f});  // mapped: reading it is no fault
+}
+
+TEST_F(WeightStreamTest, WrongCallsAreRefused) {
+    save(3, 3000, "model.safetensors");
+    const WeightStreamOptions enough{.memory_bytes = 2 * total_};
+    EXPECT_THAT(
+        error_of([&] {
+            WeightStream(engine_, table_, {{"a", {"layers.0.qq"}}}, enough);
+        }).what(),
+        testing::AllOf(HasSubstr("'layers.0.qq'"), HasSubstr("did you mean 'layers.0.q'?")));
+    EXPECT_THAT(
+        error_of([&] { WeightStream(engine_, table_, units_, {.memory_bytes = 10}); }).what(),
+        testing::AllOf(HasSubstr("a budget of 10 B"), HasSubstr("'head'")));
+    EXPECT_THAT(
+        error_of([&] { static_cast<void>(plan_weights(table_, units_, total_, 1)); }).what(),
+        HasSubstr("slots=1"));
+    WeightStream stream(engine_, table_, units_, enough);
+    EXPECT_THAT(error_of([&] { stream.acquire(4); }).what(), HasSubstr("there are 4"));
+    stream.close();
+    stream.close();
+    EXPECT_EQ(error_of([&] { stream.acquire(0); }).reason(), ErrorCode::kClosed);
+}
+
+TEST_F(WeightStreamTest, AFileThatWasCutIsRefusedByName) {
+    save(3, 3000, "model.safetensors");
+    std::filesystem::resize_file(folder_ / "model.safetensors", 50'000);
+    EXPECT_THAT(error_of([&] {
+                    WeightStream(engine_, table_, units_, {.memory_bytes = 2 * total_});
+                }).what(),
+                testing::AllOf(HasSubstr("model.safetensors"), HasSubstr("the file has 50000")));
+}
+
+TEST_F(WeightStreamTest, AFileThatIsChangedIsReportedInTheNextPass) {
+    save(3, 3000, "model.safetensors");
+    WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});
+    expect_pass(stream);
+    {
+        std::fstream file(folder_ / "model.safetensors", std::ios::in | std::ios::out);
+        file.seekp(20'000);
+        file.put('x');
+    }
+    for (int tries = 0; tries < 2; ++tries) {
+        EXPECT_EQ(error_of([&] { stream.acquire(0); }).reason(), ErrorCode::kDamaged);
+    }
+}
+
+TEST_F(WeightStreamTest, AChildOfAForkIsRefusedAndTheParentGoesOn) {
+    save(4, 3000, "model.safetensors");
+    WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});
+    expect_unit(stream, 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        const bool refused =
+            error_of([&] { stream.acquire(1); }).reason() == ErrorCode::kUnsupported;
+        ::_exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    stream.release(0);
+    expect_pass(stream);
+}
+
+TEST_F(WeightStreamTest, WaitingHasATimeLimit) {
+    save(4, 3000, "model.safetensors");
+    WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+        const WeightView* view = nullptr;
+        while (view == nullptr) {
+            view = stream.acquire_for(unit, 1ns);
+            if (view == nullptr && unit == 2) {
+                expect_unit(stream, 3);  // another one meanwhile
+                stream.release(3);
+            }
+        }
+        stream.release(unit);
+    }
+    expect_pass(stream);
+}
+
+}  // namespace
+}  // namespace penstock::weights
