@@ -149,7 +149,7 @@ struct EngineStats {
     std::uint64_t registered_bytes = 0;  ///< of such memory, now; of it at each channel
     std::uint64_t retries = 0;
     std::uint64_t slot_requests = 0;  ///< through aligned memory of ours
-    std::uint64_t edge_requests = 0;  ///< unaligned ends of writes, through the page cache
+    std::uint64_t edge_requests = 0;  ///< ends of writes and small writes, through the page cache
     std::uint64_t copied_bytes = 0;   ///< by us, between that memory and callers'
     std::uint64_t system_calls = 0;   ///< of the backends' submission and completion
     std::uint32_t running = 0;        ///< transfers

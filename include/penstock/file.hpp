@@ -14,6 +14,7 @@
 namespace penstock {
 
 namespace os {
+class Appender;
 class File;
 class FileLock;
 class FileSystem;
@@ -34,6 +35,8 @@ struct FileInfo {
     std::uint32_t write_align = 1;
     std::uint32_t block_bytes = 4096;  ///< block of the file system
     std::string reason;                ///< the source of the alignments, or why it is not direct
+    bool append = false;               ///< open for append()
+    std::uint64_t buffer_bytes = 0;    ///< that append() gathers at most
 };
 
 /// An open file, also a block device. Copies share one opening; it is closed by close() or with the
@@ -56,12 +59,27 @@ public:
     /// Allocates [offset, offset + bytes) on the device, and extends the file to that size. False
     /// if the file system cannot, which is normal.
     bool preallocate(std::uint64_t offset, std::uint64_t bytes);
-    /// Makes data, size and name survive a power cut.
+    /// Puts `record` at the end of a file that is open for that (FileOptions::append), whole, after
+    /// those of earlier calls. Other processes may append to the file at the same time in the same
+    /// way: records come one after the other, in any order. (Not over NFS.) Without a buffer it is
+    /// one write(2): when it returns, every reader sees the record, and it survives the death of
+    /// this process. With one it may be gathered; a flush writes whole records. Throws
+    /// kInvalidArgument for a file that is not open so. When the system fails (a full disk), a
+    /// record that would be gathered is not taken; of one that is written at once the message says
+    /// how many bytes are in the file.
+    void append(ConstMemory record);
+    /// Writes what append() has gathered. After an error what is not in the file yet stays
+    /// gathered, and the next flush goes on with it. Does nothing for files without a buffer.
+    void flush();
+    /// Bytes that append() has gathered and that are in no file yet.
+    [[nodiscard]] std::uint64_t buffered_bytes() const;
+    /// Makes data, size and name survive a power cut; what is gathered, too.
     void sync();
     /// Syncs only data and size: for many files of one folder, whose names
     /// FileSystem::sync_folder() syncs all at once at the end.
     void sync_data();
-    /// Throws the error of closing. May be called again.
+    /// Throws the error of closing, or of writing what was gathered, which is lost then. (Without
+    /// close() the last copy does the same, and nobody hears of an error.) May be called again.
     void close();
 
     /// For Engine and FileSystem.
@@ -69,7 +87,10 @@ public:
     explicit File(std::shared_ptr<os::File> file) : file_(std::move(file)) {}
 
 private:
+    friend class FileSystem;
+
     std::shared_ptr<os::File> file_;
+    std::shared_ptr<os::Appender> appender_;  ///< of a file that is open for append()
 };
 
 /// An advisory lock on a file, held until the last copy is gone.

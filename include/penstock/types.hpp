@@ -16,7 +16,8 @@ enum class Access : std::uint8_t { kRead, kWrite, kReadWrite };
 
 /// The use of the page cache by a file. `name_of()` has the words.
 enum class CachePolicy : std::uint8_t {
-    kAuto,      ///< reads take what is cached or dirty there, the rest is as kDirect
+    kAuto,      ///< reads take what is cached or dirty there, small writes go through it, the rest
+                ///< is as kDirect
     kCached,    ///< all of it through the page cache
     kDirect,    ///< bypasses it if the file system can; File::info() reports whether it does, and
                 ///< why
@@ -48,7 +49,15 @@ struct FileOptions {
     bool truncate = false;   ///< cut it to zero bytes; nothing else ever truncates
     bool follow = true;      ///< false: an error (ELOOP) if the path ends in a symbolic link
     CachePolicy cache = CachePolicy::kAuto;
+    /// File::append() alone writes, at the end of the file as it is by then, through the page
+    /// cache. Needs Access::kWrite.
+    bool append = false;
+    /// With append: up to so many bytes (at most kAppendBufferMax) are gathered in memory until
+    /// File::flush(), sync() or close(). The death of the process loses them. 0: each record is
+    /// written at once.
+    std::uint64_t buffer_bytes = 0;
 };
+inline constexpr std::uint64_t kAppendBufferMax = std::uint64_t{1} << 30;
 
 /// The device that a file lies on.
 struct DeviceId {

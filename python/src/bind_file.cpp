@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arguments.hpp"
+#include "base/units.hpp"
 #include "bind.hpp"
 #include "file_object.hpp"
+#include "host_memory.hpp"
 #include "names.hpp"
 #include "request.hpp"
 #include "without_gil.hpp"
@@ -48,16 +50,19 @@ Access access_of(const std::string& mode) {
     if (mode == "r") {
         return Access::kRead;
     }
-    if (mode == "w") {
+    if (mode == "w" || mode == "a") {
         return Access::kWrite;
     }
     if (mode == "rw") {
         return Access::kReadWrite;
     }
-    raise_value("mode: " + quoted(mode) + " is not a mode; expected 'r', 'w' or 'rw'");
+    raise_value("mode: " + quoted(mode) + " is not a mode; expected 'r', 'w', 'rw' or 'a'");
 }
 
-const char* mode_of(Access access) {
+const char* mode_of(Access access, bool append) {
+    if (append) {
+        return "a";
+    }
     switch (access) {
         case Access::kRead:
             return "r";
@@ -69,11 +74,30 @@ const char* mode_of(Access access) {
     return "";
 }
 
+// A number, or a size in words.
+std::uint64_t buffer_bytes_of(nb::handle buffer) {
+    if (PyUnicode_Check(buffer.ptr()) == 0) {
+        return count_of(buffer, "buffer", "bytes", kAppendBufferMax);
+    }
+    auto parsed = base::parse_bytes(word_of(buffer, "buffer"));
+    if (!parsed || *parsed > kAppendBufferMax) {
+        raise_value("buffer: " + quoted(word_of(buffer, "buffer")) +
+                    " is not a size from 0 to 1 GiB; expected bytes, or words as '1MiB'");
+    }
+    return *parsed;
+}
+
 void open_file(FileObject* self, nb::handle path, nb::handle mode, nb::handle truncate_flag,
-               nb::handle cache) {
+               nb::handle cache, nb::handle buffer) {
     FileObject opened;
     opened.path = path_bytes(path, "path");
-    opened.access = access_of(word_of(mode, "mode"));
+    const std::string word = word_of(mode, "mode");
+    opened.access = access_of(word);
+    opened.append = word == "a";
+    const std::uint64_t buffer_bytes = buffer_bytes_of(buffer);
+    if (buffer_bytes != 0 && !opened.append) {
+        raise_value("buffer: it gathers what append() writes; use mode 'a'");
+    }
     const bool truncate = flag_of(truncate_flag, "truncate");
     if (truncate && opened.access == Access::kRead) {
         raise_value(
@@ -83,7 +107,9 @@ void open_file(FileObject* self, nb::handle path, nb::handle mode, nb::handle tr
                               .create = opened.access != Access::kRead,
                               .exclusive = false,
                               .truncate = truncate,
-                              .cache = cache_policy_of(cache)};
+                              .cache = cache_policy_of(cache),
+                              .append = opened.append,
+                              .buffer_bytes = buffer_bytes};
     {
         const WithoutGil nogil;
         opened.file = File(opened.path, options);
@@ -112,8 +138,18 @@ void close_file(FileObject& self) {
     file.close();
 }
 
+std::uint64_t append_to(const FileObject& self, nb::handle data) {
+    if (!self.append) {
+        raise_value("append: '" + self.path + "' is open with mode '" +
+                    mode_of(self.access, false) + "'; open it with 'a'");
+    }
+    const HostMemory memory = borrow(data, "data", false);
+    outside(self, [&](File& file) { file.append({memory.data, memory.bytes}); });
+    return memory.bytes;
+}
+
 nb::object represent_file(const FileObject& self) {
-    return path_object("<penstock.File '" + self.path + "' " + mode_of(self.access) +
+    return path_object("<penstock.File '" + self.path + "' " + mode_of(self.access, self.append) +
                        (self.file.is_open() ? ">" : ", closed>"));
 }
 
@@ -125,7 +161,7 @@ void bind_info(nb::module_& m) {
         .def_prop_ro(
             "path", [](const FileInfo& i) { return path_object(i.path); },
             nb::sig("def path(self) -> str"))
-        .def_prop_ro("mode", [](const FileInfo& i) { return mode_of(i.access); })
+        .def_prop_ro("mode", [](const FileInfo& i) { return mode_of(i.access, i.append); })
         .def_ro("file_system", &FileInfo::file_system,
                 "'ext4', 'xfs', 'tmpfs', 'block device', ...")
         .def_prop_ro("device_major", [](const FileInfo& info) { return info.device.major; })
@@ -138,6 +174,8 @@ void bind_info(nb::module_& m) {
         .def_ro("block_bytes", &FileInfo::block_bytes, "Block of the file system.")
         .def_ro("reason", &FileInfo::reason,
                 "How the alignments were learnt, or why I/O is not direct.")
+        .def_ro("buffer_bytes", &FileInfo::buffer_bytes,
+                "Mode 'a': bytes that are gathered at most.")
         .def(
             "__repr__",
             [](const FileInfo& i) {
@@ -185,23 +223,29 @@ void bind_page_cache(nb::module_& m) {
 void bind_file(nb::module_& m) {
     bind_page_cache(m);
     bind_info(m);
-    nb::class_<FileObject>(m, "File",
-                           "An open file or block device, for as many transfers as one likes.\n\n"
-                           "mode: 'r', 'w' or 'rw'; 'w' and 'rw' make the file (0666 less umask) "
-                           "when it is not there. Nothing is cut\n"
-                           "unless truncate=True. cache: 'direct' and 'auto' go past the page "
-                           "cache where the file system can,\n"
-                           "'required' is an error where it cannot, 'cached' goes through it. "
-                           "Thread-safe.")
+    nb::class_<FileObject>(
+        m, "File",
+        "An open file or block device, for as many transfers as one likes.\n\n"
+        "mode: 'r', 'w', 'rw', or 'a' for append() alone; all but 'r' make the "
+        "file (0666 less umask) when it is not there.\n"
+        "Nothing is cut unless truncate=True. cache: 'direct' and 'auto' go past the page "
+        "cache where the file system can,\n"
+        "'required' is an error where it cannot, 'cached' goes through it, as 'a' "
+        "does always. buffer: with 'a', so many bytes\n"
+        "(a number, or '1MiB'; at most 1 GiB) are gathered before they are "
+        "written, and lost when the process dies before\n"
+        "flush(), sync() or close(). Thread-safe.")
         .def(
             "__init__", open_file, nb::arg("path").none(), nb::arg("mode").none() = "r",
             nb::arg("truncate").none() = false, nb::kw_only(), nb::arg("cache").none() = "auto",
+            nb::arg("buffer").none() = 0,
             nb::sig("def __init__(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], "
-                    "mode: str = 'r', truncate: bool = False, *, cache: str = 'auto') -> None"))
+                    "mode: str = 'r', truncate: bool = False, *, cache: str = 'auto', "
+                    "buffer: int | str = 0) -> None"))
         .def_prop_ro(
             "path", [](const FileObject& f) { return path_object(f.path); },
             nb::sig("def path(self) -> str"))
-        .def_prop_ro("mode", [](const FileObject& f) { return mode_of(f.access); })
+        .def_prop_ro("mode", [](const FileObject& f) { return mode_of(f.access, f.append); })
         .def_prop_ro("closed", [](const FileObject& f) { return !f.file.is_open(); })
         .def_prop_ro(
             "size",
@@ -228,12 +272,31 @@ void bind_file(nb::module_& m) {
             "Gives [offset, offset + size) room on the device, and the file that size. False where "
             "the file\n"
             "system cannot, which is normal.")
+        .def("append", append_to, nb::arg("data").none(),
+             nb::sig("def append(self, data: object) -> int"),
+             "Puts the bytes of `data` at the end of a file that is open with mode 'a', whole, and "
+             "gives their number.\n\n"
+             "Several processes may append so at the same time: records come one after the other. "
+             "Without a buffer every\n"
+             "reader sees the record when this returns, and it survives the death of the process. "
+             "Thread-safe.")
+        .def(
+            "flush", [](const FileObject& f) { outside(f, [](File& file) { file.flush(); }); },
+            "Writes what append() has gathered. After an error the next flush goes on where this "
+            "one stopped.")
+        .def_prop_ro(
+            "buffered_bytes",
+            [](const FileObject& f) {
+                return outside(f, [](File& file) { return file.buffered_bytes(); });
+            },
+            "Bytes that append() has gathered and not written yet.")
         .def(
             "sync", [](const FileObject& f) { outside(f, [](File& file) { file.sync(); }); },
             "Data, size and name survive a power cut from here on.")
         .def("close", close_file,
-             "Says what closing said. Transfers under way on the file go on. Calling it again is "
-             "fine.")
+             "Says what closing said, or that what append() gathered could not be written and is "
+             "lost. Transfers under way on the\n"
+             "file go on. Calling it again is fine.")
         .def(
             "__enter__", [](nb::handle self) { return nb::borrow(self); },
             nb::sig("def __enter__(self) -> File"))

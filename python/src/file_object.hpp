@@ -16,6 +16,7 @@ struct FileObject {
     File file;
     std::string path;
     Access access = Access::kRead;
+    bool append = false;
 };
 
 /// The bytes of a path: str, bytes or os.PathLike. `others`: what else the argument takes.

@@ -24,6 +24,35 @@ def test_modes(tmp_path):
         assert file.size == 0
 
 
+def test_records_are_appended_and_gathered(tmp_path):
+    path = tmp_path / "log"
+    with penstock.File(path, "a") as file:
+        assert (file.mode, file.info.mode, file.info.buffer_bytes) == ("a", "a", 0)
+        assert file.append(b"one ") == 4
+        assert path.read_bytes() == b"one "
+    with penstock.File(path, "a", buffer="1KiB") as file:
+        assert file.info.buffer_bytes == 1024
+        file.append(bytearray(b"two "))
+        assert path.read_bytes() == b"one " and file.buffered_bytes == 4
+        file.flush()
+        assert path.read_bytes() == b"one two " and file.buffered_bytes == 0
+        file.append(memoryview(b"three "))
+        with open(path, "ab", buffering=0) as other:
+            other.write(b"other ")
+    assert path.read_bytes() == b"one two other three "
+    with pytest.raises(ValueError, match="append()"), penstock.File(path, "a") as file:
+        penstock.write(file, b"x", 3)
+    with pytest.raises(ValueError, match="open it with 'a'"), penstock.File(path, "w") as file:
+        file.append(b"x")
+    with pytest.raises(ValueError, match="use mode 'a'"):
+        penstock.File(path, "w", buffer=5)
+    for wrong in ("much", "2GiB", -1, 1 << 31):
+        with pytest.raises(ValueError, match="buffer"):
+            penstock.File(path, "a", buffer=wrong)
+    with pytest.raises(TypeError, match="data"), penstock.File(path, "a") as file:
+        file.append("text")
+
+
 def test_size_truncate_preallocate_sync(tmp_path):
     with penstock.File(tmp_path / "file", "rw") as file:
         file.truncate(1000)

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/host_memory.hpp"
 #include "base/raise.hpp"
+#include "os/appender.hpp"
 #include "os/local_file_system.hpp"
 
 #include <penstock/file.hpp>
@@ -33,7 +35,25 @@ const FileOptions& checked(const std::string& path, const FileOptions& options) 
                                 "the page cache (kAuto, kCached, kDirect, kRequired)",
                                 path));
     }
+    if (options.append
+            ? options.access != Access::kWrite || options.cache == CachePolicy::kRequired ||
+                  options.buffer_bytes > kAppendBufferMax
+            : options.buffer_bytes != 0) {
+        base::raise(base::error(
+            ErrorCode::kInvalidArgument, "open",
+            options.append
+                ? "a file for appending is open for writing alone, goes through the page "
+                  "cache (not CachePolicy::kRequired) and gathers at most 1 GiB"
+                : "buffer_bytes is for files that are open for appending; set append too",
+            path));
+    }
     return options;
+}
+
+base::Error not_for_appending(const char* operation, const std::string& path) {
+    return base::error(ErrorCode::kInvalidArgument, operation,
+                       "the file is not open for appending; open it with FileOptions::append",
+                       path);
 }
 
 os::Folder& opened(const std::shared_ptr<os::Folder>& folder) {
@@ -46,7 +66,7 @@ os::Folder& opened(const std::shared_ptr<os::Folder>& folder) {
 }  // namespace
 
 File::File(const std::string& path, const FileOptions& options)
-    : file_(unwrap(os::local_file_system()->open(path, checked(path, options)))) {}
+    : File(FileSystem::local().open(path, options)) {}
 
 FileInfo File::info() const {
     const os::FileInfo& info = opened(file_).info();
@@ -60,7 +80,9 @@ FileInfo File::info() const {
             .read_align = info.geometry.read_align,
             .write_align = info.geometry.write_align,
             .block_bytes = info.geometry.block_bytes,
-            .reason = info.geometry.reason};
+            .reason = info.geometry.reason,
+            .append = info.append,
+            .buffer_bytes = appender_ ? appender_->buffer_bytes() : 0};
 }
 
 const std::string& File::path() const {
@@ -72,11 +94,18 @@ std::uint64_t File::size() const {
 }
 
 void File::truncate(std::uint64_t bytes) {
+    flush();
     unwrap(opened(file_).truncate(bytes));
 }
 
 bool File::preallocate(std::uint64_t offset, std::uint64_t bytes) {
-    auto made = opened(file_).preallocate(offset, bytes);
+    if (opened(file_).info().append) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "preallocate",
+                                "the file is open for appending, and this would move its end; open "
+                                "it without append",
+                                path()));
+    }
+    auto made = file_->preallocate(offset, bytes);
     if (!made && made.error().code == ErrorCode::kUnsupported) {
         return false;
     }
@@ -84,19 +113,57 @@ bool File::preallocate(std::uint64_t offset, std::uint64_t bytes) {
     return true;
 }
 
+void File::append(ConstMemory record) {
+    const std::string& name = opened(file_).info().path;
+    if (!appender_) {
+        base::raise(not_for_appending("append", name));
+    }
+    if (record.kind != MemoryKind::kHost) {
+        base::raise(base::not_host_memory("append", "the record", record, name));
+    }
+    if (record.data == nullptr && record.bytes != 0) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "append",
+                                "the record has no memory (null pointer)", name));
+    }
+    unwrap(appender_->append(record.span()));
+}
+
+void File::flush() {
+    if (opened(file_).info().append && appender_) {
+        unwrap(appender_->flush());
+    }
+}
+
+std::uint64_t File::buffered_bytes() const {
+    static_cast<void>(opened(file_));
+    return appender_ ? appender_->gathered_bytes() : 0;
+}
+
 void File::sync() {
+    flush();
     unwrap(opened(file_).sync());
 }
 
 void File::sync_data() {
+    flush();
     unwrap(opened(file_).sync_data());
 }
 
 void File::close() {
-    // A running transfer keeps its own share: the descriptors are closed with the last one.
-    if (const auto last = std::move(file_); last && last.use_count() == 1) {
-        unwrap(last->close());
+    const auto last = std::move(file_);
+    const auto appender = std::move(appender_);
+    base::Result<void> flushed;
+    if (appender && appender.use_count() == 1) {
+        flushed = appender->close();
     }
+    // A running transfer keeps its own share: the descriptors are closed with the last one.
+    if (last && last.use_count() == (appender ? 2 : 1)) {
+        auto closed = last->close();
+        if (flushed) {
+            flushed = std::move(closed);
+        }
+    }
+    unwrap(std::move(flushed));
 }
 
 const std::string& Folder::path() const {
@@ -140,7 +207,11 @@ FileSystem FileSystem::local() {
 }
 
 File FileSystem::open(const std::string& path, const FileOptions& options) const {
-    return File(unwrap(there(impl_).open(path, checked(path, options))));
+    File file(unwrap(there(impl_).open(path, checked(path, options))));
+    if (options.append) {
+        file.appender_ = std::make_shared<os::Appender>(file.file_, options.buffer_bytes);
+    }
+    return file;
 }
 
 void FileSystem::rename(const std::string& from, const std::string& to) const {

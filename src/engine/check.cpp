@@ -30,6 +30,12 @@ base::Result<void> check_access(const TransferSpec& spec) {
                                           spec.op == Op::kRead ? "read" : "write",
                                           "the file is not open; open it first"));
         }
+        if (file->info().append) {
+            return wrong(spec,
+                         "the file is open for appending, where offsets mean nothing; use "
+                         "File::append(), or open it with \"w\"",
+                         file->info().path);
+        }
         const Access access = file->info().access;
         if (spec.op == Op::kRead && access == Access::kWrite) {
             return wrong(spec, "the file is open for writing only; open it with \"rw\"",

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <span>
@@ -51,7 +52,8 @@ struct FileInfo {
     /// kAuto, on a file system with a page cache: reads take what is in it from there, and small
     /// writes go through it.
     bool asks_cache = false;
-    bool small = false;  ///< opened to be read once, and all of it goes through the page cache
+    bool small = false;   ///< opened to be read once, and all of it goes through the page cache
+    bool append = false;  ///< append_some() alone writes
     Geometry geometry;
 };
 
@@ -74,6 +76,12 @@ public:
                                                std::span<const iovec> pieces) = 0;
     [[nodiscard]] virtual std::int64_t write_at(Lane lane, std::uint64_t offset,
                                                 std::span<const iovec> pieces) = 0;
+
+    /// Writes at the end of the file, as it is by then, one caller after the other. Fails with EBADF
+    /// for a file that is not open for that.
+    [[nodiscard]] virtual std::int64_t append_some(std::span<const std::byte> /*bytes*/) {
+        return -EBADF;
+    }
 
     /// What of [offset, offset + bytes), bytes > 0, is in the page cache: 0, or an errno where that
     /// cannot be told. Touches no page and waits for no device.

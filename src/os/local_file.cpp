@@ -99,6 +99,12 @@ std::int64_t LocalFile::write_at(Lane lane, std::uint64_t offset, std::span<cons
     return put < 0 ? -errno : put;
 }
 
+std::int64_t LocalFile::append_some(std::span<const std::byte> bytes) {
+    const ssize_t put =
+        info_.append ? ::write(buffered_.load(), bytes.data(), bytes.size()) : ssize_t{-1};
+    return put < 0 ? (info_.append ? -errno : -EBADF) : put;
+}
+
 // The pages of a file on overlayfs are those of the file below, and it says 0 of its own.
 int LocalFile::cached_pages(std::uint64_t offset, std::uint64_t bytes, CachedPages& found) const {
     if (info_.file_system == "overlay") {

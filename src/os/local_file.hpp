@@ -24,6 +24,7 @@ public:
                                        std::span<const iovec> pieces) override;
     [[nodiscard]] std::int64_t write_at(Lane lane, std::uint64_t offset,
                                         std::span<const iovec> pieces) override;
+    [[nodiscard]] std::int64_t append_some(std::span<const std::byte> bytes) override;
     [[nodiscard]] int cached_pages(std::uint64_t offset, std::uint64_t bytes,
                                    CachedPages& found) const override;
     [[nodiscard]] std::int64_t read_cached(std::uint64_t offset,

@@ -83,8 +83,8 @@ Result<Opened> open_buffered(const std::string& path, const FileOptions& options
                                     path));
         }
     }
-    const int flags =
-        access_flags(options.access) | O_CLOEXEC | O_NOCTTY | (options.follow ? 0 : O_NOFOLLOW);
+    const int flags = access_flags(options.access) | O_CLOEXEC | O_NOCTTY |
+                      (options.follow ? 0 : O_NOFOLLOW) | (options.append ? O_APPEND : 0);
     if (options.create && options.exclusive) {
         Opened opened{open_retrying(path.c_str(), flags | O_CREAT | O_EXCL), true, status};
         if (!opened.fd) {
@@ -209,10 +209,12 @@ FileInfo describe(const std::string& path, const FileOptions& options, int fd,
     ProbedFile probed = probe_file(fd);
     info.file_system = std::move(probed.file_system);
     info.geometry = std::move(probed.geometry);
-    if (options.cache == CachePolicy::kCached) {
+    info.append = options.append;
+    if (options.cache == CachePolicy::kCached || options.append) {
         Geometry buffered;
         buffered.block_bytes = info.geometry.block_bytes;
-        buffered.reason = "through the page cache by request";
+        buffered.reason = options.append ? "open for appending, through the page cache"
+                                         : "through the page cache by request";
         info.geometry = buffered;
     }
     return info;
@@ -227,6 +229,12 @@ Result<std::shared_ptr<File>> finish(const std::string& path, const FileOptions&
     }
     if (S_ISDIR(status.st_mode)) {
         return fail(system_error(EISDIR, "open", path));
+    }
+    if (options.append && S_ISBLK(status.st_mode)) {
+        return fail(base::error(ErrorCode::kUnsupported, "open",
+                                "this is a block device, whose size is fixed: nothing can be "
+                                "appended; open it without append",
+                                path));
     }
     FileInfo info = describe(path, options, fd.get(), status);
     info.created = created;

@@ -126,6 +126,9 @@ std::int64_t FakeDisk::access(engine::Op op, os::Lane lane, std::uint64_t inode,
     const std::lock_guard lock(mutex_);
     std::uint64_t bytes = total_of(pieces);
     const int refused = step(DiskCall::kAccess, no_path);
+    if (offset == kAtEnd) {
+        offset = is_file(inode) ? inodes_.at(inode)->bytes() : 0;
+    }
     const Fault fault = faults_ ? faults_({accesses_, op, lane, offset, bytes}) : Fault{};
     ++accesses_;
     const bool direct = lane == os::Lane::kDirect && shape_.direct;

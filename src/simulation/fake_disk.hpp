@@ -130,6 +130,8 @@ public:
     /// The time at which a request of so many bytes that arrives now is finished.
     [[nodiscard]] base::Nanos schedule(base::Nanos now, std::uint64_t bytes);
     /// Does a request at once; the kernel's convention.
+    /// `offset` kAtEnd: where the file ends.
+    static constexpr std::uint64_t kAtEnd = UINT64_MAX;
     [[nodiscard]] std::int64_t access(engine::Op op, os::Lane lane, std::uint64_t inode,
                                       std::uint64_t offset, std::span<const iovec> pieces,
                                       base::Nanos now);

@@ -64,6 +64,13 @@ std::int64_t FakeFile::write_at(os::Lane lane, std::uint64_t offset,
     return access(engine::Op::kWrite, lane, offset, pieces);
 }
 
+std::int64_t FakeFile::append_some(std::span<const std::byte> bytes) {
+    const iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    return info_.append
+               ? access(engine::Op::kWrite, os::Lane::kBuffered, FakeDisk::kAtEnd, {&piece, 1})
+               : -EBADF;
+}
+
 // As the seed says: pages come and go, also between a question and the read after it.
 int FakeFile::cached_pages(std::uint64_t offset, std::uint64_t bytes,
                            os::CachedPages& found) const {
@@ -239,9 +246,11 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open_file(const std::str
     info.access = options.access;
     info.device = where.disk->device();
     info.file_system = "fake";
+    info.append = options.append;
     info.small =
         small_bytes != 0 && shape.page_cache && where.disk->size(opened.inode) <= small_bytes;
-    info.geometry.direct = shape.direct && options.cache != CachePolicy::kCached && !info.small;
+    info.geometry.direct =
+        shape.direct && options.cache != CachePolicy::kCached && !info.small && !info.append;
     if (info.geometry.direct) {
         info.geometry.memory_align = shape.memory_align;
         info.geometry.read_align = shape.read_align;

@@ -41,6 +41,7 @@ public:
     [[nodiscard]] base::Result<void> sync() override;
     [[nodiscard]] base::Result<void> sync_data() override;
     [[nodiscard]] std::string folder_key() const override;
+    [[nodiscard]] std::int64_t append_some(std::span<const std::byte> bytes) override;
     [[nodiscard]] base::Result<void> close() override { return {}; }
     void set_mode(std::uint32_t mode) { disk_->set_mode(inode_, mode); }
 

@@ -346,10 +346,12 @@ std::vector<Verb> verbs() {
     add("Files", [](Scene& s) -> std::string {
         s.attempt([&] {
             File file(s.target, {.access = Access::kReadWrite, .create = true});
-            static_cast<void>(file.info());
-            static_cast<void>(file.preallocate(0, 10'000));
+            static_cast<void>(file.preallocate(0, 10'000) && file.info().direct);
             file.truncate(5000);
-            static_cast<void>(file.size());
+            File log(s.target, {.access = Access::kWrite, .append = true, .buffer_bytes = 9});
+            log.append(std::as_bytes(std::span("record")));
+            log.flush();
+            static_cast<void>(file.size() + log.buffered_bytes());
             file.sync();
             file.sync_data();
             file.close();
@@ -361,8 +363,7 @@ std::vector<Verb> verbs() {
         const std::string folder = s.target + ".folder";
         s.attempt([&] {
             files.make_folder(folder);
-            static_cast<void>(
-                files.open(folder + "/a", {.access = Access::kWrite, .create = true}));
+            const File made = files.open(folder + "/a", {.access = Access::kWrite, .create = true});
             files.link(folder + "/a", folder + "/b");
             files.rename(folder + "/b", folder + "/c");
             files.symbolic_link("a", folder + "/d");
@@ -391,8 +392,7 @@ std::vector<Verb> verbs() {
             const FileLock lock = folder.lock();
             const File file = files.open(name + "/a", {.access = Access::kWrite, .create = true});
             files.take_attributes(s.file, file);
-            static_cast<void>(folder.list());
-            static_cast<void>(folder.status("a"));
+            static_cast<void>(folder.list().size() + folder.status("a").bytes);
             folder.rename("a", "b");
             folder.remove("b");
             static_cast<void>(folder.open_folder("inner").path());

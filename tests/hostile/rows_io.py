@@ -201,6 +201,35 @@ def truncate(box):
     assert Path(path).read_bytes() == DATA[:1000] + b"end"
 
 
+def append_all(box, **options):
+    """Records of 4,000 bytes; where a call raises, what is there is the beginning of all of them."""
+    path = box.path()
+    beginning = lambda: DATA.startswith(Path(path).read_bytes() if Path(path).exists() else b"")  # noqa: E731
+
+    def otherwise():
+        assert beginning(), "records that nobody wrote so"
+
+    with box.call(otherwise):
+        with penstock.File(path, "a", **options) as file:
+            for begin in range(0, SIZE, 4000):
+                file.append(DATA[begin : begin + 4000])
+                if begin == 40_000:
+                    file.flush()
+            file.sync()
+            gathered = file.buffered_bytes
+    assert gathered == 0 and Path(path).read_bytes() == DATA
+
+
+@verb("File.append", torch=False)
+def append(box):
+    append_all(box)
+
+
+@verb("File.flush", "File.append:buffer", torch=False)
+def append_with_a_buffer(box):
+    append_all(box, buffer="30kB")
+
+
 @verb("File.preallocate", torch=False)
 def preallocate(box):
     path = box.path()
