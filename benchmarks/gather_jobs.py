@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many small pieces of a file, cold, by Penstock and by the loops that people write: jobs of python_side."""
+"""Many small pieces of a file by Penstock and by the loops that people write: jobs of python_side."""
 
 import os
 import random
@@ -20,13 +20,20 @@ def _drop(path, size):
         os.close(fd)
 
 
-def _repeated(path, size, read, pieces):
-    """The median of as many cold runs as fill half a second, after one that brings threads and memory."""
+def _bring_in(path, size):
+    with open(path, "rb", buffering=0) as file:
+        while size > 0 and (chunk := file.read(min(size, 8 << 20))):
+            size -= len(chunk)
+
+
+def _repeated(path, size, read, pieces, prepare=_drop):
+    """The median of as many runs as fill half a second, each after `prepare`, after one that brings threads and
+    memory."""
     times = []
-    _drop(path, size)
+    prepare(path, size)
     read()
     while sum(times) < _SAMPLE_S:
-        _drop(path, size)
+        prepare(path, size)
         start = time.perf_counter()
         read()
         times.append(time.perf_counter() - start)
@@ -40,19 +47,23 @@ def _engine(penstock, handicap):
 
 
 def rows(arguments):
-    """20,000 rows of 100 bytes, one every `stride` bytes, to one array. `api`: penstock, preadv or memmap."""
+    """20,000 rows of 100 bytes, one every `stride` bytes, to one array. `api`: penstock, preadv or memmap; `state`:
+    cold or warm."""
     numpy = need("numpy")
     path, stride, api = arguments["path"], int(arguments["stride"]), arguments.get("api", "penstock")
     ids, out = numpy.arange(_COUNT), numpy.empty((_COUNT, _ROW), numpy.uint8)
+    prepare = _bring_in if arguments.get("state") == "warm" else _drop
     penstock, shapes = need("penstock"), need("penstock._measure.shapes")
     stock = {
         "preadv": lambda: shapes.preadv_each(path, out, range(0, _COUNT * stride, stride)),
         "memmap": lambda: shapes.memmap_rows(path, out, stride),
     }
     if api != "penstock":
-        return _repeated(path, _COUNT * stride, stock[api], _COUNT)
+        return _repeated(path, _COUNT * stride, stock[api], _COUNT, prepare)
     with _engine(penstock, arguments.get("handicap")) as engine:
-        figures = _repeated(path, _COUNT * stride, lambda: engine.read_rows(path, ids, out, stride=stride), _COUNT)
+        figures = _repeated(
+            path, _COUNT * stride, lambda: engine.read_rows(path, ids, out, stride=stride), _COUNT, prepare
+        )
     with open(path, "rb") as file:
         for i in (0, 1, _COUNT // 2, _COUNT - 1):
             file.seek(i * stride)

@@ -71,14 +71,18 @@ def _offsets(what, size):
 
 
 def reads(arguments):
-    """Seconds of --what (all: the file in one call; small: 10,000 x 4 KiB at random; sequence: 8,192 x 4 KiB one after
-    the other) of a file that is --state (cold, warm, half: every other 8 MiB, dirty)."""
+    """Seconds of --what (all: the file in one call; small: 10,000 x 4 KiB at random, a call each; list, rows: the same
+    in one call, to arrays or by number; sequence: 8,192 x 4 KiB one after the other) of a file that is --state (cold,
+    warm, half: every other 8 MiB, dirty)."""
     penstock = need("penstock")
     path, what, state = arguments["path"], arguments["what"], arguments["state"]
     size = int(arguments.get("bytes", os.path.getsize(path)))
-    memory = memoryview(mmap.mmap(-1, size if what == "all" else _SMALL))
-    memory[:: mmap.PAGESIZE] = bytes(len(memory[:: mmap.PAGESIZE]))
     offsets = _offsets(what, size)
+    places = len(offsets) if what in ("list", "rows") else 1
+    memory = memoryview(mmap.mmap(-1, size if what == "all" else _SMALL * places))
+    memory[:: mmap.PAGESIZE] = bytes(len(memory[:: mmap.PAGESIZE]))
+    pieces = [memory[at : at + len(memory) // places] for at in range(0, len(memory), len(memory) // places)]
+    pieces *= len(offsets) // places
     policy = "direct" if arguments.get("handicap") == "always_direct" else "auto"
     with penstock.Engine() as engine, penstock.File(path, cache=policy) as file:
         engine.read(file, memory[:_SMALL])
@@ -87,17 +91,26 @@ def reads(arguments):
             flags = os.O_DIRECT if arguments.get("direct") == "1" else 0
             descriptor = os.open(path, os.O_RDONLY | flags)
             with Meter() as meter:
-                for offset in offsets:
+                for offset, piece in zip(offsets, pieces, strict=True):
                     done = 0
-                    while done < len(memory):
-                        done += os.preadv(descriptor, [memory[done:]], offset + done)
+                    while done < len(piece):
+                        done += os.preadv(descriptor, [piece[done:]], offset + done)
             os.close(descriptor)
+        elif what == "list":
+            with Meter() as meter:
+                engine.read(file, pieces, offsets)
+        elif what == "rows":
+            ids = need("numpy").array(offsets) // _SMALL
+            with Meter() as meter:
+                engine.read_rows(file, ids, memory, row_bytes=_SMALL)
         else:
             read = engine.read
             with Meter() as meter:
                 for offset in offsets:
                     read(file, memory, offset)
-    moved = len(memory) * len(offsets)
+    with open(path, "rb", buffering=0) as buffered:
+        assert os.pread(buffered.fileno(), _SMALL, offsets[-1]) == pieces[-1][:_SMALL]
+    moved = sum(map(len, pieces))
     return {"seconds": meter.seconds, "cpu_s": meter.cpu_s, "bytes": moved, "version": penstock.__version__}
 
 

@@ -20,10 +20,16 @@ constexpr std::uint32_t kProbePauseMax = UINT32_MAX / 4;
 
 }  // namespace
 
-CacheLookup::Stretch CacheLookup::look(os::File& file, std::uint64_t offset, std::uint64_t bytes) {
+CacheLookup::Stretch CacheLookup::look(os::File& file, std::uint64_t offset, std::uint64_t bytes,
+                                       std::uint64_t list_bytes) {
     Stretch found;
     if (bytes < kAlwaysAskBytes) {
-        found = {offset + bytes, small_is_cached(file, offset, bytes)};
+        if (list_bytes != 0 && !file.cache_history().refused()) {
+            found = look_at_list(file, offset, std::min(list_bytes, kWindowBytes));
+        }
+        if (found.end == 0) {
+            found = {offset + bytes, small_is_cached(file, offset, bytes), true};
+        }
     } else {
         bytes = std::min(bytes, kWindowBytes);
         found = file.cache_history().refused() ? probe_run(file, offset, bytes)
@@ -56,10 +62,36 @@ bool CacheLookup::small_is_cached(os::File& file, std::uint64_t offset, std::uin
     return cached;
 }
 
+// With `end` 0 where each extent is to be asked for.
+CacheLookup::Stretch CacheLookup::look_at_list(os::File& file, std::uint64_t offset,
+                                               std::uint64_t bytes) {
+    if (!within(file, offset, mixed_until_)) {
+        const Answer whole = ask(file, offset, bytes);
+        if (file.cache_history().refused()) {
+            return {};
+        }
+        if (whole == Answer::kNone || whole == Answer::kAll) {
+            return {offset + bytes, whole == Answer::kAll};
+        }
+        mixed_until_ = offset + bytes;
+        each_until_ = offset;
+    }
+    if (within(file, offset, each_until_)) {
+        return {};
+    }
+    const std::uint64_t end =
+        std::min(offset + bytes, base::align_down(offset, kFineBytes) + kFineBytes);
+    const Answer fine = ask(file, offset, end - offset);
+    if (fine == Answer::kNone || fine == Answer::kAll) {
+        return {end, fine == Answer::kAll};
+    }
+    each_until_ = end;
+    return {};
+}
+
 CacheLookup::Stretch CacheLookup::look_at_run(os::File& file, std::uint64_t offset,
                                               std::uint64_t bytes) {
-    const bool mixed = file_ == &file && offset >= begin_ && offset < mixed_until_;
-    if (!mixed) {
+    if (!within(file, offset, mixed_until_)) {
         const Answer whole = ask(file, offset, bytes);
         if (whole == Answer::kNone || whole == Answer::kAll) {
             return {offset + bytes, whole == Answer::kAll};

@@ -9,6 +9,8 @@
 //                     a question, after cold ones it is asked more and more rarely. What a waiting
 //                     caller reads in sequence goes through the cache, where the kernel reads
 //                     ahead.
+//   many shorter      that lie near one another in a list are asked for together, 64 MiB at a time,
+//                     then a MiB; where only some of that is cached, each is a short one.
 //
 // cachestat(2) answers without touching a page. Where it is refused (for files of others, by a
 // sandbox, before Linux 6.5) single bytes are read with RWF_NOWAIT instead. Such a probe brings a
@@ -28,6 +30,7 @@ public:
     struct Stretch {
         std::uint64_t end = 0;  ///< offset in the file
         bool cached = false;
+        bool alone = false;  ///< it says nothing of what follows: see shorter
     };
 
     CacheLookup() = default;
@@ -41,16 +44,25 @@ public:
                                                   : Stretch{};
     }
     /// The same for a run of `bytes` from there on, asking where need be. `end` is behind `offset`.
-    Stretch look(os::File& file, std::uint64_t offset, std::uint64_t bytes);
+    /// `list_bytes`: from `offset` on, as far as others lie near one another; or 0.
+    Stretch look(os::File& file, std::uint64_t offset, std::uint64_t bytes,
+                 std::uint64_t list_bytes);
 
     static constexpr std::uint64_t kWindowBytes = std::uint64_t{64} << 20;
+    /// A list of extents that are further apart on the average is not worth its questions.
+    static constexpr std::uint64_t kListSpacingBytes = std::uint64_t{256} << 10;
 
 private:
     enum class Answer : std::uint8_t { kNone, kSome, kSomeDirty, kAll };
 
     [[nodiscard]] bool small_is_cached(os::File& file, std::uint64_t offset, std::uint64_t bytes);
+    [[nodiscard]] Stretch look_at_list(os::File& file, std::uint64_t offset, std::uint64_t bytes);
     [[nodiscard]] Stretch look_at_run(os::File& file, std::uint64_t offset, std::uint64_t bytes);
     [[nodiscard]] Stretch probe_run(os::File& file, std::uint64_t offset, std::uint64_t bytes);
+    /// Is `offset` after the last look, and before `end`?
+    [[nodiscard]] bool within(const os::File& file, std::uint64_t offset, std::uint64_t end) const {
+        return file_ == &file && offset >= begin_ && offset < end;
+    }
     [[nodiscard]] Answer ask(os::File& file, std::uint64_t offset, std::uint64_t bytes);
     [[nodiscard]] bool probe(os::File& file, std::uint64_t offset, std::uint64_t bytes);
 
@@ -59,6 +71,7 @@ private:
     std::uint64_t begin_ = 0;
     Stretch stretch_;
     std::uint64_t mixed_until_ = 0;  ///< up to here it is asked a MiB at a time
+    std::uint64_t each_until_ = 0;   ///< up to here the extents of a list are asked for one by one
     bool caller_waits_ = false;
 };
 

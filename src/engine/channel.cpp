@@ -347,7 +347,9 @@ void Channel::go_on(ChannelRequest& request, std::uint32_t align) {
     const auto from = static_cast<std::uint32_t>(base::align_down(request.done_bytes, align));
     request.resumed_bytes = from;
     request.offset = draft.offset + from;
-    if (draft.apart) {
+    if (draft.is_cached_list()) {
+        request.pieces = {};  // it walks its extents itself
+    } else if (draft.apart) {
         go_on_apart(request);
     } else if (request.slot != nullptr) {
         request.memory[0] = {request.slot->data + from, draft.bytes - from};
@@ -468,7 +470,7 @@ void Channel::write_came_back(ChannelRequest& request) {
 void Channel::end_of_file(ChannelRequest& request) {
     const Draft& draft = request.draft;
     Transfer& transfer = *request.part->transfer;
-    std::uint64_t end = draft.offset + request.done_bytes;
+    std::uint64_t end = draft.is_cached_list() ? request.offset : draft.offset + request.done_bytes;
     if (!transfer.allow_short) {
         // Another request may have met the end before this one: the size is what people look for.
         const auto size = request.file->size();

@@ -57,6 +57,9 @@ struct ChannelRequest : Request, Job {
     base::Fifo<Request> batch;       ///< done by one job, this one first
     base::Nanos troubled_since = 0;  ///< the first of `tries`
     base::Nanos due = 0;             ///< of the next one
+
+    /// On the thread that copies.
+    void read_from_cache();
 };
 
 class Channel {

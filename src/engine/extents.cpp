@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +18,18 @@ namespace {
 
 // On the average. Larger ones are requests of their own in any order.
 constexpr std::uint64_t kSortedBytesMax = 64 * base::kKiB;
+
+// By file, and those of a file by their offset.
+template <typename Item, typename File, typename Offset>
+void sort_by_place(std::vector<Item>& items, const File& file, const Offset& offset) {
+    base::radix_sort(std::span(items), file);
+    for (auto begin = items.begin(); begin != items.end();) {
+        const auto end = std::find_if(begin, items.end(),
+                                      [&](const Item& item) { return file(item) != file(*begin); });
+        base::radix_sort(std::span(begin, end), offset);
+        begin = end;
+    }
+}
 
 }  // namespace
 
@@ -43,8 +56,9 @@ void Extents::sort_list() {
     }
     std::vector<std::uint64_t> order(list_.size());
     std::iota(order.begin(), order.end(), std::uint64_t{0});
-    base::radix_sort(order, [&](std::uint64_t i) { return list_[i].offset; });
-    base::radix_sort(order, [&](std::uint64_t i) { return std::uint64_t{list_[i].file}; });
+    sort_by_place(
+        order, [&](std::uint64_t i) { return std::uint64_t{list_[i].file}; },
+        [&](std::uint64_t i) { return list_[i].offset; });
     std::vector<Extent> list;
     list.reserve(order.size());
     for (const std::uint64_t i : order) {
@@ -66,8 +80,7 @@ void Extents::sort_rows() {
     if (std::is_sorted(rows.begin(), rows.end(), before)) {
         return;
     }
-    base::radix_sort(rows, [](const RowList::Row& row) { return row.offset; });
-    base::radix_sort(rows, file);
+    sort_by_place(rows, file, [](const RowList::Row& row) { return row.offset; });
     sorted_ = true;
 }
 

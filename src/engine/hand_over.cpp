@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests of a channel that other threads do: what would block its own, and copies of cached
 // bytes.
+#include "engine/cached_read.hpp"
 #include "engine/channel.hpp"
 
-#include <algorithm>
-#include <cerrno>
 #include <mutex>
 #include <utility>
 
@@ -14,18 +13,6 @@ namespace {
 
 ChannelRequest& of(Request& request) {
     return static_cast<ChannelRequest&>(request);
-}
-
-// What was taken for cached may have gone meanwhile. What is not there at once is then read through
-// the cache all the same: the kernel began to when it was asked.
-void read_cached(ChannelRequest& request) {
-    os::File& file = *request.file;
-    request.result = file.read_cached(request.offset, request.pieces);
-    request.cached_bytes = static_cast<std::uint32_t>(std::max<std::int64_t>(request.result, 0));
-    if (request.result == 0 || request.result == -EAGAIN || request.result == -EOPNOTSUPP) {
-        file.cache_history().missed();
-        request.result = file.read_at(os::Lane::kBuffered, request.offset, request.pieces);
-    }
 }
 
 void do_blocking(Request& request) {
@@ -43,6 +30,18 @@ void do_blocking(Request& request) {
 
 }  // namespace
 
+void ChannelRequest::read_from_cache() {
+    CachedRead read;
+    if (draft.is_cached_list()) {
+        read = read_cached(*file, part->transfer->extents, draft, done_bytes);
+        offset = read.offset;
+    } else {
+        read = read_cached(*file, offset, pieces);
+    }
+    result = read.result;
+    cached_bytes = read.cached_bytes;
+}
+
 void Channel::hand_over(ChannelRequest& request) {
     ++at_executor_;
     if (!request.draft.cached) {
@@ -52,7 +51,7 @@ void Channel::hand_over(ChannelRequest& request) {
     request.run = [](Job& job) noexcept {
         auto& self = static_cast<ChannelRequest&>(job);
         Channel& channel = *self.channel;
-        read_cached(self);
+        self.read_from_cache();
         channel.returned_.put(self);
         channel.wake();
     };

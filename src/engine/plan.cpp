@@ -3,9 +3,9 @@
 
 #include "base/align.hpp"
 #include "base/assert.hpp"
+#include "engine/cached_read.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 namespace penstock::engine {
 
@@ -20,6 +20,12 @@ constexpr std::uint64_t kStraightBytesMin = 64 * base::kKiB;
 
 // Limits one request: copying so many pieces takes about as long as reading a block.
 constexpr std::uint32_t kExtentsOverGapsMax = 1 << 16;
+
+// Limit a request for what is cached to some 100 us, so that several threads share a list.
+constexpr std::uint32_t kCachedCallsMax = 128;
+constexpr std::uint32_t kExtentsCachedMax = 4096;
+// A list of fewer is not worth a question about the page cache.
+constexpr std::uint64_t kListExtentsMin = 8;
 
 constexpr std::uint64_t kOffsetMax = INT64_MAX;  // the kernel's (loff_t)
 
@@ -89,7 +95,7 @@ bool Plan::draft_next(std::uint32_t block_bytes) {
         if (phase_ == Phase::kEdges) {
             drafted_ = draft_edge(geometry, block_bytes);
         } else if (!geometry.direct) {
-            if (gap_bytes_ != 0 && draft_over_gaps(1, block_bytes)) {
+            if (gap_bytes_ != 0 && draft_over_gaps(1, block_bytes, kOffsetMax)) {
                 draft_.lane = os::Lane::kBuffered;
             } else {
                 draft_straight(os::Lane::kBuffered, straight(0, block_bytes, 1, 1));
@@ -156,25 +162,57 @@ CacheLookup::Stretch Plan::look(os::File& file) {
     }
     ahead_bytes_ = covered(CacheLookup::kWindowBytes);
     std::uint64_t bytes = ahead_bytes_;
+    std::uint64_t list_bytes = gap_bytes_ == 0 ? 0 : list_bytes_ahead();
     if (allow_short_) {
         const std::uint64_t size = file.size_seen();
-        bytes = std::min(bytes, size > offset_ ? size - offset_ : std::uint64_t{1});
+        const std::uint64_t most = size > offset_ ? size - offset_ : std::uint64_t{1};
+        bytes = std::min(bytes, most);
+        list_bytes = std::min(list_bytes, most);
     }
-    return lookup_->look(file, offset_, bytes);
+    return lookup_->look(file, offset_, bytes, list_bytes);
+}
+
+// From the cursor to the end of the extents that follow one another in the file, within a window;
+// 0 where they are few for that. Walked once for all of them.
+std::uint64_t Plan::list_bytes_ahead() {
+    if (file_ != list_file_ || offset_ < list_begin_ || offset_ >= list_end_) {
+        std::uint64_t count = 0;
+        std::uint64_t last = offset_;
+        list_file_ = file_;
+        list_begin_ = offset_;
+        list_end_ = offset_ + here_bytes_;
+        for (std::uint64_t i = cursor_.index + 1; i < end_.index; ++i, ++count) {
+            const Extent extent = (*extents_)[i];
+            if (extent.file != file_ || extent.offset < last ||
+                extent.offset - offset_ >= CacheLookup::kWindowBytes) {
+                break;
+            }
+            last = extent.offset;
+            list_end_ = std::max(list_end_, extent.offset + extent.memory.bytes);
+        }
+        list_is_dense_ = count >= kListExtentsMin &&
+                         (list_end_ - offset_) / count <= CacheLookup::kListSpacingBytes;
+    }
+    return list_is_dense_ ? list_end_ - offset_ : 0;
 }
 
 void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     std::uint64_t stretch_bytes = kOffsetMax;
+    std::uint64_t list_end = kOffsetMax;
     ahead_bytes_ = 0;
     if (os::File& file = *files_[file_]; lookup_ != nullptr && file.info().asks_cache) {
         const CacheLookup::Stretch stretch = look(file);
         stretch_bytes = stretch.end - offset_;
         if (stretch.cached) {
-            draft_straight(os::Lane::kBuffered,
-                           straight(0, std::min<std::uint64_t>(block_bytes, stretch_bytes), 1, 1));
             draft_.cached = true;
+            if (gap_bytes_ == 0 || !draft_cached_list(block_bytes, stretch.end)) {
+                draft_straight(
+                    os::Lane::kBuffered,
+                    straight(0, std::min<std::uint64_t>(block_bytes, stretch_bytes), 1, 1));
+            }
             return;
         }
+        list_end = stretch.alone ? kOffsetMax : stretch.end;
     }
     // Bytes that go through a slot are a piece of memory too.
     const std::uint64_t align = std::max(geometry.read_align, geometry.memory_align);
@@ -187,7 +225,7 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     }
     block_bytes =
         static_cast<std::uint32_t>(std::min<std::uint64_t>(block_bytes, last - (offset_ - skip)));
-    if (gap_bytes_ != 0 && draft_over_gaps(align, block_bytes)) {
+    if (gap_bytes_ != 0 && draft_over_gaps(align, block_bytes, list_end)) {
         return;
     }
     block_bytes = static_cast<std::uint32_t>(
@@ -214,10 +252,49 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     }
 }
 
+// Whole extents that are in the page cache up to `stretch_end`, whatever lies between: who copies
+// them makes few calls of the kernel's for those that are near. False where there is only one.
+bool Plan::draft_cached_list(std::uint64_t block_bytes, std::uint64_t stretch_end) {
+    std::uint64_t total = 0;
+    std::uint64_t last = offset_;  // where the extent before begins
+    std::uint64_t end = offset_;   // of all so far
+    std::uint32_t calls = 1;
+    std::uint32_t seen = 0;
+    std::uint32_t taken = 0;
+    std::uint32_t with_bytes = 0;
+    for (Position at = cursor_; at.index < end_.index && seen < kExtentsCachedMax;
+         at = {at.index + 1, 0}) {
+        const Extent extent = (*extents_)[at.index];
+        const std::uint64_t bytes = extent.memory.bytes - at.skip;
+        const std::uint64_t place = extent.offset + at.skip;
+        ++seen;
+        if (bytes == 0) {
+            continue;
+        }
+        calls += bytes >= kCachedSmallBytes || place > end + kCachedGapBytes ? 1 : 0;
+        if (extent.file != file_ || place < last || place + bytes > stretch_end ||
+            total + bytes > block_bytes || calls > kCachedCallsMax) {
+            break;
+        }
+        total += bytes;
+        last = place;
+        end = std::max(end, place + bytes);
+        taken = seen;
+        ++with_bytes;
+    }
+    if (with_bytes < 2) {
+        return false;
+    }
+    draft_straight(os::Lane::kBuffered, total);
+    draft_.extents = taken;
+    return true;
+}
+
 // Whole extents, as far as they lie near one another and fit a block; what lies between is read and
 // dropped. A large one is never among them but where it overlaps another: its copy costs more than
-// its request. False where what begins here is a run that is better off by itself.
-bool Plan::draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes) {
+// its request, nor one that ends after `list_end`. False where what begins here is a run that is
+// better off by itself.
+bool Plan::draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes, std::uint64_t list_end) {
     const std::uint64_t gap = std::max(gap_bytes_, align);  // a block of the device is read once
     const std::uint64_t begin = align_down(offset_, align);
     std::uint64_t last = offset_;  // where the extent before begins
@@ -234,7 +311,7 @@ bool Plan::draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes) {
         if (bytes == 0) {
             continue;
         }
-        if (extent.file != file_ || place < last || place > end + gap ||
+        if (extent.file != file_ || place < last || place > end + gap || place + bytes > list_end ||
             align_up(place + bytes, align) > begin + block_bytes) {
             break;
         }
@@ -419,120 +496,6 @@ void Plan::advance(std::uint64_t bytes) {
             cursor_ = {cursor_.index + 1, 0};
         }
     }
-}
-
-namespace {
-
-// Calls visit(memory, bytes) for the pieces of `bytes` bytes from `at` on.
-template <typename Visit>
-void for_each_piece(const Extents& extents, Position at, std::uint64_t bytes, Visit visit) {
-    while (bytes != 0) {
-        const Extent extent = extents[at.index];
-        const std::uint64_t step = std::min(bytes, extent.memory.bytes - at.skip);
-        if (step != 0) {
-            visit(extent.memory.data + at.skip, step);
-        }
-        bytes -= step;
-        at = {at.index + 1, 0};
-    }
-}
-
-}  // namespace
-
-std::size_t gather_pieces(const Extents& extents, Position at, std::uint64_t bytes,
-                          std::span<iovec> pieces) {
-    std::size_t used = 0;
-    for_each_piece(extents, at, bytes, [&](std::byte* memory, std::uint64_t step) {
-        if (used != 0) {
-            iovec& last = pieces[used - 1];
-            if (static_cast<std::byte*>(last.iov_base) + last.iov_len == memory) {
-                last.iov_len += step;
-                return;
-            }
-        }
-        PENSTOCK_ASSERT(used < pieces.size());
-        pieces[used++] = {memory, step};
-    });
-    return used;
-}
-
-void copy_to_extents(const Extents& extents, Position at, const std::byte* memory,
-                     std::uint64_t bytes) {
-    for_each_piece(extents, at, bytes, [&](std::byte* piece, std::uint64_t step) {
-        std::memcpy(piece, memory, step);
-        memory += step;
-    });
-}
-
-void copy_from_extents(const Extents& extents, Position at, std::byte* memory,
-                       std::uint64_t bytes) {
-    for_each_piece(extents, at, bytes, [&](std::byte* piece, std::uint64_t step) {
-        std::memcpy(memory, piece, step);
-        memory += step;
-    });
-}
-
-namespace {
-
-// Calls visit(memory, begin, end) for the extents of a request over gaps that have bytes, until it
-// returns false: their place is counted from the request's first wanted byte.
-template <typename Visit>
-void for_each_over_gaps(const Extents& extents, const Draft& draft, Visit visit) {
-    const std::uint64_t first = draft.offset + draft.skip_bytes;
-    const std::uint64_t end = draft.at.index + draft.extents;
-    for (Position at = draft.at; at.index < end; at = {at.index + 1, 0}) {
-        const Extent extent = extents[at.index];
-        if (extent.memory.bytes != 0 &&
-            !visit(extent.memory.data + at.skip, extent.offset + at.skip - first,
-                   extent.offset + extent.memory.bytes - first)) {
-            return;
-        }
-    }
-}
-
-}  // namespace
-
-std::uint64_t copy_over_gaps(const Extents& extents, const Draft& draft, const std::byte* memory,
-                             std::uint64_t bytes) {
-    std::uint64_t copied = 0;
-    for_each_over_gaps(extents, draft,
-                       [&](std::byte* piece, std::uint64_t begin, std::uint64_t end) {
-                           if (begin >= bytes) {
-                               return false;
-                           }
-                           const std::uint64_t step = std::min(end, bytes) - begin;
-                           std::memcpy(piece, memory + begin, step);
-                           copied += step;
-                           return true;
-                       });
-    return copied;
-}
-
-Stretch next_wanted(const Extents& extents, const Draft& draft, std::uint32_t done_bytes) {
-    Stretch found;
-    for_each_over_gaps(extents, draft,
-                       [&](std::byte* /*piece*/, std::uint64_t from, std::uint64_t to) {
-                           const auto begin = static_cast<std::uint32_t>(draft.skip_bytes + from);
-                           const auto end = static_cast<std::uint32_t>(draft.skip_bytes + to);
-                           if (end <= done_bytes) {
-                               return true;
-                           }
-                           if (found.end == 0) {
-                               found = {std::max(begin, done_bytes), end};
-                           }
-                           found.end = begin <= found.end ? std::max(found.end, end) : found.end;
-                           return begin <= found.end;
-                       });
-    return found;
-}
-
-std::uint64_t first_past(const Extents& extents, const Draft& draft, std::uint64_t offset) {
-    std::uint64_t index = draft.at.index;
-    Extent extent = extents[index];
-    while (extent.memory.bytes == 0 || extent.offset + extent.memory.bytes <= offset) {
-        extent = extents[++index];
-    }
-    return index;
 }
 
 }  // namespace penstock::engine

@@ -14,6 +14,8 @@
 //   read over gaps  small extents that lie near one another, in the list and in the file, overlap
 //                   or share a block of the device are one request through a slot. What lies
 //                   between them is dropped there. See read_over_gaps().
+//   read, cached    extents that follow one another in the file, in the order of the list, are one
+//                   request without a slot: see cached_read.hpp.
 //   write, direct   the run is cut at Geometry::edge_align() into a middle, written directly, and
 //   two
 //                   ends, written through the buffered descriptor in a second phase, when the
@@ -81,7 +83,10 @@ private:
     [[nodiscard]] bool draft_next(std::uint32_t block_bytes);
     inline void draft_read(const os::Geometry& geometry, std::uint32_t block_bytes);
     [[nodiscard]] inline CacheLookup::Stretch look(os::File& file);
-    [[nodiscard]] bool draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes);
+    [[nodiscard]] std::uint64_t list_bytes_ahead();
+    [[nodiscard]] bool draft_cached_list(std::uint64_t block_bytes, std::uint64_t stretch_end);
+    [[nodiscard]] bool draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes,
+                                       std::uint64_t list_end);
     bool draft_write(const os::Geometry& geometry, std::uint32_t block_bytes);
     bool draft_edge(const os::Geometry& geometry, std::uint32_t block_bytes);
     [[nodiscard]] bool run_is_cached(const os::Geometry& geometry) const;
@@ -146,7 +151,11 @@ private:
     std::byte* here_ = nullptr;  ///< memory at the cursor, as far as its extent goes
     std::uint64_t here_bytes_ = 0;
     std::uint64_t ahead_bytes_ =
-        0;                        ///< of the run from the cursor on, where look() walked it; or 0
+        0;                          ///< of the run from the cursor on, where look() walked it; or 0
+    std::uint64_t list_begin_ = 0;  ///< [list_begin_, list_end_) of list_bytes_ahead()
+    std::uint64_t list_end_ = 0;
+    std::uint32_t list_file_ = 0;
+    bool list_is_dense_ = false;
     std::uint64_t run_next_ = 0;  ///< where the run in hand goes on
     std::uint32_t run_file_ = 0;
     std::uint64_t edge_bytes_ = 0;  ///< what is left of the end in hand

@@ -37,11 +37,14 @@ struct Draft {
     bool cached = false;     ///< read from the page cache, where they are taken to be
     bool apart = false;      ///< over gaps, after an error: what is wanted is read by itself
     std::uint32_t file = 0;  ///< index in the transfer's files
-    /// Reads over gaps, always through a slot: so many whole extents from `at` on, in the order of
-    /// the file. `wanted_bytes` then reaches from the first to the end of the last. Else 0.
+    /// So many whole extents from `at` on, in the order of the file; else 0. A read over gaps,
+    /// always through a slot: `wanted_bytes` then reaches from the first to the end of the last.
+    /// `cached`: a list, with whatever between; `wanted_bytes` has the extents' alone.
     std::uint32_t extents = 0;
     Position at;                  ///< where in the extents the wanted bytes begin
     std::byte* memory = nullptr;  ///< of all its bytes, where that is one piece of one extent
+
+    [[nodiscard]] bool is_cached_list() const { return cached && extents != 0; }
 };
 
 /// A piece of slot memory.

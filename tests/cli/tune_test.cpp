@@ -70,6 +70,11 @@ TEST_F(TuneTest, ItTellsWhatWasTriedAndGivesFilesThatLoad) {
         std::min<std::uint64_t>(loaded.queue_depth, loaded.in_flight_bytes / loaded.block_bytes),
         choice.at("depth").get<std::uint64_t>());
 
+    EXPECT_EQ(loaded.gap_bytes,
+              report.at("tune").at("options").at("gap_bytes").get<std::uint64_t>());
+    EXPECT_EQ(outcome.out.find("(gap_bytes)") != std::string::npos,
+              report.at("target").at("direct").get<bool>());
+
     EXPECT_EQ(report.at("tune").at("verdicts").size(), 3U);
     EXPECT_GE(report.at("jobs").size(), 2U);
     std::uint64_t written = 0;

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -20,7 +21,7 @@ namespace {
 
 using base::is_aligned;
 
-class ShapedFile final : public os::File {
+class ShapedFile : public os::File {
 public:
     explicit ShapedFile(const os::Geometry& geometry, bool asks_cache = false)
         : os::File(info_with(geometry, asks_cache)) {}
@@ -265,6 +266,75 @@ TEST(Plan, ReadsOverGapsTileInAnyOrderAndOverOneAnother) {
         if (HasFatalFailure()) {
             return;
         }
+    }
+}
+
+// In the page cache: MiB by MiB, all or nothing.
+class HalfCachedFile final : public ShapedFile {
+public:
+    HalfCachedFile(const os::Geometry& geometry, std::uint64_t seed)
+        : ShapedFile(geometry), seed_(seed) {
+        info_.asks_cache = true;
+    }
+    [[nodiscard]] bool cached(std::uint64_t offset) const {
+        return ((offset >> 20) * 0x9E3779B97F4A7C15U + seed_) >> 62 != 0;
+    }
+    [[nodiscard]] int cached_pages(std::uint64_t offset, std::uint64_t bytes,
+                                   os::CachedPages& found) const override {
+        found = {};
+        for (std::uint64_t page = offset / 4096; page * 4096 < offset + bytes; ++page) {
+            found.pages += cached(page * 4096) ? 1 : 0;
+        }
+        return 0;
+    }
+
+private:
+    const std::uint64_t seed_;
+};
+
+// Rows near one another, half of them cached: each byte once, from where it is, in few requests.
+TEST(Plan, ListsTakeWhatIsCachedFromThereInFewRequests) {
+    for (std::uint64_t seed = 0; seed < 200; ++seed) {
+        SCOPED_TRACE(seed);
+        std::mt19937_64 random(seed);
+        auto file = std::make_shared<HalfCachedFile>(direct_geometry(4, 512, 512, 4096), random());
+        const OpenFiles files{file};
+        std::vector<Extent> list;
+        std::uint64_t offset = random() % 5000;
+        const std::uint64_t bytes_max = 1 + random() % 5000;
+        for (std::uint64_t i = 0; i < 2000; ++i) {
+            list.push_back({offset, {address((1ULL << 40) + i * 8192), random() % bytes_max}, 0});
+            offset += random() % 3 == 0 ? list.back().memory.bytes : random() % 6000;
+        }
+        Extents extents(list);
+        extents.sort();
+        Counters counters;
+        CacheLookup lookup(counters, false);
+        Plan plan(extents, files, Op::kRead, {}, {extents.count(), 0});
+        plan.read_over_gaps(8 << 10);
+        plan.consult(lookup);
+        const std::vector<Draft> drafts = all_drafts(plan, 1 << 20);
+        std::vector<std::uint32_t> seen(extents.count());
+        for (const Draft& draft : drafts) {
+            const Extent first = extents[draft.at.index];
+            ASSERT_EQ(draft.cached, file->cached(first.offset + draft.at.skip));
+            std::uint64_t wanted = 0;
+            for (std::uint64_t i = draft.at.index; i < draft.at.index + draft.extents; ++i) {
+                const Extent extent = extents[i];
+                wanted += extent.memory.bytes - (i == draft.at.index ? draft.at.skip : 0);
+                ++seen[i];
+                const std::uint64_t begin =
+                    extent.offset + (i == draft.at.index ? draft.at.skip : 0);
+                const std::uint64_t end = extent.offset + extent.memory.bytes;
+                ASSERT_TRUE(begin == end || (file->cached(begin) == draft.cached &&
+                                             file->cached(end - 1) == draft.cached));
+            }
+            ASSERT_FALSE(draft.cached && draft.slot);
+            ASSERT_TRUE(!draft.is_cached_list() || draft.wanted_bytes == wanted);
+        }
+        ASSERT_TRUE(std::all_of(seen.begin(), seen.end(), [](auto times) { return times <= 1; }));
+        ASSERT_LE(drafts.size(), 200U);
+        ASSERT_LE(counters.cache_questions.get(), 20U);
     }
 }
 

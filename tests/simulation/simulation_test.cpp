@@ -76,6 +76,7 @@ struct Life {
         options.shape.write_align = below(2) == 0 ? 512 : 4096;
         options.shape.direct = below(8) != 0;
         options.shape.page_cache = below(2) == 0;
+        options.shape.cachestat = below(4) != 0;
         options.model = kModel;
         options.model.jitter_ns = 300'000;
         engine::ChannelOptions& channel = options.core.domain.channel;

@@ -26,7 +26,7 @@ namespace {
 
 constexpr double kSliceSeconds = 0.15;
 constexpr double kSearchSecondsMin = 3;  // even if making the file took its time
-constexpr double kEndSeconds = 1;        // for the last slice and the report
+constexpr double kEndSeconds = 3;        // for the last slice, the small reads and the report
 
 // The backends of this machine except the one that runs anyway.
 std::vector<BackendKind> other_backends(const EngineDescription& running) {
@@ -75,6 +75,10 @@ public:
         print_tune_head(out_, options_, target_, description_);
         Slices slices(target_, defaults_, progress_);
         TuneSearch search = searched(slices);
+        if (measures_gap()) {
+            progress_.step("what a small request costs: ");
+            defaults_.gap_bytes = slices.gap_bytes(search.choice());
+        }
         progress_.clear();
         report(command, slices, search);
     }
@@ -159,6 +163,9 @@ private:
         }
         json_.write(tune_json(command, result));
     }
+
+    // A request to the page cache says nothing of the disk.
+    [[nodiscard]] bool measures_gap() const { return options_.read && target_.file.info().direct; }
 
     [[nodiscard]] double now() const { return static_cast<double>(clock_.now() - start_) * 1e-9; }
 

@@ -95,7 +95,8 @@ nlohmann::ordered_json options_json(const TuneSettings& settings, const EngineOp
             {"block_bytes", options.block_bytes},
             {"queue_depth", options.queue_depth},
             {"in_flight_bytes", options.in_flight_bytes},
-            {"channels", options.channels}};
+            {"channels", options.channels},
+            {"gap_bytes", options.gap_bytes}};
 }
 
 nlohmann::ordered_json deepspeed_json(const TuneSettings& settings) {

@@ -208,6 +208,13 @@ void print_tune_result(std::FILE* out, const TuneResult& result) {
     fmt::print(
         out, "\nSettings: {}{}\n", to_string(choice),
         choice == search.candidates()[0].settings ? ", the defaults: nothing has to be set" : "");
+    if (result.options.read && result.target.file.info().direct) {
+        fmt::print(
+            out,
+            "Gaps: a small request costs this disk as much as {} read at once; so many bytes "
+            "between two\nextents of a list are read over (gap_bytes).\n",
+            base::format_bytes(result.defaults.gap_bytes));
+    }
     fmt::print(out,
                "\nPenstock: Engine(options=\"FILE\") takes this file (-o FILE writes it)\n{}\n",
                options_json(choice, result.defaults, result.about).dump(2));

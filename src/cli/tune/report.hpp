@@ -26,7 +26,7 @@ struct TuneResult {
     const TuneOptions& options;
     const Target& target;
     const EngineDescription& engine;  ///< of the defaults
-    const EngineOptions& defaults;
+    const EngineOptions& defaults;    ///< with `gap_bytes` as measured
     const TuneSearch& search;
     const std::vector<CandidateSamples>& samples;  ///< one per candidate of the search
     double seconds = 0;                            ///< of the whole run

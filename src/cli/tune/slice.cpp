@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/tune/slice.hpp"
 
+#include "base/align.hpp"
 #include "base/clock.hpp"
 #include "base/units.hpp"
 #include "base/wait_slice.hpp"
 #include "cli/interrupt.hpp"
+#include "cli/statistics.hpp"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -12,6 +14,8 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace penstock::cli {
 
@@ -19,6 +23,13 @@ namespace {
 
 constexpr std::uint64_t kMemoryBytes = std::uint64_t{128} << 20;
 constexpr std::uint64_t kSliceMax = std::uint64_t{512} << 20;
+
+constexpr std::uint64_t kSmallBytes = 4096;
+constexpr std::size_t kSmallReadsMin = 256;  // of a disk that turns: a second or two
+constexpr std::size_t kSmallReadsMax = 8192;
+constexpr double kSmallSeconds = 0.1;
+constexpr int kGapRounds = 5;
+constexpr std::uint64_t kGapMax = 4 << 20;
 
 double cpu_seconds() {
     rusage usage{};
@@ -67,8 +78,48 @@ Sample Slices::run(const TuneSettings& settings, bool write) {
     Engine engine(engine_options(settings, defaults_));
     // Starts the threads and rings, which come with the first transfer.
     engine.read_async(target_.file, memory_.bytes().first(4096), cursor_).wait();
-    TransferRequest wanted = request(slice_bytes(write), write);
+    Sample sample = measured(engine, request(slice_bytes(write), write),
+                             to_string(settings) + (write ? ", writing" : ", reading"));
+    sample.operations = sample.bytes / settings.block_bytes;
+    written_bytes_ += write ? sample.bytes : 0;
+    return sample;
+}
 
+// Each rate of large requests is held against small ones at the same time.
+std::uint64_t Slices::gap_bytes(const TuneSettings& settings) {
+    const double first_s = small_read_s(settings, kSmallReadsMin);
+    const auto count = static_cast<std::size_t>(
+        std::clamp(kSmallSeconds / first_s, double{kSmallReadsMin}, double{kSmallReadsMax}));
+    const bool slow = first_s * static_cast<double>(count) > 1;
+    std::vector<double> gaps;
+    for (int round = 0; round < (slow ? 1 : kGapRounds); ++round) {
+        const double bytes_per_s = run(settings, false).bytes_per_s();
+        gaps.push_back(small_read_s(settings, count) * bytes_per_s - double{kSmallBytes});
+    }
+    const auto gap = static_cast<std::uint64_t>(std::clamp(median(gaps), 0.0, double{kGapMax}));
+    return base::align_up(gap, std::uint64_t{base::kKiB});
+}
+
+TransferRequest Slices::small_reads(std::size_t count) {
+    TransferRequest request;
+    request.files = {target_.file};
+    for (std::size_t i = 0; i < count; ++i) {
+        request.extents.push_back(
+            {.offset = random_() % (target_.bytes / kSmallBytes) * kSmallBytes,
+             .memory = memory_.bytes().subspan(i * kSmallBytes, kSmallBytes)});
+    }
+    return request;
+}
+
+double Slices::small_read_s(const TuneSettings& settings, std::size_t count) {
+    EngineOptions options = engine_options(settings, defaults_);
+    options.gap_bytes = 0;
+    Engine engine(options);
+    engine.read_async(target_.file, memory_.bytes().first(kSmallBytes), cursor_).wait();
+    return measured(engine, small_reads(count), "small reads").seconds / static_cast<double>(count);
+}
+
+Sample Slices::measured(Engine& engine, TransferRequest wanted, const std::string& what) {
     Sample sample;
     sample.side = "penstock";
     const base::SteadyClock clock;
@@ -81,7 +132,7 @@ Sample Slices::run(const TuneSettings& settings, bool write) {
             check_interrupt();
             moved = transfer.wait_for(base::kWaitSlice);
             if (!moved && progress_.due()) {
-                progress_.show(to_string(settings) + (write ? ", writing" : ", reading"));
+                progress_.show(what);
             }
         }
     } catch (const Interrupted&) {
@@ -91,13 +142,11 @@ Sample Slices::run(const TuneSettings& settings, bool write) {
     sample.seconds = static_cast<double>(clock.now() - start) * 1e-9;
     sample.cpu_s = cpu_seconds() - cpu_before;
     sample.bytes = *moved;
-    sample.operations = sample.bytes / settings.block_bytes;
     const LatencyStats latency = engine.stats().latency;
     sample.p50_ns = latency.p50;
     sample.p99_ns = latency.p99;
     sample.p999_ns = latency.p999;
     sample.histogram = latency.histogram;
-    written_bytes_ += write ? sample.bytes : 0;
     return sample;
 }
 

@@ -11,7 +11,10 @@
 
 #include <penstock/penstock.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <random>
+#include <string>
 
 namespace penstock::cli {
 
@@ -29,11 +32,18 @@ public:
     }
     /// Throws Error and Interrupted.
     [[nodiscard]] Sample run(const TuneSettings& settings, bool write);
+    /// The bytes that the device reads while it does one more small request, at the depth of a
+    /// list: what `gap_bytes` means. Throws as run() does.
+    [[nodiscard]] std::uint64_t gap_bytes(const TuneSettings& settings);
     /// Bytes written by all slices.
     [[nodiscard]] std::uint64_t written_bytes() const { return written_bytes_; }
 
 private:
     [[nodiscard]] TransferRequest request(std::uint64_t bytes, bool write);
+    [[nodiscard]] TransferRequest small_reads(std::size_t count);
+    /// Seconds of one of so many small reads.
+    [[nodiscard]] double small_read_s(const TuneSettings& settings, std::size_t count);
+    [[nodiscard]] Sample measured(Engine& engine, TransferRequest request, const std::string& what);
 
     const Target& target_;
     EngineOptions defaults_;
@@ -41,6 +51,7 @@ private:
     MemoryPool pool_;
     Buffer memory_;
     std::uint64_t cursor_ = 0;
+    std::mt19937_64 random_{1};
     std::uint64_t read_bytes_ = 4 * kGrain;
     std::uint64_t write_bytes_ = 4 * kGrain;
     std::uint64_t written_bytes_ = 0;
