@@ -32,7 +32,7 @@ def _remove(*paths):
 
 def append(arguments):
     """`count` records of `bytes`, each written after the one before by a call of its own, to a new file that is synced
-    at the end. Handicap `edges_each`: by cache="direct", each record a direct middle and buffered ends."""
+    at the end. Handicap `edges_each`: by cache="direct", the ends of each record by calls of their own."""
     path, size, count = arguments["path"], int(arguments["bytes"]), int(arguments["count"])
     data = os.urandom(size)
 
@@ -53,7 +53,13 @@ def append(arguments):
             write = engine.write
             with penstock.File(path, "w", cache=policy) as file:
                 for i in range(count):
-                    write(file, data, i * size)
+                    if policy == "direct":
+                        write(file, data[:1], i * size)
+                        write(file, data[1 : size // 2], i * size + 1)
+                        write(file, data[size // 2 : -1], i * size + size // 2)
+                        write(file, data[-1:], (i + 1) * size - 1)
+                    else:
+                        write(file, data, i * size)
                 file.sync()
 
         return _median(lambda: _remove(path), ours, size * count, count)
@@ -94,7 +100,7 @@ def scattered_writes(arguments):
 def new_files(arguments):
     """`count` new files of `bytes`. Not synced: a call each, against open and write. `sync=1`: durable, ours in one
     list, against write, fdatasync and a sync of the folder each. Handicap `preallocate`: each is opened for direct I/O,
-    preallocated, written, and synced, by itself."""
+    preallocated (durably where it is synced), written, and synced, by itself."""
     penstock = need("penstock")
     folder, size, count = os.path.join(arguments["dir"], "new"), int(arguments["bytes"]), int(arguments["count"])
     durable = arguments.get("sync") == "1"
@@ -120,6 +126,8 @@ def new_files(arguments):
             for path in paths:
                 with penstock.File(path, "w", cache="direct") as file:
                     file.preallocate(0, size)
+                    if durable:
+                        file.sync()
                     engine.write(file, data, 0, sync=durable)
 
         def ours():
