@@ -86,9 +86,10 @@ public:
     [[nodiscard]] const TensorTable& table() const;
     /// The structure around the tensors of a `.pt`, as in State; "null" for the other formats.
     [[nodiscard]] const std::string& structure() const;
-    /// The names of the selected tensors: each element of `wanted` is a name or a pattern, with
-    /// the rules of Python's fnmatch.fnmatchcase(). Each name once, in the order of `wanted`.
-    /// Throws kInvalidArgument for what no tensor has.
+    /// The names of the selected tensors: each element of `wanted` is the name of a tensor, or of
+    /// what is above tensors ("model" for "model.weight"), or a pattern, with the rules of Python's
+    /// fnmatch.fnmatchcase(). Each name once, in the order of `wanted`. Throws kInvalidArgument for
+    /// what no tensor has.
     [[nodiscard]] std::vector<std::string> select(std::span<const std::string> wanted) const;
     /// Reads tensors, or pieces of them, by their names in table(); the same name may be wanted
     /// several times. `verify`: what covers whole checksums of the file is compared with them. A

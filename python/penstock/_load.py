@@ -32,15 +32,17 @@ _REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
 class Source:
     """A file, or an index with its shards, open to be loaded. handle: a descriptor, or bytes; None: that of the path.
-    begin: where the file begins in it; None: it is the file of the path. kind, rows: as bind_format.cpp has them."""
+    begin: where the file begins in it; None: it is the file of the path. kind, rows: as bind_format.cpp has them.
+    names: what remains to be selected by name; None where the file is read as the part of it that was wanted."""
 
     def __init__(self, path: str, verb: str, names: Any, handle: Any = None, begin: int | None = None) -> None:
         self.path, self.handle = path, handle
         wanted = names if names is None else [names] if isinstance(names, str) else list(names)
         try:
-            self.file, self.kind, self.rows = _format.open_tensors(
-                handle, path, begin, verb, wanted, isinstance(names, Mapping)
+            self.file, self.kind, self.rows, is_part = _format.open_tensors(
+                handle, path, begin, verb, wanted, isinstance(names, Mapping), isinstance(names, str)
             )
+            self.names = None if is_part else names
         except IsADirectoryError:
             raise _errors.folder_given(path, verb) from None
 
@@ -104,14 +106,13 @@ def _source_of(f: Any, verb: str, names: Any, mapped: bool, stack: contextlib.Ex
     return Source(str(getattr(f, "name", type(f).__name__)), verb, names, bytes(data), 0), None
 
 
-def load(f: Any, map_location: Any, into: Any, names: Any, mapped: bool, report: Any) -> Any:
+def load(f: Any, map_location: Any, into: Any, names: Any, mapped: bool, dtype: str | None, report: Any) -> Any:
     """Again where the shards of an index were not kept open, and may be of several saves."""
     _state.check_indexes(names)
     for _ in range(_TRIES):
         with opened(f, "load", names, mapped) as source:
-            read = _load_pt if source.kind == "pt" else _load_safetensors
             try:
-                found = read(source, map_location, into, names, mapped, report)
+                found = _load_from(source, map_location, into, mapped, dtype, report)
             except (FileNotFoundError, Damaged):
                 if source.kind != "index" or source.file.is_still(mapped):
                     raise
@@ -123,6 +124,17 @@ def load(f: Any, map_location: Any, into: Any, names: Any, mapped: bool, report:
         "again when that is over, or save to an index of another name each time",
         path=source.path,
     )
+
+
+def _load_from(source: Source, map_location: Any, into: Any, mapped: bool, dtype: str | None, report: Any) -> Any:
+    read = _load_pt if source.kind == "pt" else _load_safetensors
+    names = source.names
+    if not isinstance(names, str):
+        return read(source, map_location, into, names, mapped, dtype, report)
+    # A name is what has it, and a pattern a dict.
+    one = into if into is None or isinstance(into, Mapping) else {names: into}
+    found = read(source, map_location, one, names, mapped, dtype, report)
+    return found.get(names, found)
 
 
 # ---- tensors
@@ -143,6 +155,26 @@ def view_of(storage: Any, like: Any, begin: int | None = None) -> Any:
     out = torch.empty(0, dtype=like.dtype, device=storage.device).set_(storage, begin, like.shape, like.stride())
     out = out.conj() if like.is_conj() else out
     return torch._neg_view(out) if like.is_neg() else out
+
+
+def converted(tensor: Any, dtype: str | None) -> Any:
+    """The tensor as this type, if both are types that a load converts."""
+    if dtype is None or str(tensor.dtype).removeprefix("torch.") not in _state.FLOATS:
+        return tensor
+    return tensor.to(getattr(_torch(), dtype))
+
+
+def storages_as(kinds: list[str | None], storages: list[Any], dtype: str | None) -> Iterator[Any]:
+    """Storages as this type. kinds: what each has, None for one that stays as it is. One after another, and each is
+    let go before the next, so that its memory is."""
+    torch = _torch()
+    for i, kind in enumerate(kinds):
+        storage, storages[i] = storages[i], None
+        if kind is None or dtype is None:
+            yield storage
+        else:
+            whole = torch.empty(0, dtype=getattr(torch, kind), device=storage.device).set_(storage)
+            yield whole.to(getattr(torch, dtype)).untyped_storage()
 
 
 def _placed(tensor: Any, map_location: Any, path: str, location: str = "cpu") -> Any:
@@ -206,7 +238,9 @@ def _fetch_checked(source: Source, wishes: list[Wish]) -> list[Any]:
 # ---- .safetensors, and an index of them
 
 
-def _load_safetensors(source: Source, map_location: Any, into: Any, names: Any, mapped: bool, report: Any) -> Any:
+def _load_safetensors(
+    source: Source, map_location: Any, into: Any, names: Any, mapped: bool, dtype: str | None, report: Any
+) -> Any:
     indexes = list(names.values()) if isinstance(names, Mapping) else None
     wishes = []
     for item, (name, kind, shape, wanted) in enumerate(source.rows):
@@ -223,7 +257,16 @@ def _load_safetensors(source: Source, map_location: Any, into: Any, names: Any, 
         _fill(source, wishes, list(filled.values()), report)
         return filled
     out = _fetch(source, wishes, mapped, report, whole=indexes is None)
-    return {wish.name: _placed(tensor, map_location, source.path) for wish, tensor in zip(wishes, out, strict=True)}
+    return _named([wish.name for wish in wishes], out, dtype, lambda i, t: _placed(t, map_location, source.path))
+
+
+def _named(names: Iterable[str], tensors: list[Any], dtype: str | None, placed: Any) -> dict[str, Any]:
+    """A dict of tensors, each of which is let go before the next is converted."""
+    out = {}
+    for i, name in enumerate(names):
+        tensor, tensors[i] = tensors[i], None
+        out[name] = placed(i, converted(tensor, dtype))
+    return out
 
 
 def _meta(path: str, name: str, kind: str, shape: list[int]) -> Any:
@@ -254,14 +297,19 @@ def sliced(view: Any, index: Any, name: str) -> Any:
 # ---- .pt
 
 
-def _load_pt(source: Source, map_location: Any, into: Any, names: Any, mapped: bool, report: Any) -> Any:
+def _load_pt(
+    source: Source, map_location: Any, into: Any, names: Any, mapped: bool, dtype: str | None, report: Any
+) -> Any:
     if names is not None or into is not None:
-        return _load_some_of_pt(source, map_location, into, names, mapped, report)
+        return _load_some_of_pt(source, map_location, into, names, mapped, dtype, report)
     if not source.rows:
         return source.objects([])
+    kinds = [None] * len(source.rows) if dtype is None else source.file.set_types(dtype)
+    places = zip(source.read(None, mapped, report), source.rows, strict=True)
+    storages = storages_as(kinds, [storage_over(*place, size) for place, (size, _) in places], dtype)
     located = [
-        _located(storage_over(*place, size), location, map_location, source.path)
-        for place, (size, location) in zip(source.read(None, mapped, report), source.rows, strict=True)
+        _located(storage, location, map_location, source.path)
+        for storage, (_, location) in zip(storages, source.rows, strict=True)
     ]
     return source.objects(located)
 
@@ -272,7 +320,9 @@ def without_data(made_by: Any, sizes: Iterable[int], path: str) -> tuple[Any, di
     return _objects(made_by, storages, path), {s._cdata: i for i, s in enumerate(storages)}
 
 
-def _load_some_of_pt(source: Source, map_location: Any, into: Any, names: Any, mapped: bool, report: Any) -> Any:
+def _load_some_of_pt(
+    source: Source, map_location: Any, into: Any, names: Any, mapped: bool, dtype: str | None, report: Any
+) -> Any:
     state, numbers = without_data(source.file, (size for size, _ in source.rows), source.path)
     found = list(_into.tensors(state))
     called = _into.labels(found)
@@ -284,10 +334,9 @@ def _load_some_of_pt(source: Source, map_location: Any, into: Any, names: Any, m
         wishes.append(Wish(called[i], sliced(view, index, called[i]), item, source.rows[item][0]))
     if into is None:
         out = _fetch(source, wishes, mapped, report)
-        return {
-            found[i][0]: _placed(tensor, map_location, source.path, source.rows[wish.item][1])
-            for i, wish, tensor in zip(selection, wishes, out, strict=True)
-        }
+        locations = [source.rows[wish.item][1] for wish in wishes]
+        called = [found[i][0] for i in selection]
+        return _named(called, out, dtype, lambda i, t: _placed(t, map_location, source.path, locations[i]))
     _into.check_kind(into, (dict, list, tuple, _torch().Tensor))
     arrays = [] if names is not None else _into.arrays(state, source.path, into)
     given = list(_into.tensors(into))

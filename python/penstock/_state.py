@@ -32,6 +32,8 @@ _format = _core._format
 _TORCH = dict(_format.torch_types())  # name in safetensors: name in torch
 _SAFETENSORS = {name: ours for ours, name in _TORCH.items()}
 
+FLOATS = ("float64", "float32", "float16", "bfloat16")  # what a load converts, and to what
+
 INDEX = ".safetensors.index.json"
 _NESTED = "a nested tensor cannot be saved; save its parts (a list of what its unbind() gives)"
 _SHARD_BYTES = 5_000_000_000  # what Hugging Face's writers take
@@ -291,6 +293,8 @@ def load(
     *,
     into: Any = None,
     names: str | Iterable[str] | Mapping[str, Any] | None = None,
+    device: Any = None,
+    dtype: Any = None,
     weights_only: bool | None = True,
     mmap: bool | None = None,
     progress: Progress = False,
@@ -307,9 +311,18 @@ def load(
         of names for `.safetensors`, a state like the one in the file for a `.pt`. Names, types and shapes are compared
         before a byte is read, both ways unless `names` says which are meant. What comes back is the state of the file
         with these tensors in it. After an error while data is read, their contents are undefined.
-    names: tensors by name (in a `.pt` as inspect() has them, "model.0.weight") or pattern ("layers.3.*"); then what
-        comes back is a dict of these. Or a mapping of names to slices, {"wte": slice(0, 10), "wpe": (..., 0)}: only
-        these are read, and what the first dimension cuts off costs nothing. None as a slice is all of it.
+    names: what is wanted of the state; nothing else is read, or takes memory.
+        a name ("model", "model.0.weight": keys joined by dots, as inspect() has them): what is there, as it would be in
+            the whole state, load(f)["model"]: a dict or list with all that is in it, a tensor, a number. Where keys
+            have dots in them, as in a `.safetensors`: a dict of the tensors below the name, without it.
+        a pattern ("layers.3.*"): a dict of the tensors that have such names.
+        several of both: a dict of them, each under its name; of a `.safetensors` all tensors have their full names.
+        a mapping of names or patterns of tensors to slices, {"wte": slice(0, 10), "wpe": (..., 0)}: a dict of these
+            slices, and what the first dimension cuts off costs nothing. None as a slice is all of it.
+    device: "cpu", where all is read to; for another, map_location.
+    dtype: a torch.dtype or its name: tensors of float64, float32, float16 and bfloat16 become this one of these,
+        storage after storage, and each is freed as the next is converted. Other types stay as they are (integers,
+        bool, complex, float8), and so does a storage that tensors of several types share.
     mmap: True: nothing is read, the file is mapped, and pages come when they are touched (and are not checked).
     progress: True for a line on stderr, or a function that is called with (done, total) in bytes.
 
@@ -334,9 +347,36 @@ def load(
         raise ValueError("load: into fills whole tensors; leave out the slices in names")
     _arguments.flag("load", "weights_only", weights_only)
     mmap = _arguments.flag("load", "mmap", mmap)
+    map_location, dtype = placing("load", map_location, device), float_name("load", dtype, into)
     names = None if names is None else _arguments.texts("load", "names", names)
     report = _reporter(progress, "load")
-    return _load.load(f, map_location, into, names, bool(mmap), report)
+    return _load.load(f, map_location, into, names, bool(mmap), dtype, report)
+
+
+def placing(verb: str, map_location: Any, device: Any) -> Any:
+    """map_location, where `device` asks for the host."""
+    if device is None or map_location is None and str(device) == "cpu":
+        return map_location if device is None else "cpu"
+    if map_location is not None:
+        raise ValueError(f"{verb}: device or map_location, not both")
+    if not isinstance(device, str) and type(device).__module__ != "torch":
+        raise TypeError(f"{verb}: device: expected 'cpu', got {_arguments.got(device)}")
+    raise ValueError(
+        f"{verb}: device: expected 'cpu', got {shown(str(device))}: reading into the memory of a GPU is planned; "
+        f"map_location={str(device)!r} reads into host memory and lets torch copy it"
+    )
+
+
+def float_name(verb: str, dtype: Any, into: Any) -> str | None:
+    """The name of a type that tensors are converted to."""
+    if dtype is None:
+        return None
+    if into is not None:
+        raise ValueError(f"{verb}: into: the tensors say their types; leave out dtype")
+    name = str(dtype).removeprefix("torch.")
+    if name not in FLOATS:
+        raise ValueError(f"{verb}: dtype: expected {', '.join(FLOATS[:-1])} or {FLOATS[-1]}, got {shown(name)}")
+    return name
 
 
 @dataclass(frozen=True)

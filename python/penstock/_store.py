@@ -208,15 +208,30 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         *,
         into: Any = None,
         names: str | Iterable[str] | Mapping[str, Any] | None = None,
+        device: Any = None,
+        dtype: Any = None,
         progress: Progress = False,
     ) -> Any:
         """The state, as it was saved; every chunk is checked. See CheckpointStore.load()."""
         report = reporter(progress, "load")
-        if names is not None:
-            if into is not None:
-                raise ValueError("load: into or names, not both")
-            return self._load_names(names, map_location, report)
+        map_location = _state.placing("load", map_location, device)
+        dtype = _state.float_name("load", dtype, into)
         skeleton = self._core.skeleton()
+        if names is not None:
+            names = _arguments.texts("load", "names", names)
+            asked = [names] if isinstance(names, str) else list(names)
+            one = isinstance(names, str)
+            whole = isinstance(names, Mapping) or one and names in self._tensors
+            part = None if whole else skeleton.part(asked, one, self.info.path)
+            if part is None:
+                if into is not None:
+                    raise ValueError(
+                        "load: into: names: expected the name of a part of the state, got those of tensors"
+                    )
+                found = self._load_names(names, map_location, dtype, report)
+                return found.get(names, found) if isinstance(names, str) else found
+            skeleton = part
+        kinds = None if dtype is None else skeleton.set_types(dtype)
         sources = skeleton.sources
         # A state of NumPy data alone needs no torch.
         if into is not None and (sources or _torch_or_none()):
@@ -225,9 +240,10 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         if not sources:
             return _into.filled(_state._objects(skeleton, [], self.info.path), arrays, {}, {})
         storages = self._storages(skeleton, [], report)
+        made = _load.storages_as(kinds or [None] * len(sources), storages, dtype)
         located = [
             _state._located(storage, location, map_location, self.info.path)
-            for storage, (_, _, location) in zip(storages, sources, strict=True)
+            for storage, (_, _, location) in zip(made, sources, strict=True)
         ]
         return _state._objects(skeleton, located, self.info.path)
 
@@ -258,11 +274,10 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         by_place, done = plan.finish(state)
         return _into.filled(state, arrays, by_place, done)
 
-    def _load_names(self, names: Any, map_location: Any, report: Any) -> dict[str, Any]:
+    def _load_names(self, names: Any, map_location: Any, dtype: str | None, report: Any) -> dict[str, Any]:
         """By their names in the state, or in the shards where those are others. Of a strided tensor the storage is read
         whole."""
         skeleton, found = self._views()
-        names = _arguments.texts("load", "names", names)
         asked = [names] if isinstance(names, str) else list(names)
         there = {name for name, _, _ in found}
         found += [(name, f"[{name!r}]", None) for name in asked if name in self._tensors and name not in there]
@@ -284,6 +299,8 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
                 out[name] = _load.view_of(made.untyped_storage(), views[name]).clone()
             elif after[name]:
                 out[name] = made[after[name]]
+            if dtype is not None:
+                out[name] = _load.converted(out[name], dtype)
         if map_location is None:
             return out
         torch = _state._torch()
@@ -465,6 +482,8 @@ class CheckpointStore:
         map_location: Any = None,
         into: Any = None,
         names: str | Iterable[str] | Mapping[str, Any] | None = None,
+        device: Any = None,
+        dtype: Any = None,
         progress: Progress = False,
     ) -> Any:
         """A state, as it was saved; every chunk is checked.
@@ -474,13 +493,13 @@ class CheckpointStore:
         map_location: as in torch.load.
         into: a state whose tensors are filled in place, their elements and nothing else; what comes back is the state
             as saved with these tensors in it. Each tensor of it has to be in the checkpoint, with its type and shape.
-        names: names of tensors or patterns ("model.*"), or a mapping of them to slices: only these, as a dict.
+        names: what is wanted of the state, as in penstock.load(). device, dtype: likewise.
 
         Raises penstock.Damaged naming file and tensor, KeyError for a name, FileNotFoundError where there is none. What
         the machine lacks (open files, memory, a permission) is raised as it is, and so is what the system says (a disk
         that cannot be read) where no checkpoint can be used."""
         names = None if names is None else _arguments.texts("load", "names", names)
-        arguments = {"into": into, "names": names, "progress": progress}
+        arguments = {"into": into, "names": names, "device": device, "dtype": dtype, "progress": progress}
         if generation is not None:
             if step is not None:
                 raise ValueError("load: generation or step, not both")

@@ -41,6 +41,15 @@ std::string word_of(nb::handle value, const std::string& argument) {
     return text(value);
 }
 
+std::vector<std::string> texts_of(const nb::list& words) {
+    std::vector<std::string> out;
+    out.reserve(nb::len(words));
+    for (const nb::handle word : words) {
+        out.push_back(text(word));
+    }
+    return out;
+}
+
 namespace {
 
 // convert(item, "argument[i]") of each.

@@ -31,4 +31,7 @@ namespace penstock::python {
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> word_pairs_of(nb::handle list,
                                                                              const char* argument);
 
+/// str() of each.
+[[nodiscard]] std::vector<std::string> texts_of(const nb::list& words);
+
 }  // namespace penstock::python

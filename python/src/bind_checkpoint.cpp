@@ -167,6 +167,20 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
 
 struct SkeletonObject {
     state::Skeleton skeleton;
+
+    /// The part of it that is wanted, or None if it is none; see part_of().
+    [[nodiscard]] nb::object part(const nb::list& wanted, bool one, nb::handle path) const {
+        auto part = part_of(skeleton.tree, wanted, one, path);
+        if (!part) {
+            return nb::none();
+        }
+        SkeletonObject out;
+        for (const std::uint32_t storage : part->storages) {
+            out.skeleton.sources.push_back(skeleton.sources[storage]);
+        }
+        out.skeleton.tree = std::move(part->tree);
+        return nb::cast(std::move(out));
+    }
 };
 
 struct CheckpointObject {
@@ -441,6 +455,13 @@ void bind_checkpoint(nb::module_& parent) {
                 return out;
             },
             "Tensors of the state on each storage")
+        .def("part", &SkeletonObject::part, nb::arg("wanted"), nb::arg("one"), nb::arg("path"))
+        .def(
+            "set_types",
+            [](SkeletonObject& s, nb::handle to) {
+                return type_names(state::set_types(s.skeleton.tree, float_type_of(to)));
+            },
+            nb::arg("to"), "See set_types() in state/subtree.hpp.")
         .def(
             "objects",
             [](const SkeletonObject& s, nb::handle storages) {

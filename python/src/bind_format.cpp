@@ -15,6 +15,7 @@
 #include "memory/fresh_memory.hpp"
 #include "names.hpp"
 #include "progress.hpp"
+#include "state.hpp"
 #include "state/file_writer.hpp"
 #include "state/piece_sums.hpp"
 #include "state/replace.hpp"
@@ -125,20 +126,12 @@ struct TensorFileObject {
     std::unique_ptr<state::TensorReader> reader;
 };
 
-std::vector<std::string> texts_of(const nb::list& words) {
-    std::vector<std::string> out;
-    out.reserve(nb::len(words));
-    for (const nb::handle word : words) {
-        out.push_back(text(word));
-    }
-    return out;
-}
-
 // The names and patterns that a load was given, and what they have chosen.
 class Choice {
 public:
     /// `wanted`: a list, or None for all. `as_wanted`: in that order, and not the one of the names.
-    Choice(nb::handle wanted, bool as_wanted) : as_wanted_(as_wanted) {
+    /// `one`: the name was given alone, and stands for the part of the state that has it.
+    Choice(nb::handle wanted, bool as_wanted, bool one = false) : as_wanted_(as_wanted), one_(one) {
         if (!wanted.is_none()) {
             wanted_ = texts_of(nb::cast<nb::list>(wanted));
         }
@@ -163,11 +156,35 @@ public:
                       [](const auto& a, const auto& b) { return a.tensor < b.tensor; });
         }
         std::vector<std::size_t> out;
+        below_ = one_ && !chosen_.empty();
         for (const state::Selected& one : chosen_) {
             out.push_back(one.tensor);
+            below_ = below_ && state::is_below(names[one.tensor], wanted[0]);
         }
         return out;
     }
+    /// Leaves of a .pt the part that was wanted, if it is one.
+    [[nodiscard]] bool cut(state::TensorReader& reader) {
+        if (!wanted_ || as_wanted_ || reader.torch_file() == nullptr) {
+            return false;
+        }
+        auto part = part_of(reader.torch_file()->tree);
+        if (part) {
+            reader.keep_only(std::move(*part));
+        }
+        return part.has_value();
+    }
+    [[nodiscard]] std::optional<state::Subtree> part_of(const format::ValueTree& tree) {
+        const std::vector<std::string_view> wanted(wanted_->begin(), wanted_->end());
+        auto part = state::named_parts(tree, wanted, one_);
+        if (!part) {
+            lacking_ = part.error().message;
+            base::raise(part.error());
+        }
+        return std::move(*part);
+    }
+    /// Bytes at the beginning of each name that are the name of the part, and a dot.
+    [[nodiscard]] std::size_t prefix() const { return below_ ? (*wanted_)[0].size() + 1 : 0; }
     /// By what the i-th was chosen.
     [[nodiscard]] std::size_t wanted(std::size_t i) const {
         return wanted_ ? chosen_[i].wanted : 0;
@@ -184,6 +201,8 @@ public:
 private:
     std::optional<std::vector<std::string>> wanted_;
     bool as_wanted_;
+    bool one_;
+    bool below_ = false;
     std::vector<state::Selected> chosen_;
     std::string lacking_;
 };
@@ -230,23 +249,27 @@ nb::list rows_of(const state::TensorReader& reader, const Choice& choice) {
     }
     for (std::size_t i = 0; i < reader.items().size(); ++i) {
         const format::safetensors::Tensor& t = reader.tensor(i);
-        rows.append(nb::make_tuple(t.name, std::string(format::safetensors::name_of(t.type)),
+        rows.append(nb::make_tuple(t.name.substr(choice.prefix()),
+                                   std::string(format::safetensors::name_of(t.type)),
                                    nb::cast(t.shape), choice.wanted(i)));
     }
     return rows;
 }
 
 // `from`: None (the file that the path names), a descriptor, or bytes. `begin`: of the file; None:
-// 0, and the path names the descriptor's file. (file, kind, rows).
+// 0, and the path names the descriptor's file. `as_wanted`, `one`: see Choice. (file, kind, rows,
+// whether it is a part of the state, in which the names that were wanted mean nothing any more).
 nb::tuple open_tensors(nb::handle from, nb::handle path, nb::handle begin, nb::handle by,
-                       nb::handle wanted, bool as_wanted) {
+                       nb::handle wanted, bool as_wanted, bool one) {
     const std::string name = path_bytes(path, "path", "");
-    Choice choice(wanted, as_wanted);
+    Choice choice(wanted, as_wanted, one);
+    bool is_part = false;
     TensorFileObject self;
     self.bytes = nb::borrow(from);
     try {
         const std::uint64_t first = begin.is_none() ? 0 : nb::cast<std::uint64_t>(begin);
         self.reader = reader_of(from, name, begin.is_none(), first, choice.chooser());
+        is_part = choice.cut(*self.reader) || choice.prefix() != 0;
     } catch (const Error& error) {
         choice.raise_lacking(name);
         raise_of_opening(error, name, word_of(by, "verb"));
@@ -255,7 +278,7 @@ nb::tuple open_tensors(nb::handle from, nb::handle path, nb::handle begin, nb::h
                              : self.reader->is_index()            ? "index"
                                                                   : "safetensors";
     nb::list rows = rows_of(*self.reader, choice);
-    return nb::make_tuple(nb::cast(std::move(self)), kind, std::move(rows));
+    return nb::make_tuple(nb::cast(std::move(self)), kind, std::move(rows), is_part);
 }
 
 // (name, type, shape, offset, bytes, shard) each.
@@ -435,6 +458,36 @@ nb::list fill(TensorFileObject& self, const nb::list& items, const nb::list& vie
 
 }  // namespace
 
+std::optional<state::Subtree> part_of(const format::ValueTree& tree, const nb::list& wanted,
+                                      bool one, nb::handle path) {
+    Choice choice(wanted, false, one);
+    try {
+        return choice.part_of(tree);
+    } catch (const Error&) {
+        choice.raise_lacking(path_bytes(path, "path", ""));
+        throw;
+    }
+}
+
+ElementType float_type_of(nb::handle name) {
+    const std::string word = word_of(name, "dtype");
+    const format::TorchType* const type = format::torch_type_named(word);
+    if (type == nullptr || !state::is_converted(type->type)) {
+        raise_value("load: dtype: got " + quoted(word) +
+                    "; expected float64, float32, float16 or bfloat16");
+    }
+    return type->type;
+}
+
+nb::list type_names(const std::vector<std::optional<ElementType>>& types) {
+    nb::list out;
+    for (const auto& type : types) {
+        out.append(type ? nb::object(nb::cast(std::string(format::torch_type(*type)->torch)))
+                        : nb::none());
+    }
+    return out;
+}
+
 void bind_format(nb::module_& parent) {
     nb::module_ m = parent.def_submodule("_format", "Formats of checkpoints; private.");
     nb::class_<FileImageObject>(m, "FileImage")
@@ -454,6 +507,12 @@ void bind_format(nb::module_& parent) {
                 return objects_of(f.reader->torch_file()->tree, storages);
             },
             nb::arg("storages"), "The state of a .pt.")
+        .def(
+            "set_types",
+            [](TensorFileObject& f, nb::handle to) {
+                return type_names(f.reader->set_types(float_type_of(to)));
+            },
+            nb::arg("to"), "Of a .pt: see set_types() in state/subtree.hpp.")
         .def("tensors", tensors_of)
         .def("places", places_of, "(shard, offset in the file) of each item.")
         .def("read", read_parts, nb::arg("parts").none(), nb::arg("progress").none())
@@ -467,7 +526,8 @@ void bind_format(nb::module_& parent) {
             },
             nb::arg("by_name"));
     m.def("open_tensors", open_tensors, nb::arg("file").none(), nb::arg("path"),
-          nb::arg("begin").none(), nb::arg("verb"), nb::arg("wanted").none(), nb::arg("as_wanted"));
+          nb::arg("begin").none(), nb::arg("verb"), nb::arg("wanted").none(), nb::arg("as_wanted"),
+          nb::arg("one"));
     nb::class_<FreshObject>(m, "FreshMemory")
         .def(nb::init<nb::handle>(), nb::arg("stretches"),
              "stretches: (offset in the file, bytes) each.")

@@ -5,8 +5,10 @@
 
 #include "format/value.hpp"
 #include "nanobind.hpp"
+#include "state/subtree.hpp"
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 namespace penstock::python {
@@ -30,5 +32,17 @@ struct State {
 
 /// `storages`: a torch.UntypedStorage for each of the tree's.
 [[nodiscard]] nb::object objects_of(const format::ValueTree& tree, nb::handle storages);
+
+/// The part of a tree that a load by names (`one`: a str, not a list) gives, or nothing; see
+/// state::named_parts(). KeyError for a name that a list has and the state has not.
+[[nodiscard]] std::optional<state::Subtree> part_of(const format::ValueTree& tree,
+                                                    const nb::list& wanted, bool one,
+                                                    nb::handle path);
+
+/// The type that a load converts to, by its name in torch; ValueError for another.
+[[nodiscard]] ElementType float_type_of(nb::handle name);
+
+/// torch's name of each, or None.
+[[nodiscard]] nb::list type_names(const std::vector<std::optional<ElementType>>& types);
 
 }  // namespace penstock::python

@@ -190,7 +190,7 @@ def test_names_are_those_of_the_state(store):
     assert list(some) == ["model.embed.weight", "model.lm_head.weight", "conv"]
     latest = store.open(store.latest().generation)
     assert "conv.storage" in list(latest)  # as the shards have it, for who asks for that
-    assert latest.load(names="conv.storage")["conv.storage"].nbytes == state["conv"].nbytes
+    assert latest.load(names="conv.storage").nbytes == state["conv"].nbytes
     with pytest.raises(KeyError, match="nowhere"):
         store.load(names="nowhere")
 

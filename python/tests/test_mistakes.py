@@ -287,7 +287,7 @@ def test_names_that_are_nearly_right(tmp_path):
     checkpoint = store.open(1)
     for load in (lambda names: penstock.load(tmp_path / "x.pt", names=names), lambda names: store.load(names=names)):
         assert "did you mean 'model.weight'" in message_of(lambda load=load: load("model.wieght"), KeyError)
-        assert "'model.*'" in message_of(lambda load=load: load("model"), KeyError)
+        assert "did you mean 'model'" in message_of(lambda load=load: load("modle"), KeyError)
         told = message_of(lambda load=load: load("q"), KeyError)
         assert "did you mean" not in told
     store.close()

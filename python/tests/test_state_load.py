@@ -288,7 +288,7 @@ def test_files_are_read_from_where_they_stand(tmp_path, suffix, head):
         file.seek(head)
         same(tensors(), penstock.load(file))
         file.seek(head)
-        same({"h.0.b": tensors()["h.0.b"]}, penstock.load(file, names="h.0.b"))
+        same({"h.0.b": tensors()["h.0.b"]}, {"h.0.b": penstock.load(file, names="h.0.b")})
         file.seek(head)
         into = like(tensors())
         penstock.load(file, into=into)

@@ -12,6 +12,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -88,11 +89,27 @@ std::vector<std::size_t> by_name(std::span<const std::string_view> names) {
     return out;
 }
 
+// What a name may have meant: each tensor, and each name above one.
+std::vector<std::string_view> with_those_above(std::span<const std::string_view> names) {
+    std::set<std::string_view> all(names.begin(), names.end());
+    for (const std::string_view name : names) {
+        for (std::size_t dot = name.find('.'); dot != std::string_view::npos;
+             dot = name.find('.', dot + 1)) {
+            all.insert(name.substr(0, dot));
+        }
+    }
+    return {all.begin(), all.end()};
+}
+
+}  // namespace
+
 bool is_pattern(std::string_view wanted) {
     return wanted.find_first_of("*?[") != std::string_view::npos;
 }
 
-}  // namespace
+bool is_below(std::string_view name, std::string_view above) {
+    return name.size() > above.size() && name[above.size()] == '.' && name.starts_with(above);
+}
 
 bool matches(std::string_view name, std::string_view pattern) {
     // Remembers the last `*`, and the rest of the name after its match.
@@ -133,6 +150,12 @@ base::Result<std::vector<Selected>> select(std::span<const std::string_view> nam
         for (; same != sorted.end() && names[*same] == wanted[i]; ++same) {
             add(*same);
         }
+        const bool by_name = found;
+        for (std::size_t tensor = 0; !by_name && tensor < names.size(); ++tensor) {
+            if (is_below(names[tensor], wanted[i])) {
+                add(tensor);
+            }
+        }
         const bool by_pattern = !found && is_pattern(wanted[i]);
         for (std::size_t tensor = 0; by_pattern && tensor < names.size(); ++tensor) {
             if (matches(names[tensor], wanted[i])) {
@@ -149,12 +172,7 @@ base::Result<std::vector<Selected>> select(std::span<const std::string_view> nam
 
 std::string lacking(std::string_view wanted, std::span<const std::string_view> names) {
     const std::string none = fmt::format("no tensor {}", format::shown(wanted));
-    const std::string below = fmt::format("{}.", wanted);
-    if (std::any_of(names.begin(), names.end(),
-                    [&](std::string_view name) { return name.starts_with(below); })) {
-        return fmt::format("{}; {} names those below it", none, format::shown(below + "*"));
-    }
-    const std::string_view near = base::nearest(wanted, names);
+    const std::string_view near = base::nearest(wanted, with_those_above(names));
     return near.empty() ? none : fmt::format("{}; did you mean {}?", none, format::shown(near));
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Selects tensors by name or pattern, and parts of them.
 //
-// A selection is a name; or, if no tensor has that name, a pattern with the rules of Python's
-// fnmatch.fnmatchcase(): `*` is any text, `?` any character, `[a-c]` one of these, `[!a-c]` any
-// other. A character is a code point, `.` and `/` are ordinary characters, and there is no escape
-// but `[*]`. Reversed ranges hold nothing.
+// A selection is a name, of a tensor or of what is above tensors ("model" of "model.weight"); or,
+// if nothing has that name, a pattern with the rules of Python's fnmatch.fnmatchcase(): `*` is any
+// text, `?` any character, `[a-c]` one of these, `[!a-c]` any other. A character is a code point,
+// `.` and `/` are ordinary characters, and there is no escape but `[*]`. Reversed ranges hold
+// nothing.
 #pragma once
 
 #include "base/result.hpp"
@@ -19,6 +20,9 @@
 namespace penstock::state {
 
 [[nodiscard]] bool matches(std::string_view name, std::string_view pattern);
+[[nodiscard]] bool is_pattern(std::string_view wanted);
+/// Whether a name is of what lies below another: "model.weight" is below "model".
+[[nodiscard]] bool is_below(std::string_view name, std::string_view above);
 
 struct Selected {
     std::size_t tensor = 0;  ///< its number among the names

@@ -50,28 +50,10 @@ private:
             const std::size_t length = name_.size();
             if (length <= kTensorNameBytesMax) {
                 name_ += depth == 0 ? "" : ".";
-                name_ += dict ? key(tree_.at(v.items[i])) : fmt::to_string(i);
+                name_ += dict ? key_text(tree_.at(v.items[i])) : fmt::to_string(i);
             }
             visit(v.items[i + step - 1], depth + 1);
             name_.resize(length);
-        }
-    }
-
-    // As Python's str() prints it.
-    static std::string key(const Value& v) {
-        switch (v.kind) {
-            case ValueKind::kString:
-                return v.text.substr(0, kTensorNameBytesMax);
-            case ValueKind::kInt:
-                return fmt::to_string(v.integer);
-            case ValueKind::kBool:
-                return v.flag ? "True" : "False";
-            case ValueKind::kNone:
-                return "None";
-            case ValueKind::kFloat:
-                return fmt::format("{}", v.real);
-            default:
-                return "(...)";
         }
     }
 
@@ -122,6 +104,23 @@ void gather_of(const TensorValue& t, const std::byte* from, std::byte* to, std::
 }
 
 }  // namespace
+
+std::string key_text(const Value& key) {
+    switch (key.kind) {
+        case ValueKind::kString:
+            return key.text.substr(0, kTensorNameBytesMax);
+        case ValueKind::kInt:
+            return fmt::to_string(key.integer);
+        case ValueKind::kBool:
+            return key.flag ? "True" : "False";
+        case ValueKind::kNone:
+            return "None";
+        case ValueKind::kFloat:
+            return fmt::format("{}", key.real);
+        default:
+            return "(...)";
+    }
+}
 
 std::vector<StateView> views_of(const format::ValueTree& tree) {
     return Walk(tree).run();

@@ -18,6 +18,9 @@ struct StateView {
     std::uint32_t tensor = 0;  ///< its number in the tree
 };
 
+/// A key of a dict in a name, as Python's str() prints it.
+[[nodiscard]] std::string key_text(const format::Value& key);
+
 /// The tensors in dicts, lists and tuples, in the order of the state. One in two places has two
 /// names.
 [[nodiscard]] std::vector<StateView> views_of(const format::ValueTree& tree);

@@ -110,6 +110,26 @@ const format::torch_file::File* TensorReader::torch_file() const {
     return index_ ? nullptr : std::get_if<format::torch_file::File>(&file(0).content);
 }
 
+void TensorReader::keep_only(Subtree part) {
+    auto& torch = std::get<format::torch_file::File>(data_[0].file.content);
+    std::vector<format::zip::Record> records;
+    std::vector<Item> items;
+    for (const std::uint32_t storage : part.storages) {
+        records.push_back(std::move(torch.storages[storage]));
+        items.push_back(items_[storage]);
+    }
+    torch.tree = std::move(part.tree);
+    torch.storages = std::move(records);
+    items_ = std::move(items);
+}
+
+std::vector<std::optional<ElementType>> TensorReader::set_types(ElementType to) {
+    if (torch_file() == nullptr) {
+        return {};
+    }
+    return state::set_types(std::get<format::torch_file::File>(data_[0].file.content).tree, to);
+}
+
 const Tensor& TensorReader::tensor(std::size_t item) const {
     return std::get<Header>(file(items_[item].file).content).tensors[items_[item].place];
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "state/index_shards.hpp"
+#include "state/subtree.hpp"
 #include "state/sum_table.hpp"
 #include "state/tensor_file.hpp"
 #include "stream/file_reader.hpp"
@@ -68,6 +69,10 @@ public:
 
     /// The content of a .pt; else nullptr.
     [[nodiscard]] const format::torch_file::File* torch_file() const;
+    /// Makes a part of its state all that a .pt has.
+    void keep_only(Subtree part);
+    /// Gives the tensors of a .pt a type: see set_types() in subtree.hpp. Of another: nothing.
+    std::vector<std::optional<ElementType>> set_types(ElementType to);
     [[nodiscard]] bool is_index() const { return index_.has_value(); }
     /// The one given, or the shards of an index.
     [[nodiscard]] std::size_t files() const { return data_.size(); }

@@ -45,9 +45,15 @@ TEST(Selection, ANameIsNoPatternWhereATensorHasIt) {
     EXPECT_THAT(selected({"wte[*]", "?te"}), ElementsAre("4:0", "3:1"));
 }
 
+TEST(Selection, ANameIsOfAllBelowIt) {
+    EXPECT_THAT(selected({"h"}), ElementsAre("0:0", "1:0", "2:0", "5:0"));
+    EXPECT_THAT(selected({"h.0"}), ElementsAre("0:0", "1:0", "5:0"));
+    EXPECT_THAT(selected({"h.0", "h.0.b"}), ElementsAre("0:1", "1:0", "5:0"));
+}
+
 TEST(Selection, WhatNothingHasIsNamedWithAHint) {
     EXPECT_EQ(refused({"wte", "wtf"}), "it has no tensor 'wtf'; did you mean 'wte'?");
-    EXPECT_EQ(refused({"h.0"}), "it has no tensor 'h.0'; 'h.0.*' names those below it");
+    EXPECT_EQ(refused({"hh.0"}), "it has no tensor 'hh.0'; did you mean 'h.0'?");
     EXPECT_EQ(refused({"q*\n"}), "it has no tensor 'q*\\x0a'");
 }
 
