@@ -97,7 +97,7 @@ def random_rows(arguments):
     ids = numpy.random.default_rng(1).integers(0, table, count)
     out, destinations = numpy.empty((window, block), numpy.uint8), numpy.arange(count) % window
     with penstock.Engine() as engine, penstock.File(path) as file:
-        engine.read_async(file, bytearray(block)).wait()  # the ring comes with the first transfer
+        engine.read_async(file, bytearray(block)).result()  # the ring comes with the first transfer
         with Meter() as meter:
             if arguments.get("handicap") == "rows_as_tensors":
                 engine.read(file, [out[i] for i in destinations], (ids * block).tolist())

@@ -80,7 +80,7 @@ def latency(arguments):
         for offset in offsets:
             start = clock()
             if hop:
-                read_async(file, memory, offset).wait()
+                read_async(file, memory, offset).result()
             else:
                 read(file, memory, offset)
             times.append(clock() - start)
@@ -111,7 +111,7 @@ def prefetch():
     try:
         for i in range(1 << 40):
             if len(running) == 16:
-                running.pop(0).wait()
+                running.pop(0).result()
             running.append(engine.read_async(file, memory[i % 16], i % 1024 << 20))
     except RuntimeError:
         pass
@@ -173,7 +173,7 @@ def many_paths(arguments):
     with Meter() as meter:
         if arguments.get("handicap") == "one_at_a_time":
             moved = sum(
-                penstock.read_async(path, piece, cache="direct").wait()
+                penstock.read_async(path, piece, cache="direct").result()
                 for path, piece in zip(paths, pieces, strict=True)
             )
         else:
@@ -200,7 +200,7 @@ def torch_tensor(arguments):
     write = arguments["op"] == "write"
     with penstock.Engine() as engine, penstock.File(arguments["path"], "rw" if write else "r", cache="direct") as file:
         # The ring comes with the first transfer; fio makes its own before its clock starts.
-        engine.read_async(file, torch.empty(_BLOCK, dtype=torch.uint8), 0).wait()
+        engine.read_async(file, torch.empty(_BLOCK, dtype=torch.uint8), 0).result()
         verb = engine.write if write else engine.read
         with Meter() as meter:
             for piece, offset in pieces:

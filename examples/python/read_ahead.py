@@ -18,7 +18,7 @@ def parts(engine, file):
     count = -(-file.size // PART)
     ahead = engine.read_async(file, buffers[0], 0, allow_short=True)
     for i in range(count):
-        size = ahead.wait()
+        size = ahead.result()
         if i + 1 < count:
             ahead = engine.read_async(file, buffers[(i + 1) % 2], (i + 1) * PART, allow_short=True)
         yield buffers[i % 2].numpy()[:size]

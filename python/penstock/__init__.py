@@ -6,7 +6,7 @@
     tensor = torch.empty(1 << 20, dtype=torch.bfloat16)
     penstock.write("weights.bin", tensor)          # any tensor, any offset; blocks
     transfer = penstock.read_async("weights.bin", tensor)
-    transfer.wait()                                # or: await transfer
+    transfer.result()                              # or: await transfer
 
 docs/python.md has all of it.
 """
@@ -14,7 +14,7 @@ docs/python.md has all of it.
 import atexit as _atexit
 import os as _os
 
-from penstock import _core
+from penstock import _core, _futures
 from penstock._async import StepOverlap, save_async
 from penstock._core import (
     Buffer,
@@ -27,6 +27,7 @@ from penstock._core import (
     EngineStats,
     File,
     FileInfo,
+    Future,
     LatencyStats,
     PendingSave,
     RowTable,
@@ -45,6 +46,7 @@ from penstock._core import (
 )
 from penstock._errors import Cancelled, Damaged, EndOfFile, Error, Unsupported, WouldBlock
 from penstock._file_writer import FileWriter
+from penstock._load_into import IncompatibleKeys, load_into
 from penstock._npy import read_npy
 from penstock._sigterm import SaveOnSigterm
 from penstock._state import TensorInfo, inspect, load, save
@@ -73,6 +75,8 @@ __all__ = [
     "File",
     "FileInfo",
     "FileWriter",
+    "Future",
+    "IncompatibleKeys",
     "LatencyStats",
     "PendingSave",
     "RowTable",
@@ -89,6 +93,7 @@ __all__ = [
     "evict",
     "inspect",
     "load",
+    "load_into",
     "prefetch",
     "read",
     "read_async",
@@ -103,9 +108,11 @@ __all__ = [
 ]
 
 # Finishes running transfers at exit: they use memory that belongs to Python.
+_atexit.register(_futures.at_exit)  # comes last
 _atexit.register(_core.at_exit)
 _atexit.register(_core._async.at_exit)  # comes before it
 _atexit.register(_core.refuse_other_threads)  # comes first
 _os.register_at_fork(
     before=_core.prepare_fork, after_in_parent=_core.end_fork, after_in_child=_core.after_fork_in_child
 )
+_os.register_at_fork(after_in_child=_futures.after_fork_in_child)

@@ -9,6 +9,8 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock import _core
+
 NUMBER_MAX = (1 << 64) - 1
 _SHOWN_MAX = 80
 
@@ -45,6 +47,12 @@ def whole(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_M
     if not least <= number <= most:
         raise ValueError(f"{verb}: {name}: expected {least} to {most}, got {shown(number)}")
     return number
+
+
+def size(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_MAX) -> int:
+    """Bytes: an integer, or words ("4MiB")."""
+    number = _core._format.parse_size(value, f"{verb}: {name}") if isinstance(value, str) else value
+    return whole(verb, name, number, least, most)
 
 
 def step(verb: str, value: Any, state: Any) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""save_async() of single files, `await` of a save, and StepOverlap: saves in every step.
+"""save_async() of single files, and StepOverlap: saves in every step.
 
 queued  ->  staged  ->  durable        PendingSave has the states; the compiled part does the work
    |           tensors may change
@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock import _arguments, _core, _state
+from penstock import _arguments, _core, _log, _state
 from penstock._progress import Progress, reporter
 
 if TYPE_CHECKING:
@@ -36,12 +36,13 @@ def save_async(
     *,
     metadata: dict[str, str] | None = None,
     copy: bool = True,
+    default: Callable[[Any], Any] | None = None,
     progress: Progress = False,
-) -> _core.PendingSave:
+) -> _core.PendingSave[None]:
     """Saves a state to a file as save() does, and returns when training may change its tensors again: a copy of them is
     made on all cores, and written in the background. Several saves may be in flight; they are done in order.
 
-    obj, f, metadata: as for save(); f is the path of one file, not of an index of shards.
+    obj, f, metadata, default: as for save(); f is the path of one file, not of an index of shards.
     copy: False: no copy is made, and the caller promises to leave the tensors alone until
         `pending.wait_before_update()` returns.
     progress: True, or called with (done, total) in bytes, while somebody waits for it.
@@ -56,8 +57,11 @@ def save_async(
             f"save_async: '{os.fsdecode(f)}': an index of shards is written by save() alone; give the path of one file "
             "(.safetensors, .pt), or use CheckpointStore.save_async, whose checkpoints have an index"
         )
-    path, image = _state._image_of(obj, f, metadata)
-    return _file_saver().save(image, path, copy, reporter(progress, "save"))
+    _state.check_default("save_async", default)
+    path, image = _state._image_of(obj, f, metadata, default)
+    pending = _file_saver().save(image, path, copy, reporter(progress, "save"))
+    _log.watch(pending, f"'{path}'")
+    return pending
 
 
 def host_copies(storages: list[Any]) -> list[Any]:
@@ -152,7 +156,7 @@ class StepOverlap:
         self._get_state = _arguments.function("StepOverlap", "get_state", get_state)
         self._every = every
         self._raise = on_error == "raise"
-        self._pending: _core.PendingSave | None = None
+        self._pending: _core.PendingSave[_core.CheckpointInfo] | None = None
         self._waited_s = 0.0
         self._hooks = [o.register_step_pre_hook(self._before) for o in self._optimizers]
         self._hooks.append(self._optimizers[-1].register_step_post_hook(self._after))
@@ -161,7 +165,7 @@ class StepOverlap:
         return f"<penstock.StepOverlap step={self.step} saves={self.saves} failures={self.failures}>"
 
     @property
-    def pending(self) -> _core.PendingSave | None:
+    def pending(self) -> _core.PendingSave[_core.CheckpointInfo] | None:
         """The save of the newest step, or None."""
         return self._pending
 
@@ -213,7 +217,7 @@ class StepOverlap:
             hook.remove()
         self._hooks = []
         if self._pending is not None:
-            self._pending.wait()
+            self._pending.exception()
             self._ask()
 
     def __enter__(self) -> StepOverlap:

@@ -17,11 +17,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import _arguments, _core
+from penstock import _arguments, _core, _log
 from penstock._arguments import shown
 from penstock._errors import Damaged
 from penstock._progress import Progress
@@ -68,8 +69,9 @@ def save(
     _disable_byteorder_record: bool = False,
     *,
     metadata: dict[str, str] | None = None,
-    shard_bytes: int = _SHARD_BYTES,
+    shard_bytes: int | str = _SHARD_BYTES,
     sync: bool = True,
+    default: Callable[[Any], Any] | None = None,
     progress: Progress = False,
 ) -> None:
     """Saves a state to a file that stock `torch.load` (or `safetensors`) reads. When it returns the file is whole and
@@ -89,6 +91,8 @@ def save(
     sync: False does not wait for the device. Other processes still see the old file or the new one, whole; after a
         power failure within moments of the call, the file may be damaged or missing. Of a binary file to write to it
         says nothing.
+    default: a function, called with each object that a `.pt` cannot hold (a Path, a dataclass, an Enum): what it gives
+        is saved in its place, as in json.dumps. What it raises ends the call. load() gives what was saved.
     progress: True for a line on stderr, or a function that is called with (done, total) in bytes.
 
     A symbolic link is followed; mode and owner of a file that exists are kept. Tensors must not change meanwhile.
@@ -106,23 +110,30 @@ def save(
         )
     if not _use_new_zipfile_serialization:
         raise ValueError("save: the legacy form (_use_new_zipfile_serialization=False) is read, not written")
-    shard_bytes = _arguments.whole("save", "shard_bytes", shard_bytes, 1)
+    shard_bytes = _arguments.size("save", "shard_bytes", shard_bytes, 1)
+    check_default("save", default)
     if not isinstance(sync, bool):
         raise TypeError(f"save: sync: expected True or False, got {_arguments.got(sync)}")
     report = _reporter(progress, "save")
     if not isinstance(f, (str, bytes, os.PathLike)) and callable(getattr(f, "write", None)):
-        _save_to_file(obj, f, metadata, report)
+        _save_to_file(obj, f, metadata, default, report)
         return
     path = _path(f, "save")
     if path.endswith(INDEX):
         rows = list(_metadata(metadata).items())
         _format.save_index(path, _safetensors_rows(obj), rows, min(shard_bytes, 2**63), report, sync)
         return
-    path, image = _image_of(obj, path, metadata)
-    image.save(path, report, sync)
+    path, image = _image_of(obj, path, metadata, default)
+    with _log.timed(f"saved '{path}'", image.total_bytes):
+        image.save(path, report, sync)
 
 
-def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | None) -> tuple[str, Any]:
+def check_default(verb: str, default: Any) -> None:
+    if default is not None:
+        _arguments.function(verb, "default", default)
+
+
+def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | None, default: Any) -> tuple[str, Any]:
     """The path, absolute and without symbolic links, and what is going to be the file."""
     given = _path(f, "save")
     path = os.path.realpath(given)
@@ -138,7 +149,7 @@ def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | No
         raise ValueError("save: metadata: a .pt has none; put it into the state, or save to a .safetensors")
     stem = os.path.basename(path).rsplit(".", 1)[0]
     with named_in(obj):
-        return path, _format.image_of_state(obj, stem if stem.isidentifier() else "archive")
+        return path, _format.image_of_state(obj, stem if stem.isidentifier() else "archive", default)
 
 
 @contextlib.contextmanager
@@ -161,13 +172,13 @@ def _metadata(metadata: dict[str, str] | None) -> dict[str, str]:
     return {"format": "pt"} if metadata is None else dict(_arguments.strings("save", "metadata", metadata))
 
 
-def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, report: Any) -> None:
+def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, default: Any, report: Any) -> None:
     if isinstance(f, io.TextIOBase):
         raise TypeError("save: f: this is a text file; open it with 'wb'")
     if metadata is not None:
         raise ValueError("save: metadata: a .pt has none; put it into the state, or save to the path of a .safetensors")
     with named_in(obj):
-        image = _format.image_of_state(obj, "archive")
+        image = _format.image_of_state(obj, "archive", default)
 
     def write(piece: memoryview) -> None:
         rest = memoryview(piece)
@@ -182,28 +193,20 @@ def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, report: Any
 
 
 def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
-    torch = _torch()
     if not isinstance(obj, Mapping):
         raise TypeError(f"save: a .safetensors holds a dict of tensors, got {type(obj).__name__}")
+    torch = sys.modules.get("torch")  # who has not imported it has no tensors of it
     rows, ranges = [], []
     for name, tensor in obj.items():
-        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
+        is_torch = torch is not None and isinstance(tensor, torch.Tensor)
+        if not isinstance(name, str) or not (is_torch or hasattr(tensor, "__dlpack__")):
             raise TypeError(
-                f"save: state[{shown(name)}]: a .safetensors holds tensors under names, and this is a "
+                f"save: state[{shown(name)}]: a .safetensors holds tensors and arrays under names, and this is a "
                 f"{type(tensor).__name__}; save it as .pt"
             )
-        if tensor.is_nested:
-            raise TypeError(f"save: state[{shown(name)}]: {_NESTED}")
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if tensor.layout is not torch.strided or dtype not in _SAFETENSORS:
-            raise TypeError(
-                f"save: state[{shown(name)}]: a tensor of {dtype} ({tensor.layout}) has no form in .safetensors"
-            )
-        if tensor.device.type == "meta":
-            raise TypeError(f"save: state[{shown(name)}]: the tensor is on the meta device and has no data")
-        host = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        rows.append((name, _SAFETENSORS[dtype], list(host.shape), host.data_ptr(), host))
-        ranges.append((tensor.device, tensor.data_ptr(), tensor.nbytes, name))
+        row, extent = (torch_row if is_torch else array_row)(name, tensor)
+        rows.append(row)
+        ranges.append((*extent, name))
     ranges = sorted((r for r in ranges if r[2]), key=lambda r: (str(r[0]), r[1]))
     for (device, begin, size, first), (other, at, _, second) in zip(ranges, ranges[1:], strict=False):
         if device == other and at < begin + size:
@@ -212,6 +215,35 @@ def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
                 "say; save one of them, or a clone, or a .pt"
             )
     return rows
+
+
+def torch_row(name: str, tensor: Any) -> tuple[tuple[str, str, list[int], int, Any], tuple[Any, int, int]]:
+    """Name, type, shape, address and owner of its bytes; device, address and bytes of the memory that it has."""
+    torch = _torch()
+    if tensor.is_nested:
+        raise TypeError(f"save: state[{shown(name)}]: {_NESTED}")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if tensor.layout is not torch.strided or dtype not in _SAFETENSORS:
+        raise TypeError(
+            f"save: state[{shown(name)}]: a tensor of {dtype} ({tensor.layout}) has no form in .safetensors"
+        )
+    if tensor.device.type == "meta":
+        raise TypeError(f"save: state[{shown(name)}]: the tensor is on the meta device and has no data")
+    host = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    row = (name, _SAFETENSORS[dtype], list(host.shape), host.data_ptr(), host)
+    return row, (tensor.device, tensor.data_ptr(), tensor.nbytes)
+
+
+def array_row(name: str, array: Any) -> tuple[tuple[str, str, list[int], int, Any], tuple[Any, int, int]]:
+    """The same of an array of NumPy, or of what NumPy sees as one: of JAX, a Buffer."""
+    import numpy
+
+    host = array.numpy() if isinstance(array, _core.Buffer) else numpy.asarray(array)
+    if host.dtype.name not in _SAFETENSORS or not host.dtype.isnative:
+        raise TypeError(f"save: state[{shown(name)}]: an array of {host.dtype} has no form in .safetensors")
+    extent = ("cpu", host.ctypes.data, host.nbytes)
+    host = host if host.flags.c_contiguous else numpy.array(host, order="C")
+    return (name, _SAFETENSORS[host.dtype.name], list(host.shape), host.ctypes.data, host), extent
 
 
 # ---- which tensors are meant

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import _arguments, _core, _into, _load, _state
+from penstock import _arguments, _core, _into, _load, _log, _state
 from penstock._errors import Unsupported, from_core
 from penstock._progress import Progress, reporter
 from penstock._sigterm import SaveOnSigterm
@@ -370,10 +371,10 @@ class CheckpointStore:
         *,
         keep: int | None = None,
         keep_every: int | None = None,
-        shard_bytes: int = 256 << 20,
+        shard_bytes: int | str = 256 << 20,
         checksums: bool = True,
         incremental: bool = True,
-        host_memory: int | None = None,
+        host_memory: int | str | None = None,
         lock_wait_s: float = 10,
     ) -> None:
         one = isinstance(folder, (str, bytes)) or hasattr(folder, "__fspath__")
@@ -382,14 +383,12 @@ class CheckpointStore:
         folders = [os.path.abspath(os.fsdecode(f)) for f in ([folder] if one else folder)]  # type: ignore[list-item]
         if not folders:
             raise ValueError("CheckpointStore: folder: none was given; give one, or several")
-        for name, value, most in (
-            ("keep", keep, _COUNT_MAX),
-            ("keep_every", keep_every, _COUNT_MAX),
-            ("shard_bytes", shard_bytes, _arguments.NUMBER_MAX),
-            ("host_memory", host_memory, _arguments.NUMBER_MAX),
-        ):
+        for name, value in (("keep", keep), ("keep_every", keep_every)):
             if value is not None:
-                _arguments.whole("CheckpointStore", name, value, 1, most)
+                _arguments.whole("CheckpointStore", name, value, 1, _COUNT_MAX)
+        shard_bytes = _arguments.size("CheckpointStore", "shard_bytes", shard_bytes, 1)
+        if host_memory is not None:
+            host_memory = _arguments.size("CheckpointStore", "host_memory", host_memory, 1)
         lock_wait_s = min(_arguments.seconds("CheckpointStore", "lock_wait_s", lock_wait_s), _WAIT_MAX_S)
         self._store = _core._checkpoint.Store(
             folders,
@@ -417,6 +416,7 @@ class CheckpointStore:
         *,
         pinned: bool = False,
         metadata: dict[str, str] | None = None,
+        default: Callable[[Any], Any] | None = None,
         progress: Progress = False,
     ) -> _core.CheckpointInfo:
         """Saves a state. When it returns the checkpoint survives a power failure, and older ones were deleted as `keep`
@@ -424,13 +424,18 @@ class CheckpointStore:
 
         state: as penstock.save() takes it; NumPy-only states need no torch. The tensors must not change meanwhile.
         step: the caller's own number. pinned: kept whatever `keep` says. metadata: strings, for people and tools.
+        default: called with each object that a state cannot hold, as in penstock.save().
         progress: True, or called with (done, total) in bytes about ten times a second.
 
         Raises TypeError naming the place in the state for what cannot be saved, penstock.Error (an OSError) for what
         the system refuses, and first what an earlier save_async() failed with when nobody asked for its result."""
         step, rows = _arguments.step("save", step, state), _arguments.strings("save", "metadata", metadata)
+        _state.check_default("save", default)
+        began = time.perf_counter()
         with _state.named_in(state):
-            return self._store.save(state, step, bool(pinned), rows, reporter(progress, "save"))
+            info = self._store.save(state, step, bool(pinned), rows, default, reporter(progress, "save"))
+        _log.saved(info, began)
+        return info
 
     def save_async(
         self,
@@ -440,21 +445,27 @@ class CheckpointStore:
         pinned: bool = False,
         metadata: dict[str, str] | None = None,
         copy: bool = True,
+        default: Callable[[Any], Any] | None = None,
         progress: Progress = False,
-    ) -> _core.PendingSave:
+    ) -> _core.PendingSave[_core.CheckpointInfo]:
         """save() that returns when training may change the tensors again; `result()` of what it gives is the
         CheckpointInfo. The rest as for penstock.save_async(): `copy`, the budget, failures."""
-        step, rows = (
-            _arguments.step("save_async", step, state),
-            _arguments.strings("save_async", "metadata", metadata),
-        )
+        step, rows = _arguments.step("save_async", step, state), _arguments.strings("save_async", "metadata", metadata)
+        _state.check_default("save_async", default)
+        report = reporter(progress, "save")
         with _state.named_in(state):
-            return self._store.save_async(state, step, bool(pinned), rows, bool(copy), reporter(progress, "save"))
+            pending = self._store.save_async(state, step, bool(pinned), rows, default, bool(copy), report)
+        _log.watch(pending, f"step {step}")
+        return pending
 
-    def _begin(self, state: Any, step: int, unchanging: list[tuple[int, int]]) -> _core.PendingSave:
+    def _begin(
+        self, state: Any, step: int, unchanging: list[tuple[int, int]]
+    ) -> _core.PendingSave[_core.CheckpointInfo]:
         """save_async() that copies everything but the memory at `unchanging`: (address, bytes)."""
         with _state.named_in(state):
-            return self._store.save_async(state, _arguments.step("save", step, state), False, [], unchanging, None)
+            return self._store.save_async(
+                state, _arguments.step("save", step, state), False, [], None, unchanging, None
+            )
 
     def latest(self) -> _core.CheckpointInfo | None:
         """The newest checkpoint whose manifest is sound and whose files are there, or None. Of newer ones that were
@@ -465,9 +476,25 @@ class CheckpointStore:
         """All checkpoints, oldest first; those with a `problem` included."""
         return self._store.list()
 
+    def __iter__(self) -> Iterator[_core.CheckpointInfo]:
+        """The checkpoints that list() has."""
+        return iter(self.list())
+
+    def __len__(self) -> int:
+        return len(self.list())
+
+    def __contains__(self, step: object) -> bool:
+        """Whether there is a checkpoint of a step that is not known to be damaged; or a CheckpointInfo, still there."""
+        key = "step" if isinstance(step, int) else "generation"
+        return any(not info.problem and getattr(info, key) == getattr(step, key, step) for info in self)
+
+    def __bool__(self) -> bool:
+        return True  # also where it has no checkpoint yet
+
     @staticmethod
     def _skipped(path: str, why: str, stacklevel: int = 3) -> None:
         message = f"penstock: checkpoint '{path}' was passed over: {why}"
+        _log.logger.warning("checkpoint '%s' was passed over: %s", path, why)
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 
     def open(self, generation: int) -> Checkpoint:
@@ -476,9 +503,9 @@ class CheckpointStore:
 
     def load(
         self,
-        generation: int | None = None,
-        *,
         step: int | None = None,
+        *,
+        generation: int | None = None,
         map_location: Any = None,
         into: Any = None,
         names: str | Iterable[str] | Mapping[str, Any] | None = None,
@@ -488,7 +515,7 @@ class CheckpointStore:
     ) -> Any:
         """A state, as it was saved; every chunk is checked.
 
-        generation, step: which checkpoint (of several of one step the newest); neither: the newest that is sound. One
+        step, generation: which checkpoint (of several of one step the newest); neither: the newest that is sound. One
             that turns out to be damaged is passed over with a RuntimeWarning that says why.
         map_location: as in torch.load.
         into: a state whose tensors are filled in place, their elements and nothing else; what comes back is the state
@@ -507,8 +534,7 @@ class CheckpointStore:
                 return checkpoint.load(map_location, **arguments)
         if step is not None:
             step = _arguments.whole("load", "step", step)
-        loaded = []
-        reasons = []
+        loaded, reasons = [], []
 
         def use(opened: Any) -> None:
             with Checkpoint._of(opened) as checkpoint:
@@ -521,12 +547,18 @@ class CheckpointStore:
         self._store.open_newest(step, use, passed_over)
         if loaded:
             return loaded[0]
-        which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
+        which = "no checkpoint" if step is None else f"no checkpoint of step {step}{self._steps_for_message(step)}"
         why = (f", but {'; '.join(reasons)}" if reasons else "") + "; list() names those that are there"
         raise from_core(
             2, f"load: there is {which} in '{self._folders[0]}' that can be used{why}", errno.ENOENT, "load",
             self._folders[0], None,
         )  # fmt: skip
+
+    def _steps_for_message(self, step: int) -> str:
+        infos = [info for info in self if not info.problem]
+        steps = [str(number) for number in sorted({info.step for info in infos})]
+        same = [f" (generation={step} is of step {info.step})" for info in infos if info.generation == step]
+        return f"; there are {', '.join(['...'] * (len(steps) > 10) + steps[-10:])}{''.join(same)}" if steps else ""
 
     def pin(self, generation: int, pinned: bool = True) -> None:
         """Keeps a checkpoint whatever `keep` says, durably; pinned=False: not any more."""

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arguments.hpp"
 
+#include "base/units.hpp"
 #include "names.hpp"
 
 namespace penstock::python {
@@ -21,6 +22,20 @@ std::uint64_t count_of(nb::handle value, const std::string& argument, const char
                     ", from 0 to " + std::to_string(max));
     }
     return number;
+}
+
+std::uint64_t size_of(nb::handle value, const std::string& argument, const char* what,
+                      std::uint64_t max) {
+    if (PyUnicode_Check(value.ptr()) == 0) {
+        return count_of(value, argument, what, max);
+    }
+    const auto bytes = base::parse_bytes(text(value));
+    if (!bytes || *bytes > max) {
+        raise_value(argument + ": got " + shown(value) + "; expected " + what +
+                    " as a number, or a size such as '4MiB', '64kB' or '1.5GiB', of at most " +
+                    std::to_string(max) + " bytes");
+    }
+    return *bytes;
 }
 
 bool flag_of(nb::handle value, const char* argument) {

@@ -19,6 +19,9 @@ namespace penstock::python {
 [[nodiscard]] std::uint64_t count_of(nb::handle value, const std::string& argument,
                                      const char* what,
                                      std::uint64_t max = std::numeric_limits<std::uint64_t>::max());
+/// Bytes, as a whole number or in words ("4MiB").
+[[nodiscard]] std::uint64_t size_of(nb::handle value, const std::string& argument, const char* what,
+                                    std::uint64_t max = std::numeric_limits<std::uint64_t>::max());
 /// True or False, NumPy's too. TypeError for all else.
 [[nodiscard]] bool flag_of(nb::handle value, const char* argument);
 /// A str; half characters, which UTF-8 has none of, are spelt out. TypeError for all else.

@@ -14,6 +14,7 @@ void bind_engine(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_file(nb::module_& m);
 void bind_format(nb::module_& m);
+void bind_future(nb::module_& m);
 void bind_memory(nb::module_& m);
 void bind_npy(nb::module_& m);
 void bind_rows(nb::module_& m);

@@ -167,13 +167,7 @@ bool PendingSaveObject::wait(bool staged_is_enough, double timeout_s) const {
     });
 }
 
-nb::object PendingSaveObject::result(double timeout_s) {
-    if (!wait(false, timeout_s)) {
-        PyErr_Format(PyExc_TimeoutError,
-                     "the save of %s still runs after %s s and goes on; ask again, or cancel() it",
-                     save->name().c_str(), fmt::format("{:g}", timeout_s).c_str());
-        throw nb::python_error();
-    }
+nb::object PendingSaveObject::value() {
     if (const std::exception_ptr failure = save->failure()) {
         std::rethrow_exception(failure);
     }
@@ -230,62 +224,18 @@ const char* save_state_text(const PendingSaveObject& self) {
     return "";
 }
 
-nb::object exception_of(PendingSaveObject& self) {
-    if (const std::exception_ptr failure = self.save->failure()) {
-        try {
-            std::rethrow_exception(failure);
-        } catch (const Error& error) {
-            set_python_error(error);
-        } catch (const std::bad_alloc&) {
-            PyErr_NoMemory();
-        }
-        nb::python_error raised;
-        return nb::borrow(raised.value());
-    }
-    return nb::none();
-}
-
-void bind_pending_handling(nb::class_<PendingSaveObject>& type) {
-    type.def(
-            "cancel", [](PendingSaveObject& p) { p.save->cancel(); },
-            "Stops it; result() then raises Cancelled, unless it was over. What was there before "
-            "stays.")
-        .def_prop_ro(
-            "done_bytes", [](const PendingSaveObject& p) { return p.save->done_bytes(); },
-            "Bytes written so far.")
-        .def_prop_ro(
-            "total_bytes", [](const PendingSaveObject& p) { return p.save->total_bytes(); },
-            "Bytes to be written, 0 before it begins.")
-        .def_ro("waited_s", &PendingSaveObject::waited_s,
-                "Seconds that save_async waited for room in host_memory.")
-        .def(
-            "__await__",
-            [](nb::handle self) {
-                return nb::module_::import_("penstock._aio")
-                    .attr("wait_for_save")(self)
-                    .attr("__await__")();
-            },
-            nb::sig(
-                "def __await__(self) -> collections.abc.Generator[typing.Any, None, typing.Any]"))
-        .def(
-            "__repr__",
-            [](const PendingSaveObject& p) {
-                return path_object("<penstock.PendingSave of " + p.save->name() + ", " +
-                                   save_state_text(p) + ">");
-            },
-            nb::sig("def __repr__(self) -> str"));
-}
-
 void bind_pending_save(nb::module_& parent) {
-    nb::class_<PendingSaveObject> type(
-        parent, "PendingSave",
-        "A save that goes on while training does. Made by save_async(); thread-safe.\n\n"
+    nb::class_<PendingSaveObject, FutureObject>(
+        parent, "PendingSave", nb::is_generic(), nb::sig("class PendingSave(Future[T])"),
+        "A save that goes on while training does: a Future, whose result() is the CheckpointInfo "
+        "of a store's save, None of a\n"
+        "file's. Made by save_async(); thread-safe.\n\n"
         "queued -> staged (the tensors may change) -> durable, or failed. Dropped, it goes on. Its "
         "failure is raised by\n"
         "result(), or by the next save at the latest; what is left at the end of the interpreter "
-        "is warned of. In asyncio,\n"
-        "`await pending` gives what result() does.");
-    type.def(
+        "is warned of. After\n"
+        "cancel() what was there before stays.")
+        .def(
             "staged", [](const PendingSaveObject& p) { return p.save->staged(); },
             "Whether the tensors may change. Never blocks.")
         .def(
@@ -295,19 +245,10 @@ void bind_pending_save(nb::module_& parent) {
             },
             "Whether it survives a power failure. Never blocks, and stays False for one that "
             "failed.")
-        .def(
-            "done", [](const PendingSaveObject& p) { return p.save->done(); },
-            "Whether it is durable or has failed. Never blocks.")
-        .def_prop_ro("state", save_state_text, "'queued', 'staged', 'durable' or 'failed'.")
-        .def(
-            "wait",
-            [](const PendingSaveObject& p, nb::handle timeout) {
-                return p.wait(false, timeout_seconds(timeout));
-            },
-            nb::arg("timeout") = nb::none(),
-            nb::sig("def wait(self, timeout: float | None = None) -> bool"),
-            "Until it is durable or has failed: then True. False after `timeout` seconds; it goes "
-            "on, also after Ctrl-C.")
+        .def_prop_ro("state", save_state_text,
+                     nb::sig("def state(self) -> typing.Literal['queued', 'staged', 'durable', "
+                             "'failed']"),
+                     "'queued', 'staged', 'durable' or 'failed'.")
         .def(
             "wait_before_update",
             [](const PendingSaveObject& p, nb::handle timeout) {
@@ -317,21 +258,21 @@ void bind_pending_save(nb::module_& parent) {
             nb::sig("def wait_before_update(self, timeout: float | None = None) -> bool"),
             "Until the tensors may change: at once where a copy was made. False after `timeout` "
             "seconds.")
+        .def_prop_ro(
+            "done_bytes", [](const PendingSaveObject& p) { return p.save->done_bytes(); },
+            "Bytes written so far.")
+        .def_prop_ro(
+            "total_bytes", [](const PendingSaveObject& p) { return p.save->total_bytes(); },
+            "Bytes to be written, 0 before it begins.")
+        .def_ro("waited_s", &PendingSaveObject::waited_s,
+                "Seconds that save_async waited for room in host_memory.")
         .def(
-            "result",
-            [](PendingSaveObject& p, nb::handle timeout) {
-                return p.result(timeout_seconds(timeout));
+            "__repr__",
+            [](const PendingSaveObject& p) {
+                return path_object("<penstock.PendingSave of " + p.save->name() + ", " +
+                                   save_state_text(p) + ">");
             },
-            nb::arg("timeout") = nb::none(),
-            nb::sig("def result(self, timeout: float | None = None) -> typing.Any"),
-            "Waits, raises its exception, and returns the CheckpointInfo of a store's save "
-            "(None for a file).\n\n"
-            "timeout: seconds, then TimeoutError; the save continues.")
-        .def("exception", exception_of, nb::sig("def exception(self) -> BaseException | None"),
-             "The exception that it failed with, or None (also while it runs); it then counts as "
-             "reported. Never "
-             "blocks.");
-    bind_pending_handling(type);
+            nb::sig("def __repr__(self) -> str"));
 }
 
 }  // namespace

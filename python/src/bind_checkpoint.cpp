@@ -41,10 +41,10 @@ struct MadeJob {
     std::vector<StorageMemory> storages;  ///< with the GIL
 };
 
-MadeJob job_of(nb::handle object, nb::handle metadata, bool together) {
+MadeJob job_of(nb::handle object, nb::handle metadata, nb::handle other, bool together) {
     MadeJob made;
     made.job = std::make_shared<Job>();
-    State state = state_of(object, together);
+    State state = state_of(object, other, together);
     made.storages = std::move(state.storages);
     made.job->tree = std::move(state.tree);
     std::vector<std::span<const std::byte>> spans;
@@ -115,10 +115,10 @@ std::string step_name(std::uint64_t step) {
 }
 
 CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t step, bool pinned,
-                             nb::handle metadata, nb::handle progress) {
+                             nb::handle metadata, nb::handle other, nb::handle progress) {
     const std::shared_ptr<CheckpointStore> store = self.writable();
     self.saver.raise_failure(step_name(step));
-    const MadeJob made = job_of(object, metadata, false);
+    const MadeJob made = job_of(object, metadata, other, false);
     // Those in flight are earlier, and come first.
     self.saver.wait_idle(-1);
     CheckpointInfo info;
@@ -143,13 +143,13 @@ store::StagedSave stage_job(Saver& saver, const MadeJob& made, const store::Copy
 }
 
 nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64_t step,
-                               bool pinned, nb::handle metadata, nb::handle copy,
+                               bool pinned, nb::handle metadata, nb::handle other, nb::handle copy,
                                nb::object progress) {
     const store::CopyChoice choice = copy_choice_of(copy);
     std::shared_ptr<CheckpointStore> store = self.writable();
     Saver& saver = self.saver;
     saver.raise_failure(step_name(step));
-    MadeJob made = job_of(object, metadata, true);
+    MadeJob made = job_of(object, metadata, other, true);
     const store::StagedSave staged = stage_job(saver, made, choice);
     const auto info = std::make_shared<std::optional<CheckpointInfo>>();
     auto work = [job = std::move(made.job), store = std::move(store), info, step,
@@ -361,9 +361,10 @@ void bind_store(nb::module_& m) {
             nb::arg("checksums"), nb::arg("incremental"), nb::arg("host_memory"),
             nb::arg("lock_wait_ms"))
         .def("save", save_to_store, nb::arg("state").none(), nb::arg("step"), nb::arg("pinned"),
-             nb::arg("metadata"), nb::arg("progress").none())
+             nb::arg("metadata"), nb::arg("default").none(), nb::arg("progress").none())
         .def("save_async", save_to_store_async, nb::arg("state").none(), nb::arg("step"),
-             nb::arg("pinned"), nb::arg("metadata"), nb::arg("copy"), nb::arg("progress").none())
+             nb::arg("pinned"), nb::arg("metadata"), nb::arg("default").none(), nb::arg("copy"),
+             nb::arg("progress").none())
         .def("latest", latest_of_store, nb::arg("passed_over"))
         .def("open_newest", open_newest_of_store, nb::arg("step").none(), nb::arg("use"),
              nb::arg("passed_over"))

@@ -162,16 +162,15 @@ nb::object run_request(EngineObject& self, Request parsed) {
         const WithoutGil nogil;
         held.transfer = engine->run(std::move(parsed.request));
     }
-    std::optional<std::uint64_t> bytes;
     try {
-        bytes = wait(held, -1);
+        wait(held, -1);
     } catch (...) {
         if (!held.transfer.done()) {
             cancel_and_wait(held);
         }
         throw;
     }
-    return result(held, *bytes, parsed.list_result, parsed.extent_count);
+    return result(held, parsed.list_result, parsed.extent_count);
 }
 
 // With the GIL: submitting neither waits nor blocks, and giving the GIL away may cost a turn of
@@ -248,7 +247,8 @@ void make_engine(EngineObject* self, const nb::kwargs& given) {
         if (option == nullptr) {
             set_backend(options, value);
         } else {
-            option->set(options, count_of(value, name, option->unit, option->member_max()));
+            const auto number = option->is_size() ? size_of : count_of;
+            option->set(options, number(value, name, option->unit, option->member_max()));
         }
     }
     sweep_engines();
@@ -323,6 +323,15 @@ void after_fork_in_child() {
     new std::vector<std::shared_ptr<Engine>>(std::exchange(engines().dropped, {}));
 }
 
+// As the arguments of Engine().
+std::string text_of(const EngineOptions& options) {
+    std::string out = std::string("backend='") + name_of(options.backend) + "'";
+    for (const api::Option& option : api::kOptions) {
+        out += std::string(", ") + option.name + "=" + std::to_string(option.get(options));
+    }
+    return out;
+}
+
 void bind_options(nb::module_& m) {
     nb::class_<EngineOptions> c(m, "EngineOptions",
                                 "The settings of an engine, as they are in force.");
@@ -333,25 +342,7 @@ void bind_options(nb::module_& m) {
         c.def_prop_ro(
             option.name, [&option](const EngineOptions& o) { return option.get(o); }, option.about);
     }
-}
-
-void bind_depth_limit(nb::module_& m) {
-    nb::class_<DepthLimit>(
-        m, "DepthLimit",
-        "A limit that transfers share on the requests that they have at one "
-        "device together, below\n"
-        "the engine's queue_depth: DepthLimit(requests), 1 or more. Thread-safe.")
-        .def(
-            "__init__",
-            [](DepthLimit* self, nb::handle requests) {
-                new (self) DepthLimit(static_cast<std::uint32_t>(
-                    count_of(requests, "requests", "requests", UINT32_MAX)));
-            },
-            nb::arg("requests").none(), nb::sig("def __init__(self, requests: int) -> None"))
-        .def_prop_ro("requests", &DepthLimit::requests)
-        .def("__repr__", [](const DepthLimit& limit) {
-            return "DepthLimit(" + std::to_string(limit.requests()) + ")";
-        });
+    c.def("__repr__", [](const EngineOptions& o) { return "EngineOptions(" + text_of(o) + ")"; });
 }
 
 void bind_stats(nb::module_& m) {
@@ -418,15 +409,16 @@ void bind_description(nb::module_& m) {
 
 // The signatures as people read them; the text of Python's argument parser would name none of the
 // types.
-#define PENSTOCK_SIGNATURE(name, self, memory, flag, returns)                 \
-    "def " name "(" self                                                      \
-    "file: str | bytes | os.PathLike[str] | os.PathLike[bytes] | File | "     \
-    "collections.abc.Sequence[typing.Any], " memory                           \
-    ": typing.Any, "                                                          \
-    "offset: int | collections.abc.Sequence[int] = 0, *, " flag               \
-    ": bool = False, stream: None = None, priority: str = 'normal', "         \
-    "block_bytes: int | None = None, depth_limit: DepthLimit | None = None, " \
-    "cache: str | None = None) -> " returns
+#define PENSTOCK_SIGNATURE(name, self, memory, flag, returns)                       \
+    "def " name "(" self                                                            \
+    "file: str | bytes | os.PathLike[str] | os.PathLike[bytes] | File | "           \
+    "collections.abc.Sequence[typing.Any], " memory                                 \
+    ": typing.Any, "                                                                \
+    "offset: int | collections.abc.Sequence[int] = 0, *, " flag                     \
+    ": bool = False, stream: None = None, "                                         \
+    "priority: typing.Literal['urgent', 'normal', 'background'] = 'normal', "       \
+    "block_bytes: int | str | None = None, depth_limit: DepthLimit | None = None, " \
+    "cache: typing.Literal['auto', 'cached', 'direct', 'required'] | None = None) -> " returns
 
 constexpr const char* kReadDoc =
     "Fills `into` with the file's bytes from `offset` on; blocks. Bytes moved.\n\n"
@@ -467,10 +459,11 @@ void bind_methods(nb::class_<EngineObject>& c) {
     def_verb(c, "write", method<move_now, true>, "data", "sync",
              nb::sig(PENSTOCK_SIGNATURE("write", "self, ", "data", "sync", "int")), kWriteDoc);
     def_verb(c, "read_async", method<start, false>, "into", "allow_short",
-             nb::sig(PENSTOCK_SIGNATURE("read_async", "self, ", "into", "allow_short", "Transfer")),
+             nb::sig(PENSTOCK_SIGNATURE("read_async", "self, ", "into", "allow_short",
+                                        "Transfer[typing.Any]")),
              kReadAsyncDoc);
     def_verb(c, "write_async", method<start, true>, "data", "sync",
-             nb::sig(PENSTOCK_SIGNATURE("write_async", "self, ", "data", "sync", "Transfer")),
+             nb::sig(PENSTOCK_SIGNATURE("write_async", "self, ", "data", "sync", "Transfer[int]")),
              kWriteAsyncDoc);
 }
 
@@ -481,10 +474,11 @@ void bind_functions(nb::module_& m) {
     def_verb(m, "write", function<move_now, true>, "data", "sync",
              nb::sig(PENSTOCK_SIGNATURE("write", "", "data", "sync", "int")), kWriteDoc);
     def_verb(m, "read_async", function<start, false>, "into", "allow_short",
-             nb::sig(PENSTOCK_SIGNATURE("read_async", "", "into", "allow_short", "Transfer")),
+             nb::sig(PENSTOCK_SIGNATURE("read_async", "", "into", "allow_short",
+                                        "Transfer[typing.Any]")),
              kReadAsyncDoc);
     def_verb(m, "write_async", function<start, true>, "data", "sync",
-             nb::sig(PENSTOCK_SIGNATURE("write_async", "", "data", "sync", "Transfer")),
+             nb::sig(PENSTOCK_SIGNATURE("write_async", "", "data", "sync", "Transfer[int]")),
              kWriteAsyncDoc);
     m.def(
         "default_engine", [] { return nb::find(default_engine()); },
@@ -520,9 +514,10 @@ void bind_functions(nb::module_& m) {
 std::string engine_signature() {
     std::string text =
         "def __init__(self, *, options: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None "
-        "= None, backend: str | None = None";
+        "= None, backend: typing.Literal['auto', 'io_uring', 'libaio', 'posix'] | None = None";
     for (const api::Option& option : api::kOptions) {
-        text += std::string(", ") + option.name + ": int | None = None";
+        text += std::string(", ") + option.name + (option.is_size() ? ": int | str" : ": int") +
+                " | None = None";
     }
     return text + ") -> None";
 }
@@ -537,6 +532,7 @@ std::string engine_doc() {
         text += std::string(option.name) + ": " + option.about + "; " + option.allowed() + ".\n";
     }
     return text +
+           "Sizes are bytes, or words: '4MiB'.\n"
            "An option that is not given has the value of the file, of its environment variable\n"
            "(PENSTOCK_BLOCK_BYTES, ...) or its default. As a context manager it is closed at the "
            "end.";
@@ -546,7 +542,6 @@ std::string engine_doc() {
 
 void bind_engine(nb::module_& m) {
     bind_options(m);
-    bind_depth_limit(m);
     bind_stats(m);
     bind_description(m);
     // nanobind keeps the pointers.
@@ -568,6 +563,11 @@ void bind_engine(nb::module_& m) {
         .def("describe", [](EngineObject& e) { return opened(e)->describe(); })
         .def_prop_ro("options", [](EngineObject& e) { return opened(e)->options(); })
         .def_prop_ro("closed", [](EngineObject& e) { return is_closed(e); })
+        .def("__repr__",
+             [](EngineObject& e) {
+                 return "<penstock.Engine " +
+                        (is_closed(e) ? "closed" : text_of(opened(e)->options())) + ">";
+             })
         .def(
             "close",
             [](EngineObject& e, nb::handle timeout) {

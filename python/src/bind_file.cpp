@@ -240,7 +240,8 @@ void bind_file(nb::module_& m) {
             nb::arg("truncate").none() = false, nb::kw_only(), nb::arg("cache").none() = "auto",
             nb::arg("buffer").none() = 0,
             nb::sig("def __init__(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes], "
-                    "mode: str = 'r', truncate: bool = False, *, cache: str = 'auto', "
+                    "mode: typing.Literal['r', 'w', 'rw', 'a'] = 'r', truncate: bool = False, *, "
+                    "cache: typing.Literal['auto', 'cached', 'direct', 'required'] = 'auto', "
                     "buffer: int | str = 0) -> None"))
         .def_prop_ro(
             "path", [](const FileObject& f) { return path_object(f.path); },

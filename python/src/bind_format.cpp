@@ -569,7 +569,12 @@ void bind_format(nb::module_& parent) {
     m.def("fill_rows", fill_rows, nb::arg("views"), nb::arg("targets"), nb::arg("stored"),
           nb::arg("everybody"));
     m.def("refuse_unfit", refuse_unfit, nb::arg("names"), nb::arg("tensors"), nb::arg("kin"));
-    m.def("image_of_state", image_of_state, nb::arg("object").none(), nb::arg("folder"));
+    m.def("image_of_state", image_of_state, nb::arg("object").none(), nb::arg("folder"),
+          nb::arg("default").none());
+    m.def(
+        "parse_size",
+        [](nb::handle size, nb::handle argument) { return size_of(size, text(argument), "bytes"); },
+        nb::arg("size").none(), nb::arg("argument"), "Bytes; also of words.");
     m.def("image_of_tensors", image_of_tensors, nb::arg("tensors"), nb::arg("metadata"),
           nb::arg("checksums") = true);
     m.def("save_index", save_index, nb::arg("path"), nb::arg("tensors"), nb::arg("metadata"),

@@ -191,7 +191,7 @@ void bind_memory(nb::module_& m) {
                 "Why it is not pinned, and what to do about it; empty when it is.")
         .def(
             "numpy", [](nb::handle self) { return adapter("to_numpy", self); },
-            nb::sig("def numpy(self) -> typing.Any"),
+            nb::sig("def numpy(self) -> numpy.typing.NDArray[typing.Any]"),
             "A numpy.ndarray on the same memory. Types that NumPy lacks (bfloat16, float8) need "
             "ml_dtypes.")
         .def(

@@ -79,7 +79,7 @@ void sweep_orphans() {
     }
 }
 
-std::optional<std::uint64_t> wait(Held& held, double timeout_s) {
+bool wait(Held& held, double timeout_s) {
     const bool limited = timeout_s >= 0 && timeout_s < kTimeoutMax;
     Clock::time_point deadline;
     if (limited) {
@@ -103,15 +103,16 @@ std::optional<std::uint64_t> wait(Held& held, double timeout_s) {
             throw nb::python_error();
         }
         if (over) {
-            return std::nullopt;
+            return false;
         }
     }
     held.let_go();
     sweep_orphans();
-    return held.transfer.wait();
+    return true;
 }
 
-nb::object result(const Held& held, std::uint64_t bytes, bool list, std::size_t extents) {
+nb::object result(Held& held, bool list, std::size_t extents) {
+    const std::uint64_t bytes = held.transfer.wait();
     if (!list) {
         return nb::int_(bytes);
     }
@@ -139,28 +140,27 @@ double timeout_seconds(nb::handle timeout) {
 
 namespace {
 
-nb::object wait_method(TransferObject& self, nb::handle timeout) {
-    const double seconds = timeout_seconds(timeout);
-    const auto bytes = wait(*self.held, seconds);
-    if (!bytes) {
-        const std::string message = "the transfer still runs after " + text(timeout) +
-                                    " s and goes on; wait again, or cancel() it";
-        PyErr_SetString(PyExc_TimeoutError, message.c_str());
-        throw nb::python_error();
-    }
-    return result(*self.held, *bytes, self.list_result, self.extent_count);
-}
-
-bool done(TransferObject& self) {
-    const bool is_done = self.held->transfer.done();
-    if (is_done) {
-        self.held->let_go();
-    }
-    return is_done;
+void bind_depth_limit(nb::module_& m) {
+    nb::class_<DepthLimit>(
+        m, "DepthLimit",
+        "A limit that transfers share on the requests that they have at one "
+        "device together, below\n"
+        "the engine's queue_depth: DepthLimit(requests), 1 or more. Thread-safe.")
+        .def(
+            "__init__",
+            [](DepthLimit* self, nb::handle requests) {
+                new (self) DepthLimit(static_cast<std::uint32_t>(
+                    count_of(requests, "requests", "requests", UINT32_MAX)));
+            },
+            nb::arg("requests").none(), nb::sig("def __init__(self, requests: int) -> None"))
+        .def_prop_ro("requests", &DepthLimit::requests)
+        .def("__repr__", [](const DepthLimit& limit) {
+            return "DepthLimit(" + std::to_string(limit.requests()) + ")";
+        });
 }
 
 const char* status(TransferObject& self) {
-    static_cast<void>(done(self));
+    static_cast<void>(self.done());
     switch (self.held->transfer.status()) {
         case TransferStatus::kRunning:
             return "running";
@@ -176,57 +176,59 @@ const char* status(TransferObject& self) {
 
 }  // namespace
 
+bool TransferObject::done() {
+    const bool is_done = held->transfer.done();
+    if (is_done) {
+        held->let_go();
+    }
+    return is_done;
+}
+
+bool TransferObject::cancelled() {
+    return done() && held->transfer.status() == TransferStatus::kCancelled;
+}
+
+void TransferObject::cancel() {
+    const WithoutGil nogil;
+    held->transfer.cancel();
+}
+
+bool TransferObject::wait(double timeout_s) {
+    return python::wait(*held, timeout_s);
+}
+
+nb::object TransferObject::value() {
+    return result(*held, list_result, extent_count);
+}
+
 void bind_transfer(nb::module_& m) {
-    nb::class_<TransferObject>(
-        m, "Transfer",
-        "A read or write that is under way, or over. Made by read_async() and write_async(); "
-        "thread-safe.\n\n"
+    bind_depth_limit(m);
+    nb::class_<TransferObject, FutureObject>(
+        m, "Transfer", nb::is_generic(), nb::sig("class Transfer(Future[T])"),
+        "A read or write that is under way, or over: a Future, whose result() is the bytes moved; "
+        "for sequences with\n"
+        "allow_short a list of them. Made by read_async() and write_async(); thread-safe.\n\n"
         "It keeps its tensors alive until it is done. Dropped, it goes on, and an error of it is "
         "raised by the next\n"
-        "Engine.drain(). In asyncio, `await transfer` gives what wait() does.")
-        .def("wait", wait_method, nb::arg("timeout") = nb::none(),
-             nb::sig("def wait(self, timeout: float | None = None) -> typing.Any"),
-             "Bytes moved; for sequences with allow_short a list of them. Raises its error.\n\n"
-             "timeout: seconds, then TimeoutError; the transfer goes on. Ctrl-C interrupts, the "
-             "transfer goes on.")
-        .def_prop_ro("done", done, "Whether it is over. Never blocks.")
+        "Engine.drain(). cancel() submits no more and lets what is at the device come back; the "
+        "memory of a read and the\n"
+        "extent of a write are undefined then.")
         .def_prop_ro("status", status,
+                     nb::sig("def status(self) -> typing.Literal['running', 'done', 'failed', "
+                             "'cancelled']"),
                      "'running', 'done', 'failed' or 'cancelled'. Never blocks or raises.")
         .def_prop_ro(
             "nbytes", [](const TransferObject& t) { return t.held->transfer.total_bytes(); },
             "Bytes asked for.")
         .def(
-            "cancel",
-            [](TransferObject& t) {
-                const WithoutGil nogil;
-                t.held->transfer.cancel();
-            },
-            "Submits no more and lets what is at the device come back; wait() then raises "
-            "Cancelled, unless it was\n"
-            "over already. The memory of a read and the extent of a write are undefined.")
-        .def(
             "set_priority",
             [](TransferObject& t, nb::handle priority) {
                 t.held->transfer.set_priority(priority_of(priority));
             },
-            nb::arg("priority").none(), nb::sig("def set_priority(self, priority: str) -> None"),
+            nb::arg("priority").none(),
+            nb::sig("def set_priority(self, priority: typing.Literal['urgent', 'normal', "
+                    "'background']) -> None"),
             "'urgent', 'normal' or 'background', also while it runs.")
-        .def(
-            "notify",
-            [](TransferObject& t, nb::handle eventfd) {
-                t.held->transfer.notify(
-                    static_cast<int>(count_of(eventfd, "eventfd", "a descriptor", INT_MAX)));
-            },
-            nb::arg("eventfd").none(), nb::sig("def notify(self, eventfd: int) -> None"),
-            "Adds 1 to an eventfd when it is done (at once when it is). The descriptor has to stay "
-            "open until then;\nValueError when it is not an eventfd's.")
-        .def(
-            "__await__",
-            [](nb::handle self) {
-                return nb::module_::import_("penstock._aio").attr("wait")(self).attr("__await__")();
-            },
-            nb::sig(
-                "def __await__(self) -> collections.abc.Generator[typing.Any, None, typing.Any]"))
         .def("__repr__", [](TransferObject& t) {
             return "<penstock.Transfer of " + std::to_string(t.held->transfer.total_bytes()) +
                    " bytes, " + status(t) + ">";

@@ -54,9 +54,9 @@ std::string tensor_name(nb::handle name) {
 
 }  // namespace
 
-FileImageObject image_of_state(nb::handle object, nb::handle folder) {
+FileImageObject image_of_state(nb::handle object, nb::handle folder, nb::handle other) {
     const std::string name = word_of(folder, "folder");
-    State state = state_of(object);
+    State state = state_of(object, other);
     auto spans = spans_of(state.storages);
     const format::PickleOptions options = pickle_options(state.tree);
     const WithoutGil nogil;

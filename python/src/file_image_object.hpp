@@ -18,7 +18,8 @@ struct FileImageObject {
 };
 
 /// A `.pt` of any state. TypeError with the place of what cannot be saved.
-[[nodiscard]] FileImageObject image_of_state(nb::handle object, nb::handle folder);
+[[nodiscard]] FileImageObject image_of_state(nb::handle object, nb::handle folder,
+                                             nb::handle other);
 
 /// Tensors of a `.safetensors`, and what keeps their memory.
 struct TensorRows {

@@ -13,6 +13,7 @@ NB_MODULE(_core, m) {
     python::bind_errors(m);
     python::bind_memory(m);
     python::bind_file(m);
+    python::bind_future(m);
     python::bind_transfer(m);
     python::bind_engine(m);
     python::bind_rows(m);

@@ -223,7 +223,7 @@ std::uint32_t block_bytes_of(nb::handle block_bytes) {
     if (block_bytes.is_none()) {
         return 0;
     }
-    const std::uint64_t value = count_of(block_bytes, "block_bytes", "bytes of a request");
+    const std::uint64_t value = size_of(block_bytes, "block_bytes", "bytes of a request");
     if (value == 0) {
         raise_value("block_bytes: 0 is no size of a request; give bytes, 1 or more");
     }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine_object.hpp"
+#include "future_object.hpp"
 #include "nanobind.hpp"
 #include "state.hpp"
 #include "store/background/background_saver.hpp"
@@ -25,13 +26,19 @@ namespace penstock::python {
 [[nodiscard]] store::CopyChoice copy_choice_of(nb::handle copy);
 
 /// penstock.PendingSave.
-struct PendingSaveObject {
+struct PendingSaveObject final : FutureObject {
     std::shared_ptr<store::PendingSave> save;
     std::shared_ptr<std::optional<CheckpointInfo>> info;  ///< of a store: what result() gives
     nb::object progress;                                  ///< called while a thread waits, or None
     double waited_s = 0;  ///< for room in the budget, before the copy
 
-    [[nodiscard]] nb::object result(double timeout_s);
+    [[nodiscard]] bool done() override { return save->done(); }
+    [[nodiscard]] bool cancelled() override { return save->cancelled(); }
+    void cancel() override { save->cancel(); }
+    [[nodiscard]] bool wait(double timeout_s) override { return wait(false, timeout_s); }
+    [[nodiscard]] nb::object value() override;
+    void notify(int eventfd) override { save->notify(eventfd); }
+    [[nodiscard]] std::string name() const override { return "the save of " + save->name(); }
     /// True once it is staged (done); false when the time is over.
     bool wait(bool staged_is_enough, double timeout_s) const;
 };

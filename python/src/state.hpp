@@ -27,8 +27,9 @@ struct State {
 };
 
 /// Tensors stay where they are; storages of devices are copied to the host, one after another, or
-/// (`together`) all at once into memory that the device writes itself.
-[[nodiscard]] State state_of(nb::handle object, bool together = false);
+/// (`together`) all at once into memory that the device writes itself. `other`: a function, which
+/// gives what is saved for an object that a state cannot hold; or None.
+[[nodiscard]] State state_of(nb::handle object, nb::handle other, bool together = false);
 
 /// `storages`: a torch.UntypedStorage for each of the tree's.
 [[nodiscard]] nb::object objects_of(const format::ValueTree& tree, nb::handle storages);

@@ -50,7 +50,7 @@ std::string raw(nb::handle bytes_object) {
 
 class Builder {
 public:
-    explicit Builder(bool together) : together_(together) {
+    Builder(nb::handle other, bool together) : together_(together), other_(other) {
         if (nb::object torch = imported("torch"); !torch.is_none()) {
             tensor_ = torch.attr("Tensor");
             parameter_ = torch.attr("nn").attr("Parameter");
@@ -194,9 +194,23 @@ private:
         if (is_kind_of(o, scalar_) || is(o, array_)) {
             return numpy(o);
         }
+        if (!other_.is_none()) {
+            return instead(o, depth);
+        }
         refuse("a " + type_text(o) +
                " cannot be saved: save tensors, numbers, strings, bytes and containers of them "
-               "(an object's state_dict() is one)");
+               "(an object's state_dict() is one), or give default=, which makes such of it");
+    }
+
+    // The result may be such an object again: the limit on depth ends that.
+    ValueId instead(nb::handle o, int depth) {
+        const nb::object made = other_(o);
+        if (made.is(o)) {
+            refuse("default gave back the " + type_text(o) +
+                   " that it was given; expected "
+                   "tensors, numbers, strings, bytes and containers of them");
+        }
+        return value(made, depth + 1);
     }
 
     ValueId step(nb::handle key, nb::handle object, int depth) {
@@ -489,6 +503,7 @@ private:
 
     State state_;
     const bool together_;
+    const nb::handle other_;
     nb::list fetched_;  // (number of the storage, the device's storage) each
     nb::object tensor_, parameter_, size_, dtype_, device_, strided_;
     nb::object array_, scalar_, contiguous_, ordered_, default_, counter_;
@@ -503,8 +518,8 @@ private:
 
 }  // namespace
 
-State state_of(nb::handle object, bool together) {
-    return Builder(together).run(object);
+State state_of(nb::handle object, nb::handle other, bool together) {
+    return Builder(other, together).run(object);
 }
 
 }  // namespace penstock::python

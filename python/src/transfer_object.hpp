@@ -2,19 +2,20 @@
 // penstock.Transfer as Python holds it.
 //
 // The engine's threads never touch a Python object. So the memory of a transfer is released
-// by the Python thread that finds it done: wait(), `done`, `status`, or, when the Transfer
+// by the Python thread that finds it done: result(), done(), `status`, or, when the Transfer
 // was dropped while it ran, a sweep of the orphans, which every later verb, wait, drain and the end
 // of the interpreter does. Should the interpreter end before a transfer does, its memory is never
 // released.
 #pragma once
 
+#include "future_object.hpp"
 #include "host_memory.hpp"
 #include "nanobind.hpp"
 
 #include <penstock/engine.hpp>
 
 #include <memory>
-#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,23 +38,29 @@ struct DropHeld {
 };
 using HeldPtr = std::unique_ptr<Held, DropHeld>;
 
-struct TransferObject {
+struct TransferObject final : FutureObject {
     TransferObject(HeldPtr its, bool many, std::size_t extents)
         : held(std::move(its)), list_result(many), extent_count(extents) {}
 
+    [[nodiscard]] bool done() override;
+    [[nodiscard]] bool cancelled() override;
+    void cancel() override;
+    [[nodiscard]] bool wait(double timeout_s) override;
+    [[nodiscard]] nb::object value() override;
+    void notify(int eventfd) override { held->transfer.notify(eventfd); }
+    [[nodiscard]] std::string name() const override { return "the transfer"; }
+
     HeldPtr held;
-    bool list_result;  ///< wait() gives a list: bytes of each extent
+    bool list_result;  ///< result() gives a list: bytes of each extent
     std::size_t extent_count;
 };
 
 /// Waits without the GIL, in slices; a signal handler's exception leaves the transfer running.
-/// Nothing when the time is over. `timeout_s` < 0: no limit. Once done, lets the memory go and
-/// throws the transfer's Error.
-std::optional<std::uint64_t> wait(Held& held, double timeout_s);
+/// False when the time is over. `timeout_s` < 0: no limit. Once done, lets the memory go.
+bool wait(Held& held, double timeout_s);
 
-/// Bytes of a done transfer: an int, or a list of them.
-[[nodiscard]] nb::object result(const Held& held, std::uint64_t bytes, bool list,
-                                std::size_t extents);
+/// Bytes of a done transfer: an int, or a list of them. Throws its Error.
+[[nodiscard]] nb::object result(Held& held, bool list, std::size_t extents);
 
 /// Lets go of dropped transfers that are done by now. Cheap when there is none.
 void sweep_orphans();

@@ -107,7 +107,7 @@ def test_a_step_that_is_none_is_named(store, step):
     calls = [lambda: store.save(state, step=step), lambda: store.save_async(state, step=step)]
     if step is not None:
         calls.append(lambda: store.load(step=step))
-        calls.append(lambda: store.load(step))
+        calls.append(lambda: store.load(generation=step))
         calls.append(lambda: store.open(step))
         calls.append(lambda: store.pin(step))
         calls.append(lambda: store.remove(step))
@@ -127,8 +127,8 @@ def test_whatever_is_an_integer_is_a_step(store):
 
 @pytest.mark.parametrize("name", ["keep", "keep_every", "shard_bytes", "host_memory"])
 def test_numbers_of_a_store_are_whole(tmp_path, name):
-    for value in (1.5, "2", 1 << 64):
-        with pytest.raises((TypeError, ValueError), match=f"^CheckpointStore: {name}: expected"):
+    for value in (1.5, "two", 1 << 64):
+        with pytest.raises((TypeError, ValueError), match=f"^CheckpointStore: {name}: .*expected"):
             penstock.CheckpointStore(tmp_path / "c", **{name: value})
 
 
@@ -180,8 +180,8 @@ def test_names_are_those_of_the_state(store):
     del flat["model"]
     assert list(store.load(names="*")) == [n for n, _, _ in penstock._into.tensors(state)]
     for name, tensor in flat.items():
-        ((got, made),) = store.load(names=name).items()
-        assert got == name and made.dtype == tensor.dtype and torch.equal(made, tensor)
+        made = store.load(names=name)
+        assert made.dtype == tensor.dtype and torch.equal(made, tensor)
         assert made.untyped_storage().nbytes() == made.nbytes
     for index in (slice(1, 3), (..., slice(0, 1)), 1):
         for name in ("plain", "model.lm_head.weight", "conv", "turned"):
@@ -309,7 +309,7 @@ def test_arrays_of_numpy_are_filled_in_place(store, tmp_path, form):
         (lambda store: penstock.StepOverlap(5, sgd(), dict), "StepOverlap: store"),
         (lambda store: penstock.StepOverlap(store, sgd(), 5), "StepOverlap: get_state"),
         (lambda store: penstock.StepOverlap(store, sgd(), dict, every=1.5), "StepOverlap: every"),
-        (lambda store: penstock.save({}, "x.pt", shard_bytes="a"), "save: shard_bytes"),
+        (lambda store: penstock.save({}, "x.pt", shard_bytes=1.5), "save: shard_bytes"),
         (lambda store: penstock.load("x.pt", mmap=5), "load: mmap"),
         (lambda store: penstock.load("x.pt", weights_only="no"), "load: weights_only"),
         (lambda store: penstock.load("x.pt", names=5), "load: names"),

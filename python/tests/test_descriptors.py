@@ -133,7 +133,7 @@ def full_writes(folder):
             made.close()
 
     yield "write", lambda: penstock.write(f"{folder}/a", big)
-    yield "write_async", lambda: penstock.write_async(f"{folder}/a", big).wait()
+    yield "write_async", lambda: penstock.write_async(f"{folder}/a", big).result()
     yield "sync_pwrite", lambda: handle.sync_pwrite(big, f"{folder}/b")
     yield "sync_pwrite by descriptor", lambda: by_descriptor(handle, big, f"{folder}/b")
     yield "handle.write", lambda: handle.write(big, f"{folder}/c", True)
@@ -217,17 +217,20 @@ def failing_reads(folder):
         store.save(good)
     damage(f"{folder}/c/00000001-step-0/shard-00001.safetensors", 4000)
     reader = penstock.CheckpointStore(f"{folder}/c")
-    yield "store.load", lambda: reader.load(1)
-    yield "store.load into", lambda: reader.load(1, into={name: torch.zeros_like(t) for name, t in good.items()})
-    yield "store.load wrong", lambda: reader.load(1, into={"w": torch.zeros(1)})
-    yield "store.load name", lambda: reader.load(1, names="no")
+    yield "store.load", lambda: reader.load(generation=1)
+    yield (
+        "store.load into",
+        lambda: reader.load(generation=1, into={name: torch.zeros_like(t) for name, t in good.items()}),
+    )
+    yield "store.load wrong", lambda: reader.load(generation=1, into={"w": torch.zeros(1)})
+    yield "store.load name", lambda: reader.load(generation=1, names="no")
 
     short = f"{folder}/short"
     with open(short, "wb") as file:
         file.write(b"x" * 1000)
     big = torch.zeros(5000)
     yield "read", lambda: penstock.read(short, big)
-    yield "read_async", lambda: penstock.read_async(short, big).wait()
+    yield "read_async", lambda: penstock.read_async(short, big).result()
     yield "read many", lambda: penstock.read([short, f"{folder}/nowhere"], [torch.zeros(1), big])
     yield "sync_pread", lambda: handle.sync_pread(big, short)
     yield "pread validated", lambda: handle.pread(big, short, True, False)
@@ -243,7 +246,7 @@ def changing(handle, path):
     tensor = torch.zeros(5000)
     handle.pwrite(tensor, path, True, True)
     for operation in handle._pending:
-        operation._transfer.wait()
+        operation._transfer.result()
     damage(path)
     handle.wait()
 

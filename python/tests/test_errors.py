@@ -25,8 +25,8 @@ def test_a_file_that_is_not_there(engine, tmp_path):
     transfer = engine.read_async(path, bytearray(1))
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
-            transfer.wait()
-    assert transfer.status == "failed" and transfer.done
+            transfer.result()
+    assert transfer.status == "failed" and transfer.done()
 
 
 @pytest.mark.parametrize("verb", ["read", "write"])
@@ -68,7 +68,7 @@ def test_a_full_disk(tmp_path):
     program = """
         import errno, penstock
         engine = penstock.Engine()
-        for big in (engine.write, lambda *a: engine.write_async(*a).wait()):
+        for big in (engine.write, lambda *a: engine.write_async(*a).result()):
             try:
                 big("small/file", bytes(4 << 20))
             except penstock.Error as error:
@@ -108,10 +108,10 @@ def test_the_engine_goes_on(engine, tmp_path, pattern):
     (tmp_path / "good").write_bytes(data.tobytes())
     bad = [engine.read_async(tmp_path / "absent", bytearray(10)) for _ in range(20)]
     good = [engine.read_async(tmp_path / "good", bytearray(1 << 20)) for _ in range(5)]
-    assert [t.wait() for t in good] == [1 << 20] * 5
+    assert [t.result() for t in good] == [1 << 20] * 5
     for transfer in bad:
         with pytest.raises(FileNotFoundError):
-            transfer.wait()
+            transfer.result()
 
 
 def test_a_dropped_error_is_raised_by_drain(tmp_path):
@@ -133,11 +133,11 @@ def test_descriptors_do_not_leak(engine, tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):
         engine.read(tmp_path / "f", bytearray(3))
-        engine.read_async(tmp_path / "f", bytearray(3)).wait()
+        engine.read_async(tmp_path / "f", bytearray(3)).result()
         with pytest.raises(penstock.EndOfFile):
             engine.read(tmp_path / "f", bytearray(4))
         with pytest.raises(FileNotFoundError):
-            engine.read_async(tmp_path / "absent", bytearray(3)).wait()
+            engine.read_async(tmp_path / "absent", bytearray(3)).result()
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -85,7 +85,7 @@ def test_closing_leaves_transfers_alone(tmp_path, pattern):
         file = penstock.File(tmp_path / "f", "w")
         transfer = engine.write_async(file, data)
         file.close()
-        assert transfer.wait() == data.nbytes
+        assert transfer.result() == data.nbytes
     assert (tmp_path / "f").read_bytes() == data.tobytes()
 
 

@@ -32,7 +32,7 @@ def ways(tmp_path):
 
         store.save({"a": numpy.zeros(3)})
     yield lambda into: penstock.read(path, into)
-    yield lambda into: penstock.read_async(path, into).wait()
+    yield lambda into: penstock.read_async(path, into).result()
     yield lambda into: penstock.read([path, path], [bytearray(5), into])
     yield lambda into: penstock.read(path, into, 150, allow_short=True)
     with penstock.File(path) as file:

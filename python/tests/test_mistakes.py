@@ -126,7 +126,7 @@ def calls_with(value, folder):
         "store.save metadata": lambda: store.save(STATE, metadata=value),
         "store.save metadata key": lambda: store.save(STATE, metadata={"k": value} if value else value),
         "store.save_async step": lambda: store.save_async(STATE, value),
-        "store.load generation": lambda: store.load(value),
+        "store.load generation": lambda: store.load(generation=value),
         "store.load step": lambda: store.load(step=value),
         "store.pin": lambda: store.pin(value),
         "store.wait": lambda: store.wait(value),

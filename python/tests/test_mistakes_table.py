@@ -272,7 +272,7 @@ MISTAKES = {
     "Checkpoint of nothing": (lambda at: penstock.Checkpoint("nope"), F, ["nope"]),
     "Checkpoint of a store": (lambda at: penstock.Checkpoint("store"), ANY, ["store"]),
     # ---- transfers
-    "wait('1')": (lambda at: penstock.read_async("a.bin", at.four).wait("1"), T, ["timeout"]),
+    "result('1')": (lambda at: penstock.read_async("a.bin", at.four).result("1"), T, ["timeout"]),
     "await twice over a closed engine": (lambda at: asyncio.run(read_closed(at)), V, ["closed"]),
     "notify(-1)": (lambda at: penstock.read_async("a.bin", at.four).notify(-1), ANY, []),
     "notify of a file": (lambda at: notify_of_a_file(at), V, ["eventfd"]),

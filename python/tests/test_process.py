@@ -66,16 +66,16 @@ def test_ctrl_c(script, how, backend):
     start = time.monotonic()
     try:
         if sys.argv[1] == "wait":
-            transfer.wait()
+            transfer.result()
         elif sys.argv[1] == "wait_limit":
-            transfer.wait(500)
+            transfer.result(500)
         elif sys.argv[1] == "read":
             engine.read(*slow)
         elif sys.argv[1] == "drain":
             engine.drain()
         else:  # the main thread does something else
             import threading
-            threading.Thread(target=lambda: transfer.wait(500), daemon=True).start()
+            threading.Thread(target=lambda: transfer.result(500), daemon=True).start()
             time.sleep(500)
     except KeyboardInterrupt:
         print("interrupted after", time.monotonic() - start, flush=True)
@@ -83,7 +83,7 @@ def test_ctrl_c(script, how, backend):
         assert transfer.status == "running"
         transfer.cancel()
         try:
-            transfer.wait(30)
+            transfer.result(30)
         except penstock.Cancelled:
             pass
     assert engine.drain(60)
@@ -164,7 +164,7 @@ PREFETCH = """
         try:
             for i in range(1 << 40):
                 if len(running) == DEPTH:
-                    running.pop(0).wait()
+                    running.pop(0).result()
                 running.append(engine.read_async(file, memory[i % DEPTH], i % 8 * BLOCK))
         except (ValueError, RuntimeError, penstock.Error) as error:
             ended.append(str(error))
@@ -252,7 +252,7 @@ FORK = """
         if verb == "read":
             moved = engine.read("data", into, offsets)
         else:
-            moved = engine.read_async("data", into, offsets).wait(60)
+            moved = engine.read_async("data", into, offsets).result(60)
         assert moved == BLOCK * COUNT
         for i, memory in enumerate(into):
             assert memory == bytes([i]) + pattern[1:], i
@@ -261,7 +261,7 @@ FORK = """
     def child_work(mine, memory):
         # The child does not inherit the parent's transfers; it starts afresh.
         try:
-            mine.wait(30)
+            mine.result(30)
             assert mine.status == "done"
         except penstock.Cancelled:
             assert mine.status == "cancelled"
@@ -299,7 +299,7 @@ FORK = """
             finally:
                 os._exit(status)
         children.append(pid)
-        assert mine.wait(60) == BLOCK * COUNT
+        assert mine.result(60) == BLOCK * COUNT
         for i, got in enumerate(memory):
             assert got == bytes([i]) + pattern[1:], i
     statuses = [os.waitpid(pid, 0)[1] for pid in children]
@@ -332,7 +332,7 @@ def test_a_forked_child_may_end_like_any_program(run_script):
         if pid == 0:
             sys.exit(3)  # runs what was registered for the end
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
-        print(transfer.wait())
+        print(transfer.result())
     """)
     assert out == f"{1 << 20}\n"
 
@@ -435,18 +435,18 @@ def test_fork_does_not_wait_for_an_open(run_script):
             sys.exit()
         transfer = penstock.write_async("leased", b"x" * 8192)
         time.sleep(0.3)
-        assert not transfer.done
+        assert not transfer.done()
         start = time.monotonic()
         pid = os.fork()
         if pid == 0:
             penstock.read("free", bytearray(8192))
             os._exit(0)
         took = time.monotonic() - start
-        assert not transfer.done, "nothing was slow"
+        assert not transfer.done(), "nothing was slow"
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         os.write(from_parent, b"x")
         os.waitpid(holder, 0)
-        transfer.wait(60)
+        transfer.result(60)
         assert took < 2, took
         print("at once")
     """)
@@ -462,12 +462,12 @@ def test_nothing_is_drawn_between_the_hook_and_the_fork(tmp_path):
     try:
         transfer = penstock.read_async(tmp_path / "f", into)
         with pytest.raises(TimeoutError):
-            transfer.wait(0.2)
+            transfer.result(0.2)
         pid = os.fork()
         if pid == 0:
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert transfer.wait(60) == 1 << 20
+        assert transfer.result(60) == 1 << 20
     finally:
         penstock._core.end_fork()
 
@@ -512,7 +512,7 @@ DATALOADER = """
         background = penstock.read_async("table", torch.empty_like(table))  # in flight while workers start
         assert torch.equal(torch.cat(list(load(Rows(), 2))), table)
         penstock.read("table", torch.empty_like(table))
-        background.wait()
+        background.result()
         try:
             list(load(Rows(fail=True), 1))
         except penstock.EndOfFile as error:

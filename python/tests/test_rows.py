@@ -60,7 +60,7 @@ def test_a_tensor_is_filled_and_a_transfer_can_be_awaited(path, table):
     out = torch.zeros(3, WIDTH)
     with penstock.File(path) as file:
         transfer = penstock.read_rows_async(file, torch.tensor([4999, 0, 4999]), out, base=7)
-        assert transfer.nbytes == 300 and transfer.wait() == 300
+        assert transfer.nbytes == 300 and transfer.result() == 300
     assert (out.numpy() == table[[4999, 0, 4999]]).all()
 
 

@@ -354,9 +354,9 @@ def test_changed_stores(tmp_path):
         path = draw.choice(list(files))
         path.write_bytes(changed(files[path], draw, 0, min(len(files[path]), 4000)))
         for read in (
-            lambda: reader.load(1),
-            lambda: reader.load(1, into={"w": torch.zeros(2, 3)}),
-            lambda: reader.load(1, names="w"),
+            lambda: reader.load(generation=1),
+            lambda: reader.load(generation=1, into={"w": torch.zeros(2, 3)}),
+            lambda: reader.load(generation=1, names="w"),
             lambda: penstock.Checkpoint(folder).verify(),
             reader.list,
         ):

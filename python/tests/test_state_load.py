@@ -187,7 +187,8 @@ def test_patterns_mean_what_fnmatch_says():
     for _ in range(3000):
         names = list({text(5) for _ in range(12)})
         pattern = "".join(one() for _ in range(rng.randint(1, 4)))
-        expected = [pattern] if pattern in names else fnmatch.filter(names, pattern)
+        below = [name for name in names if name.startswith(f"{pattern}.")]
+        expected = [pattern] if pattern in names else below or fnmatch.filter(names, pattern)
         try:
             found = [names[i] for i, _ in penstock._core._format.select(names, [pattern], "a path")]
         except KeyError:

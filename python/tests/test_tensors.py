@@ -86,7 +86,7 @@ def test_swapping_data_under_a_transfer_is_safe(engine, tmp_path):
     transfer = engine.write_async(tmp_path / "t", parameter)
     parameter.data = torch.empty(0)
     torch.zeros(1 << 20).add_(9)  # takes the memory, were it free
-    assert transfer.wait() == 4 << 20
+    assert transfer.result() == 4 << 20
     assert (numpy.fromfile(tmp_path / "t", dtype=numpy.float32) == 3).all()
 
 

@@ -36,35 +36,35 @@ def until(condition, limit_s=20):
 def stop(transfer):
     transfer.cancel()
     with pytest.raises(penstock.Cancelled):
-        transfer.wait(30)
+        transfer.result(30)
 
 
 def test_life(engine, path, pattern):
     into = bytearray(SIZE)
     transfer = engine.read_async(path, into)
     assert transfer.nbytes == SIZE
-    assert transfer.wait() == SIZE and transfer.wait(0) == SIZE
-    assert transfer.done and transfer.status == "done" and "done" in repr(transfer)
+    assert transfer.result() == SIZE and transfer.result(0) == SIZE
+    assert transfer.done() and transfer.status == "done" and "done" in repr(transfer)
     assert into == pattern(SIZE).tobytes()
     transfer.cancel()  # too late
-    assert transfer.status == "done" and transfer.wait() == SIZE
+    assert transfer.status == "done" and transfer.result() == SIZE
 
 
 def test_wait_with_a_limit(engine, slow):
     transfer = engine.read_async(*slow)
     start = time.monotonic()
     with pytest.raises(TimeoutError, match=r"0\.1 s and goes on"):
-        transfer.wait(0.1)
+        transfer.result(0.1)
     assert 0.09 < time.monotonic() - start < 10
     with pytest.raises(TimeoutError):
-        transfer.wait(timeout=0)
-    assert not transfer.done and transfer.status == "running"
+        transfer.result(timeout=0)
+    assert not transfer.done() and transfer.status == "running"
     assert engine.drain(timeout=0.05) is False
     stop(transfer)
     assert transfer.status == "cancelled" and engine.drain(30) is True
     for wrong in ("1", float("nan")):
         with pytest.raises((TypeError, ValueError), match="timeout"):
-            transfer.wait(wrong)
+            transfer.result(wrong)
 
 
 def test_waiting_leaves_other_threads_alone(engine, slow):
@@ -73,7 +73,7 @@ def test_waiting_leaves_other_threads_alone(engine, slow):
     thread = threading.Thread(target=lambda: [ticks.append(time.sleep(0.001)) for _ in range(100)])
     thread.start()
     with pytest.raises(TimeoutError):
-        transfer.wait(1)
+        transfer.result(1)
     assert len(ticks) > 50
     thread.join()
     stop(transfer)
@@ -84,7 +84,7 @@ def test_tensors_stay_until_done_and_no_longer(engine, path, slow):
     seen = weakref.ref(array)
     transfer = engine.read_async(path, array)
     del array
-    transfer.wait()
+    transfer.result()
     assert seen() is None, "the transfer is still there, its tensor is not"
 
     file, into, offsets = slow
@@ -95,7 +95,7 @@ def test_tensors_stay_until_done_and_no_longer(engine, path, slow):
     gc.collect()
     assert seen() is not None, "it is being read into"
     transfer.cancel()
-    until(lambda: transfer.done)
+    until(lambda: transfer.done())
     assert seen() is None
 
 
@@ -107,15 +107,15 @@ def test_failed_and_done_transfers_let_go(engine, path, tmp_path):
         del array
         if ask == "wait":
             with pytest.raises(FileNotFoundError):
-                transfer.wait()
+                transfer.result()
         elif ask == "status":
             until(lambda transfer=transfer: transfer.status != "running")
         else:
-            until(lambda transfer=transfer: transfer.done)
+            until(lambda transfer=transfer: transfer.done())
         assert seen() is None
         if name == "absent" and ask != "wait":
             with pytest.raises(FileNotFoundError):
-                transfer.wait()  # or drain() would raise it
+                transfer.result()  # or drain() would raise it
 
 
 @pytest.mark.parametrize("sweep", ["verb", "async", "wait", "drain"])
@@ -132,7 +132,7 @@ def test_a_dropped_transfer_goes_on_and_is_swept(path, pattern, sweep):
         elif sweep == "async":
             engine.read_async(path, bytearray(1))
         elif sweep == "wait":
-            engine.read_async(path, bytearray(1)).wait()
+            engine.read_async(path, bytearray(1)).result()
         else:
             engine.drain()
         assert seen() is None
@@ -155,7 +155,7 @@ def test_dropped_writes_arrive(tmp_path, pattern):
 def test_nothing_leaks(engine, path):
     def round_trip():
         engine.read(path, bytearray(1000), 5)
-        engine.read_async(path, [bytearray(10), bytearray(10)], [0, 10]).wait()
+        engine.read_async(path, [bytearray(10), bytearray(10)], [0, 10]).result()
         with pytest.raises(ValueError):
             engine.read(path, b"123")
 
@@ -183,7 +183,7 @@ def test_cancel_from_another_thread(engine, slow):
     transfer = engine.read_async(*slow)
     threading.Timer(0.1, transfer.cancel).start()
     with pytest.raises(penstock.Cancelled, match="undefined") as caught:
-        transfer.wait(30)
+        transfer.result(30)
     assert isinstance(caught.value, OSError)
 
 
@@ -195,7 +195,7 @@ def test_many_threads(engine, tmp_path, pattern):
         for _ in range(5):
             engine.write(path, data, offset)
             back = bytearray(data.nbytes)
-            engine.read_async(path, back, offset).wait()
+            engine.read_async(path, back, offset).result()
             assert back == data.tobytes()
         return data.nbytes
 
@@ -208,7 +208,7 @@ def test_two_threads_wait_for_one(engine, slow):
 
     def waits():
         with pytest.raises(penstock.Cancelled):
-            transfer.wait(60)
+            transfer.result(60)
 
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(waits) for _ in range(3)]
@@ -229,7 +229,7 @@ def test_await(engine, path, pattern):
         assert all(memory == pattern(SIZE).tobytes() for memory in into)
         assert await engine.read_async(path, [bytearray(9)], [SIZE - 4], allow_short=True) == [4]
         finished = engine.read_async(path, bytearray(1))
-        finished.wait()
+        finished.result()
         assert await finished == 1
         with pytest.raises(FileNotFoundError):
             await engine.read_async("/nowhere/at/all", bytearray(1))
@@ -297,7 +297,7 @@ def test_one_descriptor_a_loop(engine, path):
             await asyncio.gather(*(one(engine.read_async(path, bytearray(SIZE))) for _ in range(4)))
         assert eventfds() <= before + 1
 
-    engine.read_async(path, bytearray(SIZE)).wait()
+    engine.read_async(path, bytearray(SIZE)).result()
     asyncio.run(main(eventfds()))
     before = eventfds()
     for _ in range(5):
@@ -327,7 +327,7 @@ def test_transfers_with_blocks_and_a_depth_limit_of_their_own(tmp_path):
     data = numpy.random.default_rng(1).integers(0, 256, 3_000_001, dtype=numpy.uint8)
     back = numpy.zeros_like(data)
     with penstock.Engine() as engine:
-        engine.write_async(tmp_path / "file", data, block_bytes=5000, depth_limit=limit).wait()
+        engine.write_async(tmp_path / "file", data, block_bytes=5000, depth_limit=limit).result()
         before = engine.stats().requests
         parts = [(slice(i, i + 500_000), i) for i in range(0, data.size, 500_000)]
         transfers = [
@@ -335,7 +335,7 @@ def test_transfers_with_blocks_and_a_depth_limit_of_their_own(tmp_path):
             for part, at in parts
         ]
         for transfer in transfers:
-            transfer.wait()
+            transfer.result()
         assert engine.stats().requests - before >= 30
     assert (data == back).all()
 
@@ -359,19 +359,19 @@ def test_a_closed_engine_leaves_no_threads_to_transfers_that_are_kept(tmp_path):
             kept += [engine.read_async(path, bytearray(1 << 20)) for _ in range(2)]
             kept.append(engine.read_async(tmp_path / "none", bytearray(1)))
             if len(kept) < 5:
-                kept[0].wait()
+                kept[0].result()
     for _ in range(1000):  # a thread that was joined is in the list for a moment more
         if threads() == before:
             break
         time.sleep(0.01)
     assert threads() == before
     for good in kept[0::3] + kept[1::3]:
-        assert (good.wait(), good.status, good.done) == (1 << 20, "done", True)
+        assert (good.result(), good.status, good.done()) == (1 << 20, "done", True)
         good.cancel()
     for bad in kept[2::3]:
         assert bad.status == "failed"
         with pytest.raises(FileNotFoundError):
-            bad.wait()
+            bad.result()
 
 
 def test_only_an_eventfd_is_notified(tmp_path):
@@ -382,14 +382,14 @@ def test_only_an_eventfd_is_notified(tmp_path):
         for other in (file, epoll, sock):
             with pytest.raises(ValueError, match="not an open eventfd"):
                 transfer.notify(other.fileno())
-    assert transfer.wait() == 8 and path.read_bytes() == b"precious"
+    assert transfer.result() == 8 and path.read_bytes() == b"precious"
 
 
 def test_an_engine_that_is_dropped_does_what_it_was_asked(path, pattern, run_script):
     into = [bytearray(SIZE) for _ in range(20)]
     transfers = [penstock.Engine().read_async(path, one) for one in into]
     gc.collect()
-    assert [transfer.wait() for transfer in transfers] == [SIZE] * 20
+    assert [transfer.result() for transfer in transfers] == [SIZE] * 20
     assert all(bytes(one) == pattern(SIZE).tobytes() for one in into)
     out = run_script(
         """

@@ -67,8 +67,8 @@ def test_many_tensors_over_files(engine, tmp_path, pattern, sizes, files, dtype,
     total = sum(t.nbytes for t in tensors)
     back = [numpy.zeros_like(t) for t in tensors]
     if use_async:
-        assert engine.write_async(names, tensors, offsets).wait() == total
-        assert engine.read_async(names, back, offsets).wait() == total
+        assert engine.write_async(names, tensors, offsets).result() == total
+        assert engine.read_async(names, back, offsets).result() == total
     else:
         assert engine.write(names, tensors, offsets) == total
         assert engine.read(names, back, offsets) == total
@@ -131,7 +131,7 @@ def test_short_reads(engine, tmp_path):
     assert engine.read(path, into, 1000, allow_short=True) == 0
     parts = [bytearray(60), bytearray(60), bytearray(60)]
     assert engine.read(path, parts, [0, 60, 120], allow_short=True) == [60, 40, 0]
-    assert engine.read_async(path, parts, [0, 60, 120], allow_short=True).wait() == [60, 40, 0]
+    assert engine.read_async(path, parts, [0, 60, 120], allow_short=True).result() == [60, 40, 0]
     with pytest.raises(penstock.EndOfFile) as caught:
         engine.read(path, into, 40)
     error = caught.value
@@ -146,7 +146,7 @@ def test_priorities(engine, tmp_path):
         assert engine.read(tmp_path / "f", bytearray(3), priority=priority) == 3
     transfer = engine.read_async(tmp_path / "f", bytearray(3), priority="background")
     transfer.set_priority("urgent")
-    assert transfer.wait() == 3
+    assert transfer.result() == 3
 
 
 def test_default_engine_is_one():
@@ -201,4 +201,4 @@ def test_a_limit_on_transfers(slow):
         assert isinstance(caught.value, BlockingIOError)
         transfer.cancel()
         with pytest.raises(penstock.Cancelled):
-            transfer.wait()
+            transfer.result()

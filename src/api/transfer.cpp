@@ -2,6 +2,7 @@
 #include "engine/transfer.hpp"
 
 #include "base/clock.hpp"
+#include "base/eventfd.hpp"
 #include "base/raise.hpp"
 #include "base/wait_slice.hpp"
 #include "engine/core.hpp"
@@ -9,8 +10,6 @@
 #include <penstock/engine.hpp>
 
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -22,15 +21,6 @@ namespace {
 
 base::Error wrong(const std::string& message) {
     return base::error(ErrorCode::kInvalidArgument, "transfer", message);
-}
-
-// Checks that the descriptor is an eventfd, because 8 bytes are written into it. An eventfd has no
-// file type, and is the only such descriptor that accepts a number; a 0 changes nothing.
-bool is_eventfd(int fd) {
-    struct stat status {};
-    const std::uint64_t nothing = 0;
-    return ::fstat(fd, &status) == 0 && (status.st_mode & S_IFMT) == 0 &&
-           ::write(fd, &nothing, sizeof nothing) == sizeof nothing;
 }
 
 engine::Transfer& require(engine::Transfer* transfer) {
@@ -140,7 +130,7 @@ std::uint64_t Transfer::total_bytes() const noexcept {
 
 void Transfer::notify(int eventfd) {
     engine::Transfer& transfer = require(transfer_);
-    if (!is_eventfd(eventfd)) {
+    if (!base::is_eventfd(eventfd)) {
         base::raise(wrong(fmt::format("notify: descriptor {} is not an open eventfd", eventfd)));
     }
     transfer.notify(eventfd);

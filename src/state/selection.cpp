@@ -89,7 +89,7 @@ std::vector<std::size_t> by_name(std::span<const std::string_view> names) {
     return out;
 }
 
-// What a name may have meant: each tensor, and each name above one.
+// Lists what a name may have meant: each tensor, and each name above one.
 std::vector<std::string_view> with_those_above(std::span<const std::string_view> names) {
     std::set<std::string_view> all(names.begin(), names.end());
     for (const std::string_view name : names) {

@@ -29,7 +29,7 @@ struct Subtree {
 /// The value and what is below it, with the storages of its tensors.
 [[nodiscard]] Subtree subtree_of(const format::ValueTree& tree, format::ValueId root);
 
-/// What a load by names gives where one of them is a part of the state that is no tensor: for
+/// Gives what a load by names does where one of them is a part of the state that is no tensor: for
 /// `one` name the part itself (of a flat dict, the tensors below the name, without it), else a dict
 /// that has each part, and each tensor that select() finds, under its name. Nothing where the names
 /// are those of tensors, or patterns, alone. Throws kInvalidArgument for a name that has several

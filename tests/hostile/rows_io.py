@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,12 @@ def read(box):
     assert done == SIZE and into == DATA
 
 
-@verb("read_async", "Engine.read_async", "Transfer.wait", torch=False)
+@verb("read_async", "Engine.read_async", "Transfer.result", torch=False)
 def read_async(box):
     path, into = box.file(), bytearray(SIZE - 1)
     with box.call():
         transfer = penstock.read_async(path, into, 1)
-        done = transfer.wait()
+        done = transfer.result()
     assert done == SIZE - 1 and into == DATA[1:]
 
 
@@ -69,7 +70,7 @@ def read_rows(box):
 def read_rows_async(box):
     path, out = box.file(), bytearray(200)
     with box.call():
-        done = penstock.read_rows_async(path, [9, 1], out, row_bytes=100).wait()
+        done = penstock.read_rows_async(path, [9, 1], out, row_bytes=100).result()
     assert done == 200 and out == DATA[900:1000] + DATA[100:200]
 
 
@@ -85,7 +86,7 @@ def write(box):
 def write_async(box):
     path = box.path()
     with box.call():
-        done = penstock.write_async(path, DATA, 5).wait()
+        done = penstock.write_async(path, DATA, 5).result()
     assert done == SIZE and Path(path).read_bytes()[5:] == DATA
 
 
@@ -126,29 +127,41 @@ def stats(box):
     assert moved.bytes_read >= 0 and text
 
 
-@verb("Transfer.__await__", torch=False)
+@verb("Transfer.__await__", "Transfer.coroutine", torch=False)
 def awaited(box):
     path, into = box.file(), bytearray(SIZE)
 
     async def run():
         transfer = penstock.read_async(path, into)
         with box.call():
+            await asyncio.create_task(transfer.coroutine())
             return await transfer
 
     assert asyncio.run(run()) == SIZE and into == DATA
 
 
-@verb("Transfer.cancel", torch=False)
+@verb("Transfer.cancel", "Transfer.cancelled", "Transfer.done", "Transfer.exception", torch=False)
 def cancel(box):
     path, into = box.file(), bytearray(SIZE)
     with box.call():
         transfer = penstock.read_async(path, into)
         transfer.cancel()
         try:
-            done = transfer.wait(10)
+            done = transfer.result(10)
         except penstock.Cancelled:
             done = None
-    assert transfer.done and (done is None or into == DATA)
+    assert transfer.done() and (done is None) == transfer.cancelled()
+    assert into == DATA if done is not None else transfer.exception() is not None
+
+
+@verb("Transfer.add_done_callback", torch=False)
+def add_done_callback(box):
+    path, into, called = box.file(), bytearray(SIZE), threading.Event()
+    with box.call():
+        transfer = penstock.read_async(path, into)
+        transfer.add_done_callback(lambda _: called.set())
+        done = transfer.result()
+    assert called.wait(20) and done == SIZE and into == DATA
 
 
 @verb("Transfer.set_priority", torch=False)
@@ -157,7 +170,7 @@ def set_priority(box):
     with box.call():
         transfer = penstock.read_async(path, into, priority="background")
         transfer.set_priority("urgent")
-        done = transfer.wait()
+        done = transfer.result()
     assert done == SIZE and into == DATA
 
 
@@ -169,12 +182,12 @@ def notify(box):
         with box.call():
             transfer = penstock.read_async(path, into)
             transfer.notify(event)
-            done = transfer.wait()
+            done = transfer.result()
         assert done == SIZE and into == DATA and os.eventfd_read(event) == 1
     finally:
         if transfer is not None:
             with contextlib.suppress(OSError, MemoryError):
-                transfer.wait()
+                transfer.result()
         os.close(event)
 
 

@@ -3,9 +3,11 @@
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import penstock
+import torch
 from verbs import DATA, NEW, OLD, SIZE, alike, flat_of, nested_of, verb
 
 
@@ -54,6 +56,18 @@ def load_row(name, **options):
 
 
 verb("load")(load_row("flat.pt"))
+
+
+@verb("load_into")
+def load_into_module(box):
+    source, model = torch.nn.Linear(40, 30), torch.nn.Linear(40, 30)
+    path = box.path("model.pt")
+    penstock.save({"model": source.state_dict()}, path)
+    with box.call():
+        keys = penstock.load_into(model, path, names="model")
+    assert keys == ([], []) and torch.equal(model.weight, source.weight)
+
+
 verb("load:safetensors")(load_row("flat.safetensors"))
 verb("load:index")(load_row("flat.safetensors.index.json"))
 verb("load:mmap")(load_row("flat.safetensors", mmap=True))
@@ -94,9 +108,8 @@ def save_async(box):
 
 
 @verb(
-    "PendingSave.wait", "PendingSave.done", "PendingSave.exception", "PendingSave.wait_before_update",
-    "PendingSave.__await__",
-    "PendingSave.staged", "PendingSave.durable",
+    "PendingSave.done", "PendingSave.exception", "PendingSave.wait_before_update", "PendingSave.__await__",
+    "PendingSave.staged", "PendingSave.durable", "PendingSave.coroutine",
 )  # fmt: skip
 def pending_save(box):
     path = box.path("state.pt")
@@ -107,8 +120,8 @@ def pending_save(box):
     with box.call():
         pending = penstock.save_async(NEW, path, copy=False)
         pending.wait_before_update()
-        assert pending.wait(20) and pending.done()
-        error = pending.exception()
+        error = pending.exception(20)
+        assert pending.done()
         if error is not None:
             raise error
         assert pending.staged() and pending.durable()
@@ -116,17 +129,25 @@ def pending_save(box):
     assert alike(penstock.load(path), OLD)
 
 
-@verb("PendingSave.cancel")
+@verb("PendingSave.cancel", "PendingSave.cancelled", "PendingSave.notify", "PendingSave.add_done_callback")
 def cancel_save(box):
-    path = box.path("state.pt")
-    with box.call():
-        pending = penstock.save_async(NEW, path)
-        pending.cancel()
-        try:
-            pending.result(20)
-        except penstock.Cancelled:
-            assert not os.path.exists(path)
-            return
+    path, called, event = box.path("state.pt"), threading.Event(), os.eventfd(0)
+    try:
+        with box.call():
+            pending = penstock.save_async(NEW, path)
+            try:
+                pending.notify(event)
+                pending.add_done_callback(lambda _: called.set())
+                pending.cancel()
+                pending.result(20)
+            except penstock.Cancelled:
+                assert not os.path.exists(path) and pending.cancelled()
+                assert called.wait(20) and os.eventfd_read(event) == 1
+                return
+            finally:
+                pending.exception(20)
+    finally:
+        os.close(event)
     assert alike(penstock.load(path), NEW)
 
 

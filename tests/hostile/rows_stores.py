@@ -22,7 +22,7 @@ def sound(folder, *allowed):
             for info in store.list():
                 assert not info.problem, info.problem
                 assert not store.open(info.generation).verify()
-                found = store.load(info.generation)
+                found = store.load(generation=info.generation)
                 assert any(alike(found, state) for state in allowed), "a state that nobody saved"
             store.save(NEW, 99)
             assert alike(store.load(), NEW)

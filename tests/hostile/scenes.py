@@ -291,7 +291,7 @@ def fork_with_threads(progress, row, folder):
         path = Path(folder) / "other"
         path.write_bytes(bytes(1 << 16))
         while not stop.is_set():
-            penstock.read_async(str(path), into).wait()
+            penstock.read_async(str(path), into).result()
 
     thread = threading.Thread(target=go_on)
     thread.start()
@@ -368,7 +368,7 @@ def after_kill(progress, name, folder, whole):
         if os.path.isdir(path):
             with penstock.CheckpointStore(path) as store:
                 rows = store.list()
-                states = [store.load(info.generation) for info in rows]
+                states = [store.load(generation=info.generation) for info in rows]
                 assert not any(store.open(info.generation).verify() for info in rows)
                 problems = [info.problem for info in rows if info.problem]
                 assert not problems, problems

@@ -61,7 +61,7 @@ def clock_goes_back(progress, folder):
         file.write(bytes(1000))
     transfer = penstock.read_async(path, into)
     shim.move_clock(-3650 * day)
-    assert transfer.wait(20) == 1000 and penstock.default_engine().drain(20)
+    assert transfer.result(20) == 1000 and penstock.default_engine().drain(20)
     shim.move_clock(0)
     store.close()
 
@@ -111,7 +111,7 @@ def locks_that_guard_nothing(progress, folder):
         steps = {info.step for info in there}
         for info in there:
             try:
-                found = store.load(info.generation)
+                found = store.load(generation=info.generation)
             except OSError as error:
                 progress("unreadable", str(error))
                 continue

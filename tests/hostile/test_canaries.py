@@ -125,7 +125,7 @@ def test_read(verbs, file):
 @reader("read_async", "Engine.read_async")
 def test_read_async(verbs, file):
     arena = Arena()
-    reads(arena, lambda *arguments: verbs[1](*arguments).wait(), file)
+    reads(arena, lambda *arguments: verbs[1](*arguments).result(), file)
     arena.check()
 
 
@@ -133,7 +133,7 @@ def test_read_async(verbs, file):
 def test_a_short_read_leaves_what_is_past_its_count(verbs, file):
     arena = Arena()
     short_reads(arena, verbs[0], file)
-    short_reads(arena, lambda *arguments, **options: verbs[1](*arguments, **options).wait(), file)
+    short_reads(arena, lambda *arguments, **options: verbs[1](*arguments, **options).result(), file)
     arena.check()
 
 
@@ -146,8 +146,8 @@ def test_read_rows(file, align):
         for read in (
             penstock.read_rows,
             engine.read_rows,
-            lambda *arguments, **options: penstock.read_rows_async(*arguments, **options).wait(),
-            lambda *arguments, **options: engine.read_rows_async(*arguments, **options).wait(),
+            lambda *arguments, **options: penstock.read_rows_async(*arguments, **options).result(),
+            lambda *arguments, **options: engine.read_rows_async(*arguments, **options).result(),
         ):
             ids = [rows - 1, 0, 5, 5, 6, rows // 2]
             piece = arena.piece(len(ids) * 100, align=align)

@@ -224,7 +224,7 @@ class FastFileWriter:
             return
         start = time.perf_counter()
         try:
-            self._under_way.wait()
+            self._under_way.result()
         except Exception as error:
             self._under_way = None  # it holds the file open
             self._error = error

@@ -126,15 +126,15 @@ class _Followed:
 
     __slots__ = ("_check", "_error", "_over", "_path", "_shown", "_transfer")
 
-    def __init__(self, transfer: _core.Transfer, path: Any, shown: str | None, check: Any) -> None:
-        self._transfer: _core.Transfer | None = transfer
+    def __init__(self, transfer: _core.Transfer[Any], path: Any, shown: str | None, check: Any) -> None:
+        self._transfer: _core.Transfer[Any] | None = transfer
         self._path = path
         self._shown = shown
         self._check = check  # None, or the arguments of _compare()
         self._error: BaseException | None = None
         self._over = False
 
-    def wait(self) -> None:
+    def result(self) -> None:
         transfer, check = self._transfer, self._check
         if not self._over:
             error = _outcome(transfer)
@@ -152,10 +152,9 @@ class _Followed:
         if self._error is not None:
             raise self._error
 
-    @property
     def done(self) -> bool:
         transfer = self._transfer
-        return transfer is None or (self._check is None and transfer.done)
+        return transfer is None or (self._check is None and transfer.done())
 
     @property
     def status(self) -> str:
@@ -167,7 +166,7 @@ class _Followed:
 def _outcome(operation: Any) -> BaseException | None:
     """Waits for it: None, or the error that it ended with. What a signal handler raises goes on."""
     try:
-        operation.wait()
+        operation.result()
     except Exception as error:
         if operation.status in ("running", "done"):
             raise

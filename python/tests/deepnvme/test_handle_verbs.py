@@ -396,7 +396,7 @@ def test_validate_raises_where_the_file_differs(handle, tmp_path):
     handle.sync_pwrite(pattern(10_000_000), str(path))
     kept = torch.zeros(9_000_000, dtype=torch.uint8)
     assert handle.pread(kept, str(path), True, True, 100) == 0
-    handle._pending[0]._transfer.wait()
+    handle._pending[0]._transfer.result()
     kept[8_000_001] ^= 1  # what a bad read would have left there
     with pytest.raises(OSError, match="byte 8000001 of the tensor") as caught:
         handle.wait()

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/background/save_queue.hpp"
 
+#include "base/eventfd.hpp"
 #include "base/futex.hpp"
 #include "base/raise.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,7 +22,7 @@ namespace penstock::store {
 namespace {
 
 // Returns std::bad_alloc when there is no memory for the error.
-std::exception_ptr cancelled(const std::string& name, const char* message) noexcept {
+std::exception_ptr cancelled_error(const std::string& name, const char* message) noexcept {
     try {
         throw Error(ErrorCode::kCancelled, 0, "save", name, kNoOffset, message);
     } catch (...) {
@@ -47,6 +49,40 @@ PendingSave::PendingSave(std::string name, bool staged)
     : pid_(::getpid()),
       name_(std::move(name)),
       state_(static_cast<std::uint32_t>(staged ? State::kStaged : State::kQueued)) {}
+
+PendingSave::~PendingSave() {
+    for (Watcher* one = watchers_.exchange(nullptr); one != nullptr;) {
+        delete std::exchange(one, one->next);
+    }
+}
+
+// An end that is seen by neither the push nor settle() is not possible: settle() takes the list
+// after it has set the state, and the state is read after the push.
+void PendingSave::notify(int eventfd) {
+    if (!base::is_eventfd(eventfd)) {
+        throw Error(ErrorCode::kInvalidArgument, 0, "save", name_, kNoOffset,
+                    fmt::format("notify: descriptor {} is not an open eventfd", eventfd));
+    }
+    auto* const made = new Watcher{eventfd, watchers_.load()};
+    while (!watchers_.compare_exchange_weak(made->next, made)) {
+    }
+    if (done()) {
+        wake_watchers();
+    }
+}
+
+void PendingSave::wake_watchers() noexcept {
+    for (Watcher* one = watchers_.exchange(nullptr); one != nullptr;) {
+        const std::uint64_t number = 1;
+        [[maybe_unused]] const auto written = ::write(one->eventfd, &number, sizeof number);
+        delete std::exchange(one, one->next);
+    }
+}
+
+bool PendingSave::cancelled() const noexcept {
+    return state() == State::kFailed &&
+           (cancelled_.load(std::memory_order_relaxed) || !of_this_process());
+}
 
 bool PendingSave::of_this_process() const noexcept {
     return pid_ == ::getpid();
@@ -88,7 +124,7 @@ std::exception_ptr PendingSave::failure() noexcept {
     if (static_cast<State>(state_.load(std::memory_order_acquire)) == State::kFailed) {
         return failure_;
     }
-    return cancelled(
+    return cancelled_error(
         name_, "this save belongs to the process that began it, and goes on there; ask there");
 }
 
@@ -110,8 +146,9 @@ void PendingSave::settle(std::exception_ptr failure) noexcept {
     if (cancelled_.load(std::memory_order_relaxed)) {
         told_.store(true, std::memory_order_relaxed);
     }
-    state_.store(static_cast<std::uint32_t>(state), std::memory_order_release);
+    state_.store(static_cast<std::uint32_t>(state));
     base::futex_wake_all(state_);
+    wake_watchers();
 }
 
 struct SaveQueue::Impl {
@@ -165,7 +202,7 @@ struct SaveQueue::Impl {
     static std::exception_ptr run(Entry& entry) {
         try {
             if (entry.save->cancelled_.load(std::memory_order_relaxed)) {
-                return cancelled(entry.save->name(), "the save was cancelled");
+                return cancelled_error(entry.save->name(), "the save was cancelled");
             }
             entry.work(*entry.save);
         } catch (...) {

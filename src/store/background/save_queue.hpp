@@ -37,6 +37,9 @@ public:
     enum class State : std::uint32_t { kQueued, kStaged, kDurable, kFailed };
 
     PendingSave(std::string name, bool staged);
+    PendingSave(const PendingSave&) = delete;
+    PendingSave& operator=(const PendingSave&) = delete;
+    ~PendingSave();
 
     /// Name for messages: "step 100", "model.pt".
     [[nodiscard]] const std::string& name() const noexcept { return name_; }
@@ -51,6 +54,11 @@ public:
     /// The error it failed with, or nullptr; marks the failure as reported.
     [[nodiscard]] std::exception_ptr failure() noexcept;
     [[nodiscard]] bool told() const noexcept { return told_.load(std::memory_order_relaxed); }
+    /// Over because of cancel(), or because it is a save of the parent of this process.
+    [[nodiscard]] bool cancelled() const noexcept;
+    /// Adds 1 to an eventfd, which stays open until then, when it is done, or at once. Throws
+    /// kInvalidArgument for another descriptor, std::bad_alloc.
+    void notify(int eventfd);
     /// Stops at the next piece. The save fails with kCancelled, which is not reported again.
     void cancel() noexcept;
 
@@ -62,14 +70,20 @@ public:
 private:
     friend class SaveQueue;
     void settle(std::exception_ptr failure) noexcept;
+    void wake_watchers() noexcept;
     [[nodiscard]] bool of_this_process() const noexcept;
     [[nodiscard]] bool wait_past(State state, std::chrono::nanoseconds timeout) const;
+    struct Watcher {
+        int eventfd;
+        Watcher* next;
+    };
 
     const pid_t pid_;
     const std::string name_;
     std::atomic<std::uint32_t> state_;
     std::atomic<bool> cancelled_{false};
     std::atomic<bool> told_{false};
+    std::atomic<Watcher*> watchers_{nullptr};
     std::atomic<std::uint64_t> done_bytes_{0};
     std::atomic<std::uint64_t> total_bytes_{0};
     std::exception_ptr failure_;  ///< written before state_

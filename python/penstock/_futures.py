@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`await future` in asyncio, and callbacks of futures: one eventfd a loop, and one for a thread that calls callbacks.
+
+A future adds to the descriptor that it was given when it is done, so the descriptor stays open until all of them are,
+even when the loop is closed before. Cancelling the task that awaits leaves the future running, as the time limit of
+result() does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from penstock import _core
+from penstock._log import logger
+
+_Future = _core.Future
+_Call = Callable[[], object]
+
+
+class _Watch:
+    """Futures, and what is called once each is done. flags: of the eventfd."""
+
+    def __init__(self, flags: int = 0) -> None:
+        self.pid = os.getpid()
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | flags)
+        self._waiting: dict[_Future[Any], list[_Call]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, future: _Future[Any], call: _Call) -> None:
+        with self._lock:
+            known = future in self._waiting
+            self._waiting.setdefault(future, []).append(call)
+        if known:
+            return
+        try:
+            future.notify(self.fd)
+        except BaseException:
+            with self._lock:
+                self._waiting.pop(future, None)
+            raise
+
+    def take_done(self) -> list[_Call]:
+        with self._lock:
+            done = [future for future in self._waiting if future.done()]
+            return [call for future in done for call in self._waiting.pop(future)]
+
+    def closable(self) -> bool:
+        return all(future.done() for future in list(self._waiting))
+
+
+# ---- asyncio
+
+
+class _LoopWatch(_Watch):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(os.EFD_NONBLOCK)
+        loop.add_reader(self.fd, self._on_ready)
+
+    def _on_ready(self) -> None:
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError:
+            return
+        for call in self.take_done():
+            call()
+
+
+_watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopWatch] = weakref.WeakKeyDictionary()
+_all: list[tuple[weakref.ref[asyncio.AbstractEventLoop], _LoopWatch]] = []
+
+
+def _close_old() -> None:
+    """Descriptors of loops that are closed or gone, as far as nobody writes to them any more."""
+    for entry in list(_all):
+        loop, watch = entry[0](), entry[1]
+        if (loop is None or loop.is_closed()) and (watch.pid != os.getpid() or watch.closable()):
+            _all.remove(entry)
+            os.close(watch.fd)
+
+
+def _watch_of(loop: asyncio.AbstractEventLoop) -> _LoopWatch:
+    watch = _watches.get(loop)
+    if watch is None or watch.pid != os.getpid():
+        _close_old()
+        watch = _watches[loop] = _LoopWatch(loop)
+        _all.append((weakref.ref(loop), watch))
+    return watch
+
+
+async def result(future: _Future[Any]) -> Any:
+    """Each task that waits has a future of asyncio of its own: one that gives up is not the others' affair."""
+    if not future.done():
+        loop = asyncio.get_running_loop()
+        woken = loop.create_future()
+        _watch_of(loop).add(future, lambda: woken.done() or woken.set_result(None))
+        await woken
+    return future.result()
+
+
+# ---- callbacks
+
+_caller: _Watch | None = None
+_caller_lock = threading.Lock()
+
+
+def call_when_done(future: _Future[Any], function: Callable[[Any], object]) -> None:
+    if not callable(function):
+        raise TypeError(f"add_done_callback: fn: expected a function of the future, got a {type(function).__name__}")
+
+    def call() -> None:
+        try:
+            function(future)
+        except Exception:
+            logger.exception("a callback of %r raised", future)
+
+    if future.done():
+        call()
+    else:
+        _thread_watch().add(future, call)
+
+
+def _thread_watch() -> _Watch:
+    global _caller
+    with _caller_lock:
+        if _caller is None:
+            watch = _Watch()
+            try:
+                threading.Thread(target=_call_all, args=(watch,), name="penstock callbacks", daemon=True).start()
+            except (RuntimeError, MemoryError):
+                os.close(watch.fd)
+                raise _core.system_error(errno.EAGAIN, "start thread", "") from None
+            _caller = watch
+        return _caller
+
+
+def _call_all(watch: _Watch) -> None:
+    while True:
+        os.eventfd_read(watch.fd)
+        for call in watch.take_done():
+            call()
+
+
+def at_exit() -> None:
+    """When all futures are done: what the thread has not called yet."""
+    for call in _caller.take_done() if _caller is not None else []:
+        call()
+
+
+def after_fork_in_child() -> None:
+    """The thread is the parent's, and so are the callbacks: they are called there."""
+    global _caller, _caller_lock
+    _caller, _caller_lock = None, threading.Lock()

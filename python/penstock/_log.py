@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The logger "penstock": what a run's log wants to have of saves and loads. Silent unless the program configures
+logging."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from penstock import _core
+
+logger = logging.getLogger("penstock")
+logger.addHandler(logging.NullHandler())
+
+
+def _rate(size: int, began: float) -> str:
+    seconds = time.perf_counter() - began
+    return f"{size / 1e9:.3f} GB in {seconds:.3f} s, {size / max(seconds, 1e-9) / 1e9:.2f} GB/s"
+
+
+@contextlib.contextmanager
+def timed(what: str, size: int) -> Iterator[None]:
+    """INFO when the block ends without an error."""
+    began = time.perf_counter()
+    yield
+    logger.info("%s: %s", what, _rate(size, began))
+
+
+def saved(info: _core.CheckpointInfo, began: float, background: str = "") -> None:
+    """INFO, and a WARNING of what was out of the ordinary, such as I/O that is not direct."""
+    size = info.written_bytes
+    linked = f" ({(info.tensor_bytes - size) / 1e9:.3f} GB more linked)" if info.linked_shards else ""
+    logger.info("saved '%s'%s: %s%s", info.path, background, _rate(size, began), linked)
+    if info.note:
+        logger.warning("saved '%s': %s", info.path, info.note)
+
+
+def watch(pending: _core.PendingSave[Any], what: str) -> None:
+    """Logs the end of a save in the background. Its error stays for who asks: that is not reported by a log."""
+    if not logger.isEnabledFor(logging.WARNING):
+        return
+    began = time.perf_counter()
+
+    def ended(future: Any) -> None:
+        if not future.durable():
+            state = "was cancelled" if future.cancelled() else "failed; result() has the reason"
+            logger.warning("the background save of %s %s", what, state)
+            return
+        info = future.result()
+        if info is not None:
+            saved(info, began, " in the background")
+        else:
+            logger.info("saved %s in the background: %s", what, _rate(future.total_bytes, began))
+
+    pending.add_done_callback(ended)
