@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A .safetensors that is open: its names, and tensors that are read when they are asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock import _core, _errors, _load, _state
+
+_FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy"}
+
+
+class SafetensorError(Exception):
+    """A file is no .safetensors, or lacks a tensor."""
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Damage is what safetensors says it is; what the system refuses stays as it is."""
+    try:
+        yield
+    except _errors.Damaged as error:
+        raise SafetensorError(str(error)) from error
+
+
+class OpenFile:
+    """names, and (type, shape) of each. source: a path, or bytes."""
+
+    def __init__(self, source: Any) -> None:
+        path, handle = ("bytes", bytes(source)) if isinstance(source, (bytes, bytearray)) else (os.fspath(source), None)
+        with errors():
+            opened = _load.Source(os.fsdecode(path), "load", None, handle, None if handle is None else 0)
+        if opened.kind != "safetensors":
+            raise SafetensorError(f"load: '{opened.path}' is not a .safetensors; penstock.load() reads it")
+        self.path = opened.path
+        self._file = opened.file
+        self._rows = {row[0]: (item, row[1], list(row[2])) for item, row in enumerate(opened.rows)}
+
+    def names(self) -> list[str]:
+        return list(self._rows)
+
+    def row(self, name: str) -> tuple[str, list[int]]:
+        if name not in self._rows:
+            lacking = _core._format.lacking(name, self.names())
+            raise SafetensorError(f"load: '{self.path}' has {lacking}")
+        return self._rows[name][1:]
+
+    def read(self, names: list[str]) -> list[tuple[Any, int]]:
+        """(memory, where it begins there) of each."""
+        parts = []
+        for name in names:
+            self.row(name)
+            item, kind, shape = self._rows[name]
+            parts.append((item, 0, bytes_of(kind, shape)))
+        with errors():
+            return list(self._file.read(parts, None))
+
+    def close(self) -> None:
+        self._file = None
+
+
+def bytes_of(kind: str, shape: list[int]) -> int:
+    bits = _BITS[kind]
+    for extent in shape:
+        bits *= extent
+    return bits // 8
+
+
+def type_named(kind: str, path: str, name: str) -> str:
+    """The name that torch and NumPy have for it."""
+    if kind not in _state._TORCH:
+        raise SafetensorError(f"load: '{path}': tensor {name!r} is of the type {kind}, which is not read")
+    return _state._TORCH[kind]
+
+
+_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32,
+    "U64": 64, "I64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+
+
+def maker(framework: str) -> Callable[[OpenFile, list[str]], list[Any]]:
+    """What makes tensors of a framework."""
+    if framework not in _FRAMEWORKS:
+        raise SafetensorError(f"framework {framework} is invalid: expected 'pt' or 'np'")
+    if _FRAMEWORKS[framework] == "torch":
+        from penstock.safetensors.torch import tensors_of
+
+        return tensors_of
+    from penstock.safetensors.numpy import arrays_of
+
+    return arrays_of
+
+
+def metadata_of(path: str) -> dict[str, str] | None:
+    """Of a file that has been opened, so that its header is sound."""
+    with _errors.opened(path, "load") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    found: dict[str, str] | None = header.get("__metadata__")
+    return found
+
+
+class safe_open:
+    """A .safetensors, as safetensors.safe_open() opens it.
+
+    framework: "pt" or "np". device: "cpu". Nothing of a tensor is read before get_tensor() or get_slice(name)[...]."""
+
+    def __init__(self, filename: str | os.PathLike[str], framework: str, device: Any = "cpu") -> None:
+        self._make = maker(framework)
+        _state.placing("safe_open", None, device)
+        if not os.path.exists(filename):
+            raise FileNotFoundError(f'No such file or directory: "{os.fspath(filename)}"')
+        self._file: OpenFile | None = OpenFile(filename)
+        self._path = os.fsdecode(filename)
+
+    def _open(self) -> OpenFile:
+        if self._file is None:
+            raise SafetensorError("File is closed")
+        return self._file
+
+    def keys(self) -> list[str]:
+        return sorted(self._open().names())
+
+    def offset_keys(self) -> list[str]:
+        """In the order in which they lie in the file."""
+        return self._open().names()
+
+    def metadata(self) -> dict[str, str] | None:
+        self._open()
+        return metadata_of(self._path)
+
+    def get_tensor(self, name: str) -> Any:
+        return self._make(self._open(), [name])[0]
+
+    def get_slice(self, name: str) -> Slice:
+        self._open().row(name)
+        return Slice(self._open(), name, self._make)
+
+    def __enter__(self) -> safe_open:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open().close()
+        self._file = None
+
+
+class Slice:
+    """A tensor of which a part is read."""
+
+    def __init__(self, file: OpenFile, name: str, make: Callable[[OpenFile, list[str]], list[Any]]) -> None:
+        self._file, self._name, self._make = file, name, make
+
+    def get_shape(self) -> list[int]:
+        return self._file.row(self._name)[1]
+
+    def get_dtype(self) -> str:
+        return self._file.row(self._name)[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        whole = self._make(self._file, [self._name])[0]
+        try:
+            part = whole[index]
+        except (IndexError, TypeError, ValueError) as error:
+            raise SafetensorError(f"Error during slicing {index!r} of {self.get_shape()}: {error}") from error
+        return part.clone() if hasattr(part, "clone") else part.copy()

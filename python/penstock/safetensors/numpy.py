@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of safetensors.numpy."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock import _state
+from penstock.safetensors._open import OpenFile, SafetensorError, bytes_of, type_named
+from penstock.safetensors._write import to_bytes, to_file
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        pass
+    try:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+    except (ImportError, AttributeError):
+        raise SafetensorError(f"load: NumPy has no {name}; install ml_dtypes, or read it with torch") from None
+
+
+def arrays_of(file: OpenFile, names: list[str]) -> list[NDArray[Any]]:
+    out = []
+    for name, (memory, at) in zip(names, file.read(names), strict=True):
+        kind, shape = file.row(name)
+        dtype = _dtype(type_named(kind, file.path, name))
+        size = bytes_of(kind, shape)
+        whole = np.asarray(memory)[at : at + size] if size else np.empty(0, np.uint8)
+        out.append(whole.view(dtype).reshape(shape))
+    return out
+
+
+def load_file(filename: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """The arrays of a file. SafetensorError for what is no .safetensors."""
+    return _all(OpenFile(filename))
+
+
+def load(data: bytes) -> dict[str, NDArray[Any]]:
+    """The arrays of a file in memory."""
+    return _all(OpenFile(data))
+
+
+def _all(file: OpenFile) -> dict[str, NDArray[Any]]:
+    names = file.names()
+    return dict(zip(names, arrays_of(file, names), strict=True))
+
+
+def save_file(
+    tensor_dict: dict[str, NDArray[Any]], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
+) -> None:
+    """Writes a file, whole and durable when it returns."""
+    to_file(_rows(tensor_dict), filename, metadata)
+
+
+def save(tensor_dict: dict[str, NDArray[Any]], metadata: dict[str, str] | None = None) -> bytes:
+    """The bytes of a file."""
+    return to_bytes(_rows(tensor_dict), metadata)
+
+
+def _rows(arrays: dict[str, NDArray[Any]]) -> list[Any]:
+    rows = []
+    for name, array in arrays.items():
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        rows.append(_state.array_row(name, array)[0])
+    return rows

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of safetensors.torch."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from penstock import _load, _state
+from penstock.safetensors._open import OpenFile, bytes_of, type_named
+from penstock.safetensors._write import to_bytes, to_file
+
+
+def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:
+    out = []
+    for name, (memory, at) in zip(names, file.read(names), strict=True):
+        kind, shape = file.row(name)
+        dtype = getattr(torch, type_named(kind, file.path, name))
+        storage = _load.storage_over(memory, at, bytes_of(kind, shape))
+        out.append(torch.empty(0, dtype=dtype).set_(storage).view(shape))
+    return out
+
+
+def load_file(filename: str | os.PathLike[str], device: str | int = "cpu") -> dict[str, torch.Tensor]:
+    """The tensors of a file. device: "cpu"; SafetensorError for what is no .safetensors."""
+    _state.placing("load_file", None, device)
+    return _all(OpenFile(filename))
+
+
+def load(data: bytes) -> dict[str, torch.Tensor]:
+    """The tensors of a file in memory."""
+    return _all(OpenFile(data))
+
+
+def _all(file: OpenFile) -> dict[str, torch.Tensor]:
+    names = file.names()
+    return dict(zip(names, tensors_of(file, names), strict=True))
+
+
+def save_file(
+    tensors: dict[str, torch.Tensor], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
+) -> None:
+    """Writes a file, whole and durable when it returns. ValueError for what is no dense contiguous tensor,
+    RuntimeError for tensors that share memory."""
+    to_file(_rows(tensors), filename, metadata)
+
+
+def save(tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """The bytes of a file."""
+    return to_bytes(_rows(tensors), metadata)
+
+
+def _rows(tensors: dict[str, torch.Tensor]) -> list[Any]:
+    if not isinstance(tensors, dict):
+        raise ValueError(f"Expected a dict of [str, torch.Tensor] but received {type(tensors)}")
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"Key `{name}` is invalid, expected torch.Tensor but received {type(tensor)}")
+        if tensor.layout != torch.strided:
+            raise ValueError(f"Key `{name}` is a sparse tensor; make it dense before saving it")
+        if not tensor.is_contiguous():
+            raise ValueError(f"Key `{name}` is not contiguous; save tensor.contiguous()")
+    try:
+        return _state._safetensors_rows(tensors)
+    except ValueError as error:
+        raise RuntimeError(str(error)) from error
