@@ -5,6 +5,7 @@
 // none falls below 1/16 of the bytes.
 #pragma once
 
+#include "base/assert.hpp"
 #include "base/intrusive.hpp"
 #include "engine/flows.hpp"
 #include "engine/transfer.hpp"
@@ -21,7 +22,9 @@ public:
     Classes(std::uint64_t block_bytes, std::uint64_t background_block_bytes)
         : block_bytes_(block_bytes),
           queues_{Flows(block_bytes, block_bytes), Flows(block_bytes, block_bytes),
-                  Flows(block_bytes, background_block_bytes)} {}
+                  Flows(block_bytes, background_block_bytes)} {
+        PENSTOCK_ASSERT(block_bytes != 0 && background_block_bytes != 0);  // else no turn ends
+    }
 
     void push_back(Part& part, Priority priority) {
         part.queue = priority;
@@ -69,8 +72,12 @@ public:
     template <typename Keep>
     [[nodiscard]] base::Fifo<Part> take_unless(const Keep& keep) {
         base::Fifo<Part> out;
-        for (Flows& queue : queues_) {
-            queue.take_unless(keep, out);
+        for (std::size_t c = 0; c < kPriorityCount; ++c) {
+            const auto keep_its = [&](const Part& part) {
+                PENSTOCK_ASSERT(index(part.queue) == c);  // charge() and remove_front() go by it
+                return keep(part);
+            };
+            queues_[c].take_unless(keep_its, out);
         }
         return out;
     }

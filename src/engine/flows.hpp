@@ -12,6 +12,7 @@
 // allocates, and a request costs the same however many flows there are.
 #pragma once
 
+#include "base/assert.hpp"
 #include "base/intrusive.hpp"
 #include "engine/transfer.hpp"
 
@@ -82,6 +83,7 @@ public:
         base::Fifo<Flow> turns = std::exchange(turns_, {});
         while (Flow* flow = turns.pop_front()) {
             Part* part = std::exchange(flow->first, nullptr);
+            PENSTOCK_ASSERT(part != nullptr);  // a flow without parts has no turn
             while (part != nullptr) {
                 Part* const next = std::exchange(part->link.next, nullptr);
                 if (!keep(std::as_const(*part))) {
@@ -149,6 +151,7 @@ private:
     [[nodiscard]] Flow*& place_of(const Flow& flow) {
         Flow** place = &bucket(flow.key);
         while (*place != &flow) {
+            PENSTOCK_ASSERT(*place != nullptr);  // it is in its bucket while it has parts
             place = &(*place)->next_in_bucket;
         }
         return *place;
@@ -161,6 +164,7 @@ private:
     // Out of turn meanwhile.
     [[nodiscard]] Flow& move(const Flow& from, Flow& to) {
         if (&from != &to) {
+            PENSTOCK_ASSERT(&from != &small_);  // it is in no part, and in no bucket
             place_of(from) = &to;
             to = from;
         }

@@ -329,6 +329,7 @@ bool Plan::draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes, std::
         taken = seen;
     }
     if (gaps) {
+        PENSTOCK_ASSERT(taken > 1 && end <= begin + block_bytes);
         draft_slot(offset_ - begin, end - offset_, align);
         draft_.extents = taken;
     }
