@@ -141,6 +141,8 @@ ENGINE_TESTS = [
     "engine_posix_test",
     "simulation_test",
     "suite_test",
+    "api_test",
+    "stream_test",
 ]
 
 
