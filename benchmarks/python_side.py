@@ -5,6 +5,7 @@ Prints one JSON object. Ends with 77 and the reason where something it needs is 
 library is imported before a clock runs.
 """
 
+import importlib
 import json
 import random
 import sys
@@ -253,6 +254,8 @@ _JOBS = {
     "append": small_writes.append,
     "scattered_writes": small_writes.scattered_writes,
     "new_files": small_writes.new_files,
+    "warm_load": "load_jobs.warm",
+    "ranks": "load_jobs.ranks",
 }
 
 
@@ -262,7 +265,11 @@ def main():
         print(f"python -m benchmarks.python_side JOB --key=value ...; jobs: {' '.join(_JOBS)}", file=sys.stderr)
         return 64
     arguments = dict(word.removeprefix("--").partition("=")[::2] for word in words)
-    print(json.dumps(_JOBS[job](arguments)))
+    run = _JOBS[job]
+    if isinstance(run, str):  # it imports more than the standard library
+        module, _, name = run.partition(".")
+        run = getattr(importlib.import_module(f"benchmarks.{module}"), name)
+    print(json.dumps(run(arguments)))
     return 0
 
 

@@ -68,6 +68,7 @@ struct StoreOptions {
     std::uint64_t host_memory_bytes = 0;
     /// How long save() waits for another process that writes to the same folder.
     std::uint32_t lock_wait_ms = 10'000;
+    CachePolicy cache = CachePolicy::kAuto;  ///< of reads, as in Checkpoint
 };
 
 /// The description of a checkpoint, read without its tensors.
@@ -174,8 +175,10 @@ struct TensorRead {
 /// except for moving; calls of one that was moved from throw kInvalidArgument.
 class PENSTOCK_API Checkpoint {
 public:
-    /// Opens a folder by its path, without a store. kDamaged if its manifest is damaged.
-    Checkpoint(std::shared_ptr<Engine> engine, const FileSystem& files, const std::string& path);
+    /// Opens a folder by its path, without a store. `cache`: of read(), see TransferOptions::cache.
+    /// kDamaged if its manifest is damaged.
+    Checkpoint(std::shared_ptr<Engine> engine, const FileSystem& files, const std::string& path,
+               CachePolicy cache = CachePolicy::kAuto);
     Checkpoint(Checkpoint&& other) noexcept;
     Checkpoint& operator=(Checkpoint&& other) noexcept;
     Checkpoint(const Checkpoint&) = delete;
@@ -191,7 +194,8 @@ public:
     /// does not exist, kDamaged for a checksum mismatch. Returns the bytes read from storage.
     std::uint64_t read(std::span<const TensorRead> wanted, bool verify = true,
                        const Progress& progress = {});
-    /// Reads everything and checks it. Empty: no problem was found.
+    /// Reads everything from the device, whatever is in the page cache, and checks it. Empty: no
+    /// problem was found.
     [[nodiscard]] std::vector<CheckpointProblem> verify(const Progress& progress = {});
     /// Closes the files. Afterwards read() and verify() throw kClosed, also those that run on other
     /// threads and need another file; the description stays available. May be called again.

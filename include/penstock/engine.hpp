@@ -55,6 +55,9 @@ struct EngineOptions {
     /// listed, and what lies between is dropped. The default is 2 us at 4 GB/s. 0: only what
     /// adjoins is one request. Writes never touch what they were not given.
     std::uint64_t gap_bytes = 8 << 10;
+    /// What transfers that say CachePolicy::kAuto do with files that were opened with it, too; also
+    /// those of `load`, StateFile and checkpoints. See TransferOptions::cache.
+    CachePolicy cache = CachePolicy::kAuto;
 };
 
 /// A transfer in full generality; the verbs of Engine are short forms of it.
@@ -169,6 +172,9 @@ struct EngineDescription {
         std::string memory_refused;
     };
     std::vector<Device> devices;
+    /// Whether this kernel can be asked what of a file is in the page cache, and what `auto` does
+    /// if it cannot. Of one file: FileInfo::page_cache.
+    std::string page_cache;
     EngineOptions options;
     /// A few lines for people.
     [[nodiscard]] PENSTOCK_API std::string text() const;

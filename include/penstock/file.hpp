@@ -37,6 +37,8 @@ struct FileInfo {
     std::string reason;                ///< the source of the alignments, or why it is not direct
     bool append = false;               ///< open for append()
     std::uint64_t buffer_bytes = 0;    ///< that append() gathers at most
+    CachePolicy cache = CachePolicy::kAuto;  ///< as it was opened
+    std::string page_cache;                  ///< how reads use the page cache, and why
 };
 
 /// An open file, also a block device. Copies share one opening; it is closed by close() or with the

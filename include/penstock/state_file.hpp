@@ -73,9 +73,11 @@ struct VerifiedFile {
 /// kInvalidArgument, calls after close() kClosed.
 class PENSTOCK_API StateFile {
 public:
-    /// Reads the headers. `path`: a file, or a folder with an index. Throws as inspect().
+    /// Reads the headers. `path`: a file, or a folder with an index. `cache`: of read(), see
+    /// TransferOptions::cache. Throws as inspect().
     StateFile(std::shared_ptr<Engine> engine, const std::string& path,
-              const FileSystem& files = FileSystem::local());
+              const FileSystem& files = FileSystem::local(),
+              CachePolicy cache = CachePolicy::kAuto);
     StateFile(StateFile&& other) noexcept;
     StateFile& operator=(StateFile&& other) noexcept;
     StateFile(const StateFile&) = delete;
@@ -99,7 +101,8 @@ public:
     /// a device. Bytes of what was wanted.
     std::uint64_t read(std::span<const TensorRead> wanted, bool verify = true,
                        const Progress& progress = {});
-    /// Reads everything and compares it with the checksums that are in the file.
+    /// Reads everything from the device, whatever is in the page cache, and compares it with the
+    /// checksums that are in the file.
     [[nodiscard]] VerifiedFile verify(const Progress& progress = {});
     /// Closes the files; what is known without reading stays. Again is fine.
     void close() noexcept;
@@ -114,7 +117,8 @@ struct LoadFileOptions {
     std::vector<std::string> names = {};
     /// Checksums of the file are compared. False: damage is not noticed.
     bool verify = true;
-    Progress progress = {};  ///< bytes of what is loaded
+    CachePolicy cache = CachePolicy::kAuto;  ///< see TransferOptions::cache
+    Progress progress = {};                  ///< bytes of what is loaded
 };
 
 /// A state, and the memory of its tensors. Movable; a copy shares the memory.

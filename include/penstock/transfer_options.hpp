@@ -51,7 +51,9 @@ struct TransferOptions {
     /// blocks.
     std::uint32_t block_bytes = 0;
     DepthLimit depth_limit = {};
-    /// For paths, opened by this transfer. kDirect also keeps an open File off the page cache.
+    /// Of paths, as in FileOptions. Of an open File: kAuto is as it was opened; reads take all of
+    /// their bytes through the page cache (kCached) or none (kDirect, as writes do), and kRequired
+    /// fails with kUnsupported where the File is not direct.
     CachePolicy cache = CachePolicy::kAuto;
     /// Transfers with the same address are one flow, see Priority, and so run in their order; the
     /// address is only compared. Without one, each File is a flow.

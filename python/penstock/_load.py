@@ -35,12 +35,14 @@ class Source:
     begin: where the file begins in it; None: it is the file of the path. kind, rows: as bind_format.cpp has them.
     names: what remains to be selected by name; None where the file is read as the part of it that was wanted."""
 
-    def __init__(self, path: str, verb: str, names: Any, handle: Any = None, begin: int | None = None) -> None:
+    def __init__(
+        self, path: str, verb: str, names: Any, cache: str, handle: Any = None, begin: int | None = None
+    ) -> None:
         self.path, self.handle = path, handle
         wanted = names if names is None else [names] if isinstance(names, str) else list(names)
         try:
             self.file, self.kind, self.rows, is_part = _format.open_tensors(
-                handle, path, begin, verb, wanted, isinstance(names, Mapping), isinstance(names, str)
+                handle, path, begin, verb, wanted, isinstance(names, Mapping), isinstance(names, str), cache
             )
             self.names = None if is_part else names
         except IsADirectoryError:
@@ -71,10 +73,10 @@ class Source:
 
 
 @contextlib.contextmanager
-def opened(f: Any, verb: str, names: Any = None, mapped: bool = False) -> Iterator[Source]:
+def opened(f: Any, verb: str, names: Any = None, mapped: bool = False, cache: str = "auto") -> Iterator[Source]:
     """Closes the source at the end, even if it is kept (by a traceback)."""
     with contextlib.ExitStack() as stack:
-        source, real = _source_of(f, verb, names, mapped, stack)
+        source, real = _source_of(f, verb, names, mapped, cache, stack)
         try:
             yield source
         finally:
@@ -83,13 +85,15 @@ def opened(f: Any, verb: str, names: Any = None, mapped: bool = False) -> Iterat
             real.seek(0, os.SEEK_END)
 
 
-def _source_of(f: Any, verb: str, names: Any, mapped: bool, stack: contextlib.ExitStack) -> tuple[Source, Any]:
+def _source_of(
+    f: Any, verb: str, names: Any, mapped: bool, cache: str, stack: contextlib.ExitStack
+) -> tuple[Source, Any]:
     """And the file of the system that it was given as. mapped: what a path names gets a descriptor."""
     if isinstance(f, (str, bytes, os.PathLike)):
         path = os.fsdecode(f)
         if not mapped or path.endswith(".json"):
-            return Source(path, verb, names), None
-        return Source(path, verb, names, stack.enter_context(_errors.opened(path, verb)).fileno()), None
+            return Source(path, verb, names, cache), None
+        return Source(path, verb, names, cache, stack.enter_context(_errors.opened(path, verb)).fileno()), None
     if isinstance(f, io.TextIOBase):
         raise TypeError(f"{verb}: f: this is a text file; open it with 'rb'")
     real = f.file if isinstance(f, tempfile._TemporaryFileWrapper) else f
@@ -97,20 +101,22 @@ def _source_of(f: Any, verb: str, names: Any, mapped: bool, stack: contextlib.Ex
         if real.writable():
             real.flush()
         path = real.name if isinstance(real.name, str) else f"file {real.fileno()}"
-        return Source(path, verb, names, real.fileno(), real.tell()), real
+        return Source(path, verb, names, cache, real.fileno(), real.tell()), real
     if not callable(getattr(f, "read", None)):
         raise TypeError(f"{verb}: f: got {type(f).__name__}; give a path (str or os.PathLike) or a binary file")
     data = f.read()
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"{verb}: f: its read() gave a {type(data).__name__}, not bytes; open it as a binary file")
-    return Source(str(getattr(f, "name", type(f).__name__)), verb, names, bytes(data), 0), None
+    return Source(str(getattr(f, "name", type(f).__name__)), verb, names, cache, bytes(data), 0), None
 
 
-def load(f: Any, map_location: Any, into: Any, names: Any, mapped: bool, dtype: str | None, report: Any) -> Any:
+def load(
+    f: Any, map_location: Any, into: Any, names: Any, mapped: bool, dtype: str | None, cache: str, report: Any
+) -> Any:
     """Again where the shards of an index were not kept open, and may be of several saves."""
     _state.check_indexes(names)
     for _ in range(_TRIES):
-        with opened(f, "load", names, mapped) as source:
+        with opened(f, "load", names, mapped, cache) as source:
             try:
                 found = _load_from(source, map_location, into, mapped, dtype, report)
             except (FileNotFoundError, Damaged):

@@ -329,6 +329,7 @@ def load(
     dtype: Any = None,
     weights_only: bool | None = True,
     mmap: bool | None = None,
+    cache: str = "auto",
     progress: Progress = False,
 ) -> Any:
     """Reads a state that penstock.save, torch.save or safetensors wrote. Nothing in the file is executed: it can build
@@ -356,6 +357,9 @@ def load(
         storage after storage, and each is freed as the next is converted. Other types stay as they are (integers,
         bool, complex, float8), and so does a storage that tensors of several types share.
     mmap: True: nothing is read, the file is mapped, and pages come when they are touched (and are not checked).
+    cache: "auto" takes what is in the page cache from there and the rest directly from the device; "cached" reads all
+        of it through the page cache (several processes that load one file at once read the device once), "direct" none,
+        and "required" is penstock.Unsupported where the file system has no direct I/O (docs/page_cache.md).
     progress: True for a line on stderr, or a function that is called with (done, total) in bytes.
 
     Checksums are checked beside the reading: the CRCs of a `.pt`, the table in a `.safetensors` of ours. Of a slice of
@@ -382,7 +386,7 @@ def load(
     map_location, dtype = placing("load", map_location, device), float_name("load", dtype, into)
     names = None if names is None else _arguments.texts("load", "names", names)
     report = _reporter(progress, "load")
-    return _load.load(f, map_location, into, names, bool(mmap), dtype, report)
+    return _load.load(f, map_location, into, names, bool(mmap), dtype, cache, report)
 
 
 def placing(verb: str, map_location: Any, device: Any) -> Any:

@@ -149,10 +149,11 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
     Its files are open until close(), the end of a `with` block, or until nothing refers to it and its CheckpointTensors
     any more. What load() and indexing gave has memory of its own.
 
-    path: its folder; a store is not needed. Raises penstock.Damaged for a manifest that is not sound."""
+    path: its folder; a store is not needed. cache: as in penstock.load(). Raises penstock.Damaged for a manifest that
+    is not sound."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._take(_core._checkpoint.Checkpoint(os.fsdecode(path)))
+    def __init__(self, path: str | os.PathLike[str], *, cache: str = "auto") -> None:
+        self._take(_core._checkpoint.Checkpoint(os.fsdecode(path), cache))
 
     @classmethod
     def _of(cls, opened: Any) -> Checkpoint:
@@ -200,7 +201,8 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         self.close()
 
     def verify(self, progress: Progress = False) -> list[CheckpointProblem]:
-        """Reads everything and checks it against its checksums. Empty: all is as it was saved."""
+        """Reads everything from the device, whatever is in the page cache, and checks it against its checksums. Empty:
+        all is as it was saved."""
         return [CheckpointProblem(*row) for row in self._core.verify(reporter(progress, "verify"))]
 
     def load(
@@ -362,6 +364,7 @@ class CheckpointStore:
     host_memory: bytes that copies of save_async() may take; None: half of what this process may have.
     lock_wait_s: seconds that a save waits for another process that writes here. Another CheckpointStore of this
         process that writes here is not waited for: BlockingIOError.
+    cache: of reads, as in penstock.load().
 
     Safe to use from several threads; saves go one after another."""
 
@@ -376,6 +379,7 @@ class CheckpointStore:
         incremental: bool = True,
         host_memory: int | str | None = None,
         lock_wait_s: float = 10,
+        cache: str = "auto",
     ) -> None:
         one = isinstance(folder, (str, bytes)) or hasattr(folder, "__fspath__")
         if not one and not isinstance(folder, Iterable):
@@ -399,6 +403,7 @@ class CheckpointStore:
             incremental=incremental,
             host_memory=host_memory or _core._async.default_host_memory(),
             lock_wait_ms=round(lock_wait_s * 1000),
+            cache=cache,
         )
         self._folders = folders
 

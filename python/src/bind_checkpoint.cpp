@@ -10,6 +10,7 @@
 #include "host_memory.hpp"
 #include "names.hpp"
 #include "progress.hpp"
+#include "request.hpp"
 #include "saver.hpp"
 #include "state.hpp"
 #include "state/structure.hpp"
@@ -184,10 +185,11 @@ struct SkeletonObject {
 };
 
 struct CheckpointObject {
-    explicit CheckpointObject(nb::handle path) : engine(opened(default_engine())) {
+    CheckpointObject(nb::handle path, nb::handle cache) : engine(opened(default_engine())) {
         const std::string bytes = path_bytes(path, "path", "");
+        const CachePolicy policy = cache_policy_of(cache);
         const WithoutGil nogil;
-        checkpoint = std::make_unique<Checkpoint>(engine, FileSystem::local(), bytes);
+        checkpoint = std::make_unique<Checkpoint>(engine, FileSystem::local(), bytes, policy);
     }
     CheckpointObject(std::shared_ptr<Engine> own, Checkpoint&& opened_one)
         : engine(std::move(own)), checkpoint(std::make_unique<Checkpoint>(std::move(opened_one))) {}
@@ -347,7 +349,7 @@ void bind_store(nb::module_& m) {
             "__init__",
             [](StoreObject* self, nb::handle folders, std::uint32_t keep, std::uint32_t keep_every,
                std::uint64_t shard_bytes, bool checksums, bool incremental,
-               std::uint64_t host_memory, std::uint32_t lock_wait_ms) {
+               std::uint64_t host_memory, std::uint32_t lock_wait_ms, nb::handle cache) {
                 StoreOptions options;
                 options.keep = keep;
                 options.keep_every = keep_every;
@@ -355,11 +357,12 @@ void bind_store(nb::module_& m) {
                 options.checksums = checksums;
                 options.incremental = incremental;
                 options.lock_wait_ms = lock_wait_ms;
+                options.cache = cache_policy_of(cache);
                 new (self) StoreObject(paths_of(folders), options, host_memory);
             },
             nb::arg("folders"), nb::arg("keep"), nb::arg("keep_every"), nb::arg("shard_bytes"),
             nb::arg("checksums"), nb::arg("incremental"), nb::arg("host_memory"),
-            nb::arg("lock_wait_ms"))
+            nb::arg("lock_wait_ms"), nb::arg("cache").none())
         .def("save", save_to_store, nb::arg("state").none(), nb::arg("step"), nb::arg("pinned"),
              nb::arg("metadata"), nb::arg("default").none(), nb::arg("progress").none())
         .def("save_async", save_to_store_async, nb::arg("state").none(), nb::arg("step"),
@@ -470,7 +473,7 @@ void bind_checkpoint(nb::module_& parent) {
             },
             nb::arg("storages"));
     nb::class_<CheckpointObject>(m, "Checkpoint")
-        .def(nb::init<nb::handle>(), nb::arg("path"))
+        .def(nb::init<nb::handle, nb::handle>(), nb::arg("path"), nb::arg("cache").none())
         .def_prop_ro("info", [](const CheckpointObject& c) { return c.checkpoint->info(); })
         .def("tensors",
              [](const CheckpointObject& c) {

@@ -214,21 +214,19 @@ nb::object function(nb::handle file, nb::handle memory, nb::handle offset, nb::h
         {kWrite, file, memory, offset, flag, stream, {priority, block_bytes, depth_limit, cache}});
 }
 
-// The keywords of Engine(): `options`, `backend` and a row of api::kOptions each.
-const api::Option* option_named(std::string_view name) {
-    const auto* const found =
-        std::find_if(api::kOptions.begin(), api::kOptions.end(),
-                     [&](const api::Option& option) { return option.name == name; });
-    return found == api::kOptions.end() ? nullptr : found;
+// The keywords of Engine(): `options`, and a row of api::kWordOptions or api::kOptions each.
+template <typename Table>
+const typename Table::value_type* option_named(const Table& table, std::string_view name) {
+    const auto* const found = std::find_if(
+        table.begin(), table.end(), [&](const auto& option) { return option.name == name; });
+    return found == table.end() ? nullptr : found;
 }
 
-void set_backend(EngineOptions& options, nb::handle value) {
-    const std::string word = word_of(value, "backend");
-    const auto kind = backend_named(word);
-    if (!kind) {
-        raise_value("backend: got " + quoted(word) + "; expected " + api::kBackendsAllowed);
+void set_word(EngineOptions& options, const api::WordOption& option, nb::handle value) {
+    const std::string word = word_of(value, option.name);
+    if (!option.set(options, word)) {
+        raise_value(option.name + (": got " + quoted(word)) + "; expected " + option.allowed);
     }
-    options.backend = *kind;
 }
 
 void make_engine(EngineObject* self, const nb::kwargs& given) {
@@ -237,15 +235,16 @@ void make_engine(EngineObject* self, const nb::kwargs& given) {
         file.is_none() ? Engine::default_options() : load_options(path_bytes(file, "options", ""));
     for (const auto& [key, value] : given) {
         const std::string name = word_of(key, "argument");
-        const api::Option* const option = option_named(name);
-        if (option == nullptr && name != "options" && name != "backend") {
+        const api::Option* const option = option_named(api::kOptions, name);
+        const api::WordOption* const words = option_named(api::kWordOptions, name);
+        if (option == nullptr && words == nullptr && name != "options") {
             throw nb::next_overload();  // says which arguments there are
         }
         if (value.is_none() || name == "options") {
             continue;
         }
-        if (option == nullptr) {
-            set_backend(options, value);
+        if (words != nullptr) {
+            set_word(options, *words, value);
         } else {
             const auto number = option->is_size() ? size_of : count_of;
             option->set(options, number(value, name, option->unit, option->member_max()));
@@ -335,9 +334,10 @@ std::string text_of(const EngineOptions& options) {
 void bind_options(nb::module_& m) {
     nb::class_<EngineOptions> c(m, "EngineOptions",
                                 "The settings of an engine, as they are in force.");
-    c.def_prop_ro(
-        "backend", [](const EngineOptions& o) { return name_of(o.backend); },
-        "As asked for: 'auto', 'io_uring', 'libaio' or 'posix'. What runs: describe().");
+    for (const api::WordOption& option : api::kWordOptions) {
+        c.def_prop_ro(
+            option.name, [&option](const EngineOptions& o) { return option.get(o); }, option.about);
+    }
     for (const api::Option& option : api::kOptions) {
         c.def_prop_ro(
             option.name, [&option](const EngineOptions& o) { return option.get(o); }, option.about);
@@ -403,6 +403,8 @@ void bind_description(nb::module_& m) {
         .def_prop_ro(
             "devices", [](const EngineDescription& d) { return list_of(d.devices); },
             nb::sig("def devices(self) -> list[DeviceDescription]"))
+        .def_ro("page_cache", &EngineDescription::page_cache,
+                "Whether this kernel can be asked what of a file is in the page cache.")
         .def_ro("options", &EngineDescription::options)
         .def("__str__", &EngineDescription::text);
 }
@@ -489,7 +491,7 @@ void bind_functions(nb::module_& m) {
         "engine_option",
         [](nb::handle word) {
             const std::string name = word_of(word, "name");
-            const api::Option* const option = option_named(name);
+            const api::Option* const option = option_named(api::kOptions, name);
             if (option == nullptr) {
                 raise_value("there is no option " + quoted(name));
             }
@@ -511,10 +513,20 @@ void bind_functions(nb::module_& m) {
     m.def("after_fork_in_child", after_fork_in_child);
 }
 
+// "'a', 'b' or 'c'" as a type.
+std::string literal_of(std::string words) {
+    const std::size_t last = words.find(" or ");
+    return "typing.Literal[" + words.replace(last, 4, ", ") + "]";
+}
+
 std::string engine_signature() {
     std::string text =
         "def __init__(self, *, options: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None "
-        "= None, backend: typing.Literal['auto', 'io_uring', 'libaio', 'posix'] | None = None";
+        "= None";
+    for (const api::WordOption& option : api::kWordOptions) {
+        text += std::string(", ") + option.name + ": " + literal_of(option.allowed) +
+                " | None = None";
+    }
     for (const api::Option& option : api::kOptions) {
         text += std::string(", ") + option.name + (option.is_size() ? ": int | str" : ": int") +
                 " | None = None";
@@ -526,8 +538,11 @@ std::string engine_doc() {
     std::string text =
         "Moves bytes between files and memory at the speed of the device. Thread-safe; works on "
         "after a fork.\n\n"
-        "options: an options file, as `penstock tune -o FILE` writes it; other arguments beat it.\n"
-        "backend: 'auto' ('io_uring', else 'libaio', else 'posix'), or one of these.\n";
+        "options: an options file, as `penstock tune -o FILE` writes it; other arguments beat "
+        "it.\n";
+    for (const api::WordOption& option : api::kWordOptions) {
+        text += std::string(option.name) + ": " + option.about + "; " + option.allowed + ".\n";
+    }
     for (const api::Option& option : api::kOptions) {
         text += std::string(option.name) + ": " + option.about + "; " + option.allowed() + ".\n";
     }

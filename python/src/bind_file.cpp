@@ -176,6 +176,9 @@ void bind_info(nb::module_& m) {
                 "How the alignments were learnt, or why I/O is not direct.")
         .def_ro("buffer_bytes", &FileInfo::buffer_bytes,
                 "Mode 'a': bytes that are gathered at most.")
+        .def_prop_ro(
+            "cache", [](const FileInfo& i) { return name_of(i.cache); }, "As it was opened.")
+        .def_ro("page_cache", &FileInfo::page_cache, "How reads use the page cache, and why.")
         .def(
             "__repr__",
             [](const FileInfo& i) {

@@ -15,6 +15,7 @@
 #include "memory/fresh_memory.hpp"
 #include "names.hpp"
 #include "progress.hpp"
+#include "request.hpp"
 #include "state.hpp"
 #include "state/file_writer.hpp"
 #include "state/piece_sums.hpp"
@@ -124,6 +125,7 @@ private:
 struct TensorFileObject {
     nb::object bytes;  ///< what is read, where it is in memory
     std::unique_ptr<state::TensorReader> reader;
+    CachePolicy cache = CachePolicy::kAuto;
 };
 
 // The names and patterns that a load was given, and what they have chosen.
@@ -260,8 +262,9 @@ nb::list rows_of(const state::TensorReader& reader, const Choice& choice) {
 // 0, and the path names the descriptor's file. `as_wanted`, `one`: see Choice. (file, kind, rows,
 // whether it is a part of the state, in which the names that were wanted mean nothing any more).
 nb::tuple open_tensors(nb::handle from, nb::handle path, nb::handle begin, nb::handle by,
-                       nb::handle wanted, bool as_wanted, bool one) {
+                       nb::handle wanted, bool as_wanted, bool one, nb::handle cache) {
     const std::string name = path_bytes(path, "path", "");
+    const CachePolicy policy = cache_policy_of(cache);
     Choice choice(wanted, as_wanted, one);
     bool is_part = false;
     TensorFileObject self;
@@ -277,6 +280,7 @@ nb::tuple open_tensors(nb::handle from, nb::handle path, nb::handle begin, nb::h
     const char* const kind = self.reader->torch_file() != nullptr ? "pt"
                              : self.reader->is_index()            ? "index"
                                                                   : "safetensors";
+    self.cache = policy;
     nb::list rows = rows_of(*self.reader, choice);
     return nb::make_tuple(nb::cast(std::move(self)), kind, std::move(rows), is_part);
 }
@@ -385,10 +389,10 @@ Parts parts_of(const state::TensorReader& reader, nb::handle parts) {
     return out;
 }
 
-void read_into(const state::TensorReader& reader, const Parts& parts,
-               std::span<std::byte* const> into, bool fresh, nb::handle progress) {
+void read_into(const TensorFileObject& self, const Parts& parts, std::span<std::byte* const> into,
+               bool fresh, nb::handle progress) {
     run_with_progress(progress, [&](const Progress& report) {
-        reader.read(parts, into, {.fresh = fresh}, report);
+        self.reader->read(parts, into, {.fresh = fresh, .cache = self.cache}, report);
     });
 }
 
@@ -411,7 +415,7 @@ nb::list read_parts(TensorFileObject& self, nb::handle wanted, nb::handle progre
     for (const auto& [file, stretch] : places) {
         into.push_back(memory[file].address(stretch));
     }
-    read_into(reader, read, into, true, progress);
+    read_into(self, read, into, true, progress);
     nb::list out;
     for (std::size_t i = 0; i < parts.size(); ++i) {
         auto [buffer, at] = memory[places[i].first].part(places[i].second);
@@ -452,7 +456,7 @@ nb::list fill(TensorFileObject& self, const nb::list& items, const nb::list& vie
     }
     refuse_unfit(names, tensors, kin);
     begins(filled);
-    read_into(reader, parts, into, false, progress);
+    read_into(self, parts, into, false, progress);
     return others;
 }
 
@@ -527,7 +531,7 @@ void bind_format(nb::module_& parent) {
             nb::arg("by_name"));
     m.def("open_tensors", open_tensors, nb::arg("file").none(), nb::arg("path"),
           nb::arg("begin").none(), nb::arg("verb"), nb::arg("wanted").none(), nb::arg("as_wanted"),
-          nb::arg("one"));
+          nb::arg("one"), nb::arg("cache").none());
     nb::class_<FreshObject>(m, "FreshMemory")
         .def(nb::init<nb::handle>(), nb::arg("stretches"),
              "stretches: (offset in the file, bytes) each.")

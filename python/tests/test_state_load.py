@@ -492,3 +492,57 @@ def test_shapes_that_nobody_can_have_are_damage(tmp_path, shape):
         with pytest.raises(penstock.Damaged, match="tensor 'big'") as caught:
             penstock.load(path, **arguments)
         assert caught.value.path == str(path)
+
+
+def _cached_bytes(call):
+    """What it took from the page cache, and what it gave."""
+    engine = penstock._core.default_engine()
+    before = engine.stats().bytes_cached
+    given = call()
+    return engine.stats().bytes_cached - before, given
+
+
+@pytest.mark.parametrize("form", ["pt", "safetensors", "safetensors.index.json", "store"])
+def test_a_load_takes_a_policy_for_the_page_cache(tmp_path, form):
+    state = {"w": torch.arange(1 << 20, dtype=torch.int32)}
+    if form == "store":
+        with penstock.CheckpointStore(tmp_path / "s") as store:
+            store.save(state)
+        files = [p for p in (tmp_path / "s").rglob("*.safetensors") if p.is_file()]
+
+        def load(cache):
+            with penstock.CheckpointStore(tmp_path / "s", cache=cache) as store:
+                return store.load()
+    else:
+        penstock.save(state, tmp_path / f"f.{form}")
+        files = [p for p in tmp_path.iterdir() if p.suffix != ".json"]
+
+        def load(cache):
+            return penstock.load(tmp_path / f"f.{form}", cache=cache)
+
+    with penstock.File(files[0]) as file:
+        if "cachestat(2) tells" not in file.info.page_cache:
+            pytest.skip(file.info.page_cache)
+    for file in files:
+        penstock.evict(file)
+    size = state["w"].nbytes
+    for cache, warm in (("auto", 0), ("direct", 0), ("cached", 0), ("cached", size), ("auto", size), ("direct", 0)):
+        for _ in range(5 if warm else 1):  # a kernel that is short of memory takes some pages away
+            cached, loaded = _cached_bytes(lambda cache=cache: load(cache))
+            same(loaded, state)
+            if cached >= warm:
+                break
+        assert warm <= cached <= warm + (1 << 19), cache  # and headers
+    with pytest.raises(ValueError, match="cache: got 'no'; expected 'auto', 'cached', 'direct' or 'required'"):
+        load("no")
+    with pytest.raises(TypeError, match="cache"):
+        load(None)
+
+
+def test_a_load_that_requires_direct_io_fails_where_there_is_none(tmp_path):
+    state = {"w": torch.arange(1000)}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        penstock.save(state, f"{folder}/f.pt")
+        with pytest.raises(penstock.Unsupported, match="direct I/O was required"):
+            penstock.load(f"{folder}/f.pt", cache="required")
+        same(penstock.load(f"{folder}/f.pt", cache="direct"), state)

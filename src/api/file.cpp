@@ -82,7 +82,9 @@ FileInfo File::info() const {
             .block_bytes = info.geometry.block_bytes,
             .reason = info.geometry.reason,
             .append = info.append,
-            .buffer_bytes = appender_ ? appender_->buffer_bytes() : 0};
+            .buffer_bytes = appender_ ? appender_->buffer_bytes() : 0,
+            .cache = info.cache,
+            .page_cache = os::page_cache_use(*file_)};
 }
 
 const std::string& File::path() const {

@@ -3,8 +3,6 @@
 
 #include "base/units.hpp"
 
-#include <penstock/options.hpp>
-
 #include <fmt/format.h>
 
 #include <algorithm>

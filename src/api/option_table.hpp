@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numeric options of the engine, in one table: their names in the environment, in an options
-// file and in Python, their allowed values, and their meaning. A new option is a member of
-// EngineOptions and a row here.
+// The options of the engine, in two tables, of numbers and of words: their names in the
+// environment, in an options file and in Python, their allowed values, and their meaning. A new
+// option is a member of EngineOptions and a row here.
 #pragma once
 
 #include "base/align.hpp"
 #include "base/result.hpp"
 
 #include <penstock/engine.hpp>
+#include <penstock/options.hpp>
 
 #include <array>
 #include <cstdint>
@@ -51,6 +52,16 @@ struct Option {
     [[nodiscard]] std::string allowed() const;
 };
 
+/// An option that is one of a few words.
+struct WordOption {
+    const char* name;
+    const char* allowed;  ///< the words, quoted
+    const char* about;
+    const char* (*get)(const EngineOptions& options);
+    /// False for another word.
+    bool (*set)(EngineOptions& options, std::string_view word);
+};
+
 inline constexpr std::uint64_t kNoMost = std::numeric_limits<std::int64_t>::max();
 
 inline constexpr std::array<Option, 9> kOptions{{
@@ -78,8 +89,26 @@ inline constexpr std::array<Option, 9> kOptions{{
 [[nodiscard]] base::Failure refused(std::string_view option, std::string_view got,
                                     std::string_view expected);
 
-/// The words that backend_named() and cache_policy_named() accept.
+/// The words that cache_policy_named() accepts.
 inline constexpr const char* kCachePoliciesAllowed = "'auto', 'cached', 'direct' or 'required'";
-inline constexpr const char* kBackendsAllowed = "'auto', 'io_uring', 'libaio' or 'posix'";
+
+inline constexpr std::array<WordOption, 2> kWordOptions{{
+    {"backend", "'auto', 'io_uring', 'libaio' or 'posix'",
+     "'auto': 'io_uring', else 'libaio', else 'posix'",
+     [](const EngineOptions& options) { return name_of(options.backend); },
+     [](EngineOptions& options, std::string_view word) {
+         const auto kind = backend_named(word);
+         options.backend = kind.value_or(options.backend);
+         return kind.has_value();
+     }},
+    {"cache", kCachePoliciesAllowed,
+     "the page cache for reads, where neither the call nor its file says",
+     [](const EngineOptions& options) { return name_of(options.cache); },
+     [](EngineOptions& options, std::string_view word) {
+         const auto policy = cache_policy_named(word);
+         options.cache = policy.value_or(options.cache);
+         return policy.has_value();
+     }},
+}};
 
 }  // namespace penstock::api

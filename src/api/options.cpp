@@ -39,10 +39,25 @@ engine::BackendEntry posix_entry() {
             }};
 }
 
-base::Result<void> take(const Option& option, EngineOptions& options) {
-    std::string variable = option.name;
+std::string variable_of(const char* option) {
+    std::string variable = option;
     std::transform(variable.begin(), variable.end(), variable.begin(),
                    [](char c) { return c == '_' ? c : static_cast<char>(c - 'a' + 'A'); });
+    return variable;
+}
+
+base::Result<void> take(const WordOption& option, EngineOptions& options) {
+    const std::string variable = variable_of(option.name);
+    const auto word = base::environment_text(variable.c_str());
+    if (word && !option.set(options, *word)) {
+        return refused("environment variable PENSTOCK_" + variable, "'" + *word + "'",
+                       option.allowed);
+    }
+    return {};
+}
+
+base::Result<void> take(const Option& option, EngineOptions& options) {
+    const std::string variable = variable_of(option.name);
     const auto text = base::environment_text(variable.c_str());
     if (!text) {
         return {};
@@ -62,6 +77,10 @@ base::Result<engine::CoreOptions> core_options(const EngineOptions& options) {
     if (options.backend > BackendKind::kPosix) {
         return refused("backend", std::to_string(static_cast<unsigned>(options.backend)),
                        "kAuto, kUring, kAio or kPosix");
+    }
+    if (options.cache > CachePolicy::kRequired) {
+        return refused("cache", std::to_string(static_cast<unsigned>(options.cache)),
+                       "kAuto, kCached, kDirect or kRequired");
     }
     for (const Option& option : kOptions) {
         if (const std::uint64_t value = option.get(options); !option.takes(value)) {
@@ -88,18 +107,14 @@ base::Result<engine::CoreOptions> core_options(const EngineOptions& options) {
             ? std::min<std::uint64_t>(options.inline_bytes_max, options.block_bytes)
             : 0;
     core.transfers_max = options.transfers_max;
+    core.cache = options.cache;
     return core;
 }
 
 base::Result<EngineOptions> options_from_environment() {
     EngineOptions options;
-    if (const auto name = base::environment_text("BACKEND")) {
-        const auto kind = backend_named(*name);
-        if (!kind) {
-            return refused("environment variable PENSTOCK_BACKEND", "'" + *name + "'",
-                           kBackendsAllowed);
-        }
-        options.backend = *kind;
+    for (const WordOption& option : kWordOptions) {
+        PENSTOCK_CHECK(take(option, options));
     }
     for (const Option& option : kOptions) {
         PENSTOCK_CHECK(take(option, options));

@@ -71,7 +71,10 @@ std::string shown(const JsonScalar& value) {
 }
 
 std::string known_keys() {
-    std::vector<std::string> keys{"about", "backend"};
+    std::vector<std::string> keys{"about"};
+    for (const WordOption& option : kWordOptions) {
+        keys.emplace_back(option.name);
+    }
     for (const Option& option : kOptions) {
         keys.emplace_back(option.name);
     }
@@ -119,13 +122,14 @@ private:
                        ? std::string()
                        : fmt::format("about: got {}; expected a text", shown(value));
         }
-        if (key_ == "backend") {
-            const auto kind = value.kind == Kind::kString ? backend_named(*value.text)
-                                                          : std::optional<BackendKind>();
-            options_.backend = kind.value_or(options_.backend);
-            return kind ? std::string()
-                        : fmt::format("backend: got {}; expected {}", shown(value),
-                                      kBackendsAllowed);
+        for (const WordOption& option : kWordOptions) {
+            if (key_ == option.name) {
+                const bool taken =
+                    value.kind == Kind::kString && option.set(options_, *value.text);
+                return taken ? std::string()
+                             : fmt::format("{}: got {}; expected {}", option.name, shown(value),
+                                           option.allowed);
+            }
         }
         for (const Option& option : kOptions) {
             if (key_ == option.name) {

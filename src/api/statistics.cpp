@@ -3,6 +3,9 @@
 
 #include "base/histogram.hpp"
 #include "base/units.hpp"
+#include "os/page_cache.hpp"
+
+#include <penstock/options.hpp>
 
 #include <fmt/format.h>
 
@@ -111,6 +114,10 @@ EngineDescription description(engine::Core& core, const EngineOptions& options) 
     out.backend = core.backend_name();
     out.detail = core.backend_detail();
     out.refusals = core.refusals();
+    const std::string refusal = os::cachestat_refusal();
+    out.page_cache = refusal.empty()
+                         ? "cachestat(2) tells what of a file is in it"
+                         : "'auto' tries single bytes to find out what is in it, for " + refusal;
     out.options = options;
     core.for_each_domain([&](engine::Domain& domain) {
         const engine::Backend& backend = domain.channel(0).backend();
@@ -130,6 +137,7 @@ std::string EngineDescription::text() const {
     out += fmt::format("block       {}, depth {}, in flight {}, a channel\n",
                        base::format_bytes(options.block_bytes), options.queue_depth,
                        base::format_bytes(options.in_flight_bytes));
+    out += fmt::format("page cache  '{}'; {}\n", name_of(options.cache), page_cache);
     for (const Device& device : devices) {
         out +=
             fmt::format("device      {}:{}, {} channel{}, {}\n", device.id.major, device.id.minor,

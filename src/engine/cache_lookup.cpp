@@ -10,8 +10,6 @@ namespace penstock::engine {
 
 namespace {
 
-// From here on a question (0.3 to 0.5 us a MiB) is nothing compared with the read.
-constexpr std::uint64_t kAlwaysAskBytes = 256 * base::kKiB;
 constexpr std::uint64_t kFineBytes = base::kMiB;
 constexpr std::uint64_t kProbedBytes = 4 * base::kMiB;
 // Cold small reads to a question, and to a probe, which costs a page.
@@ -23,7 +21,9 @@ constexpr std::uint32_t kProbePauseMax = UINT32_MAX / 4;
 CacheLookup::Stretch CacheLookup::look(os::File& file, std::uint64_t offset, std::uint64_t bytes,
                                        std::uint64_t list_bytes) {
     Stretch found;
-    if (bytes < kAlwaysAskBytes) {
+    if (file.info().in_memory) {
+        found = {offset + bytes, true, false};
+    } else if (bytes < kAlwaysAskBytes) {
         if (list_bytes != 0 && !file.cache_history().refused()) {
             found = look_at_list(file, offset, std::min(list_bytes, kWindowBytes));
         }

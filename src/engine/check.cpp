@@ -105,6 +105,17 @@ base::Result<void> check_overlap(const TransferSpec& spec) {
     return {};
 }
 
+// Paths are opened with the policy, which checks them.
+base::Result<void> check_direct(const TransferSpec& spec) {
+    for (const auto& file : spec.files) {
+        if (!file->geometry().direct) {
+            return base::fail(
+                os::not_direct(spec.op == Op::kRead ? "read" : "write", file->info()));
+        }
+    }
+    return {};
+}
+
 }  // namespace
 
 base::Result<void> check_transfer(const TransferSpec& spec) {
@@ -125,6 +136,9 @@ base::Result<void> check_transfer(const TransferSpec& spec) {
         return wrong(spec,
                      "there is no such policy for the page cache; it takes auto, cached, direct or "
                      "required");
+    }
+    if (spec.options.cache == CachePolicy::kRequired) {
+        PENSTOCK_CHECK(check_direct(spec));
     }
     const std::size_t file_count = spec.files.size() + spec.paths.size();
     std::uint64_t total = 0;

@@ -106,9 +106,20 @@ base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
     return base::fail(std::move(*last));
 }
 
+// A policy that a file was opened with comes before the engine's.
+bool Core::is_auto(const TransferSpec& spec) {
+    return spec.options.cache == CachePolicy::kAuto &&
+           std::all_of(spec.files.begin(), spec.files.end(), [](const auto& file) {
+               return !file || file->info().cache == CachePolicy::kAuto;
+           });
+}
+
 // Allocates everything first, so that a call that throws leaves nothing counted. From add_live() on
 // nothing throws: a resource that is missing then ends the transfer, with that as its error.
 base::Result<Transfer*> Core::start(TransferSpec&& spec) {
+    if (options_.cache != CachePolicy::kAuto && is_auto(spec)) {
+        spec.options.cache = options_.cache;
+    }
     PENSTOCK_CHECK(check_transfer(spec));
     const bool caller_waits = spec.caller_waits;
     if (spec.op == Op::kRead && spec.extents.count() > 1 &&
@@ -132,7 +143,7 @@ base::Result<Transfer*> Core::start(TransferSpec&& spec) {
 // sync waits for the device anyway, which a copy of more than this delays.
 bool Core::is_small_write(const Transfer& transfer, bool caller_waits) const {
     constexpr std::uint64_t kSyncedBytesMax = 64 * base::kKiB;
-    if (transfer.op != Op::kWrite || !caller_waits) {
+    if (transfer.op != Op::kWrite || !caller_waits || transfer.cache != CachePolicy::kAuto) {
         return false;
     }
     return transfer.sync ? transfer.extents.count() == 1 && transfer.total_bytes <= kSyncedBytesMax

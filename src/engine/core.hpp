@@ -34,6 +34,7 @@ struct CoreOptions {
     std::uint64_t inline_bytes_max = 64 << 10;      ///< 0: never on the caller's thread
     std::uint32_t transfers_max = 0;                ///< in flight; 0: no limit
     std::uint64_t preallocate_bytes_min = 4 << 20;  ///< of an extending run; see preallocate()
+    CachePolicy cache = CachePolicy::kAuto;         ///< what kAuto means
 };
 
 /// The environment of an engine; tests and simulations bring their own.
@@ -129,6 +130,7 @@ private:
 
     [[nodiscard]] TransferPtr make_transfer(TransferSpec&& spec);
     [[nodiscard]] bool is_small_write(const Transfer& transfer, bool caller_waits) const;
+    [[nodiscard]] static bool is_auto(const TransferSpec& spec);
     base::Result<void> admit(Op op);
     bool add_live(Transfer& transfer) noexcept;
     void rest_and_lock_domains();

@@ -100,10 +100,7 @@ void Core::set_part(Window& window, Part& part, const Domain& domain, Channel& c
     if (transfer.small_write) {
         part.plan.write_through_cache();
     }
-    if (transfer.cache == CachePolicy::kAuto) {
-        part.lookup = CacheLookup(channel.counters(), true);
-        part.plan.consult(part.lookup);
-    }
+    part.consult_cache(channel.counters(), true);
     if (transfer.op == Op::kRead && range.end - range.begin > 1) {
         part.plan.read_over_gaps(domain.gap_bytes());
     }

@@ -182,10 +182,7 @@ void lay_out(Window& window) {
             if (transfer.small_write) {
                 part.plan.write_through_cache();
             }
-            if (transfer.cache == CachePolicy::kAuto) {
-                part.lookup = CacheLookup(part.channel->counters(), false);
-                part.plan.consult(part.lookup);
-            }
+            part.consult_cache(part.channel->counters(), false);
             if (over_gaps) {
                 part.plan.read_over_gaps(domain.gap_bytes());
             }

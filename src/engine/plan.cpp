@@ -94,13 +94,8 @@ bool Plan::draft_next(std::uint32_t block_bytes) {
         draft_.offset = offset_;
         if (phase_ == Phase::kEdges) {
             drafted_ = draft_edge(geometry, block_bytes);
-        } else if (!geometry.direct) {
-            if (gap_bytes_ != 0 && draft_over_gaps(1, block_bytes, kOffsetMax)) {
-                draft_.lane = os::Lane::kBuffered;
-            } else {
-                draft_straight(os::Lane::kBuffered, straight(0, block_bytes, 1, 1));
-                draft_.cached = op_ == Op::kRead && files_[file_]->info().asks_cache;
-            }
+        } else if (!geometry.direct || through_cache_) {
+            draft_buffered(block_bytes);
             drafted_ = true;
         } else if (op_ == Op::kRead) {
             draft_read(geometry, block_bytes);
@@ -152,6 +147,33 @@ bool Plan::settle() {
         cursor_ = {cursor_.index + 1, 0};
     }
     return false;
+}
+
+// Long runs that are in the cache are copied by several threads: a ring copies on one.
+void Plan::draft_buffered(std::uint32_t block_bytes) {
+    if (gap_bytes_ != 0 && draft_over_gaps(1, block_bytes, kOffsetMax)) {
+        draft_.lane = os::Lane::kBuffered;
+        return;
+    }
+    os::File& file = *files_[file_];
+    const os::FileInfo& info = file.info();
+    const bool is_read = op_ == Op::kRead;
+    draft_.cached = is_read && !info.geometry.direct && info.asks_cache;
+    std::uint64_t limit = block_bytes;
+    const bool asks = is_read && lookup_ != nullptr && (info.keeps_cache || info.in_memory);
+    if (const auto stretch = asks ? look_where_long(file) : CacheLookup::Stretch();
+        stretch.end != 0) {
+        limit = std::min(limit, stretch.end - offset_);
+        draft_.cached = stretch.cached;
+    }
+    draft_straight(os::Lane::kBuffered, straight(0, limit, 1, 1));
+}
+
+// Nothing (`end` 0) for a short run that no answer covers: it is not worth a question.
+CacheLookup::Stretch Plan::look_where_long(os::File& file) {
+    const CacheLookup::Stretch known = lookup_->known(file, offset_);
+    const std::uint64_t bytes_min = CacheLookup::kAlwaysAskBytes;
+    return known.end != 0 || covered(bytes_min) < bytes_min ? known : look(file);
 }
 
 // What lies behind the end of a file is in no cache.

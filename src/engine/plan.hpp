@@ -64,7 +64,11 @@ public:
     void write_through_cache() { all_cached_ = true; }
 
     /// Where the bytes of a read come from, for files that may be in the page cache.
-    void consult(CacheLookup& lookup) { lookup_ = &lookup; }
+    /// `through_cache`: all of them from there; what it lacks is read into it.
+    void consult(CacheLookup& lookup, bool through_cache) {
+        lookup_ = &lookup;
+        through_cache_ = through_cache && op_ == Op::kRead;
+    }
 
     /// The next request of this phase, of at most `block_bytes` (a multiple of every alignment);
     /// nullptr when the phase is exhausted. The same until pop(), whatever `block_bytes` says then.
@@ -82,7 +86,9 @@ private:
 
     [[nodiscard]] bool draft_next(std::uint32_t block_bytes);
     inline void draft_read(const os::Geometry& geometry, std::uint32_t block_bytes);
+    void draft_buffered(std::uint32_t block_bytes);
     [[nodiscard]] inline CacheLookup::Stretch look(os::File& file);
+    [[nodiscard]] CacheLookup::Stretch look_where_long(os::File& file);
     [[nodiscard]] std::uint64_t list_bytes_ahead();
     [[nodiscard]] bool draft_cached_list(std::uint64_t block_bytes, std::uint64_t stretch_end);
     [[nodiscard]] bool draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes,
@@ -139,6 +145,7 @@ private:
     Op op_ = Op::kRead;
     bool allow_short_ = false;
     bool all_cached_ = false;
+    bool through_cache_ = false;
     Phase phase_ = Phase::kMain;
     bool has_edges_ = false;
     bool drafted_ = false;

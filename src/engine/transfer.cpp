@@ -35,6 +35,14 @@ Transfer::Transfer(TransferOwner& owner, Op operation,
     }
 }
 
+void Part::consult_cache(Counters& counters, bool caller_waits) {
+    const CachePolicy policy = transfer->cache;
+    if (policy == CachePolicy::kAuto || policy == CachePolicy::kCached) {
+        lookup = CacheLookup(counters, caller_waits);
+        plan.consult(lookup, policy == CachePolicy::kCached);
+    }
+}
+
 void Transfer::fail(base::Error error) noexcept {
     if ((state_.fetch_or(kFailing, std::memory_order_acq_rel) & kFailing) == 0) {
         error_ = std::move(error);

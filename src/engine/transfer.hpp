@@ -70,6 +70,9 @@ public:
     Priority queue = Priority::kNormal;
     bool queued = false;  ///< in the channel's queues, or parked
     bool parked_before = false;
+
+    /// As the transfer's policy says; once the plan is made.
+    void consult_cache(Counters& counters, bool caller_waits);
 };
 
 /// Files of a transfer that are worked on together, from their opening to their closing.

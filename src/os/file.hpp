@@ -48,7 +48,10 @@ struct FileInfo {
     DeviceId device;
     std::string file_system;  ///< "ext4", "xfs", "tmpfs", ..., "block device", "fake"
     bool is_block_device = false;
-    bool created = false;  ///< by this opening
+    bool created = false;                    ///< by this opening
+    CachePolicy cache = CachePolicy::kAuto;  ///< as it was opened
+    bool keeps_cache = false;  ///< its page cache is one that the kernel tells of
+    bool in_memory = false;    ///< there is no device below its page cache
     /// kAuto, on a file system with a page cache: reads take what is in it from there, and small
     /// writes go through it.
     bool asks_cache = false;
@@ -56,6 +59,9 @@ struct FileInfo {
     bool append = false;  ///< append_some() alone writes
     Geometry geometry;
 };
+
+/// The error for CachePolicy::kRequired where there is no direct I/O.
+[[nodiscard]] base::Error not_direct(const char* operation, const FileInfo& info);
 
 class File {
 public:

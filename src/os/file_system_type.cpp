@@ -65,4 +65,8 @@ bool keeps_page_cache(std::string_view file_system) {
     return std::find(kLocal.begin(), kLocal.end(), file_system) != kLocal.end();
 }
 
+bool is_in_memory(std::string_view file_system) {
+    return file_system == "tmpfs" || file_system == "ramfs";
+}
+
 }  // namespace penstock::os

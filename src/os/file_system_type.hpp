@@ -19,6 +19,8 @@ struct FileSystemType {
 /// Whether files of such a name are cached by this machine's page cache alone, so that what is in
 /// it is as good as what is on the device, and asking costs no server.
 [[nodiscard]] bool keeps_page_cache(std::string_view file_system);
+/// Whether the page cache is all that such a file system has.
+[[nodiscard]] bool is_in_memory(std::string_view file_system);
 
 inline constexpr std::uint64_t kXfsMagic = 0x58465342;
 inline constexpr std::uint64_t kBtrfsMagic = 0x9123683e;

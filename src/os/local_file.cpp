@@ -53,20 +53,6 @@ bool names_inode(const std::string& path, const struct stat& inode) {
            there.st_ino == inode.st_ino;
 }
 
-// cachestat(2), which the headers of older systems lack.
-constexpr long kCachestatCall = 451;
-struct CachestatRange {
-    std::uint64_t offset;
-    std::uint64_t bytes;
-};
-struct Cachestat {
-    std::uint64_t cached;
-    std::uint64_t dirty;
-    std::uint64_t writeback;
-    std::uint64_t evicted;
-    std::uint64_t recently_evicted;
-};
-
 int close_descriptor(std::atomic<int>& fd) {
     const int old = fd.exchange(-1);
     // The descriptor is closed even after EINTR.
@@ -110,13 +96,7 @@ int LocalFile::cached_pages(std::uint64_t offset, std::uint64_t bytes, CachedPag
     if (info_.file_system == "overlay") {
         return EOPNOTSUPP;
     }
-    CachestatRange range{offset, bytes};
-    Cachestat answer{};
-    if (::syscall(kCachestatCall, buffered_.load(), &range, &answer, 0U) != 0) {
-        return errno;
-    }
-    found = {answer.cached, answer.dirty + answer.writeback};
-    return 0;
+    return cachestat(buffered_.load(), offset, bytes, found);
 }
 
 std::int64_t LocalFile::read_cached(std::uint64_t offset, std::span<const iovec> pieces) {

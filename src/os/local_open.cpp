@@ -157,7 +157,7 @@ UniqueFd open_direct(const UniqueFd& fd, const std::string& path, Access access,
     return direct;
 }
 
-Result<UniqueFd> open_direct_lane(const UniqueFd& fd, FileInfo& info, CachePolicy policy) {
+Result<UniqueFd> open_direct_lane(const UniqueFd& fd, FileInfo& info) {
     Geometry& geometry = info.geometry;
     UniqueFd direct;
     if (geometry.direct) {
@@ -181,14 +181,8 @@ Result<UniqueFd> open_direct_lane(const UniqueFd& fd, FileInfo& info, CachePolic
             geometry.reason = why;
         }
     }
-    if (policy == CachePolicy::kRequired && !direct) {
-        return fail(base::error(
-            ErrorCode::kUnsupported, "open",
-            fmt::format(
-                "direct I/O was required, and there is none here: {}; use CachePolicy::kDirect, or "
-                "a file on ext4, XFS or a block device",
-                geometry.reason),
-            info.path));
+    if (info.cache == CachePolicy::kRequired && !direct) {
+        return fail(not_direct("open", info));
     }
     return direct;
 }
@@ -203,6 +197,7 @@ FileInfo describe(const std::string& path, const FileOptions& options, int fd,
     FileInfo info;
     info.path = path;
     info.access = options.access;
+    info.cache = options.cache;
     info.is_block_device = S_ISBLK(status.st_mode);
     const dev_t device = info.is_block_device ? status.st_rdev : status.st_dev;
     info.device = disk_of(device);
@@ -238,9 +233,10 @@ Result<std::shared_ptr<File>> finish(const std::string& path, const FileOptions&
     }
     FileInfo info = describe(path, options, fd.get(), status);
     info.created = created;
-    PENSTOCK_TRY(direct, open_direct_lane(fd, info, options.cache));
-    info.asks_cache = options.cache == CachePolicy::kAuto && direct && !info.is_block_device &&
-                      keeps_page_cache(info.file_system);
+    PENSTOCK_TRY(direct, open_direct_lane(fd, info));
+    info.keeps_cache = !info.is_block_device && keeps_page_cache(info.file_system);
+    info.in_memory = !info.is_block_device && is_in_memory(info.file_system);
+    info.asks_cache = info.keeps_cache && direct && options.cache == CachePolicy::kAuto;
     if (options.truncate && !info.is_block_device && status.st_size != 0) {
         while (::ftruncate(fd.get(), 0) != 0) {
             if (errno != EINTR) {
@@ -305,6 +301,16 @@ std::shared_ptr<File> finish_small(const std::string& path, const struct stat& n
 }
 
 }  // namespace
+
+base::Error not_direct(const char* operation, const FileInfo& info) {
+    return base::error(
+        ErrorCode::kUnsupported, operation,
+        fmt::format(
+            "direct I/O was required, and there is none here: {}; use CachePolicy::kDirect, "
+            "or a file on ext4, XFS or a block device",
+            info.geometry.reason),
+        info.path);
+}
 
 Result<std::shared_ptr<File>> open_local_file(const std::string& path, const FileOptions& options,
                                               std::uint64_t small_bytes) {

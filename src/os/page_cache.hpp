@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 namespace penstock::os {
 
@@ -13,6 +14,15 @@ struct CachedPages {
     std::uint64_t pages = 0;  ///< in the page cache
     std::uint64_t dirty = 0;  ///< of them, not on the device yet
 };
+
+class File;
+
+/// cachestat(2) of [offset, offset + bytes) of an open file: 0, or an errno.
+[[nodiscard]] int cachestat(int fd, std::uint64_t offset, std::uint64_t bytes, CachedPages& found);
+/// Empty, or why this kernel does not answer it.
+[[nodiscard]] std::string cachestat_refusal();
+/// How reads of an open file use the page cache, and why; for people.
+[[nodiscard]] std::string page_cache_use(const File& file);
 
 /// What the small reads of one open file have found so far, so that the next one need not ask. Any
 /// thread; a race costs a question or a way, never a byte.

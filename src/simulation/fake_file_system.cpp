@@ -235,15 +235,16 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open_file(const std::str
                                                                   std::uint64_t small_bytes) {
     const Place where = place(path, options.follow);
     const DiskShape& shape = where.disk->shape();
-    if (options.cache == CachePolicy::kRequired && !shape.direct) {
-        return base::fail(base::error(ErrorCode::kUnsupported, "open",
-                                      "this disk has no direct I/O, and it is required", path));
-    }
-    const FakeDisk::Opened opened = where.disk->open(where.path, options);
-    PENSTOCK_CHECK(outcome(opened.system_errno, "open", path));
     os::FileInfo info;
     info.path = path;
     info.access = options.access;
+    info.cache = options.cache;
+    info.geometry.reason = "a disk in memory";
+    if (options.cache == CachePolicy::kRequired && !shape.direct) {
+        return base::fail(os::not_direct("open", info));
+    }
+    const FakeDisk::Opened opened = where.disk->open(where.path, options);
+    PENSTOCK_CHECK(outcome(opened.system_errno, "open", path));
     info.device = where.disk->device();
     info.file_system = "fake";
     info.append = options.append;
@@ -257,9 +258,9 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open_file(const std::str
         info.geometry.write_align = shape.write_align;
     }
     info.geometry.block_bytes = shape.block_bytes;
-    info.asks_cache = shape.page_cache && (info.geometry.direct || info.small) &&
+    info.keeps_cache = shape.page_cache;
+    info.asks_cache = info.keeps_cache && (info.geometry.direct || info.small) &&
                       options.cache == CachePolicy::kAuto;
-    info.geometry.reason = "a disk in memory";
     return std::make_shared<FakeFile>(std::move(info), where.disk, opened.inode, where.path,
                                       clock_);
 }

@@ -156,6 +156,7 @@ struct StateFile::Impl {
     }
 
     std::unique_ptr<state::FileSource> source;  // until it is closed
+    CachePolicy cache = CachePolicy::kAuto;
     std::string structure;
     TensorTable table;
     std::vector<state::StoredRow> rows;
@@ -167,9 +168,9 @@ namespace {
 // One read(): runs of boxes, gathered by file, and tensors with strides, which come whole.
 class Reading {
 public:
-    Reading(state::FileSource& source, const std::string& path, bool verify,
+    Reading(state::FileSource& source, const std::string& path, const stream::ReadFileOptions& how,
             const Progress& progress)
-        : source_(source), path_(path), verify_(verify), progress_(progress) {}
+        : source_(source), path_(path), how_(how), progress_(progress) {}
 
     void add(const TensorRead& wanted, const state::StoredRow& row) {
         const state::StoredShape shape{row.tensor.name, row.tensor.dtype, row.tensor.shape};
@@ -223,7 +224,7 @@ private:
         for (const auto& part : parts_) {
             bytes += part.bytes;
         }
-        source_.read_parts(std::move(parts_), into_, {.verify = verify_}, reported(bytes));
+        source_.read_parts(std::move(parts_), into_, how_, reported(bytes));
         done_bytes_ += bytes;
         parts_.clear();
         into_.clear();
@@ -233,8 +234,8 @@ private:
         const std::uint64_t view_bytes = box.row->tensor.bytes;
         const Buffer view = pool_.take(std::max<std::uint64_t>(view_bytes, 1));
         const std::uint64_t bytes = box.runs.runs() * box.runs.run_bytes();
-        state::read_view(source_, *box.row, view.bytes().first(view_bytes), pool_,
-                         {.verify = verify_}, reported(bytes));
+        state::read_view(source_, *box.row, view.bytes().first(view_bytes), pool_, how_,
+                         reported(bytes));
         box.runs.copy_out(0, view.bytes().first(view_bytes));
         done_bytes_ += bytes;
     }
@@ -251,7 +252,7 @@ private:
 
     state::FileSource& source_;
     const std::string& path_;
-    const bool verify_;
+    const stream::ReadFileOptions how_;
     const Progress& progress_;
     MemoryPool pool_;
     std::vector<Box> boxes_;
@@ -272,8 +273,10 @@ T& there(const std::unique_ptr<T>& impl) {
 }  // namespace
 
 StateFile::StateFile(std::shared_ptr<Engine> engine, const std::string& path,
-                     const FileSystem& files)
-    : impl_(std::make_unique<Impl>(engine, path, files)) {}
+                     const FileSystem& files, CachePolicy cache)
+    : impl_(std::make_unique<Impl>(engine, path, files)) {
+    impl_->cache = cache;
+}
 StateFile::StateFile(StateFile&& other) noexcept = default;
 StateFile& StateFile::operator=(StateFile&& other) noexcept = default;
 StateFile::~StateFile() = default;
@@ -303,7 +306,8 @@ std::vector<std::string> StateFile::select(std::span<const std::string> wanted) 
 std::uint64_t StateFile::read(std::span<const TensorRead> wanted, bool verify,
                               const Progress& progress) {
     const Impl& impl = there(impl_);
-    Reading reading(impl.open_source(), impl.table.path, verify, progress);
+    Reading reading(impl.open_source(), impl.table.path, {.verify = verify, .cache = impl.cache},
+                    progress);
     for (const TensorRead& one : wanted) {
         reading.add(one, impl.rows[impl.named(one.name)]);
     }

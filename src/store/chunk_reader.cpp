@@ -6,6 +6,7 @@
 #include "base/start_threads.hpp"
 #include "format/fault.hpp"
 #include "stream/checksum.hpp"
+#include "stream/touch.hpp"
 #include "stream/when_room.hpp"
 
 #include <penstock/machine.hpp>
@@ -24,6 +25,8 @@ constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20;
 constexpr std::size_t kBatchPieces = 4096;
 // Transfers of one lane with the engine.
 constexpr std::size_t kRunningMax = 4;
+// Batches of one lane whose memory is faulted in before they are begun.
+constexpr std::size_t kTouchedMax = 4;
 // Limit on our memory for all lanes, from the submission of a batch until it is checked.
 constexpr std::uint64_t kHeldBytesMax = std::uint64_t{256} << 20;
 // Below this, threads cost more than they bring.
@@ -37,14 +40,13 @@ std::uint64_t chunks_in(std::uint64_t bytes) {
 }  // namespace
 
 ChunkReader::ChunkReader(Engine& engine, MemoryPool& memory, ShardFiles& files,
-                         std::span<const SlicePart> parts, bool verify, bool find_all,
+                         std::span<const SlicePart> parts, const ChunkReadOptions& options,
                          stream::ProgressClock& progress)
     : engine_(engine),
       pool_(memory),
       files_(files),
       parts_(parts),
-      verify_(verify),
-      find_all_(find_all),
+      options_(options),
       progress_(progress),
       pump_(engine, progress, {kRunningMax * kBatchBytes, kRunningMax}) {}
 
@@ -98,7 +100,13 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
     }
     progress_.set_total(total);
     cut(std::move(pieces));
-    if (verify_ && total >= kBytesForHelpers) {
+    if (total >= kBytesForHelpers) {
+        for (const Lane& lane : lanes_) {
+            for (const BatchPtr& batch : lane) {
+                // What is verified goes through memory of ours, again and again.
+                batch->touching = options_.find_all ? Touching::kOver : Touching::kWaits;
+            }
+        }
         const unsigned threads = std::min(usable_processors(), kThreadsMax);
         base::start_threads(helpers_, threads - 1, [this] { help(); });
     }
@@ -110,9 +118,7 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
 void ChunkReader::make_request(Batch& batch) {
     TransferRequest& request = batch.request;
     batch.may_run = true;
-    if (find_all_) {  // a page in the cache proves nothing of the device
-        request.options.cache = CachePolicy::kDirect;
-    }
+    request.options.cache = options_.cache;
     std::uint64_t ours = 0;
     for (const SlicePiece& piece : batch.pieces) {
         // Memory at the same offset in a page as in the file: some devices take it without a copy.
@@ -144,22 +150,28 @@ void ChunkReader::make_request(Batch& batch) {
 
 stream::PumpUnitPtr ChunkReader::next(std::size_t number) {
     Lane& lane = lanes_[number];
-    while (!lane.empty()) {
-        const std::uint64_t bytes = lane.front()->bytes;
+    while (!lane.empty()) {  // nobody else takes any
+        BatchPtr batch;
         {
             const std::lock_guard lock(mutex_);
-            if (held_bytes_ > 0 && held_bytes_ + bytes > kHeldBytesMax) {
+            const std::uint64_t bytes = lane.front()->bytes;
+            if (lane.front()->touching == Touching::kRuns ||
+                (held_bytes_ > 0 && held_bytes_ + bytes > kHeldBytesMax)) {
                 return nullptr;
             }
             held_bytes_ += bytes;
+            batch = std::move(lane.front());
+            lane.pop_front();
         }
-        BatchPtr batch = std::move(lane.front());
-        lane.pop_front();
+        work_.notify_one();  // the next one may be touched
+        if (batch->touching == Touching::kWaits) {
+            touch(*batch);
+        }
         try {
             make_request(*batch);
             return batch;
         } catch (const Error&) {
-            if (!find_all_) {
+            if (!options_.find_all) {
                 throw;
             }
         }
@@ -174,7 +186,7 @@ void ChunkReader::ended(stream::PumpUnitPtr unit, Transfer transfer) {
     try {
         transfer.wait();
     } catch (const Error& error) {
-        if (!find_all_) {
+        if (!options_.find_all) {
             if (error.reason() == ErrorCode::kEndOfFile) {
                 base::raise(base::error(
                     ErrorCode::kDamaged, "read checkpoint",
@@ -191,12 +203,46 @@ void ChunkReader::ended(stream::PumpUnitPtr unit, Transfer transfer) {
 
 stream::OwnWork ChunkReader::own_work() {
     raise_first();
+    {
+        std::unique_lock lock(mutex_);
+        if (Batch* const batch = take_untouched()) {
+            lock.unlock();
+            touch(*batch);
+            return stream::OwnWork::kDid;
+        }
+    }
     if (const BatchPtr batch = take_arrived()) {
         check(*batch);
         return stream::OwnWork::kDid;
     }
     const std::lock_guard lock(mutex_);
     return unchecked_ == 0 ? stream::OwnWork::kOver : stream::OwnWork::kNone;
+}
+
+// With the mutex: a batch whose memory may be faulted in. It stays in its lane meanwhile.
+ChunkReader::Batch* ChunkReader::take_untouched() {
+    for (const Lane& lane : lanes_) {
+        for (std::size_t i = 0; i < std::min(kTouchedMax, lane.size()); ++i) {
+            if (lane[i]->touching == Touching::kWaits) {
+                lane[i]->touching = Touching::kRuns;
+                return lane[i].get();
+            }
+        }
+    }
+    return nullptr;
+}
+
+void ChunkReader::touch(Batch& batch) noexcept {
+    {
+        stream::Touch touch;
+        for (const SlicePiece& piece : batch.pieces) {
+            if (piece.memory != nullptr) {
+                touch.add(piece.memory, piece.bytes);
+            }
+        }
+    }
+    const std::lock_guard lock(mutex_);
+    batch.touching = Touching::kOver;
 }
 
 // Reads each chunk of a failed batch alone, to find the bad ones.
@@ -209,7 +255,8 @@ void ChunkReader::check_one_by_one(Batch& batch) {
             piece.bytes = std::min(kChunkBytes, whole.bytes - begin);
             try {
                 stream::read_when_room(engine_, files_.open(parts_[piece.part].slice().shard),
-                                       chunk.bytes().first(piece.bytes), in_file(piece));
+                                       chunk.bytes().first(piece.bytes), in_file(piece),
+                                       options_.cache);
                 check_piece(piece, chunk.data());
             } catch (const Error& error) {
                 if (!error.is_about_the_file()) {
@@ -241,19 +288,32 @@ ChunkReader::BatchPtr ChunkReader::take_arrived() {
     return batch;
 }
 
+// Memory comes first: nothing arrives while the device waits for it.
 void ChunkReader::help() {
+    std::unique_lock lock(mutex_);
     while (true) {
+        Batch* untouched = nullptr;
+        work_.wait(lock, [&] {
+            untouched = over_ ? nullptr : take_untouched();
+            return over_ || untouched != nullptr || !arrived_.empty();
+        });
+        if (over_) {
+            return;
+        }
         BatchPtr batch;
-        {
-            std::unique_lock lock(mutex_);
-            work_.wait(lock, [this] { return over_ || !arrived_.empty(); });
-            if (over_) {
-                return;
-            }
+        if (untouched == nullptr) {
             batch = std::move(arrived_.front());
             arrived_.pop_front();
         }
-        check(*batch);
+        lock.unlock();
+        if (untouched != nullptr) {
+            touch(*untouched);
+            pump_.wake();
+        } else {
+            check(*batch);
+            batch.reset();
+        }
+        lock.lock();
     }
 }
 
@@ -281,7 +341,7 @@ void ChunkReader::check_piece(const SlicePiece& piece, const std::byte* memory) 
     const SlicePart& part = parts_[piece.part];
     const std::span<const std::byte> bytes(memory, piece.bytes);
     const std::vector<std::uint64_t>& sums = part.slice().sums;
-    if (verify_ && !sums.empty()) {
+    if (options_.verify && !sums.empty()) {
         const Shard& shard = shard_of(piece);
         for (std::uint64_t i = 0; i < chunks_in(piece.bytes); ++i) {
             const auto chunk = bytes.subspan(i * kChunkBytes,
@@ -293,7 +353,7 @@ void ChunkReader::check_piece(const SlicePiece& piece, const std::byte* memory) 
             }
         }
     }
-    if (piece.memory == nullptr && !find_all_) {
+    if (piece.memory == nullptr && !options_.find_all) {
         part.copy_out(piece.offset, bytes);
     }
 }
@@ -308,7 +368,7 @@ void ChunkReader::raise_first() {
     if (failure_) {
         std::rethrow_exception(failure_);
     }
-    if (find_all_ || bad_.empty()) {
+    if (options_.find_all || bad_.empty()) {
         return;
     }
     const BadChunks first = bad_.front();

@@ -3,6 +3,9 @@
 //
 //   lane      a folder, that is, a device: its pieces in the order of its files, some MiB of them
 //             in one transfer, and enough transfers with the engine to keep it busy
+//   touched   the caller's memory is faulted in ahead of its reads, by helper threads, or by this
+//   one
+//             while it would wait
 //   checked   this thread hashes data that has arrived while it would wait, and helper threads join
 //             when there is much; then the data is copied out, if it is not in its place already
 //
@@ -39,12 +42,18 @@ struct BadChunks {
     std::string why;  ///< empty: a checksum mismatch
 };
 
+struct ChunkReadOptions {
+    bool verify = true;  ///< checks the checksums, if there are any
+    /// Collects all errors in bad(); otherwise the first one is thrown: kDamaged, or the error of
+    /// the system.
+    bool find_all = false;
+    CachePolicy cache = CachePolicy::kAuto;
+};
+
 class ChunkReader final : stream::PumpSource {
 public:
-    /// `verify`: checks the checksums, if there are any. `find_all`: collects all errors in bad();
-    /// otherwise the first one is thrown: kDamaged, or the error of the system.
     ChunkReader(Engine& engine, MemoryPool& memory, ShardFiles& files,
-                std::span<const SlicePart> parts, bool verify, bool find_all,
+                std::span<const SlicePart> parts, const ChunkReadOptions& options,
                 stream::ProgressClock& progress);
     /// Nothing touches the caller's memory afterwards.
     ~ChunkReader() override;
@@ -55,10 +64,12 @@ public:
     [[nodiscard]] std::vector<BadChunks> bad();
 
 private:
+    enum class Touching : std::uint8_t { kWaits, kRuns, kOver };
     struct Batch : stream::PumpUnit {
         std::vector<SlicePiece> pieces;
         std::vector<std::byte*> memory;  // destination of each piece
         Buffer ours;
+        Touching touching = Touching::kOver;
     };
     using BatchPtr = std::unique_ptr<Batch>;
     using Lane = std::deque<BatchPtr>;  // batches that were not begun
@@ -68,6 +79,8 @@ private:
     stream::PumpUnitPtr next(std::size_t number) override;
     void ended(stream::PumpUnitPtr unit, Transfer transfer) override;
     stream::OwnWork own_work() override;
+    [[nodiscard]] Batch* take_untouched();
+    void touch(Batch& batch) noexcept;
     void check_one_by_one(Batch& batch);
     void check_later(BatchPtr batch);
     [[nodiscard]] BatchPtr take_arrived();
@@ -84,13 +97,11 @@ private:
     MemoryPool& pool_;
     ShardFiles& files_;
     std::span<const SlicePart> parts_;
-    const bool verify_;
-    const bool find_all_;
+    const ChunkReadOptions options_;
     stream::ProgressClock& progress_;
-    std::vector<Lane> lanes_;
-
     std::mutex mutex_;
-    std::condition_variable work_;  // a batch arrived, or the reading is over
+    std::condition_variable work_;  // a batch arrived or may be touched, or the reading is over
+    std::vector<Lane> lanes_;
     std::deque<BatchPtr> arrived_;
     std::size_t unchecked_ = 0;     // batches
     std::uint64_t held_bytes_ = 0;  // from submission to check

@@ -25,7 +25,8 @@ constexpr const char* kLoad = "load";
 constexpr std::uint64_t kAlignment = 64;  // of a tensor that has no place of its own in a page
 
 std::unique_ptr<state::Source> opened(const std::shared_ptr<Engine>& engine,
-                                      const std::string& path, const FileSystem& files) {
+                                      const std::string& path, CachePolicy cache,
+                                      const FileSystem& files) {
     if (store::is_store(files, path)) {
         base::raise(base::error(ErrorCode::kInvalidArgument, kLoad,
                                 "this is the folder of a store; give the path of one of its "
@@ -33,7 +34,7 @@ std::unique_ptr<state::Source> opened(const std::shared_ptr<Engine>& engine,
                                 "whole one)",
                                 path));
     }
-    return store::open_source(engine, files, path);
+    return store::open_source(engine, files, path, std::nullopt, cache);
 }
 
 std::vector<state::StoredRow> chosen_rows(const state::Source& source,
@@ -117,12 +118,14 @@ void fill(state::Source& source, const std::vector<state::StoredRow>& rows,
             return !options.progress || options.progress(before + std::min(done, bytes), total);
         };
     };
-    const stream::ReadFileOptions how{.fresh = true, .verify = options.verify};
+    const stream::ReadFileOptions how{
+        .fresh = true, .verify = options.verify, .cache = options.cache};
     source.read_tensors(direct, how, part(direct_bytes));
     before += direct_bytes;
     for (std::size_t i = 0; i < rows.size(); ++i) {
         if (rows[i].view) {
-            state::read_view(source, rows[i], into[i], pool, {.verify = options.verify},
+            state::read_view(source, rows[i], into[i], pool,
+                             {.verify = options.verify, .cache = options.cache},
                              part(into[i].size()));
             before += into[i].size();
         }
@@ -133,7 +136,7 @@ void fill(state::Source& source, const std::vector<state::StoredRow>& rows,
 
 LoadedState load_file(const std::shared_ptr<Engine>& engine, const std::string& path,
                       const LoadFileOptions& options, const FileSystem& files) {
-    const auto source = opened(engine, path, files);
+    const auto source = opened(engine, path, options.cache, files);
     const bool is_all = options.names.empty();
     std::vector<state::StoredRow> rows =
         is_all ? all_rows(*source) : chosen_rows(*source, options.names);

@@ -70,9 +70,10 @@ std::uint64_t common(const state::TensorBox& box, const Slice& slice) {
 
 struct Checkpoint::Impl {
     Impl(std::shared_ptr<Engine> the_engine, const FileSystem& file_system,
-         const std::string& the_path)
+         const std::string& the_path, CachePolicy policy)
         : engine(std::move(the_engine)),
           files(file_system),
+          cache(policy),
           path(the_path),
           manifest(store::read_manifest(*engine, files, path)),
           shards(files, manifest, path),
@@ -103,6 +104,7 @@ struct Checkpoint::Impl {
 
     std::shared_ptr<Engine> engine;
     FileSystem files;
+    CachePolicy cache;
     std::string path;
     Manifest manifest;
     ShardFiles shards;
@@ -158,7 +160,8 @@ std::uint64_t Checkpoint::Impl::read(std::span<const TensorRead> wanted, bool ve
         store::add_pieces(parts[i], i, !verify || parts[i].slice().sums.empty(), pieces);
     }
     stream::ProgressClock clock(progress, "read checkpoint");
-    return ChunkReader(*engine, pool, shards, parts, verify, false, clock).run(std::move(pieces));
+    return ChunkReader(*engine, pool, shards, parts, {.verify = verify, .cache = cache}, clock)
+        .run(std::move(pieces));
 }
 
 // Verifies the header of a shard.
@@ -168,7 +171,7 @@ void Checkpoint::Impl::verify_header(std::uint32_t number,
     try {
         const File file = shards.open(number);
         const Buffer header = pool.take(shard.header_bytes);
-        stream::read_when_room(*engine, file, header.bytes(), 0);
+        stream::read_when_room(*engine, file, header.bytes(), 0, CachePolicy::kDirect);
         if (shard.header_sum != 0 && stream::bind(stream::content_hash(header.bytes()), shard.id,
                                                   shard.generation, 0) != shard.header_sum) {
             problems.push_back({shards.path(number), "", 0,
@@ -246,7 +249,8 @@ std::vector<CheckpointProblem> Checkpoint::Impl::verify(const Progress& progress
         }
     }
     stream::ProgressClock clock(progress, "verify checkpoint");
-    ChunkReader reader(*engine, pool, shards, parts, true, true, clock);
+    ChunkReader reader(*engine, pool, shards, parts,
+                       {.find_all = true, .cache = CachePolicy::kDirect}, clock);
     reader.run(std::move(pieces));
     const std::vector<BadChunks> found = reader.bad();
     for (std::size_t i = 0; i < found.size();) {
@@ -298,8 +302,8 @@ std::shared_ptr<Engine> given(std::shared_ptr<Engine> engine, const std::string&
 }  // namespace
 
 Checkpoint::Checkpoint(std::shared_ptr<Engine> engine, const FileSystem& files,
-                       const std::string& path)
-    : impl_(std::make_unique<Impl>(given(std::move(engine), path), files, path)) {}
+                       const std::string& path, CachePolicy cache)
+    : impl_(std::make_unique<Impl>(given(std::move(engine), path), files, path, cache)) {}
 Checkpoint::Checkpoint(Checkpoint&& other) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept = default;
 Checkpoint::~Checkpoint() = default;

@@ -213,7 +213,7 @@ struct CheckpointStore::Impl {
         auto found = store::inspect(*engine, files, folders.front(), entry);
         if (found && found->info.problem.empty() && use) {
             try {
-                use({engine, files, found->info.path});
+                use({engine, files, found->info.path, options.cache});
             } catch (const Error& error) {
                 found->error = error;
                 found->info.problem = error.what();
@@ -536,7 +536,8 @@ std::vector<CheckpointInfo> CheckpointStore::list() const {
 
 Checkpoint CheckpointStore::open(std::uint64_t generation) const {
     const CheckpointEntry entry = there(impl_).entry_of("open checkpoint", generation);
-    return {impl_->engine, impl_->files, join(impl_->folders.front(), entry.name)};
+    return {impl_->engine, impl_->files, join(impl_->folders.front(), entry.name),
+            impl_->options.cache};
 }
 
 void CheckpointStore::pin(std::uint64_t generation, bool pinned) {

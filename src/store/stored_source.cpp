@@ -50,8 +50,8 @@ std::string newest_of(Engine& engine, const FileSystem& files, const std::string
 }  // namespace
 
 StoredSource::StoredSource(const std::shared_ptr<Engine>& engine, const FileSystem& files,
-                           const std::string& path)
-    : manifest_(read_manifest(*engine, files, path)), checkpoint_(engine, files, path) {
+                           const std::string& path, CachePolicy cache)
+    : manifest_(read_manifest(*engine, files, path)), checkpoint_(engine, files, path, cache) {
     table_.kind = TableKind::kCheckpoint;
     table_.path = path;
     table_.metadata = checkpoint_.metadata();
@@ -106,17 +106,18 @@ bool is_store(const FileSystem& files, const std::string& path) {
 
 std::unique_ptr<state::Source> open_source(const std::shared_ptr<Engine>& engine,
                                            const FileSystem& files, const std::string& path,
-                                           std::optional<std::uint64_t> generation) {
+                                           std::optional<std::uint64_t> generation,
+                                           CachePolicy cache) {
     if (is_store(files, path)) {
         return std::make_unique<StoredSource>(engine, files,
-                                              newest_of(*engine, files, path, generation));
+                                              newest_of(*engine, files, path, generation), cache);
     }
     if (generation) {
         wrong_path(path, "--generation is for the folder of a store");
     }
     if (is_folder(files, path)) {
         if (is_there(files, base::join(path, kManifestName))) {
-            return std::make_unique<StoredSource>(engine, files, path);
+            return std::make_unique<StoredSource>(engine, files, path, cache);
         }
         if (!is_there(files, base::join(path, format::kShardIndexName))) {
             wrong_path(

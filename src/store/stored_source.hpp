@@ -21,7 +21,7 @@ class StoredSource final : public state::Source {
 public:
     /// `path`: that of the checkpoint. Throws Error.
     StoredSource(const std::shared_ptr<Engine>& engine, const FileSystem& files,
-                 const std::string& path);
+                 const std::string& path, CachePolicy cache = CachePolicy::kAuto);
 
     [[nodiscard]] const CheckpointInfo& info() const { return checkpoint_.info(); }
     [[nodiscard]] const Manifest& manifest() const { return manifest_; }
@@ -42,9 +42,10 @@ private:
 [[nodiscard]] bool is_store(const FileSystem& files, const std::string& path);
 
 /// Opens a checkpoint; for a store's folder the newest whole one, or `generation`; or any path that
-/// state::open_source() takes. Throws Error.
+/// state::open_source() takes. `cache`: of a checkpoint; a file takes it with each read. Throws
+/// Error.
 [[nodiscard]] std::unique_ptr<state::Source> open_source(
     const std::shared_ptr<Engine>& engine, const FileSystem& files, const std::string& path,
-    std::optional<std::uint64_t> generation = std::nullopt);
+    std::optional<std::uint64_t> generation = std::nullopt, CachePolicy cache = CachePolicy::kAuto);
 
 }  // namespace penstock::store

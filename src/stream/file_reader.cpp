@@ -120,12 +120,13 @@ private:
 class StepReader final : public PumpSource {
 public:
     StepReader(Engine& engine, const File& file, std::span<const Wanted> wanted, ReadSteps& steps,
-               bool fresh, ProgressClock& progress)
+               const ReadFileOptions& options, ProgressClock& progress)
         : file_(file),
+          cache_(options.cache),
           steps_(steps.steps),
           progress_(progress),
           pump_(engine, progress, {kWindowBytes, kWindowSteps}),
-          helpers_(wanted, steps, fresh, [this] { pump_.wake(); }) {}
+          helpers_(wanted, steps, options.fresh, [this] { pump_.wake(); }) {}
 
     void run() { pump_.run(*this, 1); }
 
@@ -141,6 +142,7 @@ private:
         auto unit = std::make_unique<Unit>();
         unit->request.files = {file_};
         unit->request.extents = steps_[next_].extents;
+        unit->request.options.cache = cache_;
         unit->bytes = steps_[next_].bytes;
         unit->step = next_++;
         helpers_.submitted(next_);
@@ -161,6 +163,7 @@ private:
     }
 
     const File& file_;
+    const CachePolicy cache_;
     const std::vector<ReadSteps::Step>& steps_;
     ProgressClock& progress_;
     std::size_t next_ = 0;
@@ -204,7 +207,7 @@ std::optional<WrongSum> read_file(Engine& engine, const File& file, std::span<co
     {
         ProgressClock clock(progress, "load", file.path());
         clock.set_total(steps.bytes());
-        StepReader(engine, file, wanted, steps, options.fresh, clock).run();
+        StepReader(engine, file, wanted, steps, options, clock).run();
     }
     return compare(wanted, steps.pieces);
 }

@@ -36,6 +36,7 @@ struct ReadFileOptions {
     /// the file, the gap is untouched memory too, and may be overwritten with the gap of the file.
     bool fresh = false;
     bool verify = true;
+    CachePolicy cache = CachePolicy::kAuto;
 };
 
 /// A checksum mismatch.

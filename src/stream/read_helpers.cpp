@@ -4,18 +4,13 @@
 #include "base/align.hpp"
 #include "base/start_threads.hpp"
 #include "format/crc32.hpp"
+#include "stream/touch.hpp"
 
 #include <penstock/machine.hpp>
-
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 namespace penstock::stream {
 
@@ -24,21 +19,6 @@ namespace {
 constexpr std::uint64_t kBytesForThreads = 4 * base::kMiB;
 constexpr unsigned kThreadsMax = 8;
 constexpr std::size_t kStepsAhead = 4;  // faulted in and not submitted yet
-
-void touch(const ReadSteps::Step& step) {
-    for (std::size_t i = 0; i < step.extents.size();) {
-        auto* begin = step.extents[i].memory.data;
-        std::byte* end = begin;
-        for (; i < step.extents.size() && step.extents[i].memory.data == end; ++i) {
-            end += step.extents[i].memory.bytes;
-        }
-        const auto from =
-            base::align_down(reinterpret_cast<std::uintptr_t>(begin), base::kPageBytes);
-        const auto to = base::align_up(reinterpret_cast<std::uintptr_t>(end), base::kPageBytes);
-        // A kernel before 5.14 refuses, and faults them in as they are read.
-        static_cast<void>(::madvise(reinterpret_cast<void*>(from), to - from, MADV_POPULATE_WRITE));
-    }
-}
 
 }  // namespace
 
@@ -171,7 +151,12 @@ void ReadHelpers::sum_one(std::unique_lock<std::mutex>& lock) {
 void ReadHelpers::touch_one(std::unique_lock<std::mutex>& lock) {
     const std::size_t step = touching_++;
     lock.unlock();
-    touch(steps_.steps[step]);
+    {
+        Touch touch;
+        for (const Extent& extent : steps_.steps[step].extents) {
+            touch.add(extent.memory.data, extent.memory.bytes);
+        }
+    }
     lock.lock();
     out_of_turn_[step] = true;
     const std::size_t before = touched_;

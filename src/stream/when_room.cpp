@@ -20,8 +20,10 @@ void run_when_room(Engine& engine, TransferRequest& request, const File& file, M
 
 }  // namespace
 
-void read_when_room(Engine& engine, const File& file, Memory into, std::uint64_t offset) {
+void read_when_room(Engine& engine, const File& file, Memory into, std::uint64_t offset,
+                    CachePolicy cache) {
     TransferRequest request;
+    request.options.cache = cache;
     run_when_room(engine, request, file, into, offset);
 }
 

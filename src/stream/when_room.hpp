@@ -10,7 +10,8 @@
 namespace penstock::stream {
 
 /// Engine::read() and Engine::write(), as soon as there is room. Throw Error.
-void read_when_room(Engine& engine, const File& file, Memory into, std::uint64_t offset);
+void read_when_room(Engine& engine, const File& file, Memory into, std::uint64_t offset,
+                    CachePolicy cache = CachePolicy::kAuto);
 void write_when_room(Engine& engine, const File& file, ConstMemory data, std::uint64_t offset);
 
 }  // namespace penstock::stream

@@ -65,6 +65,7 @@ TEST(Options, WrongOnesNameTheOptionAndWhatItTakes) {
         {"block_bytes", [](EngineOptions& o) { o.block_bytes = 65536 + 512; }},
         {"block_bytes", [](EngineOptions& o) { o.block_bytes = 0xffff0000; }},
         {"backend", [](EngineOptions& o) { o.backend = static_cast<BackendKind>(9); }},
+        {"cache", [](EngineOptions& o) { o.cache = static_cast<CachePolicy>(9); }},
         {"queue_depth", [](EngineOptions& o) { o.queue_depth = 0; }},
         {"queue_depth", [](EngineOptions& o) { o.queue_depth = 1 << 20; }},
         {"channels", [](EngineOptions& o) { o.channels = 0; }},
@@ -208,6 +209,32 @@ TEST_F(PublicEngine, RequiredDirectIoIsKept) {
     EXPECT_EQ(error->reason(), ErrorCode::kUnsupported) << error->what();
     EXPECT_EQ(error->path(), memory / "file");
     EXPECT_EQ(engine_.write(memory / "file", data_), data_.size());  // kAuto: buffered
+    const File open(memory / "file");
+    const auto of_open =
+        error_of([&] { return engine_.read(open, back_, 0, {.cache = CachePolicy::kRequired}); });
+    ASSERT_TRUE(of_open);
+    EXPECT_EQ(of_open->reason(), ErrorCode::kUnsupported) << of_open->what();
+}
+
+// A file's own policy comes before the engine's, and the transfer's before both.
+TEST_F(PublicEngine, APolicyOfTheEngineIsForWhatSaysNothing) {
+    support::TempFolder memory("/dev/shm");
+    engine_.write(memory / "file", data_);
+    Engine strict(EngineOptions{.cache = CachePolicy::kRequired});
+    EXPECT_EQ(strict.options().cache, CachePolicy::kRequired);
+    for (const bool by_path : {true, false}) {
+        const auto refused = error_of([&] {
+            return by_path ? strict.read(memory / "file", back_)
+                           : strict.read(File(memory / "file"), back_);
+        });
+        ASSERT_TRUE(refused);
+        EXPECT_EQ(refused->reason(), ErrorCode::kUnsupported) << refused->what();
+    }
+    const File own(memory / "file", {.cache = CachePolicy::kCached});
+    EXPECT_EQ(strict.read(own, back_), back_.size());
+    EXPECT_EQ(strict.read(memory / "file", back_, 0, {.cache = CachePolicy::kDirect}),
+              back_.size());
+    EXPECT_EQ(back_, data_);
 }
 
 TEST_F(PublicEngine, FileMayBeClosedUnderATransfer) {

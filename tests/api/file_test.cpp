@@ -75,6 +75,12 @@ TEST_F(PublicFile, InfoSaysWhatItIs) {
     }
     const File buffered(folder_ / "file", {.cache = CachePolicy::kCached});
     EXPECT_FALSE(buffered.info().direct);
+    EXPECT_EQ(buffered.info().cache, CachePolicy::kCached);
+    EXPECT_EQ(buffered.info().page_cache, "all goes through it, as asked for");
+    EXPECT_NE(info.page_cache, buffered.info().page_cache);
+    const support::TempFolder memory("/dev/shm");
+    const File tmpfs(memory / "file", {.access = Access::kReadWrite, .create = true});
+    EXPECT_EQ(tmpfs.info().page_cache, "read from there: tmpfs has no device below it");
     EXPECT_EQ(buffered.info().read_align, 1U);
 }
 

@@ -6,10 +6,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace penstock::api {
 namespace {
@@ -64,6 +67,30 @@ TEST(OptionTable, TheEnvironmentHasEveryRow) {
         ASSERT_FALSE(wrong) << variable;
         EXPECT_EQ(wrong.error().message,
                   "environment variable " + variable + ": got '-1'; expected " + option.allowed());
+    }
+}
+
+TEST(OptionTable, TheEnvironmentHasEveryWord) {
+    for (const auto& [name, word] : {std::pair{"backend", "posix"}, {"cache", "cached"}}) {
+        const WordOption* const option = std::find_if(
+            kWordOptions.begin(), kWordOptions.end(),
+            [name = name](const WordOption& one) { return std::string_view(one.name) == name; });
+        ASSERT_NE(option, kWordOptions.end());
+        std::string variable = std::string("PENSTOCK_") + name;
+        for (char& c : variable) {
+            c = c == '_' ? c : static_cast<char>(std::toupper(c));
+        }
+        ::setenv(variable.c_str(), word, 1);
+        const auto options = options_from_environment();
+        ASSERT_TRUE(options) << variable;
+        EXPECT_STREQ(option->get(*options), word);
+        EXPECT_STREQ(option->get({}), "auto");
+        ::setenv(variable.c_str(), "quick", 1);
+        const auto wrong = options_from_environment();
+        ::unsetenv(variable.c_str());
+        ASSERT_FALSE(wrong) << variable;
+        EXPECT_EQ(wrong.error().message, "environment variable " + variable +
+                                             ": got 'quick'; expected " + option->allowed);
     }
 }
 

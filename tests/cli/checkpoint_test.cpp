@@ -344,6 +344,22 @@ TEST_F(CheckpointCliTest, AnIndexIsReadAsLoadReadsIt) {
     EXPECT_EQ(run_cli({"checkpoint", "verify", index}).status, 0);
 }
 
+TEST_F(CheckpointCliTest, WhatItReadsTakesAPolicyForThePageCache) {
+    const std::string file = folder_ / "a.safetensors";
+    ASSERT_EQ(run_cli({"checkpoint", "convert", store_path(), file, "--cache", "cached"}).status,
+              0);
+    EXPECT_EQ(run_cli({"checkpoint", "diff", store_path(), file, "--cache", "direct"}).status, 0);
+    const support::TempFolder memory("/dev/shm");
+    const std::string copy = memory / "a.safetensors";
+    ASSERT_EQ(run_cli({"checkpoint", "convert", file, copy}).status, 0);
+    const Outcome refused = run_cli({"checkpoint", "diff", file, copy, "--cache", "required"});
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_THAT(refused.err, HasSubstr("direct I/O was required"));
+    const Outcome unknown = run_cli({"checkpoint", "diff", file, copy, "--cache", "no"});
+    EXPECT_EQ(unknown.status, 2);
+    EXPECT_THAT(unknown.err, HasSubstr("{auto,cached,direct,required}"));
+}
+
 TEST_F(CheckpointCliTest, WrongUsageSaysWhatToDo) {
     EXPECT_EQ(run_cli({"checkpoint"}).status, 2);
     EXPECT_THAT(run_cli({"checkpoint", "show"}).err, HasSubstr("penstock checkpoint show --help"));

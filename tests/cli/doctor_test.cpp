@@ -38,8 +38,9 @@ TEST(DoctorTest, EveryFindingHasItsEvidence) {
     const Outcome outcome = run_cli({"doctor", folder.path(), "--json", "-"});
     EXPECT_EQ(outcome.status, 0) << outcome.out;
     const auto findings = findings_of(outcome);
-    for (const char* topic : {"kernel", "io_uring", "backend", "locked memory", "huge pages",
-                              "direct I/O", "disk", "I/O limit", "free space", "round trip"}) {
+    for (const char* topic :
+         {"kernel", "io_uring", "backend", "cachestat", "locked memory", "huge pages", "direct I/O",
+          "page cache", "disk", "I/O limit", "free space", "round trip"}) {
         EXPECT_FALSE(finding(findings, topic).is_null()) << topic;
     }
     for (const auto& one : findings) {
@@ -81,6 +82,8 @@ TEST(DoctorTest, MemoryIsNoDisk) {
     const auto findings = findings_of(run_cli({"doctor", "/dev/shm", "--json", "-"}));
     EXPECT_EQ(finding(findings, "direct I/O").at("verdict"), "could be better");
     EXPECT_THAT(finding(findings, "direct I/O").at("what").get<std::string>(), HasSubstr("tmpfs"));
+    EXPECT_THAT(finding(findings, "page cache").at("what").get<std::string>(),
+                HasSubstr("tmpfs has no device"));
 }
 
 // From here on the limit on locked memory binds this process, also when it is root's.

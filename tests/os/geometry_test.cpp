@@ -225,5 +225,35 @@ TEST(FileSystemType, NamesAndReasons) {
     EXPECT_EQ(file_system_type(0x1234).name, "unknown (0x1234)");
 }
 
+// Others than this kernel may keep the pages of a server's files, and a daemon's: they are asked
+// only on request.
+TEST(FileSystemType, OnlyWhatThisKernelAloneCachesIsAsked) {
+    struct Case {
+        std::uint64_t magic;
+        bool asked;
+        bool in_memory;
+    };
+    for (const Case& one : {Case{0xef53, true, false},       // ext4
+                            Case{kXfsMagic, true, false},    // XFS
+                            Case{kBtrfsMagic, true, false},  // btrfs
+                            Case{0x794c7630, true, false},   // overlay
+                            Case{kTmpfsMagic, false, true},  // tmpfs
+                            Case{0x858458f6, false, true},   // ramfs
+                            Case{0x6969, false, false},      // NFS
+                            Case{kFuseMagic, false, false},  // FUSE
+                            Case{0x01021997, false, false},  // 9p
+                            Case{0x0bd00bd0, false, false},  // Lustre
+                            Case{0x00c36400, false, false},  // Ceph
+                            Case{0x47504653, false, false},  // GPFS
+                            Case{0xff534d42, false, false},  // CIFS
+                            Case{0xfe534d42, false, false},  // SMB 2
+                            Case{0x2fc12fc1, false, false},  // ZFS, with a cache of its own
+                            Case{0x1234, false, false}}) {
+        const std::string name = file_system_type(one.magic).name;
+        EXPECT_EQ(keeps_page_cache(name), one.asked) << name;
+        EXPECT_EQ(is_in_memory(name), one.in_memory) << name;
+    }
+}
+
 }  // namespace
 }  // namespace penstock::os

@@ -67,6 +67,7 @@ public:
         request.write = write;
         request.files = files_;
         request.options.priority = static_cast<Priority>(below(3));
+        request.options.cache = static_cast<CachePolicy>(below(3));
         request.options.allow_short = !write && below(3) == 0;
         Arena arena(3'000'000, random_());
         make_extents(request, arena);

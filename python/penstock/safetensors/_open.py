@@ -34,7 +34,7 @@ class OpenFile:
     def __init__(self, source: Any) -> None:
         path, handle = ("bytes", bytes(source)) if isinstance(source, (bytes, bytearray)) else (os.fspath(source), None)
         with errors():
-            opened = _load.Source(os.fsdecode(path), "load", None, handle, None if handle is None else 0)
+            opened = _load.Source(os.fsdecode(path), "load", None, "auto", handle, None if handle is None else 0)
         if opened.kind != "safetensors":
             raise SafetensorError(f"load: '{opened.path}' is not a .safetensors; penstock.load() reads it")
         self.path = opened.path

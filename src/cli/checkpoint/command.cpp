@@ -5,6 +5,8 @@
 #include "cli/interrupt.hpp"
 #include "cli/progress.hpp"
 
+#include <penstock/options.hpp>
+
 #include <fmt/format.h>
 #include <fnmatch.h>
 
@@ -51,9 +53,10 @@ Examples:
   penstock checkpoint show model.safetensors --verbose   with file and offset of each)";
 
 constexpr const char* kVerifyFooter =
-    R"(Reads everything and compares it with the checksums that were saved with it. Reports every
-mismatch with file, tensor and offset. Files that other programs wrote may have no checksums;
-verify then says that it could only check that they can be read.
+    R"(Reads everything from the device, whatever is in the page cache, and compares it with the
+checksums that were saved with it. Reports every mismatch with file, tensor and offset. Files
+that other programs wrote may have no checksums; verify then says that it could only check that
+they can be read.
 
 Exit code: 0 sound, 1 damaged or not readable, 2 wrong usage.
 
@@ -107,6 +110,17 @@ void add_pattern(CLI::App& app, CheckpointOptions& options) {
         ->type_name("PATTERN");
 }
 
+void add_cache(CLI::App& app, CheckpointOptions& options) {
+    app.add_option(
+           "--cache", options.cache,
+           "Read what is in the page cache from there (auto, the default), all of it through "
+           "the page cache (cached), or none (direct; required: an error where that cannot "
+           "be)")
+        ->check(CLI::IsMember({name_of(CachePolicy::kAuto), name_of(CachePolicy::kCached),
+                               name_of(CachePolicy::kDirect), name_of(CachePolicy::kRequired)}))
+        ->type_name("HOW");
+}
+
 }  // namespace
 
 CheckpointCommand::CheckpointCommand(CLI::App& app) {
@@ -138,6 +152,7 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
         ->required()
         ->type_name("B");
     add_pattern(*diff_, options_);
+    add_cache(*diff_, options_);
     diff_->add_flag("-v,--verbose", options_.verbose, "Also name the tensors that are the same");
     add_common(*diff_, options_);
     diff_->footer(kDiffFooter);
@@ -157,6 +172,7 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
                      "Step of the new checkpoint in a store (default: the source's)")
         ->each([this](const std::string&) { options_.step_given = true; })
         ->type_name("N");
+    add_cache(*convert_, options_);
     convert_->add_flag("--tensors-only", options_.tensors_only,
                        "Save only the tensors, instead of an error for other values");
     convert_->add_flag("--force", options_.force, "Replace an existing file");
@@ -220,8 +236,12 @@ bool matches(const std::string& name, const std::string& pattern) {
     return pattern.empty() || ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
-std::shared_ptr<Engine> new_engine() {
-    return std::make_shared<Engine>(Engine::default_options());
+std::shared_ptr<Engine> new_engine(const CheckpointOptions& options) {
+    EngineOptions engine = Engine::default_options();
+    if (!options.cache.empty()) {
+        engine.cache = cache_policy_named(options.cache).value_or(engine.cache);
+    }
+    return std::make_shared<Engine>(engine);
 }
 
 std::string counted(std::uint64_t count, const std::string& what) {

@@ -35,6 +35,7 @@ struct CheckpointOptions {
     std::string shard_bytes;    ///< convert: of tensors in a shard of an index; empty: 5 GB
     std::uint64_t step = 0;     ///< convert: of the new checkpoint
     bool step_given = false;
+    std::string cache;  ///< diff, convert: a policy; empty: the environment's
 };
 
 class CheckpointCommand {
@@ -72,7 +73,7 @@ private:
 /// Shows the progress and ends at a signal (Interrupted). `shown` outlives it.
 [[nodiscard]] penstock::Progress told_by(Progress& shown, std::string what);
 [[nodiscard]] bool matches(const std::string& name, const std::string& pattern);
-[[nodiscard]] std::shared_ptr<Engine> new_engine();
+[[nodiscard]] std::shared_ptr<Engine> new_engine(const CheckpointOptions& options);
 /// "1 tensor", "7 tensors".
 [[nodiscard]] std::string counted(std::uint64_t count, const std::string& what);
 

@@ -384,7 +384,7 @@ int checkpoint_convert(const CheckpointOptions& options, std::span<const std::st
     const std::string& target = options.other;
     const Form form = form_named(target);
     check_target(target, form, options);
-    const auto engine = new_engine();
+    const auto engine = new_engine(options);
     const auto source =
         store::open_source(engine, FileSystem::local(), options.path, options.generation);
     Progress shown;

@@ -317,7 +317,7 @@ bool same_structure(const Side& a, const Side& b) {
 int report(const CheckpointOptions& options, std::span<const std::string> command,
            JsonOutput& json) {
     std::FILE* const out = json.text_stream();
-    const auto engine = new_engine();
+    const auto engine = new_engine(options);
     const auto a = store::open_source(engine, FileSystem::local(), options.path);
     const auto b = store::open_source(engine, FileSystem::local(), options.other);
     fmt::print(out, "A  {}: {}, {}, {}\nB  {}: {}, {}, {}\n", a->path(), a->kind(),

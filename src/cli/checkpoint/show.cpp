@@ -203,7 +203,7 @@ nlohmann::ordered_json json_of_row(const state::Source& source, const state::Sto
 int checkpoint_ls(const CheckpointOptions& options, std::span<const std::string> command) {
     JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
-    const auto engine = new_engine();
+    const auto engine = new_engine(options);
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     if (store::is_store(FileSystem::local(), options.path)) {
         const std::vector<CheckpointInfo> found = list(*engine, options.path);
@@ -229,8 +229,8 @@ int checkpoint_ls(const CheckpointOptions& options, std::span<const std::string>
 int checkpoint_show(const CheckpointOptions& options, std::span<const std::string> command) {
     JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
-    const auto source =
-        store::open_source(new_engine(), FileSystem::local(), options.path, options.generation);
+    const auto source = store::open_source(new_engine(options), FileSystem::local(), options.path,
+                                           options.generation);
     const auto skeleton = state::skeleton_of(*source);
     const std::string structure = structure_of(*source, skeleton);
     std::vector<state::StoredRow> wanted = state::rows_of(*source, skeleton);

@@ -49,7 +49,7 @@ std::vector<std::string> paths_of(const CheckpointOptions& options) {
 int checkpoint_verify(const CheckpointOptions& options, std::span<const std::string> command) {
     JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
-    const auto engine = new_engine();
+    const auto engine = new_engine(options);
     const base::SteadyClock clock;
     Progress progress;
     std::size_t damaged = 0;

@@ -4,6 +4,7 @@
 #include "cli/message.hpp"
 #include "os/io_uring_access.hpp"
 #include "os/limits.hpp"
+#include "os/page_cache.hpp"
 #include "os/sysfs.hpp"
 #include "os/thread.hpp"
 
@@ -75,6 +76,18 @@ Finding backend() {
         return {"backend", Severity::kProblem, "the engine does not start: " + message_of(error),
                 "Engine()", ""};
     }
+}
+
+Finding cachestat() {
+    const std::string refusal = os::cachestat_refusal();
+    if (refusal.empty()) {
+        return {"cachestat", Severity::kOk, "the kernel tells what of a file is in it",
+                "cachestat() = success", ""};
+    }
+    return {"cachestat", Severity::kBetter,
+            "the kernel does not tell what of a file is in it, so cache='auto' tries single bytes, "
+            "and finds less of it",
+            refusal, "a kernel from 6.5 on, without a sandbox that forbids cachestat(2)"};
 }
 
 Finding memlock() {
@@ -172,6 +185,7 @@ void check_machine(Findings& findings) {
     findings.push_back(confinement());
     findings.push_back(io_uring());
     findings.push_back(backend());
+    findings.push_back(cachestat());
     findings.push_back(memlock());
     findings.push_back(open_files());
     findings.push_back(huge_pages());

@@ -295,6 +295,8 @@ void check_path(const std::string& path, Findings& findings) {
     if (probe) {
         info = probe->file.info();
         direct_io(info, probe->how, findings);
+        findings.push_back(
+            {"page cache", Severity::kOk, info.page_cache, "File::info(), of " + probe->how, ""});
     } else {  // a folder that is not writable
         info.file_system = "this folder";
         info.device = {gnu_dev_major(status.st_dev), gnu_dev_minor(status.st_dev)};
