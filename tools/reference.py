@@ -95,7 +95,9 @@ def _definitions(package, stub):
     found = {}
     trees = {}
     for name, module in _public(ast.parse((Path(package) / "__init__.py").read_text())).items():
-        path = Path(stub) if module == "_core" else Path(package) / f"{module}.py"
+        folder = Path(package) / module
+        inside = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+        path = Path(stub) if module == "_core" else inside
         tree = trees.setdefault(path, ast.parse(path.read_text()))
         found[name] = [n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
         if not found[name]:

@@ -49,7 +49,7 @@ public:
         core_ = std::move(*core);
     }
 
-    /// What is cached of it is dropped, so that reads go to the device.
+    /// Drops what is cached of it, so that reads go to the device.
     std::shared_ptr<os::File> open(const std::string& path) {
         evict(path);
         auto file = core_->file_system().open(path, {});

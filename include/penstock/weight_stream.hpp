@@ -28,6 +28,10 @@
 
 namespace penstock {
 
+namespace weights {
+class Streaming;
+}  // namespace weights
+
 /// Tensors that are used together: a layer of a model.
 struct WeightUnit {
     std::string name;                  ///< "model.layers.0"; for messages
@@ -133,8 +137,7 @@ public:
     void close() noexcept;
 
 private:
-    struct Impl;
-    std::unique_ptr<Impl> impl_;
+    std::unique_ptr<weights::Streaming> impl_;
 };
 
 }  // namespace penstock

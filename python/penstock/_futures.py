@@ -8,16 +8,18 @@ result() does.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock import _core
 from penstock._log import logger
+
+if TYPE_CHECKING:
+    import asyncio
 
 _Future = _core.Future
 _Call = Callable[[], object]
@@ -96,6 +98,8 @@ def _watch_of(loop: asyncio.AbstractEventLoop) -> _LoopWatch:
 async def result(future: _Future[Any]) -> Any:
     """Each task that waits has a future of asyncio of its own: one that gives up is not the others' affair."""
     if not future.done():
+        import asyncio  # not with the package: it takes 20 ms
+
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
         _watch_of(loop).add(future, lambda: woken.done() or woken.set_result(None))

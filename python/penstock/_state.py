@@ -40,6 +40,14 @@ _NESTED = "a nested tensor cannot be saved; save its parts (a list of what its u
 _SHARD_BYTES = 5_000_000_000  # what Hugging Face's writers take
 
 
+def torch_or_none() -> Any:
+    try:
+        import torch
+    except ImportError:
+        return None
+    return torch
+
+
 def _torch() -> Any:
     try:
         import torch

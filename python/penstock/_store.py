@@ -21,14 +21,6 @@ _COUNT_MAX = (1 << 32) - 1
 _WAIT_MAX_S = 1e9  # 30 years
 
 
-def _torch_or_none() -> Any:
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch
-
-
 # ---- one checkpoint
 
 # Name, memory, begin and end of what is wanted or None for all, strides of the memory in bytes or None.
@@ -112,7 +104,7 @@ class CheckpointTensor:
 
 
 def _new_array(shape: Sequence[int], dtype: str, name: str) -> Any:
-    torch = _torch_or_none()
+    torch = _state.torch_or_none()
     if torch is not None:
         if not hasattr(torch, dtype):
             raise Unsupported(f"{name}: torch {torch.__version__} has no {dtype}")
@@ -237,7 +229,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         kinds = None if dtype is None else skeleton.set_types(dtype)
         sources = skeleton.sources
         # A state of NumPy data alone needs no torch.
-        if into is not None and (sources or _torch_or_none()):
+        if into is not None and (sources or _state.torch_or_none()):
             return self._fill(skeleton, into, report)
         arrays = [] if into is None else _into.arrays(self._without_data(skeleton)[0], self.info.path, into)
         if not sources:

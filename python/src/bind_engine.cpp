@@ -4,6 +4,7 @@
 #include "arguments.hpp"
 #include "bind.hpp"
 #include "engine_object.hpp"
+#include "engine_text.hpp"
 #include "errors.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
@@ -217,8 +218,8 @@ nb::object function(nb::handle file, nb::handle memory, nb::handle offset, nb::h
 // The keywords of Engine(): `options`, and a row of api::kWordOptions or api::kOptions each.
 template <typename Table>
 const typename Table::value_type* option_named(const Table& table, std::string_view name) {
-    const auto* const found = std::find_if(
-        table.begin(), table.end(), [&](const auto& option) { return option.name == name; });
+    const auto* const found = std::find_if(table.begin(), table.end(),
+                                           [&](const auto& option) { return option.name == name; });
     return found == table.end() ? nullptr : found;
 }
 
@@ -511,46 +512,6 @@ void bind_functions(nb::module_& m) {
         end_fork();
     });
     m.def("after_fork_in_child", after_fork_in_child);
-}
-
-// "'a', 'b' or 'c'" as a type.
-std::string literal_of(std::string words) {
-    const std::size_t last = words.find(" or ");
-    return "typing.Literal[" + words.replace(last, 4, ", ") + "]";
-}
-
-std::string engine_signature() {
-    std::string text =
-        "def __init__(self, *, options: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None "
-        "= None";
-    for (const api::WordOption& option : api::kWordOptions) {
-        text += std::string(", ") + option.name + ": " + literal_of(option.allowed) +
-                " | None = None";
-    }
-    for (const api::Option& option : api::kOptions) {
-        text += std::string(", ") + option.name + (option.is_size() ? ": int | str" : ": int") +
-                " | None = None";
-    }
-    return text + ") -> None";
-}
-
-std::string engine_doc() {
-    std::string text =
-        "Moves bytes between files and memory at the speed of the device. Thread-safe; works on "
-        "after a fork.\n\n"
-        "options: an options file, as `penstock tune -o FILE` writes it; other arguments beat "
-        "it.\n";
-    for (const api::WordOption& option : api::kWordOptions) {
-        text += std::string(option.name) + ": " + option.about + "; " + option.allowed + ".\n";
-    }
-    for (const api::Option& option : api::kOptions) {
-        text += std::string(option.name) + ": " + option.about + "; " + option.allowed() + ".\n";
-    }
-    return text +
-           "Sizes are bytes, or words: '4MiB'.\n"
-           "An option that is not given has the value of the file, of its environment variable\n"
-           "(PENSTOCK_BLOCK_BYTES, ...) or its default. As a context manager it is closed at the "
-           "end.";
 }
 
 }  // namespace

@@ -210,7 +210,7 @@ bool view_of(nb::handle object, const std::string& argument, Py_buffer& view) {
     return true;
 }
 
-// Of integers in this machine's order of bytes.
+// Integers are in this machine's order of bytes.
 char kind_of(const char* format) {
     if (format == nullptr) {
         return 'u';  // bytes

@@ -173,13 +173,13 @@ def test_into_fills_the_tensors_that_are_there(store):
 
 def test_into_on_a_device_is_refused(store):
     store.save({"a": [torch.ones(4)]})
-    with pytest.raises(ValueError, match=r"into\['a'\]\[0\] is on meta"):
+    with pytest.raises(ValueError, match=r"into\['a.0'\] is on the meta device"):
         store.load(into={"a": [torch.ones(4, device="meta")]})
 
 
 def test_into_that_does_not_fit_is_named(store):
     store.save({"a": torch.zeros(3), "b": torch.zeros(2)})
-    with pytest.raises(ValueError, match=r"'a' is float32 of \(4,\).*float32 of \(3,\)"):
+    with pytest.raises(ValueError, match=r"into\['a'\] is torch.float32 of \[4\].*torch.float32 of \[3\]"):
         store.load(into={"a": torch.zeros(4), "b": torch.zeros(2)})
     with pytest.raises(KeyError, match="'c'"):
         store.load(into={"c": torch.zeros(4)})
@@ -402,11 +402,17 @@ def test_a_full_disk_leaves_the_previous_checkpoint(store, full_disk):
     store.save({"w": torch.ones(10)}, step=4)  # it was reported, and training continues
 
 
+def ended(pending):
+    """Waits for the end of a save, and leaves its error to others."""
+    while not pending.done():
+        time.sleep(0.01)
+
+
 def test_a_failure_that_nobody_asked_for_is_raised_by_the_next_save(store, full_disk):
-    store.save_async({"w": torch.ones(1_000_000)}, step=1).result()
+    ended(store.save_async({"w": torch.ones(1_000_000)}, step=1))
     with pytest.raises(OSError, match=r"earlier save of step 1 failed, and step 2 was not begun"):
         store.save({"w": torch.ones(10)}, step=2)
-    store.save_async({"w": torch.ones(1_000_000)}, step=3).result()
+    ended(store.save_async({"w": torch.ones(1_000_000)}, step=3))
     with pytest.raises(OSError, match=r"earlier save of step 3 failed, and step 4 was not begun"):
         store.save_async({"w": torch.ones(10)}, step=4)
     assert store.save({"w": torch.ones(10)}, step=5).generation >= 1

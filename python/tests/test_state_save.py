@@ -376,7 +376,7 @@ def test_the_collector_of_cycles_stays_out_of_it_and_is_as_it_was(tmp_path):
     try:
         gc.collect()
         runs.clear()
-        _core._format.image_of_state(state, "archive")
+        _core._format.image_of_state(state, "archive", None)
         assert len(runs) <= 2, "20,000 objects for storages are nothing to collect"
         gc.disable()
         penstock.save(state[:1], tmp_path / "a.pt")

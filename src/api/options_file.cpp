@@ -124,8 +124,7 @@ private:
         }
         for (const WordOption& option : kWordOptions) {
             if (key_ == option.name) {
-                const bool taken =
-                    value.kind == Kind::kString && option.set(options_, *value.text);
+                const bool taken = value.kind == Kind::kString && option.set(options_, *value.text);
                 return taken ? std::string()
                              : fmt::format("{}: got {}; expected {}", option.name, shown(value),
                                            option.allowed);

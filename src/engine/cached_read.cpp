@@ -16,7 +16,7 @@ constexpr std::size_t kPiecesPerCall = 128;
 // Then it is the channel's to try again, after a pause.
 constexpr std::uint32_t kTriesAtOnce = 16;
 
-// What was taken for cached may have gone meanwhile.
+// Pages that were taken for cached may have gone meanwhile.
 bool is_miss(std::int64_t result) {
     return result == 0 || result == -EAGAIN || result == -EOPNOTSUPP;
 }
@@ -74,7 +74,7 @@ private:
 
     [[nodiscard]] bool straight() const { return pieces_[0].bytes >= kCachedSmallBytes; }
 
-    // What goes on within an extent may be after the begin of the next.
+    // A read that goes on within an extent may be after the begin of the next.
     [[nodiscard]] bool joins(const Piece& piece) const {
         if (straight()) {
             return piece.bytes >= kCachedSmallBytes && piece.offset == call_end_;
@@ -166,7 +166,7 @@ private:
         done_.result += ended_ ? 0 : static_cast<std::int64_t>(bytes);
     }
 
-    // Whoever asks for the rest then meets the same again.
+    // The next request for the rest then meets the same again.
     bool stop(std::int64_t result, std::uint64_t offset) {
         done_.result = done_.result == 0 ? result : done_.result;
         done_.offset = offset;

@@ -176,7 +176,7 @@ CacheLookup::Stretch Plan::look_where_long(os::File& file) {
     return known.end != 0 || covered(bytes_min) < bytes_min ? known : look(file);
 }
 
-// What lies behind the end of a file is in no cache.
+// Bytes after the end of a file are in no cache.
 CacheLookup::Stretch Plan::look(os::File& file) {
     const CacheLookup::Stretch known = lookup_->known(file, offset_);
     if (known.end != 0) {
@@ -464,7 +464,7 @@ void Plan::draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std:
     draft_.bytes = static_cast<std::uint32_t>(align_up(skip_bytes + wanted_bytes, align));
 }
 
-// Where an address may be odd the lengths of pieces may not: what the offset demands is demanded of
+// An odd address does not allow odd lengths of pieces: what the offset demands is demanded of
 // each of them, too (statx(2), stx_dio_offset_align), and Linux 6.1 and 6.12 insist.
 std::uint64_t Plan::straight_over(std::uint64_t after_bytes, std::uint64_t limit_bytes,
                                   std::uint64_t align, std::uint64_t memory_align) const {

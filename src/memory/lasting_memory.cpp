@@ -35,7 +35,7 @@ bool LastingMemory::add(std::byte* data, std::uint64_t bytes) noexcept {
     }
 }
 
-// What was added before a fork is not in the child's table, which may not even be made.
+// Blocks that were added before a fork are not in the child's table, which may not even be made.
 void LastingMemory::remove(std::byte* data) noexcept {
     if (!table().is_made()) {
         return;

@@ -50,8 +50,8 @@ struct FileInfo {
     bool is_block_device = false;
     bool created = false;                    ///< by this opening
     CachePolicy cache = CachePolicy::kAuto;  ///< as it was opened
-    bool keeps_cache = false;  ///< its page cache is one that the kernel tells of
-    bool in_memory = false;    ///< there is no device below its page cache
+    bool keeps_cache = false;                ///< its page cache is one that the kernel tells of
+    bool in_memory = false;                  ///< there is no device below its page cache
     /// kAuto, on a file system with a page cache: reads take what is in it from there, and small
     /// writes go through it.
     bool asks_cache = false;
@@ -83,8 +83,8 @@ public:
     [[nodiscard]] virtual std::int64_t write_at(Lane lane, std::uint64_t offset,
                                                 std::span<const iovec> pieces) = 0;
 
-    /// Writes at the end of the file, as it is by then, one caller after the other. Fails with EBADF
-    /// for a file that is not open for that.
+    /// Writes at the end of the file, as it is by then, one caller after the other. Fails with
+    /// EBADF for a file that is not open for that.
     [[nodiscard]] virtual std::int64_t append_some(std::span<const std::byte> /*bytes*/) {
         return -EBADF;
     }

@@ -103,7 +103,7 @@ std::uint64_t ChunkReader::run(std::vector<SlicePiece> pieces) {
     if (total >= kBytesForHelpers) {
         for (const Lane& lane : lanes_) {
             for (const BatchPtr& batch : lane) {
-                // What is verified goes through memory of ours, again and again.
+                // Bytes that are verified go through memory of ours, again and again.
                 batch->touching = options_.find_all ? Touching::kOver : Touching::kWaits;
             }
         }

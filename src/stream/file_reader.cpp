@@ -2,6 +2,7 @@
 #include "stream/file_reader.hpp"
 
 #include "base/align.hpp"
+#include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "format/crc32.hpp"
 #include "stream/progress_clock.hpp"
@@ -128,7 +129,10 @@ public:
           pump_(engine, progress, {kWindowBytes, kWindowSteps}),
           helpers_(wanted, steps, options.fresh, [this] { pump_.wake(); }) {}
 
-    void run() { pump_.run(*this, 1); }
+    void run() {
+        pump_.run(*this, 1);
+        PENSTOCK_ASSERT(next_ == steps_.size());  // what nobody read would pass for data
+    }
 
 private:
     struct Unit : PumpUnit {
@@ -159,7 +163,9 @@ private:
         if (helpers_.help()) {
             return OwnWork::kDid;
         }
-        return helpers_.finished() ? OwnWork::kOver : OwnWork::kNone;
+        // A step whose memory is being faulted in by a helper is still to come.
+        const bool over = next_ == steps_.size() && helpers_.finished();
+        return over ? OwnWork::kOver : OwnWork::kNone;
     }
 
     const File& file_;

@@ -44,7 +44,8 @@ constexpr auto kForever = std::chrono::nanoseconds::max();
 
 }  // namespace
 
-struct WeightStream::Impl {
+class weights::Streaming {
+public:
     struct Slot {
         std::size_t unit = kNone;
         Transfer transfer;  // valid while it is read
@@ -57,9 +58,9 @@ struct WeightStream::Impl {
         std::uint64_t image = 0;  // where its first byte would be
     };
 
-    Impl(std::shared_ptr<Engine> its_engine, const TensorTable& table,
-         std::vector<WeightUnit> its_units, const WeightStreamOptions& options,
-         const FileSystem& its_files)
+    Streaming(std::shared_ptr<Engine> its_engine, const TensorTable& table,
+              std::vector<WeightUnit> its_units, const WeightStreamOptions& options,
+              const FileSystem& its_files)
         : engine(std::move(its_engine)),
           files(its_files),
           units(std::move(its_units)),
@@ -79,9 +80,9 @@ struct WeightStream::Impl {
         use(chosen, options.memory_bytes, options.progress);
         read_ahead();
     }
-    Impl(const Impl&) = delete;
-    Impl& operator=(const Impl&) = delete;
-    ~Impl() { close(); }
+    Streaming(const Streaming&) = delete;
+    Streaming& operator=(const Streaming&) = delete;
+    ~Streaming() { close(); }
 
     void open(const TensorTable& table);
     void lay_out_image();
@@ -130,7 +131,7 @@ struct WeightStream::Impl {
     WeightStreamStats stats;
 };
 
-void WeightStream::Impl::open(const TensorTable& table) {
+void weights::Streaming::open(const TensorTable& table) {
     for (const std::string& path : table.files) {
         Source& source = sources.emplace_back();
         source.path = path;
@@ -152,7 +153,7 @@ void WeightStream::Impl::open(const TensorTable& table) {
 }
 
 // The image is addresses only: memory is taken where a tensor stays.
-void WeightStream::Impl::lay_out_image() {
+void weights::Streaming::lay_out_image() {
     std::uint64_t end = 0;
     for (Source& source : sources) {
         source.image = end;
@@ -170,7 +171,7 @@ void WeightStream::Impl::lay_out_image() {
     image = std::make_shared<Arena>(end, Arena::Pages::kSmall);
 }
 
-void WeightStream::Impl::use(Residency chosen, std::uint64_t memory_bytes,
+void weights::Streaming::use(Residency chosen, std::uint64_t memory_bytes,
                              const Progress& progress) {
     for (Slot& slot : slots) {
         PENSTOCK_ASSERT(slot.held == 0);
@@ -202,7 +203,7 @@ void WeightStream::Impl::use(Residency chosen, std::uint64_t memory_bytes,
     plan = weights::plan_of(all, units, residency, memory_bytes);
 }
 
-void WeightStream::Impl::read_residents(const std::vector<bool>& known, const Progress& progress) {
+void weights::Streaming::read_residents(const std::vector<bool>& known, const Progress& progress) {
     std::vector<std::vector<stream::Wanted>> wanted(sources.size());
     std::uint64_t total = 0;
     for (std::size_t i = 0; i < all.tensors.size(); ++i) {
@@ -231,7 +232,7 @@ void WeightStream::Impl::read_residents(const std::vector<bool>& known, const Pr
     }
 }
 
-void WeightStream::Impl::check_usable(std::size_t unit) const {
+void weights::Streaming::check_usable(std::size_t unit) const {
     if (closed) {
         refuse(ErrorCode::kClosed, "these weights are closed; make another WeightStream");
     }
@@ -246,7 +247,7 @@ void WeightStream::Impl::check_usable(std::size_t unit) const {
     }
 }
 
-void WeightStream::Impl::check_files() const {
+void weights::Streaming::check_files() const {
     for (const Source& source : sources) {
         const FileStatus now = files.status(files.resolve(source.path));
         if (now.device == source.status.device && now.inode == source.status.inode &&
@@ -260,7 +261,7 @@ void WeightStream::Impl::check_files() const {
 }
 
 // Learns the order of the units.
-void WeightStream::Impl::follow(std::size_t unit) {
+void weights::Streaming::follow(std::size_t unit) {
     if (last == kNone || seen[unit]) {
         check_files();
         seen.assign(units.size(), false);
@@ -274,14 +275,14 @@ void WeightStream::Impl::follow(std::size_t unit) {
     ++stats.acquired;
 }
 
-WeightStream::Impl::Slot* WeightStream::Impl::slot_of(std::size_t unit) {
+weights::Streaming::Slot* weights::Streaming::slot_of(std::size_t unit) {
     const auto slot = std::find_if(slots.begin(), slots.end(),
                                    [unit](const Slot& one) { return one.unit == unit; });
     return slot == slots.end() ? nullptr : &*slot;
 }
 
 // For a unit that was not read ahead: an empty slot, else one that nobody holds.
-WeightStream::Impl::Slot& WeightStream::Impl::free_slot(std::size_t unit) {
+weights::Streaming::Slot& weights::Streaming::free_slot(std::size_t unit) {
     if (Slot* const empty = slot_of(kNone)) {
         return *empty;
     }
@@ -297,7 +298,7 @@ WeightStream::Impl::Slot& WeightStream::Impl::free_slot(std::size_t unit) {
                        units[unit].name, slots.size()));
 }
 
-std::vector<std::size_t> WeightStream::Impl::read_of(std::size_t unit) const {
+std::vector<std::size_t> weights::Streaming::read_of(std::size_t unit) const {
     std::vector<std::size_t> out;
     for (const std::size_t tensor : all.units[unit]) {
         if (!residency.stays[tensor]) {
@@ -309,7 +310,7 @@ std::vector<std::size_t> WeightStream::Impl::read_of(std::size_t unit) const {
     return out;
 }
 
-bool WeightStream::Impl::start(Slot& slot, std::size_t unit, Priority priority) {
+bool weights::Streaming::start(Slot& slot, std::size_t unit, Priority priority) {
     const std::vector<std::size_t> chosen = read_of(unit);
     const std::vector<std::uint64_t> places = weights::place_in_slot(all.tensors, chosen);
     std::byte* const memory =
@@ -349,7 +350,7 @@ bool WeightStream::Impl::start(Slot& slot, std::size_t unit, Priority priority) 
 }
 
 // Its memory is free of requests afterwards.
-void WeightStream::Impl::stop(Slot& slot) noexcept {
+void weights::Streaming::stop(Slot& slot) noexcept {
     if (slot.transfer.valid()) {
         try {
             slot.transfer.cancel();
@@ -362,7 +363,7 @@ void WeightStream::Impl::stop(Slot& slot) noexcept {
     slot.unit = kNone;
 }
 
-bool WeightStream::Impl::wait(Slot& slot, std::chrono::nanoseconds timeout) {
+bool weights::Streaming::wait(Slot& slot, std::chrono::nanoseconds timeout) {
     const std::size_t unit = slot.unit;
     const auto begin = std::chrono::steady_clock::now();
     try {
@@ -383,7 +384,7 @@ bool WeightStream::Impl::wait(Slot& slot, std::chrono::nanoseconds timeout) {
     return true;
 }
 
-void WeightStream::Impl::rethrow(const Error& error, std::size_t unit) const {
+void weights::Streaming::rethrow(const Error& error, std::size_t unit) const {
     std::string_view tensor;
     for (const std::size_t one : all.units[unit]) {
         for (const TensorStretch& stretch : all.tensors[one].stretches) {
@@ -400,7 +401,7 @@ void WeightStream::Impl::rethrow(const Error& error, std::size_t unit) const {
 }
 
 // A refusal is no error here: the unit is read when it is needed, and then the caller hears of it.
-void WeightStream::Impl::read_ahead() noexcept {
+void weights::Streaming::read_ahead() noexcept {
     try {
         read_ahead_next();
     } catch (const std::exception&) {
@@ -409,7 +410,7 @@ void WeightStream::Impl::read_ahead() noexcept {
 }
 
 // Reads the units that come next, in the order of the last pass, into the slots that are free.
-void WeightStream::Impl::read_ahead_next() {
+void weights::Streaming::read_ahead_next() {
     const auto free = static_cast<std::size_t>(
         std::count_if(slots.begin(), slots.end(), [](const Slot& one) { return one.held == 0; }));
     std::vector<std::size_t> wanted;
@@ -438,9 +439,9 @@ void WeightStream::Impl::read_ahead_next() {
     }
 }
 
-const WeightView& WeightStream::Impl::view(std::size_t unit, std::uint32_t slot) {
+const WeightView& weights::Streaming::view(std::size_t unit, std::uint32_t slot) {
     std::optional<WeightView>& known =
-        views[unit][slot == kNoSlot ? std::size_t{residency.slots} : slot];
+        views[unit][slot == WeightStream::kNoSlot ? std::size_t{residency.slots} : slot];
     if (known) {
         return *known;
     }
@@ -461,7 +462,7 @@ const WeightView& WeightStream::Impl::view(std::size_t unit, std::uint32_t slot)
     return known.emplace(std::move(made));
 }
 
-const WeightView* WeightStream::Impl::acquire(std::size_t unit, std::chrono::nanoseconds timeout) {
+const WeightView* weights::Streaming::acquire(std::size_t unit, std::chrono::nanoseconds timeout) {
     if (waiting != unit) {
         begin(unit);
     }
@@ -471,11 +472,12 @@ const WeightView* WeightStream::Impl::acquire(std::size_t unit, std::chrono::nan
     }
     waiting = kNone;
     ++held_units[unit];
-    return &view(unit, slot == nullptr ? kNoSlot : static_cast<std::uint32_t>(slot - slots.data()));
+    return &view(unit, slot == nullptr ? WeightStream::kNoSlot
+                                       : static_cast<std::uint32_t>(slot - slots.data()));
 }
 
 // Finds or starts the reading of a unit, and holds its slot from here on.
-void WeightStream::Impl::begin(std::size_t unit) {
+void weights::Streaming::begin(std::size_t unit) {
     if (waiting != kNone) {  // nobody came back for it
         unhold(*slot_of(std::exchange(waiting, kNone)));
     }
@@ -503,12 +505,12 @@ void WeightStream::Impl::begin(std::size_t unit) {
     read_ahead();
 }
 
-void WeightStream::Impl::unhold(Slot& slot) {
+void weights::Streaming::unhold(Slot& slot) {
     PENSTOCK_ASSERT(slot.held != 0);
     --slot.held;
 }
 
-void WeightStream::Impl::release(std::size_t unit) {
+void weights::Streaming::release(std::size_t unit) {
     if (held_units[unit] == 0) {
         refuse(ErrorCode::kInvalidArgument,
                fmt::format("unit '{}' is not held: release() as often as acquire()",
@@ -521,7 +523,7 @@ void WeightStream::Impl::release(std::size_t unit) {
     read_ahead();
 }
 
-void WeightStream::Impl::close() noexcept {
+void weights::Streaming::close() noexcept {
     for (Slot& slot : slots) {
         stop(slot);
     }
@@ -536,7 +538,8 @@ void WeightStream::Impl::close() noexcept {
 WeightStream::WeightStream(std::shared_ptr<Engine> engine, const TensorTable& table,
                            std::vector<WeightUnit> units, const WeightStreamOptions& options,
                            const FileSystem& files)
-    : impl_(std::make_unique<Impl>(std::move(engine), table, std::move(units), options, files)) {}
+    : impl_(std::make_unique<weights::Streaming>(std::move(engine), table, std::move(units),
+                                                 options, files)) {}
 
 WeightStream::WeightStream(WeightStream&& other) noexcept = default;
 WeightStream& WeightStream::operator=(WeightStream&& other) noexcept = default;
@@ -561,7 +564,7 @@ void WeightStream::release(std::size_t unit) {
 }
 
 void WeightStream::set_memory(std::uint64_t memory_bytes) {
-    Impl& self = *impl_;
+    weights::Streaming& self = *impl_;
     self.check_usable(0);
     static_cast<void>(weights::residency_of(self.all, self.units, memory_bytes, self.slots_wanted));
     self.wanted_memory = memory_bytes;

@@ -312,7 +312,7 @@ TEST(Plan, ListsTakeWhatIsCachedFromThereInFewRequests) {
         CacheLookup lookup(counters, false);
         Plan plan(extents, files, Op::kRead, {}, {extents.count(), 0});
         plan.read_over_gaps(8 << 10);
-        plan.consult(lookup);
+        plan.consult(lookup, false);
         const std::vector<Draft> drafts = all_drafts(plan, 1 << 20);
         std::vector<std::uint32_t> seen(extents.count());
         for (const Draft& draft : drafts) {
@@ -372,7 +372,7 @@ TEST(Plan, WhatLiesBetweenIsDropped) {
     const std::byte* const slot = file.data() + draft.offset + draft.skip_bytes;
     EXPECT_EQ(copy_over_gaps(extents, draft, slot, draft.wanted_bytes), 3'720U);
     EXPECT_TRUE(memory == expected);
-    // Where it must do without what lies between: each stretch by itself, in the order of the file.
+    // Reads each stretch by itself, without what lies between, in the order of the file.
     std::vector<std::pair<std::uint32_t, std::uint32_t>> stretches;
     for (std::uint32_t done = 0; done < draft.skip_bytes + draft.wanted_bytes;) {
         const Stretch next = next_wanted(extents, draft, done);

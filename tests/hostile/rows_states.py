@@ -112,20 +112,26 @@ def save_async(box):
     "PendingSave.staged", "PendingSave.durable", "PendingSave.coroutine",
 )  # fmt: skip
 def pending_save(box):
-    path = box.path("state.pt")
+    path, saves = box.path("state.pt"), []
 
     async def run():
-        return await penstock.save_async(OLD, path)
+        saves.append(penstock.save_async(OLD, path))
+        return await saves[1]
 
-    with box.call():
-        pending = penstock.save_async(NEW, path, copy=False)
-        pending.wait_before_update()
-        error = pending.exception(20)
-        assert pending.done()
-        if error is not None:
-            raise error
-        assert pending.staged() and pending.durable()
-        asyncio.run(run())
+    try:
+        with box.call():
+            saves.append(penstock.save_async(NEW, path, copy=False))
+            pending = saves[0]
+            pending.wait_before_update()
+            error = pending.exception(20)
+            assert pending.done()
+            if error is not None:
+                raise error
+            assert pending.staged() and pending.durable()
+            asyncio.run(run())
+    finally:
+        for save in saves:
+            save.exception(20)  # else the next save raises it
     assert alike(penstock.load(path), OLD)
 
 

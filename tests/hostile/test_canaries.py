@@ -156,6 +156,31 @@ def test_read_rows(file, align):
     arena.check()
 
 
+@reader("read_npy")
+def test_read_npy(tmp_path):
+    arrays = [np.random.default_rng(i).integers(0, 255, (7, 33), dtype=np.uint8) for i in range(5)]
+    for i, array in enumerate(arrays):
+        np.save(tmp_path / f"{i}.npy", array)
+    arena = Arena()
+    piece = arena.piece(5 * 7 * 33, shape=(5, 7, 33))
+    penstock.read_npy([tmp_path / f"{i}.npy" for i in range(5)], piece)
+    arena.expect(piece, np.stack(arrays))
+    arena.check()
+
+
+@reader("load_into")
+def test_load_into_a_model(tmp_path):
+    saved = torch.nn.Linear(33, 7)
+    penstock.save(saved.state_dict(), tmp_path / "model.pt")
+    arena, model = Arena(), torch.nn.Linear(33, 7)
+    for name, parameter in saved.named_parameters():
+        into = arena.piece(parameter.nbytes, dtype=torch.float32, shape=tuple(parameter.shape))
+        setattr(model, name, torch.nn.Parameter(into))
+        arena.expect(into, parameter.detach())
+    penstock.load_into(model, tmp_path / "model.pt")
+    arena.check()
+
+
 # ---- files of formats, and stores
 
 

@@ -47,8 +47,8 @@ TEST(Selection, ANameIsNoPatternWhereATensorHasIt) {
 
 TEST(Selection, ANameIsOfAllBelowIt) {
     EXPECT_THAT(selected({"h"}), ElementsAre("0:0", "1:0", "2:0", "5:0"));
-    EXPECT_THAT(selected({"h.0"}), ElementsAre("0:0", "1:0", "5:0"));
-    EXPECT_THAT(selected({"h.0", "h.0.b"}), ElementsAre("0:1", "1:0", "5:0"));
+    EXPECT_THAT(selected({"h.0"}), ElementsAre("1:0", "2:0", "5:0"));
+    EXPECT_THAT(selected({"h.0", "h.0.b"}), ElementsAre("1:0", "2:1", "5:0"));
 }
 
 TEST(Selection, WhatNothingHasIsNamedWithAHint) {

@@ -5,9 +5,11 @@
 #include "store/support.hpp"
 #include "stream/checksum.hpp"
 #include "support/crash_harness.hpp"
+#include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <random>
@@ -140,6 +142,26 @@ TEST_F(FileReaderTest, ProgressStopsIt) {
                                     [](std::uint64_t, std::uint64_t) { return false; }));
     });
     EXPECT_EQ(error.reason(), ErrorCode::kCancelled);
+}
+
+// Helpers fault the memory in while nobody has anything else to do, which is not the end.
+TEST(FileReader, WaitsForMemoryThatIsFaultedInByOthers) {
+    const support::TempFolder folder;
+    const std::vector<std::byte> data = pattern(6 << 20, 1);
+    Engine engine;
+    engine.write(folder / "file", data);
+    const File file(folder / "file");
+    for (int round = 0; round < 100; ++round) {
+        void* const fresh = ::mmap(nullptr, data.size(), PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        ASSERT_NE(fresh, MAP_FAILED);
+        const std::span<std::byte> into(static_cast<std::byte*>(fresh), data.size());
+        const Wanted wanted{.into = into, .sums = {}, .piece_bytes = 0};
+        EXPECT_FALSE(read_file(engine, file, {&wanted, 1}, {.fresh = true, .verify = false}));
+        const bool same = std::equal(into.begin(), into.end(), data.begin());
+        ::munmap(fresh, data.size());
+        ASSERT_TRUE(same) << round;
+    }
 }
 
 }  // namespace

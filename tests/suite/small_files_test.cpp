@@ -124,7 +124,7 @@ TEST_P(SmallFiles, AFileThatIsTooShortIsNamed) {
     }
 }
 
-// What others write through the cache is there at once, also before it is on the device.
+// Bytes that others write through the cache are there at once, also before it is on the device.
 TEST_P(SmallFiles, WhatWasJustWrittenIsRead) {
     if (fake()) {
         GTEST_SKIP() << "the files are the kernel's";

@@ -85,7 +85,7 @@ TEST_P(SmallWrites, ABlockingRecordIsOneBufferedCallAndThereForEverybody) {
     EXPECT_EQ(file_.size(), end);
 }
 
-// What is longer is the device's: an aligned block and more at once, and what nobody waits for.
+// Longer writes are the device's: an aligned block and more at once, and what nobody waits for.
 TEST_P(SmallWrites, BigAndUnawaitedAlignedWritesAreDirect) {
     const auto data = pattern(4 * kMiB, 1);
     EXPECT_EQ(taken([&] { engine().write(file_, data, 0); }).cached, 0U);

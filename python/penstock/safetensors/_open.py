@@ -106,7 +106,7 @@ def metadata_of(path: str) -> dict[str, str] | None:
     return found
 
 
-class safe_open:
+class safe_open:  # noqa: N801 - the name that safetensors has
     """A .safetensors, as safetensors.safe_open() opens it.
 
     framework: "pt" or "np". device: "cpu". Nothing of a tensor is read before get_tensor() or get_slice(name)[...]."""
