@@ -163,7 +163,7 @@ def test_read_npy(tmp_path):
         np.save(tmp_path / f"{i}.npy", array)
     arena = Arena()
     piece = arena.piece(5 * 7 * 33, shape=(5, 7, 33))
-    penstock.read_npy([tmp_path / f"{i}.npy" for i in range(5)], piece)
+    penstock.read_npy([tmp_path / f"{i}.npy" for i in range(5)], piece.numpy())
     arena.expect(piece, np.stack(arrays))
     arena.check()
 

@@ -100,8 +100,7 @@ TEST_P(System, OneOfManyFilesIsMissing) {
     std::size_t before = 0;
     for (int i = 0; i < 3; ++i) {
         const auto error = error_of([&] { return engine().submit(request)->wait(); });
-        ASSERT_TRUE(error);
-        EXPECT_EQ(error->path(), path("none"));
+        ASSERT_TRUE(error && error->path() == path("none"));
         // The first one may read a small file, which makes the channel of its device.
         before = i == 0 ? open_descriptors() : before;
         EXPECT_TRUE(only_descriptors(before));
