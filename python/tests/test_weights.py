@@ -176,6 +176,9 @@ def test_wrong_models_are_refused_by_name(saved, tmp_path):
     ]:
         with pytest.raises(kind, match=message):
             penstock.stream(model, path, memory=total)
+    for wrong in ({"memory": 1.5}, {"memory": "much"}, {"memory": total, "slots": 1}):
+        with pytest.raises((TypeError, ValueError), match="stream: (memory|slots)"):
+            penstock.stream(on_meta(), path, **wrong)
     with pytest.raises(FileNotFoundError, match="has no .safetensors file"):
         (tmp_path / "empty").mkdir()
         penstock.stream(on_meta(), tmp_path / "empty", memory=total)

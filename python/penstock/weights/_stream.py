@@ -13,7 +13,7 @@ import torch
 
 import penstock
 from penstock import _core
-from penstock._arguments import got
+from penstock._arguments import got, size, whole
 from penstock._progress import Progress, reporter
 from penstock.weights import _hugging_face
 from penstock.weights._rows import Rows
@@ -34,7 +34,7 @@ def start(
         raise TypeError(f"stream: model: expected a torch.nn.Module, a class or None, got {got(model)}")
     if hasattr(model, "_penstock_weights"):
         raise ValueError("stream: this model is streamed already; model.unstream() comes first")
-    budget = _budget(memory)
+    budget, slots = _budget(memory), whole("stream", "slots", slots, 2, 1024)
     weights = _Weights(model, path, budget, units, slots, reporter(progress, "stream"))
     model.__dict__["_penstock_weights"] = weights
     model.__class__ = _streamed(type(model))
@@ -57,9 +57,7 @@ def _weights_in(folder: Path) -> Path:
 def _budget(memory: int | str) -> int:
     if memory == "auto":
         return max(0, _core.available_memory_bytes() - _RESERVE_BYTES)
-    if isinstance(memory, str):
-        return _core.parse_bytes(memory)
-    return memory
+    return size("stream", "memory", memory)
 
 
 @dataclass
