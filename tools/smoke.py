@@ -19,7 +19,7 @@ def main():
         assert penstock.write(path, data, sync=True) == len(data)
         into = bytearray(len(data))
         transfer = penstock.read_async(path, into)
-        assert transfer.wait() == len(data) and into == data and path.read_bytes() == data
+        assert transfer.result() == len(data) and into == data and path.read_bytes() == data
         into = bytearray(1000)
         assert penstock.read(path, into, 12345) == 1000 and into == data[12345:13345]
 

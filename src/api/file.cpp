@@ -160,6 +160,8 @@ void File::close() {
     }
     // A running transfer keeps its own share: the descriptors are closed with the last one.
     if (last && last.use_count() == (appender ? 2 : 1)) {
+        // use_count() orders nothing; taking a share and leaving it comes after what others did.
+        static_cast<void>(std::shared_ptr<os::File>(last));
         auto closed = last->close();
         if (flushed) {
             flushed = std::move(closed);
