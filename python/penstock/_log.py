@@ -5,9 +5,10 @@ logging."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock import _core
@@ -21,14 +22,26 @@ def _rate(size: int, began: float) -> str:
     return f"{size / 1e9:.3f} GB in {seconds:.3f} s, {size / max(seconds, 1e-9) / 1e9:.2f} GB/s"
 
 
+def _harmless(log: Callable[..., None]) -> Callable[..., None]:
+    """A line that cannot be written, because memory has run out, fails no save that is done."""
+
+    @functools.wraps(log)
+    def call(*arguments: Any) -> None:
+        with contextlib.suppress(Exception):
+            log(*arguments)
+
+    return call
+
+
 @contextlib.contextmanager
 def timed(what: str, size: int) -> Iterator[None]:
     """INFO when the block ends without an error."""
     began = time.perf_counter()
     yield
-    logger.info("%s: %s", what, _rate(size, began))
+    _harmless(logger.info)("%s: %s", what, _rate(size, began))
 
 
+@_harmless
 def saved(info: _core.CheckpointInfo, began: float, background: str = "") -> None:
     """INFO, and a WARNING of what was out of the ordinary, such as I/O that is not direct."""
     size = info.written_bytes
@@ -38,6 +51,7 @@ def saved(info: _core.CheckpointInfo, began: float, background: str = "") -> Non
         logger.warning("saved '%s': %s", info.path, info.note)
 
 
+@_harmless
 def watch(pending: _core.PendingSave[Any], what: str) -> None:
     """Logs the end of a save in the background. Its error stays for who asks: that is not reported by a log."""
     if not logger.isEnabledFor(logging.WARNING):

@@ -5,12 +5,15 @@
 #include "base/futex.hpp"
 #include "base/raise.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -63,7 +66,14 @@ void PendingSave::notify(int eventfd) {
         throw Error(ErrorCode::kInvalidArgument, 0, "save", name_, kNoOffset,
                     fmt::format("notify: descriptor {} is not an open eventfd", eventfd));
     }
-    auto* const made = new Watcher{eventfd, watchers_.load()};
+    // One of ours: the caller may close his when the save is over, just before it is written to.
+    auto made_now = std::make_unique<Watcher>();
+    made_now->eventfd = base::UniqueFd(::fcntl(eventfd, F_DUPFD_CLOEXEC, 0));
+    if (made_now->eventfd.get() < 0) {
+        base::raise(base::system_error(errno, "notify", name_));
+    }
+    made_now->next = watchers_.load();
+    auto* const made = made_now.release();
     while (!watchers_.compare_exchange_weak(made->next, made)) {
     }
     if (done()) {
@@ -74,7 +84,7 @@ void PendingSave::notify(int eventfd) {
 void PendingSave::wake_watchers() noexcept {
     for (Watcher* one = watchers_.exchange(nullptr); one != nullptr;) {
         const std::uint64_t number = 1;
-        [[maybe_unused]] const auto written = ::write(one->eventfd, &number, sizeof number);
+        [[maybe_unused]] const auto written = ::write(one->eventfd.get(), &number, sizeof number);
         delete std::exchange(one, one->next);
     }
 }

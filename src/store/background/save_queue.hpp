@@ -14,6 +14,7 @@
 #pragma once
 
 #include "base/of_process.hpp"
+#include "base/unique_fd.hpp"
 
 #include <penstock/checkpoint.hpp>
 
@@ -74,8 +75,8 @@ private:
     [[nodiscard]] bool of_this_process() const noexcept;
     [[nodiscard]] bool wait_past(State state, std::chrono::nanoseconds timeout) const;
     struct Watcher {
-        int eventfd;
-        Watcher* next;
+        base::UniqueFd eventfd;
+        Watcher* next = nullptr;
     };
 
     const pid_t pid_;
