@@ -172,7 +172,7 @@ def all_parts():
                 pytest_step("tests/tools"),
             ],
         ),
-        Part("release", 720, [build("release"), tests("release", seeds=100_000)]),
+        Part("release", 600, [build("release"), tests("release", seeds=100_000)]),
         Part(
             "python",
             720,

@@ -44,10 +44,16 @@ def test_every_line_of_a_shared_log_is_whole(tmp_path):
         for writer in writers.values():
             writer.kill()
             writer.wait()
-    seen = dict.fromkeys(ways, 0)
+    seen, torn = dict.fromkeys(ways, 0), []
     for line in path.read_bytes().decode().splitlines():
-        name, number, payload = line.split(" ")
+        name, number, payload = line.split(" ", 2)
+        if name == "k" and int(number) == seen[name] and payload != name * (1 + seen[name] * 7919 % 3000):
+            line = payload.lstrip("k")  # SIGKILL ends a write(2) between two pages, and another's record follows
+            torn.append(line)
+            if not line:
+                continue
+            name, number, payload = line.split(" ", 2)
         assert int(number) == seen[name] and payload == name * (1 + seen[name] * 7919 % 3000)
         seen[name] += 1
-    assert seen.pop("k") > 100
+    assert seen.pop("k") > 100 and len(torn) <= 1
     assert set(seen.values()) == {count}
