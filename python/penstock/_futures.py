@@ -8,6 +8,7 @@ result() does.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -32,6 +33,7 @@ class _Watch:
         self.pid = os.getpid()
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | flags)
         self._waiting: dict[_Future[Any], list[_Call]] = {}
+        self._expected = 0  # additions to the descriptor, by futures that know it
         self._lock = threading.Lock()
 
     def add(self, future: _Future[Any], call: _Call) -> None:
@@ -41,8 +43,10 @@ class _Watch:
         if known:
             return
         try:
+            self._expected += 1
             future.notify(self.fd)
         except BaseException:
+            self._expected -= 1
             with self._lock:
                 self._waiting.pop(future, None)
             raise
@@ -52,8 +56,15 @@ class _Watch:
             done = [future for future in self._waiting if future.done()]
             return [call for future in done for call in self._waiting.pop(future)]
 
+    def read(self) -> None:
+        """Waits for an addition, or raises BlockingIOError."""
+        self._expected -= os.eventfd_read(self.fd)
+
     def closable(self) -> bool:
-        return all(future.done() for future in list(self._waiting))
+        """A future adds just after it is done: a descriptor that was closed before could be another file's by then."""
+        with contextlib.suppress(BlockingIOError):
+            self.read()
+        return self._expected == 0
 
 
 # ---- asyncio
@@ -66,7 +77,7 @@ class _LoopWatch(_Watch):
 
     def _on_ready(self) -> None:
         try:
-            os.eventfd_read(self.fd)
+            self.read()
         except BlockingIOError:
             return
         for call in self.take_done():
@@ -145,7 +156,7 @@ def _thread_watch() -> _Watch:
 
 def _call_all(watch: _Watch) -> None:
     while True:
-        os.eventfd_read(watch.fd)
+        watch.read()
         for call in watch.take_done():
             call()
 

@@ -33,14 +33,14 @@ class Model(torch.nn.Module):
         self.register_buffer("offset", torch.arange(float(width)))
         if tied:
             self.head.weight = self.embed.weight
-        self.fail = False
+        self.fail = None
 
     def forward(self, ids):
         x = self.embed(ids) + self.offset
         for layer in self.layers:
             x = layer(x)
             if self.fail:
-                raise RuntimeError("in the middle of a pass")
+                raise self.fail("in the middle of a pass")
         return self.head(self.norm(x))
 
 
@@ -96,6 +96,18 @@ def test_budgets_may_change(saved):
     assert torch.equal(run(model, ids), expected)
 
 
+def test_a_forward_that_somebody_had_set_stays(saved):
+    path, ids, expected, total = saved
+    model, calls = on_meta(), []
+    layer, plain = model.layers[2], model.layers[2].forward
+    layer.forward = lambda x: calls.append(1) or plain(x)
+    mine = layer.forward
+    penstock.stream(model, path, memory=total // 2)
+    assert torch.equal(run(model, ids), expected) and len(calls) == 1
+    model.unstream()
+    assert layer.forward is mine and "forward" not in model.layers[1].__dict__
+
+
 def test_units_by_name(saved):
     path, ids, expected, total = saved
     model = penstock.stream(on_meta(), path, memory=total, units=["layers.0", "layers.1", "layers.4"])
@@ -105,15 +117,31 @@ def test_units_by_name(saved):
         penstock.stream(on_meta(), path, memory=total, units=["layers.9"])
 
 
-def test_a_pass_that_ends_early_is_followed_by_a_right_one(saved):
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("part", ["model", "layers"])
+def test_a_pass_that_ends_early_is_followed_by_a_right_one(saved, error, part):
     path, ids, expected, total = saved
     model = penstock.stream(on_meta(), path, memory=total // 2)
-    for _ in range(2):
-        model.fail = True
-        with pytest.raises(RuntimeError, match="in the middle"):
-            run(model, ids)
-        model.fail = False
+    x = torch.zeros(1, 64)
+    for _ in range(3):  # more often than there are slots
+        if part == "model":
+            model.fail = error
+            with pytest.raises(error):
+                run(model, ids)
+            model.fail = None
+        else:  # a layer by itself, outside a pass
+            handle = model.layers[1].down.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(error()))
+            with pytest.raises(error):
+                model.layers[1](x)
+            handle.remove()
+            model.layers[1](x)
+        assert model.layers[0].up.weight.is_meta and model.layers[1].up.weight.is_meta
         assert torch.equal(run(model, ids), expected)
+    found = []
+    other = threading.Thread(target=lambda: found.append(run(model, ids)), daemon=True)
+    other.start()
+    other.join(30)
+    assert found and torch.equal(found[0], expected)
     assert model.layers[0].up.weight.is_meta
 
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""penstock.stream(), from the budget to the hooks of modules."""
+"""penstock.stream(), from the budget to the calls of modules."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,7 +95,7 @@ class _Weights:
         buffers = _buffers(self)
         units, small = _without_small(self, units)
         units, stay, rows = _fit(self, units, stay + small, budget, slots)
-        self.units, self.handles = units, []
+        self.units = units
         self.outside = self._bytes(stay)
         self.core = _core.WeightStream(str(path), _wanted(self, units), budget - self.outside, slots, report)
         try:
@@ -114,11 +116,8 @@ class _Weights:
             info = self.infos[self.keys[unit.places[0].full_name]]
             self.rows.append((unit.module, Rows(unit.module, info, info.path or str(self.path))))
         self.metas = [[place.parameter for place in unit.places] for unit in self.units]
-        self.handles.append(self.model.register_forward_pre_hook(self._begin, prepend=True))
-        self.handles.append(self.model.register_forward_hook(self._end, always_call=True))
         for number, unit in enumerate(self.units):
-            self.handles.append(unit.module.register_forward_pre_hook(self._entering(number), with_kwargs=True))
-            self.handles.append(unit.module.register_forward_hook(self._leaving(number), always_call=True))
+            unit.wrap(functools.partial(self._held, number))
 
     def _bytes(self, places: list[Place]) -> int:
         return sum({key: self.infos[key].nbytes for key in (self.keys[p.full_name] for p in places)}.values())
@@ -128,47 +127,26 @@ class _Weights:
         loaded = penstock.load(str(self.path), names=sorted(set(keys))) if keys else {}
         return [loaded[key] for key in keys]
 
-    def _begin(self, module: torch.nn.Module, args: Any) -> None:
-        self.lock.acquire()
-
-    def _end(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        self.lock.release()
-
-    def _entering(self, number: int) -> Any:
+    @contextlib.contextmanager
+    def _held(self, number: int) -> Iterator[None]:
+        """The unit in memory and its parameters bound; whatever ends the call, Ctrl-C too, they are given back."""
         unit = self.units[number]
-
-        def enter(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            self.lock.acquire()
+        with self.lock:
+            slot = self.core.acquire(number)
             try:
-                slot = self.core.acquire(number)
-            except BaseException:
-                self.lock.release()
-                raise
-            unit.held = True
-            bound = unit.bound.get(slot)
-            if bound is None:
-                bound = unit.bound[slot] = [
-                    torch.nn.Parameter(buffer.torch(), meta.requires_grad)
-                    for buffer, meta in zip(self.core.tensors(number), self.metas[number], strict=True)
-                ]
-            for place, parameter in zip(unit.places, bound, strict=True):
-                place.module._parameters[place.name] = parameter
-
-        return enter
-
-    def _leaving(self, number: int) -> Any:
-        unit = self.units[number]
-
-        def leave(module: torch.nn.Module, args: Any, output: Any) -> None:
-            if not unit.held:
-                return  # its weights could not be read
-            unit.held = False
-            for place, meta in zip(unit.places, self.metas[number], strict=True):
-                place.module._parameters[place.name] = meta
-            self.core.release(number)
-            self.lock.release()
-
-        return leave
+                bound = unit.bound.get(slot)
+                if bound is None:
+                    bound = unit.bound[slot] = [
+                        torch.nn.Parameter(buffer.torch(), meta.requires_grad)
+                        for buffer, meta in zip(self.core.tensors(number), self.metas[number], strict=True)
+                    ]
+                for place, parameter in zip(unit.places, bound, strict=True):
+                    place.module._parameters[place.name] = parameter
+                yield
+            finally:
+                for place, meta in zip(unit.places, self.metas[number], strict=True):
+                    place.module._parameters[place.name] = meta
+                self.core.release(number)
 
     def set_memory(self, memory: int | str) -> None:
         with self.lock:
@@ -191,13 +169,13 @@ class _Weights:
         )
 
     def close(self, load: bool) -> None:
-        """Takes the hooks out; with `load`, all weights are in memory afterwards, else on the meta device."""
+        """Leaves the modules as they were. With `load`, all weights are in memory then, else on the meta device."""
         with self.lock:
             places = [place for unit in self.units for place in unit.places]
             places += [Place(module, "weight", name) for module, name in self._embeddings()]
             tensors = self._load(places) if load else []
-            for handle in self.handles:
-                handle.remove()
+            for unit in self.units:
+                unit.unwrap()
             for module, rows in self.rows:
                 rows.close(module)
             self.core.close()
@@ -350,6 +328,10 @@ def _streamed(cls: type) -> type:
     if cls in _classes:
         return _classes[cls]
 
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._penstock_weights.lock:  # one pass after the other
+            return cls.__call__(self, *args, **kwargs)
+
     def train(self: Any, mode: bool = True) -> Any:
         return _refusing("train()")(self) if mode else cls.train(self, False)
 
@@ -364,6 +346,7 @@ def _streamed(cls: type) -> type:
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
+        "__call__": call,
         "train": train,
         "unstream": unstream,
         "stream_stats": lambda self: self._penstock_weights.stats(),

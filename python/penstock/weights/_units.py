@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +34,28 @@ class Unit:
     name: str
     places: list[Place]
     bound: dict[int, list[torch.nn.Parameter]] = field(default_factory=dict)  # by slot
-    held: bool = False
+    unwrapped: Any = None  # the module's forward() before wrap()
+
+    def wrap(self, during: Callable[[], Any]) -> None:
+        """Each call runs inside the context that `during()` makes. torch runs no hook after a call that Ctrl-C ends."""
+        forward = self.module.forward
+
+        @functools.wraps(forward)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with during():
+                return forward(*args, **kwargs)
+
+        self.unwrapped = forward
+        self.module.__dict__["forward"] = call
+
+    def unwrap(self) -> None:
+        """Does nothing where it is not wrapped."""
+        if self.unwrapped is None:
+            return
+        del self.module.__dict__["forward"]
+        if self.module.forward != self.unwrapped:  # it was set on the object, as accelerate does
+            self.module.__dict__["forward"] = self.unwrapped
+        self.unwrapped = None
 
 
 def places_of(module: torch.nn.Module, prefix: str) -> list[Place]:
