@@ -112,7 +112,7 @@ PENSTOCK_CLMUL std::uint32_t run_folding(const std::byte* data, std::size_t byte
     x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128(static_cast<int>(crc)));
     for (data += kFoldBytes, bytes -= kFoldBytes; bytes > 0;
          data += kFoldBytes, bytes -= kFoldBytes) {
-        _mm_prefetch(reinterpret_cast<const char*>(data) + kPrefetchBytes, _MM_HINT_T0);
+        __builtin_prefetch(data + kPrefetchBytes);
         for (std::size_t k = 0; k < 4; ++k) {
             x[k] = _mm_xor_si128(fold(x[k], by_512), load(data + 16 * k));
         }
