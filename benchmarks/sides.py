@@ -9,6 +9,7 @@
     python ARG...     `python -m benchmarks.python_side ARG...` in a fresh interpreter
     checkpoint ARG... `python -m benchmarks.checkpoint_jobs ARG...`, the same
     deepnvme ARG...   `python -m benchmarks.deepnvme_jobs ARG...` in the interpreter that has DeepSpeed
+    weights ARG...    `python -m benchmarks.weight_jobs ARG...` there too, for transformers
     fio KIND KEY=VALUE...    fio; see fio.py
 
 Each prints one JSON object with the fields of a Sample. A handicap is passed on as `--handicap=NAME` (to fio as options
@@ -156,9 +157,12 @@ def make_side(text: str, *, build: Path | None, handicap: str = "") -> Side:
         return Program([sys.executable, "-m", "benchmarks.checkpoint_jobs"], words, handicap)
     if kind == "deepnvme":
         return Program([deepspeed_python(), "-m", "benchmarks.deepnvme_jobs"], words, handicap)
+    if kind == "weights":
+        return Program([deepspeed_python(), "-m", "benchmarks.weight_jobs"], words, handicap)
     if kind in ("program", "model"):
         name = "penstock_bench_ours" if kind == "program" else "penstock_bench_model"
         return Program(find_program(name, build), words, handicap)
     if kind == "callgrind":
         return Callgrind(find_program("penstock_bench_model", build), words, handicap)
-    raise ValueError(f"{text!r}: starts with none of program, model, callgrind, python, checkpoint, deepnvme, fio")
+    kinds = "program, model, callgrind, python, checkpoint, deepnvme, weights, fio"
+    raise ValueError(f"{text!r}: starts with none of {kinds}")

@@ -94,6 +94,7 @@ FOLDER_FILES_MAX = 50
 FEEDS = re.compile(r"\b(?:read_async|write_async|try_submit|try_run)\(|\b[eE]ngine_?(?:\(\))?(?:\.|->)(?:submit|run)\(")
 FEEDERS = {
     "weights/weight_stream.cpp": "a transfer a unit, which the layer that needs it waits for",
+    "weights/read_speed.cpp": "measures raw transfers",
     "cli/bench/job.cpp": "measures raw transfers",
     "cli/tune/slice.cpp": "measures raw transfers",
     "cli/doctor/path.cpp": "probes with one transfer",

@@ -19,4 +19,6 @@
 #include <penstock/transfer_options.hpp>
 #include <penstock/types.hpp>
 #include <penstock/version.hpp>
+#include <penstock/weight_folders.hpp>
+#include <penstock/weight_plan.hpp>
 #include <penstock/weight_stream.hpp>

@@ -76,6 +76,10 @@ struct WeightStreamOptions {
     std::uint64_t memory_bytes = 0;  ///< for slots and resident tensors together
     std::uint32_t slots = 2;         ///< see plan_weights()
     Progress progress = {};          ///< of reading the resident tensors
+    /// WeightFolders::copies: what several folders have is read from all of them at once, in the
+    /// ratio of their speeds, which are measured when the stream is made. Empty: only the files of
+    /// the table.
+    std::vector<std::vector<std::string>> copies = {};
 };
 
 /// The tensors of a unit in memory.
@@ -90,6 +94,12 @@ struct WeightView {
     std::uint32_t slot = 0;
 };
 
+/// A folder of WeightStreamOptions::copies.
+struct WeightFolderStats {
+    double bytes_per_second = 0;   ///< as measured; 0: there is only one copy of each file
+    std::uint64_t bytes_read = 0;  ///< without the resident tensors
+};
+
 /// Counters since the stream was made.
 struct WeightStreamStats {
     std::uint64_t passes = 0;         ///< a pass ends when a unit comes again
@@ -98,6 +108,7 @@ struct WeightStreamStats {
     std::uint64_t on_demand = 0;      ///< of them, not read ahead
     std::uint64_t bytes_read = 0;     ///< without the resident tensors
     std::vector<std::int64_t> stall;  ///< of each unit: nanoseconds of waiting
+    std::vector<WeightFolderStats> folders;
 };
 
 /// Streams the units of a model. The order of the first pass is that of the list; later passes are

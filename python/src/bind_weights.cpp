@@ -10,6 +10,7 @@
 #include "without_gil.hpp"
 
 #include <penstock/tensor_table.hpp>
+#include <penstock/weight_folders.hpp>
 #include <penstock/weight_stream.hpp>
 
 #include <memory>
@@ -50,16 +51,26 @@ std::vector<WeightUnit> units_of(nb::handle list) {
     return out;
 }
 
-void open_weights(WeightsObject& self, nb::handle path, nb::handle units, nb::handle memory,
+std::vector<std::string> folders_of(nb::handle paths) {
+    std::vector<std::string> out;
+    for (const nb::handle path : nb::iter(paths)) {
+        out.push_back(path_bytes(path, "folder", ""));
+    }
+    return out;
+}
+
+void open_weights(WeightsObject& self, nb::handle paths, nb::handle units, nb::handle memory,
                   nb::handle slots, nb::handle progress) {
-    const std::string folder = path_bytes(path, "folder", "");
+    const std::vector<std::string> folders = folders_of(paths);
     std::vector<WeightUnit> wanted = units_of(units);
     WeightStreamOptions options;
     options.memory_bytes = count_of(memory, "memory", "bytes");
     options.slots = static_cast<std::uint32_t>(count_of(slots, "slots", "slots", 1024));
     self.engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& report) {
-        self.table = inspect(self.engine, folder);
+        WeightFolders model = inspect_folders(self.engine, folders);
+        self.table = std::move(model.table);
+        options.copies = std::move(model.copies);
         std::unordered_map<std::string_view, std::size_t> numbers;
         for (std::size_t i = 0; i < self.table.tensors.size(); ++i) {
             numbers.emplace(self.table.tensors[i].name, i);
@@ -147,16 +158,44 @@ nb::dict stats_of(const WeightStreamStats& stats) {
     out["on_demand"] = stats.on_demand;
     out["bytes_read"] = stats.bytes_read;
     out["stall_s"] = stall;
+    nb::list folders;
+    for (const WeightFolderStats& folder : stats.folders) {
+        folders.append(nb::make_tuple(folder.bytes_per_second, folder.bytes_read));
+    }
+    out["folders"] = folders;
     return out;
 }
 
-std::uint64_t least_memory(nb::handle path, nb::handle units, nb::handle slots) {
-    const std::string folder = path_bytes(path, "folder", "");
+// (name, element type, shape, offset, bytes, path) of each tensor.
+nb::list tensors_in(nb::handle paths) {
+    const std::vector<std::string> folders = folders_of(paths);
+    const std::shared_ptr<Engine> engine = opened(default_engine());
+    WeightFolders model;
+    {
+        const WithoutGil nogil;
+        model = inspect_folders(engine, folders);
+    }
+    nb::list out;
+    for (const TensorEntry& entry : model.table.tensors) {
+        nb::list shape;
+        for (const std::uint64_t dimension : entry.shape) {
+            shape.append(dimension);
+        }
+        const TensorStretch& place = entry.stretches.at(0);
+        out.append(nb::make_tuple(path_object(entry.name), nb::str(entry.dtype.c_str()), shape,
+                                  place.offset, entry.bytes,
+                                  path_object(model.table.files.at(place.file))));
+    }
+    return out;
+}
+
+std::uint64_t least_memory(nb::handle paths, nb::handle units, nb::handle slots) {
+    const std::vector<std::string> folders = folders_of(paths);
     const std::vector<WeightUnit> wanted = units_of(units);
     const auto count = static_cast<std::uint32_t>(count_of(slots, "slots", "slots", 1024));
     const std::shared_ptr<Engine> engine = opened(default_engine());
     const WithoutGil nogil;
-    return least_weight_memory(inspect(engine, folder), wanted, count);
+    return least_weight_memory(inspect_folders(engine, folders).table, wanted, count);
 }
 
 }  // namespace
@@ -165,17 +204,17 @@ void bind_weights(nb::module_& m) {
     nb::class_<WeightsObject>(m, "WeightStream", "Private; penstock.stream() is public.")
         .def(
             "__init__",
-            [](WeightsObject* self, nb::handle path, nb::handle units, nb::handle memory,
+            [](WeightsObject* self, nb::handle paths, nb::handle units, nb::handle memory,
                nb::handle slots, nb::handle progress) {
                 auto* const made = new (self) WeightsObject;
                 try {
-                    open_weights(*made, path, units, memory, slots, progress);
+                    open_weights(*made, paths, units, memory, slots, progress);
                 } catch (...) {
                     made->~WeightsObject();
                     throw;
                 }
             },
-            nb::arg("path"), nb::arg("units"), nb::arg("memory"), nb::arg("slots"),
+            nb::arg("paths"), nb::arg("units"), nb::arg("memory"), nb::arg("slots"),
             nb::arg("progress").none())
         .def("acquire", acquire, nb::arg("unit"))
         .def("tensors", tensors, nb::arg("unit"),
@@ -199,8 +238,10 @@ void bind_weights(nb::module_& m) {
             const WithoutGil nogil;
             self.stream.reset();
         });
-    m.def("least_weight_memory", least_memory, nb::arg("path"), nb::arg("units"), nb::arg("slots"),
+    m.def("least_weight_memory", least_memory, nb::arg("paths"), nb::arg("units"), nb::arg("slots"),
           "Bytes; private.");
+    m.def("weight_tensors", tensors_in, nb::arg("paths"),
+          nb::sig("def weight_tensors(paths: typing.Any) -> list[typing.Any]"), "Private.");
 }
 
 }  // namespace penstock::python

@@ -23,5 +23,6 @@ NB_MODULE(_core, m) {
     python::bind_checkpoint(m);
     python::bind_deepnvme(m);
     python::bind_weights(m);
+    python::bind_weight_plan(m);
     python::bind_cli(m);
 }

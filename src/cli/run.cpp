@@ -11,6 +11,7 @@
 #include "cli/message.hpp"
 #include "cli/tune/command.hpp"
 #include "cli/tune/options.hpp"
+#include "cli/weights/command.hpp"
 #include "format/fault.hpp"
 
 #include <penstock/error.hpp>
@@ -49,6 +50,7 @@ constexpr const char* kFooter = R"(Examples:
   penstock bench /data --against fio   the same compared with fio, in turns
   penstock tune /data -o tuned.json    the best settings for this disk, under a minute
   penstock checkpoint ls runs/a        the checkpoints of a store; show, verify, diff, convert
+  penstock weights plan model/         a model that is larger than memory, before it is run
 
 With the Python package, which calls this program for all else:
   penstock report bench.json           one HTML page of what --json wrote
@@ -61,8 +63,8 @@ With the Python package, which calls this program for all else:
 `penstock COMMAND --help` says more.)";
 
 // Including those of the Python package.
-constexpr std::array<std::string_view, 7> kCommands{"bench",        "checkpoint", "doctor", "ds_io",
-                                                    "ds_nvme_tune", "report",     "tune"};
+constexpr std::array<std::string_view, 8> kCommands{
+    "bench", "checkpoint", "doctor", "ds_io", "ds_nvme_tune", "report", "tune", "weights"};
 
 struct CommandLine {
     CLI::App app{"Penstock moves tensors between storage and memory at the speed of the device.",
@@ -71,6 +73,7 @@ struct CommandLine {
     CLI::App* tune = nullptr;
     CLI::App* doctor = nullptr;
     std::optional<CheckpointCommand> checkpoint;
+    std::optional<WeightsCommand> weights;
     BenchOptions bench_options;
     TuneOptions tune_options;
     DoctorOptions doctor_options;
@@ -86,6 +89,7 @@ struct CommandLine {
         tune = app.add_subcommand("tune", "Find the settings that suit a disk, in under a minute");
         doctor = app.add_subcommand("doctor", "Find what slows storage down on this machine");
         checkpoint.emplace(app);
+        weights.emplace(app);
         add_bench_options(*bench, bench_options);
         add_tune_options(*tune, tune_options);
         add_doctor_options(*doctor, doctor_options);
@@ -103,6 +107,9 @@ int wrong_usage(const CommandLine& line, const CLI::ParseError& error) {
     if (line.checkpoint->parsed()) {
         name = " " + line.checkpoint->name();
     }
+    if (line.weights->parsed()) {
+        name = " " + line.weights->name();
+    }
     fmt::print(stderr, "penstock{}: {}\nTry: penstock{} --help\n", name, error.what(), name);
     return kWrongUsage;
 }
@@ -110,7 +117,8 @@ int wrong_usage(const CommandLine& line, const CLI::ParseError& error) {
 // Detects an unknown command: CLI11 would only report a missing subcommand.
 bool is_unknown_command(const CommandLine& line, const std::string& word) {
     return !word.starts_with('-') && word != line.bench->get_name() &&
-           word != line.tune->get_name() && word != line.doctor->get_name() && word != "checkpoint";
+           word != line.tune->get_name() && word != line.doctor->get_name() &&
+           word != "checkpoint" && word != "weights";
 }
 
 // Detects commands of the Python package, which are not in this program.
@@ -126,6 +134,9 @@ int run_command(CommandLine& line, std::span<const std::string> args) {
     try {
         if (line.checkpoint->parsed()) {
             return line.checkpoint->run(args);
+        }
+        if (line.weights->parsed()) {
+            return line.weights->run(args);
         }
         if (line.doctor->parsed()) {
             return doctor(line.doctor_options, args);

@@ -147,8 +147,12 @@ WeightPlan plan_of(const Weights& weights, std::span<const WeightUnit> units,
     return out;
 }
 
+Residency least_choice(const Weights& weights, std::uint32_t slots) {
+    return best_choice(weights, 0, slots);
+}
+
 std::uint64_t least_memory(const Weights& weights, std::uint32_t slots) {
-    return best_choice(weights, 0, slots).used_bytes();
+    return least_choice(weights, slots).used_bytes();
 }
 
 }  // namespace weights

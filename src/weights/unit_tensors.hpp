@@ -29,7 +29,10 @@ struct Weights {
 [[nodiscard]] Residency residency_of(const Weights& weights, std::span<const WeightUnit> units,
                                      std::uint64_t memory_bytes, std::uint32_t slots);
 
-/// The least budget that is not.
+/// The choice that needs the least memory.
+[[nodiscard]] Residency least_choice(const Weights& weights, std::uint32_t slots);
+
+/// The least budget that is not too small.
 [[nodiscard]] std::uint64_t least_memory(const Weights& weights, std::uint32_t slots);
 
 [[nodiscard]] WeightPlan plan_of(const Weights& weights, std::span<const WeightUnit> units,

@@ -13,6 +13,7 @@
 #include "weights/arena.hpp"
 #include "weights/residency.hpp"
 #include "weights/slot_layout.hpp"
+#include "weights/sources.hpp"
 #include "weights/unit_tensors.hpp"
 
 #include <penstock/weight_stream.hpp>
@@ -51,24 +52,18 @@ public:
         Transfer transfer;  // valid while it is read
         std::uint32_t held = 0;
     };
-    struct Source {
-        std::string path;
-        File file;
-        FileStatus status;
-        std::uint64_t image = 0;  // where its first byte would be
-    };
 
     Streaming(std::shared_ptr<Engine> its_engine, const TensorTable& table,
               std::vector<WeightUnit> its_units, const WeightStreamOptions& options,
-              const FileSystem& its_files)
+              const FileSystem& files)
         : engine(std::move(its_engine)),
-          files(its_files),
           units(std::move(its_units)),
           all(weights::weights_of(table, units)),
+          sources(*engine, files, table, options.copies),
           slots_wanted(options.slots) {
         const Residency chosen =
             weights::residency_of(all, units, options.memory_bytes, slots_wanted);
-        open(table);
+        check_bounds();
         lay_out_image();
         next.resize(units.size());
         for (std::size_t i = 0; i < units.size(); ++i) {
@@ -84,12 +79,11 @@ public:
     Streaming& operator=(const Streaming&) = delete;
     ~Streaming() { close(); }
 
-    void open(const TensorTable& table);
+    void check_bounds() const;
     void lay_out_image();
     void use(Residency chosen, std::uint64_t memory_bytes, const Progress& progress);
     void read_residents(const std::vector<bool>& known, const Progress& progress);
     void check_usable(std::size_t unit) const;
-    void check_files() const;
     void follow(std::size_t unit);
     Slot* slot_of(std::size_t unit);
     Slot& free_slot(std::size_t unit);
@@ -108,13 +102,12 @@ public:
     void close() noexcept;
 
     std::shared_ptr<Engine> engine;
-    FileSystem files;
     std::vector<WeightUnit> units;
     Weights all;
+    weights::Sources sources;
     std::uint32_t slots_wanted;
     pid_t process = ::getpid();
     bool closed = false;
-    std::vector<Source> sources;
     std::vector<std::uint64_t> home;  // of each tensor: its place in the image
     std::shared_ptr<Arena> image;
     std::shared_ptr<Arena> slot_memory;
@@ -131,22 +124,16 @@ public:
     WeightStreamStats stats;
 };
 
-void weights::Streaming::open(const TensorTable& table) {
-    for (const std::string& path : table.files) {
-        Source& source = sources.emplace_back();
-        source.path = path;
-        source.file = files.open(path);
-        source.status = files.status(files.resolve(path));
-    }
+void weights::Streaming::check_bounds() const {
     for (std::size_t i = 0; i < all.tensors.size(); ++i) {
         for (const TensorStretch& stretch : all.tensors[i].stretches) {
-            const std::uint64_t size = sources[stretch.file].status.bytes;
+            const std::uint64_t size = sources.bytes(stretch.file);
             if (stretch.bytes > size || stretch.offset > size - stretch.bytes) {
                 refuse(ErrorCode::kDamaged,
                        fmt::format("tensor '{}' ends at byte {}, and the file has {}; it was cut, "
                                    "or the table is of another one",
                                    all.names[i], stretch.offset + stretch.bytes, size),
-                       sources[stretch.file].path);
+                       sources.path(stretch.file));
             }
         }
     }
@@ -155,14 +142,15 @@ void weights::Streaming::open(const TensorTable& table) {
 // The image is addresses only: memory is taken where a tensor stays.
 void weights::Streaming::lay_out_image() {
     std::uint64_t end = 0;
-    for (Source& source : sources) {
-        source.image = end;
-        end = base::align_up(end + source.status.bytes, base::kPageBytes);
+    std::vector<std::uint64_t> begins;  // of each file: where its first byte would be
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        begins.push_back(end);
+        end = base::align_up(end + sources.bytes(i), base::kPageBytes);
     }
     for (const StoredTensor& tensor : all.tensors) {
         if (tensor.is_aligned() && tensor.stretches.size() == 1) {
             const TensorStretch& place = tensor.stretches[0];
-            home.push_back(sources[place.file].image + place.offset);
+            home.push_back(begins[place.file] + place.offset);
         } else {
             home.push_back(end);
             end = base::align_up(end + tensor.bytes, base::kPageBytes);
@@ -222,7 +210,7 @@ void weights::Streaming::read_residents(const std::vector<bool>& known, const Pr
         if (wanted[i].empty()) {
             continue;
         }
-        static_cast<void>(stream::read_file(*engine, sources[i].file, wanted[i], {.verify = false},
+        static_cast<void>(stream::read_file(*engine, sources.file(i), wanted[i], {.verify = false},
                                             [&](std::uint64_t done, std::uint64_t /*of_file*/) {
                                                 return !progress || progress(before + done, total);
                                             }));
@@ -247,23 +235,10 @@ void weights::Streaming::check_usable(std::size_t unit) const {
     }
 }
 
-void weights::Streaming::check_files() const {
-    for (const Source& source : sources) {
-        const FileStatus now = files.status(files.resolve(source.path));
-        if (now.device == source.status.device && now.inode == source.status.inode &&
-            (now.bytes != source.status.bytes || now.modified_ns != source.status.modified_ns)) {
-            refuse(ErrorCode::kDamaged,
-                   "the file was changed while its weights were streamed, so what is in memory "
-                   "may be of two versions; stream the model again",
-                   source.path);
-        }
-    }
-}
-
 // Learns the order of the units.
 void weights::Streaming::follow(std::size_t unit) {
     if (last == kNone || seen[unit]) {
-        check_files();
+        sources.check_unchanged();
         seen.assign(units.size(), false);
         ++stats.passes;
     }
@@ -318,23 +293,21 @@ bool weights::Streaming::start(Slot& slot, std::size_t unit, Priority priority) 
         static_cast<std::uint64_t>(&slot - slots.data()) * residency.slot_bytes;
     TransferRequest request;
     request.options.priority = priority;
-    for (const Source& source : sources) {
-        request.files.push_back(source.file);
-    }
+    std::vector<weights::WantedBytes> wanted;
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < chosen.size(); ++i) {
         std::uint64_t at = places[i];
         for (const TensorStretch& stretch : all.tensors[chosen[i]].stretches) {
-            request.extents.push_back(
-                {stretch.offset, Memory(memory + at, stretch.bytes), stretch.file});
+            wanted.push_back({stretch.file, stretch.offset, stretch.bytes, memory + at});
             at += stretch.bytes;
             PENSTOCK_ASSERT(at <= residency.slot_bytes);
         }
         bytes += all.tensors[chosen[i]].bytes;
     }
-    std::sort(request.extents.begin(), request.extents.end(), [](const Extent& a, const Extent& b) {
+    std::sort(wanted.begin(), wanted.end(), [](const auto& a, const auto& b) {
         return std::pair(a.file, a.offset) < std::pair(b.file, b.offset);
     });
+    sources.add_reads(wanted, request);
     std::optional<Transfer> transfer = engine->try_submit(request);
     while (!transfer && priority == Priority::kUrgent) {
         engine->wait_for_room();
@@ -346,6 +319,7 @@ bool weights::Streaming::start(Slot& slot, std::size_t unit, Priority priority) 
     slot.transfer = std::move(*transfer);
     slot.unit = unit;
     stats.bytes_read += bytes;
+    sources.count(request);
     return true;
 }
 
@@ -388,7 +362,7 @@ void weights::Streaming::rethrow(const Error& error, std::size_t unit) const {
     std::string_view tensor;
     for (const std::size_t one : all.units[unit]) {
         for (const TensorStretch& stretch : all.tensors[one].stretches) {
-            if (sources[stretch.file].path == error.path() && error.offset() >= stretch.offset &&
+            if (sources.has_path(stretch.file, error.path()) && error.offset() >= stretch.offset &&
                 error.offset() - stretch.offset < stretch.bytes) {
                 tensor = all.names[one];
             }
@@ -529,7 +503,7 @@ void weights::Streaming::close() noexcept {
     }
     slots.clear();
     views.clear();
-    sources.clear();
+    sources.close();
     slot_memory = nullptr;
     image = nullptr;
     closed = true;
@@ -571,7 +545,9 @@ void WeightStream::set_memory(std::uint64_t memory_bytes) {
 }
 
 WeightStreamStats WeightStream::stats() const {
-    return impl_->stats;
+    WeightStreamStats out = impl_->stats;
+    out.folders = impl_->sources.folders();
+    return out;
 }
 
 void WeightStream::close() noexcept {

@@ -4,6 +4,8 @@
 _stream        binds parameters to memory for the time of a unit's call
 _units         which modules are a unit
 _rows          embeddings, gathered by row
+_folders       where the files are: one folder, or several on several devices
+_plan          what a budget keeps and reads, before anything is run
 _hugging_face  what transformers knows: the class, names in the files, buffers, generation config
 """
 
@@ -13,9 +15,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from penstock._progress import Progress
+from penstock.weights._plan import Plan, PlannedUnit, plan
 
 if TYPE_CHECKING:
     import torch
+
+
+__all__ = ["Plan", "PlannedUnit", "plan", "stream"]
 
 
 def stream(
@@ -33,7 +39,9 @@ def stream(
 
     model: a torch.nn.Module with its parameters on the meta device; or a class of transformers; or None for the one
         that `config.json` in the folder names. It is changed and returned.
-    folder: with the `.safetensors` and their index; or one file.
+    folder: with the `.safetensors` and their index; or one file. A list of folders on several devices: shards that are
+        spread over them, copies, or copies of some. What several have is read from all of them at once, in the ratio
+        of their speeds, which are measured now.
     memory: bytes, "8GiB", or "auto": what this process may still take, less a reserve for activations and code. It
         holds all weights that are in memory, not activations, the KV cache or rows of embeddings.
     units: names of modules that are read as a whole, in the order of their use. By default the children of each list
@@ -44,8 +52,9 @@ def stream(
     A parameter outside the turn of its unit is a meta tensor: who uses it gets an error. Inference only. The model has
     stream_stats(), set_memory(bytes) and unstream(). Two threads that call it run one pass after the other.
     Raises MemoryError for a budget that is too small, with the least that works; KeyError and ValueError for tensors
-    that are missing or of another shape or dtype, before anything is read; NotImplementedError for models that
-    transformers converts while it loads them; penstock.Error in a pass whose read failed (the next one tries again)."""
+    that are missing or of another shape or dtype, and for copies that differ, before anything is read;
+    NotImplementedError for models that transformers converts while it loads them; penstock.Error in a pass whose read
+    failed (the next one tries again)."""
     from penstock.weights._stream import start
 
     return start(model, folder, memory, units, slots, progress)

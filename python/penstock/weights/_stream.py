@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-import penstock
 from penstock import _core
 from penstock._arguments import got, size, whole
 from penstock._progress import Progress, reporter
 from penstock.weights import _hugging_face
+from penstock.weights._folders import Folders, paths_of
 from penstock.weights._rows import Rows
 from penstock.weights._units import Place, Unit, find_units, named, split
 
@@ -29,15 +29,18 @@ _RESERVE_BYTES = 512 << 20
 def start(
     model: Any, folder: Any, memory: int | str, units: Iterable[str] | None, slots: int, progress: Progress
 ) -> Any:
-    path = _weights_in(Path(folder))
+    paths = paths_of(folder, "stream")
+    if len(paths) == 1:
+        paths = [_weights_in(paths[0])]
     if model is None or isinstance(model, type):
-        model = _hugging_face.made(model, path.parent)
+        folders = [path if path.is_dir() else path.parent for path in paths]
+        model = _hugging_face.made(model, next((one for one in folders if (one / "config.json").exists()), folders[0]))
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"stream: model: expected a torch.nn.Module, a class or None, got {got(model)}")
     if hasattr(model, "_penstock_weights"):
         raise ValueError("stream: this model is streamed already; model.unstream() comes first")
     budget, slots = _budget(memory), whole("stream", "slots", slots, 2, 1024)
-    weights = _Weights(model, path, budget, units, slots, reporter(progress, "stream"))
+    weights = _Weights(model, Folders(paths), budget, units, slots, reporter(progress, "stream"))
     model.__dict__["_penstock_weights"] = weights
     model.__class__ = _streamed(type(model))
     return model
@@ -63,9 +66,19 @@ def _budget(memory: int | str) -> int:
 
 
 @dataclass
+class FolderStats:
+    """bytes_per_second: as it was measured when the stream was made; 0 where no file has a copy. bytes_read: without
+    what stays."""
+
+    path: str
+    bytes_per_second: float
+    bytes_read: int
+
+
+@dataclass
 class StreamStats:
     """Since stream(). bytes_read: without what stays. stall_s: seconds that each unit waited for its bytes. plan: what
-    stays and what is read in a pass, in bytes."""
+    stays and what is read in a pass, in bytes. folders: where the files are."""
 
     passes: int
     bytes_read: int
@@ -75,15 +88,17 @@ class StreamStats:
     on_demand: int
     stall_s: dict[str, float]
     plan: dict[str, Any]
+    folders: list[FolderStats]
 
 
 class _Weights:
     """Binds the parameters of a unit to its memory while its module is called."""
 
-    def __init__(self, model: torch.nn.Module, path: Path, budget: int, names: Any, slots: int, report: Any) -> None:
+    def __init__(
+        self, model: torch.nn.Module, files: Folders, budget: int, names: Any, slots: int, report: Any
+    ) -> None:
         self.lock = threading.RLock()
-        self.model, self.path = model, path
-        infos = {info.name: info for info in penstock.inspect(path)}
+        self.model, self.files, infos = model, files, files.infos
         self.keys = _keys_of(model, list(infos))
         units, stay = find_units(model) if names is None else named(names, model)
         self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # place, and its meta parameter
@@ -97,7 +112,7 @@ class _Weights:
         units, stay, rows = _fit(self, units, stay + small, budget, slots)
         self.units = units
         self.outside = self._bytes(stay)
-        self.core = _core.WeightStream(str(path), _wanted(self, units), budget - self.outside, slots, report)
+        self.core = _core.WeightStream(files.paths, _wanted(self, units), budget - self.outside, slots, report)
         try:
             self._bind(stay, buffers, rows)
         except BaseException:
@@ -110,11 +125,11 @@ class _Weights:
             self.kept.append((place, meta))
             place.module._parameters[place.name] = torch.nn.Parameter(tensor.to(meta.dtype), meta.requires_grad)
         for (module, name), key in buffers.items():
-            loaded = penstock.load(str(self.path), names=[key])[key]
+            loaded = self.files.load([key])[key]
             module._buffers[name] = loaded.to(module._buffers[name].dtype)
         for unit in rows:
             info = self.infos[self.keys[unit.places[0].full_name]]
-            self.rows.append((unit.module, Rows(unit.module, info, info.path or str(self.path))))
+            self.rows.append((unit.module, Rows(unit.module, info, info.path)))
         self.metas = [[place.parameter for place in unit.places] for unit in self.units]
         for number, unit in enumerate(self.units):
             unit.wrap(functools.partial(self._held, number))
@@ -124,7 +139,7 @@ class _Weights:
 
     def _load(self, places: list[Place]) -> list[torch.Tensor]:
         keys = [self.keys[place.full_name] for place in places]
-        loaded = penstock.load(str(self.path), names=sorted(set(keys))) if keys else {}
+        loaded = self.files.load(keys)
         return [loaded[key] for key in keys]
 
     @contextlib.contextmanager
@@ -166,6 +181,7 @@ class _Weights:
             stats["on_demand"],
             dict(zip((unit.name for unit in self.units), stats["stall_s"], strict=True)),
             plan,
+            [FolderStats(path, *one) for path, one in zip(self.files.paths, stats["folders"], strict=True)],
         )
 
     def close(self, load: bool) -> None:
@@ -221,13 +237,15 @@ def _check(weights: _Weights, places: list[Place]) -> None:
     missing = [place.full_name for place in places if place.full_name not in weights.keys]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise KeyError(f"stream: no file of '{weights.path}' has {', '.join(missing[:3])}{more}, which the model needs")
+        raise KeyError(
+            f"stream: no file of '{weights.files}' has {', '.join(missing[:3])}{more}, which the model needs"
+        )
     for place in places:
         info, parameter = weights.infos[weights.keys[place.full_name]], place.parameter
         if tuple(info.shape) != tuple(parameter.shape):
             raise ValueError(
                 f"stream: {place.full_name}: the model wants the shape {list(parameter.shape)}, "
-                f"and '{info.path or weights.path}' has {list(info.shape)}"
+                f"and '{info.path}' has {list(info.shape)}"
             )
         if not parameter.is_meta:
             raise ValueError(
@@ -246,8 +264,8 @@ def _buffers(weights: _Weights) -> dict[tuple[torch.nn.Module, str], str]:
                 out[module, name] = weights.keys[full]
             elif buffer is not None and buffer.is_meta:
                 raise KeyError(
-                    f"stream: the buffer {full} is on the meta device, and no file of '{weights.path}' has its values; "
-                    "set it before the call"
+                    f"stream: the buffer {full} is on the meta device, and no file of '{weights.files}' has its "
+                    "values; set it before the call"
                 )
     return out
 
@@ -291,7 +309,7 @@ def _fit(
     units = [unit for unit in units if unit not in rows]
     while True:
         outside = weights._bytes(stay)
-        least = outside + _core.least_weight_memory(str(weights.path), _wanted(weights, units), slots)
+        least = outside + _core.least_weight_memory(weights.files.paths, _wanted(weights, units), slots)
         if least <= budget:
             return units, stay, rows
         by_size = sorted(units, key=lambda unit: weights._bytes(unit.places), reverse=True)

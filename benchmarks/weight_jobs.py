@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of the weights.* bars, each in a fresh interpreter (the one with transformers in it):
+`python -m benchmarks.weight_jobs JOB --key=value ...`.
+
+Prints one JSON object. Ends with 77 and the reason where something it needs is not installed. weight_models.py says
+which model it is. All of them read cold shards, with one processor less than there are for the computation.
+"""
+
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from benchmarks import checkpoint_states as states
+from benchmarks import cleanup
+from benchmarks import weight_models as models
+from benchmarks.host_memory import back_memory
+from benchmarks.job_tools import Meter, need, skip
+
+_PEERS = {"map": "transformers", "accelerate": "accelerate", "load_file": "safetensors"}
+
+
+def _model(arguments):
+    """The folder of the model, and its shards, cold."""
+    models.use_processors()
+    folder = Path(arguments["dir"], "model")
+    return folder, models.lay_out(folder, int(arguments.get("layers", "8")))
+
+
+def _streamed(folder, memory, **options):
+    return need("penstock").stream(None, folder, memory=int(memory), **options)
+
+
+def _figures(seconds, **more):
+    return {"seconds": seconds, "version": need("penstock").__version__, **more}
+
+
+# ---- rates ----
+
+
+def decode(arguments):
+    """Bytes a second of --tokens=4 with nothing resident, ours; or --way=engine: the engine reads as many bytes of the
+    same shards. Handicap `one_slot`: nothing is read while a layer is computed."""
+    folder, shards = _model(arguments)
+    tokens = int(arguments.get("tokens", "4"))
+    if arguments["way"] == "engine":
+        total = models.weight_bytes(shards) * tokens
+        return _figures(models.read_through_engine(shards, tokens), bytes=total, operations=tokens)
+    model = _streamed(folder, models.least_memory(folder))
+    if arguments.get("handicap") == "one_slot":
+        models.without_overlap(model)
+    decoding = models.Decoding(model)
+    seconds = decoding.tokens(tokens)
+    read = model.stream_stats().plan["read_bytes"] * tokens
+    return _figures(seconds, bytes=read, operations=tokens)
+
+
+def prefill(arguments):
+    """A prompt whose computation takes 0.65 of its reading, streamed with nothing resident: the seconds, by the larger
+    of the two alone. Handicap `no_read_ahead`: nothing is read while a layer is computed."""
+    torch = need("torch")
+    folder, shards = _model(arguments)
+    whole = _streamed(folder, 3 * models.weight_bytes(shards))
+
+    def seconds_of(model, length):
+        ids = torch.arange(length).reshape(1, length)
+        start = time.perf_counter()
+        with torch.no_grad():
+            model(input_ids=ids)
+        return time.perf_counter() - start
+
+    memory = models.least_memory(folder)
+    reading = need("penstock").weights.plan(folder, memory).read_bytes / models.weight_bytes(shards)
+    reading *= models.read_through_engine(shards)
+    seconds_of(whole, 8)
+    length = 16
+    while (computing := min(seconds_of(whole, length) for _ in range(2))) < 0.6 * reading and length < 1500:
+        length = max(length + 8, int(length * min(2, 0.65 * reading / computing)))
+    if not 0.5 < computing / reading < 0.8:
+        skip(f"a prompt of {length} words is computed in {computing:.2f} s and read in {reading:.2f} s")
+    del whole
+    streamed = _streamed(folder, memory)
+    if arguments.get("handicap") == "no_read_ahead":
+        models.without_overlap(streamed)
+    seconds_of(streamed, 8)  # memory is touched
+    together = statistics.median(seconds_of(streamed, length) for _ in range(3))
+    return _figures(together, value=together / max(computing, reading), prompt=length, computing=computing)
+
+
+def resident(arguments):
+    """Seconds a token with a share r of the bytes resident, by 1 - r of those with none: the r = 0.25, 0.5 or 0.75 that
+    is furthest from 1, as its distance. Handicap `all_read`: residents are read too."""
+    penstock = need("penstock")
+    folder, _ = _model(arguments)
+    tokens = int(arguments.get("tokens", "4"))
+    least = models.least_memory(folder)
+    none = penstock.weights.plan(folder, least).read_bytes
+    measured, planned = {}, {}
+    for share in (0, 0.25, 0.5, 0.75):
+        memory = int(least + share * none)
+        planned[share] = penstock.weights.plan(folder, memory).read_bytes
+        model = _streamed(folder, least if arguments.get("handicap") == "all_read" else memory)
+        measured[share] = models.Decoding(model).tokens(tokens) / tokens
+        del model
+    worst = max(abs(measured[s] / measured[0] / (planned[s] / planned[0]) - 1) for s in measured)
+    return _figures(measured[0], value=worst, measured=list(measured.values()), planned=list(planned.values()))
+
+
+def plan(arguments):
+    """Tokens a second that weights.plan() says, by those measured; with a budget that leaves half of the bytes to read,
+    and with one that leaves so few that computing takes longer. The worse of the two. Handicap `no_compute`: the
+    computation is left out of the plan."""
+    penstock = need("penstock")
+    folder, shards = _model(arguments)
+    tokens, total = int(arguments.get("tokens", "6")), models.weight_bytes(shards)
+    whole = _streamed(folder, 3 * total)
+    computing = models.Decoding(whole).tokens(tokens) / tokens
+    del whole
+    rate = total / models.read_through_engine(shards)
+    given = 0 if arguments.get("handicap") == "no_compute" else computing
+    ratios = []
+    for share in (0.55, 0.98):
+        memory = int(share * total)
+        said = penstock.weights.plan(folder, memory, rate=rate, compute_s=given)
+        measured = models.Decoding(_streamed(folder, memory)).tokens(tokens) / tokens
+        ratios.append(measured / said.seconds)
+    worst = max(ratios, key=lambda ratio: abs(ratio - 1))
+    return _figures(computing, value=worst, ratios=ratios, rate=rate, computing=computing)
+
+
+def devices(arguments):
+    """Seconds of --tokens=4 of shards that each of --files has a copy of, all read at once; --way=one: the first
+    alone. Handicap `first_only`."""
+    models.use_processors()
+    folders = [Path(path).parent / "model" for path in arguments["files"].split(",")]
+    tokens = int(arguments.get("tokens", "4"))
+    for folder in folders:
+        models.lay_out(folder, int(arguments.get("layers", "8")))
+    one = arguments["way"] == "one" or arguments.get("handicap") == "first_only"
+    model = _streamed(folders[0] if one else folders, models.least_memory(folders[0]))
+    return _figures(models.Decoding(model).tokens(tokens), operations=tokens)
+
+
+# ---- one memory limit for both ----
+
+
+def _in_group(arguments, way, limit=0):
+    """What child() prints, in a control group with that limit of memory (0: none)."""
+    words = [sys.executable, "-m", "benchmarks.weight_jobs", "child", f"--way={way}"]
+    words += [f"--{key}={value}" for key, value in arguments.items() if key not in ("way", "handicap")]
+    root = Path("/sys/fs/cgroup/memory")
+    if limit and not (root / "memory.limit_in_bytes").exists():
+        skip("a limit of memory is set through cgroup v1's 'memory', which is not mounted here")
+    group = root / cleanup.own_name()
+
+    def enter():
+        if limit:
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+
+    try:
+        if limit:
+            group.mkdir()
+            (group / "memory.limit_in_bytes").write_text(str(limit))
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, preexec_fn=enter, check=False)
+    except PermissionError as error:
+        skip(f"{error}: control groups need root")
+    finally:
+        if limit:
+            cleanup.remove_cgroup(group)
+    if done.returncode != 0:
+        skip(f"{way}: exit {done.returncode}") if done.returncode == 77 else sys.exit(f"{way}: exit {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def child(arguments):
+    """Seconds of --tokens, and the peak of memory, of one --way: meta (no weights), ours, map or accelerate."""
+    torch, transformers = need("torch"), need("transformers")
+    models.use_processors()
+    folder, way = Path(arguments["dir"], "model"), arguments["way"]
+    tokens = int(arguments.get("tokens", "4"))
+    if way == "meta":
+        config = transformers.LlamaConfig.from_pretrained(folder)
+        with torch.device("meta"):
+            model = transformers.LlamaForCausalLM(config)
+        small = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**models.TINY})).eval()
+        models.Decoding(small).tokens(tokens)
+        return {"peak": states.peak_bytes()}
+    if way == "ours":
+        model = _streamed(folder, int(arguments["memory"]))
+    elif way == "map":
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    else:
+        need("accelerate")
+        with tempfile.TemporaryDirectory(dir=arguments["dir"], prefix="run-") as offload:
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype="auto", device_map={"": "disk"}, offload_folder=offload
+            )
+            return {"seconds": models.Decoding(model.eval()).tokens(tokens), "peak": states.peak_bytes()}
+    return {"seconds": models.Decoding(model.eval()).tokens(tokens), "peak": states.peak_bytes()}
+
+
+def capped(arguments):
+    """Seconds of --tokens=4 in a control group whose memory is --cap=0.7 of the weights and what the process needs
+    without them; --way=ours, with that share as its budget, map or accelerate. Handicap `nothing_resident`."""
+    folder, shards = _model(arguments)
+    share = int(float(arguments.get("cap", "0.7")) * models.weight_bytes(shards))
+    process = _in_group(arguments, "meta")["peak"]
+    memory = models.least_memory(folder) if arguments.get("handicap") == "nothing_resident" else share
+    found = _in_group({**arguments, "memory": memory}, arguments["way"], share + process)
+    peer = _PEERS.get(arguments["way"], "penstock")
+    return {
+        "seconds": found["seconds"],
+        "operations": int(arguments.get("tokens", "4")),
+        "limit": share + process,
+        "version": need(peer).__version__,
+    }
+
+
+def memory(arguments):
+    """The peak of a process that streams, less that of the same process without weights, by its budget of half the
+    weights. Handicap `power_of_two`: an arena of the next power of two."""
+    _, shards = _model(arguments)
+    budget = int(0.55 * models.weight_bytes(shards))
+    given = 1 << (budget - 1).bit_length() if arguments.get("handicap") == "power_of_two" else budget
+    process = _in_group(arguments, "meta")["peak"]
+    peak = _in_group({**arguments, "memory": given}, "ours")["peak"]
+    return _figures(None, value=(peak - process) / budget, peak=peak, process=process)
+
+
+def written(arguments):
+    """Bytes that stream() and two tokens write to storage, by those of the weights. Handicap `copied`: the shards are
+    copied first."""
+    folder, shards = _model(arguments)
+    total = models.weight_bytes(shards)
+    before = states.io_bytes("write")
+    with tempfile.TemporaryDirectory(dir=arguments["dir"], prefix="run-") as copy:
+        if arguments.get("handicap") == "copied":
+            folder = shutil.copytree(folder, Path(copy) / "model")
+            os.sync()
+        models.Decoding(_streamed(folder, 0.5 * total)).tokens(2)
+    return _figures(None, value=(states.io_bytes("write") - before) / total)
+
+
+# ---- loads and rows ----
+
+
+def load(arguments):
+    """Seconds of a cold load of the index, --way=ours, or by load_file of each shard with each tensor cloned. Handicap
+    `depth1`."""
+    if arguments.get("handicap") == "depth1":
+        os.environ["PENSTOCK_QUEUE_DEPTH"] = "1"
+    penstock, load_file = need("penstock"), need("safetensors.torch").load_file
+    folder, shards = _model(arguments)
+    back_memory(models.weight_bytes(shards))
+    with Meter() as meter:
+        if arguments["way"] == "ours":
+            loaded = penstock.load(folder / "model.safetensors.index.json")
+        else:
+            loaded = {name: tensor.clone() for path in shards for name, tensor in load_file(path).items()}
+    version = need(_PEERS.get(arguments["way"], "penstock")).__version__
+    size = sum(tensor.nbytes for tensor in loaded.values())
+    return {"seconds": meter.seconds, "cpu_s": meter.cpu_s, "bytes": size, "operations": 1, "version": version}
+
+
+def rows(arguments):
+    """--count=20000 rows of 4 KiB of a cold file by random numbers: ours in one list, or copied from a mapping with
+    MADV_RANDOM by --threads=32. Handicap `depth1`."""
+    import mmap
+
+    numpy, penstock = need("numpy"), need("penstock")
+    path, count, threads = arguments["path"], int(arguments.get("count", "20000")), int(arguments["threads"])
+    ids = numpy.random.default_rng(1).integers(0, os.path.getsize(path) // 4096, count)
+    out = numpy.ones((count, 4096), numpy.uint8)
+    depth = {"queue_depth": 1} if arguments.get("handicap") == "depth1" else {}
+    states.make_cold([path])
+    if arguments["way"] == "ours":
+        with penstock.Engine(**depth) as engine, penstock.File(path, cache="direct") as file:
+            engine.read_async(file, bytearray(4096)).result()  # the ring comes with the first transfer
+            with Meter() as meter:
+                engine.read_rows(file, ids, out)
+    else:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            mapped.madvise(mmap.MADV_RANDOM)
+            table = numpy.frombuffer(mapped, numpy.uint8).reshape(-1, 4096)
+
+            def copy(part):
+                for i in range(part, count, threads):
+                    out[i] = table[ids[i]]
+
+            with ThreadPoolExecutor(threads) as pool, Meter() as meter:
+                list(pool.map(copy, range(threads)))
+            del table, copy
+    with open(path, "rb") as file:
+        file.seek(int(ids[-1]) * 4096)
+        assert file.read(4096) == out[-1].tobytes()
+    return {
+        "seconds": meter.seconds,
+        "bytes": count * 4096,
+        "operations": count,
+        "version": penstock.__version__ if arguments["way"] == "ours" else numpy.__version__,
+    }
+
+
+_JOBS = {job.__name__: job for job in (decode, prefill, resident, plan, devices, child, capped, memory, written, load)}
+_JOBS["rows"] = rows
+
+
+def main():
+    job, *words = sys.argv[1:] or [""]
+    if job not in _JOBS:
+        print(f"python -m benchmarks.weight_jobs JOB --key=value ...; jobs: {' '.join(_JOBS)}", file=sys.stderr)
+        return 64
+    arguments = dict(word.removeprefix("--").partition("=")[::2] for word in words)
+    print(json.dumps(_JOBS[job](arguments)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the jobs on weights share: a Llama with true shapes and random weights, passes that are timed, and ways to make
+ours worse.
+
+The layers are those of a Llama of 1.1 billion parameters (width 2048, 5632 inside, 32 heads over 4, 32,000 words) in
+bf16: 88 MB each, embedding and head 131 MB each. There are `layers` of them, not its 22, so that the model fits the
+places: 8 make 966 MB. The head so has a larger share than in the whole model.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from benchmarks import checkpoint_states as states
+from benchmarks.job_tools import need
+
+SHARD_BYTES = 500_000_000
+_DEPTH, _PIECE = 4, 64 << 20
+_SHAPES = {
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+}
+TINY = {**_SHAPES, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def use_processors():
+    """All but one compute: the last one reads. More threads than processors cost 25 times as much."""
+    torch = need("torch")
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
+
+
+def lay_out(folder, layers):
+    """The model in a folder, durable and in no cache; made when it is not there. Returns the paths of its shards."""
+    penstock, torch, transformers = need("penstock"), need("torch"), need("transformers")
+    folder = Path(folder)
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        folder.mkdir(exist_ok=True)
+        config = transformers.LlamaConfig(**_SHAPES, num_hidden_layers=layers, dtype="bfloat16")
+        config.architectures = ["LlamaForCausalLM"]
+        config.save_pretrained(folder)
+        with torch.device("meta"):
+            empty = transformers.LlamaForCausalLM(config)
+        numbers = torch.empty(1 << 24).normal_(0, 0.02, generator=torch.Generator().manual_seed(1)).bfloat16()
+        state = {}
+        for at, (name, parameter) in enumerate(empty.named_parameters()):
+            if parameter.dim() == 1:
+                state[name] = torch.ones(parameter.shape, dtype=torch.bfloat16)
+            else:
+                turned = numbers.roll(7919 * at)
+                state[name] = turned.repeat(-(-parameter.numel() // len(turned)))[: parameter.numel()]
+                state[name] = state[name].reshape(parameter.shape).contiguous()
+        penstock.save(state, index, shard_bytes=SHARD_BYTES)
+    shards = [str(path) for path in sorted(folder.glob("*.safetensors"))]
+    states.make_cold(shards)
+    return shards
+
+
+def weight_bytes(shards):
+    return sum(os.path.getsize(path) for path in shards)
+
+
+def least_memory(folder):
+    """The smallest budget with which stream() works, without cutting layers."""
+    penstock = need("penstock")
+    try:
+        penstock.weights.plan(folder, 1)
+    except MemoryError:
+        pass
+    plan = penstock.weights.plan(folder, "1TB")
+    layer = max(unit.bytes for unit in plan.units if ".layers." in unit.name)
+    head = max(unit.bytes for unit in plan.units if ".layers." not in unit.name)
+    return int(2 * max(layer, head) * 1.01)
+
+
+class Decoding:
+    """A model that has read a prompt, and makes a token a pass from there on."""
+
+    def __init__(self, model, batch=1, prompt=4):
+        torch = need("torch")
+        self._model, self._torch = model, torch
+        ids = torch.arange(batch * prompt).reshape(batch, prompt) % 32000
+        with torch.no_grad():
+            out = model(input_ids=ids, use_cache=True)
+        self._keep(out)
+        self.tokens()  # memory is touched, and the order of the units known
+
+    def _keep(self, out):
+        self._cache = out.past_key_values
+        self._next = out.logits[:, -1:].argmax(-1)
+
+    def tokens(self, count=1):
+        """Seconds of so many."""
+        start = time.perf_counter()
+        with self._torch.no_grad():
+            for _ in range(count):
+                self._keep(self._model(input_ids=self._next, past_key_values=self._cache, use_cache=True))
+        return time.perf_counter() - start
+
+
+def read_through_engine(shards, times=1):
+    """Seconds in which the engine reads the shards so many times, past the page cache, into memory that is touched."""
+    penstock = need("penstock")
+    memory = memoryview(penstock.empty(_DEPTH * _PIECE))
+    memory[::4096] = bytes(len(memory) // 4096)
+    files = [penstock.File(path, cache="direct") for path in shards]
+    pieces = [
+        (file, at, min(_PIECE, size - at))
+        for file, size in ((file, os.path.getsize(file.path)) for file in files)
+        for at in range(0, size, _PIECE)
+    ]
+    with penstock.Engine() as engine:
+        engine.read(files[0], memory[:4096])  # the ring comes with the first transfer
+        running = []
+        start = time.perf_counter()
+        for number, (file, at, length) in enumerate(pieces * times):
+            if len(running) == _DEPTH:
+                running.pop(0).result()
+            begin = number % _DEPTH * _PIECE
+            running.append(engine.read_async(file, memory[begin : begin + length], at))
+        for transfer in running:
+            transfer.result()
+        seconds = time.perf_counter() - start
+    for file in files:
+        file.close()
+    return seconds
+
+
+class _Waits:
+    """Handicap of ours: what is read ahead is waited for before a unit is computed, so nothing is read meanwhile."""
+
+    def __init__(self, core):
+        self._core = core
+
+    def __getattr__(self, name):
+        return getattr(self._core, name)
+
+    def acquire(self, unit):
+        slot = self._core.acquire(unit)
+        need("penstock").default_engine().drain()
+        return slot
+
+
+def without_overlap(model):
+    weights = model._penstock_weights
+    weights.core = _Waits(weights.core)
+    return model

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the files of a model are: one folder, or several on several devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import penstock
+from penstock import _core, _state
+
+
+def paths_of(folder: Any, verb: str) -> list[Path]:
+    """The folders that were given, or the one file."""
+    paths = [Path(one) for one in folder] if isinstance(folder, (list, tuple)) else [Path(folder)]
+    if not paths:
+        raise ValueError(f"{verb}: folder: got an empty list; expected a folder, or one for each device")
+    return paths
+
+
+class Folders:
+    """The files of a model: its tensors by name, and their content."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = [str(path) for path in paths]
+        rows = _core.weight_tensors(self.paths)
+        self.infos = {
+            name: _state.TensorInfo(name, _state._TORCH.get(kind, kind), tuple(shape), *place)
+            for name, kind, shape, *place in rows
+        }
+
+    def __str__(self) -> str:
+        return ", ".join(self.paths)
+
+    def load(self, keys: list[str]) -> dict[str, Any]:
+        """The tensors of these names, in memory of their own."""
+        by_file: dict[str, list[str]] = {}
+        for key in dict.fromkeys(keys):
+            by_file.setdefault(self.infos[key].path, []).append(key)
+        return {
+            name: tensor for path, names in by_file.items() for name, tensor in penstock.load(path, names=names).items()
+        }

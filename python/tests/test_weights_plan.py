@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""penstock.weights.plan() says what stream() then does."""
+
+import penstock
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(64, 256), torch.nn.Linear(256, 64)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(500, 64)
+        self.layers = torch.nn.ModuleList(Layer() for _ in range(12))
+        self.head = torch.nn.Linear(64, 500, bias=False)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = Model()
+    penstock.save(model.state_dict(), tmp_path / "model.safetensors")
+    return tmp_path, sum(parameter.nbytes for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.8, 2.0])
+def test_the_plan_is_what_stream_does(saved, share):
+    folder, total = saved
+    memory = int(share * total)
+    plan = penstock.weights.plan(folder, memory, rate=1e9)
+    with torch.device("meta"):
+        model = Model()
+    penstock.stream(model, folder, memory=memory)
+    real = model.stream_stats().plan
+    assert plan.weight_bytes == total and plan.memory_bytes == memory
+    assert abs(plan.read_bytes - real["read_bytes"]) <= total / 50
+    assert plan.used_bytes <= memory and (share > 1 or plan.used_bytes >= 0.95 * memory)
+    assert (plan.rows == ("embed.weight",)) == (share < 1)
+    assert plan.seconds == pytest.approx(plan.read_bytes / 1e9)
+    assert sum(unit.read_bytes for unit in plan.units) == plan.read_bytes
+
+
+def test_the_least_that_works_works(saved):
+    folder, _ = saved
+    least = penstock.weights.plan(folder, "1GiB").least_memory_bytes
+    assert penstock.weights.plan(folder, least).used_bytes <= least
+    with pytest.raises(MemoryError, match=rf"\({least} bytes\)"):
+        penstock.weights.plan(folder, least - 1)
+
+
+def test_rates_and_computation(saved):
+    folder, total = saved
+    plan = penstock.weights.plan(folder, total // 2)
+    assert plan.rate is None and plan.seconds is None
+    assert penstock.weights.plan(folder, total // 2, rate="2GB/s").rate == 2e9
+    assert penstock.weights.plan(folder, total // 2, rate="measured").rate > 0
+    assert penstock.weights.plan(folder, total // 2, rate=1e9, compute_s=3).seconds == pytest.approx(3, rel=0.2)
+
+
+def test_wrong_arguments_are_named(saved, tmp_path):
+    folder, total = saved
+    for wrong, error, message in [
+        ({"rate": "fast"}, ValueError, "plan: rate"),
+        ({"rate": 0}, ValueError, "more than 0"),
+        ({"rate": b"1"}, TypeError, "expected bytes a second"),
+        ({"compute_s": -1}, ValueError, "plan: compute_s"),
+        ({"slots": 1}, ValueError, "plan: slots"),
+    ]:
+        with pytest.raises(error, match=message):
+            penstock.weights.plan(folder, total, **wrong)
+    with pytest.raises(ValueError, match="plan: folder: got an empty list"):
+        penstock.weights.plan([], total)
+    with pytest.raises(TypeError, match="plan: memory"):
+        penstock.weights.plan(folder, 1.5)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="there is no .safetensors file"):
+        penstock.weights.plan(tmp_path / "empty", total)

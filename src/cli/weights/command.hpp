@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// `penstock weights`: what a model that is larger than memory needs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace penstock::cli {
+
+struct WeightsOptions {
+    std::vector<std::string> folders;
+    std::string memory;  ///< bytes
+    std::string rate;    ///< bytes a second, or "measured"; empty: no seconds
+    double compute_seconds = 0;
+    std::uint32_t slots = 2;
+    std::string json;
+};
+
+class WeightsCommand {
+public:
+    /// Adds `weights` and its subcommands.
+    explicit WeightsCommand(CLI::App& app);
+    [[nodiscard]] bool parsed() const;
+    /// "weights plan", with as much as was given.
+    [[nodiscard]] std::string name() const;
+    /// The exit code.
+    [[nodiscard]] int run(std::span<const std::string> command);
+
+private:
+    CLI::App* app_ = nullptr;
+    CLI::App* plan_ = nullptr;
+    WeightsOptions options_;
+};
+
+/// The exit code.
+[[nodiscard]] int weights_plan(const WeightsOptions& options, std::span<const std::string> command);
+
+}  // namespace penstock::cli

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command plan: what a budget keeps in memory and reads, a line a group of layers.
+#include "base/raise.hpp"
+#include "base/units.hpp"
+#include "cli/flush.hpp"
+#include "cli/json_output.hpp"
+#include "cli/weights/command.hpp"
+#include "format/fault.hpp"
+
+#include <penstock/engine.hpp>
+#include <penstock/weight_folders.hpp>
+#include <penstock/weight_plan.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+namespace penstock::cli {
+
+namespace {
+
+using base::format_bytes;
+
+constexpr std::string_view kMeasured = "measured";
+constexpr std::size_t kNameWidth = 34;
+
+// "3GB/s" and "3GB" in bytes a second.
+double rate_of(const std::string& word) {
+    std::string_view bytes = word;
+    if (bytes.ends_with("/s")) {
+        bytes.remove_suffix(2);
+    }
+    const auto rate = base::parse_bytes(bytes);
+    if (!rate || *rate == 0) {
+        base::raise(base::error(
+            ErrorCode::kInvalidArgument, "plan",
+            fmt::format("--rate: got '{}'; expected bytes a second such as 3GB/s, or measured",
+                        format::escaped(word))));
+    }
+    return static_cast<double>(*rate);
+}
+
+struct Speed {
+    double rate = 0;  // bytes a second; 0: not known
+    double seconds = 0;
+};
+
+Speed speed_of(const WeightsOptions& options, Engine& engine, const WeightFolders& model,
+               const WeightPlan& plan) {
+    Speed out;
+    if (options.rate.empty()) {
+        return out;
+    }
+    out.rate =
+        options.rate == kMeasured ? measure_weight_rate(engine, model) : rate_of(options.rate);
+    out.seconds = pass_seconds(plan, out.rate, options.compute_seconds);
+    return out;
+}
+
+// Layers of one group, which follow one another.
+struct Group {
+    std::string prefix;  // with its dot; empty for a unit by itself
+    std::string first;
+    std::string last;
+    std::size_t units = 0;
+    std::uint64_t bytes = 0;
+    std::uint64_t read_bytes = 0;
+
+    [[nodiscard]] std::string name() const {
+        return units == 1 ? first : fmt::format("{} to {}", first, last.substr(prefix.size()));
+    }
+};
+
+std::vector<Group> groups_of(const WeightPlan& plan) {
+    std::vector<Group> out;
+    for (const WeightPlan::Unit& unit : plan.units) {
+        const std::size_t digits = unit.name.find_last_not_of("0123456789") + 1;
+        const std::string prefix =
+            digits == unit.name.size() ? std::string() : unit.name.substr(0, digits);
+        if (out.empty() || prefix.empty() || out.back().prefix != prefix) {
+            Group& group = out.emplace_back();
+            group.prefix = prefix;
+            group.first = unit.name;
+        }
+        Group& group = out.back();
+        group.last = unit.name;
+        ++group.units;
+        group.bytes += unit.bytes;
+        group.read_bytes += unit.read_bytes;
+    }
+    return out;
+}
+
+// The end of a long name says more than its beginning.
+std::string cut(const std::string& name) {
+    const std::string text = format::escaped(name);
+    return text.size() <= kNameWidth ? text : "..." + text.substr(text.size() - kNameWidth + 3);
+}
+
+void print_plan(std::FILE* out, const WeightFolders& model, const WeightForecast& forecast) {
+    const WeightPlan& plan = forecast.plan;
+    fmt::print(out, "{}: {} in {} tensors, {} file{}\n", format::escaped(model.table.path),
+               format_bytes(forecast.weight_bytes), model.table.tensors.size(),
+               model.table.files.size(), model.table.files.size() == 1 ? "" : "s");
+    fmt::print(out, "  memory {}: {} stay, ", format_bytes(plan.memory_bytes),
+               format_bytes(plan.resident_bytes));
+    if (plan.slots == 0) {
+        fmt::print(out, "no slot is needed\n");
+    } else {
+        fmt::print(out, "{} slots of {}\n", plan.slots, format_bytes(plan.slot_bytes));
+    }
+    fmt::print(out, "  the least that works is {}, for {}\n",
+               format_bytes(forecast.least_memory_bytes), cut(forecast.least_tensor));
+    for (const std::string& name : forecast.rows) {
+        fmt::print(out, "  read by row: {}\n", format::escaped(name));
+    }
+    fmt::print(out, "\n  {:<{}}  {:>5}  {:>9}  {:>9}  {:>9}\n", "units", kNameWidth, "count",
+               "size", "stays", "read");
+    for (const Group& group : groups_of(plan)) {
+        fmt::print(out, "  {:<{}}  {:>5}  {:>9}  {:>9}  {:>9}\n", cut(group.name()), kNameWidth,
+                   group.units, format_bytes(group.bytes),
+                   format_bytes(group.bytes - group.read_bytes), format_bytes(group.read_bytes));
+    }
+}
+
+void print_speed(std::FILE* out, const WeightsOptions& options, const WeightPlan& plan,
+                 const Speed& speed) {
+    fmt::print(out, "\n  a token reads {}", format_bytes(plan.read_bytes));
+    if (speed.rate > 0) {
+        fmt::print(out, " at {}{}", base::format_rate(speed.rate),
+                   options.rate == kMeasured ? " (measured)" : "");
+        fmt::print(out, ": {}{}", options.compute_seconds > 0 ? "" : "at least ",
+                   base::format_duration(static_cast<std::int64_t>(speed.seconds * 1e9)));
+    }
+    fmt::print(out, "\n");
+}
+
+nlohmann::ordered_json json_of(const WeightFolders& model, const WeightForecast& forecast) {
+    const WeightPlan& plan = forecast.plan;
+    nlohmann::ordered_json units = nlohmann::ordered_json::array();
+    for (const WeightPlan::Unit& unit : plan.units) {
+        units.push_back(
+            {{"name", unit.name}, {"bytes", unit.bytes}, {"read_bytes", unit.read_bytes}});
+    }
+    return {{"path", model.table.path},
+            {"files", model.table.files.size()},
+            {"tensors", model.table.tensors.size()},
+            {"weight_bytes", forecast.weight_bytes},
+            {"memory_bytes", plan.memory_bytes},
+            {"used_bytes", plan.used_bytes()},
+            {"resident_bytes", plan.resident_bytes},
+            {"slots", plan.slots},
+            {"slot_bytes", plan.slot_bytes},
+            {"read_bytes", plan.read_bytes},
+            {"rows", forecast.rows},
+            {"least_memory_bytes", forecast.least_memory_bytes},
+            {"least_tensor", forecast.least_tensor},
+            {"units", units}};
+}
+
+}  // namespace
+
+int weights_plan(const WeightsOptions& options, std::span<const std::string> command) {
+    const auto memory = base::parse_bytes(options.memory);
+    if (!memory) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "plan",
+                                "--memory: " + memory.error().message));
+    }
+    JsonOutput json("--json", options.json);
+    std::FILE* const out = json.text_stream();
+    const auto engine = std::make_shared<Engine>();
+    const WeightFolders model = inspect_folders(engine, options.folders);
+    const WeightForecast forecast = forecast_weights(model.table, *memory, options.slots);
+    print_plan(out, model, forecast);
+    flush(out);
+    const Speed speed = speed_of(options, *engine, model, forecast.plan);
+    print_speed(out, options, forecast.plan, speed);
+    flush(out);
+    nlohmann::ordered_json words = nlohmann::ordered_json::array({"penstock"});
+    for (const std::string& word : command) {
+        words.push_back(word);
+    }
+    nlohmann::ordered_json all{{"command", words}};
+    all.update(json_of(model, forecast));
+    if (speed.rate > 0) {
+        all["rate_bytes_per_second"] = speed.rate;
+        all["rate_is_measured"] = options.rate == kMeasured;
+        all["compute_seconds"] = options.compute_seconds;
+        all["seconds_a_token"] = speed.seconds;
+    }
+    json.write(all);
+    return 0;
+}
+
+}  // namespace penstock::cli

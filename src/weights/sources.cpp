@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weights/sources.hpp"
+
+#include "base/raise.hpp"
+#include "weights/read_speed.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string_view>
+#include <utility>
+
+namespace penstock::weights {
+
+namespace {
+
+constexpr std::string_view kOperation = "stream";
+constexpr std::chrono::milliseconds kMeasured{200};
+
+[[noreturn]] void refuse(ErrorCode code, const std::string& message, std::string_view path = {}) {
+    base::raise(base::error(code, kOperation, message, path));
+}
+
+}  // namespace
+
+Sources::Sources(Engine& engine, FileSystem files, const TensorTable& table,
+                 const std::vector<std::vector<std::string>>& copies)
+    : files_(std::move(files)) {
+    if (!copies.empty() && copies.size() != table.files.size()) {
+        refuse(ErrorCode::kInvalidArgument,
+               fmt::format("copies: got those of {} files, and the table has {}; give what "
+                           "inspect_folders() returned",
+                           copies.size(), table.files.size()));
+    }
+    for (std::size_t i = 0; i < table.files.size(); ++i) {
+        open(copies.empty() ? std::vector{table.files[i]} : copies[i]);
+    }
+    speeds_.assign(folders_.size(), 1.0);
+    if (std::any_of(having_.begin(), having_.end(), [](const auto& f) { return f.size() > 1; })) {
+        measure(engine);
+    }
+}
+
+void Sources::open(const std::vector<std::string>& paths) {
+    std::vector<Copy>& copies = sources_.emplace_back();
+    std::vector<std::uint32_t>& folders = having_.emplace_back();
+    for (std::uint32_t folder = 0; folder < paths.size(); ++folder) {
+        const std::string& path = paths[folder];
+        if (path.empty()) {
+            continue;
+        }
+        copies.push_back({path, files_.open(path), files_.status(files_.resolve(path)),
+                          static_cast<std::uint32_t>(folder_of_.size())});
+        folders.push_back(folder);
+        folder_of_.push_back(folder);
+        if (copies.back().status.bytes != copies[0].status.bytes) {
+            refuse(ErrorCode::kDamaged,
+                   fmt::format("it has {} bytes, and its copy '{}' has {}; copy the file again",
+                               copies.back().status.bytes, copies[0].path, copies[0].status.bytes),
+                   path);
+        }
+    }
+    folders_.resize(std::max(folders_.size(), paths.size()));
+    if (copies.empty()) {
+        refuse(ErrorCode::kInvalidArgument,
+               fmt::format("copies: file {} of the table is in no folder; give what "
+                           "inspect_folders() returned",
+                           sources_.size() - 1));
+    }
+}
+
+void Sources::measure(Engine& engine) {
+    std::vector<std::vector<File>> lists(folders_.size());
+    for (const std::vector<Copy>& copies : sources_) {
+        for (const Copy& copy : copies) {
+            lists[folder_of_[copy.number]].push_back(copy.file);
+        }
+    }
+    std::vector<std::size_t> folders;  // those that have a file
+    for (std::size_t folder = 0; folder < lists.size(); ++folder) {
+        if (!lists[folder].empty()) {
+            folders.push_back(folder);
+        }
+    }
+    std::erase_if(lists, [](const auto& list) { return list.empty(); });
+    const std::vector<double> speeds = measure_speeds(engine, lists, kMeasured);
+    for (std::size_t i = 0; i < folders.size(); ++i) {
+        speeds_[folders[i]] = folders_[folders[i]].bytes_per_second = speeds[i];
+    }
+}
+
+bool Sources::has_path(std::size_t source, const std::string& path) const {
+    return std::any_of(sources_[source].begin(), sources_[source].end(),
+                       [&](const Copy& copy) { return copy.path == path; });
+}
+
+void Sources::check_unchanged() const {
+    for (const std::vector<Copy>& copies : sources_) {
+        for (const Copy& copy : copies) {
+            const FileStatus now = files_.status(files_.resolve(copy.path));
+            if (now.device == copy.status.device && now.inode == copy.status.inode &&
+                (now.bytes != copy.status.bytes || now.modified_ns != copy.status.modified_ns)) {
+                refuse(ErrorCode::kDamaged,
+                       "the file was changed while its weights were streamed, so what is in memory "
+                       "may be of two versions; stream the model again",
+                       copy.path);
+            }
+        }
+    }
+}
+
+// One transfer, however many devices it reads. What comes from one folder follows one another.
+void Sources::add_reads(const std::vector<WantedBytes>& wanted, TransferRequest& request) {
+    for (const std::vector<Copy>& copies : sources_) {
+        for (const Copy& copy : copies) {
+            request.files.push_back(copy.file);
+        }
+    }
+    for (const CopyRead& read : share_reads(wanted, having_, speeds_)) {
+        const std::vector<Copy>& copies = sources_[read.part.file];
+        const auto copy = std::find_if(copies.begin(), copies.end(), [&](const Copy& one) {
+            return folder_of_[one.number] == read.folder;
+        });
+        request.extents.push_back(
+            {read.part.offset, Memory(read.part.into, read.part.bytes), copy->number});
+    }
+}
+
+void Sources::count(const TransferRequest& request) {
+    for (const Extent& extent : request.extents) {
+        folders_[folder_of_[extent.file]].bytes_read += extent.memory.bytes;
+    }
+}
+
+}  // namespace penstock::weights

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// `penstock weights plan`: its text, its JSON, and what it refuses.
+#include "cli/program.hpp"
+#include "support/temp_folder.hpp"
+
+#include <penstock/state_file.hpp>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace penstock::cli {
+namespace {
+
+using testing::HasSubstr;
+
+class WeightsCliTest : public testing::Test {
+protected:
+    WeightsCliTest() {
+        const auto engine = std::make_shared<Engine>();
+        State state;
+        std::vector<std::vector<std::byte>> data;
+        const auto add = [&](const std::string& name, std::uint64_t rows, std::uint64_t columns) {
+            data.emplace_back(2 * rows * columns);
+            state.tensors.push_back({name, "BF16", {rows, columns}, data.back()});
+        };
+        add("model.embed_tokens.weight", 4000, 100);
+        for (int layer = 0; layer < 12; ++layer) {
+            add(fmt::format("model.layers.{}.mlp.weight", layer), 2000, 100);
+        }
+        add("lm_head.weight", 4000, 100);
+        save_file(engine, folder_ / "model.safetensors", state);
+    }
+    [[nodiscard]] Outcome plan(std::vector<std::string> more) const {
+        std::vector<std::string> words{"weights", "plan", folder_.path()};
+        words.insert(words.end(), more.begin(), more.end());
+        return run_cli(words);
+    }
+
+    support::TempFolder folder_;
+};
+
+TEST_F(WeightsCliTest, TheTextHasUnitsAndSeconds) {
+    const Outcome found = plan({"--memory", "3MB", "--rate", "1GB/s"});
+    EXPECT_EQ(found.status, 0) << found.err;
+    for (const char* text :
+         {"14 tensors, 1 file", "read by row: model.embed_tokens.weight", "model.layers.0 to 11",
+          "lm_head", "at 1 GB/s: at least", "the least that works is"}) {
+        EXPECT_THAT(found.out, HasSubstr(text));
+    }
+    std::istringstream lines(found.out);
+    std::string line;
+    std::getline(lines, line);  // the path, however long
+    while (std::getline(lines, line)) {
+        EXPECT_LE(line.size(), 80U) << line;
+    }
+}
+
+TEST_F(WeightsCliTest, TheJsonHasItAll) {
+    const Outcome found =
+        plan({"--memory", "3MB", "--rate", "measured", "--compute", "2", "--json", "-"});
+    EXPECT_EQ(found.status, 0) << found.err;
+    const auto json = nlohmann::json::parse(found.out);
+    EXPECT_EQ(json["weight_bytes"], 2 * (2 * 400'000 + 12 * 200'000));
+    EXPECT_LE(json["used_bytes"], 3'000'000);
+    EXPECT_EQ(json["memory_bytes"], 3'000'000);
+    EXPECT_EQ(json["units"].size(), 13U);
+    std::uint64_t read = 0;
+    for (const auto& unit : json["units"]) {
+        read += unit["read_bytes"].get<std::uint64_t>();
+    }
+    EXPECT_EQ(json["read_bytes"], read);
+    EXPECT_EQ(json["rows"], nlohmann::json({"model.embed_tokens.weight"}));
+    EXPECT_GT(json["rate_bytes_per_second"], 0);
+    EXPECT_EQ(json["rate_is_measured"], true);
+    EXPECT_NEAR(json["seconds_a_token"].get<double>(), 2, 0.4);
+    EXPECT_THAT(found.err, HasSubstr("(measured)"));
+}
+
+TEST_F(WeightsCliTest, WhatIsRefused) {
+    const Outcome small = plan({"--memory", "1kB"});
+    EXPECT_EQ(small.status, 1);
+    EXPECT_THAT(small.err, HasSubstr("the least that works is"));
+    for (const auto& [words, message] :
+         std::vector<std::pair<std::vector<std::string>, std::string>>{
+             {{"--memory", "much"}, "--memory: 'much' is not a size"},
+             {{"--memory", "3MB", "--rate", "fast"}, "expected bytes a second such as 3GB/s"},
+             {{"--memory", "3MB", "--slots", "1"}, "--slots"},
+             {{}, "--memory"}}) {
+        const Outcome wrong = plan(words);
+        EXPECT_EQ(wrong.status, 2) << message;
+        EXPECT_THAT(wrong.err, HasSubstr(message));
+    }
+    EXPECT_EQ(run_cli({"weights", "plan", folder_ / "nothing", "--memory", "3MB"}).status, 1);
+    EXPECT_THAT(run_cli({"weights"}).err, HasSubstr("Try: penstock weights --help"));
+    EXPECT_THAT(run_cli({"weihgts"}).err, HasSubstr("did you mean 'weights'?"));
+}
+
+}  // namespace
+}  // namespace penstock::cli
