@@ -46,7 +46,7 @@ smoke: ## the set-up and the package, built quickly and tried: without torch, mi
 docs: python ## the site of the documents, in build/docs/html; links are checked
 	@$(PY) tools/make_docs.py
 
-demo: python ## two minutes: this disk, Penstock beside fio and torch.save, GPT-2 small there and back
+demo: python ## two minutes: this disk, Penstock compared with fio and torch.save, GPT-2 small there and back
 	@$(PY) tools/demo.py
 
 # When the command began: the set-up counts.

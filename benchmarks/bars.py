@@ -148,9 +148,9 @@ def _bar(row: Mapping[str, Any]) -> Bar:
     if not _ID.fullmatch(name):
         raise BarError(f"{name}: an id is 'part.name' in lower case, digits and underscores")
     if row["place"] not in PLACES:
-        raise BarError(f"{name}: place {row['place']!r} is none of {', '.join(PLACES)}")
+        raise BarError(f"{name}: place {row['place']!r} is not one of {', '.join(PLACES)}")
     if row["metric"] not in METRICS:
-        raise BarError(f"{name}: metric {row['metric']!r} is none of {', '.join(METRICS)}")
+        raise BarError(f"{name}: metric {row['metric']!r} is not one of {', '.join(METRICS)}")
     limit = parse_limit(row["bar"])
     if not limit.unit and not limit.difference and limit.figure == 1:
         raise BarError(f"{name}: a bar of exactly 1 is decided by chance")

@@ -30,7 +30,7 @@ def _store(folder, arguments, **more):
 
 
 def _folders(folder, arguments):
-    """One folder, or with --paths=FILE,FILE,... one beside each of them."""
+    """One folder, or with --paths=FILE,FILE,... one next to each of them."""
     if "paths" not in arguments:
         return str(folder)
     paths = arguments["paths"].split(",")

@@ -14,7 +14,7 @@ _MADV_POPULATE_WRITE = 23
 def back_memory(count):
     """Free memory of so many bytes that the host of a virtual machine has given it already, before a clock starts. What
     a guest has freed for some seconds its host may take back (free page reporting), and to touch it again then costs
-    1.5 to 2.5 s a GiB here instead of 0.2 to 0.4: seconds of the host, which fall on whoever comes first."""
+    1.5 to 2.5 s a GiB here instead of 0.2 to 0.4: seconds of the host, which fall on the side that comes first."""
     memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError, AttributeError):
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -4,7 +4,7 @@
 #   penstock_room(engine/uring DEPENDS engine os LIBS penstock_liburing)
 #
 # makes the object library penstock_engine_uring of src/engine/uring/*.cpp, and of the FOLDERS below it. A room whose
-# folder does not exist or holds no source is no target of its own: headers alone need none. Whoever links objects
+# folder does not exist or holds no source is no target of its own: headers alone need none. A target that links objects
 # asks penstock_rooms_closure() for a room and everything under it.
 set(PENSTOCK_ROOMS "" CACHE INTERNAL "")
 

@@ -30,6 +30,9 @@ PAGES = {
         "docs/python.md",
         "docs/checkpoint.md",
         "docs/deepnvme.md",
+        "docs/lightning.md",
+        "docs/transformers.md",
+        "docs/accelerate.md",
         "docs/weights.md",
         "docs/faq.md",
     ],
@@ -64,7 +67,7 @@ def pages():
 
 
 def rewritten(text, path, listed):
-    """The text of a page with links as they are on the site: other pages, else the file, which is put beside them."""
+    """The text of a page with links as they are on the site: other pages, else the file, which is put next to them."""
     folder = os.path.dirname(path)
 
     def link(found):

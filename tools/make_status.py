@@ -204,7 +204,7 @@ def status_text(promises, results, bars, notes):
         "",
         "## Bars",
         "",
-        "The figure is ours to the peer (or a count), with its 95 % interval; beside it the peer against itself. What "
+        "The figure is ours to the peer (or a count), with its 95 % interval; next to it the peer against itself. What "
         "missed its bar comes first, then what is undecided; of that, the side is where the figure itself stands.",
         "",
         "| id | what | against | place | bar | figure | peer against itself | verdict |",

@@ -82,7 +82,7 @@ def run(what, command, **more):
 
 
 def environment(python, name, *packages):
-    """An environment with these packages, made anew."""
+    """A new environment with these packages."""
     folder = BUILD / "wheel-environments" / name
     shutil.rmtree(folder, ignore_errors=True)
     run(f"environment {name}", [python, "-m", "venv", folder])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepNVMe's model checkpoint example: torch.save through a FastFileWriter, beside plain torch.save.
+"""DeepNVMe's model checkpoint example: torch.save through a FastFileWriter, compared with plain torch.save.
 
 python examples/deepnvme/save_checkpoint.py [MIB] [FOLDER]
 

@@ -241,7 +241,7 @@ public:
     /// The newest whole checkpoint: manifest sound, every shard there with its size. `skipped`:
     /// newer ones that are not, and why. Throws if a newer one may be sound and cannot be read
     /// (Error::is_about_the_file() is false). Also throws if all are skipped and the system could
-    /// not read one (EIO), after `skipped` is filled: "there is none" would be a reason to start
+    /// not read one (EIO), after `skipped` is filled: "no checkpoint" would be a reason to start
     /// over.
     [[nodiscard]] std::optional<CheckpointInfo> latest(
         std::vector<CheckpointInfo>* skipped = nullptr) const;

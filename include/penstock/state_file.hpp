@@ -54,7 +54,7 @@ struct SaveFileOptions {
 /// Saves a state. The new file takes the place of an old one in one step; when the call throws, the
 /// old file is as it was. A symbolic link is followed; mode, owner and ACL of the old file are
 /// kept. The tensors must not change meanwhile. A `.pt` has the structure, and no metadata. The
-/// other formats have the metadata ({"format": "pt"} where there is none, which transformers looks
+/// other formats have the metadata ({"format": "pt"} where none is given, which transformers looks
 /// for), and no structure. Throws Error: kInvalidArgument for what the format cannot hold (a slice
 /// of a global tensor, too), kUnsupported for memory of a device, ENOSPC with the missing bytes
 /// before the first one is written. Blocks; thread-safe.

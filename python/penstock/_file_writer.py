@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """FileWriter: a file for code that cannot be changed and writes to one, torch.save first of all.
 
-What is written goes to a temporary file beside the target, through two blocks of memory of which one is filled while
+What is written goes to a temporary file next to the target, through two blocks of memory of which one is filled while
 the other is on its way to the device (FastFileWriter does that); close() makes it durable and gives it its name.
 """
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""save(): a training state in one file. Beside it what save(), load() and the stores share: the names of types, and
+"""save(): a training state in one file. Also what save(), load() and the stores share: the names of types, and
 which tensors are meant.
 
 What is saved is whole, durable and under its name, or the old file is untouched:
 
     1. the state becomes an image: every offset of the file is known, its pickle and headers are made
-    2. a temporary file beside the target, with room for all of it, and the mode that the target has or would get
+    2. a temporary file next to the target, with room for all of it, and the mode that the target has or would get
     3. the engine writes it from the tensors themselves, checksums are made on other cores meanwhile; sync
     4. rename over the target, sync of the folder
 
@@ -370,7 +370,7 @@ def load(
         and "required" is penstock.Unsupported where the file system has no direct I/O (docs/page_cache.md).
     progress: True for a line on stderr, or a function that is called with (done, total) in bytes.
 
-    Checksums are checked beside the reading: the CRCs of a `.pt`, the table in a `.safetensors` of ours. Of a slice of
+    Checksums are checked during the reading: the CRCs of a `.pt`, the table in a `.safetensors` of ours. Of a slice of
     a `.pt`, or one of its tensors that is a part of a larger storage, the CRC says nothing and is not checked.
     Storages cannot be resized; the memory of each is given back when the last tensor on it is gone.
     Raises penstock.Damaged (a ValueError and an OSError) naming the tensor for a file that is damaged, hostile or

@@ -519,7 +519,7 @@ class CheckpointStore:
             as saved with these tensors in it. Each tensor of it has to be in the checkpoint, with its type and shape.
         names: what is wanted of the state, as in penstock.load(). device, dtype: likewise.
 
-        Raises penstock.Damaged naming file and tensor, KeyError for a name, FileNotFoundError where there is none. What
+        Raises penstock.Damaged naming file and tensor, KeyError for a name, FileNotFoundError where none is sound. What
         the machine lacks (open files, memory, a permission) is raised as it is, and so is what the system says (a disk
         that cannot be read) where no checkpoint can be used."""
         names = None if names is None else _arguments.texts("load", "names", names)

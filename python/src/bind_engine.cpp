@@ -42,7 +42,7 @@ Engines& engines() {
     return *instance;
 }
 
-// Frees dropped engines that have nothing more to do. Cheap when there is none.
+// Frees dropped engines that have nothing more to do. Cheap when no engine was dropped.
 void sweep_engines() {
     std::vector<std::shared_ptr<Engine>>& dropped = engines().dropped;
     if (dropped.empty()) {
@@ -66,7 +66,7 @@ bool is_closed(const EngineObject& self) {
 EngineObject::EngineObject() : EngineObject(nullptr) {}
 
 EngineObject::EngineObject(std::shared_ptr<Engine> made) : engine(std::move(made)) {
-    // Room to be dropped: its destructor cannot say that there is none.
+    // Room to be dropped: its destructor cannot report a lack of memory.
     engines().dropped.reserve(engines().dropped.size() + engines().live.size() + 1);
     engines().live.insert(this);
 }

@@ -289,7 +289,7 @@ private:
             attributes(o, id, depth);
         } else if (counter && nb::len(nb::object(o.attr("__dict__"))) > 0) {
             refuse(
-                "the Counter has attributes of its own, which would be lost; save them beside it");
+                "the Counter has attributes of its own, which would be lost; save them next to it");
         }
         return id;
     }
@@ -380,7 +380,7 @@ private:
         }
         if (nb::len(get(o, kDict)) > 0) {
             refuse("the tensor has attributes of its own (" + shown(get(o, kDict)) +
-                   "), which would be lost; save them beside it");
+                   "), which would be lost; save them next to it");
         }
         format::TensorValue t;
         t.type = type_of(o).type;
@@ -475,7 +475,7 @@ private:
         }
         if (!nb::object(dtype.attr("metadata")).is_none()) {
             refuse("its NumPy type has metadata (" + shown(dtype.attr("metadata")) +
-                   "), which would be lost; save them beside it");
+                   "), which would be lost; save them next to it");
         }
         if (!is(o, array_)) {
             if (!o.type().is(nb::object(dtype.attr("type")))) {

@@ -62,7 +62,7 @@ bool wait(Held& held, double timeout_s);
 /// Bytes of a done transfer: an int, or a list of them. Throws its Error.
 [[nodiscard]] nb::object result(Held& held, bool list, std::size_t extents);
 
-/// Lets go of dropped transfers that are done by now. Cheap when there is none.
+/// Lets go of dropped transfers that are done by now. Cheap when none was dropped.
 void sweep_orphans();
 
 /// Seconds as the user gave them; None means no limit, which is -1 here.

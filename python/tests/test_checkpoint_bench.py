@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from penstock._measure import checkpoint_bench as bench  # noqa: E402
-from penstock._measure import models, sides, storage  # noqa: E402
+from penstock._measure import models, sides, storage, tool, turns  # noqa: E402
 
 # As their publishers give them.
 PARAMETERS = {
@@ -153,3 +153,22 @@ def test_a_signal_leaves_nothing(number, tmp_path):
     assert process.returncode == 128 + number, err
     assert "the files that it made are removed" in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_fits_a_terminal_and_has_bars():
+    class Measured:
+        bytes = 123_456_789_012
+        figures = {
+            f"{verb} {title}": sides_figures(title, verb, seconds)
+            for verb in ("save", "load", "stall")
+            for title, seconds in {"penstock .safetensors": 123.456, "penstock .pt": 61.728, "fio read": 234.5}.items()
+        }
+
+    lines = bench._table(Measured(), tool.Colour(None))
+    assert len(lines) == 15 and max(map(len, lines)) <= 80
+    assert lines[1].startswith("durable save ") and lines[3].startswith("penstock .pt ")
+    assert " ████ " in lines[3] and " ██   " in lines[2] and "2.00x" in lines[2]
+
+
+def sides_figures(title, verb, seconds):
+    return turns.Figures(title, verb, [seconds, seconds * 1.5, seconds * 0.5], [2.5, 2.5, 2.5])

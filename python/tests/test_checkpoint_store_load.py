@@ -235,7 +235,7 @@ def test_what_the_machine_lacks_is_no_reason_for_an_older_one(store, monkeypatch
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENODATA])
 def test_where_none_can_be_read_the_reason_is_raised(store, monkeypatch, number):
-    """And not that there is none, which would be a reason to start over."""
+    """And not that no checkpoint is there, which would be a reason to start over."""
     store.save({"step": 1}, step=1)
     trouble(monkeypatch, 1, number, 100)
     with pytest.warns(RuntimeWarning, match="passed over") as warned, pytest.raises(penstock.Error) as caught:

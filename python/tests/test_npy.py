@@ -78,7 +78,7 @@ def test_the_first_that_differs_is_named(tmp_path):
         (np.asfortranarray(np.zeros((2, 3))), "Fortran"),
         (np.array([{}, None], object), "Python objects"),
         (np.zeros(2, [("a", "<f4"), ("b", "<i4")]), "structured"),
-        (np.zeros(2, "M8[s]"), "none of plain"),
+        (np.zeros(2, "M8[s]"), "neither plain"),
     ],
 )
 def test_what_is_refused_and_why(tmp_path, array, reason):

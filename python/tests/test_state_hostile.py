@@ -85,7 +85,7 @@ PT = {
         "w": Call(utils._rebuild_parameter, tensor(Storage(torch.LongStorage, elements=3), 0, (3,), (1,)), True, {})
     },
     "sizes whose product overflows": {"w": tensor(None, 0, (HUGE, 8, 0), (1, 1, 1))},
-    "sizes beside a zero": {"w": tensor(None, 0, (0, HUGE, HUGE), (HUGE, HUGE, 1))},
+    "sizes next to a zero": {"w": tensor(None, 0, (0, HUGE, HUGE), (HUGE, HUGE, 1))},
     "strides that overflow": {"w": tensor(None, 0, (1, 2), (HUGE, HUGE))},
     "strides of one element": {"w": tensor(None, 0, (1, 1), (HUGE * 2 - 1, HUGE))},
     "an offset that overflows": {"w": tensor(None, HUGE, (0,), (1,))},

@@ -245,7 +245,7 @@ def test_targets_that_lie_otherwise_than_in_the_store_are_filled(store):
 
 
 def random_view(draw, storage):
-    """A view of a storage whose elements are told apart."""
+    """A view of a storage whose elements all differ."""
     rows, columns = draw.randint(1, 5), draw.randint(1, 5)
     steps = draw.choice([(columns, 1), (1, rows), (columns + 2, 1), (2 * columns + 1, 2), (1, rows + 1)])
     reach = (rows - 1) * steps[0] + (columns - 1) * steps[1]

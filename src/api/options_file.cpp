@@ -186,7 +186,7 @@ base::Result<EngineOptions> load(const std::string& path) {
 base::Result<EngineOptions> parse_options(std::string_view text, const std::string& name,
                                           EngineOptions base) {
     if (text.size() > kTextMax) {
-        return wrong(name, fmt::format("it is larger than 1 MiB, so it is none; {}", kAdvice));
+        return wrong(name, fmt::format("it has more than 1 MiB; {}", kAdvice));
     }
     Taker taker(base);
     if (const auto read = format::read_json(text, taker, "options"); !read) {

@@ -6,8 +6,11 @@
 namespace penstock::base {
 
 std::optional<std::string> environment_text(const char* name) {
-    const std::string variable = std::string("PENSTOCK_") + name;
-    const char* text = std::getenv(variable.c_str());
+    return system_environment_text((std::string("PENSTOCK_") + name).c_str());
+}
+
+std::optional<std::string> system_environment_text(const char* name) {
+    const char* text = std::getenv(name);
     if (text == nullptr || *text == '\0') {
         return std::nullopt;
     }

@@ -2,9 +2,9 @@
 #include "cli/progress.hpp"
 
 #include "base/clock.hpp"
+#include "cli/style.hpp"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,13 +19,6 @@ constexpr base::Nanos kLogNs = 3'000'000'000;
 
 base::Nanos now() {
     return base::SteadyClock().now();
-}
-
-// A longer line would wrap, and the next could not be written over it.
-std::size_t columns(std::FILE* out) {
-    winsize size{};
-    const bool known = ::ioctl(::fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 20;
-    return known ? size.ws_col - 1U : 79U;
 }
 
 }  // namespace
@@ -52,7 +45,8 @@ void Progress::show(const std::string& text) {
     }
     std::string line = prefix_ + text;
     if (terminal_) {
-        line.resize(std::min(line.size(), columns(out_)));
+        // A longer line would wrap, and the next could not be written over it.
+        line.resize(std::min(line.size(), columns_of(out_) - 1));
         fmt::print(out_, "\r\033[K{}", line);
         dirty_ = true;
     } else {

@@ -100,7 +100,7 @@ public:
     /// do.
     bool turn(bool may_sleep) noexcept;
     [[nodiscard]] bool idle() const { return out_ == 0 && classes_.empty() && inbox_.empty(); }
-    /// When a request that was refused for a moment is tried again; kForever when there is none.
+    /// When a request that was refused for a moment is tried again; kForever: no request waits.
     [[nodiscard]] base::Nanos next_try() const;
     void abandon_after_fork() { backend_->abandon_after_fork(); }
 

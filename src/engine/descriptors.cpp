@@ -143,7 +143,7 @@ Descriptors::Waiters Descriptors::drop(const void* what) {
     return dropped;
 }
 
-// The transfers of the parent are none of ours.
+// The transfers of the parent do not count here.
 void Descriptors::after_fork_in_child() {
     waiting_ = {};
     reserved_ = 0;

@@ -2,7 +2,7 @@
 // Room for descriptors: what the transfers of this process that open files by path may hold,
 // compared with the limit on open files. It is one limit for all engines, so this is one object.
 //
-// A transfer takes room before it opens files, and is queued if there is none; closing files gives
+// A transfer takes room before it opens files, and is queued if none is left; closing files gives
 // room back, which admits the next ones, oldest first. No thread sleeps here. If none of our files
 // is open, one is always admitted, so that the caller gets the system's own error.
 //

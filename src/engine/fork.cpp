@@ -22,7 +22,7 @@ struct Registry {
     std::mutex renewal;  ///< taken before the other
     std::mutex mutex;    ///< of what follows
     std::vector<Core*> cores;
-    std::uint32_t forks = 0;  ///< that are coming: engines rest until there is none
+    std::uint32_t forks = 0;  ///< that are coming: engines rest until it is 0
 };
 
 Registry& registry() {

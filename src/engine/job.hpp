@@ -37,7 +37,7 @@ public:
 };
 
 /// Threads that are started on demand and sleep while idle. First in, first out. If the system
-/// starts no thread and there is none yet, the posting thread does the work.
+/// starts no thread and none runs yet, the posting thread does the work.
 class Workers final : public Executor {
 public:
     Workers(const char* name, std::uint32_t threads_max) : name_(name), threads_max_(threads_max) {}

@@ -99,7 +99,7 @@ void Transfer::notify(int eventfd) {
     }
 }
 
-// Each of them once, whoever comes first.
+// Each of them once, by the thread that comes first.
 void Transfer::tell_eventfds() noexcept {
     const std::lock_guard lock(notify_mutex_);
     for (const int eventfd : notify_) {

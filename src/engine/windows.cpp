@@ -5,8 +5,8 @@
 //       |                                                                                  |
 //       +<--------------------------- more files -----------------------------------------+
 //
-// A small file that comes through the page cache is read and closed by whoever opens it, and never
-// meets a channel's thread.
+// A small file that comes through the page cache is read and closed by the thread that
+// opens it, and never meets a channel's thread.
 //
 // A transfer of open files has one window, which begins at move_files (or at preallocating) and
 // ends its transfer. One of paths has up to kWindowsMax, each of which takes the next kWindowFiles

@@ -41,7 +41,7 @@ public:
                 PENSTOCK_CHECK(tuple());
             } else {
                 return wrong(
-                    fmt::format("the key {} comes twice, or is none of descr, "
+                    fmt::format("the key {} comes twice, or is not one of descr, "
                                 "fortran_order and shape",
                                 shown(key)));
             }
@@ -184,7 +184,7 @@ Result<std::uint64_t> item_bytes_of(const std::string& dtype) {
                         shown(dtype)));
     }
     return unsupported(
-        fmt::format("its dtype {} is none of plain numbers or characters (bool, "
+        fmt::format("its dtype {} is neither plain numbers nor characters (bool, "
                     "int, uint, float, complex, S, U); read it with numpy.load()",
                     shown(dtype)));
 }

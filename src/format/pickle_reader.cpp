@@ -507,7 +507,7 @@ Result<PickleRead> read_pickle(std::span<const std::byte> bytes, bool* cut_short
     PENSTOCK_TRY(read, std::move(made));
     PENSTOCK_CHECK(Check(read.tree).run());
     if (!machine.refused().empty()) {
-        return fault(kReading, "beside the state, which does not hold it: " + machine.refused());
+        return fault(kReading, "next to the state, which does not hold it: " + machine.refused());
     }
     return read;
 }

@@ -57,7 +57,7 @@ Result<End> read_zip64_end(ByteSource& source, std::uint64_t end_offset, bool ne
     PENSTOCK_TRY(locator, fetch(source, end_offset - kLocatorBytes, kLocatorBytes));
     if (get(locator, 0, 4) != kLocatorSignature) {
         if (needed) {
-            return fault(kReading, "its end needs a zip64 record, and there is none", end_offset);
+            return fault(kReading, "its end needs a zip64 record, which is missing", end_offset);
         }
         return plain;
     }

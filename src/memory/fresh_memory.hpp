@@ -54,7 +54,7 @@ public:
         std::uint64_t offset = 0;    ///< in the part
     };
 
-    /// kOutOfMemory if there is none. The pages are not touched yet.
+    /// kOutOfMemory if no memory is left. The pages are not touched yet.
     [[nodiscard]] static base::Result<FreshMemory> make(std::span<const Stretch> stretches);
 
     [[nodiscard]] std::size_t size() const { return places_.size(); }

@@ -54,7 +54,7 @@ Result<void> Appender::close() {
     const std::lock_guard lock(gathered.mutex);
     auto flushed = flush(gathered);
     if (!flushed) {
-        flushed.error().message += "; there is none, as the file is being closed: they are lost";
+        flushed.error().message += "; no flush follows, as the file is being closed: they are lost";
     }
     gathered.bytes.clear();
     return flushed;

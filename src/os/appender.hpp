@@ -2,7 +2,7 @@
 // The end of a file that is opened with FileOptions::append: records are put there whole, in the
 // order of the calls, one system call each, or gathered first.
 //
-//   append -> fits beside what is gathered: copied, no system call
+//   append -> fits behind what is gathered: copied, no system call
 //          -> does not: flush, then again; longer than the buffer: written by itself
 //
 // The kernel puts each write at the end as it is by then, and one after the other, so that

@@ -171,7 +171,7 @@ Geometry probe(const Asked& asked, GeometryRung first) {
     }
     if (found->direct && asked.magic == kBtrfsMagic) {
         found->reason +=
-            "; btrfs itself caches direct writes of files with checksums (NODATASUM mends that)";
+            "; btrfs itself caches direct writes of files with checksums (NODATASUM avoids that)";
     }
     return *found;
 }

@@ -46,7 +46,7 @@ IoUringAccess no_such_call(const IoUringFacts& facts) {
     if (!release_at_least(facts.kernel_release, 5, 1)) {
         return {false,
                 fmt::format("kernel {} is too old: io_uring came with 5.1", facts.kernel_release),
-                "boot kernel 5.15 or newer (under gVisor there is none)"};
+                "boot kernel 5.15 or newer (gVisor has no io_uring)"};
     }
     if (facts.seccomp_mode == 2) {
         return {false, "seccomp filter of this process (ENOSYS)", kSeccompCure};

@@ -306,7 +306,7 @@ base::Error not_direct(const char* operation, const FileInfo& info) {
     return base::error(
         ErrorCode::kUnsupported, operation,
         fmt::format(
-            "direct I/O was required, and there is none here: {}; use CachePolicy::kDirect, "
+            "direct I/O was required, and this file has none: {}; use CachePolicy::kDirect, "
             "or a file on ext4, XFS or a block device",
             info.geometry.reason),
         info.path);

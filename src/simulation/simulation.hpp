@@ -68,7 +68,7 @@ public:
     [[nodiscard]] base::Nanos now() const { return clock_->now(); }
 
     /// Turns every channel once; when none advanced, moves the clock to the next event. False when
-    /// there is none: nothing will ever happen again.
+    /// no event is left: nothing will ever happen again.
     bool step();
     /// Steps until `done`; false when nothing happens any more before that (a hang).
     [[nodiscard]] bool run_until(const std::function<bool()>& done);

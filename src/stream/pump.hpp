@@ -57,7 +57,7 @@ public:
     PumpSource& operator=(const PumpSource&) = delete;
     virtual ~PumpSource() = default;
 
-    /// The next unit of a lane; nothing when there is none now. Called again after every end and
+    /// The next unit of a lane; nothing when none is ready now. Called again after every end and
     /// every wake().
     virtual PumpUnitPtr next(std::size_t lane) = 0;
     /// Takes a finished transfer: wait() reports its error.

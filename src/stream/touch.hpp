@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory is faulted in ahead of the reads into it, by whoever is idle: else the device waits while
-// the kernel does it, page by page. Of memory that is there already it costs a look at each page.
+// Memory is faulted in ahead of the reads into it, by a thread that is idle: else the device
+// waits while the kernel does it, page by page. Of memory that is there already it costs a look at
+// each page.
 #pragma once
 
 #include <cstddef>

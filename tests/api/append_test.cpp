@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that are open for appending: records are whole and in the order of their calls, whoever
-// else appends; what was flushed survives the death of the process, what was synced a power cut.
+// Files that are open for appending: records are whole and in the order of their calls, while
+// others append; what was flushed survives the death of the process, what was synced a power cut.
 #include "simulation/fake_disk.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"

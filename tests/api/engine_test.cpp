@@ -171,7 +171,7 @@ TEST_F(PublicEngine, VerbsByPathAndByFile) {
     EXPECT_EQ(what.devices[0].id, file.info().device);
 }
 
-// Also of what the caller's own thread does: a block that is none of the device's.
+// Also of what the caller's own thread does: a block that is not the device's.
 TEST_F(PublicEngine, BlocksAndADepthOfATransfersOwn) {
     const TransferOptions options{.block_bytes = 1000, .depth_limit = DepthLimit(2)};
     const File file(folder_ / "file", {.access = Access::kReadWrite, .create = true});

@@ -55,7 +55,7 @@ TEST_F(TuneTest, ItTellsWhatWasTriedAndGivesFilesThatLoad) {
     const Outcome outcome = run_cli(quick(folder(), {"-o", options, "--json", json}));
     ASSERT_EQ(outcome.status, 0) << outcome.err;
     for (const char* word :
-         {"block x depth", "(defaults)", "read", "write", "together", "CPU s/GiB", "Settings:",
+         {"block x depth", "(defaults)", "read", "write", "together", "to defaults", "Settings:",
           "\"intra_op_parallelism\": ", "fio --name=tuned", "written", "--write-limit"}) {
         EXPECT_THAT(outcome.out, HasSubstr(word));
     }

@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documents show is run: Python as it stands, C++ programs compiled, make targets and links looked up."""
+"""What the documents show is run: Python as it stands, C++ programs compiled, make targets and links looked up.
+test_tasks.py has the pages whose blocks belong together."""
 
 import re
 import subprocess
-import sys
-from pathlib import Path
 
+import pages
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
+from pages import PAGES, ROOT
 
 
 def blocks(language):
-    """Every fenced block of a language, as (id, text)."""
+    """Every fenced block of a language that stands alone, as (id, text)."""
     for page in PAGES:
-        found = re.finditer(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-        for number, block in enumerate(found, 1):
-            yield pytest.param(block.group(1), id=f"{page.relative_to(ROOT)}:{number}")
+        if page not in (pages.QUICKSTART, *pages.FRAMEWORKS):
+            found = [block.text for block in pages.blocks(page.read_text()) if block.language == language]
+            for number, text in enumerate(found, 1):
+                yield pytest.param(text, id=f"{page.relative_to(ROOT)}:{number}")
 
 
 @pytest.mark.parametrize("program", list(blocks("python")))
 def test_python_runs(program, tmp_path):
-    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    python = pages.python_with(frozenset(pages.imports(program)))
+    run = subprocess.run([python, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
 
 

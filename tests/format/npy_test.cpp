@@ -74,8 +74,8 @@ TEST(Npy, WhatIsNotReadIsRefusedWithTheReason) {
     EXPECT_THAT(refusal(with("'>f4'"), kUnsupported), HasSubstr("big-endian"));
     EXPECT_THAT(refusal(with("'|O'"), kUnsupported), HasSubstr("Python objects"));
     EXPECT_THAT(refusal(with("[('a', '<f4')]"), kUnsupported), HasSubstr("structured"));
-    EXPECT_THAT(refusal(with("'<M8[D]'"), kUnsupported), HasSubstr("none of plain"));
-    EXPECT_THAT(refusal(with("'<f3'"), kUnsupported), HasSubstr("none of plain"));
+    EXPECT_THAT(refusal(with("'<M8[D]'"), kUnsupported), HasSubstr("neither plain"));
+    EXPECT_THAT(refusal(with("'<f3'"), kUnsupported), HasSubstr("neither plain"));
     EXPECT_THAT(refusal("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2)}", kUnsupported),
                 HasSubstr("Fortran"));
 }

@@ -38,7 +38,7 @@ def row(function):
 
 
 class Scene:
-    """A folder to work in, and the decoy beside it."""
+    """A folder to work in, and the decoy next to it."""
 
     def __init__(self, folder):
         self.work = Path(folder) / "work"
@@ -172,7 +172,7 @@ def pins(scene):
 
 @row
 def temporary_files(scene):
-    """What a killed save leaves beside its file: each of it a link."""
+    """What a killed save leaves next to its file: each of it a link."""
     for name in ("state.pt", "state.safetensors", "model.safetensors.index.json"):
         scene.plant(f".{name}.{HEX}.tmp", "diary")
         scene.plant(f".{name}.{HEX[::-1]}.tmp")
@@ -221,7 +221,7 @@ def doctor(scene):
 
 @row
 def report(scene):
-    """report -o writes beside its target first."""
+    """report -o writes next to its target first."""
     measured = scene.work / "bench.json"
     scene.command("bench", "--size", "1MiB", "--seconds", "0.1", "--json", str(measured), str(scene.work))
     scene.plant(f".page.html.{os.getpid()}.tmp", "diary")

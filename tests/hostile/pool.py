@@ -128,7 +128,7 @@ def _all_folders():
 
 
 class Folder:
-    """A folder that children may use, whoever they are; gone at the end of the block."""
+    """A folder that children of any user may use; gone at the end of the block."""
 
     def __enter__(self):
         self.path = tempfile.mkdtemp(dir=_all_folders())

@@ -90,7 +90,7 @@ std::string check_file(test::CrashRig& rig, const Save& save, const test::CrashS
                                    state.before.back());
             }
         }
-        return "P1: what is there is none of the versions";
+        return "P1: what is there is not one of the versions";
     }
     if (state.seed % 16 == 1) {
         save(rig, kVersions + 1);

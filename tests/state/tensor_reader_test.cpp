@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What loads read of an index that others save meanwhile. Loads beside a writer that never stops,
+// What loads read of an index that others save meanwhile. Loads next to a writer that never stops,
 // and all else that a load does, are in python/tests.
 #include "state/tensor_reader.hpp"
 

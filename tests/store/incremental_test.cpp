@@ -224,7 +224,7 @@ TEST_F(Incremental, WhereLinksFailItIsWritten) {
         EXPECT_THAT(info.note, HasSubstr("cannot be linked"));
         expect_holds(*rig_.engine(), rig_.files(), info.path, tensors);
         EXPECT_EQ(manifest(info).tensors[1].slices.front().changed, 1U);
-        // It is none of these: the save fails.
+        // It is not one of these: the save fails.
         rig_.disks().front()->set_operation_faults([&](const simulation::DiskOperation& operation) {
             return operation.call == simulation::DiskCall::kLink ? EIO : 0;
         });

@@ -254,7 +254,7 @@ TEST(DamagedRetention, WhatTheMachineLacksMakesNoOlderOneTheNewest) {
     }
 }
 
-// "There is none" would be a reason to begin from nothing.
+// "No checkpoint" would be a reason to begin from nothing.
 TEST(NewestSound, WhereTheDiskGivesNoneBackItsErrorIsThrown) {
     test::CrashRig rig;
     CheckpointStore store(rig.engine(), rig.files(), {"/ckpt"}, options_of(false));

@@ -152,7 +152,7 @@ public:
             arena_.forget({extent.memory.data, extent.memory.bytes});
         }
         EXPECT_EQ(arena_.check(), "");
-        EXPECT_TRUE(sim_.run(*beside)) << "what is beside it hangs";
+        EXPECT_TRUE(sim_.run(*beside)) << "what runs next to it hangs";
         EXPECT_EQ(arena_.check(), "") << "it was not quiet when it had finished";
         sim_.disk(disk).set_faults({});
         check_outcome(*transfer, struck ? trouble : Trouble::kNone, disk);

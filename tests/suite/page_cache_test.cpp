@@ -189,7 +189,7 @@ TEST_P(PageCache, OthersProbeAndLeaveFewPagesBehind) {
     EXPECT_LE(pages.pages, 32U);
 }
 
-// Each word says where it stands, whoever wrote it last: through the cache, past it, or in between.
+// Each word says where it stands, however written: through the cache, past it, or in between.
 TEST_P(PageCache, RightBytesWhileOthersWriteAndEvict) {
     constexpr std::uint64_t kWords = 2 * kMiB / 8;
     std::vector<std::uint64_t> words(kWords);

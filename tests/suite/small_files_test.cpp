@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small files by their paths: each is read through the page cache and closed by whoever opened it.
-// The bytes are right, or the error is, whatever is refused.
+// Small files by their paths: each is read through the page cache and closed by the
+// thread that opened it. The bytes are right, or the error is, whatever is refused.
 #include "suite/suite.hpp"
 
 #include <sys/stat.h>

@@ -27,7 +27,10 @@ def found(name, text):
         ("src/base/a.hpp", "using namespace std;", "must not bring names"),
         ("src/base/a.cpp", "int x;" + " " * 100, "columns"),
         ("docs/a.md", "The error is told to the caller.", "do not search for"),
-        ("README.md", "Written anew by whom it concerns", "do not search for"),
+        ("README.md", "Nobody else, for " + "ever", "do not search for"),
+        ("src/base/a.cpp", "// Freed by who" + "ever comes last", "stumble over"),
+        ("tools/a.py", 'raise ValueError(f"{mode} is none' + ' of r, w")', "stumble over"),
+        ("docs/promises.toml", 'what = "A reader be' + 'side the writer"', "stumble over"),
     ],
 )
 def test_a_broken_rule_is_found(name, line, reason):
@@ -47,7 +50,7 @@ def test_a_broken_rule_is_found(name, line, reason):
         ("src/engine/a.cpp", "on_exit(1);"),
         ("src/engine/a.cpp", 'format_to("snprintf");'),
         ("docs/a.md", "https://example.org/wo" + "rk/"),
-        ("docs/a.md", "Both are told apart by their size, besides the name."),
+        ("docs/a.md", "Both differ in their size, besides the name."),
         ("docs/status.md", "is told"),
     ],
 )

@@ -104,20 +104,23 @@ def _gb(size: float) -> str:
     return f"{size / 1e9:.2f} GB"
 
 
-def _table(bench: Bench) -> list[str]:
+def _table(bench: Bench, colour: tool.Colour) -> list[str]:
+    """At most 80 columns."""
     lines = []
-    for verb, title in (("save", "durable save"), ("load", "cold load"), ("stall", "training stands still for")):
+    for verb, title in (("save", "durable save"), ("load", "cold load"), ("stall", "training stands still")):
         rows = [figures for figures in bench.figures.values() if figures.verb == verb]
         if not rows:
             continue
-        lines += ["", f"{title:28}   seconds  (least - most)      GB/s  CPU seconds  to penstock .pt"]
-        ours = next((statistics.median(f.seconds) for f in rows if f.title == "penstock .pt"), None)
+        lines += ["", colour("bold", f"{title:22} seconds (least - most)    GB/s       CPU s to our .pt")]
+        medians = {figures.title: statistics.median(figures.seconds) for figures in rows}
+        ours = medians.get("penstock .pt")
         for figures in rows:
-            median = statistics.median(figures.seconds)
+            median = medians[figures.title]
             spread = f"({min(figures.seconds):.3f} - {max(figures.seconds):.3f})"
-            ratio = f"{median / ours:14.2f}x" if ours else ""
+            ratio = f"{median / ours:6.2f}x" if ours else ""
             cpu_s, rate = statistics.median(figures.cpu_s), bench.bytes / median / 1e9
-            lines.append(f"  {figures.title:26} {median:9.3f}  {spread:17} {rate:7.2f} {cpu_s:12.2f} {ratio}")
+            share = tool.bar(min(medians.values()) / median, 4)
+            lines.append(f"{figures.title:22} {median:7.3f} {spread:15} {rate:6.2f} {share} {cpu_s:6.2f} {ratio}")
     return lines
 
 
@@ -145,7 +148,7 @@ def _run(args: argparse.Namespace, out: tool.Print) -> None:
     finally:
         progress.clear()
         shutil.rmtree(folder, ignore_errors=True)
-    out("\n".join(_table(bench)))
+    out("\n".join(_table(bench, tool.Colour(sys.stderr if args.json == "-" else sys.stdout))))
     out(f"\n{args.rounds} rounds in turns, {time.monotonic() - start:.0f} s, in {os.path.abspath(args.dir)}")
     document = {
         "program": _COMMAND,

@@ -145,6 +145,12 @@ class Colour:
         return f"\033[{self._CODES[name]}m{text}\033[0m" if self._on and name else text
 
 
+def bar(share: float, width: int) -> str:
+    """A bar of `width` columns that is filled to `share` (0 to 1), in eighths of a column; padded."""
+    whole, eighths = divmod(round(max(0.0, min(1.0, share)) * 8 * width), 8)
+    return ("█" * whole + " ▏▎▍▌▋▊▉"[eighths]).ljust(width)[:width]
+
+
 def parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """One whose epilog keeps its lines."""
     shape = argparse.RawDescriptionHelpFormatter

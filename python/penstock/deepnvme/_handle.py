@@ -5,7 +5,7 @@ A handle is a view: it counts what it has asked for, and its block size and dept
 
     submitted (async_*: its file is open, the engine has it)  ->  waited for, by wait() or a blocking verb  ->  counted
 
-and is counted once, by whoever waits for it first. No lock is held while anything blocks: wait() takes all operations
+and is counted once, by the wait() that comes first. No lock is held while anything blocks: wait() takes all operations
 that nobody waits for yet, and waits for the others' as well, so that when it returns everything that was asked for
 before is done. What was interrupted (Ctrl-C) goes back and is counted by the next wait(). The lock may be taken again
 by its thread, because the garbage collector may run a finalizer that uses the handle wherever memory is asked for.
@@ -242,7 +242,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
 
     Thread-safe: an operation is counted by the wait() that comes first, and a wait() returns when all that was asked
     for before is done. Threads that need counts of their own take a handle each. In the child of a fork the handle
-    begins anew: what the parent had under way is the parent's, and a wait() for it raises penstock.Cancelled.
+    begins afresh: what the parent had under way is the parent's, and a wait() for it raises penstock.Cancelled.
     A handle that is dropped leaves its operations running; an error of theirs is raised by
     penstock.default_engine().drain().
     """

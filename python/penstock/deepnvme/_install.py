@@ -6,7 +6,7 @@ What is changed in DeepSpeed, all of it in memory and all of it taken back by un
 1. The caches that its builders ask before they compile: OpBuilder._loaded_ops, sys._deepspeed_pin_memory_op_module.
 2. load() and is_compatible() of the four builder classes, in place, so that it does not matter who imported them.
 3. Where its accelerator offers a placeholder for one of the four (the CPU has no UtilsBuilder and no GDSBuilder), the
-   name is bound anew in DeepSpeed and in every module that has imported it.
+   name is bound again in DeepSpeed and in every module that has imported it.
 4. deepspeed.ops.__compatible_ops__, at once or when DeepSpeed first fills it. Where there is no compiler,
    deepspeed_shm_comm is False there too: DeepSpeed would compile it for any process group, and fails without.
 5. deepspeed.io.FastFileWriter, in every module that has imported it.
@@ -67,7 +67,7 @@ def install() -> None:
     ZeRO-Infinity, ZeRO-Inference, FastFileWriter, ds_io. Nothing is compiled, and libaio is not needed.
 
     Child processes have it too, however they are started: PENSTOCK_DEEPNVME=1 is put into os.environ, and
-    penstock_deepnvme.pth, which lies beside the package, reads that. A second call does nothing.
+    penstock_deepnvme.pth, which lies next to the package, reads that. A second call does nothing.
 
     Raises InstallError when DeepSpeed lacks a place that is needed (when it is imported later: that import raises it).
     Warns when DeepSpeed is of another version than TESTED_VERSIONS. Thread-safe.
@@ -123,7 +123,7 @@ def installed() -> bool:
 def deepspeed_was_imported() -> None:
     """DeepSpeed is there now: do it, once. For the hook and install().
 
-    A program may have thrown DeepSpeed out of sys.modules and imported it anew: then it is done once more, and undone
+    A program may have thrown DeepSpeed out of sys.modules and imported it again: then it is done once more, and undone
     in the opposite order.
     """
     global _patched, _patches

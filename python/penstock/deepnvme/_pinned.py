@@ -54,7 +54,7 @@ class _Regions:
             self._changes += 1
 
     def take(self, base: int) -> _core.Buffer | None:
-        """Forgets the region that begins at `base`, and gives its Buffer; None when there is none."""
+        """Forgets the region that begins at `base`, and gives its Buffer; None when no region begins there."""
         with self._lock:
             self._sweep()
             region = self._by_base.pop(base, None)
@@ -175,7 +175,7 @@ class pin_handle:  # noqa: N801 (DeepNVMe's name)
         return new_locked_tensor(num_elem, example_tensor)
 
     def free_cpu_locked_tensor(self, locked_tensor: Any) -> bool:
-        """Takes the lock off. False when it is none of ours, was freed already, or is a view that begins elsewhere."""
+        """Takes the lock off. False when it is not ours, was freed already, or is a view that begins elsewhere."""
         return free(locked_tensor)
 
     def free_cpu_locked_tensor_by_ptr(self, address: int) -> bool:

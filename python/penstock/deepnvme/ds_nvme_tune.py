@@ -277,8 +277,8 @@ class _Sweep:
         return max(one["block_size"] for one in found), max(one["queue_depth"] for one in found)
 
     def best(self) -> Setting:
-        """The largest sum of the medians of what was measured; of those that are not told apart from it the first, so
-        that chance does not choose."""
+        """The largest sum of the medians of what was measured; of those that are not surely slower the first, so that
+        chance does not choose."""
         fastest = self._fastest()
         return next(setting for setting in self.settings if not self._slower(setting, fastest))
 

@@ -18,6 +18,7 @@ examples:
   penstock bench /data --block-size 64KiB,1MiB,4MiB --depth 1,4,16 --against fio --json bench.json
   penstock report bench.json -o bench.html
   penstock report bench.json --svg bench.svg                      its bars alone, for a README
+  penstock report bench.json --svg light.svg --svg-dark dark.svg  the same, for <picture> with prefers-color-scheme
   penstock report bench.json tune.json bars.json -o all.html      a section each, and what can be compared
 
 Files: the JSON of penstock bench, tune, ds_io, ds_nvme_tune and checkpoint bench (--json FILE), and of python -m
@@ -37,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-o", "--output", default="penstock-report.html", metavar="FILE", help="default: %(default)s")
     parser.add_argument("--title", default="Penstock report", help="heading of the page (default: %(default)s)")
     parser.add_argument("--svg", metavar="FILE", help="the bars alone, as a small picture for a README, and no page")
+    parser.add_argument("--svg-dark", metavar="FILE", help="the same on a dark ground; --svg is then on a light one")
     return parser
 
 
@@ -82,19 +84,24 @@ def _write(output: str, text: str) -> None:
 def main(argv: list[str] | None = None) -> int:
     """The command; its exit status: 0, or 1 when no page could be made."""
     args = _parser().parse_args(argv)
-    if args.svg is not None:
-        args.output = args.svg
+    light = "light" if args.svg_dark is not None else "auto"
+    pictures = [(path, theme) for path, theme in ((args.svg, light), (args.svg_dark, "dark")) if path is not None]
+    outputs = [path for path, _ in pictures] or [args.output]
     try:
-        target = _target(args.output)  # before the work
-        if any(os.path.realpath(file) == str(target) for file in args.files):
-            raise ReportError(f"-o {_shown(args.output)} is one of the files to read; name another for the page")
+        for output in outputs:
+            target = _target(output)  # before the work
+            if any(os.path.realpath(file) == str(target) for file in args.files):
+                raise ReportError(f"-o {_shown(output)} is one of the files to read; name another for the page")
         page = make_page(args.files, args.title)
-        _write(args.output, render_svg(page) if args.svg is not None else render(page))
+        for path, theme in pictures:
+            _write(path, render_svg(page, theme))
+        if not pictures:
+            _write(args.output, render(page))
     except ReportError as error:
         print(f"penstock report: {error}", file=sys.stderr)
         return 1
-    if args.svg is not None:
-        print(f"{_shown(args.output)}: the bars of {len(args.files)} files")
+    if pictures:
+        print(f"{', '.join(map(_shown, outputs))}: the bars of {len(args.files)} files")
         return 0
     told = f"{len(page.charts())} pictures from {len(args.files)} files"
     print(f"{_shown(args.output)}: {told}; open it in any browser")

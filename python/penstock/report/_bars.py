@@ -31,6 +31,7 @@ class Bar:
     figure: tuple[float, float, float] | None
     ours: list[float]  # bytes a second
     peers: list[float]
+    sides: list[float]  # medians of ours and of the peer's runs in the unit of the metric; empty: without unit or peer
     ceiling: float | None  # bytes a second that the place lets through
     devices: int  # several at once; else 0
 
@@ -57,6 +58,25 @@ def _rates(found: Field) -> list[float]:
     return rates
 
 
+# Unit, scale and keys (the second divides) of the metrics that have a unit.
+_UNITS = {
+    "bandwidth": ("GB/s", 1e-9, "bytes", "seconds"),
+    "iops": ("thousand a second", 1e-3, "operations", "seconds"),
+    "seconds": ("seconds, less is better", 1.0, "seconds", ""),
+    "cpu": ("seconds, less is better", 1.0, "cpu_s", ""),
+}
+
+
+def _median(found: Field, metric: str) -> float | None:
+    _, scale, key, by = _UNITS[metric]
+    values = []
+    for sample in found.items():
+        value, divisor = sample.get(key), sample.get(by) if by else None
+        if value and (not by or (divisor and divisor.number() > 0)):
+            values.append(value.number() * scale / (divisor.number() if divisor else 1))
+    return statistics.median(values) if values else None
+
+
 def _bar(found: Field) -> Bar:
     figure = found.get("figure")
     ends = tuple(figure.need(key).any_number() for key in ("mean", "low", "high")) if figure else None
@@ -66,17 +86,20 @@ def _bar(found: Field) -> Bar:
     rate = place.get("rate")
     ceiling = rate.get("bps") if rate else None
     devices = place.get("devices")
+    metric = found.need("metric").text()
+    medians = [_median(found.need(key), metric) for key in ("ours", "peers")] if metric in _UNITS else [None]
     texts = {key: (value.text() if (value := found.get(key)) else "") for key in ("peer", "reason", "line", "handicap")}
     return Bar(
         id=found.need("id").text(),
         what=found.need("what").text(),
-        metric=found.need("metric").text(),
+        metric=metric,
         limit=found.need("bar").text(),
         place=place.need("name").text(),
         verdict=found.need("verdict").text(),
         figure=ends,  # type: ignore[arg-type]
         ours=_rates(found.need("ours")),
         peers=_rates(found.need("peers")),
+        sides=[] if None in medians else medians,  # type: ignore[arg-type]
         ceiling=ceiling.number() if ceiling else None,
         devices=devices.whole() if devices else 0,
         **texts,
@@ -153,6 +176,16 @@ def _scaling(bars: list[Bar]) -> Chart | None:
     )
 
 
+def _both_sides(bar: Bar) -> Chart:
+    """One bar for each side."""
+    peer = re.split(r", | \(", bar.peer)[0]
+    ours, theirs = bar.sides
+    series = [figures.Series("penstock", [ours, None]), figures.Series("peer", [None, theirs], colour=figures.PEER)]
+    figure = figures.bars(["Penstock", peer], series, _UNITS[bar.metric][0])
+    figure["layout"]["barmode"] = "overlay"
+    return Chart(bar.what, "", figure)
+
+
 def _table(bars: list[Bar]) -> Table:
     rows = []
     for bar in bars:
@@ -187,4 +220,5 @@ def section(document: Document) -> Section:
     parts += [part for part in (_ratios(bars), _scaling(bars), _runs(bars), _cpu(bars)) if part]
     parts.append(_table(bars))
     parts.append(environment_table(document.root.need("environment")))
-    return Section("benchmarks against their bars", document.path, parts)
+    pictures = [_both_sides(bar) for bar in bars if bar.sides]
+    return Section("benchmarks against their bars", document.path, parts, pictures)

@@ -184,7 +184,7 @@ def _bandwidth(bench: Bench) -> Chart | None:
     return Chart(
         "Bandwidth of each test",
         "Height: median of the runs, 10⁹ bytes a second; whiskers: the slowest and the fastest run. Bars whose "
-        "whiskers overlap are not told apart by this measurement. fio on the same file, where it was asked for, is "
+        "whiskers overlap are not distinguished by this measurement. fio on the same file, where it was asked for, is "
         "the ceiling of "
         "what this device gave in the same minutes" + ("; the dark marks are the limit set for it." if lines else "."),
         figures.bars(names, series, "GB/s", lines),

@@ -28,7 +28,7 @@ def environment_table(*fields: Field | None, title: str = "Where it was measured
 
 
 def where_and_when(environment: Field | None) -> str:
-    """`AMD EPYC, 2 CPUs, 2026-11-23`, as far as the file says: two sections of one command are told apart by it."""
+    """`AMD EPYC, 2 CPUs, 2026-11-23`, as far as the file says: it distinguishes two sections of one command."""
     if environment is None:
         return ""
     words = [found.text() for key in ("host", "cpu") if (found := environment.get(key))]

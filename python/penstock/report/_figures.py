@@ -17,7 +17,7 @@ from penstock.report._units import figure_text, rate_text, size_text
 OURS = "#0072b2"
 PEER = "#d55e00"
 CEILING = "#444444"
-# Told apart also by people who see few colours.
+# Distinct also for people who see few colours.
 COLOURS = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#d55e00", "#6a3d9a", "#777777")
 VERDICTS = {
     "met": "#1a7f37",
@@ -97,7 +97,7 @@ def heat_map(cells: dict[tuple[int, int], float], top: float = 0) -> Figure:
 
 @dataclass
 class Series:
-    """Values by category, with the smallest and the largest run; None where there is none."""
+    """Values by category, with the smallest and the largest run; None where a run has no value."""
 
     name: str
     values: list[float | None]

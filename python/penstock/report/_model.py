@@ -54,6 +54,7 @@ class Section:
     title: str
     source: str
     parts: list[Part] = field(default_factory=list)
+    bars: list[Chart] = field(default_factory=list)  # what --svg draws where it is not the charts of `parts`
 
 
 @dataclass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bars of a page as one small SVG, for a README: light or dark as the reader's screen is."""
+"""The bars of a page as one small SVG, for a README: light, dark, or as the reader's screen is."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from penstock.report._units import figure_text
 _WIDTH, _LABELS, _VALUES = 720, 230, 70  # pixels: the picture, names on the left, numbers on the right
 _ROW, _GAP = 22, 34
 
-_STYLE = f"""
-text {{ font: 13px system-ui, sans-serif; fill: #1f2328; }}
-.title {{ font-weight: 600; }} .small {{ font-size: 11px; fill: #57606a; }}
-.back {{ fill: #ffffff; }} .ours {{ fill: {figures.OURS}; }} .other {{ fill: #afb8c1; }}
-@media (prefers-color-scheme: dark) {{
-text {{ fill: #e6edf3; }} .small {{ fill: #9198a1; }}
-.back {{ fill: #0d1117; }} .ours {{ fill: #56b4e9; }} .other {{ fill: #6e7681; }}
-}}
-"""
+_SHAPE = "text { font: 13px system-ui, sans-serif; } .title { font-weight: 600; } .small { font-size: 11px; }"
+_LIGHT = f"""text {{ fill: #1f2328; }} .small {{ fill: #57606a; }}
+.back {{ fill: #ffffff; }} .ours {{ fill: {figures.OURS}; }} .other {{ fill: #afb8c1; }}"""
+_DARK = """text { fill: #e6edf3; } .small { fill: #9198a1; }
+.back { fill: #0d1117; } .ours { fill: #56b4e9; } .other { fill: #6e7681; }"""
+_STYLES = {
+    "light": f"{_SHAPE}\n{_LIGHT}",
+    "dark": f"{_SHAPE}\n{_DARK}",
+    "auto": f"{_SHAPE}\n{_LIGHT}\n@media (prefers-color-scheme: dark) {{\n{_DARK}\n}}",
+}
 
 
 def _text(x: float, y: float, text: str, style: str = "", anchor: str = "start") -> str:
@@ -60,12 +61,12 @@ def _panel(chart: Chart, top: float) -> list[str]:
     return lines
 
 
-def render(page: Page) -> str:
-    """ReportError where no file has a chart of bars."""
+def render(page: Page, theme: str = "auto") -> str:
+    """theme: "light", "dark", or "auto", as the reader's screen is. ReportError where no file has a chart of bars."""
     lines: list[str] = []
     top = 24.0
     for section in page.sections:
-        charts = [part for part in section.parts if isinstance(part, Chart)]
+        charts = section.bars or [part for part in section.parts if isinstance(part, Chart)]
         charts = [chart for chart in charts if _bars(chart)]
         for chart in charts:
             lines += _panel(chart, top)
@@ -74,10 +75,10 @@ def render(page: Page) -> str:
             lines.append(_text(0, top - 8, section.title, "small"))
             top += 16
     if not lines:
-        raise ReportError("--svg: no file has a picture of bars: give one of penstock bench or checkpoint bench")
+        raise ReportError("--svg: no file has a picture of bars: give one of bench, checkpoint bench or the benchmarks")
     body = "\n".join(lines)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-12 0 {_WIDTH + 24} {top:g}" width="{_WIDTH + 24}" '
-        f'height="{top:g}" role="img">\n<title>{html.escape(page.title)}</title>\n<style>{_STYLE}</style>\n'
+        f'height="{top:g}" role="img">\n<title>{html.escape(page.title)}</title>\n<style>\n{_STYLES[theme]}\n</style>\n'
         f'<rect x="-12" y="0" width="{_WIDTH + 24}" height="{top:g}" class="back"/>\n{body}\n</svg>\n'
     )

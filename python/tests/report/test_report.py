@@ -3,7 +3,9 @@
 
 import json
 import os
+import pathlib
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -481,3 +483,33 @@ def test_a_picture_needs_bars_and_has_no_markup_of_a_file(write, capsys, tmp_pat
     made["figures"][0]["side"] = made["model"] = "<script>alert(1)</script>\ud800"
     assert main([write(made), "--svg", str(tmp_path / "y.svg")]) == 0
     assert "<script" not in (tmp_path / "y.svg").read_text()
+
+
+def test_bars_of_benchmarks_are_a_picture_of_both_sides(write, tmp_path, capsys):
+    light, dark = tmp_path / "light.svg", tmp_path / "dark.svg"
+    assert main([write(documents.bars()), "--svg", str(light), "--svg-dark", str(dark)]) == 0
+    assert f"{light}, {dark}: the bars of 1 files" in capsys.readouterr().out
+    texts = ["".join(one.itertext()) for one in ElementTree.parse(light).iter("{http://www.w3.org/2000/svg}text")]
+    assert "what engine.read_1g measures, GB/s" in texts and texts.count("Penstock") == 3 and texts.count("fio") == 3
+    assert "what engine.cpu measures, seconds, less is better" in texts and "engine.memory" not in "".join(texts)
+    for picture, ground in ((light.read_text(), "#ffffff"), (dark.read_text(), "#0d1117")):
+        assert "prefers-color-scheme" not in picture and f".back {{ fill: {ground}; }}" in picture
+
+
+def test_the_pictures_of_the_readme_are_what_the_command_of_the_page_draws(tmp_path):
+    root = pathlib.Path(__file__).resolve().parents[3]
+    (command,) = re.findall(r"    penstock report (docs/images.*\\\n.*)", (root / "docs" / "report.md").read_text())
+    words = shlex.split(command.replace("\\\n", ""))
+    for word in words:
+        if word.endswith(".svg"):
+            (tmp_path / word).parent.mkdir(parents=True, exist_ok=True)
+    made = [str(tmp_path / w) if w.endswith(".svg") else str(root / w) if w.endswith(".json") else w for w in words]
+    assert main(made) == 0
+    drawn = sorted(tmp_path.rglob("*.svg"))
+    assert len(drawn) == 2
+    for picture in drawn:
+        name = str(picture.relative_to(tmp_path))
+        assert picture.read_text() == (root / name).read_text(), f"{name}: run the command in docs/report.md"
+        assert name in (root / "README.md").read_text()
+    rows = json.loads((root / "docs" / "images" / "measured.json").read_text())["bars"]
+    assert {row["verdict"] for row in rows} == {"met"}

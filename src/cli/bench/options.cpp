@@ -30,8 +30,8 @@ constexpr std::uint32_t kDepthMax = 4096;
 
 constexpr const char* kFooter =
     R"(Sizes: 4KiB, 1MiB and 1GiB are binary (1 KiB = 1024 bytes), 4kB and 1GB decimal
-(1 GB = 10^9 bytes); a bare letter is binary: 64k = 64KiB. The table shows GB/s (as
-drives are sold) and GiB/s side by side.
+(1 GB = 10^9 bytes); a bare letter is binary: 64k = 64KiB. The table shows GB/s, as
+drives are sold. Colours: on a terminal, unless NO_COLOR is set.
 
 Examples:
   penstock bench /data                  quick set, half a minute

@@ -5,6 +5,7 @@
 #include "cli/environment.hpp"
 #include "cli/flush.hpp"
 #include "cli/statistics.hpp"
+#include "cli/style.hpp"
 #include "os/limits.hpp"
 
 #include <fmt/format.h>
@@ -55,31 +56,39 @@ std::string rate(double value) {
 }
 
 std::string spread(const std::vector<double>& rates) {
-    return rates.size() < 2 ? "-" : fmt::format("±{:.1f} %", 100 * half_range(rates));
+    if (rates.size() < 2) {
+        return "-";
+    }
+    const double percent = 100 * half_range(rates);
+    return fmt::format("±{:.{}f} %", percent, percent < 9.95 ? 1 : 0);
 }
 
-constexpr const char* kLine =
-    "{:<9} {:>7} {:>5}  {:<8} {:>7} {:>7}{:>9}{:>9}{:>9}{:>9}{:>10}{:>9}\n";
+std::vector<double> rates_of(const std::vector<Sample>& samples) {
+    return values(samples, [](const Sample& s) { return s.bytes_per_s(); });
+}
 
+// 80 columns with the bar, 79 with the label of a target in its place.
+constexpr const char* kLine = "{:<9}{:>8}{:>5} {:<8} {:>6}{}{:>6} {:>7} {:>7} {:>6} {:>6}\n";
+constexpr std::size_t kBarColumns = 4;
+
+// `bar` is nothing, or has a space on each side.
 std::string sample_line(const std::string& kind, const std::string& block, const std::string& depth,
-                        const std::vector<Sample>& samples) {
-    const auto bytes = values(samples, [](const Sample& s) { return s.bytes_per_s(); });
-    return fmt::format(fmt::runtime(kLine), kind, block, depth, samples.front().side,
-                       rate(median(bytes) / 1e9), rate(median(bytes) / (1 << 30)),
-                       count(middle(samples, [](const Sample& s) { return s.operations_per_s(); })),
-                       latency(middle(samples, [](const Sample& s) { return s.p50_ns; })),
-                       latency(middle(samples, [](const Sample& s) { return s.p99_ns; })),
-                       latency(middle(samples, [](const Sample& s) { return s.p999_ns; })),
-                       rate(middle(samples, [](const Sample& s) { return s.cpu_s_per_gib(); })),
-                       spread(bytes));
+                        const std::vector<Sample>& samples, const std::string& bar) {
+    const auto bytes = rates_of(samples);
+    return fmt::format(
+        fmt::runtime(kLine), kind, block, depth, samples.front().side, rate(median(bytes) / 1e9),
+        bar, count(middle(samples, [](const Sample& s) { return s.operations_per_s(); })),
+        latency(middle(samples, [](const Sample& s) { return s.p50_ns; })),
+        latency(middle(samples, [](const Sample& s) { return s.p99_ns; })),
+        rate(middle(samples, [](const Sample& s) { return s.cpu_s_per_gib(); })), spread(bytes));
 }
 
-// The prefix "[2]  " of a row if there are several targets; "all  " for all of them.
+// The prefix "[2] " of a row if there are several targets; "all " for all of them.
 std::string label(const JobResult& result, bool several) {
     if (!several) {
         return "";
     }
-    return fmt::format("{:<5}", result.targets.size() > 1
+    return fmt::format("{:<4}", result.targets.size() > 1
                                     ? "all"
                                     : fmt::format("[{}]", result.targets.front() + 1));
 }
@@ -105,18 +114,17 @@ std::vector<double> ratios(const JobResult& result) {
     return all;
 }
 
-std::string ratio_line(const JobResult& result) {
+std::string ratio_line(const JobResult& result, const Style& style) {
     const auto all = ratios(result);
     const RatioInterval interval = ratio_interval(all);
-    std::string text =
-        fmt::format("{:25}  Penstock / fio ({}): {:.3f}", "", result.peer_engine, interval.mean);
-    if (all.size() > 1) {
-        const bool told = interval.low > 1 || interval.high < 1;
-        text += fmt::format("   pairs {:.3f} to {:.3f}, 95 % interval {:.3f} to {:.3f}{}",
-                            interval.min, interval.max, interval.low, interval.high,
-                            told ? "" : "; no difference shown");
+    if (all.size() < 2) {
+        return fmt::format("  Penstock / fio ({}): {:.3f}\n", result.peer_engine, interval.mean);
     }
-    return text + "\n";
+    const Colour colour = colour_of_ratio(interval.low, interval.high);
+    return fmt::format("  Penstock / fio ({}): {}, 95 % interval {:.3f} to {:.3f}{}\n",
+                       result.peer_engine,
+                       style.paint(colour, fmt::format("{:.3f}", interval.mean)), interval.low,
+                       interval.high, colour == Colour::kNone ? "; undecided" : "");
 }
 
 }  // namespace
@@ -216,9 +224,10 @@ void BenchReport::head(const BenchOptions& options, const std::vector<Target>& t
                    several_ ? "s, a job each" : "");
     }
     fmt::print(out_, "\n");
-    fmt::print(out_, "{}", several_ ? "     " : "");
-    fmt::print(out_, fmt::runtime(kLine), "test", "block", "depth", "by", "GB/s", "GiB/s", "IOPS",
-               "p50", "p99", "p99.9", "CPU s/GiB", "runs");
+    const std::string head = fmt::format(fmt::runtime(kLine), "test", "block", "QD", "by", "GB/s",
+                                         several_ ? " " : std::string(kBarColumns + 2, ' '), "IOPS",
+                                         "p50", "p99", "CPU", "runs");
+    fmt::print(out_, "{}{}", several_ ? "    " : "", style_.paint(Colour::kBold, head));
     flush(out_);
     runs_ = options.repeats;
     peers_ = !fio_version.empty();
@@ -231,9 +240,9 @@ void BenchReport::rows(const std::vector<JobResult>& results) {
     if (several_) {
         const auto all = together_by_sum(results);
         const RatioInterval interval = ratio_interval(all);
-        fmt::print(out_, "     {:25}  all / the sum of each alone: {:.3f}", "", interval.mean);
+        fmt::print(out_, "{:13}all / the sum of each alone: {:.3f}", "", interval.mean);
         if (all.size() > 1) {
-            fmt::print(out_, "   95 % interval {:.3f} to {:.3f}", interval.low, interval.high);
+            fmt::print(out_, ", 95 % interval {:.3f} to {:.3f}", interval.low, interval.high);
         }
         fmt::print(out_, "\n");
     }
@@ -241,19 +250,27 @@ void BenchReport::rows(const std::vector<JobResult>& results) {
 }
 
 void BenchReport::row(const JobResult& result) {
+    for (const auto* samples : {&result.ours, &result.peers}) {
+        if (!samples->empty()) {
+            most_ = std::max(most_, median(rates_of(*samples)));
+        }
+    }
+    const auto bar_of = [&](const std::vector<Sample>& samples) {
+        const double share = median(rates_of(samples)) / most_;
+        return several_ ? " " : fmt::format(" {} ", bar(share, kBarColumns));
+    };
     fmt::print(out_, "{}{}", label(result, several_),
                sample_line(to_string(result.job.rw), base::format_bytes(result.job.block_bytes),
-                           std::to_string(result.job.depth), result.ours));
+                           std::to_string(result.job.depth), result.ours, bar_of(result.ours)));
     if (!result.peers.empty()) {
-        const std::string indent = several_ ? "     " : "";
-        fmt::print(out_, "{}{}{}{}", indent, sample_line("", "", "", result.peers), indent,
-                   ratio_line(result));
+        const std::string indent = several_ ? "    " : "";
+        fmt::print(out_, "{}{}{}{}", indent,
+                   sample_line("", "", "", result.peers, bar_of(result.peers)), indent,
+                   ratio_line(result, style_));
     }
     for (const auto* samples : {&result.ours, &result.peers}) {
         if (samples->size() > 1) {
-            worst_spread_ = std::max(
-                worst_spread_,
-                half_range(values(*samples, [](const Sample& s) { return s.bytes_per_s(); })));
+            worst_spread_ = std::max(worst_spread_, half_range(rates_of(*samples)));
         }
     }
 }
@@ -261,35 +278,37 @@ void BenchReport::row(const JobResult& result) {
 void BenchReport::foot(const std::vector<Target>& targets) {
     fmt::print(
         out_,
-        "\nGB/s: 10^9 bytes a second, GiB/s: 2^30. p50, p99, p99.9: time of one block at the "
-        "device\n(depth 1 up to 64 KiB: of the whole call). CPU s/GiB: processor seconds per GiB, "
-        "user and system.\nEach figure is the median of {} runs; \"runs\" is half their range.\n",
+        "\nQD: queue depth, blocks at the device at once. GB/s: 10^9 bytes a second (GiB/s: 0.931\n"
+        "times as many). p50, p99: time of one block at the device; of the whole call at\n"
+        "QD 1 up to 64 KiB. CPU: processor seconds per GiB, user and system. Each figure is\n"
+        "the median of {} runs; \"runs\" is half their range. --json also has p99.9.\n",
         runs_);
     if (peers_) {
         fmt::print(
             out_,
-            "The ratio is of bytes a second, each run of Penstock over the run of fio next to it; "
-            "above 1 Penstock\nis faster.\n");
+            "The ratio is of bytes a second, each run of Penstock over the run of fio next to\n"
+            "it; above 1 Penstock is faster. Undecided: the interval contains 1.\n");
     }
     if (several_) {
         fmt::print(out_,
                    "[1], [2], ...: each alone. all: one transfer after another over all of them, "
-                   "with as many bytes of\neach, so that the slowest sets the pace.\n");
+                   "with\nas many bytes of each, so that the slowest sets the pace.\n");
     }
     for (const Target& target : targets) {
         if (!target.file.info().direct) {
             fmt::print(out_,
-                       "\nNote: {} went through the page cache ({}):\nthe figures measure memory "
+                       "\n{} {} went through the page cache ({}):\nthe figures measure memory "
                        "as much as the disk.\n",
-                       target.path, target.file.info().reason);
+                       style_.paint(Colour::kYellow, "Note:"), target.path,
+                       target.file.info().reason);
         }
     }
     if (worst_spread_ > kNoisy) {
         fmt::print(
             out_,
-            "\nNote: the runs of one row differ by up to ±{:.0f} %: this disk (or what else runs "
-            "here) swings, and\nsmaller differences mean nothing. More runs: --repeats 10\n",
-            100 * worst_spread_);
+            "\n{} the runs of one row differ by up to ±{:.0f} %: this disk (or what else runs\n"
+            "here) swings, and smaller differences mean nothing. More runs: --repeats 10\n",
+            style_.paint(Colour::kYellow, "Note:"), 100 * worst_spread_);
     }
     flush(out_);
 }

@@ -5,6 +5,7 @@
 #include "cli/bench/job.hpp"
 #include "cli/bench/options.hpp"
 #include "cli/scratch.hpp"
+#include "cli/style.hpp"
 
 #include <cstdio>
 #include <nlohmann/json_fwd.hpp>
@@ -26,7 +27,7 @@ struct JobResult {
 class BenchReport {
 public:
     /// The table goes to `out`.
-    explicit BenchReport(std::FILE* out) : out_(out) {}
+    explicit BenchReport(std::FILE* out) : out_(out), style_(out) {}
 
     void head(const BenchOptions& options, const std::vector<Target>& targets,
               const EngineDescription& engine, const std::string& fio_version);
@@ -39,10 +40,12 @@ private:
     void row(const JobResult& result);
 
     std::FILE* out_;
+    Style style_;
     std::size_t runs_ = 0;
     bool peers_ = false;
     bool several_ = false;
     double worst_spread_ = 0;
+    double most_ = 0;  ///< bytes a second of the fastest row so far: a full bar
 };
 
 /// One run.

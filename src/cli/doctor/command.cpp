@@ -5,6 +5,7 @@
 #include "cli/environment.hpp"
 #include "cli/flush.hpp"
 #include "cli/json_output.hpp"
+#include "cli/style.hpp"
 
 #include <fmt/format.h>
 
@@ -36,6 +37,7 @@ Examples:
   penstock doctor /data --json -  for machines)";
 
 constexpr std::array<const char*, 3> kShort{"ok", "better", "PROBLEM"};
+constexpr std::array<Colour, 3> kColours{Colour::kGreen, Colour::kYellow, Colour::kRed};
 constexpr std::array<const char*, 3> kLong{"ok", "could be better", "problem"};
 
 std::size_t count(const Findings& findings, Severity severity) {
@@ -45,12 +47,17 @@ std::size_t count(const Findings& findings, Severity severity) {
 }
 
 void print_findings(std::FILE* out, const Findings& findings, bool all) {
+    constexpr std::size_t kIndent = 24;
+    const Style style(out);
     for (const Finding& finding : findings) {
         const auto severity = static_cast<std::size_t>(finding.severity);
-        fmt::print(out, "  {:<8}{:<14}{}\n", kShort[severity], finding.topic, finding.what);
+        const std::string word = fmt::format("{:<8}", kShort[severity]);
+        fmt::print(out, "  {}{:<14}{}\n", style.paint(kColours[severity], word), finding.topic,
+                   style.wrap(finding.what, kIndent));
         if (finding.severity != Severity::kOk || all) {
-            fmt::print(out, "{:24}evidence: {}\n", "", finding.evidence);
+            fmt::print(out, "{:24}{}\n", "", style.wrap("evidence: " + finding.evidence, kIndent));
         }
+        // A command is not broken into lines: it is copied.
         if (!finding.cure.empty()) {
             fmt::print(out, "{:24}fix it:   {}\n", "", finding.cure);
         }

@@ -252,7 +252,7 @@ void io_limits(const FileInfo& info, Findings& findings) {
         add(limit.writes_per_s, fmt::format("{} writes a second", limit.writes_per_s));
         what.pop_back();
         findings.push_back({"I/O limit", Severity::kBetter, what, limit.source,
-                            "whoever runs the container or service can raise it (docker: "
+                            "the administrator of the container or service can raise it (docker: "
                             "--device-read-bps and its kin; systemd: IOReadBandwidthMax=)"});
     }
     if (!any) {

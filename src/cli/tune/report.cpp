@@ -6,6 +6,7 @@
 #include "cli/environment.hpp"
 #include "cli/flush.hpp"
 #include "cli/statistics.hpp"
+#include "cli/style.hpp"
 #include "cli/tune/paste.hpp"
 #include "os/limits.hpp"
 
@@ -21,7 +22,9 @@ namespace penstock::cli {
 
 namespace {
 
-constexpr const char* kTuneLine = "{:<31} {:>9} {:>19} {:>9} {:>19} {:>10} {:>7}\n";
+constexpr const char* kTuneLine = "{:<29} {} {:>5} {} {:>5} {}\n";
+constexpr std::size_t kBarColumns = 4;
+constexpr std::size_t kRatioColumns = 16;  // "1.21 (1.15-1.28)"
 
 double median_rate(const std::vector<Sample>& samples) {
     std::vector<double> rates;
@@ -36,28 +39,32 @@ std::string rate_text(const std::vector<Sample>& samples) {
 }
 
 // "1.21 (1.15-1.28)", or "1.21 (?)" if there are too few turns to say.
-std::string ratio_text(const TuneSearch& search, std::size_t candidate, Goal goal) {
+std::string ratio_text(const TuneSearch& search, std::size_t candidate, Goal goal,
+                       const Style& style) {
     const RatioInterval ratio = search.ratio_of(candidate, goal);
     const std::size_t rounds = search.candidates()[candidate].entries.size();
     if (candidate == 0 || rounds == 0) {
-        return candidate == 0 ? "1" : "-";
+        return fmt::format("{:>{}}", candidate == 0 ? "1" : "-", kRatioColumns);
     }
     constexpr double kTooWide = 10;
-    return rounds < 3 || ratio.high > kTooWide * ratio.low
-               ? fmt::format("{:.2f} (?)", ratio.mean)
-               : fmt::format("{:.2f} ({:.2f}-{:.2f})", ratio.mean, ratio.low, ratio.high);
+    if (rounds < 3 || ratio.high > kTooWide * ratio.low) {
+        return fmt::format("{:>{}}", fmt::format("{:.2f} (?)", ratio.mean), kRatioColumns);
+    }
+    return style.paint(
+        colour_of_ratio(ratio.low, ratio.high),
+        fmt::format("{:>{}}",
+                    fmt::format("{:.2f} ({:.2f}-{:.2f})", ratio.mean, ratio.low, ratio.high),
+                    kRatioColumns));
 }
 
-double cpu_s_per_gib(const CandidateSamples& samples) {
-    double cpu_s = 0;
-    double bytes = 0;
-    for (const auto* slices : {&samples.read, &samples.write}) {
-        for (const Sample& sample : *slices) {
-            cpu_s += sample.cpu_s;
-            bytes += static_cast<double>(sample.bytes);
-        }
+// "512 KiB x 128, 2 ch, io_uring": the name of a row.
+std::string row_name(const TuneSettings& settings, bool defaults) {
+    std::string name = to_string(settings);
+    constexpr std::string_view kLong = " channels";
+    if (const std::size_t at = name.find(kLong); at != std::string::npos) {
+        name.replace(at, kLong.size(), " ch");
     }
-    return bytes > 0 ? cpu_s / (bytes / (1 << 30)) : 0;
+    return defaults ? name + " (defaults)" : name;
 }
 
 // Sorted by the goal that settings are chosen by: the defaults, then the best first.
@@ -75,28 +82,40 @@ std::vector<std::size_t> in_order(const TuneSearch& search) {
 
 void print_table(std::FILE* out, const TuneResult& result) {
     const TuneSearch& search = result.search;
-    fmt::print(out, fmt::runtime(kTuneLine), "block x depth", "read GB/s", "to the defaults",
-               "write", "to the defaults", "CPU s/GiB", "slices");
+    const Style style(out);
+    const auto right = [](const char* text) { return fmt::format("{:>{}}", text, kRatioColumns); };
+    fmt::print(out, "{}",
+               style.paint(Colour::kBold,
+                           fmt::format(fmt::runtime(kTuneLine), "block x depth",
+                                       std::string(kBarColumns, ' '), "read", right("to defaults"),
+                                       "write", right("to defaults"))));
+    const auto rate_of = [&](const CandidateSamples& samples) {
+        return median_rate(result.options.read ? samples.read : samples.write);
+    };
+    double most = 0;
+    for (const CandidateSamples& samples : result.samples) {
+        most = std::max(most, rate_of(samples));
+    }
     for (const std::size_t i : in_order(search)) {
         const CandidateSamples& samples = result.samples[i];
         const std::size_t slices = samples.read.size() + samples.write.size();
         if (slices == 0) {
             continue;
         }
-        std::string name = to_string(search.candidates()[i].settings);
-        name += i == 0 ? " (defaults)" : "";
-        fmt::print(out, fmt::runtime(kTuneLine), name, rate_text(samples.read),
-                   samples.read.empty() ? "-" : ratio_text(search, i, Goal::kRead),
+        fmt::print(out, fmt::runtime(kTuneLine), row_name(search.candidates()[i].settings, i == 0),
+                   bar(most > 0 ? rate_of(samples) / most : 0, kBarColumns),
+                   rate_text(samples.read),
+                   samples.read.empty() ? right("-") : ratio_text(search, i, Goal::kRead, style),
                    rate_text(samples.write),
-                   samples.write.empty() ? "-" : ratio_text(search, i, Goal::kWrite),
-                   fmt::format("{:.3f}", cpu_s_per_gib(samples)), slices);
+                   samples.write.empty() ? right("-") : ratio_text(search, i, Goal::kWrite, style));
     }
     fmt::print(
         out,
-        "\nDepth: blocks at the device at once. GB/s: 10^9 bytes a second, median. To the "
-        "defaults: mean ratio\nwithin turns, in brackets its 95 % interval (?: too few turns "
-        "to say). The best of many is high by\nchance, so this table does not decide; fresh "
-        "runs do:\n\n");
+        "\nDepth: blocks at the device at once; ch: channels. Read, write: GB/s (10^9 bytes a\n"
+        "second), median; the bar is of {}. To defaults: mean ratio within turns, in\n"
+        "brackets its 95 % interval (?: too few turns to say). The best of many is high by\n"
+        "chance, so this table does not decide; fresh runs do:\n\n",
+        result.options.read ? "reads" : "writes");
 }
 
 nlohmann::ordered_json settings_json(const TuneSettings& settings) {

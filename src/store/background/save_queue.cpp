@@ -243,7 +243,7 @@ std::shared_ptr<PendingSave> SaveQueue::add(Work work, std::string name, bool st
         if (!own.thread.joinable()) {
             own.thread = thread_of([&own] { own.loop(); });
         }
-        // Reserves room for its failure, too: the queue's thread cannot report that there is none.
+        // Reserves room for its failure, too: the queue's thread cannot report a lack of memory.
         own.failures.reserve(own.failures.size() + own.entries.size() + 2);
         own.entries.push_back({std::move(work), save});
     }
