@@ -93,7 +93,7 @@ FOLDER_FILES_MAX = 50
 # Verbs that return a transfer. A blocking read or write of a few bytes is no feeding.
 FEEDS = re.compile(r"\b(?:read_async|write_async|try_submit|try_run)\(|\b[eE]ngine_?(?:\(\))?(?:\.|->)(?:submit|run)\(")
 FEEDERS = {
-    "weights/weight_stream.cpp": "a transfer a unit, which the layer that needs it waits for",
+    "weights/sources.cpp": "a transfer a unit, which the layer that needs it waits for",
     "weights/read_speed.cpp": "measures raw transfers",
     "cli/bench/job.cpp": "measures raw transfers",
     "cli/tune/slice.cpp": "measures raw transfers",

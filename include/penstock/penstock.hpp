@@ -5,7 +5,9 @@
 #include <penstock/checkpoint.hpp>
 #include <penstock/engine.hpp>
 #include <penstock/error.hpp>
+#include <penstock/expert_stream.hpp>
 #include <penstock/file.hpp>
+#include <penstock/joined_tensors.hpp>
 #include <penstock/machine.hpp>
 #include <penstock/memory.hpp>
 #include <penstock/npy.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// WeightStream for penstock/weights. Private: what users see is penstock.stream().
+// WeightStream and ExpertStream for penstock/weights. Private: what users see is penstock.stream().
 #include "arguments.hpp"
 #include "bind.hpp"
 #include "buffer_object.hpp"
@@ -9,11 +9,14 @@
 #include "progress.hpp"
 #include "without_gil.hpp"
 
+#include <penstock/expert_stream.hpp>
+#include <penstock/joined_tensors.hpp>
 #include <penstock/tensor_table.hpp>
 #include <penstock/weight_folders.hpp>
 #include <penstock/weight_stream.hpp>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -59,16 +62,48 @@ std::vector<std::string> folders_of(nb::handle paths) {
     return out;
 }
 
+// From (tensor, offset, bytes).
+std::vector<TensorPart> parts_of(nb::handle list) {
+    std::vector<TensorPart> out;
+    for (const nb::handle part : nb::iter(list)) {
+        out.push_back({word_of(nb::object(part[0]), "parts"),
+                       count_of(nb::object(part[1]), "parts", "bytes"),
+                       count_of(nb::object(part[2]), "parts", "bytes")});
+    }
+    return out;
+}
+
+// From (name, shape, [(tensor, offset, bytes)]).
+std::vector<JoinedTensor> joined_of(nb::handle list) {
+    std::vector<JoinedTensor> out;
+    for (const nb::handle one : nb::iter(list)) {
+        JoinedTensor& joined = out.emplace_back();
+        joined.name = word_of(nb::object(one[0]), "joined");
+        joined.shape = counts_of(nb::object(one[1]), "joined", "elements");
+        joined.parts = parts_of(nb::object(one[2]));
+    }
+    return out;
+}
+
+WeightFolders joined_folders(const std::shared_ptr<Engine>& engine,
+                             const std::vector<std::string>& folders,
+                             const std::vector<JoinedTensor>& joined) {
+    WeightFolders out = inspect_folders(engine, folders);
+    join_tensors(out.table, joined);
+    return out;
+}
+
 void open_weights(WeightsObject& self, nb::handle paths, nb::handle units, nb::handle memory,
-                  nb::handle slots, nb::handle progress) {
+                  nb::handle slots, nb::handle progress, nb::handle joined) {
     const std::vector<std::string> folders = folders_of(paths);
     std::vector<WeightUnit> wanted = units_of(units);
+    const std::vector<JoinedTensor> to_join = joined_of(joined);
     WeightStreamOptions options;
     options.memory_bytes = count_of(memory, "memory", "bytes");
     options.slots = static_cast<std::uint32_t>(count_of(slots, "slots", "slots", 1024));
     self.engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& report) {
-        WeightFolders model = inspect_folders(self.engine, folders);
+        WeightFolders model = joined_folders(self.engine, folders, to_join);
         self.table = std::move(model.table);
         options.copies = std::move(model.copies);
         std::unordered_map<std::string_view, std::size_t> numbers;
@@ -103,28 +138,40 @@ std::int64_t acquire(WeightsObject& self, std::size_t unit) {
     return self.view->slot == WeightStream::kNoSlot ? -1 : std::int64_t{self.view->slot};
 }
 
+// Memory that belongs to streamed weights.
+BufferObject buffer_of(const std::shared_ptr<void>& owner, std::span<const std::byte> bytes,
+                       const std::string& tensor, const std::string& dtype) {
+    BufferObject out;
+    out.owner = owner;
+    out.data = const_cast<std::byte*>(bytes.data());
+    out.bytes = bytes.size();
+    out.type = tensor::find_row([&](const auto& row) { return row.name == dtype; });
+    if (out.type == nullptr || out.type->torch[0] == '\0') {
+        raise_type("tensor '" + tensor + "' has the element type " + dtype +
+                   ", which torch does not have");
+    }
+    out.pinned_reason = "it is memory of streamed weights";
+    return out;
+}
+
+void set_shape(BufferObject& buffer, std::span<const std::uint64_t> shape) {
+    Py_ssize_t stride = buffer.type->bits / 8;
+    buffer.strides_bytes.resize(shape.size());
+    for (std::size_t d = shape.size(); d-- > 0;) {
+        buffer.strides_bytes[d] = stride;
+        stride *= static_cast<Py_ssize_t>(shape[d]);
+    }
+    buffer.shape.assign(shape.begin(), shape.end());
+}
+
 // The tensors of the unit that was acquired last.
 nb::list tensors(WeightsObject& self, std::size_t unit) {
     nb::list out;
     for (std::size_t i = 0; i < self.view->tensors.size(); ++i) {
         const TensorEntry& entry = self.table.tensors[self.entries.at(unit)[i]];
-        BufferObject buffer;
-        buffer.owner = self.view->owners[i];
-        buffer.data = const_cast<std::byte*>(self.view->tensors[i].data());
-        buffer.bytes = self.view->tensors[i].size();
-        buffer.type = tensor::find_row([&](const auto& row) { return row.name == entry.dtype; });
-        if (buffer.type == nullptr || buffer.type->torch[0] == '\0') {
-            raise_type("tensor '" + entry.name + "' has the element type " + entry.dtype +
-                       ", which torch does not have");
-        }
-        Py_ssize_t stride = buffer.type->bits / 8;
-        buffer.strides_bytes.resize(entry.shape.size());
-        for (std::size_t d = entry.shape.size(); d-- > 0;) {
-            buffer.strides_bytes[d] = stride;
-            stride *= static_cast<Py_ssize_t>(entry.shape[d]);
-        }
-        buffer.shape.assign(entry.shape.begin(), entry.shape.end());
-        buffer.pinned_reason = "it is memory of streamed weights";
+        BufferObject buffer =
+            buffer_of(self.view->owners[i], self.view->tensors[i], entry.name, entry.dtype);
+        set_shape(buffer, entry.shape);
         out.append(nb::cast(std::move(buffer)));
     }
     return out;
@@ -146,6 +193,14 @@ nb::dict plan_of(const WeightPlan& plan) {
     return out;
 }
 
+nb::list folder_stats_of(const std::vector<WeightFolderStats>& folders) {
+    nb::list out;
+    for (const WeightFolderStats& folder : folders) {
+        out.append(nb::make_tuple(folder.bytes_per_second, folder.bytes_read));
+    }
+    return out;
+}
+
 nb::dict stats_of(const WeightStreamStats& stats) {
     nb::dict out;
     nb::list stall;
@@ -158,11 +213,7 @@ nb::dict stats_of(const WeightStreamStats& stats) {
     out["on_demand"] = stats.on_demand;
     out["bytes_read"] = stats.bytes_read;
     out["stall_s"] = stall;
-    nb::list folders;
-    for (const WeightFolderStats& folder : stats.folders) {
-        folders.append(nb::make_tuple(folder.bytes_per_second, folder.bytes_read));
-    }
-    out["folders"] = folders;
+    out["folders"] = folder_stats_of(stats.folders);
     return out;
 }
 
@@ -189,33 +240,187 @@ nb::list tensors_in(nb::handle paths) {
     return out;
 }
 
-std::uint64_t least_memory(nb::handle paths, nb::handle units, nb::handle slots) {
+std::uint64_t least_memory(nb::handle paths, nb::handle units, nb::handle slots,
+                           nb::handle joined) {
     const std::vector<std::string> folders = folders_of(paths);
+    const std::vector<JoinedTensor> to_join = joined_of(joined);
     const std::vector<WeightUnit> wanted = units_of(units);
     const auto count = static_cast<std::uint32_t>(count_of(slots, "slots", "slots", 1024));
     const std::shared_ptr<Engine> engine = opened(default_engine());
     const WithoutGil nogil;
-    return least_weight_memory(inspect_folders(engine, folders).table, wanted, count);
+    return least_weight_memory(joined_folders(engine, folders, to_join).table, wanted, count);
+}
+
+struct ExpertsObject {
+    ExpertsObject() = default;
+    ExpertsObject(const ExpertsObject&) = delete;
+    ExpertsObject& operator=(const ExpertsObject&) = delete;
+    ~ExpertsObject() {
+        const WithoutGil nogil;
+        stream.reset();
+    }
+
+    std::unordered_map<std::string, const TensorEntry*> entries;
+    TensorTable table;
+    std::vector<ExpertLayer> layers;
+    std::unique_ptr<ExpertStream> stream;
+    std::vector<ExpertView> views;  // of the last acquire()
+    std::size_t layer = 0;
+    std::vector<std::size_t> numbers;
+};
+
+// From (name, [[(tensor, offset, bytes)]]).
+std::vector<ExpertLayer> layers_of(nb::handle list) {
+    std::vector<ExpertLayer> out;
+    for (const nb::handle one : nb::iter(list)) {
+        ExpertLayer& layer = out.emplace_back();
+        layer.name = word_of(nb::object(one[0]), "experts");
+        for (const nb::handle parts : nb::iter(nb::object(one[1]))) {
+            layer.experts.push_back(parts_of(parts));
+        }
+    }
+    return out;
+}
+
+void open_experts(ExpertsObject& self, nb::handle paths, nb::handle layers, nb::handle memory,
+                  nb::handle joined) {
+    const std::vector<std::string> folders = folders_of(paths);
+    const std::vector<JoinedTensor> to_join = joined_of(joined);
+    ExpertStreamOptions options;
+    options.memory_bytes = count_of(memory, "memory", "bytes");
+    self.layers = layers_of(layers);
+    const std::shared_ptr<Engine> engine = opened(default_engine());
+    const WithoutGil nogil;
+    WeightFolders model = joined_folders(engine, folders, to_join);
+    self.table = std::move(model.table);
+    options.copies = std::move(model.copies);
+    for (const TensorEntry& entry : self.table.tensors) {
+        self.entries.emplace(entry.name, &entry);
+    }
+    self.stream = std::make_unique<ExpertStream>(engine, self.table, self.layers, options);
+}
+
+ExpertStream& stream_of(ExpertsObject& self) {
+    if (!self.stream) {
+        raise_value("these experts are closed; call penstock.stream() again");
+    }
+    return *self.stream;
+}
+
+// The slots of the first of `numbers`, which are held.
+nb::list acquire_experts(ExpertsObject& self, std::size_t layer, nb::handle numbers) {
+    check_interpreter_goes_on();
+    ExpertStream& stream = stream_of(self);
+    self.layer = layer;
+    self.numbers.clear();
+    for (const nb::handle number : nb::iter(numbers)) {
+        self.numbers.push_back(count_of(number, "experts", "experts"));
+    }
+    wait_in_slices(-1, [&](std::chrono::nanoseconds slice) {
+        auto views = stream.acquire_for(layer, self.numbers, slice);
+        self.views = views ? std::move(*views) : std::vector<ExpertView>();
+        return views.has_value();
+    });
+    nb::list out;
+    for (const ExpertView& view : self.views) {
+        out.append(view.slot);
+    }
+    return out;
+}
+
+// The parts of the expert that was acquired at this place, flat.
+nb::list expert_parts(ExpertsObject& self, std::size_t place) {
+    nb::list out;
+    const ExpertView& view = self.views.at(place);
+    const std::vector<TensorPart>& parts = self.layers[self.layer].experts[self.numbers[place]];
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        const TensorEntry& entry = *self.entries.at(parts[i].tensor);
+        BufferObject buffer = buffer_of(view.owner, view.parts[i], entry.name, entry.dtype);
+        const std::uint64_t elements = view.parts[i].size() * 8 / buffer.type->bits;
+        set_shape(buffer, {&elements, 1});
+        out.append(nb::cast(std::move(buffer)));
+    }
+    return out;
+}
+
+nb::dict expert_stats_of(const ExpertStreamStats& stats) {
+    nb::dict out;
+    out["hits"] = stats.hits;
+    out["misses"] = stats.misses;
+    out["bytes_read"] = stats.bytes_read;
+    out["slots"] = stats.slots;
+    out["slot_bytes"] = stats.slot_bytes;
+    out["stall_s"] = static_cast<double>(stats.stall) / 1e9;
+    out["folders"] = folder_stats_of(stats.folders);
+    return out;
+}
+
+std::uint64_t least_experts(nb::handle paths, nb::handle layers, nb::handle joined) {
+    const std::vector<std::string> folders = folders_of(paths);
+    const std::vector<ExpertLayer> wanted = layers_of(layers);
+    const std::vector<JoinedTensor> to_join = joined_of(joined);
+    const std::shared_ptr<Engine> engine = opened(default_engine());
+    const WithoutGil nogil;
+    return least_expert_memory(joined_folders(engine, folders, to_join).table, wanted);
+}
+
+void bind_experts(nb::module_& m) {
+    nb::class_<ExpertsObject>(m, "ExpertStream", "Private; penstock.stream() is public.")
+        .def(
+            "__init__",
+            [](ExpertsObject* self, nb::handle paths, nb::handle layers, nb::handle memory,
+               nb::handle joined) {
+                auto* const made = new (self) ExpertsObject;
+                try {
+                    open_experts(*made, paths, layers, memory, joined);
+                } catch (...) {
+                    made->~ExpertsObject();
+                    throw;
+                }
+            },
+            nb::arg("paths"), nb::arg("layers"), nb::arg("memory"), nb::arg("joined"))
+        .def("acquire", acquire_experts, nb::arg("layer"), nb::arg("experts"),
+             nb::sig("def acquire(self, layer: int, experts: typing.Sequence[int]) -> list[int]"))
+        .def("parts", expert_parts, nb::arg("place"),
+             nb::sig("def parts(self, place: int) -> list[Buffer]"))
+        .def("release", [](ExpertsObject& self) { stream_of(self).release(); })
+        .def(
+            "set_memory",
+            [](ExpertsObject& self, nb::handle memory) {
+                stream_of(self).set_memory(count_of(memory, "memory", "bytes"));
+            },
+            nb::arg("memory"))
+        .def(
+            "stats", [](ExpertsObject& self) { return expert_stats_of(stream_of(self).stats()); },
+            nb::sig("def stats(self) -> dict[str, typing.Any]"))
+        .def("close", [](ExpertsObject& self) {
+            self.views.clear();
+            const WithoutGil nogil;
+            self.stream.reset();
+        });
+    m.def("least_expert_memory", least_experts, nb::arg("paths"), nb::arg("layers"),
+          nb::arg("joined"), "Bytes; private.");
 }
 
 }  // namespace
 
 void bind_weights(nb::module_& m) {
+    bind_experts(m);
     nb::class_<WeightsObject>(m, "WeightStream", "Private; penstock.stream() is public.")
         .def(
             "__init__",
             [](WeightsObject* self, nb::handle paths, nb::handle units, nb::handle memory,
-               nb::handle slots, nb::handle progress) {
+               nb::handle slots, nb::handle progress, nb::handle joined) {
                 auto* const made = new (self) WeightsObject;
                 try {
-                    open_weights(*made, paths, units, memory, slots, progress);
+                    open_weights(*made, paths, units, memory, slots, progress, joined);
                 } catch (...) {
                     made->~WeightsObject();
                     throw;
                 }
             },
             nb::arg("paths"), nb::arg("units"), nb::arg("memory"), nb::arg("slots"),
-            nb::arg("progress").none())
+            nb::arg("progress").none(), nb::arg("joined"))
         .def("acquire", acquire, nb::arg("unit"))
         .def("tensors", tensors, nb::arg("unit"),
              nb::sig("def tensors(self, unit: int) -> list[Buffer]"))
@@ -239,7 +444,7 @@ void bind_weights(nb::module_& m) {
             self.stream.reset();
         });
     m.def("least_weight_memory", least_memory, nb::arg("paths"), nb::arg("units"), nb::arg("slots"),
-          "Bytes; private.");
+          nb::arg("joined"), "Bytes; private.");
     m.def("weight_tensors", tensors_in, nb::arg("paths"),
           nb::sig("def weight_tensors(paths: typing.Any) -> list[typing.Any]"), "Private.");
 }

@@ -215,3 +215,34 @@ def test_wrong_models_are_refused_by_name(saved, tmp_path):
         penstock.stream(model, path, memory=total)
     with pytest.raises(IndexError, match="there are 500"):
         penstock.stream(on_meta(), path, memory=total // 2)(torch.tensor([500]))
+
+
+class Mixture(torch.nn.Module):
+    """A layer whose router calls two of its experts."""
+
+    def __init__(self, width=64, experts=6):
+        super().__init__()
+        self.gate = torch.nn.Linear(width, experts)
+        self.experts = torch.nn.ModuleList(Layer(width) for _ in range(experts))
+
+    def forward(self, x):
+        for number in self.gate(x).sum((0, 1)).topk(2).indices.tolist():
+            x = self.experts[number](x)
+        return x
+
+
+def test_experts_in_a_list_are_read_when_they_are_called(tmp_path):
+    torch.manual_seed(5)
+    whole = torch.nn.Sequential(Mixture(), Mixture(), Mixture())
+    penstock.save(whole.state_dict(), tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        model = torch.nn.Sequential(Mixture(), Mixture(), Mixture())
+    total = sum(parameter.nbytes for parameter in whole.parameters())
+    penstock.stream(model, tmp_path, memory=total // 4)
+    inputs = torch.randn(8, 1, 3, 64)
+    with torch.no_grad():
+        for x in inputs:
+            assert torch.equal(model(x), whole(x))
+    stats = model.stream_stats()
+    assert stats.acquired <= 8 * 3 * 3 and "0.experts.5" in stats.stall_s  # a layer, two of its experts
+    assert stats.bytes_read < 8 * stats.plan["read_bytes"] * 4 // 5

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The place in a slot of each tensor that is read: at the same address modulo a page as in its
-// file, so that the device writes it there directly, and products of one row (which depend on
-// addresses) give the bits that they give for the mapped file.
+// The place in a slot of each tensor that is read. Products of one row depend on addresses modulo
+// 64, so a tensor has the address modulo 64 that it has in the model in memory: that of its place
+// in the mapped file, or 0 where a loader moves it. Where its place in the file allows, it is at
+// the same address modulo a page, so that the device writes it there directly.
 #pragma once
 
 #include <penstock/tensor_table.hpp>
@@ -13,16 +14,26 @@
 
 namespace penstock::weights {
 
+/// A cache line, and what torch gives its own tensors.
+inline constexpr std::uint64_t kLineBytes = 64;
+
 struct StoredTensor {
     std::vector<TensorStretch> stretches;
     std::uint64_t bytes = 0;
-    std::uint64_t element_bytes = 1;
+    std::uint64_t residue = 0;  ///< its address modulo kLineBytes in the model in memory
 
-    /// Whether its place in the file is a multiple of its element. Else it is moved.
-    [[nodiscard]] bool is_aligned() const {
-        return stretches.empty() || stretches[0].offset % element_bytes == 0;
+    [[nodiscard]] std::uint32_t file() const { return stretches.empty() ? 0 : stretches[0].file; }
+    [[nodiscard]] std::uint64_t offset() const {
+        return stretches.empty() ? 0 : stretches[0].offset;
     }
+    /// Whether its first bytes are at the same address modulo a page as in their file.
+    [[nodiscard]] bool keeps_place() const { return offset() % kLineBytes == residue; }
 };
+
+/// One stretch is mapped by a loader. Several are copied to memory of their own, and so is a tensor
+/// whose place is no multiple of its element.
+[[nodiscard]] StoredTensor stored_tensor(std::vector<TensorStretch> stretches, std::uint64_t bytes,
+                                         std::uint64_t element_bytes);
 
 /// The address of each of `chosen`, from the beginning of memory that is aligned to a page; at most
 /// the sum of memory_of() long.

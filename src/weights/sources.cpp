@@ -90,9 +90,27 @@ void Sources::measure(Engine& engine) {
     }
 }
 
-bool Sources::has_path(std::size_t source, const std::string& path) const {
-    return std::any_of(sources_[source].begin(), sources_[source].end(),
-                       [&](const Copy& copy) { return copy.path == path; });
+bool Sources::is_in(const Error& error, const StoredTensor& tensor) const {
+    return std::any_of(tensor.stretches.begin(), tensor.stretches.end(), [&](const auto& stretch) {
+        const std::vector<Copy>& copies = sources_[stretch.file];
+        return error.offset() >= stretch.offset &&
+               error.offset() - stretch.offset < stretch.bytes &&
+               std::any_of(copies.begin(), copies.end(),
+                           [&](const Copy& copy) { return copy.path == error.path(); });
+    });
+}
+
+void Sources::check_ends(const StoredTensor& tensor, const std::string& name) const {
+    for (const TensorStretch& stretch : tensor.stretches) {
+        const std::uint64_t size = bytes(stretch.file);
+        if (stretch.bytes > size || stretch.offset > size - stretch.bytes) {
+            refuse(ErrorCode::kDamaged,
+                   fmt::format("tensor '{}' ends at byte {}, and the file has {}; it was cut, or "
+                               "the table is of another one",
+                               name, stretch.offset + stretch.bytes, size),
+                   path(stretch.file));
+        }
+    }
 }
 
 void Sources::check_unchanged() const {
@@ -127,10 +145,31 @@ void Sources::add_reads(const std::vector<WantedBytes>& wanted, TransferRequest&
     }
 }
 
-void Sources::count(const TransferRequest& request) {
-    for (const Extent& extent : request.extents) {
-        folders_[folder_of_[extent.file]].bytes_read += extent.memory.bytes;
+std::optional<Transfer> Sources::read(Engine& engine, std::span<const PlacedTensor> placed,
+                                      Priority priority) {
+    std::vector<WantedBytes> wanted;
+    for (const PlacedTensor& one : placed) {
+        std::byte* at = one.at;
+        for (const TensorStretch& stretch : one.tensor->stretches) {
+            wanted.push_back({stretch.file, stretch.offset, stretch.bytes, at});
+            at += stretch.bytes;
+        }
     }
+    std::sort(wanted.begin(), wanted.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.file, a.offset) < std::pair(b.file, b.offset);
+    });
+    TransferRequest request;
+    request.options.priority = priority;
+    add_reads(wanted, request);
+    std::optional<Transfer> transfer = engine.try_submit(request);
+    while (!transfer && priority == Priority::kUrgent) {
+        engine.wait_for_room();
+        transfer = engine.try_submit(request);
+    }
+    for (const Extent& extent : request.extents) {
+        folders_[folder_of_[extent.file]].bytes_read += transfer ? extent.memory.bytes : 0;
+    }
+    return transfer;
 }
 
 }  // namespace penstock::weights

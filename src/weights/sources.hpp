@@ -4,6 +4,7 @@
 #pragma once
 
 #include "weights/copies.hpp"
+#include "weights/slot_layout.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
@@ -12,10 +13,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace penstock::weights {
+
+/// A tensor and the memory that it is read into.
+struct PlacedTensor {
+    const StoredTensor* tensor = nullptr;
+    std::byte* at = nullptr;
+};
 
 class Sources {
 public:
@@ -34,14 +43,16 @@ public:
     [[nodiscard]] const std::string& path(std::size_t source) const {
         return sources_[source][0].path;
     }
-    /// Whether this is the path of one of its copies.
-    [[nodiscard]] bool has_path(std::size_t source, const std::string& path) const;
+    /// Whether the error is about bytes of this tensor, in one of the copies.
+    [[nodiscard]] bool is_in(const Error& error, const StoredTensor& tensor) const;
+    /// Throws kDamaged for a tensor that ends beyond its file.
+    void check_ends(const StoredTensor& tensor, const std::string& name) const;
     /// Throws kDamaged for a file that was changed in place since it was opened.
     void check_unchanged() const;
-    /// Adds extents for all of `wanted` (in the order of the files), from whichever copies.
-    void add_reads(const std::vector<WantedBytes>& wanted, TransferRequest& request);
-    /// Counts a request of add_reads() that was submitted.
-    void count(const TransferRequest& request);
+    /// Starts to read all of `placed`, in the order of the files, from whichever copies. Nothing
+    /// where the engine has no room, unless it is urgent.
+    [[nodiscard]] std::optional<Transfer> read(Engine& engine, std::span<const PlacedTensor> placed,
+                                               Priority priority);
     [[nodiscard]] const std::vector<WeightFolderStats>& folders() const { return folders_; }
     /// Closes the files.
     void close() noexcept { sources_.clear(); }
@@ -55,6 +66,7 @@ private:
     };
 
     void open(const std::vector<std::string>& paths);
+    void add_reads(const std::vector<WantedBytes>& wanted, TransferRequest& request);
     void measure(Engine& engine);
 
     FileSystem files_;

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "weights/unit_tensors.hpp"
 
-#include "base/near.hpp"
 #include "base/raise.hpp"
 #include "base/units.hpp"
-
-#include <penstock/tensor.hpp>
+#include "weights/table_index.hpp"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <string_view>
 #include <unordered_map>
@@ -22,35 +19,6 @@ namespace weights {
 namespace {
 
 constexpr std::string_view kOperation = "stream";
-
-[[noreturn]] void refuse_name(const TensorTable& table, const WeightUnit& unit,
-                              const std::string& name) {
-    std::vector<std::string_view> known;
-    for (const TensorEntry& entry : table.tensors) {
-        known.push_back(entry.name);
-    }
-    const std::string_view near = base::nearest(name, known);
-    base::raise(
-        base::error(ErrorCode::kInvalidArgument, kOperation,
-                    fmt::format("unit '{}' needs the tensor '{}', which none of the {} files has{}",
-                                unit.name, name, table.files.size(),
-                                near.empty() ? "" : fmt::format("; did you mean '{}'?", near)),
-                    table.path));
-}
-
-StoredTensor stored(const TensorTable& table, const TensorEntry& entry) {
-    if (!entry.strides.empty()) {
-        base::raise(base::error(
-            ErrorCode::kUnsupported, kOperation,
-            fmt::format("tensor '{}' was saved with strides; save it contiguous to stream it",
-                        entry.name),
-            table.path));
-    }
-    const auto type = element_type_named(entry.dtype);
-    return {.stretches = entry.stretches,
-            .bytes = entry.bytes,
-            .element_bytes = type ? std::max(bits_of(*type) / 8, 1U) : 1};
-}
 
 // The unit that has the most bytes, and these.
 std::pair<std::size_t, std::uint64_t> largest_of(const Weights& weights) {
@@ -70,22 +38,16 @@ std::pair<std::size_t, std::uint64_t> largest_of(const Weights& weights) {
 }  // namespace
 
 Weights weights_of(const TensorTable& table, std::span<const WeightUnit> units) {
-    std::unordered_map<std::string_view, std::size_t> entries;
-    for (std::size_t i = 0; i < table.tensors.size(); ++i) {
-        entries.emplace(table.tensors[i].name, i);
-    }
+    const TableIndex index(table);
     Weights out;
-    std::unordered_map<std::size_t, std::size_t> numbers;  // of an entry: its number here
+    std::unordered_map<const TensorEntry*, std::size_t> numbers;  // of an entry: its number here
     for (const WeightUnit& unit : units) {
         std::vector<std::size_t>& tensors = out.units.emplace_back();
         for (const std::string& name : unit.tensors) {
-            const auto entry = entries.find(name);
-            if (entry == entries.end()) {
-                refuse_name(table, unit, name);
-            }
-            const auto [number, is_new] = numbers.emplace(entry->second, out.tensors.size());
+            const TensorEntry& entry = index.at(fmt::format("unit '{}'", unit.name), name);
+            const auto [number, is_new] = numbers.emplace(&entry, out.tensors.size());
             if (is_new) {
-                out.tensors.push_back(stored(table, table.tensors[entry->second]));
+                out.tensors.push_back(stored_tensor(entry));
                 out.names.push_back(name);
             }
             tensors.push_back(number->second);

@@ -63,7 +63,9 @@ public:
           slots_wanted(options.slots) {
         const Residency chosen =
             weights::residency_of(all, units, options.memory_bytes, slots_wanted);
-        check_bounds();
+        for (std::size_t i = 0; i < all.tensors.size(); ++i) {
+            sources.check_ends(all.tensors[i], all.names[i]);
+        }
         lay_out_image();
         next.resize(units.size());
         for (std::size_t i = 0; i < units.size(); ++i) {
@@ -79,7 +81,6 @@ public:
     Streaming& operator=(const Streaming&) = delete;
     ~Streaming() { close(); }
 
-    void check_bounds() const;
     void lay_out_image();
     void use(Residency chosen, std::uint64_t memory_bytes, const Progress& progress);
     void read_residents(const std::vector<bool>& known, const Progress& progress);
@@ -124,21 +125,6 @@ public:
     WeightStreamStats stats;
 };
 
-void weights::Streaming::check_bounds() const {
-    for (std::size_t i = 0; i < all.tensors.size(); ++i) {
-        for (const TensorStretch& stretch : all.tensors[i].stretches) {
-            const std::uint64_t size = sources.bytes(stretch.file);
-            if (stretch.bytes > size || stretch.offset > size - stretch.bytes) {
-                refuse(ErrorCode::kDamaged,
-                       fmt::format("tensor '{}' ends at byte {}, and the file has {}; it was cut, "
-                                   "or the table is of another one",
-                                   all.names[i], stretch.offset + stretch.bytes, size),
-                       sources.path(stretch.file));
-            }
-        }
-    }
-}
-
 // The image is addresses only: memory is taken where a tensor stays.
 void weights::Streaming::lay_out_image() {
     std::uint64_t end = 0;
@@ -148,12 +134,11 @@ void weights::Streaming::lay_out_image() {
         end = base::align_up(end + sources.bytes(i), base::kPageBytes);
     }
     for (const StoredTensor& tensor : all.tensors) {
-        if (tensor.is_aligned() && tensor.stretches.size() == 1) {
-            const TensorStretch& place = tensor.stretches[0];
-            home.push_back(begins[place.file] + place.offset);
+        if (tensor.keeps_place() && tensor.stretches.size() == 1) {
+            home.push_back(begins[tensor.file()] + tensor.offset());
         } else {
-            home.push_back(end);
-            end = base::align_up(end + tensor.bytes, base::kPageBytes);
+            home.push_back(end + tensor.residue);
+            end = base::align_up(end + tensor.residue + tensor.bytes, base::kPageBytes);
         }
     }
     image = std::make_shared<Arena>(end, Arena::Pages::kSmall);
@@ -291,35 +276,21 @@ bool weights::Streaming::start(Slot& slot, std::size_t unit, Priority priority) 
     std::byte* const memory =
         slot_memory->data() +
         static_cast<std::uint64_t>(&slot - slots.data()) * residency.slot_bytes;
-    TransferRequest request;
-    request.options.priority = priority;
-    std::vector<weights::WantedBytes> wanted;
+    std::vector<weights::PlacedTensor> placed;
     std::uint64_t bytes = 0;
     for (std::size_t i = 0; i < chosen.size(); ++i) {
-        std::uint64_t at = places[i];
-        for (const TensorStretch& stretch : all.tensors[chosen[i]].stretches) {
-            wanted.push_back({stretch.file, stretch.offset, stretch.bytes, memory + at});
-            at += stretch.bytes;
-            PENSTOCK_ASSERT(at <= residency.slot_bytes);
-        }
-        bytes += all.tensors[chosen[i]].bytes;
+        const StoredTensor& tensor = all.tensors[chosen[i]];
+        PENSTOCK_ASSERT(places[i] + tensor.bytes <= residency.slot_bytes);
+        placed.push_back({&tensor, memory + places[i]});
+        bytes += tensor.bytes;
     }
-    std::sort(wanted.begin(), wanted.end(), [](const auto& a, const auto& b) {
-        return std::pair(a.file, a.offset) < std::pair(b.file, b.offset);
-    });
-    sources.add_reads(wanted, request);
-    std::optional<Transfer> transfer = engine->try_submit(request);
-    while (!transfer && priority == Priority::kUrgent) {
-        engine->wait_for_room();
-        transfer = engine->try_submit(request);
-    }
+    std::optional<Transfer> transfer = sources.read(*engine, placed, priority);
     if (!transfer) {
         return false;  // other callers have all the room; it is read when it is needed
     }
     slot.transfer = std::move(*transfer);
     slot.unit = unit;
     stats.bytes_read += bytes;
-    sources.count(request);
     return true;
 }
 
@@ -361,11 +332,8 @@ bool weights::Streaming::wait(Slot& slot, std::chrono::nanoseconds timeout) {
 void weights::Streaming::rethrow(const Error& error, std::size_t unit) const {
     std::string_view tensor;
     for (const std::size_t one : all.units[unit]) {
-        for (const TensorStretch& stretch : all.tensors[one].stretches) {
-            if (sources.has_path(stretch.file, error.path()) && error.offset() >= stretch.offset &&
-                error.offset() - stretch.offset < stretch.bytes) {
-                tensor = all.names[one];
-            }
+        if (sources.is_in(error, all.tensors[one])) {
+            tensor = all.names[one];
         }
     }
     throw Error(

@@ -57,13 +57,6 @@ def test_logits_and_tokens_are_those_of_the_model_in_memory(name, dtype, tmp_pat
             assert (streamed.stream_stats().bytes_read > 0) == (memory < total)
 
 
-def test_a_model_that_is_converted_is_refused_by_name(tmp_path):
-    config = transformers.MixtralConfig(**DECODER, num_local_experts=2)
-    transformers.MixtralForCausalLM(config).save_pretrained(tmp_path)
-    with pytest.raises(NotImplementedError, match="cannot be streamed yet"):
-        penstock.stream(None, tmp_path, memory="1GiB")
-
-
 def test_without_a_config_the_model_is_asked_for(tmp_path):
     penstock.save({"a": torch.ones(2)}, tmp_path / "model.safetensors")
     with pytest.raises(FileNotFoundError, match="config.json' does not exist; give the model"):

@@ -16,15 +16,23 @@ namespace penstock::weights {
 namespace {
 
 TEST(SlotLayout, WhatAdjoinsInTheFileAdjoinsHere) {
-    const std::vector<StoredTensor> tensors{{{{0, 5000, 100}}, 100, 2},
-                                            {{{0, 5100, 8000}}, 8000, 2}};
+    const std::vector<StoredTensor> tensors{stored_tensor({{0, 5000, 100}}, 100, 2),
+                                            stored_tensor({{0, 5100, 8000}}, 8000, 2)};
     EXPECT_THAT(place_in_slot(tensors, std::vector<std::size_t>{1, 0}),
                 testing::ElementsAre(1004, 904));
 }
 
 TEST(SlotLayout, AMisalignedTensorIsMoved) {
-    const std::vector<StoredTensor> tensors{{{{0, 4097, 64}}, 64, 2}};
+    const std::vector<StoredTensor> tensors{stored_tensor({{0, 4097, 64}}, 64, 2)};
     EXPECT_THAT(place_in_slot(tensors, std::vector<std::size_t>{0}), testing::ElementsAre(0));
+}
+
+// A loader copies them to memory of its own, which is aligned to a line.
+TEST(SlotLayout, ATensorOfSeveralStretchesIsAlignedToALine) {
+    const std::vector<StoredTensor> tensors{stored_tensor({{0, 1000, 100}, {0, 5000, 100}}, 200, 4),
+                                            stored_tensor({{0, 6400, 64}, {0, 8000, 64}}, 128, 4)};
+    EXPECT_THAT(place_in_slot(tensors, std::vector<std::size_t>{0, 1}),
+                testing::ElementsAre(0, 6400 - 4096));
 }
 
 TEST(SlotLayout, AnyTensors) {
@@ -37,8 +45,8 @@ TEST(SlotLayout, AnyTensors) {
             const std::uint64_t bytes = random() % 20'000;
             const std::uint64_t offset = end + (random() % 3 == 0 ? random() % 9000 : 0);
             end = offset + bytes;
-            tensors.push_back(
-                {{{static_cast<std::uint32_t>(random() % 2), offset, bytes}}, bytes, 2});
+            tensors.push_back(stored_tensor(
+                {{static_cast<std::uint32_t>(random() % 2), offset, bytes}}, bytes, 2));
             if (random() % 2 == 0) {
                 chosen.push_back(tensors.size() - 1);
                 planned += memory_of(bytes);
@@ -49,8 +57,8 @@ TEST(SlotLayout, AnyTensors) {
         std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
         for (std::size_t i = 0; i < chosen.size(); ++i) {
             const StoredTensor& tensor = tensors[chosen[i]];
-            EXPECT_EQ(places[i] % (tensor.is_aligned() ? 4096 : 64),
-                      tensor.is_aligned() ? tensor.stretches[0].offset % 4096 : 0);
+            EXPECT_EQ(places[i] % (tensor.keeps_place() ? 4096 : 64),
+                      tensor.keeps_place() ? tensor.offset() % 4096 : tensor.residue);
             EXPECT_LE(places[i] + tensor.bytes, planned) << seed;
             if (tensor.bytes != 0) {
                 ranges.emplace_back(places[i], places[i] + tensor.bytes);

@@ -6,6 +6,8 @@ _units         which modules are a unit
 _rows          embeddings, gathered by row
 _folders       where the files are: one folder, or several on several devices
 _plan          what a budget keeps and reads, before anything is run
+_experts       experts of a mixture, read when the router chose them
+_conversions   parameters that transformers makes of other tensors
 _hugging_face  what transformers knows: the class, names in the files, buffers, generation config
 """
 
@@ -53,8 +55,8 @@ def stream(
     stream_stats(), set_memory(bytes) and unstream(). Two threads that call it run one pass after the other.
     Raises MemoryError for a budget that is too small, with the least that works; KeyError and ValueError for tensors
     that are missing or of another shape or dtype, and for copies that differ, before anything is read;
-    NotImplementedError for models that transformers converts while it loads them; penstock.Error in a pass whose read
-    failed (the next one tries again)."""
+    NotImplementedError for tensors that transformers cannot convert; penstock.Error in a pass whose read failed (the
+    next one tries again)."""
     from penstock.weights._stream import start
 
     return start(model, folder, memory, units, slots, progress)

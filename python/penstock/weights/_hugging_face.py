@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from penstock.weights import _experts
+from penstock.weights._conversions import Conversion
 
 
 def is_pretrained(model: torch.nn.Module) -> bool:
@@ -48,25 +52,40 @@ def made(model: type | None, folder: Path) -> torch.nn.Module:
     return out.eval()
 
 
-def names_in_files(model: Any, keys: list[str]) -> dict[str, str]:
-    """{name of a parameter or buffer: its key in the files}. Conversions that compute are refused, by name."""
+def names_in_files(model: Any, keys: list[str]) -> tuple[dict[str, str], list[Conversion]]:
+    """{name of a parameter or buffer: its key in the files}, and what transformers makes of several keys, or
+    otherwise than as it is."""
     from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightConverter, rename_source_key
+    from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
 
     transforms = get_model_conversion_mapping(model)
     converters = [one for one in transforms if isinstance(one, WeightConverter)]
     renamings = [one for one in transforms if not isinstance(one, WeightConverter)]
-    wanted = model.state_dict()
-    out = {}
-    for key in keys:
-        name, converter = rename_source_key(key, renamings, converters, model.base_model_prefix, wanted)
-        if converter is not None and name in wanted:
-            raise NotImplementedError(
-                f"stream: transformers converts '{key}' to '{name}' when it loads it, by merging, splitting or "
-                "transposing; such models cannot be streamed yet"
-            )
-        out[name] = key
-    return out
+    by_pattern = {pattern: one for one in converters for pattern in one.source_patterns}
+    prefix, wanted = model.base_model_prefix, model.state_dict()
+    out: dict[str, str] = {}
+    conversions: dict[str, Conversion] = {}
+    for key in sorted(keys, key=dot_natural_key):  # the order in which transformers puts them together
+        name, pattern = rename_source_key(key, renamings, converters, prefix, wanted)
+        if name not in wanted and key in wanted:
+            name, pattern = rename_source_key(key, [], [], prefix, wanted)
+        if pattern is None or name not in wanted:
+            out[name] = key
+        else:
+            made = conversions.setdefault(name, Conversion(model, by_pattern[pattern], name))
+            made.sources.append((pattern, key))
+    return out, list(conversions.values())
+
+
+def run_experts_in_order(model: Any) -> Callable[[], None]:
+    """Chooses an implementation of mixtures of experts that computes what "eager" does, one expert after the other,
+    whatever the budget. Returns what sets the one that was chosen before."""
+    if not is_pretrained(model) or not model._can_set_experts_implementation():
+        return lambda: None
+    before = model.get_experts_implementation()
+    _experts.register()
+    model.set_experts_implementation(_experts.IMPLEMENTATION)
+    return lambda: model.set_experts_implementation(before)
 
 
 def fill_buffers(model: Any) -> None:

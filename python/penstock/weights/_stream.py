@@ -13,10 +13,13 @@ from typing import Any
 
 import torch
 
+import penstock
 from penstock import _core
 from penstock._arguments import got, size, whole
 from penstock._progress import Progress, reporter
 from penstock.weights import _hugging_face
+from penstock.weights._conversions import Converted
+from penstock.weights._experts import Experts, taken_out
 from penstock.weights._folders import Folders, paths_of
 from penstock.weights._rows import Rows
 from penstock.weights._units import Place, Unit, find_units, named, split
@@ -24,6 +27,8 @@ from penstock.weights._units import Place, Unit, find_units, named, split
 _STAYS_BYTES_MAX = 1 << 20  # a module outside the layers up to here is never read again
 _STAYS_SHARE = 1 / 500  # and up to this share of all weights
 _RESERVE_BYTES = 512 << 20
+_PLACE_BYTES = 2 << 12  # of pages that a tensor shares with none
+_EXPERTS_WISHED = 8  # in memory at least, where layers leave room for them
 
 
 def start(
@@ -77,8 +82,10 @@ class FolderStats:
 
 @dataclass
 class StreamStats:
-    """Since stream(). bytes_read: without what stays. stall_s: seconds that each unit waited for its bytes. plan: what
-    stays and what is read in a pass, in bytes. folders: where the files are."""
+    """Since stream(). bytes_read: of units, without what stays. stall_s: seconds that each unit waited for its bytes,
+    and "experts" all experts of mixtures. plan: what stays and what is read in a pass, in bytes. folders: where the
+    files are. expert_hits, expert_misses: experts that were in memory when the router chose them, and that were read.
+    """
 
     passes: int
     bytes_read: int
@@ -89,6 +96,9 @@ class StreamStats:
     stall_s: dict[str, float]
     plan: dict[str, Any]
     folders: list[FolderStats]
+    expert_hits: int = 0
+    expert_misses: int = 0
+    expert_bytes_read: int = 0
 
 
 class _Weights:
@@ -99,7 +109,7 @@ class _Weights:
     ) -> None:
         self.lock = threading.RLock()
         self.model, self.files, infos = model, files, files.infos
-        self.keys = _keys_of(model, list(infos))
+        self.keys, self.converted = _keys_of(model, infos)
         units, stay = find_units(model) if names is None else named(names, model)
         self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # place, and its meta parameter
         self.rows: list[tuple[torch.nn.Embedding, Rows]] = []
@@ -107,26 +117,34 @@ class _Weights:
         _check(self, [place for unit in units for place in unit.places] + stay)
         if _hugging_face.is_pretrained(model):
             _hugging_face.fill_buffers(model)
+        self.leave_experts = _hugging_face.run_experts_in_order(model)
         buffers = _buffers(self)
         units, small = _without_small(self, units)
+        self.experts = Experts(files.paths, [], [], (), self.lock)
         units, stay, rows = _fit(self, units, stay + small, budget, slots)
         self.units = units
-        self.outside = self._bytes(stay)
-        self.core = _core.WeightStream(files.paths, _wanted(self, units), budget - self.outside, slots, report)
+        self.outside = self._bytes(stay) + _on_arrival(self, units)
+        self.wanted = _wanted(self, units)
+        self.least = _least(self, units, slots)
+        of_units, of_experts = self._shares(budget)
+        self.core = _core.WeightStream(files.paths, self.wanted, of_units, slots, report, self.converted.joined)
         try:
+            self.experts.start(of_experts)
             self._bind(stay, buffers, rows)
         except BaseException:
             self.close(load=False)
             raise
 
     def _bind(self, stay: list[Place], buffers: dict[tuple[torch.nn.Module, str], str], rows: list[Unit]) -> None:
+        made: dict[str, torch.nn.Parameter] = {}  # tied ones stay one
         for place, tensor in zip(stay, self._load(stay), strict=True):
-            meta = place.parameter
+            key, meta = self.keys[place.full_name], place.parameter
             self.kept.append((place, meta))
-            place.module._parameters[place.name] = torch.nn.Parameter(tensor.to(meta.dtype), meta.requires_grad)
+            if key not in made:
+                made[key] = torch.nn.Parameter(tensor.to(meta.dtype), meta.requires_grad)
+            place.module._parameters[place.name] = made[key]
         for (module, name), key in buffers.items():
-            loaded = self.files.load([key])[key]
-            module._buffers[name] = loaded.to(module._buffers[name].dtype)
+            module._buffers[name] = self._tensors([key])[key].to(module._buffers[name].dtype)
         for unit in rows:
             info = self.infos[self.keys[unit.places[0].full_name]]
             self.rows.append((unit.module, Rows(unit.module, info, info.path)))
@@ -139,8 +157,13 @@ class _Weights:
 
     def _load(self, places: list[Place]) -> list[torch.Tensor]:
         keys = [self.keys[place.full_name] for place in places]
-        loaded = self.files.load(keys)
+        loaded = self._tensors(keys)
         return [loaded[key] for key in keys]
+
+    def _tensors(self, keys: list[str]) -> dict[str, torch.Tensor]:
+        """In memory of their own."""
+        made = self.converted.made(keys, lambda one: self.files.load(one.keys))
+        return made | self.files.load([key for key in keys if key not in made])
 
     @contextlib.contextmanager
     def _held(self, number: int) -> Iterator[None]:
@@ -149,12 +172,7 @@ class _Weights:
         with self.lock:
             slot = self.core.acquire(number)
             try:
-                bound = unit.bound.get(slot)
-                if bound is None:
-                    bound = unit.bound[slot] = [
-                        torch.nn.Parameter(buffer.torch(), meta.requires_grad)
-                        for buffer, meta in zip(self.core.tensors(number), self.metas[number], strict=True)
-                    ]
+                bound = unit.bound.get(slot) or self._arrived(number, slot)
                 for place, parameter in zip(unit.places, bound, strict=True):
                     place.module._parameters[place.name] = parameter
                 yield
@@ -163,15 +181,50 @@ class _Weights:
                     place.module._parameters[place.name] = meta
                 self.core.release(number)
 
+    def _arrived(self, number: int, slot: int) -> list[torch.nn.Parameter]:
+        """The parameters of a unit that is in memory. Those that are computed live as long as they are used."""
+        unit = self.units[number]
+        names, buffers = self.wanted[number][1], self.core.tensors(number)
+        tensors = {name: buffer.torch() for name, buffer in zip(names, buffers, strict=True)}
+        keys = [self.keys[place.full_name] for place in unit.places]
+        computed = self.converted.made((key for key in keys if key in self.converted.computed), lambda _: tensors)
+        bound = [
+            torch.nn.Parameter(computed[key] if key in computed else tensors[key], meta.requires_grad)
+            for key, meta in zip(keys, self.metas[number], strict=True)
+        ]
+        if not computed:
+            unit.bound[slot] = bound
+        return bound
+
+    def _shares(self, budget: int) -> tuple[int, int]:
+        """Of a budget: for units, all of which are used in each pass, and for experts, which get what these leave."""
+        budget = max(0, budget - self.outside)
+        if not self.experts.layers:
+            return budget, 0
+        places = [place for unit in self.units for place in unit.places]
+        whole = self._bytes(places) + _PLACE_BYTES * len(places)
+        for_experts = max(self.experts.least, min(_EXPERTS_WISHED // 2 * self.experts.least, budget - self.least))
+        of_units = min(whole, max(0, budget - for_experts))
+        return of_units, budget - of_units
+
     def set_memory(self, memory: int | str) -> None:
         with self.lock:
-            self.core.set_memory(max(0, _budget(memory) - self.outside))
+            of_units, of_experts = self._shares(_budget(memory))
+            self.core.set_memory(of_units)
+            self.experts.set_memory(of_experts)
             for unit in self.units:
                 unit.bound.clear()
 
     def stats(self) -> StreamStats:
         with self.lock:
-            stats, plan = self.core.stats(), self.core.plan()
+            stats, plan, experts = self.core.stats(), self.core.plan(), self.experts.stats()
+        stall_s = dict(zip((unit.name for unit in self.units), stats["stall_s"], strict=True))
+        folders = [FolderStats(path, *one) for path, one in zip(self.files.paths, stats["folders"], strict=True)]
+        if experts:
+            stall_s["experts"] = experts["stall_s"]
+            plan["experts"] = {"slots": experts["slots"], "slot_bytes": experts["slot_bytes"]}
+            for folder, (_, bytes_read) in zip(folders, experts["folders"], strict=True):
+                folder.bytes_read += bytes_read
         return StreamStats(
             stats["passes"],
             stats["bytes_read"],
@@ -179,15 +232,17 @@ class _Weights:
             stats["ready"],
             stats["acquired"],
             stats["on_demand"],
-            dict(zip((unit.name for unit in self.units), stats["stall_s"], strict=True)),
+            stall_s,
             plan,
-            [FolderStats(path, *one) for path, one in zip(self.files.paths, stats["folders"], strict=True)],
+            folders,
+            *(experts.get(name, 0) for name in ("hits", "misses", "bytes_read")),
         )
 
     def close(self, load: bool) -> None:
         """Leaves the modules as they were. With `load`, all weights are in memory then, else on the meta device."""
         with self.lock:
             places = [place for unit in self.units for place in unit.places]
+            places += [place for layer in self.experts.layers for place in layer.places]
             places += [Place(module, "weight", name) for module, name in self._embeddings()]
             tensors = self._load(places) if load else []
             for unit in self.units:
@@ -195,11 +250,13 @@ class _Weights:
             for module, rows in self.rows:
                 rows.close(module)
             self.core.close()
-            made: dict[str, torch.nn.Parameter] = {}  # tied ones are one again
+            self.experts.close()
+            made = {self.keys[place.full_name]: place.parameter for place, _ in self.kept}  # tied ones are one again
             for place, tensor in zip(places, tensors, strict=bool(load)):
                 key, meta = self.keys[place.full_name], place.parameter
                 made.setdefault(key, torch.nn.Parameter(tensor.to(meta.dtype), meta.requires_grad))
                 place.module._parameters[place.name] = made[key]
+            self.leave_experts()
             if not load:
                 for place, meta in self.kept:
                     place.module._parameters[place.name] = meta
@@ -212,16 +269,20 @@ class _Weights:
 # ---- what the model wants, and what the files have
 
 
-def _keys_of(model: torch.nn.Module, keys: list[str]) -> dict[str, str]:
-    """{name of a parameter: its key in the files}; tied parameters have the key of the one that was saved."""
+def _keys_of(model: torch.nn.Module, infos: dict[str, penstock.TensorInfo]) -> tuple[dict[str, str], Converted]:
+    """{name of a parameter: its key in the files}; tied parameters have the key of the one that was saved. What is
+    converted has a key too, and is added to `infos`."""
+    converted = Converted((), infos)
     if _hugging_face.is_pretrained(model):
-        out = _hugging_face.names_in_files(model, keys)
+        out, conversions = _hugging_face.names_in_files(model, list(infos))
+        converted = Converted(conversions, infos)
+        out |= converted.keys
         pairs = list(_hugging_face.tied(model).items())
         for target, source in pairs + [(source, target) for target, source in pairs]:
             if target not in out and source in out:
                 out[target] = out[source]
     else:
-        out = {key: key for key in keys}
+        out = {key: key for key in infos}
     groups: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         groups.setdefault(id(parameter), []).append(name)
@@ -230,7 +291,7 @@ def _keys_of(model: torch.nn.Module, keys: list[str]) -> dict[str, str]:
         for name in group:
             if known is not None:
                 out.setdefault(name, known)
-    return out
+    return out, converted
 
 
 def _check(weights: _Weights, places: list[Place]) -> None:
@@ -295,7 +356,31 @@ def _without_small(weights: _Weights, units: list[Unit]) -> tuple[list[Unit], li
 
 
 def _wanted(weights: _Weights, units: list[Unit]) -> list[tuple[str, list[str]]]:
-    return [(unit.name, [weights.keys[place.full_name] for place in unit.places]) for unit in units]
+    """The tensors that are read for each unit, each once."""
+    reads, keys = weights.converted.reads, weights.keys
+    return [
+        (unit.name, list(dict.fromkeys(name for place in unit.places for name in reads(keys[place.full_name]))))
+        for unit in units
+    ]
+
+
+def _least(weights: _Weights, units: list[Unit], slots: int) -> int:
+    return _core.least_weight_memory(weights.files.paths, _wanted(weights, units), slots, weights.converted.joined)
+
+
+def _experts_of(weights: _Weights, units: list[Unit]) -> Experts:
+    """The experts that are read one by one, which are taken out of the units."""
+    keys = weights.keys
+    layers = taken_out(units, lambda place: keys[place.full_name] not in weights.converted.computed)
+    infos = [[weights.infos[keys[place.full_name]] for place in layer.places] for layer in layers]
+    return Experts(weights.files.paths, layers, infos, weights.converted.joined, weights.lock)
+
+
+def _on_arrival(weights: _Weights, units: list[Unit]) -> int:
+    """Memory for what is computed of tensors when they arrive, for one unit at a time."""
+    computed = weights.converted.computed
+    places = ([place for place in unit.places if weights.keys[place.full_name] in computed] for unit in units)
+    return max((weights._bytes(of_unit) for of_unit in places), default=0)
 
 
 def _fit(
@@ -305,11 +390,17 @@ def _fit(
     cut into its parts."""
     if weights._bytes([place for unit in units for place in unit.places] + stay) * 1.01 <= budget:
         return units, stay, []
-    rows = [unit for unit in units if isinstance(unit.module, torch.nn.Embedding)]
+    rows = [
+        unit
+        for unit in units
+        if isinstance(unit.module, torch.nn.Embedding)
+        and weights.keys[unit.places[0].full_name] not in weights.converted
+    ]
     units = [unit for unit in units if unit not in rows]
+    weights.experts = _experts_of(weights, units)
     while True:
-        outside = weights._bytes(stay)
-        least = outside + _core.least_weight_memory(weights.files.paths, _wanted(weights, units), slots)
+        outside = weights._bytes(stay) + _on_arrival(weights, units)
+        least = outside + weights.experts.least + _least(weights, units, slots)
         if least <= budget:
             return units, stay, rows
         by_size = sorted(units, key=lambda unit: weights._bytes(unit.places), reverse=True)

@@ -75,9 +75,28 @@ def _own_places(module: torch.nn.Module, prefix: str) -> list[Place]:
     ]
 
 
+def _layer_units(module: torch.nn.Module, name: str) -> list[Unit]:
+    """A layer; experts in a list are units of their own, for a router calls some of them."""
+    lists = [
+        (path, child)
+        for path, child in module.named_modules(prefix=name)
+        if isinstance(child, torch.nn.ModuleList) and path.rpartition(".")[2] == "experts"
+    ]
+    experts = [
+        Unit(expert, f"{path}.{key}", places_of(expert, f"{path}.{key}"))
+        for path, child in lists
+        for key, expert in child._modules.items()
+        if expert is not None
+    ]
+    theirs = {place.full_name for unit in experts for place in unit.places}
+    rest = [place for place in places_of(module, name) if place.full_name not in theirs]
+    return [unit for unit in (Unit(module, name, rest), *experts) if unit.places]
+
+
 def find_units(module: torch.nn.Module, prefix: str = "") -> tuple[list[Unit], list[Place]]:
     """The units of a model in the order of its modules, and the parameters of modules that only hold others, which
-    stay in memory. The children of a list of modules (the decoder layers) are a unit each."""
+    stay in memory. The children of a list of modules (the decoder layers) are a unit each, and so are the experts of
+    a list in a layer."""
     units: list[Unit] = []
     rest = _own_places(module, prefix) if module._modules else []
     if not module._modules or isinstance(module, _ATOMIC):
@@ -88,8 +107,7 @@ def find_units(module: torch.nn.Module, prefix: str = "") -> tuple[list[Unit], l
             continue
         path = f"{prefix}.{name}" if prefix else name
         if isinstance(module, _LISTS):
-            places = places_of(child, path)
-            units += [Unit(child, path, places)] if places else []
+            units += _layer_units(child, path)
         else:
             more, own = find_units(child, path)
             units += more
@@ -111,9 +129,11 @@ def split(unit: Unit) -> tuple[list[Unit], list[Place]] | None:
             units += more
             rest += own
         else:
-            places = places_of(child, path)
-            units += [Unit(child, path, places)] if places else []
-    return units, rest
+            units.append(Unit(child, path, places_of(child, path)))
+    its = {place.full_name for place in unit.places}  # others of the module are elsewhere
+    for part in units:
+        part.places = [place for place in part.places if place.full_name in its]
+    return [part for part in units if part.places], [place for place in rest if place.full_name in its]
 
 
 def named(units: Any, model: torch.nn.Module) -> tuple[list[Unit], list[Place]]:

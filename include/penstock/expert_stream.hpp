@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// The experts of a mixture that is larger than memory: only those that the router chose are read.
+//
+//     penstock::ExpertStream experts(engine, table, layers, {.memory_bytes = 4ull << 30});
+//     for (auto chosen = router(x); !chosen.empty();) {               // in a layer
+//         const auto views = experts.acquire(layer, chosen);          // the first, as many as fit
+//         for (const penstock::ExpertView& view : views) { compute(view.parts); }
+//         experts.release();
+//         chosen = chosen.subspan(views.size());
+//     }
+//
+// Experts that are chosen often stay in one cache for all layers.
+#pragma once
+
+#include <penstock/engine.hpp>
+#include <penstock/file.hpp>
+#include <penstock/joined_tensors.hpp>
+#include <penstock/tensor_table.hpp>
+#include <penstock/weight_stream.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace penstock {
+
+namespace weights {
+class StreamingExperts;
+}  // namespace weights
+
+/// The experts of a layer, all of the same number of parts.
+struct ExpertLayer {
+    std::string name;  ///< "model.layers.0.mlp.experts"; for messages
+    /// Each expert: its tensors, or its part of each tensor that all experts of the layer share.
+    std::vector<std::vector<TensorPart>> experts;
+};
+
+struct ExpertStreamOptions {
+    std::uint64_t memory_bytes = 0;                     ///< for the slots of experts
+    std::vector<std::vector<std::string>> copies = {};  ///< as WeightStreamOptions::copies
+};
+
+/// An expert in memory.
+struct ExpertView {
+    /// Its bytes, in the order of ExpertLayer::experts. At the same address modulo 64 as in the
+    /// tensor in memory, where that is mapped, or begins at a multiple of 64 if it is put together.
+    std::vector<std::span<const std::byte>> parts;
+    std::shared_ptr<void> owner;  ///< keeps the addresses mapped, not the content
+    std::uint32_t slot = 0;
+};
+
+/// Counters since the stream was made.
+struct ExpertStreamStats {
+    std::uint64_t hits = 0;       ///< experts that were in memory, or being read ahead
+    std::uint64_t misses = 0;     ///< experts that were read when they were needed
+    std::uint64_t transfers = 0;  ///< that read them
+    std::uint64_t bytes_read = 0;
+    std::uint64_t slots = 0;                 ///< experts that fit
+    std::uint64_t slot_bytes = 0;            ///< memory of each
+    std::int64_t stall = 0;                  ///< nanoseconds of waiting
+    std::vector<WeightFolderStats> folders;  ///< as WeightStreamStats::folders
+};
+
+/// Streams experts. One thread at a time; in the child of a fork() calls throw kUnsupported, and
+/// the parent continues. Movable.
+class PENSTOCK_API ExpertStream {
+public:
+    /// Opens the files and reads nothing. Throws Error: kInvalidArgument for a tensor that the
+    /// table does not have or a part beyond its end; kUnsupported for a tensor with strides;
+    /// kOutOfMemory for a budget of less than least_expert_memory(); errors of the system.
+    ExpertStream(std::shared_ptr<Engine> engine, const TensorTable& table,
+                 std::vector<ExpertLayer> layers, const ExpertStreamOptions& options,
+                 const FileSystem& files = FileSystem::local());
+    ExpertStream(ExpertStream&& other) noexcept;
+    ExpertStream& operator=(ExpertStream&& other) noexcept;
+    ExpertStream(const ExpertStream&) = delete;
+    ExpertStream& operator=(const ExpertStream&) = delete;
+    /// Cancels what is being read and waits for it.
+    ~ExpertStream();
+
+    /// Waits until the first of `experts` are in memory, as many as there is room for and at least
+    /// one, and holds them until release(). All that are missing are read by one transfer; where
+    /// not all fit, those that come next are read meanwhile. Throws Error: kInvalidArgument for
+    /// numbers that the layer does not have or that come twice, no experts, or experts that are
+    /// held already; kDamaged for a file that was changed, found once a pass (when a layer comes
+    /// that is not after the last one); errors of reading, with the file and a tensor. The next
+    /// acquire() tries again.
+    std::vector<ExpertView> acquire(std::size_t layer, std::span<const std::size_t> experts);
+    /// The same, or nothing when the time is over; reading goes on.
+    std::optional<std::vector<ExpertView>> acquire_for(std::size_t layer,
+                                                       std::span<const std::size_t> experts,
+                                                       std::chrono::nanoseconds timeout);
+    /// Experts that were acquired may be dropped. Without any it does nothing.
+    void release();
+    /// Another budget, at the next acquire(); what is in memory is dropped. Throws kOutOfMemory as
+    /// the constructor.
+    void set_memory(std::uint64_t memory_bytes);
+    [[nodiscard]] ExpertStreamStats stats() const;
+    /// As the destructor. Later calls throw kClosed. Again is fine.
+    void close() noexcept;
+
+private:
+    std::unique_ptr<weights::StreamingExperts> impl_;
+};
+
+/// The least budget: two experts, so that one is read while the other computes. Throws
+/// kInvalidArgument and kUnsupported as ExpertStream. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::uint64_t least_expert_memory(const TensorTable& table,
+                                                             std::span<const ExpertLayer> layers);
+
+}  // namespace penstock

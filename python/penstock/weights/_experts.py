@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experts of a mixture, of which a pass reads only those that the router chose.
+
+transformers keeps the experts of a layer in parameters whose first dimension is the expert. Its implementation
+"eager" computes one expert after the other, by `self.down_proj[expert]`. The implementation "penstock", which is
+registered here, runs the same code with parameters that give an expert when they are indexed."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+import penstock
+from penstock import _core
+from penstock.weights._conversions import Part
+from penstock.weights._units import Place, Unit
+
+IMPLEMENTATION = "penstock"
+
+
+def register() -> None:
+    """Makes the implementation known to transformers. Modules that are not streamed are computed by "eager"."""
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, _forward)
+
+
+def _forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+    layer = module.__dict__.get("_penstock_experts")
+    eager = type(module).forward.__wrapped__
+    return eager(module, *args, **kwargs) if layer is None else layer.run(eager, args, kwargs)
+
+
+class Layer:
+    """The parameters of one module of experts."""
+
+    def __init__(self, module: torch.nn.Module, name: str, places: list[Place]) -> None:
+        self.module, self.name, self.places = module, name, places
+        self.metas = [place.parameter for place in places]
+        self._held: dict[int, list[torch.Tensor]] = {}
+        self._chosen: list[int] = []
+        self.acquire: Callable[[list[int]], dict[int, list[torch.Tensor]]]
+        self.lock: AbstractContextManager[Any]
+
+    def experts(self, infos: list[penstock.TensorInfo]) -> tuple[str, list[list[Part]]]:
+        """For the core: the bytes of each expert in the tensors of the places."""
+        count = self.metas[0].shape[0]
+        sizes = [(info.name, info.nbytes // count) for info in infos]
+        return self.name, [[(name, number * size, size) for name, size in sizes] for number in range(count)]
+
+    def run(self, eager: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self.lock:
+            self._chosen = self._chosen_in((*args, *kwargs.values()))
+            try:
+                for part, place in enumerate(self.places):
+                    place.module._parameters[place.name] = _Slices(self, part)  # type: ignore[assignment]
+                return eager(self.module, *args, **kwargs)
+            finally:
+                for place, meta in zip(self.places, self.metas, strict=True):
+                    place.module._parameters[place.name] = meta
+                self._held = {}
+                self.acquire([])
+
+    def _chosen_in(self, values: Iterable[Any]) -> list[int]:
+        """The experts that the router chose, in the order in which "eager" takes them."""
+        for value in values:
+            if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32):
+                return [number for number in torch.unique(value).tolist() if 0 <= number < self.metas[0].shape[0]]
+        return []
+
+    def expert(self, number: int) -> list[torch.Tensor]:
+        """Its part of each parameter. What was held before may be dropped by the call."""
+        if number not in self._held:
+            self._held = {}
+            self._held = self.acquire([number, *(later for later in self._chosen if later > number)])
+        return self._held[number]
+
+
+class _Slices:
+    """A parameter of all experts, of which those that are in memory can be had by number."""
+
+    def __init__(self, layer: Layer, part: int) -> None:
+        self._layer, self._part = layer, part
+
+    def __getitem__(self, number: Any) -> torch.Tensor:
+        return self._layer.expert(int(number))[self._part]
+
+
+class Experts:
+    """All layers of experts of a model, in one cache. `infos`: of each layer, the tensors of its places."""
+
+    def __init__(
+        self, paths: list[str], layers: list[Layer], infos: list[list[penstock.TensorInfo]], joined: Any, lock: Any
+    ) -> None:
+        self.layers, self._paths, self._joined = layers, paths, joined
+        self._wanted = [layer.experts(its) for layer, its in zip(layers, infos, strict=True)]
+        self.least = _core.least_expert_memory(paths, self._wanted, joined) if layers else 0
+        self._bound: dict[int, tuple[tuple[int, int], list[torch.Tensor]]] = {}  # by slot
+        self._lock = lock
+        self._core: _core.ExpertStream | None = None
+
+    def start(self, memory: int) -> None:
+        if not self.layers:
+            return
+        self._core = _core.ExpertStream(self._paths, self._wanted, memory, self._joined)
+        for number, layer in enumerate(self.layers):
+            layer.lock = self._lock
+            layer.acquire = lambda experts, number=number: self._acquire(number, experts)  # type: ignore[misc]
+            layer.module.__dict__["_penstock_experts"] = layer
+
+    def _acquire(self, layer: int, numbers: list[int]) -> dict[int, list[torch.Tensor]]:
+        """The first of these experts, as many as there is room for; what was held is released."""
+        core, out = self._core, {}
+        assert core is not None
+        core.release()
+        for place, slot in enumerate(core.acquire(layer, numbers) if numbers else ()):
+            what, tensors = self._bound.get(slot, (None, []))
+            if what != (layer, numbers[place]):
+                shapes = (meta.shape[1:] for meta in self.layers[layer].metas)
+                parts = zip(core.parts(place), shapes, strict=True)
+                tensors = [buffer.torch().view(shape) for buffer, shape in parts]
+                self._bound[slot] = (layer, numbers[place]), tensors
+            out[numbers[place]] = tensors
+        return out
+
+    def set_memory(self, memory: int) -> None:
+        self._bound.clear()
+        if self._core is not None:
+            self._core.set_memory(memory)
+
+    def stats(self) -> dict[str, Any]:
+        return {} if self._core is None else self._core.stats()
+
+    def close(self) -> None:
+        self._bound.clear()
+        for layer in self.layers:
+            layer.module.__dict__.pop("_penstock_experts", None)
+        if self._core is not None:
+            self._core.close()
+
+
+def taken_out(units: list[Unit], can_be: Callable[[Place], bool]) -> list[Layer]:
+    """The experts that can be had by number. Their parameters are no longer in the units."""
+    out = []
+    for unit in units:
+        by_module: dict[int, list[Place]] = {}
+        for place in unit.places:
+            by_module.setdefault(id(place.module), []).append(place)
+        for places in by_module.values():
+            module = places[0].module
+            count = getattr(module, "num_experts", None)
+            its = [place for place in places if place.parameter.shape[:1] == (count,)]
+            eager = getattr(type(module).forward, "__wrapped__", None)
+            if eager is not None and its and all(map(can_be, its)) and _only_indexed(eager, {one.name for one in its}):
+                out.append(Layer(module, its[0].full_name.rpartition(".")[0], its))
+                unit.places = [place for place in unit.places if place not in its]
+    units[:] = [unit for unit in units if unit.places]
+    return out
+
+
+def _only_indexed(function: Callable[..., Any], names: set[str]) -> bool:
+    """Whether the code of a method uses all of these attributes, and each only as in `self.name[index]`."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    indexed = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Subscript)}
+    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in names]
+    return {node.attr for node in uses} == names and all(id(node) in indexed for node in uses)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that transformers converts when it loads them, and mixtures of experts, give the bits of
+from_pretrained(dtype="auto"), with experts="eager"."""
+
+import penstock
+import pytest
+import torch
+import transformers
+from transformers.conversion_mapping import register_checkpoint_conversion_mapping
+from transformers.core_model_loading import PermuteForRope, Transpose, WeightConverter
+
+SMALL = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4, "vocab_size": 1000}
+DECODER = {**SMALL, "num_hidden_layers": 3, "num_key_value_heads": 2, "max_position_embeddings": 128}
+QWEN = {**DECODER, "num_experts": 16, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 16}
+GPT_OSS = {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 32}
+
+
+class ConvertedLlama(transformers.LlamaForCausalLM):
+    """Its files have weights transposed, and for another rotary embedding."""
+
+
+register_checkpoint_conversion_mapping(
+    "ConvertedLlama",
+    [
+        WeightConverter("mlp.down_proj.weight", "mlp.down_proj.weight", [Transpose(0, 1)]),
+        WeightConverter("self_attn.q_proj.weight", "self_attn.q_proj.weight", [PermuteForRope()]),
+    ],
+)
+
+MODELS = {
+    "mixtral": (transformers.MixtralForCausalLM, transformers.MixtralConfig, {**DECODER, "num_local_experts": 4}),
+    "qwen3-moe": (transformers.Qwen3MoeForCausalLM, transformers.Qwen3MoeConfig, QWEN),
+    "gpt-oss": (transformers.GptOssForCausalLM, transformers.GptOssConfig, {**DECODER, **GPT_OSS}),
+    "nomic-bert": (transformers.NomicBertForMaskedLM, transformers.NomicBertConfig, {**SMALL, "num_hidden_layers": 3}),
+    "computed": (ConvertedLlama, transformers.LlamaConfig, DECODER),
+}
+MIXTURES = ("mixtral", "qwen3-moe", "gpt-oss")
+
+
+def saved(name, dtype, folder):
+    cls, config, values = MODELS[name]
+    torch.manual_seed(1)
+    made = cls(config(**values)).to(dtype)
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.05)  # biases, too, and routers that choose
+    made.save_pretrained(folder, max_shard_size="300kB")
+    model = cls.from_pretrained(folder, dtype="auto").eval()
+    if name in MIXTURES:
+        model.set_experts_implementation("eager")
+    return cls, model
+
+
+def least(cls, folder):
+    with pytest.raises(MemoryError, match="the least that works for this model is") as refused:
+        penstock.stream(cls, folder, memory=1000)
+    return int(str(refused.value).split("the least that works for this model is ")[1].split()[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", MODELS)
+def test_any_budget_gives_the_bits_of_the_model_in_memory(name, dtype, tmp_path):
+    cls, model = saved(name, dtype, tmp_path)
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    inputs = [torch.randint(0, 1000, shape) for shape in ((1, 5), (8, 7))]
+    options = {"max_new_tokens": 4, "do_sample": False}
+    with torch.no_grad():
+        expected = [model(ids).logits for ids in inputs]
+    tokens = [model.generate(ids, **options) for ids in inputs] if model.can_generate() else []
+    for memory in (least(cls, tmp_path), total * 6 // 10, 2 * total):
+        streamed = penstock.stream(cls, tmp_path, memory=memory)
+        for ids, logits in zip(inputs, expected, strict=True):
+            with torch.no_grad():
+                assert torch.equal(streamed(ids).logits, logits), memory
+        for ids, generated in zip(inputs, tokens, strict=bool(tokens)):
+            assert torch.equal(streamed.generate(ids, **options), generated), memory
+        stats = streamed.stream_stats()
+        assert stats.plan["used_bytes"] <= memory
+        assert (stats.expert_misses > 0) == (name in MIXTURES and memory < total)
+    streamed = penstock.stream(cls, tmp_path, memory=total * 6 // 10)
+    streamed.unstream()
+    assert streamed.get_experts_implementation() == cls.from_pretrained(tmp_path).get_experts_implementation()
+    for one, other in zip(streamed.parameters(), model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_only_experts_that_the_router_chose_are_read(tmp_path):
+    cls, model = saved("qwen3-moe", torch.bfloat16, tmp_path)
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    streamed = penstock.stream(cls, tmp_path, memory=total * 6 // 10)
+    expert = 3 * 48 * 64 * 2
+    for passes, token in enumerate((5, 900, 17), 1):
+        with torch.no_grad():
+            streamed(torch.tensor([[token]]))
+        stats = streamed.stream_stats()
+        assert stats.expert_hits + stats.expert_misses == passes * 3 * 3  # layers, experts a token
+        assert stats.expert_bytes_read == stats.expert_misses * expert
+    with torch.no_grad():
+        streamed(torch.tensor([[17]]))
+    assert streamed.stream_stats().expert_hits > stats.expert_hits  # those of the same token were there
+    assert streamed.model.layers[0].mlp.experts.down_proj.is_meta
+
+
+def test_a_budget_of_a_mixture_may_change(tmp_path):
+    cls, model = saved("mixtral", torch.float32, tmp_path)
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    ids = torch.randint(0, 1000, (2, 9))
+    with torch.no_grad():
+        expected = model(ids).logits
+        small = least(cls, tmp_path)
+        streamed = penstock.stream(cls, tmp_path, memory=small)
+        for memory in (total * 8 // 10, small, total * 7 // 10):
+            streamed.set_memory(memory)
+            assert torch.equal(streamed(ids).logits, expected)
+            plan = streamed.stream_stats().plan
+            experts = plan["experts"]
+            assert plan["used_bytes"] + experts["slots"] * experts["slot_bytes"] <= memory
+
+
+def test_a_conversion_that_fails_is_refused_by_name(tmp_path):
+    config = transformers.MixtralConfig(**DECODER, num_local_experts=2)
+    transformers.MixtralForCausalLM(config).save_pretrained(tmp_path)
+    state = penstock.load(tmp_path / "model.safetensors")
+    name = "model.layers.1.block_sparse_moe.experts.1.w3.weight"
+    state[name] = state[name][:-1].clone()
+    penstock.save(state, tmp_path / "model.safetensors")
+    with pytest.raises(NotImplementedError, match=r"model\.layers\.1\.mlp\.experts\.gate_up_proj.*MergeModulelist"):
+        penstock.stream(None, tmp_path, memory="1GiB")
