@@ -79,9 +79,9 @@ def prefill(arguments):
     reading = need("penstock").weights.plan(folder, memory).read_bytes / models.weight_bytes(shards)
     reading *= models.read_through_engine(shards)
     seconds_of(whole, 8)
-    length = 16
+    length = 4
     while (computing := min(seconds_of(whole, length) for _ in range(2))) < 0.6 * reading and length < 1500:
-        length = max(length + 8, int(length * min(2, 0.65 * reading / computing)))
+        length = max(length + 2, int(length * min(2, 0.65 * reading / computing)))
     if not 0.5 < computing / reading < 0.8:
         skip(f"a prompt of {length} words is computed in {computing:.2f} s and read in {reading:.2f} s")
     del whole
@@ -103,7 +103,7 @@ def resident(arguments):
     none = penstock.weights.plan(folder, least).read_bytes
     measured, planned = {}, {}
     for share in (0, 0.25, 0.5, 0.75):
-        memory = int(least + share * none)
+        memory = models.memory_for(folder, (1 - share) * none) if share else least
         planned[share] = penstock.weights.plan(folder, memory).read_bytes
         model = _streamed(folder, least if arguments.get("handicap") == "all_read" else memory)
         measured[share] = models.Decoding(model).tokens(tokens) / tokens
@@ -125,8 +125,9 @@ def plan(arguments):
     rate = total / models.read_through_engine(shards)
     given = 0 if arguments.get("handicap") == "no_compute" else computing
     ratios = []
-    for share in (0.55, 0.98):
-        memory = int(share * total)
+    none = penstock.weights.plan(folder, models.least_memory(folder)).read_bytes
+    for share in (0.6, 0.03):
+        memory = models.memory_for(folder, share * none)
         said = penstock.weights.plan(folder, memory, rate=rate, compute_s=given)
         measured = models.Decoding(_streamed(folder, memory)).tokens(tokens) / tokens
         ratios.append(measured / said.seconds)

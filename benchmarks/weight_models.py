@@ -66,15 +66,21 @@ def weight_bytes(shards):
 
 def least_memory(folder):
     """The smallest budget with which stream() works, without cutting layers."""
-    penstock = need("penstock")
-    try:
-        penstock.weights.plan(folder, 1)
-    except MemoryError:
-        pass
-    plan = penstock.weights.plan(folder, "1TB")
+    plan = need("penstock").weights.plan(folder, 1 << 40)
     layer = max(unit.bytes for unit in plan.units if ".layers." in unit.name)
     head = max(unit.bytes for unit in plan.units if ".layers." not in unit.name)
     return int(2 * max(layer, head) * 1.01)
+
+
+def memory_for(folder, read_bytes):
+    """The smallest budget, to 1 MB, that leaves no more to read."""
+    penstock = need("penstock")
+    low, high = least_memory(folder), 1 << 40
+    while high - low > 1_000_000:
+        middle = (low + high) // 2
+        fits = penstock.weights.plan(folder, middle).read_bytes <= read_bytes
+        low, high = (low, middle) if fits else (middle, high)
+    return high
 
 
 class Decoding:
