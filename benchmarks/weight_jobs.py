@@ -145,7 +145,9 @@ def devices(arguments):
         models.lay_out(folder, int(arguments.get("layers", "8")))
     one = arguments["way"] == "one" or arguments.get("handicap") == "first_only"
     model = _streamed(folders[0] if one else folders, models.least_memory(folders[0]))
-    return _figures(models.Decoding(model).tokens(tokens), operations=tokens)
+    seconds = models.Decoding(model).tokens(tokens)
+    speeds = [folder.bytes_per_second for folder in model.stream_stats().folders]
+    return _figures(seconds, operations=tokens, speeds=speeds)
 
 
 # ---- one memory limit for both ----
