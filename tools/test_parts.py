@@ -184,7 +184,7 @@ def all_parts():
         ),
         Part("benchmarks", 120, [WHEEL, pytest_step("tests/benchmarks")], needs=["tests/benchmarks/test_*.py"]),
         Part("examples", 120, [pytest_step("tests/examples")], needs=["examples/*.cpp"]),
-        Part("docs", 120, [pytest_step("tests/docs")], needs=["tests/docs/test_*.py"]),
+        Part("docs", 120, [pytest_shares("tests/docs", min(2, CPUS))], needs=["tests/docs/test_*.py"]),
         Part("hostile", 150, [WHEEL, hostile("quick")], needs=["tests/hostile/test_*.py"]),
         Part("asan-ubsan", 960, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)], level="ci"),
         Part(

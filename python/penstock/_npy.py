@@ -11,7 +11,7 @@ from penstock import _core
 from penstock._progress import Progress, reporter
 
 if TYPE_CHECKING:
-    import numpy
+    import numpy.typing
 
 _Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
@@ -39,11 +39,11 @@ def _array_for(count: int, dtype: str, shape: tuple[int, ...], out: Any) -> Any:
 
 def read_npy(
     paths: Iterable[_Path],
-    out: numpy.ndarray[Any, Any] | None = None,
+    out: numpy.typing.NDArray[Any] | None = None,
     *,
     cache: str | None = None,
     progress: Progress = True,
-) -> numpy.ndarray[Any, Any]:
+) -> numpy.typing.NDArray[Any]:
     """Reads .npy files of one dtype and shape into one array, which has them along a new first axis.
 
     paths: any number of files; few of them are open at once. out: None, or a C-contiguous array of shape
