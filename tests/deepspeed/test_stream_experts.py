@@ -2,6 +2,8 @@
 """Models that transformers converts when it loads them, and mixtures of experts, give the bits of
 from_pretrained(dtype="auto"), with experts="eager"."""
 
+import threading
+
 import penstock
 import pytest
 import torch
@@ -125,3 +127,61 @@ def test_a_conversion_that_fails_is_refused_by_name(tmp_path):
     penstock.save(state, tmp_path / "model.safetensors")
     with pytest.raises(NotImplementedError, match=r"model\.layers\.1\.mlp\.experts\.gate_up_proj.*MergeModulelist"):
         penstock.stream(None, tmp_path, memory="1GiB")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_pass_that_ends_among_experts_is_followed_by_a_right_one(error, tmp_path):
+    cls, model = saved("qwen3-moe", torch.float32, tmp_path)
+    ids = torch.randint(0, 1000, (2, 6))
+    with torch.no_grad():
+        expected = model(ids).logits
+        streamed = penstock.stream(cls, tmp_path, memory=least(cls, tmp_path))
+        experts = streamed.model.layers[1].mlp.experts
+        for calls in (1, 2, 4):  # in later waves, too
+            left = iter(range(calls))
+
+            def fail(*_, left=left):
+                if next(left, None) is None:
+                    raise error
+
+            handle = experts.act_fn.register_forward_pre_hook(fail)
+            with pytest.raises(error):
+                streamed(ids)
+            handle.remove()
+            assert experts.down_proj.is_meta and streamed.model.layers[1].self_attn.q_proj.weight.is_meta
+            assert torch.equal(streamed(ids).logits, expected)
+
+
+def test_a_shard_that_is_cut_is_reported_with_the_expert(tmp_path):
+    cls, _ = saved("mixtral", torch.float32, tmp_path)
+    streamed = penstock.stream(cls, tmp_path, memory=least(cls, tmp_path))
+    name = "model.layers.2.block_sparse_moe.experts.0.w1.weight"
+    shard = next(info.path for info in penstock.inspect(tmp_path / "model.safetensors.index.json") if info.name == name)
+    with torch.no_grad():
+        streamed.model.layers[0].mlp.experts(torch.ones(1, 64), torch.tensor([[0, 1]]), torch.ones(1, 2))
+        with open(shard, "r+b") as file:
+            file.truncate(4096)
+        with pytest.raises(penstock.Error, match=r"layers\.2\.mlp\.experts.*expert [0-3], tensor.*tries again"):
+            streamed.model.layers[2].mlp.experts(torch.ones(1, 64), torch.tensor([[0, 1, 2, 3]]), torch.ones(1, 4))
+    assert streamed.model.layers[2].mlp.experts.down_proj.is_meta
+
+
+def test_threads_take_turns(tmp_path):
+    cls, model = saved("mixtral", torch.bfloat16, tmp_path)
+    streamed = penstock.stream(cls, tmp_path, memory=least(cls, tmp_path))
+    ids = torch.randint(0, 1000, (3, 4))
+    with torch.no_grad():
+        expected = model(ids).logits
+    wrong = []
+
+    def work():
+        with torch.no_grad():
+            for _ in range(3):
+                wrong.extend([] if torch.equal(streamed(ids).logits, expected) else [1])
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

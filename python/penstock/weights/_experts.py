@@ -8,6 +8,7 @@ registered here, runs the same code with parameters that give an expert when the
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
@@ -157,14 +158,16 @@ def taken_out(units: list[Unit], can_be: Callable[[Place], bool]) -> list[Layer]
             count = getattr(module, "num_experts", None)
             its = [place for place in places if place.parameter.shape[:1] == (count,)]
             eager = getattr(type(module).forward, "__wrapped__", None)
-            if eager is not None and its and all(map(can_be, its)) and _only_indexed(eager, {one.name for one in its}):
+            names = frozenset(place.name for place in its)
+            if eager is not None and its and all(map(can_be, its)) and _only_indexed(eager, names):
                 out.append(Layer(module, its[0].full_name.rpartition(".")[0], its))
                 unit.places = [place for place in unit.places if place not in its]
     units[:] = [unit for unit in units if unit.places]
     return out
 
 
-def _only_indexed(function: Callable[..., Any], names: set[str]) -> bool:
+@functools.cache
+def _only_indexed(function: Callable[..., Any], names: frozenset[str]) -> bool:
     """Whether the code of a method uses all of these attributes, and each only as in `self.name[index]`."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
