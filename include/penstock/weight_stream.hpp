@@ -77,8 +77,8 @@ struct WeightStreamOptions {
     std::uint32_t slots = 2;         ///< see plan_weights()
     Progress progress = {};          ///< of reading the resident tensors
     /// WeightFolders::copies: what several folders have is read from all of them at once, in the
-    /// ratio of their speeds, which are measured when the stream is made. Empty: only the files of
-    /// the table.
+    /// ratio of their speeds, which are measured when the stream is made, and corrected by which
+    /// folder is done first. Empty: only the files of the table.
     std::vector<std::vector<std::string>> copies = {};
 };
 

@@ -43,7 +43,7 @@ public:
     using Chosen = std::vector<std::pair<std::size_t, Expert>>;  // with their slots
     // The experts that one transfer reads.
     struct Reading {
-        Transfer transfer;
+        CopiedRead transfer;
         Chosen experts;
     };
 
@@ -330,7 +330,7 @@ bool weights::StreamingExperts::read(const Chosen& missing, Priority priority) {
             bytes += stored.parts[i].bytes;
         }
     }
-    std::optional<Transfer> transfer = sources.read(*engine, placed, priority);
+    std::optional<CopiedRead> transfer = sources.read(*engine, placed, priority);
     if (!transfer) {
         return false;
     }
@@ -365,7 +365,7 @@ bool weights::StreamingExperts::wait(std::chrono::nanoseconds timeout) {
             if (timeout == kForever) {
                 reading.transfer.wait();
             } else {
-                is_done = reading.transfer.wait_for(timeout).has_value();
+                is_done = reading.transfer.wait_for(timeout);
             }
         } catch (const Error& error) {
             const Chosen experts = reading.experts;
@@ -385,7 +385,7 @@ bool weights::StreamingExperts::wait(std::chrono::nanoseconds timeout) {
 
 // Its slots are free of requests.
 void weights::StreamingExperts::end(Reading& reading, bool is_valid) noexcept {
-    reading.transfer = Transfer();
+    reading.transfer = {};
     for (const auto& [slot, expert] : reading.experts) {
         cache.release(slot);
         if (!is_valid) {

@@ -60,15 +60,16 @@ private:
 
 struct Counted {
     std::uint64_t pieces = 0;
-    std::uint64_t bytes = 0;  // since `begin`
-    Clock::time_point begin;
+    std::uint64_t bytes = 0;  // of them
+    Clock::time_point begin;  // the end of the last piece that was not counted
     Clock::time_point end;
 
-    void add(std::uint64_t more) {
+    void add(std::uint64_t more, Clock::time_point counted_from) {
         end = Clock::now();
-        if (++pieces <= kDepth) {  // a first piece
+        if (end < counted_from || begin == Clock::time_point()) {
             begin = end;
         } else {
+            ++pieces;
             bytes += more;
         }
     }
@@ -94,6 +95,7 @@ std::vector<double> measure_speeds(Engine& engine, std::span<const std::vector<F
         buffers.push_back(buffer);
         group.add(pieces[buffer / kDepth].read(engine, memory.data() + buffer * kPieceBytes));
     };
+    const Clock::time_point counted_from = Clock::now() + time / 3;
     const Clock::time_point until = Clock::now() + time;
     for (std::size_t buffer = 0; buffer < lists.size() * kDepth; ++buffer) {
         start(buffer);
@@ -101,8 +103,8 @@ std::vector<double> measure_speeds(Engine& engine, std::span<const std::vector<F
     while (auto ended = group.wait_any()) {
         const std::size_t buffer = buffers[ended->number];
         Counted& its = counted[buffer / kDepth];
-        its.add(ended->transfer.wait());
-        if (its.pieces <= 2 * kDepth || Clock::now() < until) {
+        its.add(ended->transfer.wait(), counted_from);
+        if (its.pieces < 2 * kDepth || Clock::now() < until) {
             start(buffer);
         }
     }

@@ -12,7 +12,7 @@
 namespace penstock::weights {
 
 /// Bytes a second of each list of files, each read in order and again from its start; all lists are
-/// read at once, for about `time`. The first pieces are not counted: memory is touched with them,
+/// read at once, for about `time`. The first third of it is not counted: memory is touched then,
 /// and a limit on the rate lets a burst through. Throws Error: kInvalidArgument for a list without
 /// bytes; errors of reading.
 [[nodiscard]] std::vector<double> measure_speeds(Engine& engine,

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -16,7 +17,7 @@ namespace penstock::weights {
 namespace {
 
 constexpr std::string_view kOperation = "stream";
-constexpr std::chrono::milliseconds kMeasured{200};
+constexpr std::chrono::milliseconds kMeasured{600};
 
 [[noreturn]] void refuse(ErrorCode code, const std::string& message, std::string_view path = {}) {
     base::raise(base::error(code, kOperation, message, path));
@@ -36,7 +37,7 @@ Sources::Sources(Engine& engine, FileSystem files, const TensorTable& table,
     for (std::size_t i = 0; i < table.files.size(); ++i) {
         open(copies.empty() ? std::vector{table.files[i]} : copies[i]);
     }
-    speeds_.assign(folders_.size(), 1.0);
+    speeds_ = std::make_shared<FolderSpeeds>(folders_.size());
     if (std::any_of(having_.begin(), having_.end(), [](const auto& f) { return f.size() > 1; })) {
         measure(engine);
     }
@@ -86,7 +87,8 @@ void Sources::measure(Engine& engine) {
     std::erase_if(lists, [](const auto& list) { return list.empty(); });
     const std::vector<double> speeds = measure_speeds(engine, lists, kMeasured);
     for (std::size_t i = 0; i < folders.size(); ++i) {
-        speeds_[folders[i]] = folders_[folders[i]].bytes_per_second = speeds[i];
+        folders_[folders[i]].bytes_per_second = speeds[i];
+        speeds_->set(folders[i], speeds[i]);
     }
 }
 
@@ -128,25 +130,50 @@ void Sources::check_unchanged() const {
     }
 }
 
-// One transfer, however many devices it reads. What comes from one folder follows one another.
-void Sources::add_reads(const std::vector<WantedBytes>& wanted, TransferRequest& request) {
+// One for each folder; those without extents are for folders that have nothing to do.
+std::vector<TransferRequest> Sources::requests_of(const std::vector<WantedBytes>& wanted,
+                                                  Priority priority) const {
+    TransferRequest empty;
+    empty.options.priority = priority;
     for (const std::vector<Copy>& copies : sources_) {
         for (const Copy& copy : copies) {
-            request.files.push_back(copy.file);
+            empty.files.push_back(copy.file);
         }
     }
-    for (const CopyRead& read : share_reads(wanted, having_, speeds_)) {
+    std::vector<TransferRequest> out(folders_.size(), empty);
+    for (const CopyRead& read : share_reads(wanted, having_, speeds_->all())) {
         const std::vector<Copy>& copies = sources_[read.part.file];
         const auto copy = std::find_if(copies.begin(), copies.end(), [&](const Copy& one) {
             return folder_of_[one.number] == read.folder;
         });
-        request.extents.push_back(
+        out[read.folder].extents.push_back(
             {read.part.offset, Memory(read.part.into, read.part.bytes), copy->number});
     }
+    return out;
 }
 
-std::optional<Transfer> Sources::read(Engine& engine, std::span<const PlacedTensor> placed,
-                                      Priority priority) {
+// False where the engine has no room for all of them.
+bool Sources::submit(Engine& engine, const std::vector<TransferRequest>& requests,
+                     Priority priority, CopiedRead& out) {
+    for (std::uint32_t folder = 0; folder < requests.size(); ++folder) {
+        if (requests[folder].extents.empty()) {
+            continue;
+        }
+        std::optional<Transfer> transfer = engine.try_submit(requests[folder]);
+        while (!transfer && priority == Priority::kUrgent) {
+            engine.wait_for_room();
+            transfer = engine.try_submit(requests[folder]);
+        }
+        if (!transfer) {
+            return false;
+        }
+        out.add(std::move(*transfer), folder);
+    }
+    return true;
+}
+
+std::optional<CopiedRead> Sources::read(Engine& engine, std::span<const PlacedTensor> placed,
+                                        Priority priority) {
     std::vector<WantedBytes> wanted;
     for (const PlacedTensor& one : placed) {
         std::byte* at = one.at;
@@ -158,18 +185,18 @@ std::optional<Transfer> Sources::read(Engine& engine, std::span<const PlacedTens
     std::sort(wanted.begin(), wanted.end(), [](const auto& a, const auto& b) {
         return std::pair(a.file, a.offset) < std::pair(b.file, b.offset);
     });
-    TransferRequest request;
-    request.options.priority = priority;
-    add_reads(wanted, request);
-    std::optional<Transfer> transfer = engine.try_submit(request);
-    while (!transfer && priority == Priority::kUrgent) {
-        engine.wait_for_room();
-        transfer = engine.try_submit(request);
+    CopiedRead out(speeds_, folders_.size());
+    const std::vector<TransferRequest> requests = requests_of(wanted, priority);
+    if (!submit(engine, requests, priority, out)) {
+        out.stop();
+        return std::nullopt;
     }
-    for (const Extent& extent : request.extents) {
-        folders_[folder_of_[extent.file]].bytes_read += transfer ? extent.memory.bytes : 0;
+    for (std::uint32_t folder = 0; folder < requests.size(); ++folder) {
+        for (const Extent& extent : requests[folder].extents) {
+            folders_[folder].bytes_read += extent.memory.bytes;
+        }
     }
-    return transfer;
+    return out;
 }
 
 }  // namespace penstock::weights

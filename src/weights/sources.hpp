@@ -3,6 +3,7 @@
 // a read each copy gives.
 #pragma once
 
+#include "weights/copied_read.hpp"
 #include "weights/copies.hpp"
 #include "weights/slot_layout.hpp"
 
@@ -51,8 +52,9 @@ public:
     void check_unchanged() const;
     /// Starts to read all of `placed`, in the order of the files, from whichever copies. Nothing
     /// where the engine has no room, unless it is urgent.
-    [[nodiscard]] std::optional<Transfer> read(Engine& engine, std::span<const PlacedTensor> placed,
-                                               Priority priority);
+    [[nodiscard]] std::optional<CopiedRead> read(Engine& engine,
+                                                 std::span<const PlacedTensor> placed,
+                                                 Priority priority);
     [[nodiscard]] const std::vector<WeightFolderStats>& folders() const { return folders_; }
     /// Closes the files.
     void close() noexcept { sources_.clear(); }
@@ -66,14 +68,17 @@ private:
     };
 
     void open(const std::vector<std::string>& paths);
-    void add_reads(const std::vector<WantedBytes>& wanted, TransferRequest& request);
+    [[nodiscard]] std::vector<TransferRequest> requests_of(const std::vector<WantedBytes>& wanted,
+                                                           Priority priority) const;
+    [[nodiscard]] static bool submit(Engine& engine, const std::vector<TransferRequest>& requests,
+                                     Priority priority, CopiedRead& out);
     void measure(Engine& engine);
 
     FileSystem files_;
     std::vector<std::vector<Copy>> sources_;          // by folder, only those that are there
     std::vector<std::vector<std::uint32_t>> having_;  // of each source: the folders of its copies
     std::vector<std::uint32_t> folder_of_;            // of each copy
-    std::vector<double> speeds_;                      // of each folder
+    std::shared_ptr<FolderSpeeds> speeds_;
     std::vector<WeightFolderStats> folders_;
 };
 

@@ -49,7 +49,7 @@ class weights::Streaming {
 public:
     struct Slot {
         std::size_t unit = kNone;
-        Transfer transfer;  // valid while it is read
+        weights::CopiedRead transfer;  // valid while it is read
         std::uint32_t held = 0;
     };
 
@@ -284,7 +284,7 @@ bool weights::Streaming::start(Slot& slot, std::size_t unit, Priority priority) 
         placed.push_back({&tensor, memory + places[i]});
         bytes += tensor.bytes;
     }
-    std::optional<Transfer> transfer = sources.read(*engine, placed, priority);
+    std::optional<weights::CopiedRead> transfer = sources.read(*engine, placed, priority);
     if (!transfer) {
         return false;  // other callers have all the room; it is read when it is needed
     }
@@ -296,15 +296,8 @@ bool weights::Streaming::start(Slot& slot, std::size_t unit, Priority priority) 
 
 // Its memory is free of requests afterwards.
 void weights::Streaming::stop(Slot& slot) noexcept {
-    if (slot.transfer.valid()) {
-        try {
-            slot.transfer.cancel();
-            slot.transfer.wait();
-        } catch (const std::exception&) {
-            // Cancelled, or failed: nobody wants it any more.
-        }
-        slot.transfer = Transfer();
-    }
+    slot.transfer.stop();
+    slot.transfer = {};
     slot.unit = kNone;
 }
 
@@ -325,7 +318,7 @@ bool weights::Streaming::wait(Slot& slot, std::chrono::nanoseconds timeout) {
         rethrow(error, unit);
     }
     stats.stall[unit] += (std::chrono::steady_clock::now() - begin).count();
-    slot.transfer = Transfer();
+    slot.transfer = {};
     return true;
 }
 
