@@ -26,10 +26,14 @@ from benchmarks.job_tools import Meter, need, skip
 _PEERS = {"map": "transformers", "accelerate": "accelerate", "load_file": "safetensors"}
 
 
+def _folder(arguments):
+    return Path(arguments["dir"], arguments.get("model", "model"))
+
+
 def _model(arguments):
     """The folder of the model, and its shards, cold."""
     models.use_processors()
-    folder = Path(arguments["dir"], "model")
+    folder = _folder(arguments)
     return folder, models.lay_out(folder, int(arguments.get("layers", "8")))
 
 
@@ -185,16 +189,18 @@ def child(arguments):
     """Seconds of --tokens, and the peak of memory, of one --way: meta (no weights), ours, map or accelerate."""
     torch, transformers = need("torch"), need("transformers")
     models.use_processors()
-    folder, way = Path(arguments["dir"], "model"), arguments["way"]
-    tokens = int(arguments.get("tokens", "4"))
+    folder, way = _folder(arguments), arguments["way"]
+    tokens, drawn = int(arguments.get("tokens", "4")), models.is_mixture(folder)
     if way == "meta":
-        config = transformers.LlamaConfig.from_pretrained(folder)
+        config = transformers.AutoConfig.from_pretrained(folder)
         with torch.device("meta"):
-            model = transformers.LlamaForCausalLM(config)
+            model = transformers.AutoModelForCausalLM.from_config(config)
         small = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**models.TINY})).eval()
         models.Decoding(small).tokens(tokens)
         return {"peak": states.peak_bytes()}
     if way == "ours":
+        if arguments.get("whole"):  # experts are read with their layer
+            need("penstock.weights._stream").taken_out = lambda units, can_be: []
         model = _streamed(folder, int(arguments["memory"]))
     elif way == "map":
         model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
@@ -204,18 +210,25 @@ def child(arguments):
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, dtype="auto", device_map={"": "disk"}, offload_folder=offload
             )
-            return {"seconds": models.Decoding(model.eval()).tokens(tokens), "peak": states.peak_bytes()}
-    return {"seconds": models.Decoding(model.eval()).tokens(tokens), "peak": states.peak_bytes()}
+            return _decoded(model, tokens, drawn)
+    return _decoded(model, tokens, drawn)
+
+
+def _decoded(model, tokens, drawn):
+    seconds = models.Decoding(model.eval(), drawn=drawn).tokens(tokens)
+    return {"seconds": seconds, "peak": states.peak_bytes()}
 
 
 def capped(arguments):
     """Seconds of --tokens=4 in a control group whose memory is --cap=0.7 of the weights and what the process needs
-    without them; --way=ours, with that share as its budget, map or accelerate. Handicap `nothing_resident`."""
+    without them; --way=ours, with that share as its budget, map or accelerate; --model=mixture. Handicaps
+    `nothing_resident`, and `whole_layers`: experts are read with their layer."""
     folder, shards = _model(arguments)
     share = int(float(arguments.get("cap", "0.7")) * models.weight_bytes(shards))
     process = _in_group(arguments, "meta")["peak"]
     memory = models.least_memory(folder) if arguments.get("handicap") == "nothing_resident" else share
-    found = _in_group({**arguments, "memory": memory}, arguments["way"], share + process)
+    whole = {"whole": "1"} if arguments.get("handicap") == "whole_layers" else {}
+    found = _in_group({**arguments, **whole, "memory": memory}, arguments["way"], share + process)
     peer = _PEERS.get(arguments["way"], "penstock")
     return {
         "seconds": found["seconds"],

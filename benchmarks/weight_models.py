@@ -5,8 +5,13 @@ ours worse.
 The layers are those of a Llama of 1.1 billion parameters (width 2048, 5632 inside, 32 heads over 4, 32,000 words) in
 bf16: 88 MB each, embedding and head 131 MB each. There are `layers` of them, not its 22, so that the model fits the
 places: 8 make 966 MB. The head so has a larger share than in the whole model.
+
+The mixture has the shapes of Qwen3-MoE (width 2048, experts of 768 inside, saved one by one) and 16 experts, of which
+one runs: the share that 8 of its 128 are. A layer is 151 MB of experts and 38 MB of others. Its tokens are drawn, for
+those that a model of random weights generates repeat themselves, and would find all their experts in memory.
 """
 
+import math
 import os
 import time
 from pathlib import Path
@@ -24,6 +29,14 @@ _SHAPES = {
     "vocab_size": 32000,
     "max_position_embeddings": 2048,
 }
+_MIXTURE = {
+    **_SHAPES,
+    "moe_intermediate_size": 768,
+    "num_experts": 16,
+    "num_experts_per_tok": 1,
+    "head_dim": 128,
+    "decoder_sparse_step": 1,
+}
 TINY = {**_SHAPES, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
@@ -33,27 +46,46 @@ def use_processors():
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))
 
 
+def is_mixture(folder):
+    return Path(folder).name == "mixture"
+
+
+def _in_files(name, shape):
+    """The tensors that a parameter is saved as: those of experts one by one."""
+    layer, _, part = name.rpartition(".")
+    if layer.endswith(".experts"):
+        parts = {"down_proj": ("down_proj",), "gate_up_proj": ("gate_proj", "up_proj")}[part]
+        one = (shape[1] // len(parts), shape[2])
+        return [(f"{layer}.{number}.{each}.weight", one) for number in range(shape[0]) for each in parts]
+    return [(name, tuple(shape))]
+
+
 def lay_out(folder, layers):
-    """The model in a folder, durable and in no cache; made when it is not there. Returns the paths of its shards."""
+    """The model in a folder, durable and in no cache; made when it is not there. Returns the paths of its shards. A
+    folder called "mixture" gets that model."""
     penstock, torch, transformers = need("penstock"), need("torch"), need("transformers")
     folder = Path(folder)
     index = folder / "model.safetensors.index.json"
     if not index.exists():
         folder.mkdir(exist_ok=True)
-        config = transformers.LlamaConfig(**_SHAPES, num_hidden_layers=layers, dtype="bfloat16")
-        config.architectures = ["LlamaForCausalLM"]
+        if is_mixture(folder):
+            config = transformers.Qwen3MoeConfig(**_MIXTURE, num_hidden_layers=layers, dtype="bfloat16")
+            config.architectures = ["Qwen3MoeForCausalLM"]
+        else:
+            config = transformers.LlamaConfig(**_SHAPES, num_hidden_layers=layers, dtype="bfloat16")
+            config.architectures = ["LlamaForCausalLM"]
         config.save_pretrained(folder)
         with torch.device("meta"):
-            empty = transformers.LlamaForCausalLM(config)
+            empty = getattr(transformers, config.architectures[0])(config)
         numbers = torch.empty(1 << 24).normal_(0, 0.02, generator=torch.Generator().manual_seed(1)).bfloat16()
         state = {}
-        for at, (name, parameter) in enumerate(empty.named_parameters()):
-            if parameter.dim() == 1:
-                state[name] = torch.ones(parameter.shape, dtype=torch.bfloat16)
+        saved = [one for name, parameter in empty.named_parameters() for one in _in_files(name, parameter.shape)]
+        for at, (name, shape) in enumerate(saved):
+            if len(shape) == 1:
+                state[name] = torch.ones(shape, dtype=torch.bfloat16)
             else:
-                turned = numbers.roll(7919 * at)
-                state[name] = turned.repeat(-(-parameter.numel() // len(turned)))[: parameter.numel()]
-                state[name] = state[name].reshape(parameter.shape).contiguous()
+                turned, elements = numbers.roll(7919 * at), math.prod(shape)
+                state[name] = turned.repeat(-(-elements // len(turned)))[:elements].reshape(shape).contiguous()
         penstock.save(state, index, shard_bytes=SHARD_BYTES)
     shards = [str(path) for path in sorted(folder.glob("*.safetensors"))]
     states.make_cold(shards)
@@ -86,9 +118,10 @@ def memory_for(folder, read_bytes):
 class Decoding:
     """A model that has read a prompt, and makes a token a pass from there on."""
 
-    def __init__(self, model, batch=1, prompt=4):
+    def __init__(self, model, batch=1, prompt=4, drawn=False):
         torch = need("torch")
         self._model, self._torch = model, torch
+        self._draw = torch.Generator().manual_seed(1) if drawn else None
         ids = torch.arange(batch * prompt).reshape(batch, prompt) % 32000
         with torch.no_grad():
             out = model(input_ids=ids, use_cache=True)
@@ -98,6 +131,8 @@ class Decoding:
     def _keep(self, out):
         self._cache = out.past_key_values
         self._next = out.logits[:, -1:].argmax(-1)
+        if self._draw is not None:
+            self._next = self._torch.randint(32000, self._next.shape, generator=self._draw)
 
     def tokens(self, count=1):
         """Seconds of so many."""

@@ -246,3 +246,36 @@ def test_experts_in_a_list_are_read_when_they_are_called(tmp_path):
     stats = model.stream_stats()
     assert stats.acquired <= 8 * 3 * 3 and "0.experts.5" in stats.stall_s  # a layer, two of its experts
     assert stats.bytes_read < 8 * stats.plan["read_bytes"] * 4 // 5
+
+
+class Own(torch.nn.Module):
+    """Its parameter is its own, next to a child without parameters."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(width, width))
+        self.act = torch.nn.ReLU()
+
+    def forward(self, x):
+        return self.act(x @ self.weight)
+
+
+def test_parameters_next_to_children_without_any_are_streamed(tmp_path):
+    torch.manual_seed(2)
+    whole = torch.nn.Sequential(*(Own() for _ in range(6)))
+    penstock.save(whole.state_dict(), tmp_path / "model.safetensors")
+
+    def streamed(memory):
+        with torch.device("meta"):
+            model = torch.nn.Sequential(*(Own() for _ in range(6)))
+        return penstock.stream(model, tmp_path, memory=memory)
+
+    with pytest.raises(MemoryError, match="the least that works for this model is") as refused:
+        streamed(1000)
+    least = int(str(refused.value).split("the least that works for this model is ")[1].split()[0])
+    assert least <= 2 * (64 * 64 * 4 + 8192)  # two of the six
+    model = streamed(least)
+    x = torch.randn(3, 64)
+    with torch.no_grad():
+        assert torch.equal(model(x), whole(x))
+    assert model.stream_stats().bytes_read >= 4 * 64 * 64 * 4

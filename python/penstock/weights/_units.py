@@ -75,6 +75,12 @@ def _own_places(module: torch.nn.Module, prefix: str) -> list[Place]:
     ]
 
 
+def _is_whole(module: torch.nn.Module) -> bool:
+    """Whether its children have no parameters, or are not called."""
+    children = (child for child in module._modules.values() if child is not None)
+    return isinstance(module, _ATOMIC) or not any(next(child.parameters(), None) is not None for child in children)
+
+
 def _layer_units(module: torch.nn.Module, name: str) -> list[Unit]:
     """A layer; experts in a list are units of their own, for a router calls some of them."""
     lists = [
@@ -98,10 +104,10 @@ def find_units(module: torch.nn.Module, prefix: str = "") -> tuple[list[Unit], l
     stay in memory. The children of a list of modules (the decoder layers) are a unit each, and so are the experts of
     a list in a layer."""
     units: list[Unit] = []
-    rest = _own_places(module, prefix) if module._modules else []
-    if not module._modules or isinstance(module, _ATOMIC):
+    if _is_whole(module):
         places = places_of(module, prefix)
         return ([Unit(module, prefix, places)] if places else []), []
+    rest = _own_places(module, prefix)
     for name, child in module._modules.items():
         if child is None:
             continue
@@ -117,7 +123,7 @@ def find_units(module: torch.nn.Module, prefix: str = "") -> tuple[list[Unit], l
 
 def split(unit: Unit) -> tuple[list[Unit], list[Place]] | None:
     """The parts of a unit that is too large, or None where it has none."""
-    if not unit.module._modules or isinstance(unit.module, _ATOMIC):
+    if _is_whole(unit.module):
         return None
     units, rest = [], _own_places(unit.module, unit.name)
     for name, child in unit.module._modules.items():
