@@ -2,6 +2,7 @@
 """Models that transformers converts when it loads them, and mixtures of experts, give the bits of
 from_pretrained(dtype="auto"), with experts="eager"."""
 
+import shutil
 import threading
 
 import penstock
@@ -116,6 +117,18 @@ def test_a_budget_of_a_mixture_may_change(tmp_path):
             plan = streamed.stream_stats().plan
             experts = plan["experts"]
             assert plan["used_bytes"] + experts["slots"] * experts["slot_bytes"] <= memory
+
+
+def test_copies_in_two_folders_give_the_experts_together(tmp_path):
+    cls, model = saved("qwen3-moe", torch.bfloat16, tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    streamed = penstock.stream(cls, [tmp_path / "a", tmp_path / "b"], memory=total // 2)
+    ids = torch.randint(0, 1000, (4, 6))
+    with torch.no_grad():
+        assert torch.equal(streamed(ids).logits, model(ids).logits)
+    stats = streamed.stream_stats()
+    assert sum(folder.bytes_read for folder in stats.folders) == stats.bytes_read + stats.expert_bytes_read
 
 
 def test_a_conversion_that_fails_is_refused_by_name(tmp_path):
