@@ -28,6 +28,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace penstock {
@@ -53,11 +54,25 @@ struct State {
     std::uint64_t structure_sum = 0;
 };
 
+/// A plain value in the metadata of a checkpoint: nothing, a bool, a number or UTF-8 text.
+using MetadataValue = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
+/// Names, each once, and their values. At most 1 MiB of names and texts.
+using CheckpointMetadata = std::vector<std::pair<std::string, MetadataValue>>;
+
+/// A number in the metadata by which checkpoints are compared: a loss, an accuracy.
+struct Metric {
+    std::string name;
+    bool greater_is_better = false;
+};
+
 struct StoreOptions {
-    /// Newest checkpoints that are kept; 0: all. Pinned ones, and every `keep_every`-th generation
-    /// (0: none), are kept beyond that.
+    /// Newest checkpoints that are kept; 0: all, or with `keep_best` 1. Pinned ones, and every
+    /// `keep_every`-th generation (0: none), are kept beyond that.
     std::uint32_t keep = 0;
     std::uint32_t keep_every = 0;
+    /// Checkpoints with the best `metric` that are kept beyond that; 0: none. See best().
+    std::uint32_t keep_best = 0;
+    Metric metric = {};
     std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< approximate size of the tensors in a
                                                            ///< shard
     bool checksums = true;  ///< of every chunk; without them nothing can be verified
@@ -83,6 +98,8 @@ struct CheckpointInfo {
     std::uint32_t shards = 0;
     std::uint32_t linked_shards = 0;
     bool pinned = false;
+    /// Values of SaveOptions::metadata, then texts of State::metadata.
+    CheckpointMetadata metadata;
     /// From save(): empty, or anything out of the ordinary (no direct I/O here and why; shards that
     /// could not be linked; an old checkpoint that could not be removed; entries with a name of the
     /// store's that are not its own, once). From list(): empty, or why the store neither counts nor
@@ -95,6 +112,7 @@ struct CheckpointInfo {
 struct SaveOptions {
     std::uint64_t step = 0;
     bool pinned = false;
+    CheckpointMetadata metadata = {};  ///< comes back in CheckpointInfo
     Progress progress = {};
 };
 
@@ -188,6 +206,7 @@ public:
     [[nodiscard]] const CheckpointInfo& info() const;
     [[nodiscard]] const std::vector<CheckpointTensor>& tensors() const;
     [[nodiscard]] const std::string& structure() const;
+    /// As text: numbers as JSON writes them. info() has the values.
     [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& metadata() const;
     /// Reads pieces of tensors and checks their chunks: along the first dimension that is the piece
     /// and at most one chunk (256 KiB) at each end. kInvalidArgument for a name or a range that
@@ -253,6 +272,11 @@ public:
                                               std::vector<CheckpointInfo>* skipped = nullptr) const;
     /// All, oldest first, those with a problem included.
     [[nodiscard]] std::vector<CheckpointInfo> list() const;
+    /// At most `count` of the checkpoints with the best metric, the best first; of equal ones the
+    /// newest first. One without a problem, whose metadata has a number of that name, counts; NaN
+    /// does not.
+    [[nodiscard]] std::vector<CheckpointInfo> best(const Metric& metric,
+                                                   std::size_t count = 1) const;
     [[nodiscard]] Checkpoint open(std::uint64_t generation) const;
     /// Keeps it whatever `keep` says, durably.
     void pin(std::uint64_t generation, bool pinned = true);

@@ -16,6 +16,7 @@ import os as _os
 
 from penstock import _core, _futures
 from penstock._async import StepOverlap, save_async
+from penstock._checkpoint import Checkpoint, CheckpointProblem, CheckpointTensor
 from penstock._core import (
     Buffer,
     CheckpointInfo,
@@ -48,9 +49,10 @@ from penstock._errors import Cancelled, Damaged, EndOfFile, Error, Unsupported, 
 from penstock._file_writer import FileWriter
 from penstock._load_into import IncompatibleKeys, load_into
 from penstock._npy import read_npy
+from penstock._pickled import Pickled
 from penstock._sigterm import SaveOnSigterm
 from penstock._state import TensorInfo, inspect, load, save
-from penstock._store import Checkpoint, CheckpointProblem, CheckpointStore, CheckpointTensor
+from penstock._store import CheckpointStore
 from penstock.weights import stream
 
 __version__: str = _core.version
@@ -79,6 +81,7 @@ __all__ = [
     "IncompatibleKeys",
     "LatencyStats",
     "PendingSave",
+    "Pickled",
     "RowTable",
     "SaveOnSigterm",
     "StepOverlap",

@@ -4,12 +4,14 @@ what is allowed."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import operator
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
-from penstock import _core
+from penstock import _core, _log
 
 NUMBER_MAX = (1 << 64) - 1
 _SHOWN_MAX = 80
@@ -36,6 +38,28 @@ def got(value: Any) -> str:
 def _type(value: Any) -> str:
     made = type(value)
     return made.__qualname__ if made.__module__ == "builtins" else f"{made.__module__}.{made.__qualname__}"
+
+
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+
+
+def named(function: _Call) -> _Call:
+    """The function. Where a keyword is not one of its own, the TypeError names the nearest that is."""
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    verb = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        for name in keywords:
+            if name not in names:
+                own = [known for known in names if known != "self" and not known.startswith("_")]
+                near = _core.nearest(name, own)
+                hint = f"did you mean '{near}'?" if near else f"expected {', '.join(own)}"
+                raise TypeError(f"{verb}(): there is no argument '{name}'; {hint}")
+        return function(*arguments, **keywords)
+
+    return call  # type: ignore[return-value]
 
 
 def whole(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_MAX) -> int:
@@ -109,8 +133,40 @@ def strings(verb: str, name: str, value: Any) -> list[tuple[str, str]]:
         if not isinstance(key, str) or not isinstance(text, str):
             raise TypeError(f"{verb}: {name}: expected strings as keys and values, got {shown(key)}: {got(text)}")
         for part in (key, text):
-            try:
-                part.encode()
-            except UnicodeEncodeError:
-                raise ValueError(f"{verb}: {name}: {shown(part)} is not UTF-8: it has half a character") from None
+            _utf8(verb, name, part)
     return list(value.items())
+
+
+def _utf8(verb: str, name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{verb}: {name}: {shown(text)} is not UTF-8: it has half a character") from None
+
+
+def metadata(verb: str, value: Any, metric: str | None) -> list[tuple[str, Any]]:
+    """The rows of a dict of plain values, or of None. A scalar of NumPy, and a tensor of one element, is its item().
+    metric: a name by which checkpoints are compared; of one that is nearly that a warning."""
+    if value is None:
+        return []
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{verb}: metadata: expected a dict of plain values, got {got(value)}")
+    rows = []
+    for key, given in value.items():
+        plain = given
+        if hasattr(given, "item"):
+            with contextlib.suppress(ValueError, RuntimeError):  # of more than one
+                plain = given.item()
+        if not isinstance(key, str) or not isinstance(plain, str | float | int | None):
+            raise TypeError(
+                f"{verb}: metadata: expected names, and text, numbers, True, False or None, got {shown(key)}: "
+                f"{got(given)}"
+            )
+        for part in (key, plain):
+            if isinstance(part, str):
+                _utf8(verb, "metadata", part)
+        rows.append((key, plain))
+    near = "" if metric is None or metric in value else _core.nearest(metric, list(value))
+    if near:
+        _log.warn(f"{verb}: metadata: it has '{near}', and the store's metric is '{metric}'; did you mean that?")
+    return rows

@@ -30,6 +30,7 @@ def _file_saver() -> Any:
     return _files
 
 
+@_arguments.named
 def save_async(
     obj: Any,
     f: str | os.PathLike[str],
@@ -126,6 +127,7 @@ class StepOverlap:
 
     Tensors of a GPU are copied to the host by the call, and not hidden. Not thread-safe; a context manager."""
 
+    @_arguments.named
     def __init__(
         self,
         store: CheckpointStore,

@@ -13,7 +13,7 @@ import warnings
 from types import TracebackType
 from typing import Any
 
-from penstock import _core
+from penstock import _arguments, _core
 from penstock._state import _path
 
 _format = _core._format
@@ -36,8 +36,10 @@ class FileWriter:
 
     file: the path. buffer_bytes: of memory that is used."""
 
+    _writer: Any = None  # of an object whose making failed, too: for __del__
+
+    @_arguments.named
     def __init__(self, file: str | os.PathLike[str], *, buffer_bytes: int = _BUFFER_BYTES) -> None:
-        self._writer: Any = None  # first of all, for __del__
         from penstock.deepnvme._fast_file_writer import FastFileWriter, FastFileWriterConfig
 
         self.name = _path(file, "FileWriter")
@@ -52,6 +54,7 @@ class FileWriter:
             raise
         self._position = 0
 
+    @_arguments.named
     def write(self, data: Any) -> int:
         """Takes the bytes of a bytes-like object; gives their number. They may be changed as soon as it returns."""
         size: int = self._open().write(data)

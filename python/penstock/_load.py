@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from penstock import _core, _errors, _into, _state
+from penstock import _core, _errors, _into, _pickled, _state
 from penstock._arguments import shown
 from penstock._errors import Damaged, Unsupported
 from penstock._state import _located, _objects, _selection, _torch
@@ -38,7 +38,7 @@ class Source:
     def __init__(
         self, path: str, verb: str, names: Any, cache: str, handle: Any = None, begin: int | None = None
     ) -> None:
-        self.path, self.handle = path, handle
+        self.path, self.handle, self.pickle = path, handle, False
         wanted = names if names is None else [names] if isinstance(names, str) else list(names)
         try:
             self.file, self.kind, self.rows, is_part = _format.open_tensors(
@@ -50,7 +50,7 @@ class Source:
 
     def objects(self, storages: list[Any]) -> Any:
         """The state of a .pt."""
-        return _objects(self.file, storages, self.path)
+        return _objects(self.file, storages, self.path, self.pickle)
 
     def read(self, parts: list[tuple[int, int, int]] | None, mapped: bool, report: Any) -> Any:
         """(memory, where it begins there) of each part: (item, begin, bytes) in it; None: all of each item."""
@@ -111,12 +111,21 @@ def _source_of(
 
 
 def load(
-    f: Any, map_location: Any, into: Any, names: Any, mapped: bool, dtype: str | None, cache: str, report: Any
+    f: Any,
+    map_location: Any,
+    into: Any,
+    names: Any,
+    mapped: bool,
+    dtype: str | None,
+    cache: str,
+    pickle: bool,
+    report: Any,
 ) -> Any:
     """Again where the shards of an index were not kept open, and may be of several saves."""
     _state.check_indexes(names)
     for _ in range(_TRIES):
         with opened(f, "load", names, mapped, cache) as source:
+            source.pickle = pickle
             try:
                 found = _load_from(source, map_location, into, mapped, dtype, report)
             except (FileNotFoundError, Damaged):
@@ -124,6 +133,8 @@ def load(
                     raise
                 continue
             if source.kind != "index" or source.file.is_still(mapped):
+                if not pickle and source.kind == "pt" and source.names is None:
+                    _pickled.warn(source.file, source.path)
                 return found
     raise Damaged(
         f"load: '{source.path}': it was saved again each of the {_TRIES} times that its shards were read; load it "
@@ -320,16 +331,17 @@ def _load_pt(
     return source.objects(located)
 
 
-def without_data(made_by: Any, sizes: Iterable[int], path: str) -> tuple[Any, dict[int, int]]:
+def without_data(made_by: Any, sizes: Iterable[int], path: str, pickle: bool = False) -> tuple[Any, dict[int, int]]:
     """The state of a file, its tensors on the meta device; and of each of their storages which it is."""
     storages = [_torch().UntypedStorage(size, device="meta") for size in sizes]
-    return _objects(made_by, storages, path), {s._cdata: i for i, s in enumerate(storages)}
+    return _objects(made_by, storages, path, pickle), {s._cdata: i for i, s in enumerate(storages)}
 
 
 def _load_some_of_pt(
     source: Source, map_location: Any, into: Any, names: Any, mapped: bool, dtype: str | None, report: Any
 ) -> Any:
-    state, numbers = without_data(source.file, (size for size, _ in source.rows), source.path)
+    makes = source.pickle and into is not None  # else the state is looked at, and dropped
+    state, numbers = without_data(source.file, (size for size, _ in source.rows), source.path, makes)
     found = list(_into.tensors(state))
     called = _into.labels(found)
     selection = chosen(found, names, source.path)

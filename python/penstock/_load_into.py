@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from penstock import _state
+from penstock import _arguments, _state
 from penstock._arguments import got, shown
 
 
@@ -16,6 +16,7 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
+@_arguments.named
 def load_into(
     model: Any, f: Any, *, names: str | None = None, strict: bool = True, dtype: Any = None
 ) -> IncompatibleKeys:

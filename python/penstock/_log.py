@@ -7,7 +7,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,6 +35,14 @@ def _harmless(log: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+def warn(message: str) -> None:
+    """A RuntimeWarning at the line that called the package."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "penstock":
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"penstock: {message}", RuntimeWarning, stacklevel=level)
+
+
 @contextlib.contextmanager
 def timed(what: str, size: int) -> Iterator[None]:
     """INFO when the block ends without an error."""
@@ -49,6 +59,12 @@ def saved(info: _core.CheckpointInfo, began: float, background: str = "") -> Non
     logger.info("saved '%s'%s: %s%s", info.path, background, _rate(size, began), linked)
     if info.note:
         logger.warning("saved '%s': %s", info.path, info.note)
+
+
+@_harmless
+def pickled(places: str) -> None:
+    """INFO of what a save pickles."""
+    logger.info("save: pickled, and made again by load(pickle=True) alone: %s", places)
 
 
 @_harmless

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from penstock import _core
+from penstock import _arguments, _core
 from penstock._progress import Progress, reporter
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def _array_for(count: int, dtype: str, shape: tuple[int, ...], out: Any) -> Any:
     return out
 
 
+@_arguments.named
 def read_npy(
     paths: Iterable[_Path],
     out: numpy.typing.NDArray[Any] | None = None,

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import _arguments, _core, _log
+from penstock import _arguments, _core, _log, _pickled
 from penstock._arguments import shown
 from penstock._errors import Damaged
 from penstock._progress import Progress
@@ -68,6 +68,7 @@ def _path(f: Any, verb: str) -> str:
 # ---- save
 
 
+@_arguments.named
 def save(
     obj: Any,
     f: Any,
@@ -101,6 +102,7 @@ def save(
         says nothing.
     default: a function, called with each object that a `.pt` cannot hold (a Path, a dataclass, an Enum): what it gives
         is saved in its place, as in json.dumps. What it raises ends the call. load() gives what was saved.
+        penstock.Pickled is one that pickles them: load(pickle=True) makes them again.
     progress: True for a line on stderr, or a function that is called with (done, total) in bytes.
 
     A symbolic link is followed; mode and owner of a file that exists are kept. Tensors must not change meanwhile.
@@ -305,11 +307,11 @@ def _located(storage: Any, location: str, map_location: Any, path: str) -> Any:
     return there if isinstance(there, torch.UntypedStorage) else there._untyped_storage
 
 
-def _objects(made_by: Any, storages: list[Any], path: str) -> Any:
+def _objects(made_by: Any, storages: list[Any], path: str, pickle: bool = False) -> Any:
     """The state that a file holds, as objects. Where torch refuses to make one of them, the file is not sound: it says
     what it likes, and torch's errors are of many kinds."""
     try:
-        return made_by.objects(storages)
+        return made_by.objects(storages, _pickled.unpickler(pickle))
     except (RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise Damaged(
             f"load: '{path}': it holds an object that cannot be made: {_first_line(error)}; torch.load may say more "
@@ -326,6 +328,7 @@ def _first_line(error: BaseException) -> str:
 # ---- load, inspect
 
 
+@_arguments.named
 def load(
     f: Any,
     map_location: Any = None,
@@ -337,6 +340,7 @@ def load(
     dtype: Any = None,
     weights_only: bool | None = True,
     mmap: bool | None = None,
+    pickle: bool = False,
     cache: str = "auto",
     progress: Progress = False,
 ) -> Any:
@@ -364,6 +368,8 @@ def load(
     dtype: a torch.dtype or its name: tensors of float64, float32, float16 and bfloat16 become this one of these,
         storage after storage, and each is freed as the next is converted. Other types stay as they are (integers,
         bool, complex, float8), and so does a storage that tensors of several types share.
+    pickle: True makes the objects that save(default=penstock.Pickled) pickled, and runs what the pickles say: only
+        where the file is trusted. False gives a penstock.Pickled for each, and a RuntimeWarning that names them.
     mmap: True: nothing is read, the file is mapped, and pages come when they are touched (and are not checked).
     cache: "auto" takes what is in the page cache from there and the rest directly from the device; "cached" reads all
         of it through the page cache (several processes that load one file at once read the device once), "direct" none,
@@ -393,8 +399,9 @@ def load(
     mmap = _arguments.flag("load", "mmap", mmap)
     map_location, dtype = placing("load", map_location, device), float_name("load", dtype, into)
     names = None if names is None else _arguments.texts("load", "names", names)
+    pickle = bool(_arguments.flag("load", "pickle", pickle))
     report = _reporter(progress, "load")
-    return _load.load(f, map_location, into, names, bool(mmap), dtype, cache, report)
+    return _load.load(f, map_location, into, names, bool(mmap), dtype, cache, pickle, report)
 
 
 def placing(verb: str, map_location: Any, device: Any) -> Any:
@@ -436,11 +443,23 @@ class TensorInfo:
     path: str = ""
 
 
-def inspect(f: Any) -> list[TensorInfo]:
+class Inspection(list[TensorInfo]):
+    """The tensors of a file. pickled: places and types of the objects that it holds as pickles, which load() makes with
+    pickle=True alone: ["state['args'] (argparse.Namespace)"]."""
+
+    pickled: list[str]
+
+
+@_arguments.named
+def inspect(f: Any) -> Inspection:
     """The tensors of a `.pt`, a `.safetensors` or an index of shards, without reading their data. Names are keys of
     `.safetensors`, or the places in the state of a `.pt`, joined by dots ("model.0.weight"). Raises as load()."""
     from penstock import _load
 
     with _load.opened(f, "inspect") as source:
-        rows = source.file.tensors()
-    return [TensorInfo(name, _TORCH.get(kind, kind), tuple(shape), *place) for name, kind, shape, *place in rows]
+        rows, pickled = source.file.tensors(), source.file.pickled()
+    made = Inspection(
+        TensorInfo(name, _TORCH.get(kind, kind), tuple(shape), *place) for name, kind, shape, *place in rows
+    )
+    made.pickled = pickled
+    return made

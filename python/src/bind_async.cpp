@@ -27,16 +27,9 @@ std::set<Saver*>& live_savers() {
     return *instance;
 }
 
-void warn_at_runtime(const std::string& message) {
-    const nb::object text = path_object(message);
-    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 2, "%U", text.ptr()) != 0) {
-        throw nb::python_error();
-    }
-}
-
 void warn_of(const std::string& reason) {
     if (!reason.empty()) {
-        warn_at_runtime("penstock: " + reason);
+        nb::module_::import_("penstock._log").attr("warn")(path_object(reason));
     }
 }
 

@@ -7,7 +7,9 @@
 #include "engine_object.hpp"
 #include "errors.hpp"
 #include "file_object.hpp"
+#include "format/pickled.hpp"
 #include "host_memory.hpp"
+#include "metadata.hpp"
 #include "names.hpp"
 #include "progress.hpp"
 #include "request.hpp"
@@ -42,7 +44,7 @@ struct MadeJob {
     std::vector<StorageMemory> storages;  ///< with the GIL
 };
 
-MadeJob job_of(nb::handle object, nb::handle metadata, nb::handle other, bool together) {
+MadeJob job_of(nb::handle object, nb::handle other, bool together) {
     MadeJob made;
     made.job = std::make_shared<Job>();
     State state = state_of(object, other, together);
@@ -52,10 +54,8 @@ MadeJob job_of(nb::handle object, nb::handle metadata, nb::handle other, bool to
     for (const StorageMemory& storage : made.storages) {
         spans.emplace_back(storage.data, storage.bytes);
     }
-    auto rows = word_pairs_of(metadata, "metadata");
     const WithoutGil nogil;
     made.job->state = state::state_of(made.job->tree, spans);
-    made.job->state.metadata = std::move(rows);
     return made;
 }
 
@@ -119,12 +119,14 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
                              nb::handle metadata, nb::handle other, nb::handle progress) {
     const std::shared_ptr<CheckpointStore> store = self.writable();
     self.saver.raise_failure(step_name(step));
-    const MadeJob made = job_of(object, metadata, other, false);
+    SaveOptions options{.step = step, .pinned = pinned, .metadata = metadata_of(metadata)};
+    const MadeJob made = job_of(object, other, false);
     // Those in flight are earlier, and come first.
     self.saver.wait_idle(-1);
     CheckpointInfo info;
     run_with_progress(progress, [&](const Progress& told) {
-        info = store->save(made.job->state, {.step = step, .pinned = pinned, .progress = told});
+        options.progress = told;
+        info = store->save(made.job->state, options);
     });
     return info;
 }
@@ -150,13 +152,14 @@ nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64
     std::shared_ptr<CheckpointStore> store = self.writable();
     Saver& saver = self.saver;
     saver.raise_failure(step_name(step));
-    MadeJob made = job_of(object, metadata, other, true);
+    SaveOptions options{.step = step, .pinned = pinned, .metadata = metadata_of(metadata)};
+    MadeJob made = job_of(object, other, true);
     const store::StagedSave staged = stage_job(saver, made, choice);
     const auto info = std::make_shared<std::optional<CheckpointInfo>>();
-    auto work = [job = std::move(made.job), store = std::move(store), info, step,
-                 pinned](store::PendingSave& pending) {
-        *info = store->save(job->state,
-                            {.step = step, .pinned = pinned, .progress = pending.progress()});
+    auto work = [job = std::move(made.job), store = std::move(store), info,
+                 options = std::move(options)](store::PendingSave& pending) mutable {
+        options.progress = pending.progress();
+        *info = store->save(job->state, options);
     };
     PendingSaveObject out =
         saver.add(std::move(work), step_name(step), staged, made.storages, std::move(progress));
@@ -322,6 +325,10 @@ void bind_checkpoint_info(nb::module_& parent) {
                 "Those of them that were linked from earlier checkpoints.")
         .def_ro("pinned", &CheckpointInfo::pinned, "Kept whatever `keep` says.")
         .def_prop_ro(
+            "metadata", [](const CheckpointInfo& i) { return metadata_object(i.metadata); },
+            nb::sig("def metadata(self) -> dict[str, str | float | bool | None]"),
+            "What was given to save(metadata=), a new dict. Integers stay int.")
+        .def_prop_ro(
             "note", [](const CheckpointInfo& i) { return path_object(i.note); },
             nb::sig("def note(self) -> str"),
             "From save(): empty, or anything out of the ordinary: no direct I/O here, and why; "
@@ -348,11 +355,14 @@ void bind_store(nb::module_& m) {
         .def(
             "__init__",
             [](StoreObject* self, nb::handle folders, std::uint32_t keep, std::uint32_t keep_every,
+               std::uint32_t keep_best, nb::handle metric, bool greater_is_better,
                std::uint64_t shard_bytes, bool checksums, bool incremental,
                std::uint64_t host_memory, std::uint32_t lock_wait_ms, nb::handle cache) {
                 StoreOptions options;
                 options.keep = keep;
                 options.keep_every = keep_every;
+                options.keep_best = keep_best;
+                options.metric = {word_of(metric, "metric"), greater_is_better};
                 options.shard_bytes = shard_bytes;
                 options.checksums = checksums;
                 options.incremental = incremental;
@@ -360,7 +370,8 @@ void bind_store(nb::module_& m) {
                 options.cache = cache_policy_of(cache);
                 new (self) StoreObject(paths_of(folders), options, host_memory);
             },
-            nb::arg("folders"), nb::arg("keep"), nb::arg("keep_every"), nb::arg("shard_bytes"),
+            nb::arg("folders"), nb::arg("keep"), nb::arg("keep_every"), nb::arg("keep_best"),
+            nb::arg("metric"), nb::arg("greater_is_better"), nb::arg("shard_bytes"),
             nb::arg("checksums"), nb::arg("incremental"), nb::arg("host_memory"),
             nb::arg("lock_wait_ms"), nb::arg("cache").none())
         .def("save", save_to_store, nb::arg("state").none(), nb::arg("step"), nb::arg("pinned"),
@@ -378,6 +389,17 @@ void bind_store(nb::module_& m) {
                  {
                      const WithoutGil nogil;
                      found = store->list();
+                 }
+                 return list_of(std::move(found));
+             })
+        .def("best",
+             [](StoreObject& self, nb::handle metric, bool greater_is_better, std::size_t count) {
+                 const auto store = self.open();
+                 const Metric wanted{word_of(metric, "metric"), greater_is_better};
+                 std::vector<CheckpointInfo> found;
+                 {
+                     const WithoutGil nogil;
+                     found = store->best(wanted, count);
                  }
                  return list_of(std::move(found));
              })
@@ -436,6 +458,12 @@ void bind_checkpoint(nb::module_& parent) {
     nb::module_ m = parent.def_submodule("_checkpoint", "Stores of checkpoints; private.");
     bind_checkpoint_info(parent);
     bind_store(m);
+    m.def(
+        "pickled_type",
+        [](const nb::bytes& data) {
+            return format::pickled_type({data.c_str(), data.size()});
+        },
+        nb::arg("data"));
     nb::class_<SkeletonObject>(m, "Skeleton")
         .def_prop_ro(
             "sources",
@@ -468,10 +496,12 @@ void bind_checkpoint(nb::module_& parent) {
             nb::arg("to"), "See set_types() in state/subtree.hpp.")
         .def(
             "objects",
-            [](const SkeletonObject& s, nb::handle storages) {
-                return objects_of(s.skeleton.tree, storages);
+            [](const SkeletonObject& s, nb::handle storages, nb::handle unpickle) {
+                return objects_of(s.skeleton.tree, storages, unpickle);
             },
-            nb::arg("storages"));
+            nb::arg("storages"), nb::arg("unpickle"))
+        .def("pickled",
+             [](const SkeletonObject& s) { return format::pickled_places(s.skeleton.tree); });
     nb::class_<CheckpointObject>(m, "Checkpoint")
         .def(nb::init<nb::handle, nb::handle>(), nb::arg("path"), nb::arg("cache").none())
         .def_prop_ro("info", [](const CheckpointObject& c) { return c.checkpoint->info(); })
@@ -484,7 +514,6 @@ void bind_checkpoint(nb::module_& parent) {
                  }
                  return out;
              })
-        .def("metadata", [](const CheckpointObject& c) { return c.checkpoint->metadata(); })
         .def("skeleton",
              [](const CheckpointObject& c) {
                  const WithoutGil nogil;

@@ -111,6 +111,16 @@ void bind_errors(nb::module_& m) {
         [](nb::handle word) { return base::unwrap(base::parse_bytes(word_of(word, "size"))); },
         nb::arg("word"), nb::sig("def parse_bytes(word: str) -> int"),
         "Bytes of a size in words, '1.5GiB', by the one rule of base/units; private.");
+    m.def(
+        "nearest",
+        [](nb::handle word, const nb::list& names) {
+            const std::vector<std::string> texts = texts_of(names);
+            const std::vector<std::string_view> views(texts.begin(), texts.end());
+            return std::string(base::nearest(text(word), views));
+        },
+        nb::arg("word"), nb::arg("names"),
+        nb::sig("def nearest(word: str, names: list[str]) -> str"),
+        "The nearest name, or nothing; private.");
 }
 
 }  // namespace penstock::python

@@ -10,6 +10,7 @@
 #include "engine_object.hpp"
 #include "file_image_object.hpp"
 #include "fill_targets.hpp"
+#include "format/pickled.hpp"
 #include "format/safetensors.hpp"
 #include "format/torch_types.hpp"
 #include "memory/fresh_memory.hpp"
@@ -295,6 +296,11 @@ nb::list tensors_of(const TensorFileObject& self) {
     return out;
 }
 
+std::vector<std::string> pickled_in(const TensorFileObject& self) {
+    const auto* const torch = self.reader->torch_file();
+    return torch == nullptr ? std::vector<std::string>() : format::pickled_places(torch->tree);
+}
+
 // (shard, offset in the file) of each item.
 nb::list places_of(const TensorFileObject& self) {
     nb::list out;
@@ -497,8 +503,6 @@ void bind_format(nb::module_& parent) {
     nb::class_<FileImageObject>(m, "FileImage")
         .def_prop_ro("total_bytes",
                      [](const FileImageObject& f) { return f.image.file().total_bytes(); })
-        .def_prop_ro("payload_bytes",
-                     [](const FileImageObject& f) { return f.image.payload_bytes(); })
         .def("save", save, nb::arg("path"), nb::arg("progress").none() = nb::none(),
              nb::arg("sync") = true,
              "Puts it under a path, whole, atomic and, with sync, durable. progress: (done, total) "
@@ -507,10 +511,11 @@ void bind_format(nb::module_& parent) {
     nb::class_<TensorFileObject>(m, "TensorFile")
         .def(
             "objects",
-            [](const TensorFileObject& f, nb::handle storages) {
-                return objects_of(f.reader->torch_file()->tree, storages);
+            [](const TensorFileObject& f, nb::handle storages, nb::handle unpickle) {
+                return objects_of(f.reader->torch_file()->tree, storages, unpickle);
             },
-            nb::arg("storages"), "The state of a .pt.")
+            nb::arg("storages"), nb::arg("unpickle"))
+        .def("pickled", pickled_in)
         .def(
             "set_types",
             [](TensorFileObject& f, nb::handle to) {

@@ -107,12 +107,12 @@ void bind_rows(nb::module_& m) {
     def_rows(engine, "read_rows", rows_of<run_request>,
              nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows", "self, ", "int")), kReadRowsDoc);
     def_rows(engine, "read_rows_async", rows_of<submit_request>,
-             nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows_async", "self, ", "Transfer")),
+             nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows_async", "self, ", "Transfer[int]")),
              kReadRowsAsyncDoc);
     def_rows(m, "read_rows", rows_of_default<run_request>,
              nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows", "", "int")), kReadRowsDoc);
     def_rows(m, "read_rows_async", rows_of_default<submit_request>,
-             nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows_async", "", "Transfer")),
+             nb::sig(PENSTOCK_ROWS_SIGNATURE("read_rows_async", "", "Transfer[int]")),
              kReadRowsAsyncDoc);
 }
 

@@ -27,8 +27,8 @@ nb::object bytes_of(const std::string& text) {
 
 class Maker {
 public:
-    Maker(const format::ValueTree& tree, nb::handle storages)
-        : tree_(tree), storages_(storages), made_(tree.values.size()) {}
+    Maker(const format::ValueTree& tree, nb::handle storages, nb::handle unpickle)
+        : tree_(tree), storages_(storages), unpickle_(unpickle), made_(tree.values.size()) {}
 
     nb::object run() {
         const WithoutCollection making;
@@ -86,6 +86,8 @@ private:
             case ValueKind::kNumpyScalar:
             case ValueKind::kNumpyArray:
                 return numpy(v);
+            case ValueKind::kPickled:
+                return unpickle_(bytes_of(v.text));
             default:
                 return nb::none();
         }
@@ -223,14 +225,15 @@ private:
 
     const format::ValueTree& tree_;
     nb::handle storages_;
+    nb::handle unpickle_;
     std::vector<nb::object> made_;
     nb::object torch_, collections_;
 };
 
 }  // namespace
 
-nb::object objects_of(const format::ValueTree& tree, nb::handle storages) {
-    return Maker(tree, storages).run();
+nb::object objects_of(const format::ValueTree& tree, nb::handle storages, nb::handle unpickle) {
+    return Maker(tree, storages, unpickle).run();
 }
 
 }  // namespace penstock::python

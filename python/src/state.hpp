@@ -31,8 +31,10 @@ struct State {
 /// gives what is saved for an object that a state cannot hold; or None.
 [[nodiscard]] State state_of(nb::handle object, nb::handle other, bool together = false);
 
-/// `storages`: a torch.UntypedStorage for each of the tree's.
-[[nodiscard]] nb::object objects_of(const format::ValueTree& tree, nb::handle storages);
+/// `storages`: a torch.UntypedStorage for each of the tree's. `unpickle`: a function of bytes,
+/// which gives what stands for a pickle that the tree holds.
+[[nodiscard]] nb::object objects_of(const format::ValueTree& tree, nb::handle storages,
+                                    nb::handle unpickle);
 
 /// The part of a tree that a load by names (`one`: a str, not a list) gives, or nothing; see
 /// state::named_parts(). KeyError for a name that a list has and the state has not.

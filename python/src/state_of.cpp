@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "format/grammar.hpp"
 #include "format/numpy_types.hpp"
+#include "format/pickled.hpp"
 #include "format/torch_types.hpp"
 #include "names.hpp"
 #include "state.hpp"
@@ -68,6 +69,7 @@ public:
         ordered_ = collections.attr("OrderedDict");
         default_ = collections.attr("defaultdict");
         counter_ = collections.attr("Counter");
+        pickled_ = nb::module_::import_("penstock._pickled").attr("Pickled");
     }
 
     State run(nb::handle object) {
@@ -194,12 +196,16 @@ private:
         if (is_kind_of(o, scalar_) || is(o, array_)) {
             return numpy(o);
         }
+        if (is(o, pickled_)) {
+            return add(ValueKind::kPickled, raw(nb::object(o.attr("data"))));
+        }
         if (!other_.is_none()) {
             return instead(o, depth);
         }
         refuse("a " + type_text(o) +
                " cannot be saved: save tensors, numbers, strings, bytes and containers of them "
-               "(an object's state_dict() is one), or give default=, which makes such of it");
+               "(an object's state_dict() is one), or give default=, which makes such of it "
+               "(default=penstock.Pickled pickles it)");
     }
 
     // The result may be such an object again: the limit on depth ends that.
@@ -506,7 +512,7 @@ private:
     const nb::handle other_;
     nb::list fetched_;  // (number of the storage, the device's storage) each
     nb::object tensor_, parameter_, size_, dtype_, device_, strided_;
-    nb::object array_, scalar_, contiguous_, ordered_, default_, counter_;
+    nb::object array_, scalar_, contiguous_, ordered_, default_, counter_, pickled_;
     std::vector<nb::handle> path_;
     // Their nodes, one or two a tensor, go all at once.
     std::pmr::monotonic_buffer_resource nodes_;
@@ -519,7 +525,11 @@ private:
 }  // namespace
 
 State state_of(nb::handle object, nb::handle other, bool together) {
-    return Builder(other, together).run(object);
+    State made = Builder(other, together).run(object);
+    if (const std::string pickled = format::pickled_line(made.tree); !pickled.empty()) {
+        nb::module_::import_("penstock._log").attr("pickled")(pickled);
+    }
+    return made;
 }
 
 }  // namespace penstock::python

@@ -137,15 +137,15 @@ def test_stock_safetensors_reads_the_shards(tmp_path):
     assert all(torch.equal(found[k], v) for k, v in state.items())
 
 
-def test_metadata(store):
-    info = store.save({"a": 1}, metadata={"run": "7", "host": "x"})
-    assert store.open(info.generation).metadata == {"run": "7", "host": "x"}
-    with pytest.raises(TypeError, match="metadata"):
-        store.save({"a": 1}, metadata={"run": 7})
-
-
 def test_wrong_arguments_are_named(tmp_path):
-    for arguments in ({"keep": 0}, {"keep_every": -1}, {"shard_bytes": 0}, {"host_memory": 0}, {"lock_wait_s": -1}):
+    for arguments in (
+        {"keep": 0},
+        {"keep_every": -1},
+        {"keep_best": 0},
+        {"shard_bytes": 0},
+        {"host_memory": 0},
+        {"lock_wait_s": -1},
+    ):
         with pytest.raises(ValueError, match=next(iter(arguments))):
             penstock.CheckpointStore(tmp_path / "c", **arguments)
     with pytest.raises(ValueError, match="folder"):

@@ -462,7 +462,7 @@ class Opens:
         return sum(1 for _, mask, _, _ in struct.iter_unpack("iIII", events) if mask & self.OPEN)
 
 
-@pytest.mark.parametrize(("suffix", "calls"), [("pt", 3), ("safetensors", 2)])
+@pytest.mark.parametrize(("suffix", "calls"), [("pt", 4), ("safetensors", 2)])
 def test_a_load_in_place_meets_the_compiled_part_as_often_for_many_tensors_as_for_few(tmp_path, asked, suffix, calls):
     for count in (10, 1000):
         path = tmp_path / f"{count}.{suffix}"

@@ -31,6 +31,27 @@ def saves(folder: str, state: dict[str, Any]) -> list[int]:
         print(info.step + 1, pending.exception(), 3 in store, len(store))
         return [one.step for one in store]
 
+def shorts(path: str) -> list[int]:
+    came = penstock.read(path, [bytearray(1), bytearray(2)], [0, 1], allow_short=True)
+    one: int = penstock.read(path, bytearray(3), allow_short=True)
+    moved: int = penstock.read(path, [bytearray(1)], [0])
+    later: penstock.Transfer[list[int]] = penstock.read_async(path, (bytearray(1),), [0], allow_short=True)
+    rows: penstock.Transfer[int] = penstock.read_rows_async(path, [0], bytearray(1))
+    return [one, moved, rows.result(), *came, *later.result()]
+
+async def awaits(engine: penstock.Engine, path: str) -> int:
+    came = await engine.read_async(path, [bytearray(1)], [0], allow_short=True)
+    return sum(came) + await engine.read_async(path, bytearray(1))
+
+def finds(store: penstock.CheckpointStore) -> list[float | str | bool | None]:
+    best = store.best("loss")
+    first = 0 if best is None else best.step
+    return [first, *[info.metadata["loss"] for info in store.best("loss", k=3, mode="max")]]
+
+def pickles(path: str) -> list[str]:
+    penstock.save({"a": {1}}, path, default=penstock.Pickled)
+    return penstock.inspect(path).pickled
+
 def opens(path: str) -> int:
     with penstock.Engine(block_bytes="4MiB", backend="auto") as engine, penstock.File(path, "rw") as file:
         engine.write(file, b"x", cache="auto")
@@ -38,9 +59,14 @@ def opens(path: str) -> int:
 """
 BAD = {
     'penstock.File("a", "rb")': "Argument 2",
-    'penstock.read("a", bytearray(1), priority="high")': "priority",
+    'penstock.read("a", bytearray(1), priority="high")': "overload",
     'penstock.Engine(backend="uring")': "backend",
     "penstock.Engine(queue_dept=3)": "queue_dept",
+    'penstock.save({}, "a", progres=True)': "progres",
+    'len(penstock.read("a", bytearray(1)))': "Sized",
+    'penstock.read("a", [bytearray(1)], [0], allow_short=True) + 1': "",
+    'penstock.CheckpointStore("a", mode="least")': "mode",
+    'penstock.CheckpointStore("a").best("loss").step': "",
     'penstock.read_async("a", bytearray(1)).wait()': "wait",
     'penstock.save_async({}, "a").result() + 1': "",
 }

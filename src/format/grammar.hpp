@@ -26,7 +26,7 @@ struct KindRow {
     bool changes;
 };
 
-inline constexpr std::array<KindRow, 23> kKinds{{
+inline constexpr std::array<KindRow, 24> kKinds{{
     {ValueKind::kNone, "", Holds::kNothing, false},
     {ValueKind::kBool, "", Holds::kNothing, false},
     {ValueKind::kInt, "", Holds::kNothing, false},
@@ -50,6 +50,7 @@ inline constexpr std::array<KindRow, 23> kKinds{{
     {ValueKind::kTensor, "tensor", Holds::kNothing, true},
     {ValueKind::kNumpyScalar, "numpy", Holds::kNothing, false},
     {ValueKind::kNumpyArray, "ndarray", Holds::kIntegers, true},
+    {ValueKind::kPickled, "pickled", Holds::kNothing, true},
 }};
 
 /// Not for kinds that occur only in a pickle (kGlobal and later).

@@ -35,6 +35,7 @@ enum Function : std::int64_t {
     kScalar,
     kNdarray,
     kNumpyDtypeClass,
+    kLoads,
     kFactory,         // one of kFactories that is not callable otherwise
     kUntypedStorage,  // and from here on: a storage class, + its row in kTorchTypes + 1
 };
@@ -61,6 +62,7 @@ constexpr Name kNames[] = {
     {"torch._utils", "_rebuild_tensor_v3", kRebuildTensorV3},
     {"torch._utils", "_rebuild_parameter", kRebuildParameter},
     {"torch.storage", "UntypedStorage", kUntypedStorage},
+    {"_pickle", "loads", kLoads},
     {"numpy", "ndarray", kNdarray},
     {"numpy", "dtype", kNumpyDtypeClass},
     {"numpy.core.multiarray", "_reconstruct", kReconstruct},
@@ -193,7 +195,7 @@ ValueId PickleCalls::call(ValueId function, ValueId arguments) {
         case kFrozenSetClass:
             return collection(ValueKind::kFrozenSet, items);
         case kByteArrayClass:
-            return byte_array(items);
+            return held(ValueKind::kByteArray, items);
         case kBytesClass:
             return items.empty() ? tree_.add(make_value(ValueKind::kBytes))
                                  : refused("bytes are made of something");
@@ -218,6 +220,9 @@ ValueId PickleCalls::call(ValueId function, ValueId arguments) {
             return numpy_scalar(items);
         case kNumpyDtypeClass:
             return numpy_dtype(items);
+        case kLoads:
+            return items.empty() ? refused("a pickle in it is made of nothing")
+                                 : held(ValueKind::kPickled, items);
         default:
             return refused(fmt::format("{} is called", shown(tree_.at(function).text)));
     }
@@ -278,16 +283,15 @@ ValueId PickleCalls::encode(const Items& items) {
     return tree_.add(make_value(ValueKind::kBytes, std::move(*bytes)));
 }
 
-ValueId PickleCalls::byte_array(const Items& items) {
+ValueId PickleCalls::held(ValueKind kind, const Items& items) {
     const bool of_bytes = items.size() == 1 && is(items[0], ValueKind::kBytes);
     if (!items.empty() && !of_bytes) {
-        return refused("a bytearray is made of something that is no bytes");
+        return refused("a bytearray, or a pickle in it, is made of something that is no bytes");
     }
     if (of_bytes && !may_copy(tree_.at(items[0]).text.size())) {
         return refused(kTooMany);
     }
-    return tree_.add(
-        make_value(ValueKind::kByteArray, of_bytes ? tree_.at(items[0]).text : std::string()));
+    return tree_.add(make_value(kind, of_bytes ? tree_.at(items[0]).text : std::string()));
 }
 
 ValueId PickleCalls::complex(const Items& items) {

@@ -49,7 +49,7 @@ private:
     [[nodiscard]] ValueId default_dict(const Items& items);
     [[nodiscard]] ValueId counter(const Items& items);
     [[nodiscard]] ValueId encode(const Items& items);
-    [[nodiscard]] ValueId byte_array(const Items& items);
+    [[nodiscard]] ValueId held(ValueKind kind, const Items& items);
     [[nodiscard]] ValueId complex(const Items& items);
     [[nodiscard]] ValueId size(const Items& items);
     [[nodiscard]] ValueId device(const Items& items);

@@ -271,6 +271,10 @@ private:
             case ValueKind::kByteArray:
                 global("__builtin__", "bytearray");
                 return bytes(v.text) && (called(id), true);
+            case ValueKind::kPickled:
+                // torch.load(weights_only=False) makes the object, weights_only=True refuses it.
+                global("_pickle", "loads");
+                return bytes(v.text) && (called(id), true);
             case ValueKind::kDict:
                 code(Code::kEmptyDict);
                 keep(id);

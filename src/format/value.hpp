@@ -42,6 +42,7 @@ enum class ValueKind : std::uint8_t {
     kTensor,       ///< integer: its number in `tensors`
     kNumpyScalar,  ///< text: "<f8" as NumPy spells it; data
     kNumpyArray,   ///< likewise; flag: Fortran order; items: its shape
+    kPickled,      ///< text: a pickle of an object of Python, which is never read here
     // Below: kinds that exist only while a pickle is read.
     kGlobal,      ///< integer: which
     kStorage,     ///< integer: its number in `storages`

@@ -383,6 +383,7 @@ private:
             case ValueKind::kBytes:
             case ValueKind::kByteArray:
             case ValueKind::kBigInt:
+            case ValueKind::kPickled:
                 base64(v.text);
                 break;
             case ValueKind::kFloat:

@@ -198,6 +198,7 @@ private:
             case ValueKind::kBytes:
             case ValueKind::kByteArray:
             case ValueKind::kBigInt:
+            case ValueKind::kPickled:
             case ValueKind::kFloat:
                 return 1;
             case ValueKind::kComplex:
@@ -258,6 +259,7 @@ private:
             case ValueKind::kBytes:
             case ValueKind::kByteArray:
             case ValueKind::kBigInt:
+            case ValueKind::kPickled:
                 return base64(value, v.text);
             case ValueKind::kFloat:
                 return bits(value, v.real);

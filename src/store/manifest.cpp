@@ -11,6 +11,7 @@
 #include "format/json.hpp"
 #include "format/utf8.hpp"
 #include "store/manifest_check.hpp"
+#include "store/metadata.hpp"
 #include "stream/checksum.hpp"
 
 #include <fmt/format.h>
@@ -174,7 +175,7 @@ public:
         if (section_ == Section::kTensors) {
             manifest.tensors.emplace_back().name = std::move(name);
         } else {
-            manifest.metadata.emplace_back(std::move(name), "");
+            manifest.metadata.emplace_back(std::move(name), MetadataValue());
         }
         return {};
     }
@@ -199,7 +200,7 @@ public:
                     manifest.shards.emplace_back();
                     return {};
                 }
-                return array && tensors ? "" : wrong();
+                return array && (tensors || section_ == Section::kMetadata) ? "" : wrong();
             case 4:
                 part_ = index;
                 return array && tensors && (index == 1 || index == 2) ? "" : wrong();
@@ -218,7 +219,7 @@ public:
     std::string close(bool /*array*/) override {
         const std::size_t count = index_[depth_];
         const std::size_t depth = depth_--;
-        if (depth == 3 && count != (section_ == Section::kShards ? 7 : 3)) {
+        if (depth == 3 && count != list_fields()) {
             return wrong();
         }
         if (depth == 5) {
@@ -256,7 +257,8 @@ public:
                 good = tensor(index, value);
                 break;
             case Section::kMetadata:
-                good = depth_ == 2 && take(value, manifest.metadata.back().second);
+                good = depth_ == 2 ? plain(value, manifest.metadata.back().second)
+                                   : depth_ == 3 && special(value, manifest.metadata.back().second);
                 break;
             default:
                 good = depth_ == 1 && single(value);
@@ -313,6 +315,39 @@ private:
         }
         out = static_cast<Number>(value.number);
         return true;
+    }
+    // A value of the metadata that JSON has.
+    static bool plain(const Scalar& value, MetadataValue& out) {
+        switch (value.kind) {
+            case Scalar::Kind::kNull:
+                return true;
+            case Scalar::Kind::kBool:
+                out = value.number != 0;
+                return true;
+            case Scalar::Kind::kUnsigned:
+            case Scalar::Kind::kNegative:
+                out = static_cast<std::int64_t>(value.number);
+                return value.kind == Scalar::Kind::kNegative || value.number <= INT64_MAX;
+            case Scalar::Kind::kReal:
+                out = value.real;
+                return true;
+            case Scalar::Kind::kString:
+                out = std::move(*value.text);
+                return true;
+        }
+        return false;
+    }
+    // One that it has not, named in a list.
+    static bool special(const Scalar& value, MetadataValue& out) {
+        const auto number =
+            value.kind == Scalar::Kind::kString ? special_number(*value.text) : std::nullopt;
+        if (number) {
+            out = *number;
+        }
+        return number.has_value();
+    }
+    [[nodiscard]] std::size_t list_fields() const {
+        return section_ == Section::kShards ? 7 : section_ == Section::kTensors ? 3 : 1;
     }
     static bool take_sum(const Scalar& value, std::uint64_t& out) {
         return value.kind == Scalar::Kind::kString && base::parse_hex(*value.text, out);
@@ -465,7 +500,12 @@ std::string render(const Manifest& manifest) {
         out += i == 0 ? "" : ",";
         text(out, manifest.metadata[i].first, "metadata");
         out += ':';
-        text(out, manifest.metadata[i].second, "metadata");
+        const MetadataValue& value = manifest.metadata[i].second;
+        if (const auto* const words = std::get_if<std::string>(&value)) {
+            text(out, *words, "metadata");
+        } else {
+            out += number_json(value);
+        }
     }
     out += '}';
     const std::uint64_t sum =

@@ -6,10 +6,11 @@
 // are cut from the beginning of each slice, so that a tensor keeps its sums when it moves.
 #pragma once
 
+#include <penstock/checkpoint.hpp>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace penstock::store {
@@ -57,7 +58,7 @@ struct Manifest {
     std::vector<Shard> shards;
     std::vector<Tensor> tensors;
     std::string structure = "null";
-    std::vector<std::pair<std::string, std::string>> metadata;
+    CheckpointMetadata metadata;
 };
 
 /// Throws kInvalidArgument for a manifest that parse_manifest() would reject.

@@ -20,7 +20,7 @@ ManifestDraft::ManifestDraft(const SavePlan& plan, const std::function<std::uint
                                   .count();
     manifest_.folders = {""};
     manifest_.structure = plan.state.structure;
-    manifest_.metadata = plan.state.metadata;
+    manifest_.metadata = plan.metadata;
     add_tensors(plan);
     for (const SavePart& part : plan.parts) {
         if (part.is_written()) {

@@ -4,6 +4,7 @@
 #include "base/hex.hpp"
 #include "base/raise.hpp"
 #include "format/shard_index.hpp"
+#include "store/metadata.hpp"
 #include "store/stock_index.hpp"
 #include "store/store_folder.hpp"
 #include "stream/checksum.hpp"
@@ -26,9 +27,7 @@ constexpr std::size_t kTensorsForAThread = 4096;
 
 std::uint64_t metadata_bytes(const SavePlan& plan) {
     std::uint64_t bytes = 2 * kSlackBytes + plan.state.structure.size() * 2;
-    for (const auto& [key, value] : plan.state.metadata) {
-        bytes += key.size() + value.size() + 8;
-    }
+    bytes += 2 * bytes_of(plan.metadata) + plan.metadata.size() * 32;
     for (const StateTensor& tensor : plan.state.tensors) {
         // Each tensor is in the manifest with numbers and sums, and in the index.
         bytes += 2 * tensor.name.size() + 160 + 40 * tensor.shape.size() +

@@ -9,6 +9,7 @@
 #include "state/structure.hpp"
 #include "store/chunk_reader.hpp"
 #include "store/manifest_check.hpp"
+#include "store/metadata.hpp"
 #include "store/stock_index.hpp"
 #include "store/store_folder.hpp"
 #include "stream/checksum.hpp"
@@ -80,6 +81,9 @@ struct Checkpoint::Impl {
           pool(MemoryOptions{.kept_bytes_max = kKeptBytesMax}),
           info(store::info_of(manifest, path)) {
         info.pinned = store::is_there(files, store::join(path, store::kPinnedName));
+        for (const auto& [name, value] : manifest.metadata) {
+            metadata.emplace_back(name, store::text_of(value));
+        }
         tensors.reserve(manifest.tensors.size());
         for (const Tensor& t : manifest.tensors) {
             CheckpointTensor& known =
@@ -111,6 +115,7 @@ struct Checkpoint::Impl {
     MemoryPool pool;
     CheckpointInfo info;
     std::vector<CheckpointTensor> tensors;
+    std::vector<std::pair<std::string, std::string>> metadata;
     std::unordered_map<std::string_view, const Tensor*> by_name;
 };
 
@@ -318,7 +323,7 @@ const std::string& Checkpoint::structure() const {
     return there(impl_).manifest.structure;
 }
 const std::vector<std::pair<std::string, std::string>>& Checkpoint::metadata() const {
-    return there(impl_).manifest.metadata;
+    return there(impl_).metadata;
 }
 
 std::uint64_t Checkpoint::read(std::span<const TensorRead> wanted, bool verify,

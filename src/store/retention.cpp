@@ -1,28 +1,186 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/retention.hpp"
 
+#include "store/metadata.hpp"
+#include "store/removal.hpp"
+#include "stream/checksum.hpp"
+
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <utility>
 
 namespace penstock::store {
 
-std::vector<std::size_t> outdated(std::span<const CheckpointInfo> checkpoints, std::uint32_t keep,
-                                  std::uint32_t keep_every) {
+namespace {
+
+std::vector<std::size_t> newest_first(std::size_t count) {
+    std::vector<std::size_t> out(count);
+    std::iota(out.rbegin(), out.rend(), std::size_t{0});
+    return out;
+}
+
+}  // namespace
+
+std::vector<std::size_t> ranked(std::span<const CheckpointInfo> checkpoints, const Metric& metric) {
+    std::vector<std::pair<double, std::size_t>> found;
+    for (std::size_t i = checkpoints.size(); i-- > 0;) {
+        if (const auto number = number_in(checkpoints[i].metadata, metric.name)) {
+            found.emplace_back(metric.greater_is_better ? -*number : *number, i);
+        }
+    }
+    std::stable_sort(found.begin(), found.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<std::size_t> out;
+    std::transform(found.begin(), found.end(), std::back_inserter(out),
+                   [](const auto& row) { return row.second; });
+    return out;
+}
+
+std::uint32_t newest_kept(const StoreOptions& options) {
+    return options.keep == 0 && options.keep_best != 0 ? 1 : options.keep;
+}
+
+std::vector<std::size_t> outdated(std::span<const CheckpointInfo> checkpoints,
+                                  const StoreOptions& options) {
+    const std::uint32_t keep = newest_kept(options);
     std::vector<std::size_t> out;
     if (keep == 0) {
         return out;
     }
-    std::uint32_t whole = 0;
-    for (std::size_t i = checkpoints.size(); i-- > 0;) {
+    std::vector<bool> kept(checkpoints.size(), false);
+    const auto keep_first = [&](std::size_t count, const auto& indices) {
+        std::size_t whole = 0;
+        for (auto i = indices.begin(); i != indices.end() && whole < count; ++i) {
+            kept[*i] = true;
+            whole += checkpoints[*i].problem.empty() ? 1 : 0;
+        }
+    };
+    keep_first(keep, newest_first(checkpoints.size()));
+    keep_first(options.keep_best, ranked(checkpoints, options.metric));
+    for (std::size_t i = 0; i < checkpoints.size(); ++i) {
         const CheckpointInfo& info = checkpoints[i];
-        const bool kept =
-            whole < keep || info.pinned || (keep_every != 0 && info.generation % keep_every == 0);
-        if (!kept) {
+        const std::uint32_t every = options.keep_every;
+        if (!kept[i] && !info.pinned && (every == 0 || info.generation % every != 0)) {
             out.push_back(i);
+        }
+    }
+    return out;
+}
+
+void Retention::remember(const std::string& name, const Manifest& manifest, std::uint64_t hash) {
+    Known known;
+    known.hash = hash;
+    known.manifest.generation = manifest.generation;
+    known.manifest.folders = manifest.folders;
+    known.manifest.shards = manifest.shards;
+    known.manifest.metadata = manifest.metadata;
+    known_[name] = std::move(known);
+}
+
+Outdated Retention::outdated() {
+    Outdated out;
+    const auto checkpoints = scan_folder(files_, folder()).checkpoints;
+    const std::uint32_t keep = newest_kept(options_);
+    if (keep == 0 || checkpoints.size() <= keep) {
+        return out;
+    }
+    std::vector<CheckpointInfo> infos = own(checkpoints, out.left);
+    check_first(keep, newest_first(infos.size()), checkpoints, infos);
+    if (options_.keep_best != 0) {
+        add_metadata(checkpoints, infos);
+        check_first(options_.keep_best, ranked(infos, options_.metric), checkpoints, infos);
+    }
+    for (const std::size_t i : store::outdated(infos, options_)) {
+        out.names.push_back(checkpoints[i].name);
+    }
+    return out;
+}
+
+// Generation and pin. What is not the store's own is in `left`, and as if it were pinned.
+std::vector<CheckpointInfo> Retention::own(std::span<const CheckpointEntry> checkpoints,
+                                           std::vector<std::string>& left) const {
+    const Folder opened = files_.open_folder(folder());
+    std::vector<CheckpointInfo> infos(checkpoints.size());
+    for (std::size_t i = checkpoints.size(); i-- > 0;) {
+        const std::string path = join(folder(), checkpoints[i].name);
+        infos[i].generation = checkpoints[i].generation;
+        std::string why = why_not_own(opened, checkpoints[i].name);
+        infos[i].pinned = !why.empty() || is_there(files_, join(path, kPinnedName));
+        if (!why.empty()) {
+            left.push_back(fmt::format("'{}' was left: {}", path, why));
+        }
+        infos[i].problem = std::move(why);
+    }
+    return infos;
+}
+
+// Looks at checkpoints in the order of `indices`, until `count` are found whole.
+void Retention::check_first(std::size_t count, std::span<const std::size_t> indices,
+                            std::span<const CheckpointEntry> checkpoints,
+                            std::vector<CheckpointInfo>& infos) {
+    std::size_t whole = 0;
+    for (std::size_t k = 0; k < indices.size() && whole < count; ++k) {
+        CheckpointInfo& info = infos[indices[k]];
+        if (info.problem.empty() && !is_whole(checkpoints[indices[k]])) {
+            info.problem = "it is not whole";
         }
         whole += info.problem.empty() ? 1 : 0;
     }
-    std::reverse(out.begin(), out.end());
-    return out;
+}
+
+// Checks the disk now: an older checkpoint is removed because this one stays.
+bool Retention::is_whole(const CheckpointEntry& entry) {
+    const std::string path = join(folder(), entry.name);
+    const auto known = known_.find(entry.name);
+    if (known != known_.end() && has_hash(engine_, files_, path, known->second.hash)) {
+        try {
+            return missing_shard(files_, known->second.manifest, path).empty();
+        } catch (const Error&) {
+            return false;
+        }
+    }
+    const auto found = inspect(engine_, files_, folder(), entry);
+    if (!found || !found->info.problem.empty()) {
+        return false;
+    }
+    remember(entry.name, found->manifest, found->manifest_hash);
+    return true;
+}
+
+// The values by which the best are found. A manifest that the system refuses to give may be that of
+// the best: its checkpoint is kept this time.
+void Retention::add_metadata(std::span<const CheckpointEntry> checkpoints,
+                             std::vector<CheckpointInfo>& infos) {
+    for (std::size_t i = 0; i < infos.size(); ++i) {
+        if (!infos[i].problem.empty()) {
+            continue;
+        }
+        const std::string& name = checkpoints[i].name;
+        if (!known_.contains(name)) {
+            const auto found = inspect(engine_, files_, folder(), checkpoints[i]);
+            if (found && found->error && !found->error->is_about_the_file()) {
+                infos[i].pinned = true;
+            }
+            if (!found || found->error) {
+                continue;
+            }
+            remember(name, found->manifest, found->manifest_hash);
+        }
+        infos[i].metadata = known_.at(name).manifest.metadata;
+    }
+}
+
+bool has_hash(Engine& engine, const FileSystem& files, const std::string& checkpoint,
+              std::uint64_t hash) {
+    try {
+        const std::string text = read_manifest_text(engine, files, checkpoint);
+        return stream::content_hash(std::as_bytes(std::span(text))) == hash;
+    } catch (const Error&) {
+        return false;
+    }
 }
 
 }  // namespace penstock::store

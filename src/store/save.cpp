@@ -5,6 +5,7 @@
 #include "base/path.hpp"
 #include "base/raise.hpp"
 #include "store/manifest_check.hpp"
+#include "store/metadata.hpp"
 #include "store/metadata_writer.hpp"
 #include "store/placement.hpp"
 #include "store/shard_time.hpp"
@@ -204,6 +205,7 @@ SavePlan plan_save(const SaveContext& context, const State& state, const SaveOpt
                   .generation = generation,
                   .step = options.step,
                   .pinned = options.pinned,
+                  .metadata = metadata_of(options, state),
                   .entries = check_state(state),
                   .before = {},
                   .changed = {},

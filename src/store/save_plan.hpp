@@ -51,6 +51,7 @@ struct SavePlan {
     std::uint64_t generation = 0;
     std::uint64_t step = 0;
     bool pinned = false;
+    CheckpointMetadata metadata = {};
     std::vector<format::safetensors::Tensor> entries;  ///< one per tensor, as its shard has it
     std::vector<const Slice*> before;                  ///< one per tensor: its slice in `last`, or
                                                        ///< nullptr

@@ -7,6 +7,7 @@
 #include "format/fault.hpp"
 #include "format/utf8.hpp"
 #include "store/background/background_saver.hpp"
+#include "store/metadata.hpp"
 #include "store/removal.hpp"
 #include "store/retention.hpp"
 #include "store/save.hpp"
@@ -24,7 +25,6 @@
 #include <atomic>
 #include <cerrno>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <random>
 #include <set>
@@ -82,13 +82,8 @@ struct CheckpointStore::Impl {
     std::mt19937_64 random;
     std::vector<double> speeds;
     store::LastCheckpoint last;
-    // Shards of manifests that were parsed; valid as long as the text has this hash.
-    struct Known {
-        std::uint64_t hash = 0;
-        store::Manifest manifest;  // only its shards
-    };
-    std::map<std::string, Known> manifests;  // by name
-    std::set<std::string> reported;          // leftovers of removals that save() has reported
+    std::set<std::string> reported;  // leftovers of removals that save() has reported
+    store::Retention retention;      // after what it refers to
     std::mutex saver_mutex;
     std::unique_ptr<store::BackgroundSaver> saver;  // last: its saves need the rest
 
@@ -98,7 +93,8 @@ struct CheckpointStore::Impl {
           files(std::move(with_files)),
           folders(std::move(with_folders)),
           options(with_options),
-          random(base::random_bits()) {
+          random(base::random_bits()),
+          retention(*engine, files, folders, options) {
         const std::string operation = "open checkpoint store";
         if (!engine || folders.empty()) {
             refuse(operation, {}, "it needs an engine, and one folder or more");
@@ -121,6 +117,12 @@ struct CheckpointStore::Impl {
         }
         if (options.shard_bytes == 0) {
             refuse(operation, folders.front(), "shard_bytes is 0; it takes 1 or more");
+        }
+        if (options.keep_best != 0 && options.metric.name.empty()) {
+            refuse(
+                operation, folders.front(),
+                "keep_best needs the name of a metric, and this one is empty; give the name that "
+                "the metadata of the saves has");
         }
     }
 
@@ -269,50 +271,13 @@ struct CheckpointStore::Impl {
             last = {};
             return;
         }
-        if (!last.path.empty() && has_hash(last.path, last.hash)) {
+        if (!last.path.empty() && store::has_hash(*engine, files, last.path, last.hash)) {
             return;
         }
         last = {};
         if (auto found = newest().found) {
             last = {std::move(found->manifest), found->info.path, found->manifest_hash};
         }
-    }
-
-    // Checks the disk now: an older checkpoint is removed because this one stays.
-    [[nodiscard]] bool is_whole(const CheckpointEntry& entry) {
-        const std::string path = join(folders.front(), entry.name);
-        const auto known = manifests.find(entry.name);
-        if (known != manifests.end() && has_hash(path, known->second.hash)) {
-            try {
-                return store::missing_shard(files, known->second.manifest, path).empty();
-            } catch (const Error&) {
-                return false;
-            }
-        }
-        const auto found = store::inspect(*engine, files, folders.front(), entry);
-        if (!found || !found->info.problem.empty()) {
-            return false;
-        }
-        remember(entry.name, found->manifest, found->manifest_hash);
-        return true;
-    }
-
-    [[nodiscard]] bool has_hash(const std::string& path, std::uint64_t hash) const {
-        try {
-            const std::string text = store::read_manifest_text(*engine, files, path);
-            return stream::content_hash(std::as_bytes(std::span(text))) == hash;
-        } catch (const Error&) {  // inspect() finds the reason
-            return false;
-        }
-    }
-
-    void remember(const std::string& name, const store::Manifest& manifest, std::uint64_t hash) {
-        Known known;
-        known.hash = hash;
-        known.manifest.generation = manifest.generation;
-        known.manifest.folders = manifest.folders;
-        known.manifest.shards = manifest.shards;
-        manifests[name] = std::move(known);
     }
 
     [[nodiscard]] std::uint64_t next_generation() const {
@@ -328,44 +293,17 @@ struct CheckpointStore::Impl {
     }
 
     std::vector<std::string> retain() {
-        const auto checkpoints = store::scan_folder(files, folders.front()).checkpoints;
-        if (options.keep == 0 || checkpoints.size() <= options.keep) {
-            return {};
-        }
-        const Folder folder = files.open_folder(folders.front());
-        std::vector<CheckpointInfo> infos(checkpoints.size());
-        std::vector<std::string> left;
-        std::uint32_t whole = 0;
-        for (std::size_t i = checkpoints.size(); i-- > 0;) {
-            const std::string path = join(folders.front(), checkpoints[i].name);
-            infos[i].generation = checkpoints[i].generation;
-            if (std::string why = store::why_not_own(folder, checkpoints[i].name); !why.empty()) {
-                // Neither counted nor removed.
-                left.push_back(fmt::format("'{}' was left: {}", path, why));
-                infos[i].pinned = true;
-                infos[i].problem = std::move(why);
-                continue;
-            }
-            infos[i].pinned = store::is_there(files, join(path, store::kPinnedName));
-            if (whole < options.keep) {
-                infos[i].problem = is_whole(checkpoints[i]) ? "" : "it is not whole";
-                whole += infos[i].problem.empty() ? 1 : 0;
-            }
-        }
-        std::vector<std::string> names;
-        for (const std::size_t i : store::outdated(infos, options.keep, options.keep_every)) {
-            names.push_back(checkpoints[i].name);
-        }
-        forget(names);
+        store::Outdated outdated = retention.outdated();
+        forget(outdated.names);
         store::Remover remover(files, folders);
-        remover.remove(names);
-        left.insert(left.end(), remover.left().begin(), remover.left().end());
-        return left;
+        remover.remove(outdated.names);
+        outdated.left.insert(outdated.left.end(), remover.left().begin(), remover.left().end());
+        return std::move(outdated.left);
     }
 
     void forget(std::span<const std::string> names) {
         for (const std::string& name : names) {
-            manifests.erase(name);
+            retention.forget(name);
             if (last.path == join(folders.front(), name)) {
                 last = {};
             }
@@ -395,6 +333,7 @@ struct CheckpointStore::Impl {
                            const AsyncOptions& async) {
         check_fork();
         static_cast<void>(store::check_state(given));  // reports now what could not be loaded again
+        static_cast<void>(store::metadata_of(save_options, given));
         store::BackgroundSaver& own_saver = *saver_made(true);
         const std::string name = fmt::format("step {}", save_options.step);
         own_saver.raise_failure(name);
@@ -475,7 +414,7 @@ struct CheckpointStore::Impl {
         store::commit(written);
         last = std::move(saved);
         store::note_failure(info.note, "older checkpoints could not be removed", [&] {
-            remember(std::string(base::last_name(info.path)), last.manifest, last.hash);
+            retention.remember(std::string(base::last_name(info.path)), last.manifest, last.hash);
             report_left(info.note, retain());
         });
         return info;
@@ -532,6 +471,19 @@ std::vector<CheckpointInfo> CheckpointStore::list() const {
         }
     }
     return infos;
+}
+
+std::vector<CheckpointInfo> CheckpointStore::best(const Metric& metric, std::size_t count) const {
+    std::vector<CheckpointInfo> infos = list();
+    std::erase_if(infos, [](const CheckpointInfo& info) { return !info.problem.empty(); });
+    std::vector<CheckpointInfo> out;
+    for (const std::size_t i : store::ranked(infos, metric)) {
+        if (out.size() == count) {
+            break;
+        }
+        out.push_back(std::move(infos[i]));
+    }
+    return out;
 }
 
 Checkpoint CheckpointStore::open(std::uint64_t generation) const {

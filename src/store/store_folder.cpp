@@ -203,6 +203,7 @@ CheckpointInfo info_of(const Manifest& manifest, const std::string& checkpoint) 
         }
     }
     info.written_bytes = manifest.written_bytes;
+    info.metadata = manifest.metadata;
     info.shards = static_cast<std::uint32_t>(manifest.shards.size());
     info.linked_shards = static_cast<std::uint32_t>(
         std::count_if(manifest.shards.begin(), manifest.shards.end(),

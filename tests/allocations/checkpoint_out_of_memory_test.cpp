@@ -247,6 +247,7 @@ TEST_F(CheckpointOutOfMemory, AStoreLoads) {
                 const bool through = attempt([&] {
                     const CheckpointStore store = scene.store();
                     static_cast<void>(store.list());
+                    static_cast<void>(store.best({.name = "loss"}));
                     Checkpoint checkpoint = store.open(store.latest().value().generation);
                     std::vector<TensorRead> wanted;
                     for (std::size_t i = 0; i < 3; ++i) {

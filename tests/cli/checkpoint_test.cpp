@@ -45,7 +45,8 @@ protected:
         state.metadata.emplace_back("run", "first");
         CheckpointStore store(engine_, FileSystem::local(), {store_path()},
                               {.shard_bytes = 300'000});
-        last_ = store.save(state, {.step = step}).path;
+        const double loss = 1 / static_cast<double>(step);
+        last_ = store.save(state, {.step = step, .metadata = {{"loss", loss}}}).path;
     }
     template <typename T>
     static std::span<const std::byte> bytes_of(const std::vector<T>& values) {
@@ -74,13 +75,16 @@ protected:
 TEST_F(CheckpointCliTest, LsListsWhatAStoreHas) {
     const Outcome outcome = run_cli({"checkpoint", "ls", store_path()});
     EXPECT_EQ(outcome.status, 0) << outcome.err;
-    EXPECT_THAT(outcome.out, AllOf(HasSubstr("generation"), HasSubstr("ok")));
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("generation"), HasSubstr("ok; loss: 0.1; run: first"),
+                                   HasSubstr("ok; loss: 0.05; run: first")));
     const auto rows = json_of(run_cli({"checkpoint", "ls", store_path(), "--json", "-"}));
     ASSERT_EQ(rows.at("checkpoints").size(), 2U);
     EXPECT_EQ(rows["checkpoints"][0]["step"], 10);
     EXPECT_EQ(rows["checkpoints"][1]["step"], 20);
     EXPECT_EQ(rows["checkpoints"][1]["tensor_bytes"], 408'000);
     EXPECT_EQ(rows["checkpoints"][1]["problem"], "");
+    EXPECT_EQ(rows["checkpoints"][1]["metadata"],
+              (nlohmann::json{{"loss", 0.05}, {"run", "first"}}));
     std::filesystem::remove(last_ + "/shard-00001.safetensors");
     const Outcome broken = run_cli({"checkpoint", "ls", store_path()});
     EXPECT_EQ(broken.status, 0);

@@ -96,8 +96,9 @@ private:
             case 5:
             case 6: {
                 const Bytes bytes = random_bytes(random_, below(random_, 300));
-                value = of(below(random_, 2) == 0 ? ValueKind::kBytes : ValueKind::kByteArray,
-                           std::string(text_of(bytes)));
+                constexpr ValueKind kKinds[] = {ValueKind::kBytes, ValueKind::kByteArray,
+                                                ValueKind::kPickled};
+                value = of(kKinds[below(random_, 3)], std::string(text_of(bytes)));
                 break;
             }
             case 7:

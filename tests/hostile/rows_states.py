@@ -2,6 +2,7 @@
 """Rows of the table of verbs: states in files, and files that are written to."""
 
 import asyncio
+import datetime
 import os
 import threading
 from pathlib import Path
@@ -91,6 +92,17 @@ def inspect_file(box):
     with box.call():
         found = penstock.inspect(path)
     assert {row.name for row in found} == {"a", "b.c"}
+
+
+@verb("Pickled", "Pickled.load")
+def pickled(box):
+    path = box.path("state.pt")
+    state = {**OLD, "day": datetime.date(2026, 1, 2)}
+    with box.call():
+        penstock.save(state, path, default=penstock.Pickled)
+        found = penstock.load(path, pickle=True)
+        day = penstock.Pickled(state["day"]).load()
+    assert alike(found, OLD) and found["day"] == day == state["day"]
 
 
 @verb("save_async", "PendingSave.result")

@@ -58,13 +58,13 @@ def store_save_async(box):
         assert info.step == 2 and alike(store.load(), NEW)
 
 
-@verb("CheckpointStore.load", "CheckpointStore.latest", "CheckpointStore.list")
+@verb("CheckpointStore.load", "CheckpointStore.latest", "CheckpointStore.list", "CheckpointStore.best")
 def store_load(box):
     with new_store(box) as store:
-        store.save(OLD, 1)
+        store.save(OLD, 1, metadata={"loss": 0.5})
         with box.call():
-            found, newest, rows = store.load(), store.latest(), store.list()
-        assert alike(found, OLD) and newest.step == 1 and len(rows) == 1
+            found, newest, rows, best = store.load(), store.latest(), store.list(), store.best("loss")
+        assert alike(found, OLD) and newest.step == 1 and len(rows) == 1 and best.metadata == {"loss": 0.5}
 
 
 @verb(

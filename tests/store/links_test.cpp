@@ -36,7 +36,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-constexpr StoreOptions kSmall{.keep = 2, .shard_bytes = 4096, .lock_wait_ms = 0};
+const StoreOptions kSmall{.keep = 2, .shard_bytes = 4096, .lock_wait_ms = 0};
 constexpr std::string_view kRandom = "0123456789abcdef";
 
 void write_file(const test::CrashRig& rig, const std::string& path, const std::string& text) {

@@ -9,6 +9,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
+#include <variant>
+
 namespace penstock::store {
 namespace {
 
@@ -51,7 +55,10 @@ Manifest small() {
     m.tensors.push_back(std::move(global));
     m.tensors.push_back({"empty", "U8", {0}, {{{0}, {0}, 1, 4192, 0, 7, {}}}});
     m.structure = "{\"a\": [1, \"\\u00e9\"]}";
-    m.metadata = {{"host", "a\nb"}, {"", "\xC3\xA9"}};
+    m.metadata = {{"host", "a\nb"}, {"", "\xC3\xA9"},     {"none", std::monostate()},
+                  {"flag", true},   {"large", INT64_MAX}, {"least", INT64_MIN},
+                  {"loss", 0.1},    {"whole", 1.0},       {"far", 1e300},
+                  {"zero", -0.0},   {"inf", -HUGE_VAL}};
     return m;
 }
 
@@ -93,6 +100,16 @@ TEST(Manifest, ComesBackAsItWas) {
     expect_equal(m, parse_manifest(text, "m"));
     EXPECT_EQ(render(parse_manifest(text, "m")), text);
     expect_equal(Manifest(), parse_manifest(render(Manifest()), "m"));
+}
+
+TEST(Manifest, MetadataKeepsTheKindsOfItsValues) {
+    Manifest m;
+    m.metadata = {{"nan", std::nan("")}, {"one", 1.0}, {"two", 2}, {"text", "3"}};
+    const Manifest read = parse_manifest(render(m), "m");
+    EXPECT_TRUE(std::isnan(std::get<double>(read.metadata[0].second)));
+    EXPECT_EQ(std::get<double>(read.metadata[1].second), 1.0);
+    EXPECT_EQ(std::get<std::int64_t>(read.metadata[2].second), 2);
+    EXPECT_EQ(std::get<std::string>(read.metadata[3].second), "3");
 }
 
 TEST(Manifest, EndsInTheChecksumOfAllBeforeIt) {
@@ -206,7 +223,12 @@ TEST(Manifest, HostileTextIsRefused) {
         {swapped("[4,6],[0,0]", "[4,[6]],[0,0]"), "'g'"},
         {swapped("\"shard-00001.safetensors\",", ""), "shards"},
         {swapped("\"folders\":[", "\"folders\":[["), ""},
-        {swapped("\"host\":\"a\\u000ab\"", "\"host\":1"), "metadata"},
+        {swapped("\"host\":\"a\\u000ab\"", "\"host\":[]"), "metadata"},
+        {swapped("\"host\":\"a\\u000ab\"", "\"host\":[1]"), "metadata"},
+        {swapped("\"host\":\"a\\u000ab\"", "\"host\":[\"nil\"]"), "metadata"},
+        {swapped("\"host\":\"a\\u000ab\"", "\"host\":[\"nan\",\"nan\"]"), "metadata"},
+        {swapped("\"host\":\"a\\u000ab\"", "\"host\":9223372036854775808"), "metadata"},
+        {swapped("\"metadata\":{", "\"metadata\":1,\"more\":{"), "metadata"},
         {swapped("\"metadata\":{", "\"metadata\":[{"), ""},
         {good + ",\"more\":" + std::string(100'000, '['), ""},
     };

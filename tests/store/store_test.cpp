@@ -36,7 +36,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr StoreOptions kSmall{.keep = 2, .shard_bytes = 4096, .lock_wait_ms = 0};
+const StoreOptions kSmall{.keep = 2, .shard_bytes = 4096, .lock_wait_ms = 0};
 
 // On a fake disk, all on the caller's thread.
 class StorePromise : public ::testing::Test {

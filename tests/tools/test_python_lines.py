@@ -5,7 +5,7 @@ from sources import ROOT
 
 # Whole programs of their own: DeepNVMe's interface, that of safetensors, reports, measurements, and models.
 OTHERS = ("deepnvme", "report", "_measure", "safetensors", "weights")
-LINES_MAX = 3150
+LINES_MAX = 3440
 
 
 def test_the_package_has_no_more_lines():

@@ -2,7 +2,7 @@
 """The interface of the package safetensors, read and written by Penstock.
 
     from penstock.safetensors import safe_open
-    from penstock.safetensors.torch import load_file, save_file       # or .numpy
+    from penstock.safetensors.torch import load_file, save_file       # or .numpy, .flax
 
 Functions, arguments, results and kinds of errors are those of safetensors. These differ: tensors are read when they are
 asked for, into memory of their own; a file is replaced whole and durably, or not at all; its header ends in more

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock import _core, _errors, _load, _state
+from penstock import _arguments, _core, _errors, _load, _state
 
 _FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy"}
+_FRAMEWORKS |= {"flax": "flax", "jax": "flax"}
 
 
 class SafetensorError(Exception):
@@ -88,11 +89,15 @@ _BITS = {
 def maker(framework: str) -> Callable[[OpenFile, list[str]], list[Any]]:
     """What makes tensors of a framework."""
     if framework not in _FRAMEWORKS:
-        raise SafetensorError(f"framework {framework} is invalid: expected 'pt' or 'np'")
+        raise SafetensorError(f"framework {framework} is invalid: expected 'pt', 'np' or 'flax'")
     if _FRAMEWORKS[framework] == "torch":
         from penstock.safetensors.torch import tensors_of
 
         return tensors_of
+    if _FRAMEWORKS[framework] == "flax":
+        from penstock.safetensors.flax import tensors_of as arrays_of_jax
+
+        return arrays_of_jax
     from penstock.safetensors.numpy import arrays_of
 
     return arrays_of
@@ -109,8 +114,10 @@ def metadata_of(path: str) -> dict[str, str] | None:
 class safe_open:  # noqa: N801 - the name that safetensors has
     """A .safetensors, as safetensors.safe_open() opens it.
 
-    framework: "pt" or "np". device: "cpu". Nothing of a tensor is read before get_tensor() or get_slice(name)[...]."""
+    framework: "pt", "np" or "flax". device: "cpu". Nothing of a tensor is read before get_tensor() or
+    get_slice(name)[...]."""
 
+    @_arguments.named
     def __init__(self, filename: str | os.PathLike[str], framework: str, device: Any = "cpu") -> None:
         self._make = maker(framework)
         _state.placing("safe_open", None, device)
@@ -135,9 +142,11 @@ class safe_open:  # noqa: N801 - the name that safetensors has
         self._open()
         return metadata_of(self._path)
 
+    @_arguments.named
     def get_tensor(self, name: str) -> Any:
         return self._make(self._open(), [name])[0]
 
+    @_arguments.named
     def get_slice(self, name: str) -> Slice:
         self._open().row(name)
         return Slice(self._open(), name, self._make)

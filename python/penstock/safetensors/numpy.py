@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import _state
+from penstock import _arguments, _state
 from penstock.safetensors._open import OpenFile, SafetensorError, bytes_of, type_named
 from penstock.safetensors._write import to_bytes, to_file
 
@@ -38,11 +38,13 @@ def arrays_of(file: OpenFile, names: list[str]) -> list[NDArray[Any]]:
     return out
 
 
+@_arguments.named
 def load_file(filename: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     """The arrays of a file. SafetensorError for what is no .safetensors."""
     return _all(OpenFile(filename))
 
 
+@_arguments.named
 def load(data: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of a file in memory."""
     return _all(OpenFile(data))
@@ -53,6 +55,7 @@ def _all(file: OpenFile) -> dict[str, NDArray[Any]]:
     return dict(zip(names, arrays_of(file, names), strict=True))
 
 
+@_arguments.named
 def save_file(
     tensor_dict: dict[str, NDArray[Any]], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
 ) -> None:
@@ -60,6 +63,7 @@ def save_file(
     to_file(_rows(tensor_dict), filename, metadata)
 
 
+@_arguments.named
 def save(tensor_dict: dict[str, NDArray[Any]], metadata: dict[str, str] | None = None) -> bytes:
     """The bytes of a file."""
     return to_bytes(_rows(tensor_dict), metadata)

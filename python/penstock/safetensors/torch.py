@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from penstock import _load, _state
+from penstock import _arguments, _load, _state
 from penstock.safetensors._open import OpenFile, bytes_of, type_named
 from penstock.safetensors._write import to_bytes, to_file
 
@@ -23,12 +23,14 @@ def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:
     return out
 
 
+@_arguments.named
 def load_file(filename: str | os.PathLike[str], device: str | int = "cpu") -> dict[str, torch.Tensor]:
     """The tensors of a file. device: "cpu"; SafetensorError for what is no .safetensors."""
     _state.placing("load_file", None, device)
     return _all(OpenFile(filename))
 
 
+@_arguments.named
 def load(data: bytes) -> dict[str, torch.Tensor]:
     """The tensors of a file in memory."""
     return _all(OpenFile(data))
@@ -39,6 +41,7 @@ def _all(file: OpenFile) -> dict[str, torch.Tensor]:
     return dict(zip(names, tensors_of(file, names), strict=True))
 
 
+@_arguments.named
 def save_file(
     tensors: dict[str, torch.Tensor], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
 ) -> None:
@@ -47,6 +50,7 @@ def save_file(
     to_file(_rows(tensors), filename, metadata)
 
 
+@_arguments.named
 def save(tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """The bytes of a file."""
     return to_bytes(_rows(tensors), metadata)

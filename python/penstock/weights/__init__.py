@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from penstock import _arguments
 from penstock._progress import Progress
 from penstock.weights._plan import Plan, PlannedUnit, plan
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "PlannedUnit", "plan", "stream"]
 
 
+@_arguments.named
 def stream(
     model: torch.nn.Module | type | None,
     folder: Any,

@@ -4,12 +4,14 @@
 
 #include "base/path.hpp"
 #include "state/source.hpp"
+#include "store/metadata.hpp"
 
 #include <penstock/checkpoint.hpp>
 
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <variant>
 
 namespace penstock::cli {
 
@@ -26,6 +28,17 @@ inline std::string file_name_of(const state::Source& source, const TensorEntry& 
     return std::string(base::last_name(source.path_of(tensor)));
 }
 
+/// As a manifest has it: ["nan"], for JSON has no such number.
+inline nlohmann::ordered_json json_of(const CheckpointMetadata& metadata) {
+    nlohmann::ordered_json out = nlohmann::ordered_json::object();
+    for (const auto& [name, value] : metadata) {
+        const auto* const text = std::get_if<std::string>(&value);
+        out[name] = text != nullptr ? nlohmann::ordered_json(*text)
+                                    : nlohmann::ordered_json::parse(store::number_json(value));
+    }
+    return out;
+}
+
 inline nlohmann::ordered_json json_of(const CheckpointInfo& info) {
     return {{"path", info.path},
             {"generation", info.generation},
@@ -37,6 +50,7 @@ inline nlohmann::ordered_json json_of(const CheckpointInfo& info) {
             {"shards", info.shards},
             {"linked_shards", info.linked_shards},
             {"pinned", info.pinned},
+            {"metadata", json_of(info.metadata)},
             {"problem", info.problem}};
 }
 

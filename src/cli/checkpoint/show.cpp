@@ -7,9 +7,11 @@
 #include "cli/interrupt.hpp"
 #include "cli/json_output.hpp"
 #include "format/fault.hpp"
+#include "format/pickled.hpp"
 #include "state/source.hpp"
 #include "state/stored_rows.hpp"
 #include "state/structure.hpp"
+#include "store/metadata.hpp"
 #include "store/store_folder.hpp"
 #include "store/stored_source.hpp"
 
@@ -45,19 +47,35 @@ std::vector<CheckpointInfo> list(Engine& engine, const std::string& path) {
     return out;
 }
 
+// "; loss: 0.25; run: first", as much as fits a line.
+std::string metadata_of(const CheckpointInfo& info) {
+    constexpr std::size_t kShownMax = 80;
+    std::string out;
+    for (const auto& [name, value] : info.metadata) {
+        const std::string one =
+            fmt::format("; {}: {}", format::escaped(name), format::escaped(store::text_of(value)));
+        if (out.size() + one.size() > kShownMax) {
+            return out + "; ...";
+        }
+        out += one;
+    }
+    return out;
+}
+
 void print_list(std::FILE* out, const std::vector<CheckpointInfo>& list) {
     fmt::print(out, "{:>10}  {:>10}  {:<19}  {:>10}  {:>10}  {:>6}  {:<6}  state\n", "generation",
                "step", "saved (UTC)", "size", "written", "shards", "pinned");
     for (const CheckpointInfo& info : list) {
         const bool read = info.saved_unix_ns != 0 || info.problem.empty();
-        fmt::print(out, "{:>10}  {:>10}  {:<19}  {:>10}  {:>10}  {:>6}  {:<6}  {}\n",
+        fmt::print(out, "{:>10}  {:>10}  {:<19}  {:>10}  {:>10}  {:>6}  {:<6}  {}{}\n",
                    info.generation, info.step, read ? utc(info.saved_unix_ns) : "-",
                    read ? base::format_bytes(info.tensor_bytes) : "-",
                    read ? base::format_bytes(info.written_bytes) : "-", info.shards,
                    info.pinned ? "yes" : "",
                    !info.problem.empty() ? format::escaped(info.problem)
                    : info.note.empty()   ? "ok"
-                                         : "ok; " + format::escaped(info.note));
+                                         : "ok; " + format::escaped(info.note),
+                   metadata_of(info));
     }
 }
 
@@ -97,6 +115,8 @@ std::string_view kind_name(format::ValueKind kind) {
         case ValueKind::kNumpyScalar:
         case ValueKind::kNumpyArray:
             return "numpy";
+        case ValueKind::kPickled:
+            return "pickled";
         default:
             return "torch value";
     }
@@ -140,7 +160,7 @@ std::string structure_of(const state::Source& source,
 }
 
 void print_head(std::FILE* out, const state::Source& source, const std::string& structure,
-                std::size_t tensors) {
+                const std::vector<std::string>& pickled, std::size_t tensors) {
     fmt::print(out, "{}: {}\n", source.path(), source.kind());
     if (const auto* stored = dynamic_cast<const store::StoredSource*>(&source)) {
         const CheckpointInfo* info = &stored->info();
@@ -152,6 +172,9 @@ void print_head(std::FILE* out, const state::Source& source, const std::string& 
     }
     fmt::print(out, "  {}, {}\n  {}\n", counted(tensors, "tensor"),
                base::format_bytes(source.bytes()), structure);
+    for (const std::string& place : pickled) {
+        fmt::print(out, "  pickled: {}\n", place);
+    }
     for (const auto& [key, value] : source.metadata()) {
         fmt::print(out, "  {}: {}\n", format::shown(key), format::shown(value));
     }
@@ -234,7 +257,9 @@ int checkpoint_show(const CheckpointOptions& options, std::span<const std::strin
     const auto skeleton = state::skeleton_of(*source);
     const std::string structure = structure_of(*source, skeleton);
     std::vector<state::StoredRow> wanted = state::rows_of(*source, skeleton);
-    print_head(out, *source, structure, wanted.size());
+    const std::vector<std::string> pickled =
+        skeleton ? format::pickled_places(skeleton->tree) : std::vector<std::string>();
+    print_head(out, *source, structure, pickled, wanted.size());
     std::erase_if(wanted, [&](const state::StoredRow& row) {
         return !matches(row.tensor.name, options.pattern);
     });
@@ -244,11 +269,9 @@ int checkpoint_show(const CheckpointOptions& options, std::span<const std::strin
         rows.push_back(json_of_row(*source, row));
     }
     flush(out);
-    nlohmann::ordered_json all{{"command", words_of(command)},
-                               {"path", source->path()},
-                               {"kind", source->kind()},
-                               {"structure", structure},
-                               {"tensors", rows}};
+    nlohmann::ordered_json all{{"command", words_of(command)}, {"path", source->path()},
+                               {"kind", source->kind()},       {"structure", structure},
+                               {"pickled", pickled},           {"tensors", rows}};
     for (const auto& [key, value] : source->metadata()) {
         all["metadata"][key] = value;
     }

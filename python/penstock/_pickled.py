@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects that a state holds as pickles, by choice: when it is saved, and again when it is loaded."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from penstock import _core, _log
+
+
+class Pickled:
+    """An object that a state cannot hold (a Path, a dataclass, a function), as a pickle.
+
+        penstock.save(state, "run.pt", default=penstock.Pickled)       # each such object of the state
+        state = penstock.load("run.pt", pickle=True)                   # and they come back
+
+    To make an object of a pickle runs what it says. So load() gives a Pickled in its place, unless pickle=True says
+    that the file is trusted; everything else in the state is loaded. A Pickled is saved again as it is. torch.load
+    makes the objects with weights_only=False, and refuses them with True.
+
+    type: the class or function that makes it ("pathlib.PosixPath"), as the pickle says. data: the pickle. Two objects
+    that one state pickles share nothing when they come back."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, obj: Any) -> None:
+        self.data: bytes = pickle.dumps(obj, protocol=4)
+
+    @classmethod
+    def _of(cls, data: bytes) -> Pickled:
+        made = cls.__new__(cls)
+        made.data = data
+        return made
+
+    @property
+    def type(self) -> str:
+        return _core._checkpoint.pickled_type(self.data)
+
+    def load(self) -> Any:
+        """The object. Runs what the pickle says: only where it is trusted. Raises pickle.UnpicklingError where it
+        cannot be made, as of a class that is not here."""
+        try:
+            return pickle.loads(self.data)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise pickle.UnpicklingError(
+                f"load: a pickled {self.type} cannot be made: {type(error).__name__}: {error}; import or install what "
+                "it is of, or load without pickle=True, which gives a penstock.Pickled in its place"
+            ) from error
+
+    def __repr__(self) -> str:
+        return f"<penstock.Pickled {self.type}, {len(self.data)} bytes>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pickled) and self.data == other.data
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+
+def unpickler(allowed: bool) -> Any:
+    """What makes an object of the bytes of a pickle."""
+    return (lambda data: Pickled._of(data).load()) if allowed else Pickled._of
+
+
+def warn(made_by: Any, path: str) -> None:
+    """Of what was not made."""
+    places = made_by.pickled()
+    if places:
+        shown = ", ".join(places[:8]) + (", ..." if len(places) > 8 else "")
+        message = (
+            f"load: '{path}': pickled, and given as penstock.Pickled: {shown}; load with pickle=True makes the "
+            "objects, and runs what the pickles say: only where the file is trusted"
+        )
+        _log.logger.warning(message)
+        _log.warn(message)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of safetensors.flax: arrays of JAX."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from penstock import _arguments
+from penstock.safetensors import numpy
+from penstock.safetensors._open import OpenFile
+
+
+def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:
+    return [jnp.asarray(array) for array in numpy.arrays_of(file, names)]
+
+
+@_arguments.named
+def load_file(filename: str | os.PathLike[str]) -> dict[str, jax.Array]:
+    """The arrays of a file. SafetensorError for what is no .safetensors."""
+    return _all(OpenFile(filename))
+
+
+@_arguments.named
+def load(data: bytes) -> dict[str, jax.Array]:
+    """The arrays of a file in memory."""
+    return _all(OpenFile(data))
+
+
+def _all(file: OpenFile) -> dict[str, jax.Array]:
+    names = file.names()
+    return dict(zip(names, tensors_of(file, names), strict=True))
+
+
+@_arguments.named
+def save_file(
+    tensors: dict[str, jax.Array], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
+) -> None:
+    """Writes a file, whole and durable when it returns. Arrays of an accelerator are copied to the host first."""
+    numpy.save_file({name: numpy.np.asarray(array) for name, array in tensors.items()}, filename, metadata)
+
+
+@_arguments.named
+def save(tensors: dict[str, jax.Array], metadata: dict[str, str] | None = None) -> bytes:
+    """The bytes of a file."""
+    return numpy.save({name: numpy.np.asarray(array) for name, array in tensors.items()}, metadata)

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""save(default=penstock.Pickled), and what it takes to have the objects back."""
+
+import argparse
+import dataclasses
+import datetime
+import logging
+import pathlib
+import pickle
+import sys
+import types
+import warnings
+
+import penstock
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+@dataclasses.dataclass
+class Config:
+    path: pathlib.Path
+    rate: float = 0.1
+
+
+class Touch:
+    """Writes a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (self.path,)
+
+
+def state_of():
+    shared = Config(pathlib.Path("/data"))
+    return {
+        "model": {"w": torch.arange(3.0)},
+        "config": shared,
+        "again": [shared, ({"when": datetime.date(2026, 1, 2)},)],
+        "args": argparse.Namespace(lr=1),
+        "step": 7,
+    }
+
+
+PLACES = [
+    "state['config'] (test_pickled.Config)",
+    "state['again'][1][0]['when'] (datetime.date)",
+    "state['args'] (argparse.Namespace)",
+]
+
+
+@pytest.fixture(params=["pt", "stream", "pt_async", "store", "store_async"])
+def faces(request, tmp_path):
+    """save(state, **how) and load(**how) of a kind of file."""
+    path = tmp_path / "s.pt"
+    kind = request.param
+    if kind.startswith("store"):
+        with penstock.CheckpointStore(tmp_path / "store") as store:
+            waits = kind == "store_async"
+            yield (lambda s, **how: store.save_async(s, **how).result()) if waits else store.save, store.load
+        return
+    saves = {
+        "pt": lambda state, **how: penstock.save(state, path, **how),
+        "pt_async": lambda state, **how: penstock.save_async(state, path, **how).result(),
+    }
+
+    def to_stream(state, **how):
+        with open(path, "wb") as file:
+            penstock.save(state, file, **how)
+
+    yield saves.get(kind, to_stream), lambda **how: penstock.load(path, **how)
+
+
+def same_tensors(found):
+    assert torch.equal(found["model"]["w"], torch.arange(3.0)) and found["step"] == 7
+
+
+def test_they_come_back_where_that_is_allowed(faces):
+    save, load = faces
+    state = state_of()
+    save(state, default=penstock.Pickled)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = load(pickle=True)
+        assert load(names="args", pickle=True) == state["args"]
+        assert torch.equal(load(names="model")["w"], torch.arange(3.0))  # has nothing pickled in it
+    same_tensors(found)
+    assert found["config"] == state["config"] and found["args"] == state["args"]
+    assert found["again"][0] is found["config"]
+    assert found["again"][1] == state["again"][1]
+    into = {"model": {"w": torch.zeros(3)}}
+    filled = load(into=into, pickle=True)
+    assert filled["model"]["w"] is into["model"]["w"] and filled["config"] == state["config"]
+    same_tensors(filled)
+
+
+def test_all_else_comes_where_it_is_not(faces):
+    save, load = faces
+    save(state_of(), default=penstock.Pickled)
+    with pytest.warns(RuntimeWarning) as told:
+        found = load()
+    (warning,) = told
+    assert warning.filename == __file__
+    assert all(place in str(warning.message) for place in [*PLACES, "pickle=True"])
+    same_tensors(found)
+    assert found["again"][0] is found["config"]
+    held = found["config"]
+    assert isinstance(held, penstock.Pickled) and held.type == "test_pickled.Config"
+    assert held.load() == state_of()["config"]
+    assert repr(held) == f"<penstock.Pickled test_pickled.Config, {len(held.data)} bytes>"
+    # Saved again, nothing has to be made of it, or allowed.
+    save(found)
+    assert load(pickle=True)["config"] == state_of()["config"]
+
+
+def test_nothing_in_it_runs_unless_that_is_allowed(faces, tmp_path):
+    save, load = faces
+    made = tmp_path / "touched"
+    save({"bad": Touch(made), "good": torch.ones(2)}, default=penstock.Pickled)
+    with pytest.warns(RuntimeWarning, match=r"state\['bad'\] \(.*Path.*\)|state\['bad'\] \(object\)"):
+        assert torch.equal(load()["good"], torch.ones(2))
+    with pytest.warns(RuntimeWarning):
+        load(into={"good": torch.zeros(2)})
+    load(names="good")
+    assert not made.exists()
+    load(pickle=True)
+    assert made.exists()
+
+
+def test_torch_reads_the_file(tmp_path):
+    path = tmp_path / "s.pt"
+    penstock.save(state_of(), path, default=penstock.Pickled)
+    found = torch.load(path, weights_only=False)
+    assert found["config"] == state_of()["config"] and found["again"][0] is found["config"]
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(path, weights_only=True)
+
+
+def test_some_are_pickled_and_some_have_a_plain_form(tmp_path):
+    def default(value):
+        return str(value) if isinstance(value, pathlib.Path) else penstock.Pickled(value)
+
+    penstock.save({"p": pathlib.Path("a"), "d": datetime.date(2026, 1, 2), "own": penstock.Pickled({3})},
+                  tmp_path / "s.pt", default=default)  # fmt: skip
+    found = penstock.load(tmp_path / "s.pt", pickle=True)
+    assert found == {"p": "a", "d": datetime.date(2026, 1, 2), "own": {3}}
+
+
+def test_it_is_reported(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="penstock")
+    path = tmp_path / "s.pt"
+    penstock.save(state_of(), path, default=penstock.Pickled)
+    assert any(all(place in record.getMessage() for place in PLACES) for record in caplog.records)
+    assert sorted(penstock.inspect(path).pickled) == sorted(PLACES)
+    penstock.save({"a": 1}, path)
+    assert penstock.inspect(path).pickled == []
+    penstock.save({"a": torch.ones(1)}, tmp_path / "s.safetensors")
+    assert penstock.inspect(tmp_path / "s.safetensors").pickled == []
+
+
+def test_an_object_that_cannot_be_made_is_named(tmp_path, monkeypatch):
+    module = types.ModuleType("gone_module")
+    module.Gone = type("Gone", (), {"__module__": "gone_module"})
+    monkeypatch.setitem(sys.modules, "gone_module", module)
+    penstock.save({"x": module.Gone(), "y": 1}, tmp_path / "s.pt", default=penstock.Pickled)
+    monkeypatch.delitem(sys.modules, "gone_module")
+    with pytest.raises(
+        pickle.UnpicklingError, match=r"a pickled gone_module\.Gone cannot be made: ModuleNotFoundError"
+    ):
+        penstock.load(tmp_path / "s.pt", pickle=True)
+    with pytest.warns(RuntimeWarning, match="gone_module.Gone"):
+        assert penstock.load(tmp_path / "s.pt")["y"] == 1
+
+
+def test_what_cannot_be_pickled_ends_the_save(faces):
+    save, _ = faces
+    with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
+        save({"x": lambda: 0}, default=penstock.Pickled)
+    with pytest.raises(TypeError, match="default=penstock.Pickled pickles it"):
+        save({"x": pathlib.Path("a")})
+    with pytest.raises(TypeError, match="pickle: expected True"):
+        penstock.load("x.pt", pickle=1)

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// The metadata of checkpoints, and the best of them by a number in it.
+#include "store/store_folder.hpp"
+#include "store/store_support.hpp"
+#include "support.hpp"
+#include "support/crash_harness.hpp"
+
+#include <penstock/checkpoint.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace penstock::store {
+namespace {
+
+using test::error_of;
+using test::Tensors;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const StoreOptions kSmall{.keep = 2, .shard_bytes = 4096, .lock_wait_ms = 0};
+
+// On a fake disk, all on the caller's thread.
+class StoreBest : public ::testing::Test {
+protected:
+    [[nodiscard]] CheckpointStore store(const StoreOptions& options = kSmall) {
+        return {rig_.engine(), rig_.files(), {"/store"}, options};
+    }
+
+    test::CrashRig rig_;
+    Tensors old_{{600, 3, 900, 0, 1500}, 1};
+};
+
+TEST_F(StoreBest, TheBestAreFoundAndKept) {
+    StoreOptions options = kSmall;
+    options.keep = 1;
+    options.keep_best = 2;
+    options.metric = {.name = "accuracy", .greater_is_better = true};
+    CheckpointStore store = this->store(options);
+    const std::vector<MetadataValue> values{0.5, 0.9,  std::monostate(), 0.7,         0.9, 1,
+                                            "2", true, HUGE_VAL,         std::nan("")};
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        old_.change(0, i);
+        store.save(old_.state(), {.step = i, .metadata = {{"accuracy", values[i]}}});
+    }
+    std::vector<std::uint64_t> left;
+    for (const CheckpointInfo& info : store.list()) {
+        left.push_back(info.step);
+    }
+    EXPECT_THAT(left, ElementsAre(5, 8, 9));
+    const auto best = store.best(options.metric, 5);
+    ASSERT_EQ(best.size(), 2U);
+    EXPECT_EQ(best[0].step, 8U);
+    EXPECT_EQ(best[1].step, 5U);
+    EXPECT_EQ(store.best({.name = "accuracy"}).front().step, 5U);
+    EXPECT_THAT(store.best({.name = "loss"}), IsEmpty());
+    options.metric.name = "";
+    EXPECT_THAT(error_of([&] { (void)this->store(options); }).what(), HasSubstr("keep_best needs"));
+}
+
+// A checkpoint that cannot be used does not count, and is not removed: it may come back.
+TEST_F(StoreBest, ABestThatIsNotWholeIsNotCounted) {
+    StoreOptions options = kSmall;
+    options.keep_best = 1;
+    options.metric.name = "loss";
+    for (std::uint64_t i = 1; i <= 3; ++i) {
+        old_.change(0, i);
+        store(options).save(old_.state(),
+                            {.step = i, .metadata = {{"loss", static_cast<double>(i)}}});
+    }
+    rig_.files().remove(join(store().open(1).info().path, "shard-00001.safetensors"));
+    EXPECT_EQ(store().best(options.metric).front().step, 2U);
+    for (std::uint64_t i = 4; i <= 6; ++i) {
+        old_.change(0, i);
+        store(options).save(old_.state(),
+                            {.step = i, .metadata = {{"loss", static_cast<double>(i)}}});
+    }
+    std::vector<std::uint64_t> left;
+    for (const CheckpointInfo& info : store().list()) {
+        left.push_back(info.step);
+    }
+    EXPECT_THAT(left, ElementsAre(1, 2, 5, 6));
+}
+
+TEST_F(StoreBest, MetadataIsBounded) {
+    const auto refused = [&](const CheckpointMetadata& metadata) {
+        State state = old_.state();
+        state.metadata = {{"run", "first"}};
+        const Error error = error_of([&] { store().save(state, {.metadata = metadata}); });
+        EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument);
+        EXPECT_EQ(error_of([&] { (void)store().save_async(state, {.metadata = metadata}); }).what(),
+                  std::string(error.what()));
+        return std::string(error.what());
+    };
+    EXPECT_THAT(refused({{"run", 1}}), HasSubstr("'run' comes twice"));
+    EXPECT_THAT(refused({{"a", "\xff"}}), HasSubstr("not UTF-8"));
+    EXPECT_THAT(refused({{"a", std::string(1 << 20, 'x')}}), HasSubstr("1048585 bytes"));
+    EXPECT_FALSE(store().latest());
+}
+
+}  // namespace
+}  // namespace penstock::store
