@@ -21,7 +21,7 @@ from benchmarks import checkpoint_states as states
 from benchmarks import cleanup
 from benchmarks import weight_models as models
 from benchmarks.host_memory import back_memory
-from benchmarks.job_tools import Meter, need, skip
+from benchmarks.job_tools import SKIP, Meter, need, skip
 
 _PEERS = {"map": "transformers", "accelerate": "accelerate", "load_file": "safetensors"}
 
@@ -102,7 +102,7 @@ def resident(arguments):
     is furthest from 1, as its distance. Handicap `all_read`: residents are read too."""
     penstock = need("penstock")
     folder, _ = _model(arguments)
-    tokens = int(arguments.get("tokens", "4"))
+    tokens = int(arguments.get("tokens", "8"))
     least = models.least_memory(folder)
     none = penstock.weights.plan(folder, least).read_bytes
     measured, planned = {}, {}
@@ -165,6 +165,10 @@ def _in_group(arguments, way, limit=0):
     if limit and not (root / "memory.limit_in_bytes").exists():
         skip("a limit of memory is set through cgroup v1's 'memory', which is not mounted here")
     group = root / cleanup.own_name()
+    cleanup.raise_on_signals()  # the group goes with the run
+    for other in root.glob(f"{cleanup.PREFIX}*"):
+        if cleanup.is_left_over(other.name):
+            cleanup.remove_cgroup(other)
 
     def enter():
         if limit:
@@ -180,8 +184,10 @@ def _in_group(arguments, way, limit=0):
     finally:
         if limit:
             cleanup.remove_cgroup(group)
+    if done.returncode == SKIP:
+        skip(f"{way} cannot run here")
     if done.returncode != 0:
-        skip(f"{way}: exit {done.returncode}") if done.returncode == 77 else sys.exit(f"{way}: exit {done.returncode}")
+        sys.exit(f"{way}: exit {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
