@@ -97,8 +97,8 @@ public:
                                                        std::chrono::nanoseconds timeout);
     /// Experts that were acquired may be dropped. Without any it does nothing.
     void release();
-    /// Another budget, at the next acquire(); what is in memory is dropped. Throws kOutOfMemory as
-    /// the constructor.
+    /// Another budget, at the next acquire(): slots are added, or dropped with what is in them.
+    /// Throws kOutOfMemory as the constructor.
     void set_memory(std::uint64_t memory_bytes);
     [[nodiscard]] ExpertStreamStats stats() const;
     /// As the destructor. Later calls throw kClosed. Again is fine.

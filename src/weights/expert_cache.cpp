@@ -23,6 +23,14 @@ ExpertCache::ExpertCache(std::size_t slots, const std::vector<std::size_t>& expe
     }
 }
 
+void ExpertCache::resize(std::size_t slots) {
+    for (std::size_t slot = slots; slot < slots_.size(); ++slot) {
+        PENSTOCK_ASSERT(slots_[slot].held == 0);
+        clear(slot);
+    }
+    slots_.resize(slots);
+}
+
 std::optional<std::size_t> ExpertCache::find(Expert expert) const {
     return layers_[expert.layer].slots[expert.number];
 }

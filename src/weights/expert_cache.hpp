@@ -26,6 +26,8 @@ public:
     ExpertCache(std::size_t slots, const std::vector<std::size_t>& experts);
 
     [[nodiscard]] std::size_t slots() const { return slots_.size(); }
+    /// More slots, or fewer, of which none beyond is held: what is in those is forgotten.
+    void resize(std::size_t slots);
     /// Returns the slot that has it, or nothing.
     [[nodiscard]] std::optional<std::size_t> find(Expert expert) const;
     /// The router chose it.

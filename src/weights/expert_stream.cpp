@@ -54,8 +54,11 @@ public:
           layers(std::move(its_layers)),
           layout(lay_out_experts(table, layers)),
           sources(*engine, files, table, options.copies),
-          cache(0, {}) {
+          cache(0, {}),
+          memory(std::make_shared<Arena>(layout.experts * layout.slot_bytes, Arena::Pages::kHuge)) {
+        std::vector<std::size_t> experts;
         for (std::size_t i = 0; i < layers.size(); ++i) {
+            experts.push_back(layers[i].experts.size());
             for (std::size_t number = 0; number < layers[i].experts.size(); ++number) {
                 const StoredExpert& expert = layout.of(i, number);
                 for (std::size_t part = 0; part < expert.parts.size(); ++part) {
@@ -64,6 +67,8 @@ public:
             }
         }
         check_budget(options.memory_bytes);
+        cache = ExpertCache(0, experts);
+        stats.slot_bytes = layout.slot_bytes;
         use(options.memory_bytes);
     }
     StreamingExperts(const StreamingExperts&) = delete;
@@ -98,7 +103,7 @@ public:
     ExpertLayout layout;
     Sources sources;
     ExpertCache cache;
-    std::shared_ptr<Arena> memory;
+    std::shared_ptr<Arena> memory;  // addresses for all; it is taken slot by slot, and given back
     std::optional<std::uint64_t> wanted_memory;
     std::vector<Reading> readings;
     std::vector<std::size_t> asked;  // numbers of the wave, in the order of the call
@@ -158,21 +163,19 @@ void weights::StreamingExperts::check_call(std::size_t layer,
     }
 }
 
+// Slots keep their places, and the experts in them stay.
 void weights::StreamingExperts::use(std::uint64_t memory_bytes) {
     stop_all();
     ahead.clear();
-    memory = nullptr;  // before the new one is taken
-    std::vector<std::size_t> experts;
-    for (const ExpertLayer& layer : layers) {
-        experts.push_back(layer.experts.size());
-    }
-    stats.slot_bytes = layout.slot_bytes;
     stats.slots = layout.experts;
     if (layout.slot_bytes != 0) {
         stats.slots = std::min(stats.slots, memory_bytes / layout.slot_bytes);
     }
-    cache = ExpertCache(static_cast<std::size_t>(stats.slots), experts);
-    memory = std::make_shared<Arena>(stats.slots * stats.slot_bytes, Arena::Pages::kHuge);
+    const auto slots = static_cast<std::size_t>(stats.slots);
+    if (slots < cache.slots()) {
+        memory->drop(slots * layout.slot_bytes, (cache.slots() - slots) * layout.slot_bytes);
+    }
+    cache.resize(slots);
 }
 
 bool weights::StreamingExperts::acquire(std::size_t layer, std::span<const std::size_t> experts,

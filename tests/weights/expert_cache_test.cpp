@@ -86,6 +86,18 @@ TEST(ExpertCache, WhatIsHeldIsNotTaken) {
     EXPECT_EQ(cache.take({0, 4}), first);
 }
 
+TEST(ExpertCache, ASizeMayChange) {
+    ExpertCache cache(1, {8});
+    EXPECT_EQ(cache.take({0, 0}), 0U);
+    cache.resize(3);
+    EXPECT_EQ(cache.find({0, 0}), 0U);
+    EXPECT_EQ(cache.take({0, 1}), 1U);
+    EXPECT_EQ(cache.take({0, 2}), 2U);
+    cache.resize(2);
+    EXPECT_EQ(cache.find({0, 1}), 1U);
+    EXPECT_FALSE(cache.find({0, 2}));
+}
+
 TEST(ExpertCache, AnyUseKeepsTheTableTrue) {
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
         std::mt19937_64 random(seed);

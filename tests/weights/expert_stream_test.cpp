@@ -179,6 +179,21 @@ TEST_F(ExpertStreamTest, BudgetsMayChange) {
     use(stream, 1, all);
 }
 
+TEST_F(ExpertStreamTest, ExpertsStayWhereAnotherBudgetHasRoom) {
+    ExpertStream stream = open(kExperts);
+    std::vector<std::size_t> all(kExperts);
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    use(stream, 2, all);
+    stream.set_memory(least_ / 2 * 36);
+    use(stream, 2, all);
+    EXPECT_EQ(stream.stats().misses, kExperts);
+    stream.set_memory(least_ / 2 * 6);
+    use(stream, 2, std::span(all).first(6));  // those of the first slots
+    EXPECT_EQ(stream.stats().misses, kExperts);
+    use(stream, 2, all);
+    EXPECT_EQ(stream.stats().misses, kExperts + 6);
+}
+
 TEST_F(ExpertStreamTest, WaitingHasATimeLimit) {
     ExpertStream stream = open(5);
     for (std::size_t step = 0; step < 30; ++step) {
