@@ -100,7 +100,8 @@ def scattered_writes(arguments):
 def new_files(arguments):
     """`count` new files of `bytes`. Not synced: a call each, against open and write. `sync=1`: durable, ours in one
     list, against write, fdatasync and a sync of the folder each. Handicap `preallocate`: each is opened for direct I/O,
-    preallocated (durably where it is synced), written, and synced, by itself."""
+    preallocated and written. Handicap `each`, where they are synced: each by a call of its own, through the page cache,
+    with a sync of its folder."""
     penstock = need("penstock")
     folder, size, count = os.path.join(arguments["dir"], "new"), int(arguments["bytes"]), int(arguments["count"])
     durable = arguments.get("sync") == "1"
@@ -126,9 +127,11 @@ def new_files(arguments):
             for path in paths:
                 with penstock.File(path, "w", cache="direct") as file:
                     file.preallocate(0, size)
-                    if durable:
-                        file.sync()
-                    engine.write(file, data, 0, sync=durable)
+                    engine.write(file, data, 0)
+
+        def each():
+            for path in paths:
+                engine.write(path, data, sync=True, cache="cached")
 
         def ours():
             if durable:
@@ -141,7 +144,7 @@ def new_files(arguments):
             _remove(*paths)
             os.sync()
 
-        ways = {"write": by_write, "preallocate": preallocated, "": ours}
+        ways = {"write": by_write, "preallocate": preallocated, "each": each, "": ours}
         way = ways[arguments.get("api", arguments.get("handicap", ""))]
         try:
             return _median(prepare, way, size * count, count)

@@ -140,6 +140,8 @@ ENGINE_TESTS = [
     "engine_aio_test",
     "engine_posix_test",
     "simulation_test",
+    "api_test",
+    "stream_test",
     "suite_test",
 ]
 

@@ -105,7 +105,8 @@ public:
     /// Bytes requested in all.
     [[nodiscard]] std::uint64_t total_bytes() const noexcept;
     /// Adds 1 to an eventfd when it is done (immediately if it is already): for event loops. The
-    /// descriptor stays open until then. Throws kInvalidArgument if it is not an eventfd.
+    /// caller may close the descriptor at any time. Throws kInvalidArgument if it is not an
+    /// eventfd, kSystem if there is no descriptor left.
     void notify(int eventfd);
     [[nodiscard]] bool valid() const noexcept { return transfer_ != nullptr; }
 

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`await future` in asyncio, and callbacks of futures: one eventfd a loop, and one for a thread that calls callbacks.
 
-A future adds to the descriptor that it was given when it is done, so the descriptor stays open until all of them are,
-even when the loop is closed before. Cancelling the task that awaits leaves the future running, as the time limit of
-result() does.
+A future has a copy of the descriptor that it was given, so that of a closed loop is closed, whatever still runs.
+Cancelling the task that awaits leaves the future running, as the time limit of result() does.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import threading
@@ -33,7 +31,6 @@ class _Watch:
         self.pid = os.getpid()
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | flags)
         self._waiting: dict[_Future[Any], list[_Call]] = {}
-        self._expected = 0  # additions to the descriptor, by futures that know it
         self._lock = threading.Lock()
 
     def add(self, future: _Future[Any], call: _Call) -> None:
@@ -43,10 +40,8 @@ class _Watch:
         if known:
             return
         try:
-            self._expected += 1
             future.notify(self.fd)
         except BaseException:
-            self._expected -= 1
             with self._lock:
                 self._waiting.pop(future, None)
             raise
@@ -55,16 +50,6 @@ class _Watch:
         with self._lock:
             done = [future for future in self._waiting if future.done()]
             return [call for future in done for call in self._waiting.pop(future)]
-
-    def read(self) -> None:
-        """Waits for an addition, or raises BlockingIOError."""
-        self._expected -= os.eventfd_read(self.fd)
-
-    def closable(self) -> bool:
-        """A future adds just after it is done: a descriptor that was closed before could be another file's by then."""
-        with contextlib.suppress(BlockingIOError):
-            self.read()
-        return self._expected == 0
 
 
 # ---- asyncio
@@ -77,7 +62,7 @@ class _LoopWatch(_Watch):
 
     def _on_ready(self) -> None:
         try:
-            self.read()
+            os.eventfd_read(self.fd)
         except BlockingIOError:
             return
         for call in self.take_done():
@@ -89,10 +74,10 @@ _all: list[tuple[weakref.ref[asyncio.AbstractEventLoop], _LoopWatch]] = []
 
 
 def _close_old() -> None:
-    """Descriptors of loops that are closed or gone, as far as nobody writes to them any more."""
+    """The descriptors of loops that are closed or gone."""
     for entry in list(_all):
         loop, watch = entry[0](), entry[1]
-        if (loop is None or loop.is_closed()) and (watch.pid != os.getpid() or watch.closable()):
+        if loop is None or loop.is_closed():
             _all.remove(entry)
             os.close(watch.fd)
 
@@ -156,7 +141,7 @@ def _thread_watch() -> _Watch:
 
 def _call_all(watch: _Watch) -> None:
     while True:
-        watch.read()
+        os.eventfd_read(watch.fd)
         for call in watch.take_done():
             call()
 

@@ -101,8 +101,8 @@ void bind_future(nb::module_& m) {
                     static_cast<int>(count_of(eventfd, "eventfd", "a descriptor", INT_MAX)));
             },
             nb::arg("eventfd").none(), nb::sig("def notify(self, eventfd: int) -> None"),
-            "Adds 1 to an eventfd when it is over (at once when it is). The descriptor has to stay "
-            "open until then;\nValueError when it is not an eventfd's.")
+            "Adds 1 to an eventfd when it is over (at once when it is). You may close the "
+            "descriptor before;\nValueError when it is not an eventfd's.")
         .def(
             "coroutine", coroutine_of,
             nb::sig("def coroutine(self) -> collections.abc.Coroutine[typing.Any, typing.Any, T]"),

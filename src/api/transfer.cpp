@@ -133,7 +133,11 @@ void Transfer::notify(int eventfd) {
     if (!base::is_eventfd(eventfd)) {
         base::raise(wrong(fmt::format("notify: descriptor {} is not an open eventfd", eventfd)));
     }
-    transfer.notify(eventfd);
+    if (const auto core = core_.lock()) {
+        base::unwrap(core->notify(transfer, eventfd));
+    } else {
+        base::add_one(eventfd);  // an engine that is gone has waited for it
+    }
 }
 
 }  // namespace penstock

@@ -18,27 +18,23 @@ constexpr std::uint32_t kProbePauseMax = UINT32_MAX / 4;
 
 }  // namespace
 
-CacheLookup::Stretch CacheLookup::look(os::File& file, std::uint64_t offset, std::uint64_t bytes,
-                                       std::uint64_t list_bytes) {
-    Stretch found;
+CacheLookup::Stretch CacheLookup::look_further(os::File& file, std::uint64_t offset,
+                                               std::uint64_t bytes, std::uint64_t list_bytes) {
     if (file.info().in_memory) {
-        found = {offset + bytes, true, false};
-    } else if (bytes < kAlwaysAskBytes) {
-        if (list_bytes != 0 && !file.cache_history().refused()) {
-            found = look_at_list(file, offset, std::min(list_bytes, kWindowBytes));
-        }
-        if (found.end == 0) {
-            found = {offset + bytes, small_is_cached(file, offset, bytes), true};
-        }
-    } else {
-        bytes = std::min(bytes, kWindowBytes);
-        found = file.cache_history().refused() ? probe_run(file, offset, bytes)
-                                               : look_at_run(file, offset, bytes);
+        return {offset + bytes, true, false};
     }
-    file_ = &file;
-    begin_ = offset;
-    stretch_ = found;
-    return found;
+    const bool refused = file.cache_history().refused();
+    if (bytes >= kAlwaysAskBytes) {
+        bytes = std::min(bytes, kWindowBytes);
+        return refused ? probe_run(file, offset, bytes) : look_at_run(file, offset, bytes);
+    }
+    if (list_bytes != 0 && !refused) {
+        const Stretch list = look_at_list(file, offset, std::min(list_bytes, kWindowBytes));
+        if (list.end != 0) {
+            return list;
+        }
+    }
+    return {offset + bytes, small_is_cached(file, offset, bytes), true};
 }
 
 bool CacheLookup::small_is_cached(os::File& file, std::uint64_t offset, std::uint64_t bytes) {

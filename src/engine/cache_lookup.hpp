@@ -48,7 +48,14 @@ public:
     /// The same for a run of `bytes` from there on, asking where need be. `end` is behind `offset`.
     /// `list_bytes`: from `offset` on, as far as others lie near one another; or 0.
     Stretch look(os::File& file, std::uint64_t offset, std::uint64_t bytes,
-                 std::uint64_t list_bytes);
+                 std::uint64_t list_bytes) {
+        const bool is_short = bytes < kAlwaysAskBytes && list_bytes == 0 && !file.info().in_memory;
+        stretch_ = is_short ? Stretch{offset + bytes, small_is_cached(file, offset, bytes), true}
+                            : look_further(file, offset, bytes, list_bytes);
+        file_ = &file;
+        begin_ = offset;
+        return stretch_;
+    }
 
     static constexpr std::uint64_t kWindowBytes = std::uint64_t{64} << 20;
     /// A list of extents that are further apart on the average is not worth its questions.
@@ -59,6 +66,8 @@ public:
 private:
     enum class Answer : std::uint8_t { kNone, kSome, kSomeDirty, kAll };
 
+    [[nodiscard]] Stretch look_further(os::File& file, std::uint64_t offset, std::uint64_t bytes,
+                                       std::uint64_t list_bytes);
     [[nodiscard]] bool small_is_cached(os::File& file, std::uint64_t offset, std::uint64_t bytes);
     [[nodiscard]] Stretch look_at_list(os::File& file, std::uint64_t offset, std::uint64_t bytes);
     [[nodiscard]] Stretch look_at_run(os::File& file, std::uint64_t offset, std::uint64_t bytes);

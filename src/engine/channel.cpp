@@ -22,6 +22,8 @@ namespace {
 constexpr std::uint32_t kOutPerBatch = 16;
 constexpr std::uint32_t kBatchMax = 16;
 constexpr base::Nanos kBatchWait = 50'000;
+// The clock is read once for all requests that are drawn in a turn: they are handed over together.
+constexpr base::Nanos kNotRead = -1;
 
 ChannelRequest& of(Request& request) {
     return static_cast<ChannelRequest&>(request);
@@ -256,6 +258,7 @@ bool Channel::reap() {
 
 bool Channel::draw() {
     bool any = false;
+    base::Nanos now = kNotRead;
     while (!free_.empty() && !paused_.load(std::memory_order_relaxed)) {
         const bool background_too = background_out_bytes_ < options_.background_bytes;
         Part* part = classes_.pick(background_too);
@@ -275,7 +278,11 @@ bool Channel::draw() {
             continue;
         }
         const bool room = out_bytes_ == 0 || out_bytes_ + draft->bytes <= options_.in_flight_bytes;
-        if (!room || !start(*part, *draft)) {
+        if (!room) {
+            break;
+        }
+        now = now == kNotRead ? clock_.now() : now;
+        if (!start(*part, *draft, now)) {
             break;
         }
         any = true;
@@ -295,7 +302,7 @@ std::uint32_t Channel::block_bytes_of(const Part& part) const {
 }
 
 // Takes entry and slot and sends the request on its way; false when there is no slot.
-bool Channel::start(Part& part, const Draft& draft) {
+bool Channel::start(Part& part, const Draft& draft, base::Nanos now) {
     Slot* slot = nullptr;
     if (draft.slot) {
         auto taken = slots_.take(draft.bytes, *mover_);
@@ -331,18 +338,22 @@ bool Channel::start(Part& part, const Draft& draft) {
     }
     request.charged = part.queue;
     counters_.requests.add(1);
-    counters_.slot_requests.add(slot != nullptr ? 1 : 0);
-    counters_.edge_requests.add(draft.edge ? 1 : 0);
+    if (slot != nullptr) {
+        counters_.slot_requests.add(1);
+    }
+    if (draft.edge) {
+        counters_.edge_requests.add(1);
+    }
     if (slot != nullptr && request.op == Op::kWrite) {
         start_move(request, MoveTo::kSlot, draft.wanted_bytes);
     } else {
-        go_on(request, 1);
+        go_on(request, 1, now);
     }
     return true;
 }
 
 // Sends what is left of a request, from the aligned place at or before `done_bytes`.
-void Channel::go_on(ChannelRequest& request, std::uint32_t align) {
+void Channel::go_on(ChannelRequest& request, std::uint32_t align, base::Nanos now) {
     const Draft& draft = request.draft;
     const auto from = static_cast<std::uint32_t>(base::align_down(request.done_bytes, align));
     request.resumed_bytes = from;
@@ -370,11 +381,11 @@ void Channel::go_on(ChannelRequest& request, std::uint32_t align) {
         pieces.front().iov_len -= skip;
         request.pieces = pieces;
     }
-    push(request);
+    push(request, now);
 }
 
-void Channel::push(ChannelRequest& request) {
-    request.submitted = clock_.now();
+void Channel::push(ChannelRequest& request, base::Nanos now) {
+    request.submitted = now;
     const bool here = request.lane == os::Lane::kDirect ||
                       (!request.draft.edge && !request.draft.cached && backend_->takes_buffered());
     if (here) {
@@ -386,19 +397,21 @@ void Channel::push(ChannelRequest& request) {
 }
 
 void Channel::came_back(ChannelRequest& request) {
-    Transfer& transfer = *request.part->transfer;
     const bool read = request.op == Op::kRead;
     if (request.result < 0) {
+        const Transfer& transfer = *request.part->transfer;
         const bool later = tries_again(request.result) && !transfer.stopped() && again(request);
         if (!later && (transfer.stopped() || !read_apart(request))) {
             fail(request);
         }
         return;
     }
-    const std::uint32_t cached_bytes = std::exchange(request.cached_bytes, 0);
-    (read ? counters_.bytes_read : counters_.bytes_written)
-        .add(static_cast<std::uint64_t>(request.result) - cached_bytes);
-    counters_.bytes_cached.add(cached_bytes);
+    auto device_bytes = static_cast<std::uint64_t>(request.result);
+    if (request.cached_bytes != 0) {
+        counters_.bytes_cached.add(request.cached_bytes);
+        device_bytes -= std::exchange(request.cached_bytes, 0);
+    }
+    (read ? counters_.bytes_read : counters_.bytes_written).add(device_bytes);
     if (read) {
         read_came_back(request);
     } else {
@@ -440,7 +453,7 @@ void Channel::read_came_back(ChannelRequest& request) {
         // Short: a device may do that anywhere, and the end of a file does. The next try tells.
         request.tries = 0;
         counters_.retries.add(1);
-        go_on(request, resume_align(request, request.file->geometry().read_align));
+        go_on(request, resume_align(request, request.file->geometry().read_align), clock_.now());
     } else {
         end_of_file(request);
     }
@@ -458,7 +471,7 @@ void Channel::write_came_back(ChannelRequest& request) {
     } else if (progress) {
         request.tries = 0;
         counters_.retries.add(1);
-        go_on(request, resume_align(request, request.file->geometry().write_align));
+        go_on(request, resume_align(request, request.file->geometry().write_align), clock_.now());
     } else if (!again(request)) {
         transfer.fail(base::system_error(
             EIO, "write", request.file->info().path, request.offset,
@@ -512,7 +525,7 @@ void Channel::start_move(ChannelRequest& request, MoveTo to, std::uint64_t bytes
 void Channel::moved(ChannelRequest& request) {
     counters_.copied_bytes.add(request.move.bytes);
     if (request.op == Op::kWrite && !request.part->transfer->stopped()) {
-        go_on(request, 1);
+        go_on(request, 1, clock_.now());
     } else {
         free_request(request);
     }

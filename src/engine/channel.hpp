@@ -115,8 +115,8 @@ private:
     void park(Part& part);
     void unpark_one(Seat* seat);
 
-    bool start(Part& part, const Draft& draft);
-    void push(ChannelRequest& request);
+    bool start(Part& part, const Draft& draft, base::Nanos now);
+    void push(ChannelRequest& request, base::Nanos now);
     void hand_over(ChannelRequest& request);
     void post_blocking();
     void came_back(ChannelRequest& request);
@@ -125,7 +125,7 @@ private:
     void write_came_back(ChannelRequest& request);
     bool again(ChannelRequest& request);
     bool try_delayed();
-    void go_on(ChannelRequest& request, std::uint32_t align);
+    void go_on(ChannelRequest& request, std::uint32_t align, base::Nanos now);
     void go_on_apart(ChannelRequest& request);
     bool read_apart(ChannelRequest& request);
     void end_of_file(ChannelRequest& request);

@@ -23,6 +23,14 @@ base::Failure wrong(const TransferSpec& spec, const std::string& message,
                                   spec.op == Op::kRead ? "read" : "write", message, path));
 }
 
+// As most are: the message is looked for elsewhere.
+bool is_open_for(const TransferSpec& spec) {
+    const Access other = spec.op == Op::kRead ? Access::kWrite : Access::kRead;
+    return std::all_of(spec.files.begin(), spec.files.end(), [&](const auto& file) {
+        return file && !file->info().append && file->info().access != other;
+    });
+}
+
 base::Result<void> check_access(const TransferSpec& spec) {
     for (const auto& file : spec.files) {
         if (!file) {
@@ -118,8 +126,10 @@ base::Result<void> check_direct(const TransferSpec& spec) {
 
 }  // namespace
 
-base::Result<void> check_transfer(const TransferSpec& spec) {
-    PENSTOCK_CHECK(check_access(spec));
+base::Result<std::uint64_t> check_transfer(const TransferSpec& spec) {
+    if (!is_open_for(spec)) {
+        PENSTOCK_CHECK(check_access(spec));
+    }
     if (spec.op == Op::kRead && spec.options.sync) {
         return wrong(spec, "sync is for writes");
     }
@@ -142,26 +152,33 @@ base::Result<void> check_transfer(const TransferSpec& spec) {
     }
     const std::size_t file_count = spec.files.size() + spec.paths.size();
     std::uint64_t total = 0;
-    bool ascending = true;  // as most lists are
+    const bool writes = spec.op == Op::kWrite;
+    bool too_many = false;
+    bool ascending = true;  // as most lists are; of reads nobody asks
     std::uint32_t file = 0;
     std::uint64_t end = 0;
     for (std::uint64_t i = 0; i < spec.extents.count(); ++i) {
-        const Extent extent = spec.extents[i];
-        if (!is_sound(extent, file_count)) {
-            return unsound(spec, extent, i, file_count);
+        const bool sound = spec.extents.with(i, [&](const Extent& extent) {
+            if (writes && extent.memory.bytes != 0) {
+                ascending = ascending &&
+                            (extent.file > file || (extent.file == file && extent.offset >= end));
+                file = std::max(file, extent.file);
+                end = extent.offset + extent.memory.bytes;
+            }
+            too_many = __builtin_add_overflow(total, extent.memory.bytes, &total);
+            return is_sound(extent, file_count);
+        });
+        if (!sound) {
+            return unsound(spec, spec.extents[i], i, file_count);
         }
-        if (__builtin_add_overflow(total, extent.memory.bytes, &total)) {
+        if (too_many) {
             return wrong(spec, "the extents are longer together than 2^64 bytes");
         }
-        if (extent.memory.bytes != 0) {
-            ascending =
-                ascending && (extent.file > file || (extent.file == file && extent.offset >= end));
-            file = std::max(file, extent.file);
-            end = extent.offset + extent.memory.bytes;
-        }
     }
-    const bool fine = ascending || spec.options.allow_overlap || spec.op == Op::kRead;
-    return fine ? base::Result<void>{} : check_overlap(spec);
+    if (!ascending && !spec.options.allow_overlap) {
+        PENSTOCK_CHECK(check_overlap(spec));
+    }
+    return total;
 }
 
 }  // namespace penstock::engine

@@ -27,7 +27,8 @@ struct TransferSpec {
     bool caller_waits = false;  ///< a blocking call: the caller's thread may be used
 };
 
-/// kInvalidArgument that names the argument, what came, and what is allowed.
-[[nodiscard]] base::Result<void> check_transfer(const TransferSpec& spec);
+/// The bytes of all extents, or kInvalidArgument that names the argument, what came, and what is
+/// allowed.
+[[nodiscard]] base::Result<std::uint64_t> check_transfer(const TransferSpec& spec);
 
 }  // namespace penstock::engine

@@ -58,7 +58,9 @@ public:
     void charge(const Part& part, std::uint64_t bytes) {
         const std::size_t taken = index(part.queue);
         queues_[taken].charge(bytes);
-        earned_[taken] -= kShare * bytes < earned_[taken] ? kShare * bytes : earned_[taken];
+        if (earned_[taken] != 0) {
+            earned_[taken] -= kShare * bytes < earned_[taken] ? kShare * bytes : earned_[taken];
+        }
         for (std::size_t c = taken + 1; c < kPriorityCount; ++c) {
             earned_[c] = queues_[c].empty() ? 0 : earned_[c] + bytes;
         }

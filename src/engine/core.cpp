@@ -120,14 +120,18 @@ base::Result<Transfer*> Core::start(TransferSpec&& spec) {
     if (options_.cache != CachePolicy::kAuto && is_auto(spec)) {
         spec.options.cache = options_.cache;
     }
-    PENSTOCK_CHECK(check_transfer(spec));
+    PENSTOCK_TRY(total_bytes, check_transfer(spec));
     const bool caller_waits = spec.caller_waits;
     if (spec.op == Op::kRead && spec.extents.count() > 1 &&
         options_.domain.channel.gap_bytes != 0) {
         spec.extents.sort();
     }
-    TransferPtr transfer = make_transfer(std::move(spec));
-    PENSTOCK_CHECK(admit(transfer->op));
+    TransferPtr transfer = make_transfer(std::move(spec), total_bytes);
+    if (options_.transfers_max == 0) {
+        in_flight_.fetch_add(1);
+    } else {
+        PENSTOCK_CHECK(admit(transfer->op));
+    }
     if (!add_live(*transfer)) {
         in_flight_.fetch_sub(1);
         return base::fail(base::error(ErrorCode::kClosed,
@@ -150,9 +154,10 @@ bool Core::is_small_write(const Transfer& transfer, bool caller_waits) const {
                          : transfer.total_bytes <= options_.domain.channel.block_bytes;
 }
 
-Core::TransferPtr Core::make_transfer(TransferSpec&& spec) {
+Core::TransferPtr Core::make_transfer(TransferSpec&& spec, std::uint64_t total_bytes) {
     TransferPtr transfer(new Transfer(*this, spec.op, std::move(spec.files),
-                                      std::move(spec.extents), spec.options.allow_short));
+                                      std::move(spec.extents), total_bytes,
+                                      spec.options.allow_short));
     transfer->paths = std::move(spec.paths);
     transfer->cache = spec.options.cache;
     transfer->sync = spec.options.sync;
@@ -168,10 +173,6 @@ Core::TransferPtr Core::make_transfer(TransferSpec&& spec) {
 // Counts only what is let in: who waits for room must not take a refused one for a transfer that
 // will end and wake it.
 base::Result<void> Core::admit(Op op) {
-    if (options_.transfers_max == 0) {
-        in_flight_.fetch_add(1);
-        return {};
-    }
     std::uint32_t before = in_flight_.load();
     while (before < options_.transfers_max) {
         if (in_flight_.compare_exchange_weak(before, before + 1)) {
@@ -204,6 +205,17 @@ void Core::set_priority(Transfer& transfer, Priority priority) {
     if (!dead()) {
         poke(transfer);
     }
+}
+
+// In the child of a fork, where nobody may hold the lock of the copies, all have finished.
+base::Result<void> Core::notify(Transfer& transfer, int eventfd) {
+    if (transfer.finished()) {
+        base::add_one(eventfd);
+        return {};
+    }
+    PENSTOCK_TRY(copy, eventfds_.copy_of(eventfd));
+    transfer.notify(std::move(copy));
+    return {};
 }
 
 // Takes the lock for a transfer of paths, whose parts are laid out again and again.

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "base/clock.hpp"
+#include "base/eventfd.hpp"
 #include "base/result.hpp"
 #include "engine/check.hpp"
 #include "engine/domain.hpp"
@@ -66,6 +67,9 @@ public:
     /// No more requests of it; it finishes when what is at the device has come back.
     void cancel(Transfer& transfer);
     void set_priority(Transfer& transfer, Priority priority);
+    /// Adds 1 to an eventfd, which the caller may close meanwhile, when it has finished (at once
+    /// when it has).
+    [[nodiscard]] base::Result<void> notify(Transfer& transfer, int eventfd);
     /// How many transfers were started so far.
     [[nodiscard]] std::uint64_t started();
     /// Until the first `count` of them have finished, or the time is over (false). May return
@@ -128,7 +132,7 @@ private:
     };
     using TransferPtr = std::unique_ptr<Transfer, Release>;
 
-    [[nodiscard]] TransferPtr make_transfer(TransferSpec&& spec);
+    [[nodiscard]] TransferPtr make_transfer(TransferSpec&& spec, std::uint64_t total_bytes);
     [[nodiscard]] bool is_small_write(const Transfer& transfer, bool caller_waits) const;
     [[nodiscard]] static bool is_auto(const TransferSpec& spec);
     base::Result<void> admit(Op op);
@@ -151,8 +155,7 @@ private:
     void move_files(Window& window) noexcept;
     bool run_inline(Window& window);
     bool read_small(Window& window, std::uint32_t index);
-    static void set_part(Window& window, Part& part, const Domain& domain, Channel& channel,
-                         ExtentRange range);
+    static void set_up(Part& part, const Domain& domain, ExtentRange range);
     static void turn_here(const Window& window, Part& part) noexcept;
     base::Result<void> find_domains(Window& window);
     base::Result<void> lay_out_and_link(Window& window);
@@ -190,6 +193,7 @@ private:
     std::map<DeviceId, std::unique_ptr<Domain>> domains_;
     std::atomic<Domain*> last_domain_{nullptr};  ///< most callers stay with one; none ever goes
     Openers openers_;
+    base::EventfdCopies eventfds_;
 };
 
 }  // namespace penstock::engine

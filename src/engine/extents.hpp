@@ -58,6 +58,11 @@ public:
     [[nodiscard]] Extent operator[](std::uint64_t index) const {
         return rows_ == nullptr ? list_[index] : (*rows_)[index];
     }
+    /// use(extent): what every request asks of a list is not copied first.
+    template <typename Use>
+    [[nodiscard]] auto with(std::uint64_t index, const Use& use) const {
+        return rows_ == nullptr ? use(list_[index]) : use((*rows_)[index]);
+    }
     /// "row 17 of table 2", for messages; "" for one of a list.
     [[nodiscard]] std::string name_of(std::uint64_t index) const;
 

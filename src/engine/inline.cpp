@@ -15,6 +15,10 @@ constexpr std::uint64_t kInlineExtentsMax = 16;
 constexpr std::uint64_t kInlineCachedExtentsMax = 1024;  ///< of a small write
 constexpr std::chrono::microseconds kNothingToDo{50};
 
+Plan plan_of(const Transfer& transfer, ExtentRange range) {
+    return {transfer.extents, transfer.files, transfer.op, {range.begin, 0}, {range.end, 0}};
+}
+
 }  // namespace
 
 // A small blocking transfer with nothing before it is done here and now: a hop to another thread
@@ -40,11 +44,16 @@ bool Core::run_inline(Window& window) {
         return false;
     }
     window.on_caller = true;
-    Part& part = window.part_on_caller.emplace();
+    const ExtentRange range{0, transfer.extents.count()};
+    Part part{.transfer = &transfer,
+              .window = &window,
+              .channel = &lane->channel(),
+              .plan = plan_of(transfer, range)};
     window.parts = {&part, 1};
-    set_part(window, part, **domain, lane->channel(), {0, transfer.extents.count()});
+    set_up(part, **domain, range);
     transfer.expect_parts(window);
     turn_here(window, part);
+    window.parts = {};
     lane.reset();  // a fork waits for lanes, and not for syncs
     parts_are_through(window);
     return true;
@@ -72,10 +81,13 @@ bool Core::read_small(Window& window, std::uint32_t index) {
     if (!lane) {
         return false;
     }
-    Part part;
+    Part part{.transfer = &transfer,
+              .window = &window,
+              .channel = &lane->channel(),
+              .plan = plan_of(transfer, range)};
     window.parts_left.store(1, std::memory_order_relaxed);
     window.on_caller = true;
-    set_part(window, part, **domain, lane->channel(), range);
+    set_up(part, **domain, range);
     turn_here(window, part);
     window.on_caller = false;
     lane.reset();
@@ -86,21 +98,15 @@ bool Core::read_small(Window& window, std::uint32_t index) {
 }
 
 // The part that does a range of the extents on the caller's lane.
-void Core::set_part(Window& window, Part& part, const Domain& domain, Channel& channel,
-                    ExtentRange range) {
-    Transfer& transfer = *window.transfer;
-    part.transfer = &transfer;
-    part.window = &window;
-    part.channel = &channel;
-    part.plan =
-        Plan(transfer.extents, transfer.files, transfer.op, {range.begin, 0}, {range.end, 0});
+void Core::set_up(Part& part, const Domain& domain, ExtentRange range) {
+    const Transfer& transfer = *part.transfer;
     if (transfer.allow_short) {
         part.plan.allow_short();
     }
     if (transfer.small_write) {
         part.plan.write_through_cache();
     }
-    part.consult_cache(channel.counters(), true);
+    part.consult_cache(part.channel->counters(), true);
     if (transfer.op == Op::kRead && range.end - range.begin > 1) {
         part.plan.read_over_gaps(domain.gap_bytes());
     }

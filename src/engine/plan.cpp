@@ -107,16 +107,6 @@ bool Plan::draft_next(std::uint32_t block_bytes) {
     return true;
 }
 
-void Plan::pop() {
-    PENSTOCK_ASSERT(drafted_);
-    drafted_ = false;
-    if (draft_.extents != 0) {
-        cursor_ = {cursor_.index + draft_.extents, 0};
-    } else {
-        advance(draft_.wanted_bytes);
-    }
-}
-
 void Plan::start_edges() {
     PENSTOCK_ASSERT(has_edges() && !drafted_);
     phase_ = Phase::kEdges;
@@ -128,25 +118,33 @@ void Plan::start_edges() {
 // end.
 bool Plan::settle() {
     while (cursor_ < end_ && cursor_.index < extents_->count()) {
-        const Extent extent = (*extents_)[cursor_.index];
-        const std::uint64_t stop = cursor_.index == end_.index ? end_.skip : extent.memory.bytes;
-        if (cursor_.skip < stop && (groups_.empty() || mine(extent.file))) {
-            file_ = extent.file;
-            offset_ = extent.offset + cursor_.skip;
-            here_ = extent.memory.data + cursor_.skip;
-            here_bytes_ = stop - cursor_.skip;
-            in_run_ = in_run_ && file_ == run_file_ && offset_ == run_next_;
-            if (!in_run_) {
-                edge_bytes_ = 0;
-            }
+        const auto stands = [this](const Extent& extent) { return stand_on(extent); };
+        if (extents_->with(cursor_.index, stands)) {
             return true;
         }
-        // Bytes after those of another group begin a run of their own, even if they adjoin in the
-        // file, as RunWalk does.
-        in_run_ = in_run_ && cursor_.skip >= stop;
         cursor_ = {cursor_.index + 1, 0};
     }
     return false;
+}
+
+// False where nothing of the extent under the cursor is left, or it is another group's.
+bool Plan::stand_on(const Extent& extent) {
+    const std::uint64_t stop = cursor_.index == end_.index ? end_.skip : extent.memory.bytes;
+    if (cursor_.skip >= stop || !(groups_.empty() || mine(extent.file))) {
+        // Bytes after those of another group begin a run of their own, even if they adjoin in the
+        // file, as RunWalk does.
+        in_run_ = in_run_ && cursor_.skip >= stop;
+        return false;
+    }
+    file_ = extent.file;
+    offset_ = extent.offset + cursor_.skip;
+    here_ = extent.memory.data + cursor_.skip;
+    here_bytes_ = stop - cursor_.skip;
+    in_run_ = in_run_ && file_ == run_file_ && offset_ == run_next_;
+    if (!in_run_) {
+        edge_bytes_ = 0;
+    }
+    return true;
 }
 
 // Long runs that are in the cache are copied by several threads: a ring copies on one.
@@ -503,13 +501,8 @@ std::uint64_t Plan::walked(std::uint64_t limit_bytes) const {
     return std::min(total, limit_bytes);
 }
 
-// Moves the cursor `bytes` on; the extents under it were walked before.
-void Plan::advance(std::uint64_t bytes) {
-    run_next_ += bytes;
-    if (bytes == here_bytes_) {
-        cursor_ = {cursor_.index + 1, 0};
-        return;
-    }
+// Over any number of extents, or to a place within one.
+void Plan::advance_within(std::uint64_t bytes) {
     while (bytes != 0) {
         const Extent extent = (*extents_)[cursor_.index];
         const std::uint64_t step = std::min(bytes, extent.memory.bytes - cursor_.skip);

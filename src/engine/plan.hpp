@@ -29,6 +29,7 @@
 #pragma once
 
 #include "base/align.hpp"
+#include "base/assert.hpp"
 #include "engine/cache_lookup.hpp"
 #include "engine/extents.hpp"
 #include "engine/request.hpp"
@@ -75,7 +76,15 @@ public:
     [[nodiscard]] const Draft* peek(std::uint32_t block_bytes) {
         return drafted_ || draft_next(block_bytes) ? &draft_ : nullptr;
     }
-    void pop();
+    void pop() {
+        PENSTOCK_ASSERT(drafted_);
+        drafted_ = false;
+        if (draft_.extents != 0) {
+            cursor_ = {cursor_.index + draft_.extents, 0};
+        } else {
+            advance(draft_.wanted_bytes);
+        }
+    }
 
     /// After the first phase is exhausted: are there buffered ends to write?
     [[nodiscard]] bool has_edges() const { return has_edges_ && phase_ == Phase::kMain; }
@@ -100,6 +109,7 @@ private:
     void draft_straight(os::Lane lane, std::uint64_t bytes);
     void draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std::uint64_t align);
     [[nodiscard]] inline bool settle();
+    [[nodiscard]] inline bool stand_on(const Extent& extent);
     [[nodiscard]] bool mine(std::uint32_t file) const {
         return file - first_file_ < groups_.size() && groups_[file - first_file_] == group_;
     }
@@ -129,11 +139,21 @@ private:
         if (next >= extents_->count() || next > end_.index) {
             return true;
         }
-        const Extent extent = (*extents_)[next];
-        return extent.memory.bytes != 0 &&
-               (extent.offset != offset_ + here_bytes_ || extent.file != file_);
+        return extents_->with(next, [this](const Extent& extent) {
+            return extent.memory.bytes != 0 &&
+                   (extent.offset != offset_ + here_bytes_ || extent.file != file_);
+        });
     }
-    void advance(std::uint64_t bytes);
+    // Moves the cursor `bytes` on; the extents under it were walked before.
+    void advance(std::uint64_t bytes) {
+        run_next_ += bytes;
+        if (bytes == here_bytes_) {
+            cursor_ = {cursor_.index + 1, 0};
+        } else {
+            advance_within(bytes);
+        }
+    }
+    void advance_within(std::uint64_t bytes);
 
     CacheLookup* lookup_ = nullptr;
     const Extents* extents_ = nullptr;

@@ -29,7 +29,7 @@ bool Channel::again(ChannelRequest& request) {
     }
     counters_.retries.add(1);
     if (request.tries <= kTriesAtOnce) {
-        push(request);
+        push(request, now);
     } else {
         request.due =
             now + (kPauseMin << std::min(request.tries - kTriesAtOnce - 1, kPauseDoublings));
@@ -57,7 +57,7 @@ bool Channel::try_delayed() {
         if (request.part->transfer->stopped()) {
             free_request(request);
         } else if (request.due <= now) {
-            push(request);
+            push(request, now);
         } else {
             delayed_.push_back(request);
             continue;
@@ -89,7 +89,7 @@ bool Channel::read_apart(ChannelRequest& request) {
     }
     request.draft.apart = true;
     counters_.retries.add(1);
-    go_on(request, 1);
+    go_on(request, 1, clock_.now());
     return true;
 }
 

@@ -5,8 +5,6 @@
 #include "base/futex.hpp"
 #include "engine/watch.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <new>
 #include <string_view>
@@ -17,16 +15,14 @@ namespace penstock::engine {
 
 Transfer::Transfer(TransferOwner& owner, Op operation,
                    std::vector<std::shared_ptr<os::File>>&& its_files, Extents&& its_extents,
-                   bool may_be_short)
+                   std::uint64_t bytes, bool may_be_short)
     : op(operation),
       allow_short(may_be_short),
       files(std::move(its_files)),
       extents(std::move(its_extents)),
+      total_bytes(bytes),
       owner_(owner) {
     const std::uint64_t count = extents.count();
-    for (std::uint64_t i = 0; i < count; ++i) {
-        total_bytes += extents[i].memory.bytes;
-    }
     if (allow_short || extents.sorted()) {
         ends_ = std::make_unique<std::atomic<std::uint64_t>[]>(count);
         for (std::uint64_t i = 0; i < count; ++i) {
@@ -89,10 +85,10 @@ bool Transfer::wait(base::Nanos timeout) const {
 }
 
 // finish() sees either kNotifies or comes first; then it is for us to see that it has finished.
-void Transfer::notify(int eventfd) {
+void Transfer::notify(base::SharedEventfd eventfd) {
     {
         const std::lock_guard lock(notify_mutex_);
-        notify_.push_back(eventfd);
+        notify_.push_back(std::move(eventfd));
     }
     if ((state_.fetch_or(kNotifies, std::memory_order_acq_rel) & kFinished) != 0) {
         tell_eventfds();
@@ -102,9 +98,8 @@ void Transfer::notify(int eventfd) {
 // Each of them once, by the thread that comes first.
 void Transfer::tell_eventfds() noexcept {
     const std::lock_guard lock(notify_mutex_);
-    for (const int eventfd : notify_) {
-        const std::uint64_t one = 1;
-        [[maybe_unused]] const auto written = ::write(eventfd, &one, sizeof one);
+    for (const base::SharedEventfd& eventfd : notify_) {
+        base::add_one(eventfd->get());
     }
     notify_.clear();
 }

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "base/clock.hpp"
+#include "base/eventfd.hpp"
 #include "base/intrusive.hpp"
 #include "base/result.hpp"
 #include "engine/descriptors.hpp"
@@ -57,14 +58,14 @@ struct Flow {
 /// The part of a transfer that one channel does. All but the link is the channel's own.
 class Part {
 public:
-    base::Link<Part> link;
+    base::Link<Part> link{};
     Transfer* transfer = nullptr;
     Window* window = nullptr;
     Channel* channel = nullptr;
     Seat* seat = nullptr;  ///< its share of the transfer's depth limit, if it has one
-    Flow flow;             ///< for whichever flow lives here
-    Plan plan;
-    CacheLookup lookup;             ///< the plan's
+    Flow flow{};           ///< for whichever flow lives here
+    Plan plan{};
+    CacheLookup lookup{};           ///< the plan's
     std::uint32_t block_bytes = 0;  ///< of a request at most; 0: as the channel has it
     std::uint32_t in_flight = 0;
     Priority queue = Priority::kNormal;
@@ -84,8 +85,7 @@ struct Window : Job, RoomWaiter {
     std::uint32_t first_file = 0;  ///< [first_file, end_file), those that are in hand
     std::uint32_t end_file = 0;
     std::vector<Domain*> domains;  ///< of the files that are open
-    std::span<Part> parts;         ///< one a channel of each domain; they live in one of these:
-    std::optional<Part> part_on_caller;
+    std::span<Part> parts;         ///< one a channel of each domain; they live here, or inline:
     std::vector<Part> parts_on_channels;
     std::atomic<std::uint32_t> parts_left{0};
     Executor* opener = nullptr;     ///< on whose thread it is being opened; none: the caller's
@@ -116,7 +116,7 @@ public:
 class Transfer {
 public:
     Transfer(TransferOwner& owner, Op op, std::vector<std::shared_ptr<os::File>>&& files,
-             Extents&& extents, bool allow_short);
+             Extents&& extents, std::uint64_t total_bytes, bool allow_short);
     Transfer(const Transfer&) = delete;
     Transfer& operator=(const Transfer&) = delete;
 
@@ -126,7 +126,7 @@ public:
     /// Until it finishes. Those of paths are there while their window has them open.
     std::vector<std::shared_ptr<os::File>> files;
     const Extents extents;
-    std::uint64_t total_bytes = 0;
+    const std::uint64_t total_bytes;
     std::uint32_t block_bytes = 0;            ///< as asked for; Part has it in whole blocks
     std::shared_ptr<DepthLimit> depth_limit;  ///< or none
     const void* group = nullptr;              ///< an address that the transfers of one flow share
@@ -147,8 +147,8 @@ public:
 
     /// Sleeps until it has finished or the time is over; false then. May return false early.
     bool wait(base::Nanos timeout) const;
-    /// Writes 1 to an eventfd when it has finished (at once when it has).
-    void notify(int eventfd);
+    /// Adds 1 to an eventfd when it has finished (at once when it has).
+    void notify(base::SharedEventfd eventfd);
     /// Watch::ended() when it has finished (at once when it has). One watch at a time.
     void watch(Watch& watch) noexcept;
 
@@ -225,7 +225,7 @@ private:
     std::atomic<bool> linked_{false};
     std::optional<base::Error> error_;
     std::mutex notify_mutex_;  ///< taken by finish() only where kNotifies is set
-    std::vector<int> notify_;
+    std::vector<base::SharedEventfd> notify_;
     std::atomic<Watch*> watch_{nullptr};  ///< kWaited is set where there is one
     /// The bytes of each requested extent before the end of its file, for reads that may be short
     /// or were sorted.

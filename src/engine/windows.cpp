@@ -337,10 +337,10 @@ base::Result<bool> Core::open_file(Window& window, std::uint32_t index) {
     how.cache = few ? CachePolicy::kCached : transfer.cache;
     Descriptors& room = Descriptors::of_process();
     const std::uint64_t before = room.closings();
-    const bool once = transfer.op == Op::kRead && transfer.cache == CachePolicy::kAuto;
-    auto file =
-        once ? platform_.file_system->open_once(transfer.paths[index], options_.inline_bytes_max)
-             : platform_.file_system->open(transfer.paths[index], how);
+    const bool once = few || (transfer.op == Op::kRead && transfer.cache == CachePolicy::kAuto);
+    const std::string& path = transfer.paths[index];
+    auto file = once ? platform_.file_system->open_once(path, how, options_.inline_bytes_max)
+                     : platform_.file_system->open(path, how);
     if (!file && no_descriptor(file.error())) {
         if (window.descriptors != 0) {
             window.to_open = 0;  // the rest when these are closed

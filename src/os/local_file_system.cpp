@@ -177,9 +177,9 @@ public:
         return open_local_file(path, options);
     }
 
-    Result<std::shared_ptr<File>> open_once(const std::string& path,
+    Result<std::shared_ptr<File>> open_once(const std::string& path, const FileOptions& options,
                                             std::uint64_t small_bytes) override {
-        return open_local_file(path, {}, small_bytes);
+        return open_local_file(path, options, small_bytes);
     }
 
     Result<void> rename(const std::string& from, const std::string& to) override {

@@ -5,7 +5,8 @@
 //   3. query the geometry; under kRequired refuse a file without direct I/O, and remove a new one
 //   4. open the same inode once more with O_DIRECT
 //   5. truncate, if requested: only now, when nothing but the truncation can fail any more
-// A small file that is read once is done after 1, without a question that its device has answered.
+// A small file that is read once, or one that gets a few bytes once, is done after 1, without a
+// question that its device has answered.
 #include "os/block_device.hpp"
 #include "os/file_system_type.hpp"
 #include "os/geometry.hpp"
@@ -94,18 +95,16 @@ Result<Opened> open_buffered(const std::string& path, const FileOptions& options
     }
     // Another process may make or remove the file between two tries.
     constexpr int kTries = 8;
-    for (int i = 0; i < kTries; ++i) {
-        Opened opened{open_retrying(path.c_str(), flags), false, status};
-        if (!opened.fd && errno == ENOENT && options.create) {
-            opened = Opened{open_retrying(path.c_str(), flags | O_CREAT | O_EXCL), true, status};
-            if (!opened.fd && errno == EEXIST) {
-                continue;
-            }
+    bool makes = options.create && looked != 0;
+    for (int i = 0; i < kTries; ++i, makes = !makes) {
+        Opened opened{open_retrying(path.c_str(), makes ? flags | O_CREAT | O_EXCL : flags), makes,
+                      status};
+        if (opened.fd) {
+            return opened;
         }
-        if (!opened.fd) {
+        if (!options.create || errno != (makes ? EEXIST : ENOENT)) {
             return fail(system_error(errno, "open", path));
         }
-        return opened;
     }
     // A dangling symbolic link: its target is made, which O_EXCL refuses.
     Opened opened{open_retrying(path.c_str(), flags | O_CREAT), false, status};
@@ -122,8 +121,9 @@ Result<Opened> open_named(const std::string& path, const FileOptions& options) {
     for (int tries = 1;; ++tries) {
         PENSTOCK_TRY(opened, open_buffered(path, options));
         struct stat status {};
-        if (!options.create || tries == kTries || ::fstat(opened.fd.get(), &status) != 0 ||
-            !S_ISREG(status.st_mode) || status.st_nlink != 0) {
+        if (!options.create || opened.created || tries == kTries ||
+            ::fstat(opened.fd.get(), &status) != 0 || !S_ISREG(status.st_mode) ||
+            status.st_nlink != 0) {
             return opened;
         }
     }
@@ -277,26 +277,36 @@ const KnownDevice& known_device(dev_t number, int fd) {
     return last;
 }
 
-// Null where it has to be opened in full. What `named` says is of another file if the name changed
+// Null where it has to be opened in full. What was named is of another file if the name changed
 // meanwhile: then the size decided wrongly about the way, and nothing else.
-std::shared_ptr<File> finish_small(const std::string& path, const struct stat& named, UniqueFd& fd,
-                                   std::uint64_t small_bytes) {
-    if (!S_ISREG(named.st_mode) || static_cast<std::uint64_t>(named.st_size) > small_bytes) {
+std::shared_ptr<File> finish_small(const std::string& path, const FileOptions& options,
+                                   Opened& opened, std::uint64_t small_bytes) {
+    const bool reads = options.access == Access::kRead;
+    struct stat status = opened.named;
+    if (opened.created && ::fstat(opened.fd.get(), &status) != 0) {
         return nullptr;
     }
-    const KnownDevice& device = known_device(named.st_dev, fd.get());
-    if (!device.passes_small) {
+    if (!S_ISREG(status.st_mode) ||
+        (reads ? static_cast<std::uint64_t>(status.st_size) > small_bytes
+               : options.cache != CachePolicy::kCached || options.truncate || options.append)) {
+        return nullptr;
+    }
+    const KnownDevice& device = known_device(status.st_dev, opened.fd.get());
+    if (reads && !device.passes_small) {
         return nullptr;
     }
     FileInfo info;
     info.path = path;
+    info.access = options.access;
+    info.cache = options.cache;
     info.device = device.disk;
     info.file_system = device.file_system;
-    info.small = true;
-    info.asks_cache = device.keeps_page_cache;
-    info.geometry.reason = "a small file, read once";
-    auto file = std::make_shared<LocalFile>(std::move(info), std::move(fd), UniqueFd());
-    file->note_size(static_cast<std::uint64_t>(named.st_size));
+    info.created = opened.created;
+    info.small = reads;
+    info.asks_cache = reads && device.keeps_page_cache;
+    info.geometry.reason = reads ? "a small file, read once" : "a few bytes, written once";
+    auto file = std::make_shared<LocalFile>(std::move(info), std::move(opened.fd), UniqueFd());
+    file->note_size(static_cast<std::uint64_t>(status.st_size));
     return file;
 }
 
@@ -322,7 +332,7 @@ Result<std::shared_ptr<File>> open_local_file(const std::string& path, const Fil
     PENSTOCK_TRY(opened, open_named(path, options));
     auto file = base::as_result("open", [&]() -> Result<std::shared_ptr<File>> {
         if (small_bytes != 0) {
-            if (auto small = finish_small(path, opened.named, opened.fd, small_bytes)) {
+            if (auto small = finish_small(path, options, opened, small_bytes)) {
                 return small;
             }
         }

@@ -226,8 +226,9 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open(const std::string& 
 }
 
 base::Result<std::shared_ptr<os::File>> FakeFileSystem::open_once(const std::string& path,
+                                                                  const FileOptions& options,
                                                                   std::uint64_t small_bytes) {
-    return open_file(path, {}, small_bytes);
+    return open_file(path, options, small_bytes);
 }
 
 base::Result<std::shared_ptr<os::File>> FakeFileSystem::open_file(const std::string& path,
@@ -248,8 +249,8 @@ base::Result<std::shared_ptr<os::File>> FakeFileSystem::open_file(const std::str
     info.device = where.disk->device();
     info.file_system = "fake";
     info.append = options.append;
-    info.small =
-        small_bytes != 0 && shape.page_cache && where.disk->size(opened.inode) <= small_bytes;
+    info.small = small_bytes != 0 && options.access == Access::kRead && shape.page_cache &&
+                 where.disk->size(opened.inode) <= small_bytes;
     info.geometry.direct =
         shape.direct && options.cache != CachePolicy::kCached && !info.small && !info.append;
     if (info.geometry.direct) {

@@ -91,7 +91,7 @@ public:
     [[nodiscard]] base::Result<std::shared_ptr<os::File>> open(const std::string& path,
                                                                const FileOptions& options) override;
     [[nodiscard]] base::Result<std::shared_ptr<os::File>> open_once(
-        const std::string& path, std::uint64_t small_bytes) override;
+        const std::string& path, const FileOptions& options, std::uint64_t small_bytes) override;
     [[nodiscard]] base::Result<void> rename(const std::string& from,
                                             const std::string& to) override;
     [[nodiscard]] base::Result<void> link(const std::string& from, const std::string& to) override;

@@ -110,7 +110,8 @@ TEST(OptionsFileTest, DeepAndLongTextsAreRefused) {
     const std::string deep(std::size_t{400} << 10, '[');
     EXPECT_THAT(refusal(deep), HasSubstr("it holds a list"));
     EXPECT_THAT(refusal("{\"about\": " + deep), HasSubstr("got a list"));
-    EXPECT_THAT(refusal(std::string((std::size_t{1} << 20) + 1, ' ')), HasSubstr("larger"));
+    EXPECT_THAT(refusal(std::string((std::size_t{1} << 20) + 1, ' ')),
+                HasSubstr("more than 1 MiB"));
     std::string wide;
     for (int i = 0; i < 500; ++i) {
         wide += "\u00e4";

@@ -47,7 +47,8 @@ public:
         unit->bytes = kUnitBytes;
         unit->request.files = {files_[lane]};
         const std::uint64_t offset = lane == fails_lane && unit->number == 3 ? 1 << 30 : 0;
-        unit->request.extents = {{offset, {memory_.data(), kUnitBytes}, 0}};
+        std::byte* const memory = memory_.data() + (lane * kUnits + unit->number) * kUnitBytes;
+        unit->request.extents = {{offset, {memory, kUnitBytes}, 0}};
         return unit;
     }
     void ended(PumpUnitPtr unit, Transfer transfer) override {
@@ -73,7 +74,7 @@ public:
 
 private:
     std::vector<File> files_;
-    std::vector<std::byte> memory_ = std::vector<std::byte>(kUnitBytes);
+    std::vector<std::byte> memory_ = std::vector<std::byte>(2 * kUnits * kUnitBytes);
 };
 
 class PumpTest : public ::testing::Test {

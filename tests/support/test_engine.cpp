@@ -109,7 +109,7 @@ public:
         return transfer_->extent_bytes(index);
     }
     [[nodiscard]] std::uint64_t total_bytes() const override { return transfer_->total_bytes; }
-    void notify(int eventfd) override { transfer_->notify(eventfd); }
+    void notify(int eventfd) override { base::unwrap(core_->notify(*transfer_, eventfd)); }
 
 private:
     std::uint64_t result() {

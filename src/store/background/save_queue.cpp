@@ -83,8 +83,7 @@ void PendingSave::notify(int eventfd) {
 
 void PendingSave::wake_watchers() noexcept {
     for (Watcher* one = watchers_.exchange(nullptr); one != nullptr;) {
-        const std::uint64_t number = 1;
-        [[maybe_unused]] const auto written = ::write(one->eventfd.get(), &number, sizeof number);
+        base::add_one(one->eventfd.get());
         delete std::exchange(one, one->next);
     }
 }

@@ -57,7 +57,7 @@ public:
     [[nodiscard]] bool told() const noexcept { return told_.load(std::memory_order_relaxed); }
     /// Over because of cancel(), or because it is a save of the parent of this process.
     [[nodiscard]] bool cancelled() const noexcept;
-    /// Adds 1 to an eventfd, which stays open until then, when it is done, or at once. Throws
+    /// Adds 1 to an eventfd, which the caller may close before, when it is done, or at once. Throws
     /// kInvalidArgument for another descriptor, std::bad_alloc.
     void notify(int eventfd);
     /// Stops at the next piece. The save fails with kCancelled, which is not reported again.
