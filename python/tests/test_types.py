@@ -3,6 +3,7 @@
 
 import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -23,6 +24,9 @@ def moves(path: str) -> int:
 async def waits(path: str) -> int:
     task = asyncio.create_task(penstock.write_async(path, b"abc").coroutine())
     return await task
+
+def rows(path: str) -> int:
+    return penstock.read_rows_async(path, [0], bytearray(1)).result()
 
 def saves(folder: str, state: dict[str, Any]) -> list[int]:
     with penstock.CheckpointStore(folder, keep=3, shard_bytes="1GiB") as store:
@@ -57,6 +61,8 @@ def opens(path: str) -> int:
         engine.write(file, b"x", cache="auto")
         return file.size
 """
+QUICKSTART = pathlib.Path(__file__).resolve().parents[2] / "docs" / "quickstart.md"
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", QUICKSTART.read_text(), re.MULTILINE | re.DOTALL)
 BAD = {
     'penstock.File("a", "rb")': "Argument 2",
     'penstock.read("a", bytearray(1), priority="high")': "overload",
@@ -96,6 +102,13 @@ def run_mypy(program, tmp_path):
 
 def test_a_program_passes(tmp_path):
     assert run_mypy(GOOD, tmp_path) == []
+
+
+@pytest.mark.parametrize("program", [one for one in PROGRAMS if "import penstock" in one])
+def test_the_programs_of_the_quickstart_pass(program, tmp_path):
+    for module in re.findall(r"^import (\w+)", program, re.MULTILINE):
+        pytest.importorskip(module)
+    assert run_mypy(program, tmp_path) == []
 
 
 def test_what_is_wrong_is_found(tmp_path):
