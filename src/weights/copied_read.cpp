@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kGain = 0.7;  // of what an end says; the next ones say the rest
+constexpr double kGain = 0.25;  // of what an end says: a thread that was late says it too
 
 }  // namespace
 

@@ -29,7 +29,7 @@ TEST(FolderSpeedsTest, WhatIsSeenCorrectsWhatWasMeasured) {
     FolderSpeeds speeds(kFolders);
     speeds.set(1, 4.0);
     FolderSpeeds::Time now{std::chrono::hours(1)};
-    for (int unit = 0; unit < 40; ++unit) {
+    for (int unit = 0; unit < 100; ++unit) {
         const double sum = speeds.all()[0] + speeds.all()[1];
         std::vector<FolderSpeeds::End> ends;
         for (std::uint32_t folder = 0; folder < kFolders; ++folder) {
