@@ -175,7 +175,7 @@ public:
         if (section_ == Section::kTensors) {
             manifest.tensors.emplace_back().name = std::move(name);
         } else {
-            manifest.metadata.emplace_back(std::move(name), MetadataValue());
+            manifest.metadata.emplace_back().first = std::move(name);
         }
         return {};
     }
