@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+WITH_EIGEN = ("stream_llama",)  # examples/CMakeLists.txt leaves them out without Eigen
 STATIC = """cmake_minimum_required(VERSION 3.25)
 project(example LANGUAGES CXX)
 find_package(penstock REQUIRED)
@@ -55,6 +56,9 @@ def main():
         )
         run("cmake", "--build", work / "cmake")
         for source in sorted((ROOT / "examples").glob("*.cpp")):
+            if source.stem in WITH_EIGEN and not (work / "cmake" / source.stem).exists():
+                print(f"{source.stem} is left out: there is no Eigen (apt-get install libeigen3-dev)")
+                continue
             folder = Path(away) / f"run-{source.stem}"
             folder.mkdir()
             run(work / "cmake" / source.stem, cwd=folder)

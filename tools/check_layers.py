@@ -95,6 +95,7 @@ FEEDS = re.compile(r"\b(?:read_async|write_async|try_submit|try_run)\(|\b[eE]ngi
 FEEDERS = {
     "weights/sources.cpp": "a transfer a unit, which the layer that needs it waits for",
     "weights/read_speed.cpp": "measures raw transfers",
+    "weights/tensor_rows.cpp": "one transfer a call, of rows that the engine brings into order",
     "cli/bench/job.cpp": "measures raw transfers",
     "cli/tune/slice.cpp": "measures raw transfers",
     "cli/doctor/path.cpp": "probes with one transfer",

@@ -81,7 +81,7 @@ def _indented(begin, text):
 def _public(tree):
     """{name: module} of what the package imports to give it away, in the order of __all__."""
     modules = {
-        alias.asname or alias.name: node.module.rpartition(".")[2]
+        alias.asname or alias.name: node.module.removeprefix("penstock.").replace(".", "/")
         for node in tree.body
         if isinstance(node, ast.ImportFrom) and node.module.startswith("penstock.")
         for alias in node.names

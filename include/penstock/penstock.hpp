@@ -16,6 +16,7 @@
 #include <penstock/progress.hpp>
 #include <penstock/state_file.hpp>
 #include <penstock/tensor.hpp>
+#include <penstock/tensor_rows.hpp>
 #include <penstock/tensor_table.hpp>
 #include <penstock/transfer_group.hpp>
 #include <penstock/transfer_options.hpp>

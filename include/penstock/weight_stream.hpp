@@ -21,6 +21,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -72,6 +73,13 @@ struct WeightPlan {
                                                              std::span<const WeightUnit> units,
                                                              std::uint32_t slots = 2);
 
+/// Bytes that the process could take in addition to what it has; negative: bytes to give back.
+using SpareMemory = std::function<std::int64_t()>;
+
+/// available_memory_bytes() less `reserve_bytes`, which the program's code, its other memory and
+/// the page cache need.
+[[nodiscard]] PENSTOCK_API SpareMemory spare_memory(std::uint64_t reserve_bytes);
+
 struct WeightStreamOptions {
     std::uint64_t memory_bytes = 0;  ///< for slots and resident tensors together
     std::uint32_t slots = 2;         ///< see plan_weights()
@@ -80,6 +88,11 @@ struct WeightStreamOptions {
     /// ratio of their speeds, which are measured when the stream is made, and corrected by which
     /// folder is done first. Empty: only the files of the table.
     std::vector<std::vector<std::string>> copies = {};
+    /// Where given, the budget follows it. acquire() asks while no unit is held, at most once in
+    /// `spare_interval`: what is missing is given back at once, down to the least that works; half
+    /// of what is spare is taken at the beginning of a pass.
+    SpareMemory spare = {};
+    std::chrono::nanoseconds spare_interval = std::chrono::milliseconds(100);
 };
 
 /// The tensors of a unit in memory.
@@ -89,9 +102,10 @@ struct WeightView {
     std::vector<std::span<const std::byte>> tensors;
     /// Keeps the addresses mapped, not the content.
     std::vector<std::shared_ptr<void>> owners;
-    /// The slot of the tensors that were read, or WeightStream::kNoSlot. A unit has the same
-    /// addresses in the same slot until set_memory().
+    /// The slot of the tensors that were read, or WeightStream::kNoSlot.
     std::uint32_t slot = 0;
+    /// Rises when the budget changes. A unit has the same addresses in the same slot and layout.
+    std::uint64_t layout = 0;
 };
 
 /// A folder of WeightStreamOptions::copies.
@@ -141,8 +155,8 @@ public:
     /// Its slot is used for the next units. As often as acquire().
     void release(std::size_t unit);
     /// Another budget, at the first acquire() while no unit is held: tensors are dropped, or read.
-    /// Throws as plan_weights().
-    void set_memory(std::uint64_t memory_bytes);
+    /// It follows `spare` from then on, or nothing. Throws as plan_weights().
+    void set_memory(std::uint64_t memory_bytes, SpareMemory spare = {});
     [[nodiscard]] WeightStreamStats stats() const;
     /// As the destructor. Later calls throw kClosed. Again is fine.
     void close() noexcept;

@@ -54,6 +54,7 @@ from penstock._sigterm import SaveOnSigterm
 from penstock._state import TensorInfo, inspect, load, save
 from penstock._store import CheckpointStore
 from penstock.weights import stream
+from penstock.weights._tensor_rows import TensorRows
 
 __version__: str = _core.version
 
@@ -86,6 +87,7 @@ __all__ = [
     "SaveOnSigterm",
     "StepOverlap",
     "TensorInfo",
+    "TensorRows",
     "Transfer",
     "Unsupported",
     "WouldBlock",

@@ -18,6 +18,7 @@ void bind_future(nb::module_& m);
 void bind_memory(nb::module_& m);
 void bind_npy(nb::module_& m);
 void bind_rows(nb::module_& m);
+void bind_tensor_rows(nb::module_& m);
 void bind_transfer(nb::module_& m);
 void bind_weight_plan(nb::module_& m);
 void bind_weights(nb::module_& m);

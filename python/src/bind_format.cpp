@@ -56,7 +56,7 @@ void save(FileImageObject& self, nb::handle to, nb::handle progress, bool sync) 
 void save_index(nb::handle to, nb::handle tensors, nb::handle metadata, std::uint64_t shard_bytes,
                 nb::handle progress, bool sync) {
     const std::string path = path_bytes(to, "path", "");
-    TensorRows rows = rows_of(tensors, metadata);
+    GivenTensors rows = rows_of(tensors, metadata);
     const std::shared_ptr<Engine> engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& report) {
         state::save_index(*engine, FileSystem::local(), path, std::move(rows.named),

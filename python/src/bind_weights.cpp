@@ -93,14 +93,20 @@ WeightFolders joined_folders(const std::shared_ptr<Engine>& engine,
     return out;
 }
 
+// The budget follows what is left but for `reserve` bytes; None: it stays.
+SpareMemory spare_of(nb::handle reserve) {
+    return reserve.is_none() ? SpareMemory() : spare_memory(count_of(reserve, "reserve", "bytes"));
+}
+
 void open_weights(WeightsObject& self, nb::handle paths, nb::handle units, nb::handle memory,
-                  nb::handle slots, nb::handle progress, nb::handle joined) {
+                  nb::handle slots, nb::handle reserve, nb::handle progress, nb::handle joined) {
     const std::vector<std::string> folders = folders_of(paths);
     std::vector<WeightUnit> wanted = units_of(units);
     const std::vector<JoinedTensor> to_join = joined_of(joined);
     WeightStreamOptions options;
     options.memory_bytes = count_of(memory, "memory", "bytes");
     options.slots = static_cast<std::uint32_t>(count_of(slots, "slots", "slots", 1024));
+    options.spare = spare_of(reserve);
     self.engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& report) {
         WeightFolders model = joined_folders(self.engine, folders, to_join);
@@ -128,14 +134,15 @@ WeightStream& stream_of(WeightsObject& self) {
     return *self.stream;
 }
 
-std::int64_t acquire(WeightsObject& self, std::size_t unit) {
+// (layout, slot) of a WeightView: where they are the same, so are the addresses.
+nb::tuple acquire(WeightsObject& self, std::size_t unit) {
     check_interpreter_goes_on();
     WeightStream& stream = stream_of(self);
     wait_in_slices(-1, [&](std::chrono::nanoseconds slice) {
         self.view = stream.acquire_for(unit, slice);
         return self.view != nullptr;
     });
-    return self.view->slot == WeightStream::kNoSlot ? -1 : std::int64_t{self.view->slot};
+    return nb::make_tuple(self.view->layout, self.view->slot);
 }
 
 // Memory that belongs to streamed weights.
@@ -410,18 +417,19 @@ void bind_weights(nb::module_& m) {
         .def(
             "__init__",
             [](WeightsObject* self, nb::handle paths, nb::handle units, nb::handle memory,
-               nb::handle slots, nb::handle progress, nb::handle joined) {
+               nb::handle slots, nb::handle reserve, nb::handle progress, nb::handle joined) {
                 auto* const made = new (self) WeightsObject;
                 try {
-                    open_weights(*made, paths, units, memory, slots, progress, joined);
+                    open_weights(*made, paths, units, memory, slots, reserve, progress, joined);
                 } catch (...) {
                     made->~WeightsObject();
                     throw;
                 }
             },
             nb::arg("paths"), nb::arg("units"), nb::arg("memory"), nb::arg("slots"),
-            nb::arg("progress").none(), nb::arg("joined"))
-        .def("acquire", acquire, nb::arg("unit"))
+            nb::arg("reserve").none(), nb::arg("progress").none(), nb::arg("joined"))
+        .def("acquire", acquire, nb::arg("unit"),
+             nb::sig("def acquire(self, unit: int) -> tuple[int, int]"))
         .def("tensors", tensors, nb::arg("unit"),
              nb::sig("def tensors(self, unit: int) -> list[Buffer]"))
         .def(
@@ -429,10 +437,10 @@ void bind_weights(nb::module_& m) {
             nb::arg("unit"))
         .def(
             "set_memory",
-            [](WeightsObject& self, nb::handle memory) {
-                stream_of(self).set_memory(count_of(memory, "memory", "bytes"));
+            [](WeightsObject& self, nb::handle memory, nb::handle reserve) {
+                stream_of(self).set_memory(count_of(memory, "memory", "bytes"), spare_of(reserve));
             },
-            nb::arg("memory"))
+            nb::arg("memory"), nb::arg("reserve").none())
         .def(
             "plan", [](WeightsObject& self) { return plan_of(stream_of(self).plan()); },
             nb::sig("def plan(self) -> dict[str, typing.Any]"))

@@ -64,8 +64,8 @@ FileImageObject image_of_state(nb::handle object, nb::handle folder, nb::handle 
             std::move(state.storages)};
 }
 
-TensorRows rows_of(nb::handle tensors, nb::handle metadata) {
-    TensorRows out;
+GivenTensors rows_of(nb::handle tensors, nb::handle metadata) {
+    GivenTensors out;
     for (const nb::handle row : nb::iter(tensors)) {
         format::safetensors::Tensor t;
         t.name = tensor_name(nb::object(row[0]));
@@ -89,7 +89,7 @@ TensorRows rows_of(nb::handle tensors, nb::handle metadata) {
 }
 
 FileImageObject image_of_tensors(nb::handle tensors, nb::handle metadata, bool checksums) {
-    TensorRows rows = rows_of(tensors, metadata);
+    GivenTensors rows = rows_of(tensors, metadata);
     const WithoutGil nogil;
     return {
         state::FileImage::safetensors(std::move(rows.named.tensors), std::move(rows.named.metadata),

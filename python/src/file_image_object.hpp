@@ -22,14 +22,14 @@ struct FileImageObject {
                                              nb::handle other);
 
 /// Tensors of a `.safetensors`, and what keeps their memory.
-struct TensorRows {
+struct GivenTensors {
     state::NamedTensors named;
     std::vector<StorageMemory> memory;
 };
 
 /// `tensors`: (name, type as the format spells it, shape, address, owner) each; `metadata`: (key,
 /// value) each.
-[[nodiscard]] TensorRows rows_of(nb::handle tensors, nb::handle metadata);
+[[nodiscard]] GivenTensors rows_of(nb::handle tensors, nb::handle metadata);
 /// A `.safetensors` of such rows.
 [[nodiscard]] FileImageObject image_of_tensors(nb::handle tensors, nb::handle metadata,
                                                bool checksums);

@@ -17,6 +17,7 @@ NB_MODULE(_core, m) {
     python::bind_transfer(m);
     python::bind_engine(m);
     python::bind_rows(m);
+    python::bind_tensor_rows(m);
     python::bind_npy(m);
     python::bind_format(m);
     python::bind_async(m);

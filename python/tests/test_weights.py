@@ -3,8 +3,12 @@
 tests/deepspeed."""
 
 import copy
+import io
+import json
 import pickle
+import re
 import threading
+import time
 
 import penstock
 import pytest
@@ -61,6 +65,13 @@ def saved(tmp_path):
         return path, ids, model(ids), sum(tensor.nbytes for tensor in state.values())
 
 
+def least_of(model):
+    """The budget that a refusal names."""
+    with pytest.raises(MemoryError, match="the least that works for this model") as refused:
+        model.set_memory(0)
+    return int(str(refused.value).split("the least that works for this model is ")[1].split()[0])
+
+
 def run(model, ids):
     with torch.no_grad():
         return model(ids)
@@ -91,8 +102,9 @@ def test_budgets_may_change(saved):
     for memory in (total, total // 2, "10MiB", total * 2 // 3):
         model.set_memory(memory)
         assert torch.equal(run(model, ids), expected)
-    with pytest.raises(MemoryError, match="too small"):
+    with pytest.raises(MemoryError, match=r"^set_memory: memory=10: the least .* is (\d+) bytes, because layers"):
         model.set_memory(10)
+    model.set_memory(least_of(model))
     assert torch.equal(run(model, ids), expected)
 
 
@@ -182,15 +194,196 @@ def test_threads_take_turns(saved):
     assert not wrong
 
 
-@pytest.mark.parametrize(
-    "use", [lambda m: m.train(), lambda m: m.state_dict(), lambda m: m.to("cpu"), pickle.dumps, copy.deepcopy]
-)
-def test_what_needs_all_weights_is_refused(saved, use):
+USES = {
+    "train()": lambda model: model.train(),
+    "state_dict()": lambda model: model.state_dict(),
+    "load_state_dict()": lambda model: model.load_state_dict({}),
+    "to()": lambda model: model.to("cpu"),
+    "cpu()": lambda model: model.cpu(),
+    "half()": lambda model: model.half(),
+    "type()": lambda model: model.type(torch.float16),
+    "share_memory()": lambda model: model.share_memory(),
+    "_apply()": lambda model: model._apply(lambda tensor: tensor),
+    "pickling": lambda model: torch.save(model, io.BytesIO()),
+    "pickling and": pickle.dumps,
+    "pickling and copying": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("what", USES)
+def test_what_needs_all_weights_is_refused(saved, what):
     path, ids, expected, total = saved
     model = penstock.stream(on_meta(), path, memory=total // 2)
-    with pytest.raises(RuntimeError, match=r"unstream\(\) loads them all"):
-        use(model)
+    with pytest.raises(RuntimeError, match=rf"^{re.escape(what)}.*: the weights.*unstream\(\) loads them all"):
+        USES[what](model)
     model.eval()
+    assert torch.equal(run(model, ids), expected)
+
+
+class Bias(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.ones(64))
+
+    def forward(self, x):
+        return x + self.bias
+
+
+def test_backward_through_a_streamed_unit_is_refused_and_never_gives_gradients_of_other_weights(saved, tmp_path):
+    path, ids, expected, total = saved
+    model = penstock.stream(on_meta(), path, memory=total // 2)
+    out = model(ids)  # in grad mode
+    assert torch.equal(out, expected) and out.requires_grad
+    with pytest.raises(RuntimeError, match=r"^backward\(\): the weights of this model are streamed"):
+        out.sum().backward()
+    model.requires_grad_(False)
+    assert not model(ids).requires_grad
+    x = torch.ones(1, 64, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"^backward\(\)"):  # the gradient of x needs the weights
+        model.layers[1](x).sum().backward()
+    with pytest.raises(RuntimeError, match=r"^backward\(\)"):
+        model.requires_grad_(True).embed(ids).sum().backward()
+
+    penstock.save({f"{i}.bias": torch.full((64,), float(i)) for i in range(40)}, tmp_path / "bias.safetensors")
+    with torch.device("meta"):
+        adds = torch.nn.ModuleList(Bias() for _ in range(40))
+    penstock.stream(adds, tmp_path / "bias.safetensors", memory=40 << 13, units=[str(i) for i in range(40)])
+    with pytest.raises(RuntimeError, match=r"^backward\(\)"):  # torch saves nothing for a sum
+        adds[3](torch.ones(64)).sum().backward()
+
+
+@pytest.mark.parametrize("modes", [(torch.inference_mode, torch.enable_grad), (torch.no_grad, torch.inference_mode)])
+def test_passes_in_any_mode_follow_one_another(saved, modes):
+    path, ids, expected, total = saved
+    model = penstock.stream(on_meta(), path, memory=total // 2)
+    for mode in modes * 2:
+        with mode():
+            assert torch.equal(model(ids), expected)
+
+
+CHILD = """
+import os, sys, threading
+import penstock, torch
+
+def sequence(): return torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)))
+torch.manual_seed(1)
+whole = sequence().eval()
+penstock.save(whole.state_dict(), "model.safetensors")
+with torch.device("meta"): empty = sequence()
+model = penstock.stream(empty, "model.safetensors", memory=60_000)
+x = torch.ones(1, 64)
+with torch.no_grad():
+    expected = whole(x)
+    assert torch.equal(model(x), expected)
+entered, leave = threading.Event(), threading.Event()
+def hold():
+    with torch.no_grad():
+        model.register_forward_pre_hook(lambda *_: entered.set() or leave.wait() and None)
+        model(x)
+holder = threading.Thread(target=hold)
+holder.start()
+assert entered.wait(60)
+child = os.fork()  # while another thread has the model
+if child == 0:
+    for use in (lambda: model(x), lambda: model[2](x), model.unstream, lambda: model.set_memory(80_000)):
+        try:
+            use()
+        except penstock.Unsupported as error:
+            assert "after fork()" in str(error), error
+        else:
+            os._exit(3)
+    with torch.device("meta"): again = sequence()
+    with torch.no_grad():
+        assert torch.equal(penstock.stream(again, "model.safetensors", memory=60_000)(x), expected)
+    sys.exit(0)  # objects are destroyed
+leave.set()
+holder.join()
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert status == 0, status
+with torch.no_grad():
+    for _ in range(3):
+        assert torch.equal(model(x), expected)
+print("the parent goes on")
+"""
+
+
+def test_a_child_of_fork_gets_an_error_and_the_parent_goes_on(run_script):
+    assert run_script(CHILD, timeout_s=300) == "the parent goes on\n"
+
+
+def shards_of(path):
+    return sorted(path.parent.glob("*.safetensors"))
+
+
+def cut(shard):
+    with open(shard, "r+b") as file:
+        file.truncate(shard.stat().st_size - 100)
+
+
+def with_header(shard, change):
+    """Writes another header over a shard's, of the same length."""
+    data = bytearray(shard.read_bytes())
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    change(header)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    assert len(text) <= length
+    data[8 : 8 + length] = text.ljust(length)
+    shard.write_bytes(data)
+
+
+def swap_names(header):
+    names = [name for name in header if name != "__metadata__"]
+    header["swapped"] = header.pop(names[0])
+
+
+def too_long(header):
+    name = [name for name in header if name != "__metadata__"][-1]
+    header[name]["data_offsets"][1] += 4
+
+
+def other_shape(header):
+    name = [name for name in header if name != "__metadata__"][0]
+    header[name]["shape"] = [1]
+
+
+DAMAGES = {
+    "missing": (lambda shard: shard.unlink(), FileNotFoundError),
+    "cut short": (cut, penstock.Damaged),
+    "empty": (lambda shard: shard.write_bytes(b""), penstock.Damaged),
+    "lying about a name": (lambda shard: with_header(shard, swap_names), penstock.Damaged),
+    "lying about a length": (lambda shard: with_header(shard, too_long), penstock.Damaged),
+    "lying about a shape": (lambda shard: with_header(shard, other_shape), penstock.Damaged),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_shard_that_is_not_what_the_index_says_is_refused_at_the_call(saved, damage):
+    path, _, _, total = saved
+    harm, kind = DAMAGES[damage]
+    shard = shards_of(path)[1]
+    harm(shard)
+    with pytest.raises(kind) as refused:
+        penstock.stream(on_meta(), path, memory=total // 2)
+    assert shard.name in str(refused.value)
+
+
+def test_a_budget_follows_the_memory_that_is_left(saved):
+    path, ids, expected, total = saved
+    model = penstock.stream(on_meta(), path, memory="auto")
+    core = model._penstock_weights.core
+    assert torch.equal(run(model, ids), expected)
+    model.set_memory(total // 2)
+    least = least_of(model) - model._penstock_weights.outside
+    for reserve, reached in (
+        (1 << 60, lambda plan: plan["memory_bytes"] <= least),
+        (0, lambda plan: not plan["read_bytes"]),
+    ):
+        core.set_memory(core.plan()["memory_bytes"], reserve)
+        deadline = time.monotonic() + 60
+        while not reached(core.plan()):
+            assert torch.equal(run(model, ids), expected) and time.monotonic() < deadline
+    model.set_memory("auto")
     assert torch.equal(run(model, ids), expected)
 
 

@@ -82,7 +82,7 @@ bool CopiedRead::wait_for_part(Part& part, FolderSpeeds::Time until) {
 void CopiedRead::stop() noexcept {
     for (Part& part : parts_) {
         try {
-            if (!part.is_over && part.transfer.valid()) {
+            if (!part.is_over && part.transfer.valid() && process_ == ::getpid()) {
                 part.transfer.cancel();
                 part.transfer.wait();
             }

@@ -5,6 +5,8 @@
 
 #include <penstock/engine.hpp>
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -52,6 +54,7 @@ public:
         stop();
         speeds_ = std::move(other.speeds_);
         parts_ = std::move(other.parts_);
+        process_ = other.process_;
         return *this;
     }
     CopiedRead(const CopiedRead&) = delete;
@@ -67,7 +70,8 @@ public:
     /// The same, or false when the time is over.
     [[nodiscard]] bool wait_for(std::chrono::nanoseconds timeout);
     void cancel();
-    /// Cancels and waits: no request uses its memory any more.
+    /// Cancels and waits: no request uses its memory any more. Does not wait in a child of fork(),
+    /// which has a copy of the memory: its parent's transfers never end there.
     void stop() noexcept;
     void set_priority(Priority priority);
 
@@ -82,6 +86,7 @@ private:
 
     std::shared_ptr<FolderSpeeds> speeds_;
     std::vector<Part> parts_;
+    pid_t process_ = ::getpid();
 };
 
 }  // namespace penstock::weights

@@ -397,12 +397,15 @@ void weights::StreamingExperts::end(Reading& reading, bool is_valid) noexcept {
     }
 }
 
+// A child of a fork has copies of its parent's transfers, which never end there.
 void weights::StreamingExperts::cancel(Reading& reading) noexcept {
     bool is_valid = false;
     try {
-        reading.transfer.cancel();
-        reading.transfer.wait();
-        is_valid = true;
+        if (process == ::getpid()) {
+            reading.transfer.cancel();
+            reading.transfer.wait();
+            is_valid = true;
+        }
     } catch (const std::exception&) {
         // Cancelled, or failed: nobody wants it any more.
     }
@@ -420,20 +423,19 @@ void weights::StreamingExperts::reap() {
 }
 
 void weights::StreamingExperts::rethrow(const Error& error, const Chosen& experts) const {
-    std::string of;
+    std::vector<NamedTensor> were_read;
     for (const auto& [slot, expert] : experts) {
         const StoredExpert& stored = layout.of(expert.layer, expert.number);
         for (std::size_t i = 0; i < stored.parts.size(); ++i) {
-            if (sources.is_in(error, stored.parts[i])) {
-                of = fmt::format(", expert {}, tensor '{}'", expert.number,
-                                 layers[expert.layer].experts[expert.number][i].tensor);
-            }
+            were_read.push_back(
+                {&stored.parts[i],
+                 fmt::format("expert {}, tensor '{}'", expert.number,
+                             layers[expert.layer].experts[expert.number][i].tensor)});
         }
     }
-    throw Error(error.reason(), error.system_errno(), std::string(kOperation), error.path(),
-                error.offset(),
-                fmt::format("experts of '{}'{}: {}; the next pass tries again",
-                            layers[experts.front().second.layer].name, of, error.what()));
+    const std::string& layer = layers[experts.front().second.layer].name;
+    throw sources.located(error, fmt::format("experts of '{}'", layer), were_read,
+                          "; the next pass tries again");
 }
 
 std::vector<ExpertView> weights::StreamingExperts::views() const {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <string_view>
@@ -92,14 +93,26 @@ void Sources::measure(Engine& engine) {
     }
 }
 
-bool Sources::is_in(const Error& error, const StoredTensor& tensor) const {
-    return std::any_of(tensor.stretches.begin(), tensor.stretches.end(), [&](const auto& stretch) {
-        const std::vector<Copy>& copies = sources_[stretch.file];
-        return error.offset() >= stretch.offset &&
-               error.offset() - stretch.offset < stretch.bytes &&
-               std::any_of(copies.begin(), copies.end(),
-                           [&](const Copy& copy) { return copy.path == error.path(); });
-    });
+Error Sources::located(const Error& error, const std::string& what,
+                       std::span<const NamedTensor> were_read, std::string_view advice) const {
+    std::string found = what;
+    std::uint64_t nearest = kNoOffset;
+    for (const NamedTensor& one : were_read) {
+        for (const TensorStretch& stretch : one.tensor->stretches) {
+            const std::vector<Copy>& copies = sources_[stretch.file];
+            const bool is_here = std::any_of(copies.begin(), copies.end(), [&](const Copy& copy) {
+                return copy.path == error.path();
+            });
+            if (is_here && stretch.offset + stretch.bytes > error.offset() &&
+                stretch.offset < nearest) {
+                nearest = stretch.offset;
+                found = fmt::format("{}, {}", what, one.name);
+            }
+        }
+    }
+    return {error.reason(),          error.system_errno(),
+            std::string(kOperation), error.path(),
+            error.offset(),          fmt::format("{}: {}{}", found, error.what(), advice)};
 }
 
 void Sources::check_ends(const StoredTensor& tensor, const std::string& name) const {
@@ -115,10 +128,22 @@ void Sources::check_ends(const StoredTensor& tensor, const std::string& name) co
     }
 }
 
+// What its path names now. A file that was replaced or removed is still open here.
+std::optional<FileStatus> Sources::status_now(const Copy& copy) const {
+    try {
+        return files_.status(files_.resolve(copy.path));
+    } catch (const Error& error) {
+        if (error.system_errno() == ENOENT || error.system_errno() == ENOTDIR) {
+            return std::nullopt;
+        }
+        throw;
+    }
+}
+
 void Sources::check_unchanged() const {
     for (const std::vector<Copy>& copies : sources_) {
         for (const Copy& copy : copies) {
-            const FileStatus now = files_.status(files_.resolve(copy.path));
+            const FileStatus now = status_now(copy).value_or(copy.status);
             if (now.device == copy.status.device && now.inode == copy.status.inode &&
                 (now.bytes != copy.status.bytes || now.modified_ns != copy.status.modified_ns)) {
                 refuse(ErrorCode::kDamaged,

@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace penstock::weights {
@@ -25,6 +26,12 @@ namespace penstock::weights {
 struct PlacedTensor {
     const StoredTensor* tensor = nullptr;
     std::byte* at = nullptr;
+};
+
+/// A tensor with its name, for messages.
+struct NamedTensor {
+    const StoredTensor* tensor = nullptr;
+    std::string name;  ///< "tensor 'a'"
 };
 
 class Sources {
@@ -44,8 +51,12 @@ public:
     [[nodiscard]] const std::string& path(std::size_t source) const {
         return sources_[source][0].path;
     }
-    /// Whether the error is about bytes of this tensor, in one of the copies.
-    [[nodiscard]] bool is_in(const Error& error, const StoredTensor& tensor) const;
+    /// An error of reading, with what was read, the tensor, and advice: of those that were read the
+    /// tensor at the place of the error or the first after it, for a request may begin before its
+    /// tensors.
+    [[nodiscard]] Error located(const Error& error, const std::string& what,
+                                std::span<const NamedTensor> were_read,
+                                std::string_view advice) const;
     /// Throws kDamaged for a tensor that ends beyond its file.
     void check_ends(const StoredTensor& tensor, const std::string& name) const;
     /// Throws kDamaged for a file that was changed in place since it was opened.
@@ -68,6 +79,7 @@ private:
     };
 
     void open(const std::vector<std::string>& paths);
+    [[nodiscard]] std::optional<FileStatus> status_now(const Copy& copy) const;
     [[nodiscard]] std::vector<TransferRequest> requests_of(const std::vector<WantedBytes>& wanted,
                                                            Priority priority) const;
     [[nodiscard]] static bool submit(Engine& engine, const std::vector<TransferRequest>& requests,

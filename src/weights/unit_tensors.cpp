@@ -117,6 +117,14 @@ std::uint64_t least_memory(const Weights& weights, std::uint32_t slots) {
     return least_choice(weights, slots).used_bytes();
 }
 
+std::uint64_t most_memory(const Weights& weights) {
+    std::uint64_t bytes = 0;
+    for (const StoredTensor& tensor : weights.tensors) {
+        bytes += memory_of(tensor.bytes);
+    }
+    return bytes;
+}
+
 }  // namespace weights
 
 std::uint64_t least_weight_memory(const TensorTable& table, std::span<const WeightUnit> units,

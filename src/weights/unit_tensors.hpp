@@ -35,6 +35,9 @@ struct Weights {
 /// The least budget that is not too small.
 [[nodiscard]] std::uint64_t least_memory(const Weights& weights, std::uint32_t slots);
 
+/// The budget with which all tensors stay.
+[[nodiscard]] std::uint64_t most_memory(const Weights& weights);
+
 [[nodiscard]] WeightPlan plan_of(const Weights& weights, std::span<const WeightUnit> units,
                                  const Residency& chosen, std::uint64_t memory_bytes);
 

@@ -11,6 +11,7 @@
 #include "base/raise.hpp"
 #include "stream/file_reader.hpp"
 #include "weights/arena.hpp"
+#include "weights/followed_budget.hpp"
 #include "weights/residency.hpp"
 #include "weights/slot_layout.hpp"
 #include "weights/sources.hpp"
@@ -60,7 +61,10 @@ public:
           units(std::move(its_units)),
           all(weights::weights_of(table, units)),
           sources(*engine, files, table, options.copies),
-          slots_wanted(options.slots) {
+          slots_wanted(options.slots),
+          least(weights::least_memory(all, slots_wanted)),
+          spare(options.spare),
+          spare_interval(options.spare_interval) {
         const Residency chosen =
             weights::residency_of(all, units, options.memory_bytes, slots_wanted);
         for (std::size_t i = 0; i < all.tensors.size(); ++i) {
@@ -86,20 +90,22 @@ public:
     void read_residents(const std::vector<bool>& known, const Progress& progress);
     void check_usable(std::size_t unit) const;
     void follow(std::size_t unit);
+    void follow_memory(bool new_pass);
     Slot* slot_of(std::size_t unit);
     Slot& free_slot(std::size_t unit);
     bool start(Slot& slot, std::size_t unit, Priority priority);
     void stop(Slot& slot) noexcept;
+    void forget_read_ahead() noexcept;
     const WeightView* acquire(std::size_t unit, std::chrono::nanoseconds timeout);
     void begin(std::size_t unit);
     void release(std::size_t unit);
     static void unhold(Slot& slot);
     bool wait(Slot& slot, std::chrono::nanoseconds timeout);
-    [[noreturn]] void rethrow(const Error& error, std::size_t unit) const;
     void read_ahead() noexcept;
     void read_ahead_next();
     const WeightView& view(std::size_t unit, std::uint32_t slot);
     [[nodiscard]] std::vector<std::size_t> read_of(std::size_t unit) const;
+    [[nodiscard]] std::vector<NamedTensor> named(std::span<const std::size_t> tensors) const;
     void close() noexcept;
 
     std::shared_ptr<Engine> engine;
@@ -107,12 +113,17 @@ public:
     Weights all;
     weights::Sources sources;
     std::uint32_t slots_wanted;
+    std::uint64_t least;
+    SpareMemory spare;
+    std::chrono::nanoseconds spare_interval;
+    std::chrono::steady_clock::time_point spare_asked = std::chrono::steady_clock::now();
     pid_t process = ::getpid();
     bool closed = false;
     std::vector<std::uint64_t> home;  // of each tensor: its place in the image
     std::shared_ptr<Arena> image;
     std::shared_ptr<Arena> slot_memory;
     Residency residency;
+    std::uint64_t layout = 0;
     WeightPlan plan;
     std::optional<std::uint64_t> wanted_memory;
     std::vector<Slot> slots;
@@ -152,7 +163,11 @@ void weights::Streaming::use(Residency chosen, std::uint64_t memory_bytes,
     }
     slots.clear();
     views.clear();
+    if (slot_memory) {
+        slot_memory->drop(0, slot_memory->size());  // callers may keep its addresses
+    }
     slot_memory = nullptr;  // before the new one is taken
+    ++layout;
     std::vector<bool> known = residency.stays;
     known.resize(all.tensors.size());
     for (std::size_t i = 0; i < known.size(); ++i) {
@@ -178,11 +193,16 @@ void weights::Streaming::use(Residency chosen, std::uint64_t memory_bytes,
 
 void weights::Streaming::read_residents(const std::vector<bool>& known, const Progress& progress) {
     std::vector<std::vector<stream::Wanted>> wanted(sources.size());
+    std::vector<std::size_t> tensors;
     std::uint64_t total = 0;
     for (std::size_t i = 0; i < all.tensors.size(); ++i) {
+        if (!residency.stays[i] || known[i]) {
+            continue;
+        }
+        tensors.push_back(i);
         std::byte* into = image->data() + home[i];
         for (const TensorStretch& stretch : all.tensors[i].stretches) {
-            if (residency.stays[i] && !known[i] && stretch.bytes != 0) {
+            if (stretch.bytes != 0) {
                 wanted[stretch.file].push_back(
                     {.offset = stretch.offset, .into = {into, stretch.bytes}});
                 total += stretch.bytes;
@@ -195,10 +215,15 @@ void weights::Streaming::read_residents(const std::vector<bool>& known, const Pr
         if (wanted[i].empty()) {
             continue;
         }
-        static_cast<void>(stream::read_file(*engine, sources.file(i), wanted[i], {.verify = false},
-                                            [&](std::uint64_t done, std::uint64_t /*of_file*/) {
-                                                return !progress || progress(before + done, total);
-                                            }));
+        const auto report = [&](std::uint64_t done, std::uint64_t /*of_file*/) {
+            return !progress || progress(before + done, total);
+        };
+        try {
+            static_cast<void>(
+                stream::read_file(*engine, sources.file(i), wanted[i], {.verify = false}, report));
+        } catch (const Error& error) {
+            throw sources.located(error, "weights that stay in memory", named(tensors), "");
+        }
         for (const stream::Wanted& one : wanted[i]) {
             before += one.into.size();
         }
@@ -270,6 +295,15 @@ std::vector<std::size_t> weights::Streaming::read_of(std::size_t unit) const {
     return out;
 }
 
+std::vector<weights::NamedTensor> weights::Streaming::named(
+    std::span<const std::size_t> tensors) const {
+    std::vector<weights::NamedTensor> out;
+    for (const std::size_t tensor : tensors) {
+        out.push_back({&all.tensors[tensor], fmt::format("tensor '{}'", all.names[tensor])});
+    }
+    return out;
+}
+
 bool weights::Streaming::start(Slot& slot, std::size_t unit, Priority priority) {
     const std::vector<std::size_t> chosen = read_of(unit);
     const std::vector<std::uint64_t> places = weights::place_in_slot(all.tensors, chosen);
@@ -301,6 +335,15 @@ void weights::Streaming::stop(Slot& slot) noexcept {
     slot.unit = kNone;
 }
 
+// After an error: what is read ahead may have met it too, and the next pass is to try again.
+void weights::Streaming::forget_read_ahead() noexcept {
+    for (Slot& slot : slots) {
+        if (slot.held == 0) {
+            stop(slot);
+        }
+    }
+}
+
 bool weights::Streaming::wait(Slot& slot, std::chrono::nanoseconds timeout) {
     const std::size_t unit = slot.unit;
     const auto begin = std::chrono::steady_clock::now();
@@ -315,24 +358,13 @@ bool weights::Streaming::wait(Slot& slot, std::chrono::nanoseconds timeout) {
     } catch (const Error& error) {
         slot = Slot();
         waiting = kNone;
-        rethrow(error, unit);
+        forget_read_ahead();
+        throw sources.located(error, fmt::format("weights of '{}'", units[unit].name),
+                              named(read_of(unit)), "; the next pass tries again");
     }
     stats.stall[unit] += (std::chrono::steady_clock::now() - begin).count();
     slot.transfer = {};
     return true;
-}
-
-void weights::Streaming::rethrow(const Error& error, std::size_t unit) const {
-    std::string_view tensor;
-    for (const std::size_t one : all.units[unit]) {
-        if (sources.is_in(error, all.tensors[one])) {
-            tensor = all.names[one];
-        }
-    }
-    throw Error(
-        error.reason(), error.system_errno(), std::string(kOperation), error.path(), error.offset(),
-        fmt::format("weights of '{}'{}: {}; the next pass tries again", units[unit].name,
-                    tensor.empty() ? "" : fmt::format(", tensor '{}'", tensor), error.what()));
 }
 
 // A refusal is no error here: the unit is read when it is needed, and then the caller hears of it.
@@ -384,6 +416,7 @@ const WeightView& weights::Streaming::view(std::size_t unit, std::uint32_t slot)
     const std::vector<std::uint64_t> places = weights::place_in_slot(all.tensors, chosen);
     WeightView made;
     made.slot = slot;
+    made.layout = layout;
     for (const std::size_t tensor : all.units[unit]) {
         const auto in_slot = std::lower_bound(chosen.begin(), chosen.end(), tensor);
         const bool is_read = in_slot != chosen.end() && *in_slot == tensor;
@@ -411,15 +444,33 @@ const WeightView* weights::Streaming::acquire(std::size_t unit, std::chrono::nan
                                        : static_cast<std::uint32_t>(slot - slots.data()));
 }
 
+// Asks what memory is left. A budget that the caller has just set comes first.
+void weights::Streaming::follow_memory(bool new_pass) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!spare || wanted_memory || now - spare_asked < spare_interval) {
+        return;
+    }
+    spare_asked = now;
+    wanted_memory = weights::followed_budget({.budget = plan.memory_bytes,
+                                              .spare = spare(),
+                                              .least = least,
+                                              .most = weights::most_memory(all),
+                                              .may_grow = new_pass});
+}
+
 // Finds or starts the reading of a unit, and holds its slot from here on.
 void weights::Streaming::begin(std::size_t unit) {
     if (waiting != kNone) {  // nobody came back for it
         unhold(*slot_of(std::exchange(waiting, kNone)));
     }
-    if (wanted_memory && std::all_of(held_units.begin(), held_units.end(),
-                                     [](std::uint32_t held) { return held == 0; })) {
-        use(weights::residency_of(all, units, *wanted_memory, slots_wanted), *wanted_memory, {});
-        wanted_memory.reset();  // after an error the next call tries again
+    if (std::all_of(held_units.begin(), held_units.end(),
+                    [](std::uint32_t held) { return held == 0; })) {
+        follow_memory(last == kNone || seen[unit]);
+        if (wanted_memory) {
+            use(weights::residency_of(all, units, *wanted_memory, slots_wanted), *wanted_memory,
+                {});
+            wanted_memory.reset();  // after an error the next call tries again
+        }
     }
     follow(unit);
     if (plan.units[unit].read_bytes == 0) {
@@ -498,11 +549,12 @@ void WeightStream::release(std::size_t unit) {
     impl_->release(unit);
 }
 
-void WeightStream::set_memory(std::uint64_t memory_bytes) {
+void WeightStream::set_memory(std::uint64_t memory_bytes, SpareMemory spare) {
     weights::Streaming& self = *impl_;
     self.check_usable(0);
     static_cast<void>(weights::residency_of(self.all, self.units, memory_bytes, self.slots_wanted));
     self.wanted_memory = memory_bytes;
+    self.spare = std::move(spare);
 }
 
 WeightStreamStats WeightStream::stats() const {

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of transformers that are streamed give the bits of from_pretrained(dtype="auto")."""
 
+import json
+import re
+
 import penstock
 import pytest
 import torch
@@ -14,6 +17,8 @@ SMALL = {
     "vocab_size": 1000,
 }
 DECODER = {**SMALL, "num_key_value_heads": 2, "max_position_embeddings": 128}
+IMAGE_TOKEN = 999
+VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 MODELS = {
     "llama": ("LlamaForCausalLM", "LlamaConfig", DECODER),
     "qwen3-tied": ("Qwen3ForCausalLM", "Qwen3Config", {**DECODER, "head_dim": 16, "tie_word_embeddings": True}),
@@ -25,6 +30,13 @@ MODELS = {
         {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4, "vocab_size": 1000,
          "decoder_start_token_id": 0},
     ),
+    "llava": (
+        "LlavaForConditionalGeneration",
+        "LlavaConfig",
+        {"image_token_id": IMAGE_TOKEN, "configs": {
+            "vision_config": ("CLIPVisionConfig", {**VISION, "image_size": 16, "patch_size": 8}),
+            "text_config": ("LlamaConfig", DECODER)}},
+    ),
 }  # fmt: skip
 
 
@@ -32,29 +44,116 @@ def saved(name, dtype, folder):
     model, config, values = MODELS[name]
     torch.manual_seed(1)
     cls = getattr(transformers, model)
-    cls(getattr(transformers, config)(**values)).to(dtype).save_pretrained(folder, max_shard_size="300kB")
+    values = dict(values)
+    parts = {key: getattr(transformers, kind)(**some) for key, (kind, some) in values.pop("configs", {}).items()}
+    cls(getattr(transformers, config)(**values, **parts)).to(dtype).save_pretrained(folder, max_shard_size="300kB")
     return cls, cls.from_pretrained(folder, dtype="auto").eval()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def least_memory(given, folder):
+    with pytest.raises(MemoryError) as refused:
+        penstock.stream(given, folder, memory=0)
+    return int(re.search(r"the least that works for this model is (\d+)", str(refused.value))[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_tokens_are_those_of_the_model_in_memory(name, dtype, tmp_path):
     cls, model = saved(name, dtype, tmp_path)
     total = sum(parameter.nbytes for parameter in model.parameters())
-    for batch in (1, 3):
-        ids = torch.randint(0, 1000, (batch, 5))
-        inputs = {"input_ids": ids, **({"decoder_input_ids": ids[:, :2]} if name == "t5" else {})}
+    dtypes = {key: parameter.dtype for key, parameter in model.named_parameters(remove_duplicate=False)}
+    least = least_memory(cls, tmp_path)
+    assert least < total * 6 // 10 or "t5" in name or "llava" in name
+    streams = [penstock.stream(*given, memory=memory) for given, memory in (
+        ((cls, tmp_path), least), ((None, tmp_path), max(least, total * 6 // 10)), ((cls, tmp_path), 2 * total)
+    )]  # fmt: skip
+    for batch in (1, 8):
+        ids = torch.randint(0, 900, (batch, 5))
+        inputs = {"input_ids": ids}
+        if name == "t5":
+            inputs["decoder_input_ids"] = ids[:, :2]
+        if name == "llava":
+            ids[:, :4] = IMAGE_TOKEN
+            inputs["pixel_values"] = torch.randn(batch, 3, 16, 16, dtype=dtype)
         with torch.no_grad():
             expected = model(**inputs).logits
-        for given, memory in ((None, total * 6 // 10), (cls, 2 * total)):
-            streamed = penstock.stream(given, tmp_path, memory=memory)
+        for streamed in streams:
             assert (streamed.device, streamed.dtype) == (model.device, model.dtype)
+            meant = streamed.named_parameters(remove_duplicate=False)
+            assert {key: parameter.dtype for key, parameter in meant} == dtypes
             with torch.no_grad():
                 assert torch.equal(streamed(**inputs).logits, expected)
             if model.can_generate():
-                options = {"max_new_tokens": 4, "do_sample": False}
-                assert torch.equal(streamed.generate(ids, **options), model.generate(ids, **options))
-            assert (streamed.stream_stats().bytes_read > 0) == (memory < total)
+                inputs.pop("decoder_input_ids", None)
+                options = {"max_new_tokens": 4, "do_sample": False, **inputs}
+                assert torch.equal(streamed.generate(**options), model.generate(**options))
+                inputs |= {"decoder_input_ids": ids[:, :2]} if name == "t5" else {}
+    assert [streamed.stream_stats().bytes_read > 0 for streamed in streams] == [True, True, False]
+
+
+def test_beams_and_an_assistant_give_the_tokens_of_the_model_in_memory(tmp_path):
+    cls, model = saved("llama", torch.float32, tmp_path / "large")
+    small = {**DECODER, "num_hidden_layers": 1}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**small)).save_pretrained(tmp_path / "small")
+    assistant = cls.from_pretrained(tmp_path / "small")
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    streamed = penstock.stream(cls, tmp_path / "large", memory=total * 6 // 10)
+    helper = penstock.stream(cls, tmp_path / "small", memory=least_memory(cls, tmp_path / "small"))
+    ids = torch.randint(0, 1000, (1, 5))
+    for options, ours in (
+        ({"num_beams": 3, "num_return_sequences": 2}, {}),
+        ({"assistant_model": assistant}, {}),
+        ({"assistant_model": assistant}, {"assistant_model": helper}),
+    ):
+        options = {"max_new_tokens": 8, "do_sample": False, **options}
+        assert torch.equal(streamed.generate(ids, **(options | ours)), model.generate(ids, **options))
+    assert helper.stream_stats().bytes_read > 0
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    config = transformers.LlamaConfig(**DECODER)
+    transformers.LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_what_needs_all_weights_is_refused(tiny):
+    streamed = penstock.stream(None, tiny, memory="1GiB")
+    for name in ("save_pretrained", "push_to_hub", "state_dict", "to", "cuda", "half"):
+        with pytest.raises(RuntimeError, match=rf"^{name}\(\): the weights of this model are streamed"):
+            getattr(streamed, name)("somewhere")
+    with pytest.raises(RuntimeError, match=r"^train\(\)"):
+        streamed.train()
+    with pytest.raises(RuntimeError, match=r"^backward\(\)"):
+        streamed(torch.tensor([[1, 2]]), labels=torch.tensor([[1, 2]])).loss.backward()
+
+
+def test_quantized_weights_are_refused_by_name(tiny):
+    path = tiny / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": {"quant_method": "gptq"}}))
+    with pytest.raises(NotImplementedError, match=rf"'{tiny}.*' is quantized \(gptq\).*not quantized"):
+        penstock.stream(None, tiny)
+
+
+def test_a_model_of_another_dtype_than_from_pretrained_gives_is_refused(tiny):
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig.from_pretrained(tiny))
+    with pytest.raises(ValueError, match=r"model.embed_tokens.weight is torch.float32 .* gives torch.bfloat16"):
+        penstock.stream(model, tiny)
+    model = penstock.stream(model.to(torch.bfloat16), tiny, memory="1GiB")
+    ids = torch.tensor([[1, 2, 3]])
+    expected = transformers.LlamaForCausalLM.from_pretrained(tiny, dtype="auto")
+    with torch.no_grad():
+        assert torch.equal(model(ids).logits, expected(ids).logits)
+
+
+def test_a_config_without_a_dtype_means_that_of_the_files(tiny):
+    path = tiny / "config.json"
+    values = json.loads(path.read_text())
+    del values["dtype"]
+    path.write_text(json.dumps(values))
+    expected = transformers.LlamaForCausalLM.from_pretrained(tiny, dtype="auto")
+    assert penstock.stream(None, tiny, memory="1GiB").dtype == expected.dtype == torch.bfloat16
 
 
 def test_without_a_config_the_model_is_asked_for(tmp_path):

@@ -74,6 +74,21 @@ def read_rows_async(box):
     assert done == 200 and out == DATA[900:1000] + DATA[100:200]
 
 
+@verb("TensorRows", "TensorRows.gather", "TensorRows.gather_async", "TensorRows.close", "TensorRows.__enter__")
+def tensor_rows(box):
+    import torch
+
+    path = box.path("flat.safetensors")
+    parts = [torch.arange(3000, dtype=torch.int32).reshape(-1, 10) + i for i in range(2)]
+    penstock.save({str(i): part for i, part in enumerate(parts)}, path)
+    ids, out = torch.tensor([599, 0, 300]), torch.empty(3, 10, dtype=torch.int32)
+    with box.call():
+        with penstock.TensorRows(path, ["0", "1"]) as rows:
+            found = rows.gather(ids)
+            rows.gather_async(ids, out).result()
+    assert torch.equal(found, torch.cat(parts)[ids]) and torch.equal(out, found)
+
+
 @verb("write", "Engine.write", torch=False)
 def write(box):
     path = box.path()

@@ -260,6 +260,26 @@ TEST_F(WeightStreamTest, AChildOfAForkIsRefusedAndTheParentGoesOn) {
     expect_pass(stream);
 }
 
+// What its parent was reading when it was forked never ends in a child.
+TEST_F(WeightStreamTest, AChildOfAForkClosesWithoutWaiting) {
+    save(4, 200'000, "model.safetensors");
+    for (int round = 0; round < 10; ++round) {
+        WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});
+        expect_unit(stream, 0);
+        stream.release(0);
+        const pid_t child = ::fork();
+        if (child == 0) {
+            ::alarm(30);
+            stream.close();
+            ::_exit(0);
+        }
+        int status = -1;
+        ASSERT_EQ(::waitpid(child, &status, 0), child);
+        ASSERT_EQ(status, 0);
+        expect_pass(stream);
+    }
+}
+
 TEST_F(WeightStreamTest, WaitingHasATimeLimit) {
     save(4, 3000, "model.safetensors");
     WeightStream stream(engine_, table_, units_, {.memory_bytes = least()});

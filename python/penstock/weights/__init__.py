@@ -8,6 +8,8 @@ _folders       where the files are: one folder, or several on several devices
 _plan          what a budget keeps and reads, before anything is run
 _experts       experts of a mixture, read when the router chose them
 _conversions   parameters that transformers makes of other tensors
+_tensor_rows   penstock.TensorRows
+_refusals      what a streamed model cannot do
 _hugging_face  what transformers knows: the class, names in the files, buffers, generation config
 """
 

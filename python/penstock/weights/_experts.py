@@ -19,6 +19,7 @@ import torch
 
 import penstock
 from penstock import _core
+from penstock.weights import _refusals
 from penstock.weights._conversions import Part
 from penstock.weights._units import Place, Unit
 
@@ -61,7 +62,8 @@ class Layer:
             try:
                 for part, place in enumerate(self.places):
                     place.module._parameters[place.name] = _Slices(self, part)  # type: ignore[assignment]
-                return eager(self.module, *args, **kwargs)
+                with _refusals.without_backward():
+                    return eager(self.module, *args, **kwargs)
             finally:
                 for place, meta in zip(self.places, self.metas, strict=True):
                     place.module._parameters[place.name] = meta
@@ -125,7 +127,8 @@ class Experts:
             if what != (layer, numbers[place]):
                 shapes = (meta.shape[1:] for meta in self.layers[layer].metas)
                 parts = zip(core.parts(place), shapes, strict=True)
-                tensors = [buffer.torch().view(shape) for buffer, shape in parts]
+                with torch.inference_mode(False):  # the next pass may be in another mode
+                    tensors = [buffer.torch().view(shape) for buffer, shape in parts]
                 self._bound[slot] = (layer, numbers[place]), tensors
             out[numbers[place]] = tensors
         return out

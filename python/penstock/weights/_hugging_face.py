@@ -4,6 +4,7 @@ that no file has. Nothing here is imported unless the model is one of its classe
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+import penstock
 from penstock.weights import _experts
 from penstock.weights._conversions import Conversion
 
@@ -21,11 +23,10 @@ def is_pretrained(model: torch.nn.Module) -> bool:
     return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 
 
-def made(model: type | None, folder: Path) -> torch.nn.Module:
+def made(model: type | None, folder: Path, infos: list[penstock.TensorInfo]) -> torch.nn.Module:
     """The model of a folder with its parameters on the meta device, as from_pretrained(dtype="auto") makes it."""
     try:
         import transformers
-        from transformers import initialization
     except ImportError:
         raise ImportError(
             "stream: the model was not given, and transformers, which makes it of config.json, is not installed: "
@@ -45,11 +46,47 @@ def made(model: type | None, folder: Path) -> torch.nn.Module:
                 f"stream: '{path}' names the architectures {names}, none of which transformers has; give the model"
             )
     config = model.config_class.from_pretrained(folder)
-    with torch.device("meta"), initialization.meta_device_safe_creation_ops():
-        out = model._from_config(config, dtype=config.dtype or torch.float32)
+    out = _empty(model, config, infos)
     if out.can_generate() and (folder / "generation_config.json").exists():
         out.generation_config = transformers.GenerationConfig.from_pretrained(folder)
     return out.eval()
+
+
+def _empty(model: Any, config: Any, infos: list[penstock.TensorInfo]) -> Any:
+    """A model on the meta device, with the dtypes that from_pretrained(dtype="auto") gives it."""
+    from transformers import core_model_loading, initialization
+
+    floats = (getattr(torch, info.dtype, torch.bool) for info in infos)
+    dtype = config.dtype or next((dtype for dtype in floats if dtype.is_floating_point), torch.float32)
+    with torch.device("meta"), initialization.meta_device_safe_creation_ops():
+        out = model._from_config(config, dtype=dtype)
+    if plan := out._get_dtype_plan(dtype):  # what stays float32 in a model of 16 bits
+        pattern, named, _ = core_model_loading.build_glob_alternation(list(plan))
+        for name, parameter in out.named_parameters():
+            if found := pattern.search(name):
+                parameter.data = parameter.data.to(plan[named[found.lastgroup]])
+    return out
+
+
+def check(model: Any, infos: list[penstock.TensorInfo], path: str) -> None:
+    """Refuses weights that from_pretrained would rewrite, and a model whose dtypes are not those that it would give."""
+    quantized = getattr(model.config, "quantization_config", None)
+    if quantized is not None:
+        asked = quantized if isinstance(quantized, dict) else quantized.to_dict()
+        raise NotImplementedError(
+            f"stream: '{path}' is quantized ({asked.get('quant_method', 'by its config')}), and transformers rewrites "
+            "such weights when it loads them; stream the model that is not quantized"
+        )
+    dtypes = {info.dtype for info in infos}
+    if {str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()} == dtypes:
+        return
+    like = dict(_empty(type(model), copy.deepcopy(model.config), infos).named_parameters())
+    for name, parameter in model.named_parameters():
+        if name in like and parameter.dtype != like[name].dtype:
+            raise ValueError(
+                f"stream: {name} is {parameter.dtype} in the model, and from_pretrained(dtype='auto') gives "
+                f"{like[name].dtype} for '{path}'; make the model with that dtype, or give its class"
+            )
 
 
 def names_in_files(model: Any, keys: list[str]) -> tuple[dict[str, str], list[Conversion]]:

@@ -8,17 +8,15 @@ from typing import Any
 import torch
 
 import penstock
+from penstock.weights import _refusals
 
 
 class Rows:
     """The table of one torch.nn.Embedding. For the time of a call its weight is the rows that the call needs, and its
     input numbers these, so that whatever a subclass does around the lookup stays as it is."""
 
-    def __init__(self, module: torch.nn.Embedding, info: penstock.TensorInfo, path: str) -> None:
-        rows, columns = info.shape
-        self._file = penstock.File(path)
-        self._table = penstock.RowTable(self._file, base=info.offset, row_bytes=info.nbytes // rows, rows=rows)
-        self._shape, self._dtype = (rows, columns), getattr(torch, info.dtype)
+    def __init__(self, module: torch.nn.Embedding, path: str, name: str) -> None:
+        self._table = penstock.TensorRows(path, name)
         self._meta = module._parameters["weight"]
         self._padding = module.padding_idx
         self._handles = [
@@ -30,20 +28,17 @@ class Rows:
     def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows that `ids` names, and where in them each of `ids` is."""
         unique, where = torch.unique(ids, return_inverse=True)
-        if unique.numel() and not 0 <= int(unique[0]) <= int(unique[-1]) < self._shape[0]:
-            raise IndexError(
-                f"embedding: the numbers {int(unique[0])} to {int(unique[-1])} of rows: there are {self._shape[0]}"
-            )
-        rows = torch.empty(unique.numel(), self._shape[1], dtype=self._dtype)
-        if unique.numel():
-            penstock.read_rows(self._table, unique.to(torch.int64), rows)
-            self.bytes_read += rows.nbytes
+        count = self._table.shape[0]
+        if unique.numel() and not 0 <= int(unique[0]) <= int(unique[-1]) < count:
+            raise IndexError(f"embedding: the numbers {int(unique[0])} to {int(unique[-1])} of rows: there are {count}")
+        rows = self._table.gather(unique.to(torch.int64))
+        self.bytes_read += rows.nbytes
         return rows, where
 
     def _enter(self, module: torch.nn.Embedding, args: tuple, kwargs: dict) -> Any:
         name = None if args else next(iter(kwargs))
         rows, where = self.gather(args[0] if args else kwargs[name])
-        module._parameters["weight"] = torch.nn.Parameter(rows, self._meta.requires_grad)
+        module._parameters["weight"] = _refusals.bound(rows, self._meta)
         module.padding_idx = None  # it says which row gets no gradient
         return ((where, *args[1:]), kwargs) if args else (args, {**kwargs, name: where})
 
@@ -55,4 +50,4 @@ class Rows:
         for handle in self._handles:
             handle.remove()
         self._leave(module, None, None)
-        self._file.close()
+        self._table.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import penstock
 from penstock import _core
 from penstock._arguments import got, size, whole
 from penstock._progress import Progress, reporter
-from penstock.weights import _hugging_face
+from penstock.weights import _hugging_face, _refusals
 from penstock.weights._conversions import Converted
 from penstock.weights._experts import Experts, taken_out
 from penstock.weights._folders import Folders, paths_of
@@ -39,15 +40,16 @@ def start(
         paths = [_weights_in(paths[0])]
     if model is None or isinstance(model, type):
         folders = [path if path.is_dir() else path.parent for path in paths]
-        model = _hugging_face.made(model, next((one for one in folders if (one / "config.json").exists()), folders[0]))
+        folder = next((one for one in folders if (one / "config.json").exists()), folders[0])
+        model = _hugging_face.made(model, folder, list(Folders(paths).infos.values()))
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"stream: model: expected a torch.nn.Module, a class or None, got {got(model)}")
     if hasattr(model, "_penstock_weights"):
         raise ValueError("stream: this model is streamed already; model.unstream() comes first")
-    budget, slots = _budget(memory), whole("stream", "slots", slots, 2, 1024)
-    weights = _Weights(model, Folders(paths), budget, units, slots, reporter(progress, "stream"))
+    slots = whole("stream", "slots", slots, 2, 1024)
+    weights = _Weights(model, Folders(paths), memory, units, slots, reporter(progress, "stream"))
     model.__dict__["_penstock_weights"] = weights
-    model.__class__ = _streamed(type(model))
+    model.__class__ = _refusals.streamed(type(model))
     return model
 
 
@@ -62,6 +64,11 @@ def _weights_in(folder: Path) -> Path:
     raise FileNotFoundError(
         f"stream: '{folder}' has no .safetensors file, or several and no index; give the path of one"
     )
+
+
+def _reserve(memory: int | str) -> int | None:
+    """What a budget that follows the memory that is left leaves to others; None: it is fixed."""
+    return _RESERVE_BYTES if memory == "auto" else None
 
 
 def _budget(memory: int | str) -> int:
@@ -105,10 +112,13 @@ class _Weights:
     """Binds the parameters of a unit to its memory while its module is called."""
 
     def __init__(
-        self, model: torch.nn.Module, files: Folders, budget: int, names: Any, slots: int, report: Any
+        self, model: torch.nn.Module, files: Folders, memory: int | str, names: Any, slots: int, report: Any
     ) -> None:
-        self.lock = threading.RLock()
+        budget = _budget(memory)
+        self.lock, self.process = threading.RLock(), os.getpid()
         self.model, self.files, infos = model, files, files.infos
+        if _hugging_face.is_pretrained(model):
+            _hugging_face.check(model, list(infos.values()), str(files))
         self.keys, self.converted = _keys_of(model, infos)
         units, stay = find_units(model) if names is None else named(names, model)
         self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # place, and its meta parameter
@@ -127,7 +137,8 @@ class _Weights:
         self.wanted = _wanted(self, units)
         self.least = _least(self, units, slots)
         of_units, of_experts = self._shares(budget)
-        self.core = _core.WeightStream(files.paths, self.wanted, of_units, slots, report, self.converted.joined)
+        self.layout, joined = 0, self.converted.joined
+        self.core = _core.WeightStream(files.paths, self.wanted, of_units, slots, _reserve(memory), report, joined)
         try:
             self.experts.start(of_experts)
             self._bind(stay, buffers, rows)
@@ -146,8 +157,8 @@ class _Weights:
         for (module, name), key in buffers.items():
             module._buffers[name] = self._tensors([key])[key].to(module._buffers[name].dtype)
         for unit in rows:
-            info = self.infos[self.keys[unit.places[0].full_name]]
-            self.rows.append((unit.module, Rows(unit.module, info, info.path)))
+            key = self.keys[unit.places[0].full_name]
+            self.rows.append((unit.module, Rows(unit.module, self.infos[key].path, key)))
         self.metas = [[place.parameter for place in unit.places] for unit in self.units]
         for number, unit in enumerate(self.units):
             unit.wrap(functools.partial(self._held, number))
@@ -166,13 +177,27 @@ class _Weights:
         return made | self.files.load([key for key in keys if key not in made])
 
     @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """One thread at a time, in the process that the memory belongs to. A child's locks may be those of threads that
+        it does not have."""
+        if os.getpid() != self.process:
+            raise penstock.Unsupported(
+                "stream: the weights of this model are streamed by the parent of this process, into its own memory; "
+                "call penstock.stream() after fork()",
+                operation="stream",
+                path=str(self.files),
+            )
+        with self.lock:
+            yield
+
+    @contextlib.contextmanager
     def _held(self, number: int) -> Iterator[None]:
         """The unit in memory and its parameters bound; whatever ends the call, Ctrl-C too, they are given back."""
         unit = self.units[number]
-        with self.lock:
-            slot = self.core.acquire(number)
+        with self.turn(), _refusals.without_backward():
+            layout, slot = self.core.acquire(number)
             try:
-                bound = unit.bound.get(slot) or self._arrived(number, slot)
+                bound = self._bound(number, layout, slot)
                 for place, parameter in zip(unit.places, bound, strict=True):
                     place.module._parameters[place.name] = parameter
                 yield
@@ -180,6 +205,18 @@ class _Weights:
                 for place, meta in zip(unit.places, self.metas[number], strict=True):
                     place.module._parameters[place.name] = meta
                 self.core.release(number)
+
+    def _bound(self, number: int, layout: int, slot: int) -> list[torch.nn.Parameter]:
+        """The parameters of the unit that was acquired last: the same objects where it has the same addresses."""
+        if layout != self.layout:
+            self.layout = layout
+            for unit in self.units:
+                unit.bound.clear()
+        known, metas = self.units[number].bound.get(slot), self.metas[number]
+        if known and all(one.requires_grad == meta.requires_grad for one, meta in zip(known, metas, strict=True)):
+            return known
+        with torch.inference_mode(False):  # the next pass may be in another mode
+            return self._arrived(number, slot)
 
     def _arrived(self, number: int, slot: int) -> list[torch.nn.Parameter]:
         """The parameters of a unit that is in memory. Those that are computed live as long as they are used."""
@@ -189,7 +226,7 @@ class _Weights:
         keys = [self.keys[place.full_name] for place in unit.places]
         computed = self.converted.made((key for key in keys if key in self.converted.computed), lambda _: tensors)
         bound = [
-            torch.nn.Parameter(computed[key] if key in computed else tensors[key], meta.requires_grad)
+            _refusals.bound(computed[key] if key in computed else tensors[key], meta)
             for key, meta in zip(keys, self.metas[number], strict=True)
         ]
         if not computed:
@@ -208,15 +245,16 @@ class _Weights:
         return of_units, budget - of_units
 
     def set_memory(self, memory: int | str) -> None:
-        with self.lock:
-            of_units, of_experts = self._shares(_budget(memory))
-            self.core.set_memory(of_units)
+        with self.turn():
+            budget, least = _budget(memory), self.outside + self.least + self.experts.least
+            if least > budget:
+                raise _too_small(self, "set_memory", budget, least, self.units)
+            of_units, of_experts = self._shares(budget)
+            self.core.set_memory(of_units, _reserve(memory))
             self.experts.set_memory(of_experts)
-            for unit in self.units:
-                unit.bound.clear()
 
     def stats(self) -> StreamStats:
-        with self.lock:
+        with self.turn():
             stats, plan, experts = self.core.stats(), self.core.plan(), self.experts.stats()
         stall_s = dict(zip((unit.name for unit in self.units), stats["stall_s"], strict=True))
         folders = [FolderStats(path, *one) for path, one in zip(self.files.paths, stats["folders"], strict=True)]
@@ -383,6 +421,16 @@ def _on_arrival(weights: _Weights, units: list[Unit]) -> int:
     return max((weights._bytes(of_unit) for of_unit in places), default=0)
 
 
+def _too_small(weights: _Weights, verb: str, budget: int, least: int, units: list[Unit]) -> MemoryError:
+    sizes = {unit.name: weights._bytes(unit.places) for unit in units}
+    largest = max(sizes, key=lambda name: sizes[name], default=None)
+    because = f", because {largest} has {sizes[largest]}" if largest else ""
+    return MemoryError(
+        f"{verb}: memory={budget}: the least that works for this model is {least} bytes{because}; "
+        f"{weights.outside} bytes of small and converted parameters always stay"
+    )
+
+
 def _fit(
     weights: _Weights, units: list[Unit], stay: list[Place], budget: int, slots: int
 ) -> tuple[list[Unit], list[Place], list[Unit]]:
@@ -406,65 +454,8 @@ def _fit(
         by_size = sorted(units, key=lambda unit: weights._bytes(unit.places), reverse=True)
         largest, parts = next(((unit, parts) for unit in by_size if (parts := split(unit))), (None, None))
         if largest is None:
-            of = f", because {by_size[0].name} has {weights._bytes(by_size[0].places)}" if by_size else ""
-            raise MemoryError(
-                f"stream: memory={budget}: the least that works for this model is {least} bytes{of}; "
-                f"{outside} bytes of small and converted parameters always stay"
-            )
+            weights.outside = outside
+            raise _too_small(weights, "stream", budget, least, by_size)
         at = units.index(largest)
         units[at : at + 1] = parts[0]
         stay = stay + parts[1]
-
-
-# ---- the class of a streamed model
-
-
-def _refusing(what: str) -> Any:
-    def refuse(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError(
-            f"{what}: the weights of this model are streamed, and outside their layer's turn they are not in memory; "
-            "model.unstream() loads them all"
-        )
-
-    return refuse
-
-
-_classes: dict[type, type] = {}
-
-
-def _streamed(cls: type) -> type:
-    """The model's class with what a streamed model cannot do refused, under the same name."""
-    if cls in _classes:
-        return _classes[cls]
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._penstock_weights.lock:  # one pass after the other
-            return cls.__call__(self, *args, **kwargs)
-
-    def train(self: Any, mode: bool = True) -> Any:
-        return _refusing("train()")(self) if mode else cls.train(self, False)
-
-    def unstream(self: Any) -> Any:
-        """Loads all weights; from here on it is the model that it was."""
-        weights = self.__dict__.pop("_penstock_weights")
-        self.__class__ = cls
-        weights.close(load=True)
-        return self
-
-    members: dict[str, Any] = {
-        "__module__": cls.__module__,
-        "__qualname__": cls.__qualname__,
-        "__doc__": cls.__doc__,
-        "__call__": call,
-        "train": train,
-        "unstream": unstream,
-        "stream_stats": lambda self: self._penstock_weights.stats(),
-        "set_memory": lambda self, memory: self._penstock_weights.set_memory(memory),
-    }
-    for name in ("state_dict", "save_pretrained", "to", "__reduce_ex__", "half", "float", "bfloat16", "double", "cuda"):
-        if hasattr(cls, name):
-            members[name] = _refusing(f"{name}()")
-    if isinstance(getattr(cls, "device", None), property):
-        members["device"] = property(lambda self: torch.device("cpu"))
-    _classes[cls] = type(cls)(cls.__name__, (cls,), members)
-    return _classes[cls]

@@ -122,9 +122,18 @@ def find_units(module: torch.nn.Module, prefix: str = "") -> tuple[list[Unit], l
 
 
 def split(unit: Unit) -> tuple[list[Unit], list[Place]] | None:
-    """The parts of a unit that is too large, or None where it has none."""
+    """The parts of a unit that is too large, or None where it has none. They have what the unit has, which may be less
+    than its modules do."""
     if _is_whole(unit.module):
         return None
+    units, rest = _parts(unit)
+    names = {place.full_name for place in unit.places}
+    for part in units:
+        part.places = [place for place in part.places if place.full_name in names]
+    return [part for part in units if part.places], [place for place in rest if place.full_name in names]
+
+
+def _parts(unit: Unit) -> tuple[list[Unit], list[Place]]:
     units, rest = [], _own_places(unit.module, unit.name)
     for name, child in unit.module._modules.items():
         if child is None:

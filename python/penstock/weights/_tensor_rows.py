@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""penstock.TensorRows: rows of a table that is one or several tensors of the user's files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from penstock import _core, _state
+
+
+class TensorRows:
+    """Rows of tensors that stay in their files: an embedding of any size, also one that is cut into several tensors and
+    shards, as one table.
+
+    path: a `.safetensors`, a `.pt`, an index of shards, or a folder with one. names: of one tensor or several, which
+    have the same dtype and the same dimensions but for the first; their rows are numbered through, in this order.
+    shape: of the whole table. dtype: of torch ("bfloat16").
+    Raises ValueError for names and tensors that do not fit, penstock.Error for files that cannot be read. Thread-safe,
+    except for close(). A child of fork() may use it too."""
+
+    def __init__(self, path: Any, names: str | Iterable[str]) -> None:
+        self._rows = _core.TensorRows(path, [names] if isinstance(names, str) else list(names))
+        self.shape: tuple[int, ...] = (self._rows.rows, *self._rows.row_shape)
+        self.dtype: str = _state._TORCH.get(self._rows.dtype, self._rows.dtype)
+
+    def gather(self, ids: Any, out: Any = None) -> Any:
+        """Row i of the result is row ids[i] of the table: of shape (*ids.shape, *shape[1:]). Blocks.
+
+        ids: an integer tensor or array (int64, int32, uint32, uint64) or a list. out: contiguous writable memory of as
+        many bytes; by default a new torch tensor where `ids` is one, else a NumPy array. Gives `out`. All rows are one
+        transfer, in the order of the files, near ones together; a row that comes several times is read once.
+        Raises ValueError for a row that is not there, penstock.Error for reads that fail."""
+        out = self._made_for(ids) if out is None else out
+        self._rows.gather(ids, out)
+        return out
+
+    def gather_async(self, ids: Any, out: Any) -> _core.Transfer:
+        """The same, but does not block: gives a Transfer, after which the rows are in `out`. `ids` are looked at by the
+        call alone."""
+        return self._rows.gather_async(ids, out)
+
+    def _made_for(self, ids: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(ids, torch.Tensor):
+            return torch.empty(*ids.shape, *self.shape[1:], dtype=getattr(torch, self.dtype))
+        import numpy as np
+
+        try:
+            dtype = np.dtype(self.dtype)
+        except TypeError:
+            raise TypeError(f"gather: NumPy has no {self.dtype}; give `out`, or `ids` as a torch tensor") from None
+        return np.empty((*np.shape(ids), *self.shape[1:]), dtype)
+
+    def close(self) -> None:
+        """Closes the files. Later calls raise ValueError."""
+        self._rows.close()
+
+    def __enter__(self) -> TensorRows:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"TensorRows(shape={self.shape}, dtype={self.dtype!r})"
