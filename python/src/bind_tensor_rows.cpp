@@ -37,7 +37,7 @@ void open_rows(TensorRowsObject& self, nb::handle path, nb::handle names) {
     self.rows.emplace(engine, inspect(engine, folder), wanted);
 }
 
-// What gather() and gather_async() of C++ submit, with the objects whose memory it uses.
+// The request that gather() and gather_async() of C++ submit, with the objects that it uses.
 Request request_of(const TensorRowsObject& self, nb::handle ids, nb::handle out) {
     sweep_orphans();
     Request made;

@@ -28,6 +28,9 @@ private:
     std::size_t columns_;  ///< 0: no terminal
 };
 
+/// The width of bars in tables.
+inline constexpr std::size_t kBarColumns = 4;
+
 /// A bar of `width` columns that is filled to `share` (0 to 1), in eighths of a column; padded.
 [[nodiscard]] std::string bar(double share, std::size_t width);
 

@@ -128,7 +128,7 @@ void Sources::check_ends(const StoredTensor& tensor, const std::string& name) co
     }
 }
 
-// What its path names now. A file that was replaced or removed is still open here.
+// Looks at what its path names now. A file that was replaced or removed is still open here.
 std::optional<FileStatus> Sources::status_now(const Copy& copy) const {
     try {
         return files_.status(files_.resolve(copy.path));

@@ -58,7 +58,7 @@ protected:
         request.extents = {{0, {memory().data(), kBytes}, 0}};
         return request;
     }
-    // Of each transfer's own: several run at once.
+    // Memory of each transfer: several run at once.
     std::span<std::byte> memory() { return memory_.emplace_back(kBytes); }
 
     std::shared_ptr<simulation::FakeDisk> first_ = disk(0);

@@ -260,7 +260,7 @@ TEST_F(WeightStreamTest, AChildOfAForkIsRefusedAndTheParentGoesOn) {
     expect_pass(stream);
 }
 
-// What its parent was reading when it was forked never ends in a child.
+// A transfer of the parent never ends in a child that was forked meanwhile.
 TEST_F(WeightStreamTest, AChildOfAForkClosesWithoutWaiting) {
     save(4, 200'000, "model.safetensors");
     for (int round = 0; round < 10; ++round) {

@@ -69,7 +69,6 @@ std::vector<double> rates_of(const std::vector<Sample>& samples) {
 
 // 80 columns with the bar, 79 with the label of a target in its place.
 constexpr const char* kLine = "{:<9}{:>8}{:>5} {:<8} {:>6}{}{:>6} {:>7} {:>7} {:>6} {:>6}\n";
-constexpr std::size_t kBarColumns = 4;
 
 // `bar` is nothing, or has a space on each side.
 std::string sample_line(const std::string& kind, const std::string& block, const std::string& depth,

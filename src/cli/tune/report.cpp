@@ -23,7 +23,6 @@ namespace penstock::cli {
 namespace {
 
 constexpr const char* kTuneLine = "{:<29} {} {:>5} {} {:>5} {}\n";
-constexpr std::size_t kBarColumns = 4;
 constexpr std::size_t kRatioColumns = 16;  // "1.21 (1.15-1.28)"
 
 double median_rate(const std::vector<Sample>& samples) {

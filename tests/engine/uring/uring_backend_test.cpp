@@ -175,8 +175,8 @@ TEST_P(UringCalls, WithEveryEnterRefusedNothingSleepsForEver) {
     EXPECT_EQ(got, "told");
 }
 
-// What is in the kernel writes into memory of the request until it has come back, so the end of the
-// backend waits for it, also where every enter is refused: without keeping a core busy.
+// Requests that the kernel has write into their memory until they come back, so the end of the
+// backend waits for them, also where every enter is refused: without keeping a core busy.
 TEST_P(UringCalls, WithEveryEnterRefusedItsEndDoesNotSpin) {
     const std::string got = test::in_child([this]() -> std::string {
         backend_->abandon_after_fork();
