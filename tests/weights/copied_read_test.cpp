@@ -55,6 +55,10 @@ protected:
         }
         return out;
     }
+    // A transfer leaves the list of the engine a moment after its waiters know.
+    bool nothing_runs() {
+        return engine_.drain(std::chrono::seconds(60)) && engine_.running() == 0;
+    }
     std::string file(const std::string& name, std::size_t bytes, char letter) {
         write_text(folder_ / name, std::string(bytes, letter));
         return folder_ / name;
@@ -86,13 +90,13 @@ TEST_F(CopiedReadTest, AnErrorOfAnyPartEndsTheOthers) {
         CopiedRead read = read_of(paths);
         EXPECT_EQ(error_of([&] { read.wait(); }).path(), paths[static_cast<std::size_t>(broken)]);
         EXPECT_TRUE(read.done());
-        EXPECT_EQ(engine_.running(), 0U);
+        EXPECT_TRUE(nothing_runs());
     }
 }
 
 TEST_F(CopiedReadTest, WhatIsDroppedIsStopped) {
     { const CopiedRead read = read_of({file("a", kBytes, 'a'), file("b", kBytes, 'b')}); }
-    EXPECT_EQ(engine_.running(), 0U);
+    EXPECT_TRUE(nothing_runs());
     EXPECT_FALSE(CopiedRead().valid());
 }
 
