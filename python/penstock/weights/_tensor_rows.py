@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from penstock import _core, _state
+from penstock import _arguments, _core, _state
 
 
 class TensorRows:
@@ -20,11 +20,13 @@ class TensorRows:
     Raises ValueError for names and tensors that do not fit, penstock.Error for files that cannot be read. Thread-safe,
     except for close(). A child of fork() may use it too."""
 
+    @_arguments.named
     def __init__(self, path: Any, names: str | Iterable[str]) -> None:
         self._rows = _core.TensorRows(path, [names] if isinstance(names, str) else list(names))
         self.shape: tuple[int, ...] = (self._rows.rows, *self._rows.row_shape)
         self.dtype: str = _state._TORCH.get(self._rows.dtype, self._rows.dtype)
 
+    @_arguments.named
     def gather(self, ids: Any, out: Any = None) -> Any:
         """Row i of the result is row ids[i] of the table: of shape (*ids.shape, *shape[1:]). Blocks.
 
@@ -36,6 +38,7 @@ class TensorRows:
         self._rows.gather(ids, out)
         return out
 
+    @_arguments.named
     def gather_async(self, ids: Any, out: Any) -> _core.Transfer:
         """The same, but does not block: gives a Transfer, after which the rows are in `out`. `ids` are looked at by the
         call alone."""

@@ -40,19 +40,21 @@ std::string latency(double nanoseconds) {
     return nanoseconds > 0 ? base::format_duration(static_cast<std::int64_t>(nanoseconds)) : "-";
 }
 
-// 812, 15.2 k, 1.21 M
-std::string count(double value) {
-    if (value >= 999.5e3) {
-        return fmt::format("{:.2f} M", value / 1e6);
-    }
-    return value >= 9999.5 ? fmt::format("{:.1f} k", value / 1e3) : fmt::format("{:.0f}", value);
+// Three digits from 0.01 up: 0.0081, 0.731, 7.02, 14.1, 153. Values that are rounded to a power of
+// ten count as that.
+std::string rate(double value) {
+    constexpr double kRounding = 1.0006;
+    const double power = value > 0 ? std::floor(std::log10(value * kRounding)) : 0;
+    const int digits = std::clamp(2 - static_cast<int>(power), 0, 4);
+    return fmt::format("{:.{}f}", value, digits);
 }
 
-// Three digits from 0.01 up: 0.0081, 0.731, 7.02, 14.1
-std::string rate(double value) {
-    const int digits =
-        value > 0 ? std::clamp(2 - static_cast<int>(std::floor(std::log10(value))), 0, 4) : 2;
-    return fmt::format("{:.{}f}", value, digits);
+// At most six columns: 812, 15.2 k, 153 k, 1.21 M
+std::string count(double value) {
+    if (value >= 999.5e3) {
+        return rate(value / 1e6) + " M";
+    }
+    return value >= 9999.5 ? rate(value / 1e3) + " k" : fmt::format("{:.0f}", value);
 }
 
 std::string spread(const std::vector<double>& rates) {
