@@ -209,7 +209,7 @@ struct CheckpointStore::Impl {
     }
 
     // Runs inspect(), and adds the problems that `use` finds. Throws errors that are not about the
-    // file: then an older checkpoint is no answer.
+    // file: then another checkpoint is no answer.
     [[nodiscard]] std::optional<Inspected> look_at(const CheckpointEntry& entry,
                                                    const UseCheckpoint& use) const {
         auto found = store::inspect(*engine, files, folders.front(), entry);
@@ -474,8 +474,14 @@ std::vector<CheckpointInfo> CheckpointStore::list() const {
 }
 
 std::vector<CheckpointInfo> CheckpointStore::best(const Metric& metric, std::size_t count) const {
-    std::vector<CheckpointInfo> infos = list();
-    std::erase_if(infos, [](const CheckpointInfo& info) { return !info.problem.empty(); });
+    std::vector<CheckpointInfo> infos;
+    for (const auto& entry :
+         store::scan_folder(there(impl_).files, impl_->folders.front()).checkpoints) {
+        auto found = impl_->look_at(entry, {});
+        if (found && found->info.problem.empty()) {
+            infos.push_back(std::move(found->info));
+        }
+    }
     std::vector<CheckpointInfo> out;
     for (const std::size_t i : store::ranked(infos, metric)) {
         if (out.size() == count) {

@@ -2,7 +2,7 @@
 // Memory runs out at each allocation of saving and loading: the call says so or has done what was
 // asked; what was saved before is there; nobody touches the memory of a load that failed; nothing
 // stays open, locked or in flight; and the same call works afterwards.
-#include "allocations/failing.hpp"
+#include "allocations/scene.hpp"
 #include "state/file_image.hpp"
 #include "state/file_writer.hpp"
 #include "store/background/save_queue.hpp"
@@ -54,50 +54,15 @@ namespace {
 
 using namespace std::chrono_literals;
 using allocator::Attempt;
+using allocator::each;
+using allocator::kUntouched;
+using allocator::make_engine;
+using allocator::Saved;
+using allocator::Scene;
 
-constexpr std::byte kUntouched{0x55};
+class CheckpointOutOfMemory : public allocator::OutOfMemory {};
+
 constexpr std::uint64_t kHelperBytes = std::uint64_t{65} << 20;  // a store's reader takes helpers
-
-// One allocation in so many; each of them with twenty times the seeds of `make test`.
-std::uint64_t sampled(std::uint64_t step) {
-    return std::max<std::uint64_t>(1, 20 * step / support::engine_seeds(20));
-}
-
-std::shared_ptr<Engine> make_engine() {
-    EngineOptions options;
-    options.queue_depth = 16;
-    return std::make_shared<Engine>(options);
-}
-
-struct Saved {
-    std::vector<std::vector<std::byte>> data;
-
-    Saved(std::size_t tensors, std::uint64_t bytes, std::uint64_t seed) {
-        for (std::size_t i = 0; i < tensors; ++i) {
-            data.push_back(support::pattern(bytes, seed + i));
-        }
-    }
-    [[nodiscard]] State state() const {
-        State state;
-        for (std::size_t i = 0; i < data.size(); ++i) {
-            state.tensors.push_back(
-                {fmt::format("t{}", i), "U8", {data[i].size()}, std::span(data[i])});
-        }
-        return state;
-    }
-};
-
-// The state of a test in its child process: an engine that is warm, and its folder.
-struct Scene {
-    explicit Scene(const std::string& place) : folder(place) {}
-    std::string folder;
-    std::shared_ptr<Engine> engine = make_engine();
-    FileSystem files = FileSystem::local();
-
-    [[nodiscard]] CheckpointStore store(const StoreOptions& options = {}) const {
-        return {engine, files, {folder + "/store"}, options};
-    }
-};
 
 std::string holds(Checkpoint& checkpoint, const Saved& saved) {
     for (std::size_t i = 0; i < saved.data.size(); ++i) {
@@ -110,40 +75,6 @@ std::string holds(Checkpoint& checkpoint, const Saved& saved) {
     }
     return "";
 }
-
-// `body` at each allocation, and what must hold after it.
-std::string each(Scene& scene, const std::function<std::string(Attempt&)>& body,
-                 std::uint64_t step = 4) {
-    Attempt none(0, allocator::Fails::kOnce);
-    static_cast<void>(body(none));
-    const std::size_t descriptors = allocator::open_descriptors();
-    return allocator::each_allocation(
-        [&](Attempt& attempt) {
-            std::string said = body(attempt);
-            if (!scene.engine->drain(10s)) {
-                said += " drain() does not return";
-            }
-            const std::size_t more = allocator::open_descriptors() - descriptors;
-            said += more != 0 ? fmt::format(" {} descriptors left open", more) : "";
-            return said;
-        },
-        sampled(step), sampled(3 * step));
-}
-
-class CheckpointOutOfMemory : public ::testing::Test {
-protected:
-    void in_child(const std::function<std::string(Scene&)>& body) {
-        EXPECT_EQ(allocator::in_child(60,
-                                      [&] {
-                                          Scene scene(folder_.path());
-                                          return body(scene);
-                                      }),
-                  "");
-    }
-
-private:
-    support::TempFolder folder_{"/dev/shm"};
-};
 
 state::FileImage image_of(const Saved& saved) {
     std::vector<format::safetensors::Tensor> tensors;
@@ -313,43 +244,6 @@ TEST_F(CheckpointOutOfMemory, AStateFileIsSavedAndRead) {
                 const StateFile there(scene.engine, path);
                 const std::uint64_t bytes = there.table().tensors[0].bytes;
                 return bytes == 900 || (bytes == 1000 && !through) ? "" : "it is another file";
-            },
-            20);
-    });
-}
-
-TEST_F(CheckpointOutOfMemory, WeightsAreStreamed) {
-    in_child([](Scene& scene) {
-        const Saved saved(3, 9000, 2);
-        const std::string path = scene.folder + "/file.safetensors";
-        save_file(scene.engine, path, saved.state());
-        const TensorTable table = inspect(scene.engine, path);
-        const std::vector<WeightUnit> units{{"a", {"t0"}}, {"b", {"t1"}}, {"c", {"t2"}}};
-        return each(
-            scene,
-            [&](Attempt& attempt) -> std::string {
-                std::vector<std::byte> found;
-                const bool through = attempt([&] {
-                    found.clear();
-                    const std::uint64_t least = least_weight_memory(table, units);
-                    const WeightPlan plan = plan_weights(table, units, least);
-                    WeightStream stream(scene.engine, table, units,
-                                        {.memory_bytes = plan.used_bytes()});
-                    for (std::size_t unit = 0; unit < units.size(); ++unit) {
-                        const auto bytes = stream.acquire(unit).tensors[0];
-                        found.insert(found.end(), bytes.begin(), bytes.end());
-                        stream.release(unit);
-                    }
-                    stream.set_memory(10 * least);
-                    static_cast<void>(stream.acquire_for(0, 1s));
-                    static_cast<void>(stream.stats());
-                    stream.close();
-                });
-                std::vector<std::byte> expected;
-                for (const std::vector<std::byte>& one : saved.data) {
-                    expected.insert(expected.end(), one.begin(), one.end());
-                }
-                return through && found != expected ? "wrong bytes" : "";
             },
             20);
     });
