@@ -190,7 +190,7 @@ class CheckpointStore:
         equal ones the newest. Those with a `problem`, and those whose number is NaN, are passed over.
 
         metric: the name; None: that of the store. mode: "max": the greatest number; None: as the store has it.
-        k: a list of that many at most, the best first."""
+        k: a list of that many at most, the best first. Raises penstock.Error as latest() does."""
         if metric is None and self._metric is None:
             raise ValueError('best: metric: none was given, and the store has none; give a name: best("loss")')
         name, greater = self._compared("best", metric or self._metric, mode or self._mode)

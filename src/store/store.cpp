@@ -209,7 +209,7 @@ struct CheckpointStore::Impl {
     }
 
     // Runs inspect(), and adds the problems that `use` finds. Throws errors that are not about the
-    // file: then another checkpoint is no answer.
+    // file: then an older checkpoint is no answer.
     [[nodiscard]] std::optional<Inspected> look_at(const CheckpointEntry& entry,
                                                    const UseCheckpoint& use) const {
         auto found = store::inspect(*engine, files, folders.front(), entry);
@@ -475,11 +475,14 @@ std::vector<CheckpointInfo> CheckpointStore::list() const {
 
 std::vector<CheckpointInfo> CheckpointStore::best(const Metric& metric, std::size_t count) const {
     std::vector<CheckpointInfo> infos;
+    Newest looked;  // for what is passed over
     for (const auto& entry :
          store::scan_folder(there(impl_).files, impl_->folders.front()).checkpoints) {
         auto found = impl_->look_at(entry, {});
         if (found && found->info.problem.empty()) {
             infos.push_back(std::move(found->info));
+        } else if (found) {
+            looked.pass_over(std::move(*found));
         }
     }
     std::vector<CheckpointInfo> out;
@@ -488,6 +491,9 @@ std::vector<CheckpointInfo> CheckpointStore::best(const Metric& metric, std::siz
             break;
         }
         out.push_back(std::move(infos[i]));
+    }
+    if (out.empty() && looked.refused) {
+        throw Error(*looked.refused);
     }
     return out;
 }
