@@ -67,6 +67,16 @@ struct Newest {
     base::raise(base::error(ErrorCode::kInvalidArgument, operation, why, path));
 }
 
+constexpr const char* kOpenStore = "open checkpoint store";
+constexpr std::string_view kNeeds = "it needs an engine, and one folder or more";
+
+std::shared_ptr<Engine> given(std::shared_ptr<Engine> engine) {
+    if (!engine) {
+        refuse(kOpenStore, {}, kNeeds);
+    }
+    return engine;
+}
+
 }  // namespace
 
 struct CheckpointStore::Impl {
@@ -89,15 +99,15 @@ struct CheckpointStore::Impl {
 
     Impl(std::shared_ptr<Engine> with_engine, FileSystem with_files,
          std::vector<std::string> with_folders, const StoreOptions& with_options)
-        : engine(std::move(with_engine)),
+        : engine(given(std::move(with_engine))),
           files(std::move(with_files)),
           folders(std::move(with_folders)),
           options(with_options),
           random(base::random_bits()),
           retention(*engine, files, folders, options) {
-        const std::string operation = "open checkpoint store";
-        if (!engine || folders.empty()) {
-            refuse(operation, {}, "it needs an engine, and one folder or more");
+        const std::string operation = kOpenStore;
+        if (folders.empty()) {
+            refuse(operation, {}, kNeeds);
         }
         for (std::string& folder : folders) {
             folder = files.resolve(folder);
