@@ -119,7 +119,14 @@ TEST(FollowedBudget, FollowsInAStreamBothWaysWithTheRightBytes) {
     pass();
     pass();
     EXPECT_EQ(stream.plan().memory_bytes, least);
-    EXPECT_EQ(spare_memory(1)(), spare_memory(0)() - 1);
+}
+
+// Other programs take and give memory meanwhile.
+TEST(FollowedBudget, SpareMemoryIsWhatIsLeftLessTheReserve) {
+    constexpr std::int64_t kReserve = std::int64_t{1} << 50;
+    EXPECT_GT(spare_memory(0)(), 0);
+    EXPECT_NEAR(static_cast<double>(spare_memory(kReserve)()),
+                static_cast<double>(spare_memory(0)() - kReserve), 8e9);
 }
 
 }  // namespace
