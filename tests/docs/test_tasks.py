@@ -6,6 +6,7 @@ import doctest
 import re
 import shutil
 import subprocess
+import sys
 
 import pages
 import pytest
@@ -22,7 +23,9 @@ MATCHES = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def wheel():
-    found = sorted([*(ROOT / "build" / "wheels").glob("*.whl"), *(ROOT / "build" / "dist").glob("*.whl")])
+    """For this Python."""
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    found = [path for folder in ("wheels", "dist") for path in (ROOT / "build" / folder).glob(f"*-{tag}-*.whl")]
     return found[0] if found else pytest.skip("no wheel is built: make python")
 
 
