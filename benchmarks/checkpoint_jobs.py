@@ -6,10 +6,10 @@ Prints one JSON object. Ends with 77 and the reason where something it needs is 
 what a state is and how a cache is known to be cold.
 """
 
-import json
 import sys
 
 from benchmarks import checkpoint_async, checkpoint_counts, checkpoint_saves
+from benchmarks.job_tools import run_job
 
 _JOBS = {
     "save": checkpoint_saves.save,
@@ -26,13 +26,7 @@ _JOBS = {
 
 
 def main():
-    job, *words = sys.argv[1:] or [""]
-    if job not in _JOBS:
-        print(f"python -m benchmarks.checkpoint_jobs JOB --key=value ...; jobs: {' '.join(_JOBS)}", file=sys.stderr)
-        return 64
-    arguments = dict(word.removeprefix("--").partition("=")[::2] for word in words)
-    print(json.dumps(_JOBS[job](arguments)))
-    return 0
+    return run_job("checkpoint_jobs", _JOBS)
 
 
 if __name__ == "__main__":

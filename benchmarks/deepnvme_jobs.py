@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from benchmarks.host_memory import back_memory
-from benchmarks.job_tools import Meter, need, skip
+from benchmarks.job_tools import Meter, need, run_job, skip
 
 _MIB = 1 << 20
 _ROOT = Path(__file__).resolve().parent.parent
@@ -190,18 +190,7 @@ _JOBS = {"transfer": transfer, "many": many, "handle": handle, "first_read": fir
 
 
 def main():
-    job, *words = sys.argv[1:] or [""]
-    if job not in _JOBS:
-        print(
-            f"python -m benchmarks.deepnvme_jobs JOB --engine=ours|theirs ...; jobs: {' '.join(_JOBS)}", file=sys.stderr
-        )
-        return 64
-    arguments = dict(word.removeprefix("--").partition("=")[::2] for word in words)
-    output = os.dup(1)  # their builder prints to stdout
-    os.dup2(2, 1)
-    result = _JOBS[job](arguments)
-    os.write(output, (json.dumps(result) + "\n").encode())
-    return 0
+    return run_job("deepnvme_jobs", _JOBS, "--engine=ours|theirs ...")
 
 
 if __name__ == "__main__":

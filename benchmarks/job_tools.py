@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs that are timed share: what they need or skip, and their meter. Only the standard library: imports
-are timed too."""
+"""What the programs that are timed share: their command line, what they need or skip, and their meter. Only the
+standard library: imports are timed too."""
 
+import importlib
+import json
+import os
 import resource
 import sys
 import time
@@ -21,6 +24,26 @@ def need(module):
     except ImportError as error:
         skip(f"{module} cannot be imported: {error}; `make bench` sets up what is needed")
     return sys.modules[module]
+
+
+def run_job(program, jobs, usage="--key=value ..."):
+    """The command line `JOB --key=value ...` of a program: prints what the job returns as one line of JSON, and nothing
+    else on stdout. A job is a function of a dict, or "module.function" where that imports more than others need.
+    Returns the exit status."""
+    job, *words = sys.argv[1:] or [""]
+    if job not in jobs:
+        print(f"python -m benchmarks.{program} JOB {usage}; jobs: {' '.join(jobs)}", file=sys.stderr)
+        return 64
+    arguments = dict(word.removeprefix("--").partition("=")[::2] for word in words)
+    run = jobs[job]
+    if isinstance(run, str):
+        module, _, name = run.partition(".")
+        run = getattr(importlib.import_module(f"benchmarks.{module}"), name)
+    output = os.dup(1)
+    os.dup2(2, 1)  # builders of other people's code print to stdout
+    result = run(arguments)
+    os.write(output, (json.dumps(result) + "\n").encode())
+    return 0
 
 
 def need_call(module, name):

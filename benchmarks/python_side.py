@@ -5,8 +5,6 @@ Prints one JSON object. Ends with 77 and the reason where something it needs is 
 library is imported before a clock runs.
 """
 
-import importlib
-import json
 import random
 import sys
 import time
@@ -14,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import page_cache, small_files, small_writes
 from benchmarks.gather_jobs import random_rows, rows, sparse
-from benchmarks.job_tools import Meter, need
+from benchmarks.job_tools import Meter, need, run_job
 
 _BLOCK = 4096
 
@@ -256,21 +254,22 @@ _JOBS = {
     "new_files": small_writes.new_files,
     "warm_load": "load_jobs.warm",
     "ranks": "load_jobs.ranks",
+    "feature_gather": "feature_jobs.gather",
+    "feature_exposed": "feature_sides.exposed",
+    "feature_hits": "feature_jobs.hits",
+    "feature_moved": "feature_jobs.moved",
+    "feature_side": "feature_sides.side",
+    "plan_rows": "plan_rows.rows",
+    "plan_seconds": "plan_jobs.seconds",
+    "plan_measure": "plan_jobs.measured",
+    "plan_params": "plan_counts.params",
+    "plan_interval": "plan_counts.interval",
+    "plan_goodput": "plan_counts.goodput",
 }
 
 
 def main():
-    job, *words = sys.argv[1:] or [""]
-    if job not in _JOBS:
-        print(f"python -m benchmarks.python_side JOB --key=value ...; jobs: {' '.join(_JOBS)}", file=sys.stderr)
-        return 64
-    arguments = dict(word.removeprefix("--").partition("=")[::2] for word in words)
-    run = _JOBS[job]
-    if isinstance(run, str):  # it imports more than the standard library
-        module, _, name = run.partition(".")
-        run = getattr(importlib.import_module(f"benchmarks.{module}"), name)
-    print(json.dumps(run(arguments)))
-    return 0
+    return run_job("python_side", _JOBS)
 
 
 if __name__ == "__main__":

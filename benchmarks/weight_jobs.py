@@ -18,12 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks import checkpoint_states as states
-from benchmarks import cleanup
+from benchmarks import cleanup, weight_zero
 from benchmarks import weight_models as models
 from benchmarks.host_memory import back_memory
-from benchmarks.job_tools import SKIP, Meter, need, skip
+from benchmarks.job_tools import SKIP, Meter, need, run_job, skip
 
-_PEERS = {"map": "transformers", "accelerate": "accelerate", "load_file": "safetensors"}
+_PEERS = {"map": "transformers", "accelerate": "accelerate", "load_file": "safetensors", "zero": "deepspeed"}
 
 
 def _folder(arguments):
@@ -117,26 +117,24 @@ def resident(arguments):
 
 
 def plan(arguments):
-    """Tokens a second that weights.plan() says, by those measured; with a budget that leaves half of the bytes to read,
-    and with one that leaves so few that computing takes longer. The worse of the two. Handicap `no_compute`: the
-    computation is left out of the plan."""
+    """Seconds a token, by those that weights.plan() says with a rate and a computation that it has measured itself;
+    with a budget that leaves half of the bytes to read, and with one that leaves so few that computing takes longer.
+    The worse of the two. Handicap `no_compute`: the computation is left out of the plan."""
     penstock = need("penstock")
     folder, shards = _model(arguments)
-    tokens, total = int(arguments.get("tokens", "6")), models.weight_bytes(shards)
-    whole = _streamed(folder, 3 * total)
-    computing = models.Decoding(whole).tokens(tokens) / tokens
-    del whole
-    rate = total / models.read_through_engine(shards)
-    given = 0 if arguments.get("handicap") == "no_compute" else computing
-    ratios = []
+    tokens = int(arguments.get("tokens", "10"))
+    computing = 0 if arguments.get("handicap") == "no_compute" else "measured"
+    ratios, plans = [], []
     none = penstock.weights.plan(folder, models.least_memory(folder)).read_bytes
     for share in (0.6, 0.03):
         memory = models.memory_for(folder, share * none)
-        said = penstock.weights.plan(folder, memory, rate=rate, compute_s=given)
-        measured = models.Decoding(_streamed(folder, memory)).tokens(tokens) / tokens
-        ratios.append(measured / said.seconds)
+        states.make_cold(shards)
+        plans.append(penstock.weights.plan(folder, memory, rate="measured", compute_s=computing))
+        decoding = models.Decoding(_streamed(folder, memory))
+        measured = statistics.median(decoding.tokens() for _ in range(tokens))
+        ratios.append(measured / plans[-1].seconds)
     worst = max(ratios, key=lambda ratio: abs(ratio - 1))
-    return _figures(computing, value=worst, ratios=ratios, rate=rate, computing=computing)
+    return _figures(None, value=worst, ratios=ratios, rates=[p.rate for p in plans], computing=plans[0].compute_s)
 
 
 def devices(arguments):
@@ -156,9 +154,12 @@ def devices(arguments):
 
 # ---- one memory limit for both ----
 
+_NO_LIMIT = 1 << 50
+
 
 def _in_group(arguments, way, limit=0):
-    """What child() prints, in a control group with that limit of memory (0: none)."""
+    """What child() prints, in a control group with that limit of memory (0: none). `charged` is the most that the group
+    was charged for: unlike the peak of the process, it leaves out libraries that others have in the page cache."""
     words = [sys.executable, "-m", "benchmarks.weight_jobs", "child", f"--way={way}"]
     words += [f"--{key}={value}" for key, value in arguments.items() if key not in ("way", "handicap")]
     root = Path("/sys/fs/cgroup/memory")
@@ -179,6 +180,7 @@ def _in_group(arguments, way, limit=0):
             group.mkdir()
             (group / "memory.limit_in_bytes").write_text(str(limit))
         done = subprocess.run(words, stdout=subprocess.PIPE, text=True, preexec_fn=enter, check=False)
+        charged = int((group / "memory.max_usage_in_bytes").read_text()) if limit else None
     except PermissionError as error:
         skip(f"{error}: control groups need root")
     finally:
@@ -188,11 +190,12 @@ def _in_group(arguments, way, limit=0):
         skip(f"{way} cannot run here")
     if done.returncode != 0:
         sys.exit(f"{way}: exit {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return {**json.loads(done.stdout.splitlines()[-1]), "charged": charged}
 
 
 def child(arguments):
-    """Seconds of --tokens, and the peak of memory, of one --way: meta (no weights), ours, map or accelerate."""
+    """Seconds of --tokens, those from the call to the first token, and the peak of memory, of one --way: meta (no
+    weights), ours, map, accelerate or zero."""
     torch, transformers = need("torch"), need("transformers")
     models.use_processors()
     folder, way = _folder(arguments), arguments["way"]
@@ -204,44 +207,59 @@ def child(arguments):
         small = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**models.TINY})).eval()
         models.Decoding(small).tokens(tokens)
         return {"peak": states.peak_bytes()}
-    if way == "ours":
-        if arguments.get("whole"):  # experts are read with their layer
-            need("penstock.weights._stream").taken_out = lambda units, can_be: []
-        model = _streamed(folder, int(arguments["memory"]))
-    elif way == "map":
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
-    else:
-        need("accelerate")
-        with tempfile.TemporaryDirectory(dir=arguments["dir"], prefix="run-") as offload:
+    with tempfile.TemporaryDirectory(dir=arguments["dir"], prefix="run-") as scratch:
+        begin = time.perf_counter()
+        if way == "ours":
+            if arguments.get("whole"):  # experts are read with their layer
+                need("penstock.weights._stream").taken_out = lambda units, can_be: []
+            if arguments.get("copied"):
+                folder = shutil.copytree(folder, Path(scratch) / "model")
+                os.sync()
+            model = _streamed(folder, int(arguments["memory"]))
+        elif way == "map":
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+        elif way == "zero":
+            model = weight_zero.loaded(folder, scratch)
+        else:
+            need("accelerate")
             model = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, dtype="auto", device_map={"": "disk"}, offload_folder=offload
+                folder, dtype="auto", device_map={"": "disk"}, offload_folder=scratch
             )
-            return _decoded(model, tokens, drawn)
-    return _decoded(model, tokens, drawn)
-
-
-def _decoded(model, tokens, drawn):
-    seconds = models.Decoding(model.eval(), drawn=drawn).tokens(tokens)
-    return {"seconds": seconds, "peak": states.peak_bytes()}
+        decoding = models.Decoding(model.eval(), drawn=drawn)
+        first = decoding.first_at - begin
+        return {"seconds": decoding.tokens(tokens), "first": first, "peak": states.peak_bytes()}
 
 
 def capped(arguments):
     """Seconds of --tokens=4 in a control group whose memory is --cap=0.7 of the weights and what the process needs
-    without them; --way=ours, with that share as its budget, map or accelerate; --model=mixture. Handicaps
-    `nothing_resident`, and `whole_layers`: experts are read with their layer."""
+    without them; --way=ours, with that share as its budget, map or accelerate; --model=mixture. --way=zero has no
+    limit: it keeps no weight in memory, and to load takes more than that. Handicaps `nothing_resident`, and
+    `whole_layers`: experts are read with their layer."""
     folder, shards = _model(arguments)
     share = int(float(arguments.get("cap", "0.7")) * models.weight_bytes(shards))
-    process = _in_group(arguments, "meta")["peak"]
+    _in_group(arguments, "meta")  # libraries come into the page cache, and are charged to nobody below
+    process = _in_group(arguments, "meta", _NO_LIMIT)["charged"]
     memory = models.least_memory(folder) if arguments.get("handicap") == "nothing_resident" else share
     whole = {"whole": "1"} if arguments.get("handicap") == "whole_layers" else {}
-    found = _in_group({**arguments, **whole, "memory": memory}, arguments["way"], share + process)
+    limit = 0 if arguments["way"] == "zero" else share + process
+    found = _in_group({**arguments, **whole, "memory": memory}, arguments["way"], limit)
     peer = _PEERS.get(arguments["way"], "penstock")
     return {
         "seconds": found["seconds"],
         "operations": int(arguments.get("tokens", "4")),
-        "limit": share + process,
+        "limit": limit,
         "version": need(peer).__version__,
     }
+
+
+def start(arguments):
+    """Seconds from the call to the first token of a prompt of four words; --way=ours, with half of the weights in
+    memory, or zero. Handicap `copied`: the shards are copied first."""
+    _, shards = _model(arguments)
+    copied = {"copied": "1"} if arguments.get("handicap") == "copied" else {}
+    given = {**arguments, **copied, "memory": models.weight_bytes(shards) // 2, "tokens": "1"}
+    seconds = _in_group(given, arguments["way"])["first"]
+    return {"seconds": seconds, "version": need(_PEERS.get(arguments["way"], "penstock")).__version__}
 
 
 def memory(arguments):
@@ -330,17 +348,11 @@ def rows(arguments):
 
 
 _JOBS = {job.__name__: job for job in (decode, prefill, resident, plan, devices, child, capped, memory, written, load)}
-_JOBS["rows"] = rows
+_JOBS |= {"rows": rows, "start": start}
 
 
 def main():
-    job, *words = sys.argv[1:] or [""]
-    if job not in _JOBS:
-        print(f"python -m benchmarks.weight_jobs JOB --key=value ...; jobs: {' '.join(_JOBS)}", file=sys.stderr)
-        return 64
-    arguments = dict(word.removeprefix("--").partition("=")[::2] for word in words)
-    print(json.dumps(_JOBS[job](arguments)))
-    return 0
+    return run_job("weight_jobs", _JOBS)
 
 
 if __name__ == "__main__":

@@ -126,6 +126,7 @@ class Decoding:
         with torch.no_grad():
             out = model(input_ids=ids, use_cache=True)
         self._keep(out)
+        self.first_at = time.perf_counter()
         self.tokens()  # memory is touched, and the order of the units known
 
     def _keep(self, out):

@@ -40,7 +40,7 @@ ROOMS = {
     "engine/uring": Room(3, may=("engine",)),
     "engine/aio": Room(3, may=("engine",)),
     "engine/posix": Room(3, may=("engine",)),
-    "api": Room(4, may=("format",)),
+    "api": Room(4, may=("format", "device")),
     "device": Room(4),
     "tensor": Room(4, only=("base",)),
     "format": Room(4, only=("base", "tensor")),
@@ -54,7 +54,8 @@ ROOMS = {
     "dataset": Room(7),
     "plan": Room(8, only=("base", "tensor", "format")),
     "workload": Room(8),
-    "cli": Room(8, may=("plan", "workload")),
+    "probe": Room(8),
+    "cli": Room(8, may=("plan", "probe", "workload")),
 }
 # Rooms that floors 5 and up must use through <penstock/...>.
 BEHIND_THE_API = (
@@ -91,12 +92,17 @@ BINDING_FILES = {
 BINDING_PARTIES = ("nanobind", "fmt", "tl")
 FOLDER_FILES_MAX = 50
 # Verbs that return a transfer. A blocking read or write of a few bytes is no feeding.
-FEEDS = re.compile(r"\b(?:read_async|write_async|try_submit|try_run)\(|\b[eE]ngine_?(?:\(\))?(?:\.|->)(?:submit|run)\(")
+FEEDS = re.compile(
+    r"\b(?:read_async|write_async|try_submit|try_run|run_read|run_write)\("
+    r"|\b[eE]ngine_?(?:\(\))?(?:\.|->)(?:submit|run)\("
+)
 FEEDERS = {
+    "features/block_writer.cpp": "two blocks a file, filled as rows come from the caller",
+    "features/feature_store.cpp": "one transfer a gather, of rows that the engine brings into order",
     "weights/sources.cpp": "a transfer a unit, which the layer that needs it waits for",
     "weights/read_speed.cpp": "measures raw transfers",
     "weights/tensor_rows.cpp": "one transfer a call, of rows that the engine brings into order",
-    "cli/bench/job.cpp": "measures raw transfers",
+    "probe/job.cpp": "measures raw transfers",
     "cli/tune/slice.cpp": "measures raw transfers",
     "cli/doctor/path.cpp": "probes with one transfer",
 }

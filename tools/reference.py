@@ -5,7 +5,11 @@ Nothing is imported and nothing compiled."""
 import ast
 import re
 import textwrap
+from functools import lru_cache
 from pathlib import Path
+
+# Public ones whose names `import penstock` does not give.
+MODULES = ("weights", "features", "features.pyg", "features.gids", "features.graphbolt", "plan", "safetensors")
 
 
 def _signature(node):
@@ -54,6 +58,19 @@ def _is(node, decorator):
     return any(ast.unparse(one).split(".")[-1] == decorator for one in node.decorator_list)
 
 
+def _titled(nodes):
+    """The signature of a call. Of several definitions that with the text has it: the last in a .py, the first in a
+    stub."""
+    return _signature(next((node for node in nodes if ast.get_docstring(node)), nodes[0]))
+
+
+def _call(nodes):
+    """A call's types and text. Where it has overloads, the types are theirs."""
+    shown = [node for node in nodes if _is(node, "overload")] or nodes
+    texts = [text for text in map(_text, nodes) if text]
+    return [line for node in shown for line in ("", _typed(node))] + ["", *texts]
+
+
 def _members(node):
     lines = []
     seen = set()
@@ -67,10 +84,10 @@ def _members(node):
             lines.append(f"- `{member.name}`{kind}" + _indented(": ", ast.get_docstring(member)))
             continue
         if member.name not in seen:
-            title = "The constructor" if member.name == "__init__" else f"`{node.name}.{_signature(member)}`"
-            lines += ["", f"### {title}"]
-        seen.add(member.name)
-        lines += ["", _typed(member), "", _text(member)]
+            seen.add(member.name)
+            nodes = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == member.name]
+            title = "The constructor" if member.name == "__init__" else f"`{node.name}.{_titled(nodes)}`"
+            lines += ["", f"### {title}", *_call(nodes)]
     return lines
 
 
@@ -79,56 +96,100 @@ def _indented(begin, text):
 
 
 def _public(tree):
-    """{name: module} of what the package imports to give it away, in the order of __all__."""
-    modules = {
+    """The names of __all__, in its order."""
+    (names,) = (n for n in tree.body if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__")
+    return [name for name in ast.literal_eval(names.value) if not name.startswith("_")]
+
+
+def _imported(tree):
+    """{name: module} of what a file imports from the package."""
+    return {
         alias.asname or alias.name: node.module.removeprefix("penstock.").replace(".", "/")
         for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.module.startswith("penstock.")
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("penstock.")
         for alias in node.names
     }
-    (names,) = (n for n in tree.body if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__")
-    return {name: modules[name] for name in ast.literal_eval(names.value) if not name.startswith("_")}
 
 
-def _definitions(package, stub):
-    """{name: nodes} of what the package gives; several where a call has overloads. ValueError names what is missing."""
-    found = {}
-    trees = {}
-    for name, module in _public(ast.parse((Path(package) / "__init__.py").read_text())).items():
-        folder = Path(package) / module
-        inside = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
-        path = Path(stub) if module == "_core" else inside
-        tree = trees.setdefault(path, ast.parse(path.read_text()))
-        found[name] = [n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
-        if not found[name]:
-            raise ValueError(f"{name} is in penstock.__all__, and not defined in {path}")
-    return found
+@lru_cache
+def _tree(path):
+    return ast.parse(path.read_text())
+
+
+def _defined(name, path, package, stub):
+    """The nodes that define a name which a file has, or imports; several where a call has overloads. ValueError."""
+    tree = _tree(path)
+    found = [n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
+    if found:
+        return found
+    module = _imported(tree).get(name)
+    if module is None:
+        raise ValueError(f"{name} is in an __all__ of penstock, and not defined in {path}")
+    folder = package / module
+    inside = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    return _defined(name, stub if module == "_core" else inside, package, stub)
+
+
+def _file_of(package, module):
+    """The file of a module, "" for the package."""
+    folder = package.joinpath(*module.split("."))
+    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+
+
+def _definitions(package, stub, module=""):
+    """{name: nodes} of what the package, or a module of it, gives. ValueError names what is missing."""
+    path = _file_of(package, module)
+    return {name: _defined(name, path, package, stub) for name in _public(_tree(path))}
 
 
 def python_page(package, stub):
-    """The page of everything in `penstock.__all__`. `stub` is that of the compiled part. ValueError."""
+    """The page of everything in `penstock.__all__`, and in that of its public modules. `stub` is that of the compiled
+    part. ValueError."""
+    package, stub = Path(package), Path(stub)
     found = _definitions(package, stub)
     lines = ["# Python reference", "", "Everything that `import penstock` gives, made of its docstrings and types. "]
     lines += ["[penstock in Python](python.md) is the guide.", "", "## Functions", ""]
     functions = [name for name, nodes in found.items() if isinstance(nodes[0], ast.FunctionDef)]
     for name in functions:
-        lines += ["", f"### `{_signature(found[name][0])}`"]
-        for node in found[name]:
-            lines += ["", _typed(node), "", _text(node)]
+        lines += ["", f"### `{_titled(found[name])}`", *_call(found[name])]
     for name, (node, *_) in found.items():
         if name not in functions:
-            bases = ", ".join(ast.unparse(base) for base in node.bases)
-            lines += ["", f"## `{name}`", "", f"A kind of `{bases}`." if bases else "", "", _text(node), ""]
-            lines += _members(node)
+            lines += ["", f"## `{name}`", "", *_class(node)]
+    for module in MODULES:
+        own = {
+            name: nodes
+            for name, nodes in _definitions(package, stub, module).items()
+            if name not in found or nodes[0] is not found[name][0]  # another of the same name
+        }
+        lines += _module(module, ast.get_docstring(_tree(_file_of(package, module))), own)
     return "\n".join(lines) + "\n"
+
+
+def _class(node):
+    bases = ", ".join(ast.unparse(base) for base in node.bases)
+    return [f"A kind of `{bases}`." if bases else "", "", _text(node), "", *_members(node)]
+
+
+def _module(module, text, found):
+    """The section of a module, one level deeper."""
+    lines = ["", f"## penstock.{module}", "", text.split("\n\n")[0]]
+    for name, nodes in found.items():
+        if isinstance(nodes[0], ast.FunctionDef):
+            lines += ["", f"### `{module}.{_titled(nodes)}`", *_call(nodes)]
+        else:
+            lines += ["", f"### `{module}.{name}`", ""]
+            lines += [f"#{line}" if line.startswith("### ") else line for line in _class(nodes[0])]
+    return lines
 
 
 # ---- C++
 
+NAMESPACE = re.compile(r"^namespace (penstock(?:::\w+)?) \{", re.MULTILINE)
+
 
 def _declarations(text):
-    """(comment, declaration) of each that is at the top of namespace penstock, in order."""
-    body = text[text.index("namespace penstock {") :].split("\n")[1:]
+    """(comment, declaration) of each that is at the top of namespace penstock, or of one in it, in order."""
+    body = text[NAMESPACE.search(text).start() :].split("\n")[1:]
     comment, code, depth, found = [], [], 0, []
     for line in body:
         stripped = line.strip()
@@ -183,9 +244,11 @@ def cpp_page(include):
     lines += ["`find_package(penstock)` and `penstock::penstock` link it.", ""]
     for path in sorted(Path(include).glob("*.hpp")):
         text = path.read_text()
-        if "namespace penstock {" not in text:
+        space = NAMESPACE.search(text)
+        if space is None:
             continue
         lines += ["", f"## `<penstock/{path.name}>`", ""]
+        lines += [f"In `namespace {space[1]}`.", ""] if space[1] != "penstock" else []
         head = re.match(r"// SPDX[^\n]*\n((?://[^\n]*\n)*)", text)
         said = [line[2:].removeprefix(" ") for line in head[1].splitlines()]
         lines += [_cpp_text(said), ""]

@@ -134,6 +134,14 @@ if [ ! -x .venv/bin/python ] || [ ! -e ".venv/$stamp" ]; then
     touch ".venv/$stamp"
 fi
 
+# Type checkers and other frameworks, which only tests use.
+test_stamp=.test-requirements-$(cksum <tools/requirements-test.txt | tr ' ' '-')
+if [ "$want" != build ] && [ "$want" != base ] && [ ! -e ".venv/$test_stamp" ]; then
+    say "python: installing tools/requirements-test.txt into .venv (JAX is the large one)"
+    pip_install tools/requirements-test.txt install --no-cache-dir --no-deps
+    touch ".venv/$test_stamp"
+fi
+
 # DeepSpeed is what tests and benchmarks compare with, and needs a dozen packages that nothing else does. So it has an
 # environment of its own, with .venv's packages (torch, penstock, pytest) under it.
 stamp=$stamp+$(cksum <tools/requirements-deepspeed.txt | tr ' ' '-')

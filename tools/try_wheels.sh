@@ -4,7 +4,7 @@
 # Installs the wheels of build/dist where no compiler is: in a Debian with Python and pip and nothing else, made by
 # debootstrap, without a network. Usage: tools/try_wheels.sh [SUITE ...]     (default: bookworm trixie)
 #
-# Debian 12 has Python 3.11, Debian 13 has 3.13, which takes the wheel with the stable ABI. Exits 77 without root,
+# Debian 12 has Python 3.11; Debian 13 has 3.13, and forky 3.14, which take the wheel with the stable ABI. Exits 77 without root,
 # debootstrap, mount namespaces, or a mirror of Debian.
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)

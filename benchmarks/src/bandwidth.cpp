@@ -9,7 +9,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <numeric>
+#include <span>
 #include <thread>
+#include <utility>
 
 namespace penstock::benchmarks {
 
@@ -96,6 +99,21 @@ void one_by_one(Engine& engine, const TransferRequest& request) {
     }
 }
 
+std::vector<std::uint64_t> row_numbers(std::uint64_t rows, std::uint64_t count, bool distinct) {
+    Random random;
+    std::vector<std::uint64_t> ids(distinct ? rows : count);
+    std::iota(ids.begin(), ids.end(), 0);
+    for (std::uint64_t i = 0; i < count; ++i) {
+        if (distinct) {
+            std::swap(ids.at(i), ids.at(i + random.below(rows - i)));
+        } else {
+            ids[i] = random.below(rows);
+        }
+    }
+    ids.resize(count);
+    return ids;
+}
+
 void note_engine(const Engine& engine, Figures& figures) {
     const EngineDescription description = engine.describe();
     const EngineStats stats = engine.stats();
@@ -163,18 +181,20 @@ void sequential(const Arguments& arguments, Figures& figures) {
 void random_rows(const Arguments& arguments, Figures& figures) {
     const std::uint64_t count = arguments.number("count");
     const std::uint64_t block = arguments.number("block");
-    constexpr std::uint64_t kWindow = 4096;  // places, taken in turns
-    const File file(arguments.text("path"), {.cache = CachePolicy::kDirect});
+    const std::uint64_t transfer = arguments.number("transfer", count);  // rows in one
+    constexpr std::uint64_t kWindow = 4096;                              // places, taken in turns
+    const File file(arguments.text("path"),
+                    {.cache = arguments.text("cache", "direct") == "auto" ? CachePolicy::kAuto
+                                                                          : CachePolicy::kDirect});
     const Memory plain(kWindow * block);
     const bool pooled =
         arguments.text("memory", "plain") == "pool" && !arguments.handicap("nothing_registered");
     const Buffer buffer = pooled ? MemoryPool().take(kWindow * block) : Buffer();
     std::byte* const memory = pooled ? buffer.data() : plain.data();
-    Random random;
-    std::vector<std::uint64_t> ids(count);
+    const std::vector<std::uint64_t> ids =
+        row_numbers(file.size() / block, count, arguments.number("distinct", 0) != 0);
     std::vector<std::uint64_t> destinations(count);
     for (std::uint64_t i = 0; i < count; ++i) {
-        ids[i] = random.below(file.size() / block);
         destinations[i] = i % kWindow;
     }
     EngineOptions options = Engine::default_options();
@@ -183,13 +203,16 @@ void random_rows(const Arguments& arguments, Figures& figures) {
     warm_up(engine, arguments.text("path"));
     Meter meter;
     meter.start();
-    TransferRequest request;
-    request.files = {file};
-    request.rows = Rows{.tables = {{.row_bytes = block}},
-                        .ids = ids,
-                        .destinations = destinations,
-                        .memory = {memory, kWindow * block}};
-    engine.run(std::move(request)).wait();
+    for (std::uint64_t begin = 0; begin < count; begin += transfer) {
+        const std::uint64_t some = std::min(transfer, count - begin);
+        TransferRequest request;
+        request.files = {file};
+        request.rows = Rows{.tables = {{.row_bytes = block}},
+                            .ids = std::span(ids).subspan(begin, some),
+                            .destinations = std::span(destinations).subspan(begin, some),
+                            .memory = {memory, kWindow * block}};
+        engine.run(std::move(request)).wait();
+    }
     meter.stop();
     meter.report(figures, count * block, count);
     figures.set("registered_requests", engine.stats().registered_requests);

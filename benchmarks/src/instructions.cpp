@@ -7,12 +7,16 @@
 #include "api/options.hpp"
 #include "base/clock.hpp"
 #include "engine/core.hpp"
+#include "features.hpp"
 #include "os/local_file_system.hpp"
 
 #include <penstock/page_cache.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -41,8 +45,7 @@ public:
             *core_options,
             {.file_system = os::local_file_system(),
              .backends = api::backends_for(threads ? BackendKind::kPosix : BackendKind::kUring),
-             .clock = std::make_shared<base::SteadyClock>(),
-             .make_mover = {}});
+             .clock = std::make_shared<base::SteadyClock>()});
         if (!core) {
             throw CannotRun("io_uring is what is counted: " + core.error().message);
         }
@@ -59,10 +62,10 @@ public:
         return *file;
     }
 
-    void read(const std::shared_ptr<os::File>& file, std::vector<Extent> extents, bool blocking) {
+    void read(const std::shared_ptr<os::File>& file, engine::Extents extents, bool blocking) {
         engine::TransferSpec spec;
-        spec.files = {file};
-        spec.extents = engine::Extents(std::move(extents));
+        spec.files.push_back(file);
+        spec.extents = std::move(extents);
         spec.caller_waits = blocking;
         auto started = core_->start(std::move(spec));
         if (!started) {
@@ -105,10 +108,40 @@ private:
     std::shared_ptr<engine::Core> core_;
 };
 
+// A thousand rows at a time, none of which adjoins another; handicap `no_batching`: each by itself.
+void gathered_rows(const Arguments& arguments, Figures& figures) {
+    constexpr std::uint64_t kTable = 65'536;
+    constexpr std::uint64_t kApart = 8;
+    const std::uint64_t count = arguments.number("count");
+    Turned engine(128, false);
+    const auto file = engine.open(arguments.text("path"));
+    const features::OpenedFeatures table = striped_table(1, kTable, kBlock);
+    std::vector<std::uint64_t> ids(kTable / kApart);
+    std::iota(ids.begin(), ids.end(), 0);
+    Random random;
+    for (std::uint64_t i = 0; i < count; ++i) {
+        std::swap(ids.at(i), ids.at(i + random.below(ids.size() - i)));
+        ids[i] *= kApart;
+    }
+    const std::uint64_t step = arguments.handicap("no_batching") ? 1 : 1000;
+    const Memory memory(step * kBlock);
+    for (std::uint64_t begin = 0; begin < count; begin += step) {
+        const auto some = std::span(ids).subspan(begin, std::min(step, count - begin));
+        engine.read(file, extents_of_gather(table, some, {memory.data(), some.size() * kBlock}),
+                    false);
+    }
+    figures.set("operations", count);
+    figures.set("backend", engine.backend());
+}
+
 }  // namespace
 
 void instructions(const Arguments& arguments, Figures& figures) {
     const std::string what = arguments.text("what");
+    if (what == "rows") {
+        gathered_rows(arguments, figures);
+        return;
+    }
     const std::uint64_t count = arguments.number("count");
     const bool blocking = what == "blocking";
     const std::uint64_t bytes = what == "1m" ? kMiB : kBlock;
@@ -117,19 +150,19 @@ void instructions(const Arguments& arguments, Figures& figures) {
     const auto file = engine.open(arguments.text("path"));
     const Memory memory(kWindow);
     const std::uint64_t blocks = 64 * kMiB / bytes;  // of the file: all that is asked of it
-    std::vector<Extent> extents;
+    std::vector<Extent> extents(count);
     Random random;
     for (std::uint64_t i = 0; i < count; ++i) {
         const std::uint64_t block = bytes == kMiB ? i % blocks : random.below(blocks);
-        extents.push_back({block * bytes, {memory.data() + i * bytes % kWindow, bytes}, 0});
+        extents[i] = {block * bytes, {memory.data() + i * bytes % kWindow, bytes}, 0};
     }
     const bool hop = arguments.handicap("hop");
     if (blocking || arguments.handicap("each")) {
         for (const Extent& extent : extents) {
-            engine.read(file, {extent}, blocking && !hop);
+            engine.read(file, engine::Extents::of_one(extent), blocking && !hop);
         }
     } else {
-        engine.read(file, std::move(extents), false);
+        engine.read(file, engine::Extents(std::move(extents)), false);
     }
     figures.set("operations", count);
     figures.set("backend", engine.backend());

@@ -6,17 +6,27 @@
 
 #include <penstock/penstock.hpp>
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace penstock::benchmarks {
 
 void sequential(const Arguments& arguments, Figures& figures);
 void random_reads(const Arguments& arguments, Figures& figures);
-/// `count` rows of `block` bytes by random numbers, in one transfer. --memory=pool: to a buffer of
-/// a MemoryPool, unless the handicap is `nothing_registered`.
+/// `count` rows of `block` bytes by random numbers, `transfer` at a time (all of them).
+/// --distinct=1: each row once. --memory=pool: to a buffer of a MemoryPool, unless the handicap is
+/// `nothing_registered`.
 void random_rows(const Arguments& arguments, Figures& figures);
 /// The same by an io_uring of its own, with nothing of the library: a peer.
 void uring_rows(const Arguments& arguments, Figures& figures);
+/// The loop of GraphBolt's on-disk arrays (dmlc/dgl, graphbolt/src/cnumpy.cc), stated again from
+/// its description: blocks of 4 KiB, 512 at once, all awaited before the next, copied out of a
+/// bounce buffer. A peer with nothing of the library.
+void graphbolt_rows(const Arguments& arguments, Figures& figures);
+/// `count` distinct rows of `row` bytes of a feature file of `rows`, `gather` at a time: what
+/// feature_gather of Python does.
+void feature_gather(const Arguments& arguments, Figures& figures);
 void latency(const Arguments& arguments, Figures& figures);
 void many_small(const Arguments& arguments, Figures& figures);
 void syscalls(const Arguments& arguments, Figures& figures);
@@ -33,6 +43,9 @@ void threads(const Arguments& arguments, Figures& figures);
 [[nodiscard]] TransferRequest random_request(const File& file, std::uint64_t count,
                                              std::uint64_t block, const Memory& memory,
                                              std::uint64_t window);
+/// Random numbers of rows, the same in every run; `distinct`: none comes twice.
+[[nodiscard]] std::vector<std::uint64_t> row_numbers(std::uint64_t rows, std::uint64_t count,
+                                                     bool distinct);
 /// Blocks of the file as transfers of their own, each waited for.
 void one_by_one(Engine& engine, const TransferRequest& request);
 void note_engine(const Engine& engine, Figures& figures);

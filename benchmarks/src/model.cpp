@@ -6,6 +6,7 @@
 #include "model.hpp"
 
 #include "api/options.hpp"
+#include "features.hpp"
 #include "instructions.hpp"
 
 #include <penstock/version.hpp>
@@ -45,6 +46,21 @@ simulation::SimulationOptions simulation_options(const Arguments& arguments) {
 double bound_ns(std::uint64_t bytes, std::uint64_t requests) {
     return std::max(static_cast<double>(bytes) / kBytesPerSecond * 1e9,
                     static_cast<double>(requests) * kRequestNs / kLanes);
+}
+
+void run_to_its_end(simulation::Simulation& simulation, engine::TransferSpec spec) {
+    engine::Transfer* transfer = value_of(simulation.core().start(std::move(spec)));
+    if (!simulation.run(*transfer)) {
+        throw std::runtime_error("the transfer hangs: nothing will ever happen again");
+    }
+    const auto* error = transfer->error();
+    const std::string message = error != nullptr ? error->message : "";
+    transfer->mark_observed();
+    transfer->abandon();
+    transfer->release();
+    if (error != nullptr) {
+        throw std::runtime_error(message);
+    }
 }
 
 }  // namespace penstock::benchmarks
@@ -88,7 +104,7 @@ TransferSpec spec_of(Op op, Files files, std::vector<Extent> extents,
                      Priority priority = Priority::kNormal) {
     TransferSpec spec;
     spec.op = op;
-    spec.files = std::move(files);
+    spec.files = penstock::engine::FileList(std::move(files));
     spec.extents = penstock::engine::Extents(std::move(extents));
     spec.options.priority = priority;
     return spec;
@@ -97,18 +113,7 @@ TransferSpec spec_of(Op op, Files files, std::vector<Extent> extents,
 /// Runs a transfer to its end; virtual nanoseconds.
 double run(Simulation& simulation, TransferSpec spec) {
     const auto start = simulation.now();
-    Transfer* transfer = value_of(simulation.core().start(std::move(spec)));
-    if (!simulation.run(*transfer)) {
-        throw std::runtime_error("the transfer hangs: nothing will ever happen again");
-    }
-    const auto* error = transfer->error();
-    const std::string message = error != nullptr ? error->message : "";
-    transfer->mark_observed();
-    transfer->abandon();
-    transfer->release();
-    if (error != nullptr) {
-        throw std::runtime_error(message);
-    }
+    penstock::benchmarks::run_to_its_end(simulation, std::move(spec));
     return static_cast<double>(simulation.now() - start);
 }
 
@@ -297,6 +302,85 @@ void share(const Arguments& arguments, Figures& figures) {
     drop(simulation, second);
 }
 
+// ---- memory of a GPU, whose copy engines the simulator has (one a direction)
+
+constexpr double kCopyBytesPerSecond = 25e9;
+constexpr double kCopyNs = 10'000;
+
+SimulationOptions with_device(const Arguments& arguments, double copy_bytes_per_second) {
+    SimulationOptions options = simulation_options(arguments);
+    options.devices.push_back({.bytes_per_second = copy_bytes_per_second,
+                               .copy_ns = static_cast<penstock::base::Nanos>(kCopyNs),
+                               .one_stream = arguments.handicap("one_stream")});
+    // The next request begins when the copy of the one before is through, from and to one slot.
+    if (arguments.handicap("wait_each") || arguments.handicap("one_slot")) {
+        options.core.domain.channel.in_flight_bytes = options.core.domain.channel.block_bytes;
+    }
+    return options;
+}
+
+Extent of_device(const Addresses& memory, std::uint32_t file) {
+    return {0, {memory.at(), kGiB, penstock::MemoryKind::kDevice, 0}, file};
+}
+
+void device_one_gib(const Arguments& arguments, Figures& figures, Op op, double rate,
+                    double bound) {
+    Simulation simulation(with_device(arguments, rate));
+    const Files files = make_files(simulation, 1, kGiB);
+    const Addresses memory(kGiB);
+    const double taken = run(simulation, spec_of(op, files, {of_device(memory, 0)}));
+    figures.set("value", bound / taken);
+    figures.set("seconds", taken * 1e-9);
+    figures.set("bytes", kGiB);
+    figures.set("pinned_bytes", simulation.core().device_slot_bytes());
+}
+
+void device_read(const Arguments& arguments, Figures& figures) {
+    device_one_gib(arguments, figures, Op::kRead, kCopyBytesPerSecond, bound_ns(kGiB, 1));
+}
+
+void device_write(const Arguments& arguments, Figures& figures) {
+    device_one_gib(arguments, figures, Op::kWrite, kCopyBytesPerSecond, bound_ns(kGiB, 1));
+}
+
+/// A copy engine slower than the disk, which has a copy for each MiB.
+void device_copy(const Arguments& arguments, Figures& figures) {
+    constexpr double kSlow = 5e9;
+    const double bound = static_cast<double>(kGiB) / kSlow * 1e9 +
+                         static_cast<double>(kGiB) / static_cast<double>(kMiB) * kCopyNs;
+    device_one_gib(arguments, figures, Op::kRead, kSlow, bound);
+}
+
+/// A read from one disk and a write to another at once: the slower one alone, by both together.
+void device_two(const Arguments& arguments, Figures& figures) {
+    constexpr double kRate = 10e9;  // so that one engine is too little for both
+    const Addresses memory(kGiB);
+    double alone = 0;
+    for (const Op op : {Op::kRead, Op::kWrite}) {
+        Simulation simulation(with_device(arguments, kRate));
+        const Files files = make_files(simulation, 1, kGiB);
+        alone = std::max(alone, run(simulation, spec_of(op, files, {of_device(memory, 0)})));
+    }
+    SimulationOptions options = with_device(arguments, kRate);
+    options.disks = 2;
+    Simulation simulation(options);
+    const Files files = make_files(simulation, 2, kGiB);
+    const auto start = simulation.now();
+    Transfer* write =
+        value_of(simulation.core().start(spec_of(Op::kWrite, files, {of_device(memory, 1)})));
+    Transfer* read =
+        value_of(simulation.core().start(spec_of(Op::kRead, files, {of_device(memory, 0)})));
+    if (!simulation.run(*read) || !simulation.run(*write)) {
+        throw std::runtime_error("the transfers hang");
+    }
+    const auto both = static_cast<double>(simulation.now() - start);
+    drop(simulation, read);
+    drop(simulation, write);
+    figures.set("value", alone / both);
+    figures.set("alone_ns", alone);
+    figures.set("both_ns", both);
+}
+
 /// Bytes copied a byte read, into memory as torch gives it (aligned to 64 bytes).
 void copies(const Arguments& arguments, Figures& figures) {
     constexpr std::uint64_t kBytes = 64 * kMiB;
@@ -393,8 +477,16 @@ int main(int count, char** words) {
                                           {"share", share},
                                           {"copies", copies},
                                           {"gaps", gaps},
+                                          {"device_read", device_read},
+                                          {"device_write", device_write},
+                                          {"device_copy", device_copy},
+                                          {"device_two", device_two},
                                           {"checkpoint", penstock::benchmarks::checkpoint_save},
                                           {"readback", penstock::benchmarks::checkpoint_readback},
-                                          {"instructions", penstock::benchmarks::instructions}},
+                                          {"instructions", penstock::benchmarks::instructions},
+                                          {"row_depth", penstock::benchmarks::depth},
+                                          {"row_trace", penstock::benchmarks::trace},
+                                          {"row_control", penstock::benchmarks::control},
+                                          {"row_metadata", penstock::benchmarks::metadata}},
                                          count, words);
 }

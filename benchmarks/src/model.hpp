@@ -46,6 +46,9 @@ T value_of(base::Result<T> result) {
 /// The minimum time of one disk: limited by its pipe, or its lanes.
 [[nodiscard]] double bound_ns(std::uint64_t bytes, std::uint64_t requests);
 
+/// Throws where the transfer fails or hangs.
+void run_to_its_end(simulation::Simulation& simulation, engine::TransferSpec spec);
+
 // ---- jobs in files of their own
 void checkpoint_save(const Arguments& arguments, Figures& figures);
 void checkpoint_readback(const Arguments& arguments, Figures& figures);

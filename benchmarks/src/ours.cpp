@@ -7,7 +7,9 @@
 int main(int count, char** words) {
     namespace jobs = penstock::benchmarks;
     return jobs::run_job("penstock_bench_ours",
-                         {{"idle", jobs::idle},
+                         {{"feature_gather", jobs::feature_gather},
+                          {"graphbolt_rows", jobs::graphbolt_rows},
+                          {"idle", jobs::idle},
                           {"latency", jobs::latency},
                           {"many_small", jobs::many_small},
                           {"random", jobs::random_reads},

@@ -274,7 +274,8 @@ public:
     [[nodiscard]] std::vector<CheckpointInfo> list() const;
     /// At most `count` of the checkpoints with the best metric, the best first; of equal ones the
     /// newest first. One without a problem, whose metadata has a number of that name, counts; NaN
-    /// does not. Throws as latest().
+    /// does not. Throws as latest(), and kInvalidArgument where no metadata has the name and one
+    /// has nearly that name.
     [[nodiscard]] std::vector<CheckpointInfo> best(const Metric& metric,
                                                    std::size_t count = 1) const;
     [[nodiscard]] Checkpoint open(std::uint64_t generation) const;

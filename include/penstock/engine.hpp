@@ -70,6 +70,9 @@ struct TransferRequest {
     std::vector<Extent> extents;
     std::optional<Rows> rows;  ///< instead of extents, of which there are none then
     TransferOptions options;
+    /// The transfer keeps it until it is over and its handle is gone: the owner of its memory, for
+    /// example. Any thread may drop the last share.
+    std::shared_ptr<const void> keep = {};
 };
 
 /// One read or write, running or finished. Movable. Its memory must stay valid until it is done,
@@ -104,6 +107,10 @@ public:
     [[nodiscard]] std::uint64_t extent_bytes(std::size_t index) const;
     /// Bytes requested in all.
     [[nodiscard]] std::uint64_t total_bytes() const noexcept;
+    /// What is put on a stream of a GPU after this call finds the bytes of a read there, and may
+    /// change those of a write. This version waits on the host for the end of the transfer, as
+    /// wait() does, after which its bytes are visible to every stream. Throws the transfer's Error.
+    void join(StreamHandle stream);
     /// Adds 1 to an eventfd when it is done (immediately if it is already): for event loops. The
     /// caller may close the descriptor at any time. Throws kInvalidArgument if it is not an
     /// eventfd, kSystem if there is no descriptor left.
@@ -155,8 +162,10 @@ struct EngineStats {
     std::uint64_t slot_requests = 0;  ///< through aligned memory of ours
     std::uint64_t edge_requests = 0;  ///< ends of writes and small writes, through the page cache
     std::uint64_t copied_bytes = 0;   ///< by us, between that memory and callers'
-    std::uint64_t system_calls = 0;   ///< of the backends' submission and completion
-    std::uint32_t running = 0;        ///< transfers
+    std::uint64_t gpu_copied_bytes = 0;  ///< by copy engines, between that memory and GPUs
+    std::uint64_t gpu_pinned_bytes = 0;  ///< of that memory, now: pinned for GPUs
+    std::uint64_t system_calls = 0;      ///< of the backends' submission and completion
+    std::uint32_t running = 0;           ///< transfers
     LatencyStats latency;
 };
 
@@ -226,6 +235,11 @@ public:
     [[nodiscard]] Transfer submit(TransferRequest request);
     /// The same, for callers that wait immediately: small transfers are done when this returns.
     [[nodiscard]] Transfer run(TransferRequest request);
+    /// The same for one extent of one open file, without a request to be filled.
+    [[nodiscard]] Transfer run_read(const File& file, Memory into, std::uint64_t offset = 0,
+                                    const TransferOptions& options = {});
+    [[nodiscard]] Transfer run_write(const File& file, ConstMemory data, std::uint64_t offset = 0,
+                                     const TransferOptions& options = {});
     /// submit() and run() that return nothing instead of throwing kWouldBlock if `transfers_max`
     /// transfers are in flight. The request is copied, so it can be tried again. Throws the other
     /// errors of submit().

@@ -43,6 +43,10 @@ struct ExpertLayer {
 struct ExpertStreamOptions {
     std::uint64_t memory_bytes = 0;                     ///< for the slots of experts
     std::vector<std::vector<std::string>> copies = {};  ///< as WeightStreamOptions::copies
+    /// Where given, the budget follows it, as WeightStreamOptions::spare. Next to a WeightStream, a
+    /// larger reserve than that has makes experts give back first and grow last.
+    SpareMemory spare = {};
+    std::chrono::nanoseconds spare_interval = std::chrono::milliseconds(100);
 };
 
 /// An expert in memory.
@@ -97,9 +101,9 @@ public:
                                                        std::chrono::nanoseconds timeout);
     /// Experts that were acquired may be dropped. Without any it does nothing.
     void release();
-    /// Another budget, at the next acquire(): slots are added, or dropped with what is in them.
-    /// Throws kOutOfMemory as the constructor.
-    void set_memory(std::uint64_t memory_bytes);
+    /// Another budget, at the next acquire(): slots are added, or dropped with what is in them. It
+    /// follows `spare` from then on, or nothing. Throws kOutOfMemory as the constructor.
+    void set_memory(std::uint64_t memory_bytes, SpareMemory spare = {});
     [[nodiscard]] ExpertStreamStats stats() const;
     /// As the destructor. Later calls throw kClosed. Again is fine.
     void close() noexcept;
@@ -112,5 +116,20 @@ private:
 /// kInvalidArgument and kUnsupported as ExpertStream. Thread-safe.
 [[nodiscard]] PENSTOCK_API std::uint64_t least_expert_memory(const TensorTable& table,
                                                              std::span<const ExpertLayer> layers);
+
+/// How a budget is divided between a WeightStream and an ExpertStream of one model.
+struct WeightShares {
+    std::uint64_t units_bytes = 0;
+    std::uint64_t experts_bytes = 0;
+};
+
+/// Units come first, because all of them are used in each pass: they get what they can use, up to
+/// `most_units` bytes. Experts get the rest, and room for 8 of them before that, as far as the
+/// least of the units (`least_units`, least_weight_memory()) leaves it; `least_experts`
+/// (least_expert_memory()) in any case. Thread-safe.
+[[nodiscard]] PENSTOCK_API WeightShares share_weight_memory(std::uint64_t memory_bytes,
+                                                            std::uint64_t least_units,
+                                                            std::uint64_t most_units,
+                                                            std::uint64_t least_experts) noexcept;
 
 }  // namespace penstock

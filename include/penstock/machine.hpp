@@ -5,7 +5,9 @@
 
 #include <penstock/error.hpp>
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace penstock {
@@ -21,6 +23,11 @@ namespace penstock {
 
 /// Bytes of them that can be used at this moment without swapping or being killed.
 [[nodiscard]] PENSTOCK_API std::uint64_t available_memory_bytes(const std::string& root = {});
+
+/// Time that threads of this process's group (where no group counts it, of the machine) have waited
+/// for memory since it began: the kernel's pressure stall information. Nothing where it has none.
+[[nodiscard]] PENSTOCK_API std::optional<std::chrono::microseconds> memory_stall(
+    const std::string& root = {});
 
 /// Processors that this process may use, 1 or more: those in its affinity, or the equivalent of its
 /// groups' share of time, rounded up.

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <penstock/error.hpp>
+#include <penstock/gpu.hpp>
 #include <penstock/types.hpp>
 
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace penstock {
 
@@ -58,6 +60,9 @@ struct TransferOptions {
     /// Transfers with the same address are one flow, see Priority, and so run in their order; the
     /// address is only compared. Without one, each File is a flow.
     const void* group = nullptr;
+    /// Memory of a GPU: the transfer begins after what these streams hold at the call. Empty: the
+    /// legacy default stream of each GPU whose memory it is. Looked at by the call alone.
+    std::vector<StreamHandle> streams = {};
 };
 
 }  // namespace penstock

@@ -86,8 +86,9 @@ struct Space {
 /// Whose memory it is.
 enum class MemoryKind : std::uint8_t { kHost, kDevice };
 
-/// Memory that belongs to the caller: a span of bytes becomes one. This version moves memory of the
-/// host; a call with any other throws kUnsupported.
+/// Memory that belongs to the caller: a span of bytes becomes one. Transfers of an Engine move
+/// memory of the host and of GPUs (device_memory() makes one of a pointer); a call that takes the
+/// host's alone throws kUnsupported for others.
 template <typename Byte>
 struct BasicMemory {
     Byte* data = nullptr;

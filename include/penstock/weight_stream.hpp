@@ -77,7 +77,8 @@ struct WeightPlan {
 using SpareMemory = std::function<std::int64_t()>;
 
 /// available_memory_bytes() less `reserve_bytes`, which the program's code, its other memory and
-/// the page cache need.
+/// the page cache need; -1 at most while threads wait for memory for more than a tenth of the time
+/// (memory_stall()). What it gives is called by one thread at a time.
 [[nodiscard]] PENSTOCK_API SpareMemory spare_memory(std::uint64_t reserve_bytes);
 
 struct WeightStreamOptions {

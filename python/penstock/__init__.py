@@ -29,6 +29,8 @@ from penstock._core import (
     File,
     FileInfo,
     Future,
+    Gpu,
+    GpuReport,
     LatencyStats,
     PendingSave,
     RowTable,
@@ -37,6 +39,7 @@ from penstock._core import (
     default_engine,
     empty,
     evict,
+    gpus,
     prefetch,
     read,
     read_async,
@@ -53,6 +56,7 @@ from penstock._pickled import Pickled
 from penstock._sigterm import SaveOnSigterm
 from penstock._state import TensorInfo, inspect, load, save
 from penstock._store import CheckpointStore
+from penstock.features import FeatureStore
 from penstock.weights import stream
 from penstock.weights._tensor_rows import TensorRows
 
@@ -75,10 +79,13 @@ __all__ = [
     "EngineOptions",
     "EngineStats",
     "Error",
+    "FeatureStore",
     "File",
     "FileInfo",
     "FileWriter",
     "Future",
+    "Gpu",
+    "GpuReport",
     "IncompatibleKeys",
     "LatencyStats",
     "PendingSave",
@@ -96,6 +103,7 @@ __all__ = [
     "default_engine",
     "empty",
     "evict",
+    "gpus",
     "inspect",
     "load",
     "load_into",

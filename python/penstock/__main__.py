@@ -3,15 +3,18 @@
 program (src/cli) does all others, and lists these in its help."""
 
 import importlib
+import os
 import sys
 
 from penstock import _core
 
 _PYTHON_COMMANDS = {
+    ("bench", "gnn"): "penstock._measure.gnn_bench",
     ("checkpoint", "bench"): "penstock._measure.checkpoint_bench",
     ("ds_io",): "penstock.deepnvme.ds_io",
     ("ds_nvme_tune",): "penstock.deepnvme.ds_nvme_tune",
     ("report",): "penstock.report.__main__",
+    ("weights", "bench"): "penstock._measure.weights_bench",
 }
 
 
@@ -22,7 +25,31 @@ def main() -> int:
     for command, module in _PYTHON_COMMANDS.items():
         if tuple(words[: len(command)]) == command:
             return importlib.import_module(module).main(words[len(command) :])
+    if words[:2] == ["plan", "mix"] and any(word.lower().endswith((".yaml", ".yml")) for word in words[2:]):
+        return _mix_of_yaml(words)
     return _core.cli_main(words)
+
+
+def _mix_of_yaml(words: list[str]) -> int:
+    """The program reads jobs in JSON: each file of YAML becomes one, in memory."""
+    mix = importlib.import_module("penstock.plan._mix")
+    files = []
+    try:
+        for place, word in enumerate(words):
+            if word.lower().endswith((".yaml", ".yml")) and words[place - 1] != "--json" and "--json=" not in word:
+                files.append(os.memfd_create("penstock-jobs"))
+                path = word.removeprefix("--jobs=")
+                text = mix.json_of_yaml(path).encode()
+                with os.fdopen(os.dup(files[-1]), "wb") as file:
+                    file.write(text)
+                words[place] = word.removesuffix(path) + f"/proc/self/fd/{files[-1]}"
+        return _core.cli_main(words)
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return 2
+    finally:
+        for file in files:
+            os.close(file)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ what is allowed."""
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import math
 import operator
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -23,6 +25,7 @@ def shown(value: Any) -> str:
         text = repr(value)
     except Exception:  # of a foreign class, or an int of 5,000 digits
         return f"a {_type(value)}"
+    text = " ".join(text.split()) if "\n" in text else text
     return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
 
 
@@ -76,6 +79,8 @@ def whole(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_M
 def size(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_MAX) -> int:
     """Bytes: an integer, or words ("4MiB")."""
     number = _core._format.parse_size(value, f"{verb}: {name}") if isinstance(value, str) else value
+    if not hasattr(number, "__index__"):
+        raise TypeError(f'{verb}: {name}: expected bytes (an integer), or a size such as "4MiB", got {got(value)}')
     return whole(verb, name, number, least, most)
 
 
@@ -94,6 +99,13 @@ def seconds(verb: str, name: str, value: Any) -> float:
     if math.isnan(number) or number < 0:
         raise ValueError(f"{verb}: {name}: expected seconds, 0 or more, got {number}")
     return number
+
+
+def local_path(verb: str, path: str) -> str:
+    """A path as it is. A URL is refused here where a folder of its name would be made, or its slashes joined."""
+    if "://" in path and not os.path.exists(path):
+        raise _core.system_error(errno.ENOENT, verb, path)
+    return path
 
 
 def function(verb: str, name: str, value: Any) -> Any:

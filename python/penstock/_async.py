@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from penstock import _arguments, _core, _log, _state
 from penstock._progress import Progress, reporter
@@ -136,7 +136,7 @@ class StepOverlap:
         *,
         every: int = 1,
         step: int = 0,
-        on_error: str = "warn",
+        on_error: Literal["warn", "raise"] = "warn",
     ) -> None:
         if on_error not in ("warn", "raise"):
             raise ValueError(f"StepOverlap: on_error: expected 'warn' or 'raise', got {_arguments.got(on_error)}")

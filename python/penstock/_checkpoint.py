@@ -7,11 +7,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from penstock import _arguments, _core, _into, _load, _pickled, _state
 from penstock._errors import Unsupported
 from penstock._progress import Progress, reporter
+
+if TYPE_CHECKING:
+    import torch
+
+    from penstock._types import Cache, Device, Dtype, Index, Into, MapLocation, Names
 
 # Name, memory, begin and end of what is wanted or None for all, strides of the memory in bytes or None.
 _ReadRow = tuple[str, Any, Any, Any, Any]
@@ -45,7 +50,7 @@ class CheckpointTensor:
             raise TypeError("len() of a tensor without dimensions")
         return self.shape[0]
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> torch.Tensor:
         made, row, after = self._plan(index)
         _read(self._core, [row])
         return made[after] if after else made
@@ -64,7 +69,7 @@ class CheckpointTensor:
             if isinstance(wanted, slice):
                 first, last, step = wanted.indices(extent)
                 if step < 1:
-                    raise ValueError(f"{self.name}: a step of {step} in dimension {dimension}; it has to be 1 or more")
+                    raise ValueError(f"{self.name}: dimension {dimension}: expected a step of 1 or more, got {step}")
                 begin.append(min(first, max(first, last)))
                 end.append(max(first, last))
                 after.append(slice(None, None, step))
@@ -72,11 +77,12 @@ class CheckpointTensor:
             try:
                 place = wanted.__index__()
             except AttributeError:
+                came = _arguments.got(wanted)
                 raise TypeError(
-                    f"{self.name}: an index is an integer, a slice or ..., got {type(wanted).__name__}"
+                    f"{self.name}: dimension {dimension}: expected an integer, a slice or ..., got {came}"
                 ) from None
             if not -extent <= place < extent:
-                raise IndexError(f"{self.name}: index {place} of dimension {dimension}, which has {extent}")
+                raise IndexError(f"{self.name}: dimension {dimension}: expected {-extent} to {extent - 1}, got {place}")
             begin.append(place % extent)
             end.append(place % extent + 1)
             after.append(0)
@@ -135,7 +141,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
     is not sound."""
 
     @_arguments.named
-    def __init__(self, path: str | os.PathLike[str], *, cache: str = "auto") -> None:
+    def __init__(self, path: str | os.PathLike[str], *, cache: Cache = "auto") -> None:
         self._take(_core._checkpoint.Checkpoint(os.fsdecode(path), cache))
 
     @classmethod
@@ -189,6 +195,33 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         all is as it was saved."""
         return [CheckpointProblem(*row) for row in self._core.verify(reporter(progress, "verify"))]
 
+    # fmt: off
+    @overload
+    def load(
+        self, map_location: None = None, *, into: Into,
+        names: Iterable[str] | None = None, device: Device | None = None, dtype: None = None,
+        pickle: bool = False, progress: Progress = False,
+    ) -> Into: ...
+    @overload
+    def load(
+        self, map_location: MapLocation | None = None, *, into: None = None,
+        names: Mapping[str, Index | None], device: Device | None = None, dtype: Dtype | None = None,
+        pickle: bool = False, progress: Progress = False,
+    ) -> dict[str, torch.Tensor]: ...
+    @overload
+    def load(
+        self, map_location: MapLocation | None = None, *, into: None = None,
+        names: str, device: Device | None = None, dtype: Dtype | None = None,
+        pickle: bool = False, progress: Progress = False,
+    ) -> Any: ...
+    @overload
+    def load(
+        self, map_location: MapLocation | None = None, *, into: None = None,
+        names: Names | None = None, device: Device | None = None, dtype: Dtype | None = None,
+        pickle: bool = False, progress: Progress = False,
+    ) -> dict[str, Any]: ...
+    # fmt: on
+
     @_arguments.named
     def load(
         self,
@@ -234,7 +267,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         # A state of NumPy data alone needs no torch.
         if into is not None and (sources or _state.torch_or_none()):
             return self._fill(skeleton, into, pickle, report)
-        arrays = [] if into is None else _into.arrays(self._without_data(skeleton)[0], self.info.path, into)
+        arrays = [] if into is None else _into.arrays(self._without_data(skeleton, pickle)[0], self.info.path, into)
         if not sources:
             return _into.filled(_state._objects(skeleton, [], self.info.path, pickle), arrays, {}, {})
         storages = self._storages(skeleton, [], report)
@@ -260,7 +293,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
 
     def _fill(self, skeleton: Any, into: Any, pickle: bool, report: Any) -> Any:
         """load() into tensors that exist: nothing but their elements is written."""
-        state, numbers = self._without_data(skeleton)
+        state, numbers = self._without_data(skeleton, pickle)
         stored = {name: (tensor.dtype, tensor.shape) for name, tensor in self._tensors.items()}
         plan = _into.Plan(into, self.info.path, skeleton, state, numbers, stored)
         arrays = _into.arrays(state, self.info.path, into)
@@ -316,8 +349,8 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         state, numbers = self._without_data(skeleton)
         return _Skeleton(skeleton.sources, numbers), list(_into.tensors(state))
 
-    def _without_data(self, skeleton: Any) -> tuple[Any, dict[int, int]]:
-        return _load.without_data(skeleton, (size for _, size, _ in skeleton.sources), self.info.path)
+    def _without_data(self, skeleton: Any, pickle: bool = False) -> tuple[Any, dict[int, int]]:
+        return _load.without_data(skeleton, (size for _, size, _ in skeleton.sources), self.info.path, pickle)
 
     def _stored_as(self, skeleton: _Skeleton, view: Any) -> str | None:
         """The tensor of a shard that is this one, if it lies there as it is."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock import _core
 from penstock._arguments import shown
+from penstock._pickled import Pickled
 from penstock._state import _torch
 
 _format = _core._format
@@ -32,11 +33,35 @@ def _of_type(kind: type, obj: Any, name: str, place: str, seen: set[int]) -> Ite
         yield name, place, obj
     elif isinstance(obj, (dict, list, tuple)) and id(obj) not in seen:
         seen.add(id(obj))
-        for key, value in obj.items() if isinstance(obj, dict) else enumerate(obj):
-            yield from _of_type(kind, value, f"{name}.{key}" if name else str(key), f"{place}[{key!r}]", seen)
+        for key, step, value in _entries(obj):
+            own_name = "(...)" if isinstance(key, Pickled) else key
+            yield from _of_type(kind, value, f"{name}.{own_name}" if name else str(own_name), place + step, seen)
         own = getattr(obj, "__dict__", None) if type(obj) is OrderedDict else None
         if own:
             yield from _of_type(kind, own, f"{name}.__dict__" if name else "__dict__", f"{place}.__dict__", seen)
+
+
+def _entries(obj: Any) -> Iterator[tuple[Any, str, Any]]:
+    """Key, step of the place, and value of each. Where objects among the keys have one repr(), their steps are of this
+    state alone, so that none of them stands for one of another state."""
+    if not isinstance(obj, dict):
+        yield from ((i, f"[{i}]", value) for i, value in enumerate(obj))
+        return
+    steps = [f"[{_written(key)}]" for key in obj]
+    if len(set(steps)) < len(steps):
+        times = Counter(steps)
+        steps = [step if times[step] == 1 else f"{step}@{id(key)}" for key, step in zip(obj, steps, strict=True)]
+    for (key, value), step in zip(list(obj.items()), steps, strict=True):
+        yield key, step, value
+
+
+def _written(key: Any) -> str:
+    """A key as it is written. The repr() of a Pickled has no more than its type and length."""
+    if isinstance(key, Pickled):
+        return f"Pickled({key.data!r})"
+    if type(key) is tuple:
+        return f"({''.join(f'{_written(one)}, ' for one in key)})"
+    return repr(key)
 
 
 def replaced(obj: Any, by: dict[str, Any], done: dict[int, Any], place: str = "") -> Any:
@@ -48,8 +73,8 @@ def replaced(obj: Any, by: dict[str, Any], done: dict[int, Any], place: str = ""
         return done[id(obj)]
     if isinstance(obj, dict):
         done[id(obj)] = obj
-        for key in obj:
-            obj[key] = replaced(obj[key], by, done, f"{place}[{key!r}]")
+        for key, step, value in _entries(obj):
+            obj[key] = replaced(value, by, done, place + step)
         if type(obj) is OrderedDict and obj.__dict__:
             replaced(obj.__dict__, by, done, f"{place}.__dict__")
     elif isinstance(obj, list):

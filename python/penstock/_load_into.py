@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock import _arguments, _state
 from penstock._arguments import got, shown
+
+if TYPE_CHECKING:
+    import torch
+
+    from penstock._types import Dtype, Path, Readable
 
 
 class IncompatibleKeys(NamedTuple):
@@ -18,7 +23,12 @@ class IncompatibleKeys(NamedTuple):
 
 @_arguments.named
 def load_into(
-    model: Any, f: Any, *, names: str | None = None, strict: bool = True, dtype: Any = None
+    model: torch.nn.Module,
+    f: Path | Readable,
+    *,
+    names: str | None = None,
+    strict: bool = True,
+    dtype: Dtype | None = None,
 ) -> IncompatibleKeys:
     """Reads the tensors of a file into the parameters and buffers of a torch.nn.Module: what
     `model.load_state_dict(penstock.load(f, names=names))` does, without a second copy of them.

@@ -13,7 +13,7 @@ from penstock._progress import Progress, reporter
 if TYPE_CHECKING:
     import numpy.typing
 
-_Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+    from penstock._types import Cache, Path
 
 
 def _array_for(count: int, dtype: str, shape: tuple[int, ...], out: Any) -> Any:
@@ -30,7 +30,7 @@ def _array_for(count: int, dtype: str, shape: tuple[int, ...], out: Any) -> Any:
     if out.shape != wanted_shape or out.dtype != wanted:
         raise ValueError(
             f"read_npy: out: this has shape {out.shape} and dtype {out.dtype}; {count} files of shape {shape} and "
-            f"dtype {wanted} make {wanted_shape}"
+            f"dtype {wanted} make {wanted_shape}; give an array of that, or None for a new one"
         )
     if not out.flags.c_contiguous or not out.flags.writeable:
         raise ValueError("read_npy: out: this is not C-contiguous or not writable; give another, or None for a new one")
@@ -39,10 +39,10 @@ def _array_for(count: int, dtype: str, shape: tuple[int, ...], out: Any) -> Any:
 
 @_arguments.named
 def read_npy(
-    paths: Iterable[_Path],
+    paths: Iterable[Path],
     out: numpy.typing.NDArray[Any] | None = None,
     *,
-    cache: str | None = None,
+    cache: Cache | None = None,
     progress: Progress = True,
 ) -> numpy.typing.NDArray[Any]:
     """Reads .npy files of one dtype and shape into one array, which has them along a new first axis.

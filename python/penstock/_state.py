@@ -20,13 +20,18 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from penstock import _arguments, _core, _log, _pickled
 from penstock._arguments import shown
 from penstock._errors import Damaged
 from penstock._progress import Progress
 from penstock._progress import reporter as _reporter
+
+if TYPE_CHECKING:
+    import torch
+
+    from penstock._types import Cache, Device, Dtype, Index, Into, MapLocation, Names, Path, Readable, Writable
 
 _format = _core._format
 
@@ -71,8 +76,8 @@ def _path(f: Any, verb: str) -> str:
 @_arguments.named
 def save(
     obj: Any,
-    f: Any,
-    pickle_module: Any = None,
+    f: Path | Writable,
+    pickle_module: object = None,
     pickle_protocol: int = 2,
     _use_new_zipfile_serialization: bool = True,
     _disable_byteorder_record: bool = False,
@@ -328,6 +333,38 @@ def _first_line(error: BaseException) -> str:
 # ---- load, inspect
 
 
+# fmt: off
+@overload
+def load(
+    f: Path | Readable, map_location: None = None, pickle_module: object = None, *, into: Into,
+    names: Iterable[str] | None = None, device: Device | None = None, dtype: None = None,
+    weights_only: bool | None = True, mmap: bool | None = None, pickle: bool = False, cache: Cache = "auto",
+    progress: Progress = False,
+) -> Into: ...
+@overload
+def load(
+    f: Path | Readable, map_location: MapLocation | None = None, pickle_module: object = None, *, into: None = None,
+    names: Mapping[str, Index | None], device: Device | None = None, dtype: Dtype | None = None,
+    weights_only: bool | None = True, mmap: bool | None = None, pickle: bool = False, cache: Cache = "auto",
+    progress: Progress = False,
+) -> dict[str, torch.Tensor]: ...
+@overload
+def load(
+    f: Path | Readable, map_location: MapLocation | None = None, pickle_module: object = None, *, into: None = None,
+    names: str, device: Device | None = None, dtype: Dtype | None = None,
+    weights_only: bool | None = True, mmap: bool | None = None, pickle: bool = False, cache: Cache = "auto",
+    progress: Progress = False,
+) -> Any: ...
+@overload
+def load(
+    f: Path | Readable, map_location: MapLocation | None = None, pickle_module: object = None, *, into: None = None,
+    names: Names | None = None, device: Device | None = None, dtype: Dtype | None = None,
+    weights_only: bool | None = True, mmap: bool | None = None, pickle: bool = False, cache: Cache = "auto",
+    progress: Progress = False,
+) -> dict[str, Any]: ...
+# fmt: on
+
+
 @_arguments.named
 def load(
     f: Any,
@@ -379,6 +416,7 @@ def load(
     Checksums are checked during the reading: the CRCs of a `.pt`, the table in a `.safetensors` of ours. Of a slice of
     a `.pt`, or one of its tensors that is a part of a larger storage, the CRC says nothing and is not checked.
     Storages cannot be resized; the memory of each is given back when the last tensor on it is gone.
+    To a type checker a state is a dict[str, Any], which most are; typing.cast() says so of another.
     Raises penstock.Damaged (a ValueError and an OSError) naming the tensor for a file that is damaged, hostile or
     written to meanwhile, ValueError for a storage of a device that is not here (give map_location),
     penstock.Unsupported for a type of elements that torch lacks, KeyError for a name that is not there, ValueError and
@@ -451,7 +489,7 @@ class Inspection(list[TensorInfo]):
 
 
 @_arguments.named
-def inspect(f: Any) -> Inspection:
+def inspect(f: Path | Readable) -> Inspection:
     """The tensors of a `.pt`, a `.safetensors` or an index of shards, without reading their data. Names are keys of
     `.safetensors`, or the places in the state of a `.pt`, joined by dots ("model.0.weight"). Raises as load()."""
     from penstock import _load

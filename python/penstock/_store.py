@@ -8,13 +8,18 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from penstock import _arguments, _core, _log, _state
 from penstock._checkpoint import Checkpoint
 from penstock._errors import from_core
 from penstock._progress import Progress, reporter
 from penstock._sigterm import SaveOnSigterm
+
+if TYPE_CHECKING:
+    import torch
+
+    from penstock._types import Cache, Device, Dtype, Index, Into, MapLocation, Names
 
 _COUNT_MAX = (1 << 32) - 1
 _MODES = ("min", "max")
@@ -62,12 +67,13 @@ class CheckpointStore:
         incremental: bool = True,
         host_memory: int | str | None = None,
         lock_wait_s: float = 10,
-        cache: str = "auto",
+        cache: Cache = "auto",
     ) -> None:
         one = isinstance(folder, (str, bytes)) or hasattr(folder, "__fspath__")
         if not one and not isinstance(folder, Iterable):
             raise TypeError(f"CheckpointStore: folder: got {type(folder).__name__}; give a path, or several")
-        folders = [os.path.abspath(os.fsdecode(f)) for f in ([folder] if one else folder)]  # type: ignore[list-item]
+        given = [os.fsdecode(f) for f in ([folder] if one else folder)]  # type: ignore[list-item]
+        folders = [os.path.abspath(_arguments.local_path("CheckpointStore", f)) for f in given]
         if not folders:
             raise ValueError("CheckpointStore: folder: none was given; give one, or several")
         for name, value in (("keep", keep), ("keep_every", keep_every), ("keep_best", keep_best)):
@@ -190,7 +196,8 @@ class CheckpointStore:
         equal ones the newest. Those with a `problem`, and those whose number is NaN, are passed over.
 
         metric: the name; None: that of the store. mode: "max": the greatest number; None: as the store has it.
-        k: a list of that many at most, the best first. Raises penstock.Error as latest() does."""
+        k: a list of that many at most, the best first. Raises penstock.Error as latest() does, and ValueError where no
+            metadata has the name and one has nearly that name ("los" for "loss")."""
         if metric is None and self._metric is None:
             raise ValueError('best: metric: none was given, and the store has none; give a name: best("loss")')
         name, greater = self._compared("best", metric or self._metric, mode or self._mode)
@@ -236,6 +243,33 @@ class CheckpointStore:
         """A checkpoint for reading: its tensors, and slices of them."""
         return Checkpoint._of(self._store.open(_arguments.whole("open", "generation", generation)))
 
+    # fmt: off
+    @overload
+    def load(
+        self, step: int | None = None, *, generation: int | None = None, map_location: None = None,
+        into: Into, names: Iterable[str] | None = None, device: Device | None = None,
+        dtype: None = None, pickle: bool = False, progress: Progress = False,
+    ) -> Into: ...
+    @overload
+    def load(
+        self, step: int | None = None, *, generation: int | None = None, map_location: MapLocation | None = None,
+        into: None = None, names: Mapping[str, Index | None], device: Device | None = None,
+        dtype: Dtype | None = None, pickle: bool = False, progress: Progress = False,
+    ) -> dict[str, torch.Tensor]: ...
+    @overload
+    def load(
+        self, step: int | None = None, *, generation: int | None = None, map_location: MapLocation | None = None,
+        into: None = None, names: str, device: Device | None = None,
+        dtype: Dtype | None = None, pickle: bool = False, progress: Progress = False,
+    ) -> Any: ...
+    @overload
+    def load(
+        self, step: int | None = None, *, generation: int | None = None, map_location: MapLocation | None = None,
+        into: None = None, names: Names | None = None, device: Device | None = None,
+        dtype: Dtype | None = None, pickle: bool = False, progress: Progress = False,
+    ) -> dict[str, Any]: ...
+    # fmt: on
+
     @_arguments.named
     def load(
         self,
@@ -267,7 +301,7 @@ class CheckpointStore:
         arguments["progress"] = progress
         if generation is not None:
             if step is not None:
-                raise ValueError("load: generation or step, not both")
+                raise ValueError(f"load: expected generation or step, got generation={generation!r} and step={step!r}")
             with self.open(generation) as checkpoint:
                 return checkpoint.load(map_location, **arguments)
         if step is not None:

@@ -142,11 +142,11 @@ store::CopyChoice copy_choice_of(nb::handle copy) {
 }
 
 bool PendingSaveObject::wait(bool staged_is_enough, double timeout_s) const {
-    std::uint64_t told = ~std::uint64_t{0};
+    std::uint64_t reported = ~std::uint64_t{0};
     const auto tell = [&] {
         const std::uint64_t done = save->done_bytes();
-        if (!progress.is_none() && done != told && save->total_bytes() != 0) {
-            told = done;
+        if (!progress.is_none() && done != reported && save->total_bytes() != 0) {
+            reported = done;
             progress(done, save->total_bytes());
         }
     };

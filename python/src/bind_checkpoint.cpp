@@ -4,11 +4,11 @@
 #include "arguments.hpp"
 #include "base/units.hpp"
 #include "bind.hpp"
+#include "borrowed_memory.hpp"
 #include "engine_object.hpp"
 #include "errors.hpp"
 #include "file_object.hpp"
 #include "format/pickled.hpp"
-#include "host_memory.hpp"
 #include "metadata.hpp"
 #include "names.hpp"
 #include "progress.hpp"
@@ -124,8 +124,8 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
     // Those in flight are earlier, and come first.
     self.saver.wait_idle(-1);
     CheckpointInfo info;
-    run_with_progress(progress, [&](const Progress& told) {
-        options.progress = told;
+    run_with_progress(progress, [&](const Progress& on_progress) {
+        options.progress = on_progress;
         info = store->save(made.job->state, options);
     });
     return info;
@@ -206,7 +206,7 @@ struct CheckpointObject {
 std::uint64_t read_tensors(const CheckpointObject& self, nb::handle rows, bool verify,
                            nb::handle progress) {
     std::vector<TensorRead> wanted;
-    std::vector<HostMemory> memory;
+    std::vector<BorrowedMemory> memory;
     for (const nb::handle row : nb::iter(rows)) {
         TensorRead read;
         read.name = word_of(row[0], "name");
@@ -224,16 +224,17 @@ std::uint64_t read_tensors(const CheckpointObject& self, nb::handle rows, bool v
         wanted.push_back(std::move(read));
     }
     std::uint64_t bytes = 0;
-    run_with_progress(progress, [&](const Progress& told) {
-        bytes = self.checkpoint->read(wanted, verify, told);
+    run_with_progress(progress, [&](const Progress& on_progress) {
+        bytes = self.checkpoint->read(wanted, verify, on_progress);
     });
     return bytes;
 }
 
 nb::list checkpoint_problems(const CheckpointObject& self, nb::handle progress) {
     std::vector<CheckpointProblem> found;
-    run_with_progress(progress,
-                      [&](const Progress& told) { found = self.checkpoint->verify(told); });
+    run_with_progress(progress, [&](const Progress& on_progress) {
+        found = self.checkpoint->verify(on_progress);
+    });
     nb::list out;
     for (const CheckpointProblem& p : found) {
         const nb::object offset =

@@ -4,6 +4,7 @@
 // back; users that count locked bytes by the tensor expect neither.
 #include "base/raise.hpp"
 #include "bind.hpp"
+#include "borrowed_memory.hpp"
 #include "buffer_object.hpp"
 #include "memory/block.hpp"
 #include "without_gil.hpp"
@@ -54,6 +55,12 @@ void bind_deepnvme(nb::module_& m) {
           "(else `pinned` is False and `pinned_reason` says why), given back with its last user.");
     m.def("unlock", unlock, nb::arg("buffer"),
           "Takes the lock off a Buffer of locked_memory(). Its memory goes on working.");
+    m.def(
+        "movable_bytes",
+        [](nb::handle data) { return borrow_anywhere(data, "data", false, std::nullopt).bytes; },
+        nb::arg("data").none(), nb::sig("def movable_bytes(data: typing.Any) -> int"),
+        "Bytes that write() would move of this tensor or array, or the exception that it would "
+        "raise; private.");
 }
 
 }  // namespace penstock::python

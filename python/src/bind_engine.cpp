@@ -154,6 +154,26 @@ void cancel_and_wait(Held& held) {
     }
 }
 
+Transfer run(Engine& engine, Request& parsed) {
+    if (!parsed.one) {
+        return engine.run(std::move(parsed.request));
+    }
+    const OneExtent& one = *parsed.one;
+    return parsed.request.write
+               ? engine.run_write(one.file, one.memory, one.offset, parsed.request.options)
+               : engine.run_read(one.file, one.memory, one.offset, parsed.request.options);
+}
+
+Transfer submit(Engine& engine, Request& parsed) {
+    if (!parsed.one) {
+        return engine.submit(std::move(parsed.request));
+    }
+    const OneExtent& one = *parsed.one;
+    return parsed.request.write
+               ? engine.write_async(one.file, one.memory, one.offset, parsed.request.options)
+               : engine.read_async(one.file, one.memory, one.offset, parsed.request.options);
+}
+
 }  // namespace
 
 nb::object run_request(EngineObject& self, Request parsed) {
@@ -161,7 +181,7 @@ nb::object run_request(EngineObject& self, Request parsed) {
     Held held{.transfer = {}, .keeps = std::move(parsed.keeps)};
     {
         const WithoutGil nogil;
-        held.transfer = engine->run(std::move(parsed.request));
+        held.transfer = run(*engine, parsed);
     }
     try {
         wait(held, -1);
@@ -174,11 +194,16 @@ nb::object run_request(EngineObject& self, Request parsed) {
     return result(held, parsed.list_result, parsed.extent_count);
 }
 
-// With the GIL: submitting neither waits nor blocks, and giving the GIL away may cost a turn of
-// another thread.
+// With the GIL, for submitting does not wait; but memory of a GPU may make a context of it first.
 nb::object submit_request(EngineObject& self, Request parsed) {
     HeldPtr held(new Held{.transfer = {}, .keeps = std::move(parsed.keeps)});
-    held->transfer = use(self)->submit(std::move(parsed.request));
+    const std::shared_ptr<Engine> engine = use(self);
+    std::optional<WithoutGil> nogil;
+    if (!parsed.request.options.streams.empty()) {
+        nogil.emplace();
+    }
+    held->transfer = submit(*engine, parsed);
+    nogil.reset();
     return nb::cast(new TransferObject(std::move(held), parsed.list_result, parsed.extent_count),
                     nb::rv_policy::take_ownership);
 }
@@ -369,11 +394,11 @@ void bind_stats(nb::module_& m) {
                 "engine's own, with io_uring, once it is used again and again.")
         .def_ro("registered_bytes", &EngineStats::registered_bytes, "Of such memory, now.")
         .def_ro("retries", &EngineStats::retries)
-        .def_ro("slot_requests", &EngineStats::slot_requests,
-                "Through aligned memory of the engine's.")
-        .def_ro("edge_requests", &EngineStats::edge_requests,
-                "Unaligned ends of writes, through the page cache.")
+        .def_ro("slot_requests", &EngineStats::slot_requests, "Through memory of the engine's.")
+        .def_ro("edge_requests", &EngineStats::edge_requests, "Ends of writes, by the cache.")
         .def_ro("copied_bytes", &EngineStats::copied_bytes)
+        .def_ro("gpu_copied_bytes", &EngineStats::gpu_copied_bytes, "By GPUs' copy engines.")
+        .def_ro("gpu_pinned_bytes", &EngineStats::gpu_pinned_bytes, "Pinned for GPUs, now.")
         .def_ro("system_calls", &EngineStats::system_calls)
         .def_ro("running", &EngineStats::running, "Transfers under way.")
         .def_ro("latency", &EngineStats::latency)
@@ -418,7 +443,7 @@ void bind_description(nb::module_& m) {
     "collections.abc.Sequence[typing.Any], " memory                                 \
     ": typing.Any, "                                                                \
     "offset: int | collections.abc.Sequence[int] = 0, *, " flag                     \
-    ": bool = False, stream: None = None, "                                         \
+    ": bool = False, stream: typing.Any = None, "                                   \
     "priority: typing.Literal['urgent', 'normal', 'background'] = 'normal', "       \
     "block_bytes: int | str | None = None, depth_limit: DepthLimit | None = None, " \
     "cache: typing.Literal['auto', 'cached', 'direct', 'required'] | None = None) -> " returns
@@ -426,17 +451,20 @@ void bind_description(nb::module_& m) {
 constexpr const char* kReadDoc =
     "Fills `into` with the file's bytes from `offset` on; blocks. Bytes moved.\n\n"
     "file: a path, opened for this call, or a File. into: any contiguous writable tensor, array or "
-    "buffer in host\n"
-    "memory. offset: bytes. With `into` a list, `offset` is a list too, `file` one or a list, and "
+    "buffer, in host\n"
+    "memory or in that of a GPU (CUDA). offset: bytes. With `into` a list, `offset` is a list too, "
+    "`file` one or a list, and "
     "all is one transfer.\n"
     "allow_short: meeting the end of the file is no error; the result says how much came (of a "
     "list: a list).\n"
     "priority: 'urgent', 'normal' or 'background'. block_bytes: of a request at most, rounded up "
-    "to the "
-    "device's\n"
-    "blocks; at most, and by default, the engine's. depth_limit: shared with other transfers, see "
-    "DepthLimit.\n"
-    "cache: of paths, as in File(). Ctrl-C cancels.";
+    "to the device's\n"
+    "blocks; at most, and by default, the engine's. depth_limit: shared with other transfers.\n"
+    "cache: of paths, as in File(). stream, of GPU memory: what this CUDA stream holds at the call "
+    "comes before the\n"
+    "transfer; None: torch's current stream for its tensors, the default stream for others; a "
+    "handle (int), or an object\n"
+    "with __cuda_stream__ or cuda_stream. Ctrl-C cancels.";
 constexpr const char* kWriteDoc =
     "Puts the bytes of `data` into the file at `offset`; blocks. Bytes moved.\n\n"
     "Makes the file when it is not there (0666 less umask) and never truncates it. sync: data, "

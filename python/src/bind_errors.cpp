@@ -20,8 +20,6 @@
 
 namespace penstock::python {
 
-namespace {
-
 // std::system_error appends the category's words to ours, which say more.
 std::string message_of(const Error& error) {
     std::string text = error.what();
@@ -31,6 +29,8 @@ std::string message_of(const Error& error) {
     }
     return text;
 }
+
+namespace {
 
 nb::object made_of(const Error& error) {
     const nb::object path = error.path().empty() ? nb::none() : path_object(error.path());

@@ -2,8 +2,8 @@
 #include "arguments.hpp"
 #include "base/units.hpp"
 #include "bind.hpp"
+#include "borrowed_memory.hpp"
 #include "file_object.hpp"
-#include "host_memory.hpp"
 #include "names.hpp"
 #include "request.hpp"
 #include "without_gil.hpp"
@@ -143,7 +143,7 @@ std::uint64_t append_to(const FileObject& self, nb::handle data) {
         raise_value("append: '" + self.path + "' is open with mode '" +
                     mode_of(self.access, false) + "'; open it with 'a'");
     }
-    const HostMemory memory = borrow(data, "data", false);
+    const BorrowedMemory memory = borrow(data, "data", false);
     outside(self, [&](File& file) { file.append({memory.data, memory.bytes}); });
     return memory.bytes;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "arguments.hpp"
 #include "bind.hpp"
+#include "borrowed_memory.hpp"
 #include "buffer_object.hpp"
 #include "dlpack_abi.hpp"
-#include "host_memory.hpp"
 #include "names.hpp"
 #include "without_gil.hpp"
 #include "writable.hpp"
@@ -88,28 +88,17 @@ BufferObject empty(nb::handle shape, nb::handle dtype, nb::handle is_pinned) {
     return out;
 }
 
-// The thread that drops the last share may not hold the GIL.
-std::shared_ptr<void> share(Keep&& keep) {
-    return {new Keep(std::move(keep)), [](void* kept) {
-                if (!nb::is_alive()) {
-                    return;  // the interpreter is gone, and its objects with it
-                }
-                const nb::gil_scoped_acquire gil;
-                delete static_cast<Keep*>(kept);
-            }};
-}
-
 BufferObject as_bytes(nb::handle tensor) {
     BufferObject out;
     if (nb::isinstance<BufferObject>(tensor)) {
         out = *nb::inst_ptr<BufferObject>(tensor);
     } else {
-        HostMemory memory = borrow(tensor, "tensor", false);
+        BorrowedMemory memory = borrow(tensor, "tensor", false);
         out.data = memory.data;
         out.bytes = memory.bytes;
         out.readonly = memory.readonly;
         out.pinned_reason = "it is memory of another object";
-        out.owner = share(std::move(memory.keep));
+        out.owner = share_of(std::move(memory.keep));
     }
     out.type = &byte_type();
     out.shape = {static_cast<std::int64_t>(out.bytes)};

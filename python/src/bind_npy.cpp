@@ -2,9 +2,9 @@
 // What python/penstock/_npy.py stands on: the header of a .npy file, and the elements of many.
 #include "arguments.hpp"
 #include "bind.hpp"
+#include "borrowed_memory.hpp"
 #include "engine_object.hpp"
 #include "file_object.hpp"
-#include "host_memory.hpp"
 #include "names.hpp"
 #include "progress.hpp"
 #include "request.hpp"
@@ -45,7 +45,7 @@ void read_files(nb::handle paths, nb::handle header, nb::handle out, nb::handle 
         word_of(header[0], "header"), counts_of(header[1], "header", "dimensions"),
         count_of(header[2], "header", "bytes"), count_of(header[3], "header", "bytes")};
     const NpyOptions options{cache_policy_of(cache), {}};
-    const HostMemory memory = borrow(out, "out", true);
+    const BorrowedMemory memory = borrow(out, "out", true);
     const std::shared_ptr<Engine> engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& report) {
         NpyOptions reported = options;

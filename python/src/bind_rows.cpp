@@ -14,8 +14,8 @@ using Do = nb::object (*)(EngineObject&, Request);
 template <Do kDo>
 nb::object rows_of(EngineObject& self, nb::handle file, nb::handle ids, nb::handle out,
                    nb::handle base, nb::handle stride, nb::handle row_bytes, nb::handle table_of,
-                   nb::handle destinations, nb::handle priority, nb::handle block_bytes,
-                   nb::handle depth_limit, nb::handle cache) {
+                   nb::handle destinations, nb::handle stream, nb::handle priority,
+                   nb::handle block_bytes, nb::handle depth_limit, nb::handle cache) {
     sweep_orphans();
     return kDo(self, parse_rows({file,
                                  ids,
@@ -25,25 +25,28 @@ nb::object rows_of(EngineObject& self, nb::handle file, nb::handle ids, nb::hand
                                  row_bytes,
                                  table_of,
                                  destinations,
+                                 stream,
                                  {priority, block_bytes, depth_limit, cache}}));
 }
 
 template <Do kDo>
 nb::object rows_of_default(nb::handle file, nb::handle ids, nb::handle out, nb::handle base,
                            nb::handle stride, nb::handle row_bytes, nb::handle table_of,
-                           nb::handle destinations, nb::handle priority, nb::handle block_bytes,
-                           nb::handle depth_limit, nb::handle cache) {
+                           nb::handle destinations, nb::handle stream, nb::handle priority,
+                           nb::handle block_bytes, nb::handle depth_limit, nb::handle cache) {
     return rows_of<kDo>(default_engine(), file, ids, out, base, stride, row_bytes, table_of,
-                        destinations, priority, block_bytes, depth_limit, cache);
+                        destinations, stream, priority, block_bytes, depth_limit, cache);
 }
 
-#define PENSTOCK_ROWS_SIGNATURE(name, self, returns)                                              \
-    "def " name "(" self                                                                          \
-    "file: str | bytes | os.PathLike[str] | os.PathLike[bytes] | File | RowTable | "              \
-    "collections.abc.Sequence[RowTable], ids: typing.Any, out: typing.Any, *, base: int = 0, "    \
-    "stride: int | None = None, row_bytes: int | None = None, table_of: typing.Any = None, "      \
-    "destinations: typing.Any = None, priority: str = 'normal', block_bytes: int | None = None, " \
-    "depth_limit: DepthLimit | None = None, cache: str | None = None) -> " returns
+#define PENSTOCK_ROWS_SIGNATURE(name, self, returns)                                           \
+    "def " name "(" self                                                                       \
+    "file: str | bytes | os.PathLike[str] | os.PathLike[bytes] | File | RowTable | "           \
+    "collections.abc.Sequence[RowTable], ids: typing.Any, out: typing.Any, *, base: int = 0, " \
+    "stride: int | None = None, row_bytes: int | None = None, table_of: typing.Any = None, "   \
+    "destinations: typing.Any = None, stream: typing.Any = None, "                             \
+    "priority: typing.Literal['urgent', 'normal', 'background'] = 'normal', "                  \
+    "block_bytes: int | str | None = None, depth_limit: DepthLimit | None = None, "            \
+    "cache: typing.Literal['auto', 'cached', 'direct', 'required'] | None = None) -> " returns
 
 constexpr const char* kReadRowsDoc =
     "Fills row i of `out` with row ids[i] of a table in a file; blocks. Bytes moved.\n\n"
@@ -57,8 +60,8 @@ constexpr const char* kReadRowsDoc =
     "default as long as one of\n"
     "`out`; stride: by default row_bytes. destinations: row ids[i] goes to out[destinations[i]]. "
     "Rows near one another are\n"
-    "read together, and one that comes twice is read once. priority, block_bytes, depth_limit, "
-    "cache: as "
+    "read together, and one that comes twice is read once. stream, priority, block_bytes, "
+    "depth_limit, cache: as "
     "of read(). A row that\n"
     "is not there or cannot be read is an error that names it. Ctrl-C cancels.";
 constexpr const char* kReadRowsAsyncDoc = "Like read_rows(), but does not block: gives a Transfer.";
@@ -69,9 +72,9 @@ void def_rows(Scope& scope, const char* name, auto verb, const Signature& signat
     scope.def(name, verb, nb::arg("file").none(), nb::arg("ids").none(), nb::arg("out").none(),
               nb::kw_only(), nb::arg("base").none() = 0, nb::arg("stride") = nb::none(),
               nb::arg("row_bytes") = nb::none(), nb::arg("table_of") = nb::none(),
-              nb::arg("destinations") = nb::none(), nb::arg("priority").none() = "normal",
-              nb::arg("block_bytes") = nb::none(), nb::arg("depth_limit") = nb::none(),
-              nb::arg("cache") = nb::none(), signature, doc);
+              nb::arg("destinations") = nb::none(), nb::arg("stream") = nb::none(),
+              nb::arg("priority").none() = "normal", nb::arg("block_bytes") = nb::none(),
+              nb::arg("depth_limit") = nb::none(), nb::arg("cache") = nb::none(), signature, doc);
 }
 
 void bind_table(nb::module_& m) {

@@ -2,9 +2,9 @@
 // TensorRows for penstock/weights. Private: what users see is penstock.TensorRows.
 #include "arguments.hpp"
 #include "bind.hpp"
+#include "borrowed_memory.hpp"
 #include "engine_object.hpp"
 #include "file_object.hpp"
-#include "host_memory.hpp"
 #include "names.hpp"
 #include "request.hpp"
 #include "row_numbers.hpp"
@@ -41,7 +41,7 @@ void open_rows(TensorRowsObject& self, nb::handle path, nb::handle names) {
 Request request_of(const TensorRowsObject& self, nb::handle ids, nb::handle out) {
     sweep_orphans();
     Request made;
-    HostMemory memory = borrow(out, "out", true);
+    BorrowedMemory memory = borrow(out, "out", true);
     made.keeps.push_back(std::move(memory.keep));
     made.numbers.emplace_back(ids, "ids");
     made.request = self.rows->request(made.numbers.back().values(), {memory.data, memory.bytes});

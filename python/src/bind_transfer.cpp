@@ -4,6 +4,7 @@
 #include "engine_object.hpp"
 #include "names.hpp"
 #include "request.hpp"
+#include "streams.hpp"
 #include "transfer_object.hpp"
 #include "without_gil.hpp"
 
@@ -45,7 +46,7 @@ std::chrono::nanoseconds slice_until(Clock::time_point deadline) {
 }  // namespace
 
 void Held::let_go() {
-    const std::vector<Keep> dropped = std::exchange(keeps, {});
+    const Keeps dropped = std::move(keeps);
 }
 
 void DropHeld::operator()(Held* held) const noexcept {
@@ -60,6 +61,9 @@ void DropHeld::operator()(Held* held) const noexcept {
 
 void sweep_orphans() {
     Orphans& all = orphans();
+    if (all.first == nullptr) {  // as mostly; all access is with the GIL
+        return;
+    }
     Held* done = nullptr;
     {
         const std::lock_guard lock(all.mutex);
@@ -174,6 +178,17 @@ const char* status(TransferObject& self) {
     return "";
 }
 
+// The engine waits for the transfer; here a signal is handled meanwhile.
+void join(TransferObject& self, nb::handle stream) {
+    const auto handle = stream_of(stream);
+    if (!handle) {
+        raise_type("stream: got None; give the stream that is to come after the transfer");
+    }
+    python::wait(*self.held, -1);
+    const WithoutGil nogil;
+    self.held->transfer.join(*handle);
+}
+
 }  // namespace
 
 bool TransferObject::done() {
@@ -229,6 +244,12 @@ void bind_transfer(nb::module_& m) {
             nb::sig("def set_priority(self, priority: typing.Literal['urgent', 'normal', "
                     "'background']) -> None"),
             "'urgent', 'normal' or 'background', also while it runs.")
+        .def("join", join, nb::arg("stream").none(),
+             nb::sig("def join(self, stream: typing.Any) -> None"),
+             "What is put on this CUDA stream from here on comes after the transfer. stream: a "
+             "handle (int), or an object\n"
+             "with __cuda_stream__ or cuda_stream. Raises what the transfer failed with. This "
+             "version waits for the transfer.")
         .def("__repr__", [](TransferObject& t) {
             return "<penstock.Transfer of " + std::to_string(t.held->transfer.total_bytes()) +
                    " bytes, " + status(t) + ">";

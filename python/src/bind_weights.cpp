@@ -290,11 +290,12 @@ std::vector<ExpertLayer> layers_of(nb::handle list) {
 }
 
 void open_experts(ExpertsObject& self, nb::handle paths, nb::handle layers, nb::handle memory,
-                  nb::handle joined) {
+                  nb::handle reserve, nb::handle joined) {
     const std::vector<std::string> folders = folders_of(paths);
     const std::vector<JoinedTensor> to_join = joined_of(joined);
     ExpertStreamOptions options;
     options.memory_bytes = count_of(memory, "memory", "bytes");
+    options.spare = spare_of(reserve);
     self.layers = layers_of(layers);
     const std::shared_ptr<Engine> engine = opened(default_engine());
     const WithoutGil nogil;
@@ -376,16 +377,17 @@ void bind_experts(nb::module_& m) {
         .def(
             "__init__",
             [](ExpertsObject* self, nb::handle paths, nb::handle layers, nb::handle memory,
-               nb::handle joined) {
+               nb::handle reserve, nb::handle joined) {
                 auto* const made = new (self) ExpertsObject;
                 try {
-                    open_experts(*made, paths, layers, memory, joined);
+                    open_experts(*made, paths, layers, memory, reserve, joined);
                 } catch (...) {
                     made->~ExpertsObject();
                     throw;
                 }
             },
-            nb::arg("paths"), nb::arg("layers"), nb::arg("memory"), nb::arg("joined"))
+            nb::arg("paths"), nb::arg("layers"), nb::arg("memory"), nb::arg("reserve").none(),
+            nb::arg("joined"))
         .def("acquire", acquire_experts, nb::arg("layer"), nb::arg("experts"),
              nb::sig("def acquire(self, layer: int, experts: typing.Sequence[int]) -> list[int]"))
         .def("parts", expert_parts, nb::arg("place"),
@@ -393,10 +395,10 @@ void bind_experts(nb::module_& m) {
         .def("release", [](ExpertsObject& self) { stream_of(self).release(); })
         .def(
             "set_memory",
-            [](ExpertsObject& self, nb::handle memory) {
-                stream_of(self).set_memory(count_of(memory, "memory", "bytes"));
+            [](ExpertsObject& self, nb::handle memory, nb::handle reserve) {
+                stream_of(self).set_memory(count_of(memory, "memory", "bytes"), spare_of(reserve));
             },
-            nb::arg("memory"))
+            nb::arg("memory"), nb::arg("reserve").none())
         .def(
             "stats", [](ExpertsObject& self) { return expert_stats_of(stream_of(self).stats()); },
             nb::sig("def stats(self) -> dict[str, typing.Any]"))
@@ -405,6 +407,18 @@ void bind_experts(nb::module_& m) {
             const WithoutGil nogil;
             self.stream.reset();
         });
+    m.def(
+        "share_weight_memory",
+        [](nb::handle memory, nb::handle least, nb::handle most, nb::handle experts) {
+            const WeightShares out = share_weight_memory(
+                count_of(memory, "memory", "bytes"), count_of(least, "least", "bytes"),
+                count_of(most, "most", "bytes"), count_of(experts, "experts", "bytes"));
+            return nb::make_tuple(out.units_bytes, out.experts_bytes);
+        },
+        nb::arg("memory"), nb::arg("least"), nb::arg("most"), nb::arg("experts"),
+        nb::sig("def share_weight_memory(memory: int, least: int, most: int, experts: int) -> "
+                "tuple[int, int]"),
+        "Private.");
     m.def("least_expert_memory", least_experts, nb::arg("paths"), nb::arg("layers"),
           nb::arg("joined"), "Bytes; private.");
 }

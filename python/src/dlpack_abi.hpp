@@ -8,8 +8,10 @@
 namespace penstock::python::dlpack {
 
 constexpr std::int32_t kCpu = 1;
+constexpr std::int32_t kCuda = 2;
 constexpr std::int32_t kCudaHost = 3;
 constexpr std::int32_t kRocmHost = 11;
+constexpr std::int32_t kCudaManaged = 13;
 
 // Kinds of elements.
 constexpr std::uint8_t kInt = 0;

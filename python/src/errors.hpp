@@ -6,9 +6,12 @@
 #include <penstock/error.hpp>
 
 #include <optional>
+#include <string>
 
 namespace penstock::python {
 
+/// What it says, without the words of its category.
+[[nodiscard]] std::string message_of(const Error& error);
 /// Makes it the error of this thread's Python. With the GIL.
 void set_python_error(const Error& error);
 /// The exception of Python, if it is a penstock.Error about a file. With the GIL.

@@ -15,9 +15,11 @@ NB_MODULE(_core, m) {
     python::bind_file(m);
     python::bind_future(m);
     python::bind_transfer(m);
+    python::bind_gpu(m);
     python::bind_engine(m);
     python::bind_rows(m);
     python::bind_tensor_rows(m);
+    python::bind_graph(m);
     python::bind_npy(m);
     python::bind_format(m);
     python::bind_async(m);
@@ -25,5 +27,8 @@ NB_MODULE(_core, m) {
     python::bind_deepnvme(m);
     python::bind_weights(m);
     python::bind_weight_plan(m);
+    python::bind_features(m);
+    python::bind_row_simulation(m);
+    python::bind_plan(m);
     python::bind_cli(m);
 }

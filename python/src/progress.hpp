@@ -14,19 +14,18 @@
 
 namespace penstock::python {
 
-/// work(progress) without the GIL. `callable`: None, or called with (done, total) in bytes; what it
-/// raises, and KeyboardInterrupt, stop the work and are raised here.
+/// work(report) without the GIL. report(call) looks at signals and runs `call`, which returns a new
+/// reference or sets an error, with it; false: what was raised, KeyboardInterrupt too, has to stop
+/// the work, and is raised here.
 template <typename Work>
-void run_with_progress(nb::handle callable, Work work) {
+void run_with_reports(Work work) {
     std::optional<nb::python_error> raised;
     std::optional<WithoutGil> nogil(std::in_place);
-    const Progress progress = [&](std::uint64_t done, std::uint64_t total) {
+    const auto report = [&](const auto& call) {
         nogil.reset();
         bool going = PyErr_CheckSignals() == 0;
-        if (going && !callable.is_none()) {
-            PyObject* result =
-                PyObject_CallFunction(callable.ptr(), "KK", static_cast<unsigned long long>(done),
-                                      static_cast<unsigned long long>(total));
+        if (going) {
+            PyObject* const result = call();
             going = result != nullptr;
             Py_XDECREF(result);
         }
@@ -37,7 +36,7 @@ void run_with_progress(nb::handle callable, Work work) {
         return going;
     };
     try {
-        work(progress);
+        work(report);
     } catch (const Error&) {
         if (!raised) {
             throw;
@@ -47,6 +46,24 @@ void run_with_progress(nb::handle callable, Work work) {
     if (raised) {
         throw nb::python_error(std::move(*raised));
     }
+}
+
+/// work(progress) without the GIL. `callable`: None, or called with (done, total) in bytes; what it
+/// raises, and KeyboardInterrupt, stop the work and are raised here.
+template <typename Work>
+void run_with_progress(nb::handle callable, Work work) {
+    run_with_reports([&](const auto& report) {
+        const Progress progress = [&](std::uint64_t done, std::uint64_t total) {
+            return report([&] {
+                return callable.is_none()
+                           ? Py_NewRef(Py_None)
+                           : PyObject_CallFunction(callable.ptr(), "KK",
+                                                   static_cast<unsigned long long>(done),
+                                                   static_cast<unsigned long long>(total));
+            });
+        };
+        work(progress);
+    });
 }
 
 }  // namespace penstock::python

@@ -5,6 +5,7 @@
 #include "arguments.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
+#include "streams.hpp"
 
 #include <penstock/options.hpp>
 
@@ -94,11 +95,13 @@ private:
     std::map<std::string, std::uint32_t> named_;
 };
 
-void add_extent(Request& out, const Arguments& arguments, nb::handle memory,
-                const std::string& argument, std::uint64_t offset, std::uint32_t file) {
-    HostMemory host = borrow(memory, argument, !arguments.write);
-    out.request.extents.push_back({offset, {host.data, host.bytes}, file});
-    out.keeps.push_back(std::move(host.keep));
+// The memory of one extent; what must stay is kept, and what is to be waited for noted.
+Memory take_memory(Request& out, Streams& streams, nb::handle object, const std::string& argument,
+                   bool writable) {
+    BorrowedMemory borrowed = borrow_anywhere(object, argument, writable, streams.given());
+    streams.add(borrowed);
+    out.keeps.push_back(std::move(borrowed.keep));
+    return borrowed.memory();
 }
 
 // Elements of a list or tuple, or of anything else that has them (an array of offsets).
@@ -145,7 +148,7 @@ nb::object offsets_of(const Arguments& arguments, std::size_t count) {
                 std::to_string(count) + " (in bytes, one for each)");
 }
 
-void parse_many(const Arguments& arguments, Request& out) {
+void parse_many(const Arguments& arguments, Request& out, Streams& streams) {
     const char* const name = memory_argument(arguments);
     const nb::object tensors = checked(PySequence_List(arguments.memory.ptr()));
     const auto count = static_cast<std::size_t>(PyList_Size(tensors.ptr()));
@@ -163,25 +166,35 @@ void parse_many(const Arguments& arguments, Request& out) {
         const std::uint64_t offset =
             offsets.is_valid() ? offset_of(PyList_GetItem(offsets.ptr(), at), element("offset", i))
                                : 0;
-        add_extent(out, arguments, PyList_GetItem(tensors.ptr(), at), element(name, i), offset,
-                   file);
+        out.request.extents.push_back({offset,
+                                       take_memory(out, streams, PyList_GetItem(tensors.ptr(), at),
+                                                   element(name, i), !arguments.write),
+                                       file});
     }
 }
 
-void parse_one(const Arguments& arguments, Request& out) {
+void parse_one(const Arguments& arguments, Request& out, Streams& streams) {
     if (is_sequence(arguments.file)) {
         raise_value(
             std::string("file: several came for one tensor; give a sequence of tensors as `") +
             memory_argument(arguments) + "` too");
     }
-    if (nb::isinstance<FileObject>(arguments.file)) {
-        out.request.files.push_back(open_file(*nb::inst_ptr<FileObject>(arguments.file), "file"));
+    const bool is_open = nb::isinstance<FileObject>(arguments.file);
+    if (is_open) {
+        out.one.emplace().file = open_file(*nb::inst_ptr<FileObject>(arguments.file), "file");
     } else {
         out.request.paths.push_back(path_bytes(arguments.file, "file"));
     }
-    add_extent(out, arguments, arguments.memory, memory_argument(arguments), 0, 0);
+    const Memory memory =
+        take_memory(out, streams, arguments.memory, memory_argument(arguments), !arguments.write);
     // After the memory: a generator with a list of offsets lacks a list, not an offset.
-    out.request.extents.back().offset = offset_of(arguments.offset, "offset");
+    const std::uint64_t offset = offset_of(arguments.offset, "offset");
+    if (is_open) {
+        out.one->memory = memory;
+        out.one->offset = offset;
+    } else {
+        out.request.extents.push_back({offset, memory, 0});
+    }
 }
 
 }  // namespace
@@ -252,25 +265,22 @@ void set_manner(TransferOptions& options, const Manner& manner) {
 }  // namespace
 
 Request parse(const Arguments& arguments) {
-    if (!arguments.stream.is_none()) {
-        raise_value(
-            "stream: this version of Penstock moves host memory only and knows no streams; leave "
-            "it None");
-    }
     Request out;
     out.request.write = arguments.write;
     set_manner(out.request.options, arguments.manner);
+    Streams streams(arguments.stream, out.request.options);
     const bool flag = flag_of(arguments.flag, arguments.write ? "sync" : "allow_short");
     out.request.options.allow_short = !arguments.write && flag;
     out.request.options.sync = arguments.write && flag;
     if (is_sequence(arguments.memory)) {
-        parse_many(arguments, out);
+        parse_many(arguments, out, streams);
         out.list_result = out.request.options.allow_short;
     } else {
-        parse_one(arguments, out);
+        parse_one(arguments, out, streams);
     }
-    out.extent_count = out.request.extents.size();
-    if (!arguments.manner.cache.is_none() && !out.request.files.empty()) {
+    streams.check();
+    out.extent_count = out.one ? 1 : out.request.extents.size();
+    if (!arguments.manner.cache.is_none() && (out.one || !out.request.files.empty())) {
         raise_value(
             "cache: an open File has a policy of its own; give it to penstock.File(), or give "
             "this call a path");
@@ -353,11 +363,12 @@ void add_tables(Request& out, const RowArguments& arguments, std::uint64_t place
 Request parse_rows(const RowArguments& arguments) {
     Request out;
     set_manner(out.request.options, arguments.manner);
-    HostMemory memory = borrow(arguments.out, "out", true);
-    Rows& rows = out.request.rows.emplace();
-    rows.memory = {memory.data, memory.bytes};
+    Streams streams(arguments.stream, out.request.options);
+    const Memory memory = take_memory(out, streams, arguments.out, "out", true);
+    streams.check();
+    out.request.rows.emplace().memory = memory;
     add_tables(out, arguments, row_bytes_of(arguments.out, memory.bytes));
-    out.keeps.push_back(std::move(memory.keep));
+    Rows& rows = *out.request.rows;
     out.numbers.emplace_back(arguments.ids, "ids");
     rows.ids = out.numbers.back().values();
     if (!arguments.destinations.is_none()) {

@@ -3,13 +3,16 @@
 // I/O, and names the argument, what came and what is allowed.
 #pragma once
 
+#include "borrowed_memory.hpp"
 #include "engine_object.hpp"
-#include "host_memory.hpp"
 #include "nanobind.hpp"
 #include "row_numbers.hpp"
+#include "transfer_object.hpp"
 
 #include <penstock/engine.hpp>
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace penstock::python {
@@ -50,12 +53,21 @@ struct RowArguments {
     nb::handle row_bytes;
     nb::handle table_of;
     nb::handle destinations;
+    nb::handle stream;
     Manner manner;
+};
+
+/// As most calls have it: then the lists of the request stay empty, and nothing is allocated.
+struct OneExtent {
+    File file;
+    Memory memory;
+    std::uint64_t offset = 0;
 };
 
 struct Request {
     TransferRequest request;
-    std::vector<Keep> keeps;
+    std::optional<OneExtent> one;  ///< of an open file; instead of files and extents of `request`
+    Keeps keeps;
     std::vector<RowNumbers> numbers;  ///< that `request.rows` looks at
     std::vector<std::uint32_t> table_of;
     bool list_result = false;

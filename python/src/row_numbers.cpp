@@ -26,14 +26,15 @@ RowNumbers::RowNumbers(nb::handle numbers, const char* argument) {
         values_ = own_;
         return;
     }
-    HostMemory memory = borrow_elements(numbers, argument);
+    BorrowedMemory memory = borrow_elements(numbers, argument);
     data_ = memory.data;
     keep_ = std::move(memory.keep);
     count_ = memory.item_bytes == 0 ? 0 : memory.bytes / memory.item_bytes;
     take_elements(memory, numbers, argument);
 }
 
-void RowNumbers::take_elements(const HostMemory& memory, nb::handle numbers, const char* argument) {
+void RowNumbers::take_elements(const BorrowedMemory& memory, nb::handle numbers,
+                               const char* argument) {
     const bool is_signed = memory.kind == 'i';
     switch (memory.kind == 0 ? 0 : memory.item_bytes) {
         case 8:

@@ -3,7 +3,7 @@
 // of its own, or a list of ints.
 #pragma once
 
-#include "host_memory.hpp"
+#include "borrowed_memory.hpp"
 #include "nanobind.hpp"
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace penstock::python {
 
-/// Where they are 64 bits wide they are looked at where they lie.
+/// Numbers 64 bits wide are looked at where they lie.
 class RowNumbers {
 public:
     RowNumbers() = default;
@@ -21,7 +21,7 @@ public:
     [[nodiscard]] std::span<const std::uint64_t> values() const { return values_; }
 
 private:
-    void take_elements(const HostMemory& memory, nb::handle numbers, const char* argument);
+    void take_elements(const BorrowedMemory& memory, nb::handle numbers, const char* argument);
     template <typename Number>
     void take(const char* argument);
 

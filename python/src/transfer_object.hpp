@@ -8,8 +8,9 @@
 // released.
 #pragma once
 
+#include "base/short_vector.hpp"
+#include "borrowed_memory.hpp"
 #include "future_object.hpp"
-#include "host_memory.hpp"
 #include "nanobind.hpp"
 
 #include <penstock/engine.hpp>
@@ -17,14 +18,15 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace penstock::python {
+
+using Keeps = base::ShortVector<Keep>;
 
 /// A transfer and what must stay where it is until it is done.
 struct Held {
     Transfer transfer;
-    std::vector<Keep> keeps;
+    Keeps keeps;
     Held* next_orphan = nullptr;
 
     /// Once done: may run Python code.

@@ -9,7 +9,7 @@ namespace penstock::python {
 
 /// Why the page of an address cannot be written; empty when it can, or nobody knows. One system
 /// call of about a microsecond. Memory that can be written and should not be, such as that of a
-/// bytes object, cannot be told from any other.
+/// bytes object, looks like any other.
 [[nodiscard]] std::string why_not_writable(const void* address);
 
 }  // namespace penstock::python

@@ -59,8 +59,8 @@ def test_a_state_has_the_bytes_that_were_said(state, dtype):
     made = models.make_state(TINY.shapes(), state, dtype)
     tensors = dict(models.tensors_of(made))
     steps = [tensor for name, tensor in tensors.items() if name.endswith(".step")]
-    told = TINY.parameters() * models.bytes_a_parameter(state, dtype)
-    assert sum(t.nbytes for t in tensors.values()) - sum(t.nbytes for t in steps) == told
+    expected = TINY.parameters() * models.bytes_a_parameter(state, dtype)
+    assert sum(t.nbytes for t in tensors.values()) - sum(t.nbytes for t in steps) == expected
     assert made["model"]["lm_head.weight"].dtype == (torch.bfloat16 if dtype == "bf16" else torch.float32)
     assert ("master" in made) == (state == "full" and dtype == "bf16")
 

@@ -61,20 +61,20 @@ def saved(folder, name, state):
 def test_the_same_tensors_are_the_same_however_they_are_stored(tmp_path, one, other):
     a, b = saved(tmp_path, one, views()), saved(tmp_path, other, copies())
     for x, y in ((a, b), (b, a)):
-        status, told = diff(x, y)
-        assert (status, told["different"], told["same"], told["structure_differs"]) == (0, [], 5, False)
+        status, report = diff(x, y)
+        assert (status, report["different"], report["same"], report["structure_differs"]) == (0, [], 5, False)
 
 
 @pytest.mark.parametrize("other", ["copies", "copies.pt"])
 def test_the_tensor_that_differs_has_its_name_in_the_state(tmp_path, other):
     a, b = saved(tmp_path, "store", views()), saved(tmp_path, other, copies(change=0.5))
-    status, told = diff(a, b)
-    (row,) = told["different"]
+    status, report = diff(a, b)
+    (row,) = report["different"]
     assert (status, row["name"], row["difference"], row["largest_distance"]) == (1, "right", "content", 0.5)
     assert diff(a, b, "--name", "model.*")[0] == 0
 
 
 def test_what_is_around_the_tensors_is_compared(tmp_path):
     a, b = saved(tmp_path, "store", views()), saved(tmp_path, "other", {**copies(), "step": 4})
-    status, told = diff(a, b)
-    assert (status, told["different"], told["structure_differs"]) == (1, [], True)
+    status, report = diff(a, b)
+    assert (status, report["different"], report["structure_differs"]) == (1, [], True)

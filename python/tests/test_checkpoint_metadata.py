@@ -60,7 +60,13 @@ def test_the_best(store):
     assert [info.step for info in store.best("loss", 2, mode="max")] == [7, 3]
     os.remove(os.path.join(store.best("loss").path, "manifest.json"))
     assert store.best("loss").step == 1
-    assert store.best("los") is None
+    for call in (lambda: store.best("los"), lambda: store.best("Loss", 2), lambda: store.best("los", mode="max")):
+        with pytest.raises(ValueError, match=r"best.*has '(los|Loss)' in its metadata; did you mean 'loss'\?"):
+            call()
+    assert store.best("accuracy") is None and store.best("accuracy", 2) == []
+    # Text, None and NaN have the name: nothing was mistyped.
+    store.save({"a": 1}, metadata={"lost": "x"})
+    assert store.best("lost") is None
     with pytest.raises(ValueError, match=r"best: metric: .*best\(\"loss\"\)"):
         store.best()
     for wrong in ({"k": 0}, {"mode": "least"}):
@@ -95,9 +101,9 @@ def test_wrong_arguments_are_named(tmp_path):
 
 def test_a_name_that_is_nearly_the_metric_is_warned_of(tmp_path):
     with penstock.CheckpointStore(tmp_path / "c", keep_best=1, metric="los") as store:
-        with pytest.warns(RuntimeWarning, match="it has 'loss', and the store's metric is 'los'") as told:
+        with pytest.warns(RuntimeWarning, match="it has 'loss', and the store's metric is 'los'") as caught:
             store.save({}, metadata={"loss": 1.0})
-        assert told[0].filename == __file__
+        assert caught[0].filename == __file__
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             store.save({}, metadata={"los": 1.0, "loss": 2.0})

@@ -237,11 +237,11 @@ def test_a_slice_is_little_of_the_file(store):
 
 
 def test_progress(store):
-    told = []
+    reports = []
     state = {"a": torch.zeros(8 << 20, dtype=torch.uint8)}
-    info = store.save(state, progress=lambda done, total: told.append((done, total)))
-    store.open(info.generation).verify(progress=lambda done, total: told.append((done, total)))
-    assert all(0 <= d <= t for d, t in told)
+    info = store.save(state, progress=lambda done, total: reports.append((done, total)))
+    store.open(info.generation).verify(progress=lambda done, total: reports.append((done, total)))
+    assert all(0 <= d <= t for d, t in reports)
     with pytest.raises(TypeError, match="progress"):
         store.save(state, progress=3)
 

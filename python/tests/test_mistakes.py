@@ -49,8 +49,8 @@ def test_several_processes_make_the_same_parents(tmp_path):
 def test_a_store_in_a_file_fails_in_the_constructor(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        told = message_of(lambda path=path: penstock.CheckpointStore(path), NotADirectoryError)
-        assert str(tmp_path / "file") in told and "folder" in told
+        message = message_of(lambda path=path: penstock.CheckpointStore(path), NotADirectoryError)
+        assert str(tmp_path / "file") in message and "folder" in message
 
 
 def test_a_second_store_on_a_folder_is_told_at_once(tmp_path):
@@ -60,9 +60,9 @@ def test_a_second_store_on_a_folder_is_told_at_once(tmp_path):
     assert second.latest().generation == 1  # reading needs no lock
     for call in (lambda: second.save(STATE), lambda: second.save_async(STATE).result()):
         begun = time.monotonic()
-        told = message_of(call, BlockingIOError)
+        message = message_of(call, BlockingIOError)
         assert time.monotonic() - begun < 5
-        assert "this process" in told and "close()" in told and str(tmp_path / "store") in told
+        assert "this process" in message and "close()" in message and str(tmp_path / "store") in message
     with penstock.CheckpointStore(tmp_path / "other") as other:
         other.save(STATE)
     first.close()
@@ -176,8 +176,8 @@ def test_swapped_arguments_of_save(tmp_path):
     torch = pytest.importorskip("torch")
     with penstock.CheckpointStore(tmp_path / "store") as store:
         for call in (store.save, store.save_async):
-            told = message_of(lambda call=call: call(5, {"a": torch.arange(1000)}), TypeError)
-            assert f"{call.__name__}(state, step)" in told and len(told) < 200
+            message = message_of(lambda call=call: call(5, {"a": torch.arange(1000)}), TypeError)
+            assert f"{call.__name__}(state, step)" in message and len(message) < 200
 
 
 # ---- what is no checkpoint of ours
@@ -189,14 +189,14 @@ def test_load_of_folders(tmp_path, monkeypatch):
     with penstock.CheckpointStore(store) as made:
         made.save(STATE, step=5)
     for load in (penstock.load, penstock.inspect):
-        told = message_of(lambda load=load: load(store), IsADirectoryError)
-        assert f"CheckpointStore({str(store)!r}).load()" in told
-        told = message_of(lambda load=load: load(store / "00000001-step-5"), IsADirectoryError)
-        assert f"Checkpoint({str(store / '00000001-step-5')!r}).load()" in told
+        message = message_of(lambda load=load: load(store), IsADirectoryError)
+        assert f"CheckpointStore({str(store)!r}).load()" in message
+        message = message_of(lambda load=load: load(store / "00000001-step-5"), IsADirectoryError)
+        assert f"Checkpoint({str(store / '00000001-step-5')!r}).load()" in message
         (tmp_path / "hub").mkdir(exist_ok=True)
         (tmp_path / "hub" / "model.safetensors.index.json").write_text("{}")
-        told = message_of(lambda load=load: load(tmp_path / "hub"), IsADirectoryError)
-        assert str(tmp_path / "hub" / "model.safetensors.index.json") in told
+        message = message_of(lambda load=load: load(tmp_path / "hub"), IsADirectoryError)
+        assert str(tmp_path / "hub" / "model.safetensors.index.json") in message
         monkeypatch.chdir(tmp_path)
         assert "'.' is a folder" in message_of(lambda load=load: load("."), IsADirectoryError)
     assert numpy.array_equal(penstock.CheckpointStore(store).load()["a"], STATE["a"])
@@ -236,8 +236,8 @@ def test_what_is_neither_pt_nor_safetensors_is_named(tmp_path, name, content, wo
     path.write_bytes(content)
     for load, file in ((penstock.load, path), (penstock.inspect, path), (penstock.load, io.BytesIO(content))):
         call = functools.partial(load, file)
-        told = message_of(call, ValueError)
-        assert word in told and "read safetensors" not in told and len(told) < MESSAGE_MAX, told
+        message = message_of(call, ValueError)
+        assert word in message and "read safetensors" not in message and len(message) < MESSAGE_MAX, message
 
 
 def test_a_damaged_safetensors_is_still_one(tmp_path):
@@ -265,15 +265,15 @@ def test_a_damaged_safetensors_is_still_one(tmp_path):
 )
 def test_urls(call):
     pytest.importorskip("torch")
-    told = message_of(call, FileNotFoundError)
-    assert "://" in told and "local" in told
+    message = message_of(call, FileNotFoundError)
+    assert "://" in message and "local" in message
 
 
 def test_save_into_what_is_not_there_and_into_a_folder(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     for save in (penstock.save, lambda *arguments: penstock.save_async(*arguments).result()):
-        told = message_of(lambda save=save: save({}, tmp_path / "a" / "b" / "c.pt"), FileNotFoundError)
-        assert f"'{tmp_path / 'a' / 'b'}'" in told and ".tmp" not in told and "folder" in told
+        message = message_of(lambda save=save: save({}, tmp_path / "a" / "b" / "c.pt"), FileNotFoundError)
+        assert f"'{tmp_path / 'a' / 'b'}'" in message and ".tmp" not in message and "folder" in message
         monkeypatch.chdir(tmp_path)
         assert "it is a folder" in message_of(lambda save=save: save({}, "."), ValueError)
 
@@ -288,20 +288,20 @@ def test_names_that_are_nearly_right(tmp_path):
     for load in (lambda names: penstock.load(tmp_path / "x.pt", names=names), lambda names: store.load(names=names)):
         assert "did you mean 'model.weight'" in message_of(lambda load=load: load("model.wieght"), KeyError)
         assert "did you mean 'model'" in message_of(lambda load=load: load("modle"), KeyError)
-        told = message_of(lambda load=load: load("q"), KeyError)
-        assert "did you mean" not in told
+        message = message_of(lambda load=load: load("q"), KeyError)
+        assert "did you mean" not in message
     store.close()
     assert "did you mean 'model.weight'" in message_of(lambda: checkpoint["model.weigth"], KeyError)
 
 
 def test_data_that_is_no_data_is_named_first(tmp_path):
-    told = message_of(lambda: penstock.write(tmp_path / "g", (x for x in [b"1", b"2"]), [0, 1]), TypeError)
-    assert "data" in told and "generator" in told and "list" in told
+    message = message_of(lambda: penstock.write(tmp_path / "g", (x for x in [b"1", b"2"]), [0, 1]), TypeError)
+    assert "data" in message and "generator" in message and "list" in message
 
 
 def test_a_file_without_positions():
-    told = message_of(lambda: penstock.write("/proc/version", b"123"), OSError)
-    assert "no offsets" in told or "permission" in told.lower()
+    message = message_of(lambda: penstock.write("/proc/version", b"123"), OSError)
+    assert "no offsets" in message or "permission" in message.lower()
 
 
 @pytest.mark.parametrize(
@@ -322,9 +322,14 @@ def test_a_file_without_positions():
     ],
 )
 def test_arguments_that_the_call_does_not_have(call, words):
-    told = message_of(call, TypeError)
-    assert all(word in told for word in words), told
-    assert "incompatible" not in told and "os.PathLike" not in told and "\n" not in told and len(told) < MESSAGE_MAX
+    message = message_of(call, TypeError)
+    assert all(word in message for word in words), message
+    assert (
+        "incompatible" not in message
+        and "os.PathLike" not in message
+        and "\n" not in message
+        and len(message) < MESSAGE_MAX
+    )
 
 
 # ---- names that are no text
@@ -343,7 +348,7 @@ def test_paths_that_are_not_utf8(tmp_path):
         assert torch.equal(penstock.load(folder / name)["a"], state["a"])
     # A name that JSON cannot hold is refused before anything is written.
     before = sorted(os.listdir(folder))
-    told = message_of(lambda: penstock.save(state, folder / os.fsdecode(b"\xff.safetensors.index.json")), ValueError)
-    assert "UTF-8" in told and sorted(os.listdir(folder)) == before
-    told = message_of(lambda: penstock.CheckpointStore([tmp_path / "one", folder / "two"]), ValueError)
-    assert "UTF-8" in told and not (tmp_path / "one").exists()
+    message = message_of(lambda: penstock.save(state, folder / os.fsdecode(b"\xff.safetensors.index.json")), ValueError)
+    assert "UTF-8" in message and sorted(os.listdir(folder)) == before
+    message = message_of(lambda: penstock.CheckpointStore([tmp_path / "one", folder / "two"]), ValueError)
+    assert "UTF-8" in message and not (tmp_path / "one").exists()

@@ -4,6 +4,7 @@
 import argparse
 import dataclasses
 import datetime
+import enum
 import logging
 import pathlib
 import pickle
@@ -99,9 +100,9 @@ def test_they_come_back_where_that_is_allowed(faces):
 def test_all_else_comes_where_it_is_not(faces):
     save, load = faces
     save(state_of(), default=penstock.Pickled)
-    with pytest.warns(RuntimeWarning) as told:
+    with pytest.warns(RuntimeWarning) as caught:
         found = load()
-    (warning,) = told
+    (warning,) = caught
     assert warning.filename == __file__
     assert all(place in str(warning.message) for place in [*PLACES, "pickle=True"])
     same_tensors(found)
@@ -182,3 +183,101 @@ def test_what_cannot_be_pickled_ends_the_save(faces):
         save({"x": pathlib.Path("a")})
     with pytest.raises(TypeError, match="pickle: expected True"):
         penstock.load("x.pt", pickle=1)
+
+
+# ---- as keys
+
+
+class Mode(enum.Enum):
+    FAST = 1
+    SLOW = 2
+
+
+class Alike:
+    """Keys that look the same."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __repr__(self):
+        return "Alike()"
+
+    def __hash__(self):
+        return self.number
+
+    def __eq__(self, other):
+        return isinstance(other, Alike) and self.number == other.number
+
+
+def keyed():
+    return {
+        Mode.FAST: torch.arange(3.0),
+        Mode.SLOW: {"w": torch.arange(4.0)},
+        (Mode.FAST, "lr"): torch.ones(3),
+        (Mode.SLOW, "lr"): torch.zeros(3),
+        "paths": {pathlib.Path("/a"), pathlib.Path("/b")},
+        "step": 7,
+    }
+
+
+def same_keyed(found, state):
+    assert list(found) == list(state)
+    assert all(torch.equal(found[key], state[key]) for key in (Mode.FAST, (Mode.FAST, "lr"), (Mode.SLOW, "lr")))
+    assert torch.equal(found[Mode.SLOW]["w"], state[Mode.SLOW]["w"])
+    assert found["paths"] == state["paths"] and found["step"] == 7
+
+
+def test_a_key_may_be_one(faces):
+    save, load = faces
+    state = keyed()
+    save(state, default=penstock.Pickled)
+    same_keyed(load(pickle=True), state)
+    with pytest.warns(RuntimeWarning, match=r"state\[\.\.\.\] \(.*PosixPath"):
+        held = load()
+    assert [type(key) for key in held][:2] == [penstock.Pickled] * 2
+    assert torch.equal(held[penstock.Pickled(Mode.FAST)], state[Mode.FAST])
+    assert {one.load() for one in held["paths"]} == state["paths"]
+    save(held)  # nothing has to be made of it, or allowed
+    same_keyed(load(pickle=True), state)
+
+
+def test_tensors_under_such_keys_are_filled(faces):
+    save, load = faces
+    state = keyed()
+    save(state, default=penstock.Pickled)
+    keys = [Mode.FAST, (Mode.SLOW, "lr"), (Mode.FAST, "lr")]
+    into = {key: torch.full((3,), -1.0) for key in keys} | {Mode.SLOW: {"w": torch.full((4,), -1.0)}}
+    found = load(into=into, pickle=True)
+    same_keyed(found, state)
+    assert all(found[key] is into[key] for key in keys) and found[Mode.SLOW]["w"] is into[Mode.SLOW]["w"]
+    # The keys of the file are pickles where they are not made.
+    held = {penstock.Pickled(Mode.FAST): torch.zeros(3), penstock.Pickled(Mode.SLOW): {"w": torch.zeros(4)}}
+    held |= {(penstock.Pickled(mode), "lr"): torch.full((3,), -1.0) for mode in Mode}
+    with pytest.warns(RuntimeWarning):
+        filled = load(into=held)
+    assert all(filled[key] is held[key] for key in held if torch.is_tensor(held[key]))
+    assert torch.equal(held[penstock.Pickled(Mode.FAST)], state[Mode.FAST])
+    assert torch.equal(held[(penstock.Pickled(Mode.FAST), "lr")], state[(Mode.FAST, "lr")])
+
+
+def test_keys_that_look_the_same_are_not_taken_for_each_other(faces):
+    save, load = faces
+    state = {Alike(1): torch.zeros(2), Alike(2): torch.ones(2), "a": torch.full((2,), 5.0)}
+    save(state, default=penstock.Pickled)
+    found = load(pickle=True)
+    assert list(found) == list(state)
+    assert torch.equal(found[Alike(2)], state[Alike(2)])
+    into = {Alike(2): torch.full((2,), -1.0), Alike(1): torch.full((2,), -1.0), "a": torch.zeros(2)}
+    with pytest.raises(KeyError, match="nothing was read"):
+        load(into=into, pickle=True)
+    assert into[Alike(1)][0] == -1
+
+
+def test_an_object_that_cannot_be_a_key_any_more_is_named(faces, monkeypatch):
+    save, load = faces
+    save({Mode.FAST: torch.zeros(1)}, default=penstock.Pickled)
+    monkeypatch.setattr(pickle, "loads", lambda data: [])
+    with pytest.raises(penstock.Error, match="unhashable type: 'list'"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a store passes the checkpoint over
+        load(pickle=True)
+    assert torch.equal(load(names="(...)"), torch.zeros(1))

@@ -516,14 +516,14 @@ DATALOADER = """
         try:
             list(load(Rows(fail=True), 1))
         except penstock.EndOfFile as error:
-            print("told:", "1073741824" in str(error))
+            print("reported:", "1073741824" in str(error))
 """
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_dataloader_workers(run_script, method):
     pytest.importorskip("torch")
-    assert run_script(DATALOADER, method, timeout_s=120) == "told: True\n"
+    assert run_script(DATALOADER, method, timeout_s=120) == "reported: True\n"
 
 
 def test_what_lives_in_a_process_says_what_to_pass_instead(tmp_path):

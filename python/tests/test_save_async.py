@@ -132,12 +132,12 @@ def test_await(tmp_path):
 
 
 def test_progress_is_told_to_who_waits(tmp_path):
-    told = []
+    reports = []
     state = {"weights": torch.zeros(4_000_000)}
-    pending = penstock.save_async(state, tmp_path / "s.pt", progress=lambda done, total: told.append((done, total)))
+    pending = penstock.save_async(state, tmp_path / "s.pt", progress=lambda done, total: reports.append((done, total)))
     pending.result()
     assert pending.total_bytes >= 16_000_000 or pending.total_bytes == 0
-    assert all(0 <= done <= total for done, total in told)
+    assert all(0 <= done <= total for done, total in reports)
 
 
 def test_what_cannot_be_saved_is_said_at_the_call(tmp_path):

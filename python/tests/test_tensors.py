@@ -161,7 +161,7 @@ def test_dlpack(engine, tmp_path, old):
     assert (tmp_path / "u").read_bytes() == bytes(range(40, 120))
     with pytest.raises(ValueError, match="not contiguous"):
         engine.read(tmp_path / "t", OnlyDlpack(array.T, old))
-    with pytest.raises(ValueError, match="cuda:3"):
+    with pytest.raises((ValueError, penstock.Unsupported), match="into"):
         engine.read(tmp_path / "t", OnlyDlpack(array, old, device=(2, 3)))
 
 
@@ -181,7 +181,7 @@ def test_jax(engine, tmp_path):
     jax = pytest.importorskip("jax", reason="JAX is not installed")
     tensor = jax.numpy.arange(100, dtype="float32")
     assert engine.write(tmp_path / "t", tensor) == 400
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(ValueError, match="immutable"):
         engine.read(tmp_path / "t", tensor)
 
 

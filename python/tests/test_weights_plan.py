@@ -71,6 +71,49 @@ def test_rates_and_computation(saved):
     assert penstock.weights.plan(folder, total // 2, rate=1e9, compute_s=3).seconds == pytest.approx(3, rel=0.2)
 
 
+def test_computing_is_measured(saved):
+    folder, total = saved
+    plan = penstock.weights.plan(folder, total // 2, rate=1e12, compute_s="measured")
+    assert plan.token_bytes == total - 500 * 64 * 4  # an embedding gives a row
+    assert 0 < plan.compute_s < 10 and plan.seconds == pytest.approx(plan.compute_s, rel=0.5)
+    assert penstock.weights.plan(folder, total // 2, compute_s=0.5).compute_s == 0.5
+
+
+@pytest.mark.parametrize("state", [{"a.weight": torch.zeros(3)}, {"a.weight": torch.zeros(2, 3, dtype=torch.int8)}])
+def test_computing_is_measured_where_there_are_no_products(state, tmp_path):
+    penstock.save(state, tmp_path / "model.safetensors")
+    assert penstock.weights.plan(tmp_path, "1MiB", rate=1e9, compute_s="measured").compute_s > 0
+
+
+def mixture(folder, layers=4, experts=8):
+    state = {}
+    for layer in range(layers):
+        state[f"model.layers.{layer}.attention.weight"] = torch.zeros(100, 100)
+        for number in range(experts):
+            state[f"model.layers.{layer}.mlp.experts.{number}.up.weight"] = torch.zeros(100, 100)
+    penstock.save(state, folder / "model.safetensors")
+    return sum(tensor.nbytes for tensor in state.values())
+
+
+def test_of_a_mixture_experts_are_counted_that_a_token_uses(tmp_path):
+    total = mixture(tmp_path)
+    read = {}
+    for chosen in (None, 1, 2, 8):
+        plan = penstock.weights.plan(tmp_path, total // 2, experts=chosen)
+        assert (plan.experts.experts, plan.experts.layers) == (32, 4)
+        assert plan.experts.chosen == 4 * (chosen or 8)
+        assert plan.experts.hits == plan.experts.slots / 32
+        assert plan.used_bytes <= total // 2
+        read[chosen] = plan.read_bytes
+    assert read[None] == read[8] and read[2] == pytest.approx(2 * read[1], abs=10)
+    (tmp_path / "config.json").write_text('{"num_experts_per_tok": 2}')
+    assert penstock.weights.plan(tmp_path, total // 2).read_bytes == read[2]
+    assert penstock.weights.plan(tmp_path, 2 * total).experts is None
+    (tmp_path / "config.json").write_text('{"num_experts_per_tok": ')
+    with pytest.raises(penstock.Damaged, match=r"config\.json"):
+        penstock.weights.plan(tmp_path, total // 2)
+
+
 def test_wrong_arguments_are_named(saved, tmp_path):
     folder, total = saved
     for wrong, error, message in [
@@ -78,7 +121,10 @@ def test_wrong_arguments_are_named(saved, tmp_path):
         ({"rate": 0}, ValueError, "more than 0"),
         ({"rate": b"1"}, TypeError, "expected bytes a second"),
         ({"compute_s": -1}, ValueError, "plan: compute_s"),
+        ({"compute_s": "fast"}, ValueError, 'seconds or "measured"'),
         ({"slots": 1}, ValueError, "plan: slots"),
+        ({"experts": 0}, ValueError, "plan: experts"),
+        ({"experts": 1.5}, TypeError, "plan: experts"),
     ]:
         with pytest.raises(error, match=message):
             penstock.weights.plan(folder, total, **wrong)

@@ -4,6 +4,9 @@
 #include "base/clock.hpp"
 #include "base/raise.hpp"
 #include "base/wait_slice.hpp"
+#include "device/gpu_mover.hpp"
+#include "device/pointer.hpp"
+#include "device/stream_order.hpp"
 #include "engine/core.hpp"
 #include "engine/depth_limit.hpp"
 #include "engine/fork.hpp"
@@ -36,25 +39,27 @@ struct Engine::Impl {
                                          {.file_system = file_system,
                                           .backends = api::backends_for(options.backend),
                                           .clock = std::make_shared<base::SteadyClock>(),
-                                          .make_mover = {}}));
+                                          .make_mover = device::make_mover,
+                                          .make_order = device::make_order,
+                                          .check_devices = device::check_extents}));
     }
 
-    /// Nothing in the child of a fork, until get().
-    std::shared_ptr<engine::Core> alive() const {
+    /// nullptr in the child of a fork, until get(). What it points to is there as long as this is.
+    const std::shared_ptr<engine::Core>* alive() const {
         const auto* const now = core.load(std::memory_order_acquire);
-        return (*now)->dead() ? nullptr : *now;
+        return (*now)->dead() ? nullptr : now;
     }
 
     // In the child of a fork the inherited core is dead: the first thread makes another one, and
     // the rest wait for it. The dead one is never destroyed, nor is its owner: its threads belong
     // to the parent, and another thread may be using it.
-    std::shared_ptr<engine::Core> get() {
-        if (auto now = alive()) {
-            return now;
+    const std::shared_ptr<engine::Core>& get() {
+        if (const auto* const now = alive()) {
+            return *now;
         }
         const std::lock_guard lock(engine::renewal_mutex());
-        if (auto now = alive()) {
-            return now;
+        if (const auto* const now = alive()) {
+            return *now;
         }
         auto made = std::make_unique<const std::shared_ptr<engine::Core>>(make_core());
         if (closed.load()) {
@@ -134,6 +139,7 @@ engine::TransferSpec specify(TransferRequest&& request, bool caller_waits) {
     }
     spec.options = std::move(request.options);
     spec.caller_waits = caller_waits;
+    spec.keep = std::move(request.keep);
     return spec;
 }
 
@@ -152,14 +158,17 @@ bool wait_in_slices(std::chrono::nanoseconds timeout, const Wait& wait) {
     return true;
 }
 
-TransferRequest one(bool write, const File& file, Memory memory, std::uint64_t offset,
-                    const TransferOptions& options) {
-    TransferRequest request;
-    request.write = write;
-    request.files.push_back(file);
-    request.extents.push_back({offset, memory, 0});
-    request.options = options;
-    return request;
+engine::TransferSpec one(bool write, const File& file, Memory memory, std::uint64_t offset,
+                         const TransferOptions& options, bool caller_waits) {
+    engine::TransferSpec spec{.op = write ? engine::Op::kWrite : engine::Op::kRead,
+                              .files = {},
+                              .paths = {},
+                              .extents = engine::Extents::of_one({offset, memory, 0}),
+                              .options = options,
+                              .caller_waits = caller_waits,
+                              .keep = {}};
+    spec.files.push_back(file.handle());
+    return spec;
 }
 
 TransferRequest one(bool write, const std::string& path, Memory memory, std::uint64_t offset,
@@ -175,20 +184,20 @@ TransferRequest one(bool write, const std::string& path, Memory memory, std::uin
 }  // namespace
 
 Transfer Engine::submit(TransferRequest request) {
-    const auto core = impl_->get();
+    const auto& core = impl_->get();
     engine::Transfer* transfer = unwrap(core->start(specify(std::move(request), false)));
     return Transfer(core, transfer);
 }
 
 Transfer Engine::run(TransferRequest request) {
-    const auto core = impl_->get();
+    const auto& core = impl_->get();
     engine::Transfer* transfer = unwrap(core->start(specify(std::move(request), true)));
     return Transfer(core, transfer);
 }
 
 std::uint64_t Engine::read(const File& file, Memory into, std::uint64_t offset,
                            const TransferOptions& options) {
-    return run(one(false, file, into, offset, options)).wait();
+    return run_read(file, into, offset, options).wait();
 }
 
 std::uint64_t Engine::read(const std::string& path, Memory into, std::uint64_t offset,
@@ -198,7 +207,7 @@ std::uint64_t Engine::read(const std::string& path, Memory into, std::uint64_t o
 
 std::uint64_t Engine::write(const File& file, ConstMemory data, std::uint64_t offset,
                             const TransferOptions& options) {
-    return run(one(true, file, to_write(data), offset, options)).wait();
+    return run_write(file, data, offset, options).wait();
 }
 
 std::uint64_t Engine::write(const std::string& path, ConstMemory data, std::uint64_t offset,
@@ -208,7 +217,8 @@ std::uint64_t Engine::write(const std::string& path, ConstMemory data, std::uint
 
 Transfer Engine::read_async(const File& file, Memory into, std::uint64_t offset,
                             const TransferOptions& options) {
-    return submit(one(false, file, into, offset, options));
+    const auto& core = impl_->get();
+    return {core, unwrap(core->start(one(false, file, into, offset, options, false)))};
 }
 
 Transfer Engine::read_async(const std::string& path, Memory into, std::uint64_t offset,
@@ -218,7 +228,8 @@ Transfer Engine::read_async(const std::string& path, Memory into, std::uint64_t 
 
 Transfer Engine::write_async(const File& file, ConstMemory data, std::uint64_t offset,
                              const TransferOptions& options) {
-    return submit(one(true, file, to_write(data), offset, options));
+    const auto& core = impl_->get();
+    return {core, unwrap(core->start(one(true, file, to_write(data), offset, options, false)))};
 }
 
 Transfer Engine::write_async(const std::string& path, ConstMemory data, std::uint64_t offset,
@@ -226,9 +237,21 @@ Transfer Engine::write_async(const std::string& path, ConstMemory data, std::uin
     return submit(one(true, path, to_write(data), offset, options));
 }
 
+Transfer Engine::run_read(const File& file, Memory into, std::uint64_t offset,
+                          const TransferOptions& options) {
+    const auto& core = impl_->get();
+    return {core, unwrap(core->start(one(false, file, into, offset, options, true)))};
+}
+
+Transfer Engine::run_write(const File& file, ConstMemory data, std::uint64_t offset,
+                           const TransferOptions& options) {
+    const auto& core = impl_->get();
+    return {core, unwrap(core->start(one(true, file, to_write(data), offset, options, true)))};
+}
+
 // A slot that another thread takes between the check and the start is one more "no room".
 std::optional<Transfer> Engine::try_start(const TransferRequest& request, bool caller_waits) {
-    const auto core = impl_->get();
+    const auto& core = impl_->get();
     if (!core->has_room()) {
         return std::nullopt;
     }
@@ -248,13 +271,13 @@ std::optional<Transfer> Engine::try_run(const TransferRequest& request) {
 }
 
 bool Engine::wait_for_room(std::chrono::nanoseconds timeout) {
-    const auto core = impl_->get();
+    const auto& core = impl_->get();
     return wait_in_slices(timeout, [&](base::Nanos slice) { return core->wait_for_room(slice); });
 }
 
 std::uint64_t Engine::submitted() const {
-    const auto core = impl_->alive();
-    return core ? core->started() : 0;
+    const auto* const core = impl_->alive();
+    return core != nullptr ? (*core)->started() : 0;
 }
 
 bool Engine::drain(std::chrono::nanoseconds timeout) {
@@ -262,10 +285,11 @@ bool Engine::drain(std::chrono::nanoseconds timeout) {
 }
 
 bool Engine::drain_first(std::uint64_t transfers, std::chrono::nanoseconds timeout) {
-    const auto core = impl_->alive();
-    if (!core) {
+    const auto* const alive = impl_->alive();
+    if (alive == nullptr) {
         return true;
     }
+    const auto& core = *alive;
     if (!wait_in_slices(
             timeout, [&](base::Nanos slice) { return core->wait_for_first(transfers, slice); })) {
         return false;
@@ -283,8 +307,8 @@ bool Engine::drain_first(std::uint64_t transfers, std::chrono::nanoseconds timeo
 
 bool Engine::close(std::chrono::nanoseconds timeout) {
     impl_->closed.store(true);
-    if (const auto core = impl_->alive()) {
-        core->refuse();
+    if (const auto* const core = impl_->alive()) {
+        (*core)->refuse();
     }
     return drain(timeout);
 }

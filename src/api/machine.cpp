@@ -13,6 +13,10 @@ std::uint64_t available_memory_bytes(const std::string& root) {
     return os::available_memory(root);
 }
 
+std::optional<std::chrono::microseconds> memory_stall(const std::string& root) {
+    return os::memory_stall(root);
+}
+
 unsigned usable_processors(const std::string& root) {
     return os::usable_processors(root);
 }

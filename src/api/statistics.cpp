@@ -3,6 +3,7 @@
 
 #include "base/histogram.hpp"
 #include "base/units.hpp"
+#include "device/driver.hpp"
 #include "os/page_cache.hpp"
 
 #include <penstock/options.hpp>
@@ -70,6 +71,7 @@ void add_counters(EngineStats& stats, Latencies& latencies, const engine::Counte
     stats.slot_requests += counters.slot_requests.get();
     stats.edge_requests += counters.edge_requests.get();
     stats.copied_bytes += counters.copied_bytes.get();
+    stats.gpu_copied_bytes += counters.device_copied_bytes.get();
     stats.bytes_cached += counters.bytes_cached.get();
     stats.cache_questions += counters.cache_questions.get();
     for (std::size_t i = 0; i < latencies.size(); ++i) {
@@ -82,6 +84,7 @@ void add_counters(EngineStats& stats, Latencies& latencies, const engine::Counte
 EngineStats statistics(engine::Core& core) {
     EngineStats stats;
     Latencies latencies{};
+    stats.gpu_pinned_bytes = core.device_slot_bytes();
     core.for_each_domain([&](engine::Domain& domain) {
         for (std::uint32_t i = 0; i < domain.channel_count(); ++i) {
             add_counters(stats, latencies, domain.channel(i).counters());
@@ -95,7 +98,7 @@ EngineStats statistics(engine::Core& core) {
             stats.inline_requests += channel.counters().requests.get();
         });
     });
-    stats.running = core.in_flight();
+    stats.running = core.running();
     std::uint64_t total = 0;
     for (const std::uint64_t count : latencies) {
         total += count;
@@ -138,6 +141,7 @@ std::string EngineDescription::text() const {
                        base::format_bytes(options.block_bytes), options.queue_depth,
                        base::format_bytes(options.in_flight_bytes));
     out += fmt::format("page cache  '{}'; {}\n", name_of(options.cache), page_cache);
+    out += fmt::format("gpu         {}\n", device::driver_text());
     for (const Device& device : devices) {
         out +=
             fmt::format("device      {}:{}, {} channel{}, {}\n", device.id.major, device.id.minor,

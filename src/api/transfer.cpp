@@ -91,6 +91,12 @@ std::optional<std::uint64_t> Transfer::wait_for(std::chrono::nanoseconds timeout
     return result();
 }
 
+// A transfer ends when the copies are through on the device, and then there is nothing left that a
+// stream could wait for.
+void Transfer::join(StreamHandle /*stream*/) {
+    static_cast<void>(wait());
+}
+
 bool Transfer::done() const noexcept {
     return transfer_ == nullptr || transfer_->finished();
 }

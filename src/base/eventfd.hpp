@@ -32,7 +32,8 @@ inline void add_one(int eventfd) noexcept {
 /// The kernel's number of an eventfd (Linux 5.2), or 0: of another file, and where it gives none.
 [[nodiscard]] std::uint64_t eventfd_number(int eventfd);
 
-/// Whether two descriptors are of one eventfd. False also where the kernel does not tell.
+/// Whether two descriptors are of one eventfd. A kernel that does not give the number (before Linux
+/// 5.2) makes this false.
 [[nodiscard]] bool are_of_one_eventfd(int a, int b);
 
 using SharedEventfd = std::shared_ptr<const UniqueFd>;

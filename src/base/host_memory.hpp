@@ -18,8 +18,8 @@ template <typename Byte>
 [[nodiscard]] Error not_host_memory(const char* operation, std::string_view what,
                                     const BasicMemory<Byte>& memory, const std::string& path = {}) {
     return error(ErrorCode::kUnsupported, operation,
-                 fmt::format("{} has memory of device {}, and this version moves memory of the "
-                             "host; copy it there first",
+                 fmt::format("{} has memory of device {}, and only memory of the host is taken "
+                             "here; copy it there first",
                              what, memory.device),
                  path);
 }

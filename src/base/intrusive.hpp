@@ -76,6 +76,9 @@ public:
 
     /// Consumer only: takes all elements that were put so far, oldest first.
     [[nodiscard]] Fifo<T, link> take_all() {
+        if (head_.load(std::memory_order_relaxed) == nullptr) {
+            return {};  // what is put just now comes with the next call
+        }
         T* item = head_.exchange(nullptr, std::memory_order_acq_rel);
         Fifo<T, link> in_order;
         while (item != nullptr) {

@@ -2,6 +2,8 @@
 #include "cli/progress.hpp"
 
 #include "base/clock.hpp"
+#include "base/units.hpp"
+#include "cli/interrupt.hpp"
 #include "cli/style.hpp"
 
 #include <fmt/format.h>
@@ -37,6 +39,21 @@ void Progress::step(std::string prefix) {
 
 bool Progress::due() const {
     return now() >= next_ns_;
+}
+
+void Progress::check() {
+    check_interrupt();
+}
+
+void Progress::moved(std::uint64_t bytes, double seconds) {
+    show(base::format_rate(static_cast<double>(bytes) / (seconds + 1e-9)));
+}
+
+void Progress::filled(const std::string& path, std::uint64_t bytes, std::uint64_t of,
+                      double seconds) {
+    show(fmt::format("making the scratch file {}: {} of {}, {}", path, base::format_bytes(bytes),
+                     base::format_bytes(of),
+                     base::format_rate(static_cast<double>(bytes) / seconds)));
 }
 
 void Progress::show(const std::string& text) {

@@ -7,8 +7,11 @@
 #include "cli/checkpoint/command.hpp"
 #include "cli/doctor/command.hpp"
 #include "cli/environment.hpp"
+#include "cli/features/command.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/message.hpp"
+#include "cli/plan/command.hpp"
+#include "cli/style.hpp"
 #include "cli/tune/command.hpp"
 #include "cli/tune/options.hpp"
 #include "cli/weights/command.hpp"
@@ -51,20 +54,26 @@ constexpr const char* kFooter = R"(Examples:
   penstock tune /data -o tuned.json    the best settings for this disk, under a minute
   penstock checkpoint ls runs/a        the checkpoints of a store; show, verify, diff, convert
   penstock weights plan model/         a model that is larger than memory, before it is run
+  penstock features import x.features a.npy   rows larger than memory; show, verify
+  penstock features simulate ids.npy   what a cache of rows would save
+  penstock plan train --list           what storage a job needs, with formulas and sources
 
 With the Python package, which calls this program for all else:
   penstock report bench.json           one HTML page of what --json wrote
   penstock checkpoint bench /data      how fast a model's state is saved and loaded
+  penstock weights bench /data         how fast a model runs that is larger than memory
   penstock bench --shapes /data        what programs do with files, compared with preadv,
                                        readinto, memmap and torch.load
+  penstock bench gnn /data             the rows of sampled batches, compared with memmap
   penstock ds_io                       DeepSpeed's I/O benchmark, on Penstock
   penstock ds_nvme_tune                DeepSpeed's tuner, on Penstock
 
 `penstock COMMAND --help` says more.)";
 
 // Including those of the Python package.
-constexpr std::array<std::string_view, 8> kCommands{
-    "bench", "checkpoint", "doctor", "ds_io", "ds_nvme_tune", "report", "tune", "weights"};
+constexpr std::array<std::string_view, 10> kCommands{
+    "bench",    "checkpoint", "doctor", "ds_io", "ds_nvme_tune",
+    "features", "plan",       "report", "tune",  "weights"};
 
 struct CommandLine {
     CLI::App app{"Penstock moves tensors between storage and memory at the speed of the device.",
@@ -74,6 +83,8 @@ struct CommandLine {
     CLI::App* doctor = nullptr;
     std::optional<CheckpointCommand> checkpoint;
     std::optional<WeightsCommand> weights;
+    std::optional<FeaturesCommand> features;
+    std::optional<PlanCommand> plan;
     BenchOptions bench_options;
     TuneOptions tune_options;
     DoctorOptions doctor_options;
@@ -90,6 +101,8 @@ struct CommandLine {
         doctor = app.add_subcommand("doctor", "Find what slows storage down on this machine");
         checkpoint.emplace(app);
         weights.emplace(app);
+        features.emplace(app);
+        plan.emplace(app);
         add_bench_options(*bench, bench_options);
         add_tune_options(*tune, tune_options);
         add_doctor_options(*doctor, doctor_options);
@@ -97,6 +110,23 @@ struct CommandLine {
     CommandLine(const CommandLine&) = delete;
     CommandLine& operator=(const CommandLine&) = delete;
 };
+
+// Says which command may be meant, or which there are.
+std::string expected_of(const CLI::App& above, std::string_view word) {
+    std::vector<std::string_view> names(kCommands.begin(), kCommands.end());
+    if (above.get_parent() != nullptr) {
+        names.clear();
+        for (const CLI::App* one : above.get_subcommands({})) {
+            names.push_back(one->get_name());
+        }
+        if (above.get_name() == "checkpoint" || above.get_name() == "weights") {
+            names.push_back("bench");  // of the Python package
+        }
+    }
+    const std::string_view near = base::nearest(word, names);
+    return near.empty() ? fmt::format("expected one of {}", fmt::join(names, ", "))
+                        : fmt::format("did you mean '{}'?", near);
+}
 
 int wrong_usage(const CommandLine& line, const CLI::ParseError& error) {
     const CLI::App* command = nullptr;
@@ -110,22 +140,47 @@ int wrong_usage(const CommandLine& line, const CLI::ParseError& error) {
     if (line.weights->parsed()) {
         name = " " + line.weights->name();
     }
+    if (line.features->parsed()) {
+        name = " " + line.features->name();
+    }
+    if (line.plan->parsed()) {
+        name = " " + line.plan->name();
+    }
     fmt::print(stderr, "penstock{}: {}\nTry: penstock{} --help\n", name, error.what(), name);
     return kWrongUsage;
 }
 
-// Detects an unknown command: CLI11 would only report a missing subcommand.
-bool is_unknown_command(const CommandLine& line, const std::string& word) {
-    return !word.starts_with('-') && word != line.bench->get_name() &&
-           word != line.tune->get_name() && word != line.doctor->get_name() &&
-           word != "checkpoint" && word != "weights";
+// Detects a word that should be a command and is not, or a command that is missing: CLI11 would
+// only say that one is required. Returns the message, or nothing.
+std::string wrong_command(const CommandLine& line, std::span<const std::string> args) {
+    const CLI::App* above = &line.app;
+    std::string name = "penstock";
+    for (const std::string& word : args) {
+        const std::vector<const CLI::App*> commands = above->get_subcommands({});
+        if (commands.empty() || above->get_require_subcommand_min() == 0 || word.starts_with('-')) {
+            return {};
+        }
+        const auto known = std::find_if(commands.begin(), commands.end(), [&](const CLI::App* one) {
+            return one->get_name() == word;
+        });
+        if (known == commands.end()) {
+            return fmt::format("{}: there is no command {}; {}", name, format::shown(word),
+                               expected_of(*above, word));
+        }
+        above = *known;
+        name += " " + word;
+    }
+    return above->get_subcommands({}).empty() || above->get_require_subcommand_min() == 0
+               ? std::string()
+               : fmt::format("{}: {}", name, expected_of(*above, ""));
 }
 
 // Detects commands of the Python package, which are not in this program.
 bool is_python_command(std::span<const std::string> args) {
     const std::string& word = args[0];
     return word == "report" || word == "ds_io" || word == "ds_nvme_tune" ||
-           (word == "checkpoint" && args.size() > 1 && args[1] == "bench") ||
+           ((word == "checkpoint" || word == "weights") && args.size() > 1 && args[1] == "bench") ||
+           (word == "bench" && args.size() > 1 && args[1] == "gnn") ||
            (word == "bench" && std::find(args.begin(), args.end(), "--shapes") != args.end());
 }
 
@@ -137,6 +192,12 @@ int run_command(CommandLine& line, std::span<const std::string> args) {
         }
         if (line.weights->parsed()) {
             return line.weights->run(args);
+        }
+        if (line.features->parsed()) {
+            return line.features->run(args);
+        }
+        if (line.plan->parsed()) {
+            return line.plan->run(args);
         }
         if (line.doctor->parsed()) {
             return doctor(line.doctor_options, args);
@@ -189,11 +250,17 @@ int with_output_written(int status) {
     return output_lost(code);
 }
 
+void print_help(const std::string& text) {
+    constexpr std::size_t kNarrow = 60;
+    constexpr std::size_t kWide = 100;
+    fmt::print("{}", fitted(text, std::clamp(columns_of(stdout), kNarrow, kWide)));
+}
+
 int run_line(std::span<const std::string> args) {
     CommandLine line;
     try {
         if (args.empty()) {
-            fmt::print("{}", line.app.help());
+            print_help(line.app.help());
             return kWrongUsage;
         }
         if (is_python_command(args)) {
@@ -202,16 +269,14 @@ int run_line(std::span<const std::string> args) {
                 "penstock: '{}' comes with the Python package, whose own penstock command has "
                 "it: pip install penstock\n",
                 args[0] == "checkpoint" ? "checkpoint bench"
-                : args[0] == "bench"    ? "bench --shapes"
-                                        : args[0]);
+                : args[0] == "weights"  ? "weights bench"
+                : args[0] != "bench"    ? args[0]
+                : args[1] == "gnn"      ? "bench gnn"
+                                        : "bench --shapes");
             return kWrongUsage;
         }
-        if (is_unknown_command(line, args[0])) {
-            const std::string_view near = base::nearest(args[0], kCommands);
-            fmt::print(stderr, "penstock: there is no command {}; {}\nTry: penstock --help\n",
-                       format::shown(args[0]),
-                       near.empty() ? fmt::format("expected one of {}", fmt::join(kCommands, ", "))
-                                    : fmt::format("did you mean '{}'?", near));
+        if (const std::string wrong = wrong_command(line, args); !wrong.empty()) {
+            fmt::print(stderr, "{}\nTry: {} --help\n", wrong, wrong.substr(0, wrong.find(':')));
             return kWrongUsage;
         }
         line.app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
@@ -224,7 +289,7 @@ int run_line(std::span<const std::string> args) {
     } catch (const CLI::Success& success) {  // --help, --version
         std::ostringstream text;
         const int status = line.app.exit(success, text, text);
-        fmt::print("{}", text.str());
+        print_help(text.str());
         return status;
     } catch (const CLI::ParseError& error) {
         return wrong_usage(line, error);

@@ -1,45 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file that bench and tune work on: a scratch file, made in a folder and removed at the end
-// (also by a signal), or an existing file or block device, which is only read.
+// Scratch files of commands: those of probe/scratch.hpp, which a signal removes too.
 #pragma once
 
-#include "cli/bench/options.hpp"
-#include "cli/interrupt.hpp"
 #include "cli/progress.hpp"
-
-#include <penstock/penstock.hpp>
-
-#include <cstdint>
-#include <memory>
-#include <string>
+#include "probe/job.hpp"
 
 namespace penstock::cli {
 
-struct Target {
-    std::string path;
-    bool ours = false;        ///< made here, so it may be written
-    std::uint64_t bytes = 0;  ///< the part that the runs use
-    File file;
-    /// Last member, so that it is destroyed first.
-    std::unique_ptr<RemovedBySignal> removal;
-};
+using probe::Sample;
+using probe::Target;
 
-/// The requirements for a target. The words are for messages.
-struct TargetRequest {
-    std::string command = "bench";  ///< its name goes into the file's name and into messages
-    std::string path;
-    std::uint64_t size_bytes = 0;  ///< 0: 1 GiB, or as much as is written in five seconds
-    std::string size_word;
-    std::uint64_t block_bytes_max = 1 << 20;
-    std::string write_words;  ///< the option that requests writes ("--rw write"), or empty
-    CachePolicy cache = CachePolicy::kDirect;
-};
-
-/// Opens the path, or makes the scratch file in it and fills it. Throws Error, also if there is not
-/// enough space or a write test was requested on an existing file.
-[[nodiscard]] Target make_target(const TargetRequest& request, Progress& progress);
-
-/// Bytes that no drive and no file system can compress or share.
-void fill_random(std::span<std::byte> bytes, std::uint64_t seed);
+/// As probe::make_target(). Throws Error and Interrupted.
+[[nodiscard]] Target make_target(probe::TargetRequest request, Progress& progress);
 
 }  // namespace penstock::cli

@@ -18,6 +18,23 @@ namespace {
 constexpr std::array<const char*, 5> kCodes{"", "1", "32", "33", "31"};
 constexpr std::array<const char*, 9> kEighths{" ", "▏", "▎", "▍", "▌", "▋", "▊", "▉", "█"};
 
+constexpr std::size_t kExplanationIndent = 4;
+
+// The column at which the rest of a line goes on: that of its last part, behind two spaces or more.
+std::size_t hanging_indent(std::string_view line, std::size_t columns) {
+    const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
+    const std::size_t gap = line.find("  ", begin);
+    const std::size_t last = gap == std::string_view::npos ? gap : line.find_first_not_of(' ', gap);
+    constexpr std::size_t kRoomMin = 20;
+    return begin == 0 || last == std::string_view::npos || last + kRoomMin > columns ? begin : last;
+}
+
+bool is_command(std::string_view line) {
+    const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
+    return begin > 0 && line.substr(begin).starts_with("penstock ") &&
+           line.find("  ", begin) == std::string_view::npos;
+}
+
 }  // namespace
 
 std::size_t columns_of(std::FILE* out) {
@@ -59,6 +76,46 @@ std::string Style::wrap(std::string_view text, std::size_t indent) const {
         text.remove_prefix(end + 1);
     }
     return lines.append(text);
+}
+
+std::string fitted(std::string_view text, std::size_t columns) {
+    std::string out;
+    std::string carried;  // of the line before, when it is not indented
+    while (!text.empty()) {
+        const std::size_t end = std::min(text.find('\n'), text.size());
+        std::string_view here = text.substr(0, end);
+        text.remove_prefix(std::min(end + 1, text.size()));
+        const bool goes_on = !here.empty() && here.front() != ' ' && !here.starts_with("Usage:");
+        if (!carried.empty() && !goes_on) {
+            out += carried + '\n';
+            carried.clear();
+        }
+        std::string line = carried.empty() ? std::string(here) : carried + ' ' + std::string(here);
+        carried.clear();
+        std::size_t indent = hanging_indent(line, columns);
+        if (const std::size_t gap = line.find("  ", indent);
+            line.size() > columns && gap != std::string::npos && is_command(line.substr(0, gap))) {
+            out += line.substr(0, gap) + '\n';  // there is no room for what it does next to it
+            indent += kExplanationIndent;
+            line.replace(0, line.find_first_not_of(' ', gap), indent, ' ');
+        }
+        bool broken = false;
+        while (line.size() > columns && !is_command(line)) {
+            const std::size_t space = line.rfind(' ', columns);
+            if (space == std::string::npos || space <= indent) {
+                break;
+            }
+            out += line.substr(0, space) + '\n';
+            line.replace(0, space + 1, indent, ' ');
+            broken = true;
+        }
+        if (broken && indent == 0) {
+            carried = line;
+        } else {
+            out += line + '\n';
+        }
+    }
+    return carried.empty() ? out : out + carried + '\n';
 }
 
 std::string bar(double share, std::size_t width) {

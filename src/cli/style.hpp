@@ -37,6 +37,11 @@ inline constexpr std::size_t kBarColumns = 4;
 /// Green above 1, red below it, no colour where the interval of a ratio contains 1.
 [[nodiscard]] Colour colour_of_ratio(double low, double high);
 
+/// `text` in lines of at most `columns`, broken at spaces: what is left of an indented line goes on
+/// below its last column of text, that of another at the beginning of the next line. Commands of an
+/// example, and words that are longer, stay whole.
+[[nodiscard]] std::string fitted(std::string_view text, std::size_t columns);
+
 /// The columns of a terminal, 80 where they are unknown.
 [[nodiscard]] std::size_t columns_of(std::FILE* out);
 

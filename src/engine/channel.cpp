@@ -49,14 +49,14 @@ int refusal_of(const Request& request) {
 
 Channel::Channel(const ChannelOptions& options, std::unique_ptr<Backend> backend,
                  const MakeMover& make_mover, Executor& blocking, Executor& copying,
-                 const base::Clock& clock)
+                 const base::Clock& clock, SlotPool* device_slots)
     : options_(options),
       clock_(clock),
       backend_(std::move(backend)),
-      mover_(make_mover([this] { wake(); })),
       blocking_(blocking),
       copying_(copying),
-      slots_(options.slots),
+      movers_(
+          make_mover, [this] { wake(); }, [this] { poke(); }, options.slots, device_slots),
       classes_(options.block_bytes, options.background_block_bytes),
       requests_(options.depth) {
     for (ChannelRequest& request : requests_) {
@@ -100,13 +100,13 @@ void Channel::wait_device_quiet(base::Nanos timeout) const {
 // Pairs with sleep_or_enter(): a thread that puts work in first and reads `asleep_` afterwards
 // either sees it set and wakes the channel, or the channel sees the work.
 void Channel::wake() {
-    if (asleep_.exchange(false)) {
+    if (asleep_.load() && asleep_.exchange(false)) {
         backend_->wake();
     }
 }
 
 bool Channel::arrived() const {
-    return !inbox_.empty() || !returned_.empty() || poked_.load() || mover_->ready();
+    return !inbox_.empty() || !returned_.empty() || poked_.load() || movers_.ready();
 }
 
 bool Channel::turn(bool may_sleep) noexcept {
@@ -122,7 +122,7 @@ bool Channel::turn(bool may_sleep) noexcept {
     if (paused_.load() && out_ == at_executor_ && quiet_.exchange(1) == 0) {
         base::futex_wake_all(quiet_);
     }
-    sleep_or_enter(may_sleep && !mover_->ready());
+    sleep_or_enter(may_sleep && !movers_.ready());
     moved_on |= reap();
     return moved_on;
 }
@@ -144,7 +144,7 @@ void Channel::sleep_or_enter(bool may_sleep) {
         limit = std::min(limit, std::max<base::Nanos>(next_try() - clock_.now(), 1));
     }
     const bool moving = out_ > at_backend_;
-    backend_->enter(want, moving ? std::min(limit, mover_->look_again()) : limit);
+    backend_->enter(want, moving ? std::min(limit, movers_.look_again()) : limit);
     asleep_.store(false);
 }
 
@@ -156,9 +156,10 @@ bool Channel::take_inbox() {
         part->queued = true;
         classes_.push_back(*part, part->transfer->priority());
     }
-    if (poked_.exchange(false)) {
+    if (poked_.load() && poked_.exchange(false)) {
         any = true;
         look_again_at_parts();
+        movers_.share_slots();
     }
     return any;
 }
@@ -248,10 +249,10 @@ bool Channel::reap() {
         counters_.latency.add(clock_.now() - request->submitted);
         came_back(of(*request));
     }
-    base::Fifo<Move> moves = mover_->reap();
-    while (Move* move = moves.pop_front()) {
-        any = true;
-        moved(*static_cast<ChannelRequest*>(move->owner));
+    if (out_ > at_backend_) {  // else no move is out
+        any |= movers_.reap([this](Station& /*station*/, Move& move) {
+            moved(*static_cast<ChannelRequest*>(move.owner));
+        });
     }
     return any;
 }
@@ -297,15 +298,15 @@ bool Channel::draw() {
 std::uint32_t Channel::block_bytes_of(const Part& part) const {
     const std::uint32_t most = part.queue == Priority::kBackground ? options_.background_block_bytes
                                                                    : options_.block_bytes;
-    const std::uint32_t wanted = part.block_bytes;
-    return wanted == 0 ? most : std::min(wanted, most);
+    return part.block_bytes == 0 ? most : std::min(part.block_bytes, most);
 }
 
 // Takes entry and slot and sends the request on its way; false when there is no slot.
 bool Channel::start(Part& part, const Draft& draft, base::Nanos now) {
     Slot* slot = nullptr;
+    Station* station = nullptr;
     if (draft.slot) {
-        auto taken = slots_.take(draft.bytes, *mover_);
+        auto taken = take_slot(part, draft, station);
         if (!taken) {
             part.transfer->fail(std::move(taken.error()));
             return true;
@@ -321,6 +322,7 @@ bool Channel::start(Part& part, const Draft& draft, base::Nanos now) {
     request.draft = draft;
     request.part = &part;
     request.slot = slot;
+    request.station = station;
     request.file = transfer.files[draft.file].get();
     request.lane = draft.lane;
     request.done_bytes = 0;
@@ -511,30 +513,10 @@ void Channel::end_of_file(ChannelRequest& request) {
     }
 }
 
-void Channel::start_move(ChannelRequest& request, MoveTo to, std::uint64_t bytes) {
-    Move& move = request.move;
-    move.to = to;
-    move.owner = &request;
-    move.extents = &request.part->transfer->extents;
-    move.draft = &request.draft;
-    move.slot = request.slot->data + request.draft.skip_bytes;
-    move.bytes = bytes;
-    mover_->start(move);
-}
-
-void Channel::moved(ChannelRequest& request) {
-    counters_.copied_bytes.add(request.move.bytes);
-    if (request.op == Op::kWrite && !request.part->transfer->stopped()) {
-        go_on(request, 1, clock_.now());
-    } else {
-        free_request(request);
-    }
-}
-
 void Channel::free_request(ChannelRequest& request) {
     Part& part = *request.part;
     if (request.slot != nullptr) {
-        slots_.give_back(*request.slot);
+        request.station->slots.give_back(*request.slot);
         request.slot = nullptr;
     }
     --out_;

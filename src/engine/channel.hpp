@@ -20,7 +20,6 @@
 #include "engine/classes.hpp"
 #include "engine/counters.hpp"
 #include "engine/depth_limit.hpp"
-#include "engine/mover.hpp"
 #include "engine/slots.hpp"
 #include "engine/transfer.hpp"
 
@@ -51,6 +50,7 @@ class Channel;
 struct ChannelRequest : Request, Job {
     Channel* channel = nullptr;
     Move move;
+    Station* station = nullptr;       ///< whose slot it has
     std::uint32_t resumed_bytes = 0;  ///< where in draft.bytes the last try began
     std::uint32_t cached_bytes = 0;   ///< of the last try, from the page cache
     Priority charged = Priority::kNormal;
@@ -64,13 +64,12 @@ struct ChannelRequest : Request, Job {
 
 class Channel {
 public:
-    using MakeMover = std::function<std::unique_ptr<Mover>(std::function<void()> wake)>;
-
     /// `blocking` does what would block this thread: buffered ends, and all buffered I/O where the
-    /// backend cannot take it. `copying` reads what is in the page cache.
+    /// backend cannot take it. `copying` reads what is in the page cache. Without `device_slots` no
+    /// transfer of it may be of a device's memory.
     Channel(const ChannelOptions& options, std::unique_ptr<Backend> backend,
             const MakeMover& make_mover, Executor& blocking, Executor& copying,
-            const base::Clock& clock);
+            const base::Clock& clock, SlotPool* device_slots = nullptr);
     Channel(const Channel&) = delete;
     Channel& operator=(const Channel&) = delete;
     ~Channel();
@@ -102,7 +101,10 @@ public:
     [[nodiscard]] bool idle() const { return out_ == 0 && classes_.empty() && inbox_.empty(); }
     /// When a request that was refused for a moment is tried again; kForever: no request waits.
     [[nodiscard]] base::Nanos next_try() const;
-    void abandon_after_fork() { backend_->abandon_after_fork(); }
+    void abandon_after_fork() {
+        backend_->abandon_after_fork();
+        movers_.abandon_after_fork();
+    }
 
 private:
     bool take_inbox();
@@ -115,6 +117,7 @@ private:
     void park(Part& part);
     void unpark_one(Seat* seat);
 
+    base::Result<Slot*> take_slot(const Part& part, const Draft& draft, Station*& station);
     bool start(Part& part, const Draft& draft, base::Nanos now);
     void push(ChannelRequest& request, base::Nanos now);
     void hand_over(ChannelRequest& request);
@@ -138,10 +141,9 @@ private:
     const ChannelOptions options_;
     const base::Clock& clock_;
     std::unique_ptr<Backend> backend_;
-    std::unique_ptr<Mover> mover_;
     Executor& blocking_;
     Executor& copying_;
-    Slots slots_;
+    Movers movers_;
     Classes classes_;
     base::Fifo<Seat> seats_;  ///< on which parts are parked
     Counters counters_;

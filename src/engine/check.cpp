@@ -2,7 +2,6 @@
 #include "engine/check.hpp"
 
 #include "base/align.hpp"
-#include "base/host_memory.hpp"
 
 #include <fmt/format.h>
 
@@ -61,7 +60,8 @@ base::Result<void> check_access(const TransferSpec& spec) {
 bool is_sound(const Extent& extent, std::size_t file_count) {
     return extent.file < file_count && extent.offset <= kOffsetMax &&
            extent.memory.bytes <= kOffsetMax - extent.offset &&
-           extent.memory.kind == MemoryKind::kHost &&
+           (extent.memory.kind == MemoryKind::kHost ||
+            (extent.memory.kind == MemoryKind::kDevice && extent.memory.device >= 0)) &&
            (extent.memory.data != nullptr || extent.memory.bytes == 0);
 }
 
@@ -76,9 +76,15 @@ base::Failure unsound(const TransferSpec& spec, const Extent& extent, std::uint6
                                        "offset there is ({})",
                                        index, extent.memory.bytes, extent.offset, kOffsetMax));
     }
-    if (extent.memory.kind != MemoryKind::kHost) {
-        return base::fail(base::not_host_memory(spec.op == Op::kRead ? "read" : "write",
-                                                fmt::format("extent {}", index), extent.memory));
+    if (extent.memory.kind > MemoryKind::kDevice) {
+        return wrong(spec,
+                     fmt::format("extent {} has memory of kind {}, and there are host (0) and "
+                                 "device (1)",
+                                 index, static_cast<int>(extent.memory.kind)));
+    }
+    if (extent.memory.kind == MemoryKind::kDevice && extent.memory.device < 0) {
+        return wrong(spec, fmt::format("extent {} has memory of device {}; devices count from 0",
+                                       index, extent.memory.device));
     }
     return wrong(spec, fmt::format("extent {} of {} bytes has no memory (null pointer)", index,
                                    extent.memory.bytes));
@@ -126,33 +132,31 @@ base::Result<void> check_direct(const TransferSpec& spec) {
 
 }  // namespace
 
-base::Result<std::uint64_t> check_transfer(const TransferSpec& spec) {
+base::Result<CheckedTransfer> check_transfer(const TransferSpec& spec) {
     if (!is_open_for(spec)) {
         PENSTOCK_CHECK(check_access(spec));
     }
-    if (spec.op == Op::kRead && spec.options.sync) {
-        return wrong(spec, "sync is for writes");
+    const bool writes = spec.op == Op::kWrite;
+    if (writes ? spec.options.allow_short : spec.options.sync) {
+        return wrong(spec, writes ? "allow_short is for reads" : "sync is for writes");
     }
-    if (spec.op == Op::kWrite && spec.options.allow_short) {
-        return wrong(spec, "allow_short is for reads");
-    }
-    if (!spec.files.empty() && !spec.paths.empty()) {
+    if (!spec.paths.empty() && !spec.files.empty()) {
         return wrong(spec, "it has open files and paths as well; give it files or paths");
     }
     if (spec.options.priority > Priority::kBackground) {
         return wrong(spec, "there is no such priority; it takes urgent, normal or background");
     }
-    if (spec.options.cache > CachePolicy::kRequired) {
-        return wrong(spec,
-                     "there is no such policy for the page cache; it takes auto, cached, direct or "
-                     "required");
-    }
-    if (spec.options.cache == CachePolicy::kRequired) {
+    if (spec.options.cache >= CachePolicy::kRequired) {
+        if (spec.options.cache > CachePolicy::kRequired) {
+            return wrong(spec,
+                         "there is no such policy for the page cache; it takes auto, cached, "
+                         "direct or required");
+        }
         PENSTOCK_CHECK(check_direct(spec));
     }
     const std::size_t file_count = spec.files.size() + spec.paths.size();
     std::uint64_t total = 0;
-    const bool writes = spec.op == Op::kWrite;
+    bool device_memory = false;
     bool too_many = false;
     bool ascending = true;  // as most lists are; of reads nobody asks
     std::uint32_t file = 0;
@@ -165,6 +169,7 @@ base::Result<std::uint64_t> check_transfer(const TransferSpec& spec) {
                 file = std::max(file, extent.file);
                 end = extent.offset + extent.memory.bytes;
             }
+            device_memory |= extent.memory.kind != MemoryKind::kHost;
             too_many = __builtin_add_overflow(total, extent.memory.bytes, &total);
             return is_sound(extent, file_count);
         });
@@ -178,7 +183,7 @@ base::Result<std::uint64_t> check_transfer(const TransferSpec& spec) {
     if (!ascending && !spec.options.allow_overlap) {
         PENSTOCK_CHECK(check_overlap(spec));
     }
-    return total;
+    return CheckedTransfer{total, device_memory};
 }
 
 }  // namespace penstock::engine

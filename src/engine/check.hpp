@@ -20,15 +20,21 @@ namespace penstock::engine {
 /// The request of a caller, before it is checked.
 struct TransferSpec {
     Op op = Op::kRead;
-    std::vector<std::shared_ptr<os::File>> files;
+    FileList files;
     std::vector<std::string> paths;  ///< instead of files: opened for this transfer, then closed
     Extents extents;
     TransferOptions options;
     bool caller_waits = false;  ///< a blocking call: the caller's thread may be used
+    std::shared_ptr<const void> keep;
 };
 
-/// The bytes of all extents, or kInvalidArgument that names the argument, what came, and what is
-/// allowed.
-[[nodiscard]] base::Result<std::uint64_t> check_transfer(const TransferSpec& spec);
+/// What is known of a request once it was checked.
+struct CheckedTransfer {
+    std::uint64_t total_bytes = 0;  ///< of all extents
+    bool device_memory = false;     ///< some extent has memory of a device
+};
+
+/// kInvalidArgument that names the argument, what came, and what is allowed.
+[[nodiscard]] base::Result<CheckedTransfer> check_transfer(const TransferSpec& spec);
 
 }  // namespace penstock::engine

@@ -40,6 +40,9 @@ public:
 
     /// The part to draw from, or nullptr; background only when `background_too`.
     [[nodiscard]] Part* pick(bool background_too) {
+        if (queues_[0].empty() && (queues_[2].empty() || !background_too)) {
+            return queues_[1].front();  // as mostly: one class has work
+        }
         const std::size_t classes = background_too ? kPriorityCount : kPriorityCount - 1;
         std::size_t highest = classes;
         for (std::size_t c = classes; c-- > 0;) {

@@ -4,6 +4,7 @@
 #include "base/align.hpp"
 #include "base/assert.hpp"
 #include "base/futex.hpp"
+#include "base/host_memory.hpp"
 #include "engine/check.hpp"
 #include "engine/fork.hpp"
 
@@ -90,8 +91,9 @@ base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
     std::optional<base::Error> last;
     for (std::size_t i = first; i < platform_.backends.size(); ++i) {
         const BackendEntry& entry = platform_.backends[i];
-        auto made = Domain::make(device, options_.domain,
-                                 {entry.make, platform_.clock.get(), platform_.make_mover});
+        auto made =
+            Domain::make(device, options_.domain,
+                         {entry.make, platform_.clock.get(), platform_.make_mover, &device_slots_});
         if (made) {
             return made;
         }
@@ -120,27 +122,76 @@ base::Result<Transfer*> Core::start(TransferSpec&& spec) {
     if (options_.cache != CachePolicy::kAuto && is_auto(spec)) {
         spec.options.cache = options_.cache;
     }
-    PENSTOCK_TRY(total_bytes, check_transfer(spec));
+    PENSTOCK_TRY(checked, check_transfer(spec));
     const bool caller_waits = spec.caller_waits;
     if (spec.op == Op::kRead && spec.extents.count() > 1 &&
         options_.domain.channel.gap_bytes != 0) {
         spec.extents.sort();
     }
-    TransferPtr transfer = make_transfer(std::move(spec), total_bytes);
+    TransferPtr transfer;
+    if (checked.device_memory) {
+        PENSTOCK_TRY(order, order_of(spec));
+        transfer = make_transfer(std::move(spec), checked.total_bytes);
+        transfer->device_memory = true;
+        // A slot lies in one chunk.
+        transfer->block_bytes = transfer->block_bytes == 0
+                                    ? SlotPool::kChunkBytes
+                                    : std::min(transfer->block_bytes, SlotPool::kChunkBytes);
+        transfer->order = std::move(order);
+    } else {
+        transfer = make_transfer(std::move(spec), checked.total_bytes);
+    }
     if (options_.transfers_max == 0) {
-        in_flight_.fetch_add(1);
+        running_.fetch_add(1);
     } else {
         PENSTOCK_CHECK(admit(transfer->op));
     }
     if (!add_live(*transfer)) {
-        in_flight_.fetch_sub(1);
+        running_.fetch_sub(1);
         return base::fail(base::error(ErrorCode::kClosed,
                                       transfer->op == Op::kRead ? "read" : "write",
                                       "the engine is closed and begins nothing new; make another"));
     }
-    transfer->acquire();  // one reference is the caller's, one is ours until finish()
+    transfer->share();  // one reference is the caller's, one is ours until finish()
     begin(*transfer, caller_waits);
     return transfer.release();
+}
+
+// What the moves of a transfer of device memory begin after: taken here, on the caller's thread,
+// for it is what the streams hold at the call.
+base::Result<std::shared_ptr<const MoveOrder>> Core::order_of(const TransferSpec& spec) {
+    std::vector<MemoryPlace> devices;
+    std::string first;
+    for (std::uint64_t i = 0; i < spec.extents.count(); ++i) {
+        const Memory memory = spec.extents[i].memory;
+        const MemoryPlace place = place_of(memory);
+        if (place.kind == MemoryKind::kHost || memory.bytes == 0 ||
+            std::find(devices.begin(), devices.end(), place) != devices.end()) {
+            continue;
+        }
+        if (devices.empty()) {
+            first = fmt::format("extent {}", spec.extents.listed(i));
+        }
+        devices.push_back(place);
+    }
+    if (devices.empty()) {
+        return nullptr;
+    }
+    const char* const verb = spec.op == Op::kRead ? "read" : "write";
+    if (!platform_.make_order) {
+        const Memory memory(nullptr, 0, MemoryKind::kDevice, devices.front().device);
+        return base::fail(base::not_host_memory(verb, first, memory));
+    }
+    if (platform_.check_devices) {
+        PENSTOCK_CHECK(platform_.check_devices(spec.extents));
+    }
+    auto made = platform_.make_order(spec.options.streams, devices);
+    if (!made) {
+        made.error().operation = verb;
+        made.error().message = fmt::format("{} has memory of device {}: {}", first,
+                                           devices.front().device, made.error().message);
+    }
+    return made;
 }
 
 // A caller who waits for each write is served by a copy, and not by a device. One who asks for a
@@ -154,15 +205,23 @@ bool Core::is_small_write(const Transfer& transfer, bool caller_waits) const {
                          : transfer.total_bytes <= options_.domain.channel.block_bytes;
 }
 
+// Most have no paths, no limit and nothing to keep: a move of nothing costs more than to look.
 Core::TransferPtr Core::make_transfer(TransferSpec&& spec, std::uint64_t total_bytes) {
     TransferPtr transfer(new Transfer(*this, spec.op, std::move(spec.files),
                                       std::move(spec.extents), total_bytes,
                                       spec.options.allow_short));
-    transfer->paths = std::move(spec.paths);
+    if (!spec.paths.empty()) {
+        transfer->paths = std::move(spec.paths);
+    }
     transfer->cache = spec.options.cache;
     transfer->sync = spec.options.sync;
     transfer->block_bytes = spec.options.block_bytes;
-    transfer->depth_limit = spec.options.depth_limit.handle();
+    if (spec.options.depth_limit.handle() != nullptr) {
+        transfer->depth_limit = spec.options.depth_limit.handle();
+    }
+    if (spec.keep != nullptr) {
+        transfer->keep = std::move(spec.keep);
+    }
     transfer->group = spec.options.group;
     transfer->small_write = is_small_write(*transfer, spec.caller_waits);
     transfer->set_priority(spec.options.priority);
@@ -173,9 +232,9 @@ Core::TransferPtr Core::make_transfer(TransferSpec&& spec, std::uint64_t total_b
 // Counts only what is let in: who waits for room must not take a refused one for a transfer that
 // will end and wake it.
 base::Result<void> Core::admit(Op op) {
-    std::uint32_t before = in_flight_.load();
+    std::uint32_t before = running_.load();
     while (before < options_.transfers_max) {
-        if (in_flight_.compare_exchange_weak(before, before + 1)) {
+        if (running_.compare_exchange_weak(before, before + 1)) {
             return {};
         }
     }
@@ -245,7 +304,6 @@ bool Core::add_live(Transfer& transfer) noexcept {
         return false;
     }
     transfer.number = ++started_;
-    running_.store(running() + 1, std::memory_order_relaxed);
     transfer.live_next = newest_;
     (newest_ == nullptr ? oldest_ : newest_->live_previous) = &transfer;
     newest_ = &transfer;
@@ -254,7 +312,7 @@ bool Core::add_live(Transfer& transfer) noexcept {
 
 // Runs before its waiters know: they may then start the next transfer, even at the limit.
 void Core::finishing(Transfer& /*transfer*/) noexcept {
-    in_flight_.fetch_sub(1);
+    running_.fetch_sub(1);
 }
 
 void Core::finished(Transfer& transfer) noexcept {
@@ -263,7 +321,6 @@ void Core::finished(Transfer& transfer) noexcept {
     Transfer* const older = transfer.live_next;
     (newer == nullptr ? newest_ : newer->live_next) = older;
     (older == nullptr ? oldest_ : older->live_previous) = newer;
-    running_.store(running() - 1, std::memory_order_relaxed);
     if (older == nullptr && drainers_ != 0) {
         oldest_went_.fetch_add(1);
         base::futex_wake_all(oldest_went_);

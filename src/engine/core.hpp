@@ -43,7 +43,10 @@ struct Platform {
     std::shared_ptr<os::FileSystem> file_system;
     std::vector<BackendEntry> backends;  ///< in the order in which they are tried
     std::shared_ptr<const base::Clock> clock;
-    Channel::MakeMover make_mover;  ///< empty: memcpy
+    MakeMover make_mover = {};  ///< empty: memcpy for the host, and nothing else
+    MakeOrder make_order = {};  ///< empty: there is no memory but the host's
+    /// Is memory of devices what its extents say? Asked on the caller's thread; empty: not asked.
+    std::function<base::Result<void>(const Extents& extents)> check_devices = {};
 };
 
 class Core final : public TransferOwner {
@@ -60,7 +63,7 @@ public:
     [[nodiscard]] base::Result<Transfer*> start(TransferSpec&& spec);
     /// Whether start() would find a place among `transfers_max`; another thread may take it first.
     [[nodiscard]] bool has_room() const {
-        return options_.transfers_max == 0 || in_flight() < options_.transfers_max;
+        return options_.transfers_max == 0 || running() < options_.transfers_max;
     }
     /// Until it has, or the time is over (false). May return false early.
     [[nodiscard]] bool wait_for_room(base::Nanos timeout);
@@ -89,11 +92,9 @@ public:
         const std::lock_guard lock(domains_mutex_);
         return refusals_;
     }
-    /// Transfers that are the engine's still: those in flight, and those that are just being let
-    /// go.
-    [[nodiscard]] std::uint32_t running() const { return running_.load(std::memory_order_relaxed); }
-    /// Transfers that have not finished.
-    [[nodiscard]] std::uint32_t in_flight() const { return in_flight_.load(); }
+    /// Transfers that have not finished: none of those that anybody has seen finished is among
+    /// them.
+    [[nodiscard]] std::uint32_t running() const { return running_.load(); }
 
     template <typename Visit>
     void for_each_domain(Visit visit) {
@@ -102,6 +103,9 @@ public:
             visit(*domain);
         }
     }
+
+    /// Memory that is pinned for devices.
+    [[nodiscard]] std::uint64_t device_slot_bytes() { return device_slots_.bytes(); }
 
     /// In the child of a fork this core is dead: its threads are not there.
     [[nodiscard]] bool dead() const { return dead_.load(std::memory_order_acquire); }
@@ -132,6 +136,7 @@ private:
     };
     using TransferPtr = std::unique_ptr<Transfer, Release>;
 
+    base::Result<std::shared_ptr<const MoveOrder>> order_of(const TransferSpec& spec);
     [[nodiscard]] TransferPtr make_transfer(TransferSpec&& spec, std::uint64_t total_bytes);
     [[nodiscard]] bool is_small_write(const Transfer& transfer, bool caller_waits) const;
     [[nodiscard]] static bool is_auto(const TransferSpec& spec);
@@ -156,7 +161,7 @@ private:
     bool run_inline(Window& window);
     bool read_small(Window& window, std::uint32_t index);
     static void set_up(Part& part, const Domain& domain, ExtentRange range);
-    static void turn_here(const Window& window, Part& part) noexcept;
+    static void turn_here(Window& window, Part& part) noexcept;
     base::Result<void> find_domains(Window& window);
     base::Result<void> lay_out_and_link(Window& window);
     void settle(Window& window) noexcept;
@@ -174,11 +179,10 @@ private:
     std::string backend_name_;
     std::string backend_detail_;
 
-    std::atomic<std::uint32_t> in_flight_{0};
+    std::atomic<std::uint32_t> running_{0};
     std::mutex live_mutex_;  ///< of what follows; before the threads, which use it to the last
     Transfer* newest_ = nullptr;
     Transfer* oldest_ = nullptr;
-    std::atomic<std::uint32_t> running_{0};  ///< written under the lock
     std::uint64_t started_ = 0;
     bool refusing_ = false;
     std::uint32_t drainers_ = 0;
@@ -188,6 +192,7 @@ private:
     std::optional<base::Error> unobserved_;
     std::atomic<bool> dead_{false};
 
+    SlotPool device_slots_;  ///< before the domains, which have some of it
     std::mutex domains_mutex_;
     std::vector<std::string> refusals_;
     std::map<DeviceId, std::unique_ptr<Domain>> domains_;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/domain.hpp"
 
-#include "engine/sync_backend.hpp"
-
+#include <fmt/format.h>
 #include <pthread.h>
 
 #include <future>
@@ -11,6 +10,37 @@
 namespace penstock::engine {
 
 namespace {
+
+// The backend of the inline path: what is pushed is done in enter(), on the caller's thread, with
+// blocking calls.
+class SyncBackend final : public Backend {
+public:
+    [[nodiscard]] const char* name() const override { return "inline"; }
+    [[nodiscard]] std::string detail() const override { return "blocking calls, caller's thread"; }
+    [[nodiscard]] bool takes_buffered() const override { return true; }
+    void push(Request& request) override { pushed_.push_back(request); }
+    void enter(std::uint32_t /*want*/, base::Nanos /*timeout*/) override {
+        while (Request* request = pushed_.pop_front()) {
+            request->result =
+                request->op == Op::kRead
+                    ? request->file->read_at(request->lane, request->offset, request->pieces)
+                    : request->file->write_at(request->lane, request->offset, request->pieces);
+            done_.push_back(*request);
+        }
+    }
+    std::size_t reap(std::span<Request*> done) override {
+        std::size_t count = 0;
+        while (count < done.size() && !done_.empty()) {
+            done[count++] = done_.pop_front();
+        }
+        return count;
+    }
+    void wake() override {}
+
+private:
+    base::Fifo<Request> pushed_;
+    base::Fifo<Request> done_;
+};
 
 // An inline transfer is at most a few requests of at most 64 KiB and what alignment adds.
 constexpr ChannelOptions inline_options(const ChannelOptions& options) {
@@ -48,14 +78,27 @@ base::Result<std::unique_ptr<Domain>> Domain::make(DeviceId device, const Domain
 
 base::Result<std::unique_ptr<Channel>> Domain::make_channel() {
     PENSTOCK_TRY(backend, parts_.make_backend({.depth = options_.channel.depth}));
-    Channel::MakeMover make_mover = parts_.make_mover;
-    if (!make_mover) {
-        make_mover = [this](std::function<void()> wake) {
-            return std::make_unique<HostMover>(copy_.get(), std::move(wake));
-        };
+    const auto make = [this](const MemoryPlace& place, const std::function<void()>& wake) {
+        return make_mover(place, wake);
+    };
+    return std::make_unique<Channel>(options_.channel, std::move(backend), make, *blocking_, *copy_,
+                                     *parts_.clock, parts_.device_slots);
+}
+
+base::Result<std::unique_ptr<Mover>> Domain::make_mover(const MemoryPlace& place,
+                                                        const std::function<void()>& wake) {
+    std::unique_ptr<Mover> mover;
+    if (parts_.make_mover) {
+        PENSTOCK_TRY(made, parts_.make_mover(place, wake));
+        mover = std::move(made);
     }
-    return std::make_unique<Channel>(options_.channel, std::move(backend), make_mover, *blocking_,
-                                     *copy_, *parts_.clock);
+    if (mover == nullptr && place.kind != MemoryKind::kHost) {
+        return base::fail(base::error(
+            ErrorCode::kUnsupported, "reach a device",
+            fmt::format("this engine has no way to memory of device {}; copy it to the host first",
+                        place.device)));
+    }
+    return mover == nullptr ? std::make_unique<HostMover>(copy_.get(), wake) : std::move(mover);
 }
 
 // The backend is made on the thread that will use it: io_uring's single-issuer mode wants that.
@@ -160,8 +203,8 @@ std::unique_lock<std::mutex> Domain::lock_inline_lane(std::uint32_t& index) {
 std::unique_ptr<Channel> Domain::make_inline_channel() {
     return std::make_unique<Channel>(
         inline_options(options_.channel), std::make_unique<SyncBackend>(),
-        [](std::function<void()> wake) {
-            return std::make_unique<HostMover>(nullptr, std::move(wake));
+        [](const MemoryPlace& /*host*/, const std::function<void()>& wake) {
+            return std::make_unique<HostMover>(nullptr, wake);
         },
         inline_executor_, inline_executor_, *parts_.clock);
 }

@@ -34,8 +34,9 @@ struct DomainOptions {
 struct DomainParts {
     BackendFactory make_backend;
     const base::Clock* clock = nullptr;
-    /// Empty: memcpy on the domain's copy threads.
-    Channel::MakeMover make_mover;
+    /// Empty: memcpy on the domain's copy threads, and none for devices.
+    MakeMover make_mover;
+    SlotPool* device_slots = nullptr;  ///< the engine's
 };
 
 class Domain {
@@ -108,6 +109,8 @@ private:
     Domain(DeviceId device, const DomainOptions& options, const DomainParts& parts);
     base::Result<void> start_channel();
     base::Result<std::unique_ptr<Channel>> make_channel();
+    base::Result<std::unique_ptr<Mover>> make_mover(const MemoryPlace& place,
+                                                    const std::function<void()>& wake);
     std::unique_lock<std::mutex> lock_inline_lane(std::uint32_t& index);
     [[nodiscard]] std::unique_ptr<Channel> make_inline_channel();
 

@@ -64,7 +64,7 @@ void Extents::sort_list() {
     for (const std::uint64_t i : order) {
         list.push_back(list_[i]);
     }
-    list_ = std::move(list);
+    list_ = base::ShortVector<Extent>(std::move(list));
     listed_ = std::move(order);
     sorted_ = true;
 }

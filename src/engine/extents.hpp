@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/result.hpp"
+#include "base/short_vector.hpp"
 
 #include <penstock/types.hpp>
 
@@ -15,6 +16,17 @@
 #include <vector>
 
 namespace penstock::engine {
+
+/// Whose memory it is, and of which device.
+struct MemoryPlace {
+    MemoryKind kind = MemoryKind::kHost;
+    std::int32_t device = 0;
+    bool operator==(const MemoryPlace&) const = default;
+};
+[[nodiscard]] inline MemoryPlace place_of(const Memory& memory) {
+    return memory.kind == MemoryKind::kHost ? MemoryPlace{}
+                                            : MemoryPlace{memory.kind, memory.device};
+}
 
 /// A place in the extents: byte `skip` of extent `index`.
 struct Position {
@@ -51,6 +63,13 @@ class Extents {
 public:
     Extents() = default;
     explicit Extents(std::vector<Extent> list) : list_(std::move(list)), count_(list_.size()) {}
+    /// Allocates nothing.
+    [[nodiscard]] static Extents of_one(const Extent& extent) {
+        Extents made;
+        made.list_.push_back(extent);
+        made.count_ = 1;
+        return made;
+    }
     explicit Extents(RowList rows)
         : rows_(std::make_unique<RowList>(std::move(rows))), count_(rows_->rows.size()) {}
 
@@ -79,7 +98,7 @@ public:
     [[nodiscard]] bool sorted() const { return sorted_; }
 
 private:
-    std::vector<Extent> list_;
+    base::ShortVector<Extent> list_;
     std::vector<std::uint64_t> listed_;  ///< of a list that was sorted
     std::unique_ptr<RowList> rows_;      ///< instead of a list; apart, for most have a list
     std::uint64_t count_ = 0;            // a division by the size of an Extent else

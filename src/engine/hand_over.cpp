@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of a channel that other threads do: what would block its own, and copies of cached
-// bytes.
+// Requests of a channel that others do: threads, what would block its own and copies of cached
+// bytes; movers, what passes through a slot.
 #include "engine/cached_read.hpp"
 #include "engine/channel.hpp"
 
@@ -79,6 +79,48 @@ void Channel::post_blocking() {
             channel.wake();
         };
         blocking_.post(request);
+    }
+}
+
+// nullptr: none is free.
+base::Result<Slot*> Channel::take_slot(const Part& part, const Draft& draft, Station*& station) {
+    const Transfer& transfer = *part.transfer;
+    station = &movers_.host();
+    if (transfer.device_memory) {
+        PENSTOCK_TRY(found, movers_.at(place_of(transfer.extents[draft.at.index].memory)));
+        station = found;
+    }
+    return station->slots.take(draft.bytes, *station->mover);
+}
+
+void Channel::start_move(ChannelRequest& request, MoveTo to, std::uint64_t bytes) {
+    const Transfer& transfer = *request.part->transfer;
+    Move& move = request.move;
+    move.to = to;
+    move.owner = &request;
+    move.extents = &transfer.extents;
+    move.draft = &request.draft;
+    move.slot = request.slot->data + request.draft.skip_bytes;
+    move.bytes = bytes;
+    move.after = transfer.order.get();
+    move.error = 0;
+    request.station->mover->start(move);
+}
+
+void Channel::moved(ChannelRequest& request) {
+    const Move& move = request.move;
+    Transfer& transfer = *request.part->transfer;
+    if (move.error != 0) {
+        transfer.fail(request.station->mover->explain(move));
+        free_request(request);
+        return;
+    }
+    const bool of_host = request.station->place.kind == MemoryKind::kHost;
+    (of_host ? counters_.copied_bytes : counters_.device_copied_bytes).add(move.bytes);
+    if (request.op == Op::kWrite && !transfer.stopped()) {
+        go_on(request, 1, clock_.now());
+    } else {
+        free_request(request);
     }
 }
 

@@ -21,12 +21,12 @@ Plan plan_of(const Transfer& transfer, ExtentRange range) {
 
 }  // namespace
 
-// A small blocking transfer with nothing before it is done here and now: a hop to another thread
-// and back costs more than the read.
+// A small blocking transfer of the host's memory with nothing before it is done here and now: a hop
+// to another thread and back costs more than the read.
 bool Core::run_inline(Window& window) {
     Transfer& transfer = *window.transfer;
-    if (!options_.domain.threads || options_.inline_bytes_max == 0 || transfer.files.size() != 1 ||
-        transfer.files.front() == nullptr) {
+    if (!options_.domain.threads || options_.inline_bytes_max == 0 || transfer.device_memory ||
+        transfer.files.size() != 1 || transfer.files.front() == nullptr) {
         return false;
     }
     const os::FileInfo& info = transfer.files.front()->info();
@@ -43,17 +43,13 @@ bool Core::run_inline(Window& window) {
     if (!lane) {
         return false;
     }
-    window.on_caller = true;
     const ExtentRange range{0, transfer.extents.count()};
     Part part{.transfer = &transfer,
               .window = &window,
               .channel = &lane->channel(),
               .plan = plan_of(transfer, range)};
-    window.parts = {&part, 1};
     set_up(part, **domain, range);
-    transfer.expect_parts(window);
     turn_here(window, part);
-    window.parts = {};
     lane.reset();  // a fork waits for lanes, and not for syncs
     parts_are_through(window);
     return true;
@@ -64,8 +60,8 @@ bool Core::run_inline(Window& window) {
 bool Core::read_small(Window& window, std::uint32_t index) {
     Transfer& transfer = *window.transfer;
     auto& file = transfer.files[index];
-    if (!file->info().small || !options_.domain.threads || transfer.depth_limit ||
-        !transfer.in_order) {
+    if (!file->info().small || !options_.domain.threads || transfer.device_memory ||
+        transfer.depth_limit || !transfer.in_order) {
         return false;
     }
     const ExtentRange range = extents_of_file(transfer, index);
@@ -85,8 +81,6 @@ bool Core::read_small(Window& window, std::uint32_t index) {
               .window = &window,
               .channel = &lane->channel(),
               .plan = plan_of(transfer, range)};
-    window.parts_left.store(1, std::memory_order_relaxed);
-    window.on_caller = true;
     set_up(part, **domain, range);
     turn_here(window, part);
     window.on_caller = false;
@@ -112,8 +106,11 @@ void Core::set_up(Part& part, const Domain& domain, ExtentRange range) {
     }
 }
 
-void Core::turn_here(const Window& window, Part& part) noexcept {
+// The part is not among the window's: those are poked, and a lane never sleeps.
+void Core::turn_here(Window& window, Part& part) noexcept {
     Channel& channel = *part.channel;
+    window.parts_left.store(1, std::memory_order_relaxed);
+    window.on_caller = true;
     channel.link(part);
     while (window.parts_left.load(std::memory_order_relaxed) != 0) {
         if (!channel.turn(false)) {  // a request waits before it is tried again

@@ -182,6 +182,9 @@ void lay_out(Window& window) {
             if (transfer.small_write) {
                 part.plan.write_through_cache();
             }
+            if (transfer.device_memory) {
+                part.plan.expect_devices();
+            }
             part.consult_cache(part.channel->counters(), false);
             if (over_gaps) {
                 part.plan.read_over_gaps(domain.gap_bytes());

@@ -2,7 +2,9 @@
 #include "engine/mover.hpp"
 
 #include "base/align.hpp"
-#include "engine/plan.hpp"
+#include "base/assert.hpp"
+
+#include <cstring>
 
 namespace penstock::engine {
 
@@ -16,13 +18,10 @@ constexpr std::uint64_t kPieceBytes = 256;
 }  // namespace
 
 void Move::copy_now() {
-    if (to == MoveTo::kSlot) {
-        copy_from_extents(*extents, draft->at, slot, bytes);
-    } else if (draft->extents == 0) {
-        copy_to_extents(*extents, draft->at, slot, bytes);
-    } else {
-        bytes = copy_over_gaps(*extents, *draft, slot, bytes);
-    }
+    const bool out = to == MoveTo::kExtents;
+    bytes = for_each_piece(*this, [&](std::byte* memory, std::byte* in_slot, std::uint64_t count) {
+        std::memcpy(out ? memory : in_slot, out ? in_slot : memory, count);
+    });
 }
 
 base::Result<memory::Block> HostMover::slot_memory(std::uint64_t bytes) {
@@ -36,15 +35,20 @@ void HostMover::start(Move& move) {
         done_here_.push_back(move);
         return;
     }
-    move.mover = this;
+    move.token = this;
     move.run = [](Job& job) noexcept {
         auto& self = static_cast<Move&>(job);
-        HostMover& mover = *self.mover;
+        HostMover& mover = *static_cast<HostMover*>(self.token);
         self.copy_now();
         mover.done_.put(self);  // from here on the move is the channel's again
         mover.wake_();
     };
     executor_->post(move);
+}
+
+base::Error HostMover::explain(const Move& /*move*/) {
+    PENSTOCK_ASSERT(false);  // a copy of ours does not fail
+    return {};
 }
 
 base::Fifo<Move> HostMover::reap() {

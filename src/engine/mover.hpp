@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mover brings bytes between a slot and the caller's memory: memcpy for the host; a copy engine
-// for a GPU. It also says where slots live, for a copy engine wants them pinned.
+// A mover brings bytes between a slot and the caller's memory of one place: memcpy for the host; a
+// copy engine for a GPU. It also says where slots live, for a copy engine wants them pinned.
 #pragma once
 
 #include "base/clock.hpp"
@@ -11,10 +11,21 @@
 #include "engine/request.hpp"
 #include "memory/block.hpp"
 
+#include <penstock/transfer_options.hpp>
+
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 
 namespace penstock::engine {
+
+/// The work that the moves of a transfer begin after: that of the caller's streams when he asked.
+/// Made by the room that knows streams, kept by the transfer.
+class MoveOrder {
+public:
+    virtual ~MoveOrder() = default;
+};
 
 enum class MoveTo : std::uint8_t { kExtents, kSlot };
 
@@ -25,12 +36,39 @@ struct Move : Job {
     void* owner = nullptr;  ///< given by its starter
     const Extents* extents = nullptr;
     const Draft* draft = nullptr;
-    std::byte* slot = nullptr;  ///< from the first wanted byte on
-    std::uint64_t bytes = 0;    ///< there; once it is through, those that were copied
-    class HostMover* mover = nullptr;
+    std::byte* slot = nullptr;         ///< from the first wanted byte on
+    std::uint64_t bytes = 0;           ///< there; once it is through, those that were copied
+    const MoveOrder* after = nullptr;  ///< or nothing to wait for
+    int error = 0;                     ///< once it is through: not 0, and no byte is right
+    void* token = nullptr;             ///< the mover's own
 
     void copy_now();
 };
+
+/// Calls visit(memory, slot, bytes) for each piece of the caller's memory of a move, and returns
+/// how many bytes they have.
+template <typename Visit>
+std::uint64_t for_each_piece(const Move& move, Visit visit) {
+    if (move.to == MoveTo::kExtents && move.draft->extents != 0) {
+        return for_each_piece_over_gaps(
+            *move.extents, *move.draft, move.bytes,
+            [&](std::byte* memory, std::uint64_t begin, std::uint64_t bytes) {
+                visit(memory, move.slot + begin, bytes);
+            });
+    }
+    std::byte* slot = move.slot;
+    for_each_piece(*move.extents, move.draft->at, move.bytes,
+                   [&](std::byte* memory, std::uint64_t bytes) {
+                       visit(memory, slot, bytes);
+                       slot += bytes;
+                   });
+    return move.bytes;
+}
+
+/// Makes the order of moves to and from these devices; nullptr: there is nothing to wait for.
+/// `streams`: those of the caller; none: the default stream of each device.
+using MakeOrder = std::function<base::Result<std::shared_ptr<const MoveOrder>>(
+    std::span<const StreamHandle> streams, std::span<const MemoryPlace> devices)>;
 
 /// All calls on the channel's thread.
 class Mover {
@@ -46,7 +84,17 @@ public:
     /// While moves are out: look again after so many nanoseconds; kForever when it wakes the
     /// channel.
     [[nodiscard]] virtual base::Nanos look_again() const = 0;
+    /// The `error` of a move, in words.
+    [[nodiscard]] virtual base::Error explain(const Move& move) = 0;
+    /// After fork(), in the child: forget what belongs to the parent, without touching it.
+    virtual void abandon_after_fork() {}
 };
+
+/// Makes the mover of a place on the thread that will use it, or says why it cannot be had here;
+/// nullptr: memcpy on the threads of the domain, for the host. `wake` ends a channel's sleep, from
+/// any thread.
+using MakeMover = std::function<base::Result<std::unique_ptr<Mover>>(const MemoryPlace& place,
+                                                                     std::function<void()> wake)>;
 
 /// memcpy: small moves on the channel's thread (a hop to another costs more than they do), larger
 /// ones on an executor, so that one core's copy does not cap a drive.
@@ -61,6 +109,7 @@ public:
     [[nodiscard]] base::Fifo<Move> reap() override;
     [[nodiscard]] bool ready() const override { return !done_here_.empty() || !done_.empty(); }
     [[nodiscard]] base::Nanos look_again() const override { return base::kForever; }
+    [[nodiscard]] base::Error explain(const Move& move) override;
 
 private:
     Executor* executor_;

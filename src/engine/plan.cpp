@@ -21,6 +21,9 @@ constexpr std::uint64_t kStraightBytesMin = 64 * base::kKiB;
 // Limits one request: copying so many pieces takes about as long as reading a block.
 constexpr std::uint32_t kExtentsOverGapsMax = 1 << 16;
 
+// Limits one request to a device: the driver is handed each piece, by the channel's thread.
+constexpr std::uint32_t kExtentsToDeviceMax = 1024;
+
 // Limit a request for what is cached to some 100 us, so that several threads share a list.
 constexpr std::uint32_t kCachedCallsMax = 128;
 constexpr std::uint32_t kExtentsCachedMax = 4096;
@@ -38,9 +41,10 @@ struct Piece {
 // Walks the pieces of one run from a position on, as far as the extents adjoin.
 class RunWalk {
 public:
+    // `place`: that of all its memory; nullptr: of any.
     RunWalk(const Extents& extents, Position at, Position end, std::uint32_t file,
-            std::uint64_t offset)
-        : extents_(extents), at_(at), end_(end), file_(file), offset_(offset) {}
+            std::uint64_t offset, const MemoryPlace* place)
+        : extents_(extents), at_(at), end_(end), file_(file), offset_(offset), place_(place) {}
 
     bool next(Piece& piece) {
         for (; at_ < end_ && at_.index < extents_.count(); at_ = {at_.index + 1, 0}) {
@@ -49,7 +53,8 @@ public:
             if (at_.skip >= stop) {
                 continue;
             }
-            if (extent.file != file_ || extent.offset + at_.skip != offset_) {
+            if (extent.file != file_ || extent.offset + at_.skip != offset_ ||
+                (place_ != nullptr && place_of(extent.memory) != *place_)) {
                 return false;
             }
             piece = {extent.memory.data + at_.skip, stop - at_.skip};
@@ -66,6 +71,7 @@ private:
     Position end_;
     std::uint32_t file_;
     std::uint64_t offset_;
+    const MemoryPlace* place_;
 };
 
 }  // namespace
@@ -141,6 +147,11 @@ bool Plan::stand_on(const Extent& extent) {
     here_ = extent.memory.data + cursor_.skip;
     here_bytes_ = stop - cursor_.skip;
     in_run_ = in_run_ && file_ == run_file_ && offset_ == run_next_;
+    if (devices_) {
+        in_run_ = in_run_ && !is_elsewhere(extent);
+        place_ = place_of(extent.memory);
+        on_device_ = place_.kind != MemoryKind::kHost;
+    }
     if (!in_run_) {
         edge_bytes_ = 0;
     }
@@ -164,7 +175,7 @@ void Plan::draft_buffered(std::uint32_t block_bytes) {
         limit = std::min(limit, stretch.end - offset_);
         draft_.cached = stretch.cached;
     }
-    draft_straight(os::Lane::kBuffered, straight(0, limit, 1, 1));
+    draft_through_cache(limit);
 }
 
 // Nothing (`end` 0) for a short run that no answer covers: it is not worth a question.
@@ -226,9 +237,7 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
         if (stretch.cached) {
             draft_.cached = true;
             if (gap_bytes_ == 0 || !draft_cached_list(block_bytes, stretch.end)) {
-                draft_straight(
-                    os::Lane::kBuffered,
-                    straight(0, std::min<std::uint64_t>(block_bytes, stretch_bytes), 1, 1));
+                draft_through_cache(std::min<std::uint64_t>(block_bytes, stretch_bytes));
             }
             return;
         }
@@ -240,7 +249,7 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     // A whole block from here on would end past the largest offset there is.
     const std::uint64_t last = align_down(kOffsetMax, align);
     if (offset_ >= last) {
-        draft_straight(os::Lane::kBuffered, straight(0, block_bytes, 1, 1));
+        draft_through_cache(block_bytes);
         return;
     }
     block_bytes =
@@ -275,6 +284,11 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
 // Whole extents that are in the page cache up to `stretch_end`, whatever lies between: who copies
 // them makes few calls of the kernel's for those that are near. False where there is only one.
 bool Plan::draft_cached_list(std::uint64_t block_bytes, std::uint64_t stretch_end) {
+    if (on_device_) {
+        const bool drafted = draft_over_gaps(1, block_bytes, stretch_end);
+        draft_.lane = os::Lane::kBuffered;
+        return drafted;
+    }
     std::uint64_t total = 0;
     std::uint64_t last = offset_;  // where the extent before begins
     std::uint64_t end = offset_;   // of all so far
@@ -293,7 +307,7 @@ bool Plan::draft_cached_list(std::uint64_t block_bytes, std::uint64_t stretch_en
         }
         calls += bytes >= kCachedSmallBytes || place > end + kCachedGapBytes ? 1 : 0;
         if (extent.file != file_ || place < last || place + bytes > stretch_end ||
-            total + bytes > block_bytes || calls > kCachedCallsMax) {
+            total + bytes > block_bytes || calls > kCachedCallsMax || is_elsewhere(extent)) {
             break;
         }
         total += bytes;
@@ -319,11 +333,11 @@ bool Plan::draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes, std::
     const std::uint64_t begin = align_down(offset_, align);
     std::uint64_t last = offset_;  // where the extent before begins
     std::uint64_t end = offset_;   // of all so far
+    const std::uint32_t most = on_device_ ? kExtentsToDeviceMax : kExtentsOverGapsMax;
     std::uint32_t seen = 0;
     std::uint32_t taken = 0;
     bool gaps = false;
-    for (Position at = cursor_; at.index < end_.index && seen < kExtentsOverGapsMax;
-         at = {at.index + 1, 0}) {
+    for (Position at = cursor_; at.index < end_.index && seen < most; at = {at.index + 1, 0}) {
         const Extent extent = (*extents_)[at.index];
         const std::uint64_t bytes = extent.memory.bytes - at.skip;
         const std::uint64_t place = extent.offset + at.skip;
@@ -332,7 +346,7 @@ bool Plan::draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes, std::
             continue;
         }
         if (extent.file != file_ || place < last || place > end + gap || place + bytes > list_end ||
-            align_up(place + bytes, align) > begin + block_bytes) {
+            align_up(place + bytes, align) > begin + block_bytes || is_elsewhere(extent)) {
             break;
         }
         if (place > end) {
@@ -437,12 +451,20 @@ bool Plan::draft_edge(const os::Geometry& geometry, std::uint32_t block_bytes) {
         }
         edge_bytes_ = ahead;
     }
-    const std::uint64_t bytes =
-        straight(0, std::min<std::uint64_t>(edge_bytes_, block_bytes), 1, 1);
-    edge_bytes_ -= bytes;
-    draft_straight(os::Lane::kBuffered, bytes);
+    draft_through_cache(std::min<std::uint64_t>(edge_bytes_, block_bytes));
+    edge_bytes_ -= draft_.wanted_bytes;
     draft_.edge = true;
     return true;
+}
+
+// At most `limit_bytes` of the run, on the buffered lane, where nothing has to be aligned.
+void Plan::draft_through_cache(std::uint64_t limit_bytes) {
+    if (on_device_) {
+        draft_slot(0, covered(limit_bytes), 1);
+        draft_.lane = os::Lane::kBuffered;
+    } else {
+        draft_straight(os::Lane::kBuffered, straight(0, limit_bytes, 1, 1));
+    }
 }
 
 void Plan::draft_straight(os::Lane lane, std::uint64_t bytes) {
@@ -466,7 +488,7 @@ void Plan::draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std:
 // each of them, too (statx(2), stx_dio_offset_align), and Linux 6.1 and 6.12 insist.
 std::uint64_t Plan::straight_over(std::uint64_t after_bytes, std::uint64_t limit_bytes,
                                   std::uint64_t align, std::uint64_t memory_align) const {
-    RunWalk walk(*extents_, cursor_, end_, file_, offset_);
+    RunWalk walk(*extents_, cursor_, end_, file_, offset_, devices_ ? &place_ : nullptr);
     std::uint64_t total = 0;
     std::size_t pieces = 0;
     const std::byte* adjoining = nullptr;
@@ -493,7 +515,7 @@ std::uint64_t Plan::straight_over(std::uint64_t after_bytes, std::uint64_t limit
 }
 
 std::uint64_t Plan::walked(std::uint64_t limit_bytes) const {
-    RunWalk walk(*extents_, cursor_, end_, file_, offset_);
+    RunWalk walk(*extents_, cursor_, end_, file_, offset_, devices_ ? &place_ : nullptr);
     std::uint64_t total = 0;
     for (Piece piece; total < limit_bytes && walk.next(piece);) {
         total += piece.bytes;

@@ -26,6 +26,10 @@
 //   write, cached   a short run of which a part would be an end is an end, whole, where the policy
 //                   of the file is auto; so is each run of a small write that a caller waits for.
 //   buffered        no alignment, straight.
+//
+// Extents may be of memory of several places (the host, devices). A run ends where the place
+// changes, and what is of a device goes straight nowhere: each request for it has a slot, also from
+// the page cache and on the buffered lane.
 #pragma once
 
 #include "base/align.hpp"
@@ -60,6 +64,9 @@ public:
     /// A read's request costs the device as much as so many bytes, so that fewer between two
     /// extents are read over. 0: only adjoining extents are one request.
     void read_over_gaps(std::uint64_t gap_bytes) { gap_bytes_ = gap_bytes; }
+
+    /// Some extents are of a device's memory; else nobody looks whose it is.
+    void expect_devices() { devices_ = true; }
 
     /// A write of which nothing goes past the page cache, where the file's policy is auto.
     void write_through_cache() { all_cached_ = true; }
@@ -106,6 +113,7 @@ private:
     bool draft_edge(const os::Geometry& geometry, std::uint32_t block_bytes);
     [[nodiscard]] bool run_is_cached(const os::Geometry& geometry) const;
     bool enter_middle(const os::Geometry& geometry);
+    void draft_through_cache(std::uint64_t limit_bytes);
     void draft_straight(os::Lane lane, std::uint64_t bytes);
     void draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std::uint64_t align);
     [[nodiscard]] inline bool settle();
@@ -116,6 +124,9 @@ private:
     // How many bytes, from `after_bytes` behind the cursor, can go straight in one request.
     [[nodiscard]] std::uint64_t straight(std::uint64_t after_bytes, std::uint64_t limit_bytes,
                                          std::uint64_t align, std::uint64_t memory_align) const {
+        if (on_device_) {
+            return 0;
+        }
         if (after_bytes == 0 && here_bytes_ >= limit_bytes &&
             base::is_aligned(here_, memory_align)) {
             return base::align_down(limit_bytes, std::max(align, memory_align));
@@ -140,9 +151,13 @@ private:
             return true;
         }
         return extents_->with(next, [this](const Extent& extent) {
-            return extent.memory.bytes != 0 &&
-                   (extent.offset != offset_ + here_bytes_ || extent.file != file_);
+            return extent.memory.bytes != 0 && (extent.offset != offset_ + here_bytes_ ||
+                                                extent.file != file_ || is_elsewhere(extent));
         });
+    }
+    // Not of the place of the extent under the cursor.
+    [[nodiscard]] bool is_elsewhere(const Extent& extent) const {
+        return devices_ && place_of(extent.memory) != place_;
     }
     // Moves the cursor `bytes` on; the extents under it were walked before.
     void advance(std::uint64_t bytes) {
@@ -166,6 +181,8 @@ private:
     bool allow_short_ = false;
     bool all_cached_ = false;
     bool through_cache_ = false;
+    bool devices_ = false;
+    bool on_device_ = false;  ///< the cursor is
     Phase phase_ = Phase::kMain;
     bool has_edges_ = false;
     bool drafted_ = false;
@@ -175,6 +192,7 @@ private:
     Position cursor_;
     std::uint32_t file_ = 0;     ///< of the cursor
     std::uint64_t offset_ = 0;   ///< of the cursor
+    MemoryPlace place_;          ///< of the cursor, where there are devices
     std::byte* here_ = nullptr;  ///< memory at the cursor, as far as its extent goes
     std::uint64_t here_bytes_ = 0;
     std::uint64_t ahead_bytes_ =
@@ -193,16 +211,6 @@ private:
 /// one piece. Returns how many were used.
 [[nodiscard]] std::size_t gather_pieces(const Extents& extents, Position at, std::uint64_t bytes,
                                         std::span<iovec> pieces);
-
-/// Copies between `memory` (a slot) and the extents from `at` on.
-void copy_to_extents(const Extents& extents, Position at, const std::byte* memory,
-                     std::uint64_t bytes);
-void copy_from_extents(const Extents& extents, Position at, std::byte* memory, std::uint64_t bytes);
-
-/// Copies the wanted bytes of a request over gaps, from whose first wanted byte on `memory` has
-/// `bytes` bytes, and returns how many these were.
-std::uint64_t copy_over_gaps(const Extents& extents, const Draft& draft, const std::byte* memory,
-                             std::uint64_t bytes);
 
 /// The next bytes of a request over gaps that are wanted and adjoin, after the first `done_bytes`.
 struct Stretch {

@@ -5,6 +5,7 @@
 
 #include "base/clock.hpp"
 #include "base/intrusive.hpp"
+#include "base/short_vector.hpp"
 #include "engine/extents.hpp"
 #include "os/file.hpp"
 
@@ -13,11 +14,15 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 namespace penstock::engine {
 
 class Part;
+
+/// The files of a transfer: mostly one.
+using FileList = base::ShortVector<std::shared_ptr<os::File>>;
 
 enum class Op : std::uint8_t { kRead, kWrite };
 
@@ -39,17 +44,21 @@ struct Draft {
     std::uint32_t file = 0;  ///< index in the transfer's files
     /// So many whole extents from `at` on, in the order of the file; else 0. A read over gaps,
     /// always through a slot: `wanted_bytes` then reaches from the first to the end of the last.
-    /// `cached`: a list, with whatever between; `wanted_bytes` has the extents' alone.
+    /// `cached`, without a slot: a list, with whatever between; `wanted_bytes` has the extents'
+    /// alone.
     std::uint32_t extents = 0;
     Position at;                  ///< where in the extents the wanted bytes begin
     std::byte* memory = nullptr;  ///< of all its bytes, where that is one piece of one extent
 
-    [[nodiscard]] bool is_cached_list() const { return cached && extents != 0; }
+    [[nodiscard]] bool is_cached_list() const { return cached && extents != 0 && !slot; }
 };
+
+struct SlotChunk;
 
 /// A piece of slot memory.
 struct Slot {
     base::Link<Slot> link;
+    SlotChunk* chunk = nullptr;
     std::byte* data = nullptr;
     std::uint32_t bytes = 0;
 };
@@ -74,6 +83,55 @@ struct Request {
     base::Nanos submitted = 0;
     std::array<iovec, kPiecesMax> memory{};
 };
+
+/// Calls visit(memory, bytes) for `bytes` bytes from `at` on.
+template <typename Visit>
+void for_each_piece(const Extents& extents, Position at, std::uint64_t bytes, Visit visit) {
+    while (bytes != 0) {
+        const Extent extent = extents[at.index];
+        const std::uint64_t step = std::min(bytes, extent.memory.bytes - at.skip);
+        if (step != 0) {
+            visit(extent.memory.data + at.skip, step);
+        }
+        bytes -= step;
+        at = {at.index + 1, 0};
+    }
+}
+
+/// Calls visit(memory, begin, end) for the extents of a request over gaps that have bytes, until it
+/// returns false: their place is counted from the request's first wanted byte.
+template <typename Visit>
+void for_each_over_gaps(const Extents& extents, const Draft& draft, Visit visit) {
+    const std::uint64_t first = draft.offset + draft.skip_bytes;
+    const std::uint64_t end = draft.at.index + draft.extents;
+    for (Position at = draft.at; at.index < end; at = {at.index + 1, 0}) {
+        const Extent extent = extents[at.index];
+        if (extent.memory.bytes != 0 &&
+            !visit(extent.memory.data + at.skip, extent.offset + at.skip - first,
+                   extent.offset + extent.memory.bytes - first)) {
+            return;
+        }
+    }
+}
+
+/// Calls visit(memory, begin, bytes) for the wanted bytes of a request over gaps of which `bytes`
+/// bytes from its first wanted one on are there, and returns how many these are.
+template <typename Visit>
+std::uint64_t for_each_piece_over_gaps(const Extents& extents, const Draft& draft,
+                                       std::uint64_t bytes, Visit visit) {
+    std::uint64_t total = 0;
+    for_each_over_gaps(extents, draft,
+                       [&](std::byte* memory, std::uint64_t begin, std::uint64_t end) {
+                           if (begin >= bytes) {
+                               return false;
+                           }
+                           const std::uint64_t step = std::min(end, bytes) - begin;
+                           visit(memory, begin, step);
+                           total += step;
+                           return true;
+                       });
+    return total;
+}
 
 /// Alignment at which a request may continue, in the file (`align`) and in memory.
 [[nodiscard]] inline std::uint32_t resume_align(const Request& request, std::uint32_t align) {

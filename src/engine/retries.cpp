@@ -84,7 +84,7 @@ void Channel::go_on_apart(ChannelRequest& request) {
 // The bytes that could not be read may lie between the extents of a request: then each stretch is
 // read by itself. False where that was done before, or nothing lies between (as in the page cache).
 bool Channel::read_apart(ChannelRequest& request) {
-    if (request.draft.extents == 0 || request.draft.apart || request.draft.cached) {
+    if (request.draft.extents == 0 || request.draft.apart || request.draft.is_cached_list()) {
         return false;
     }
     request.draft.apart = true;

@@ -13,8 +13,7 @@
 
 namespace penstock::engine {
 
-Transfer::Transfer(TransferOwner& owner, Op operation,
-                   std::vector<std::shared_ptr<os::File>>&& its_files, Extents&& its_extents,
+Transfer::Transfer(TransferOwner& owner, Op operation, FileList&& its_files, Extents&& its_extents,
                    std::uint64_t bytes, bool may_be_short)
     : op(operation),
       allow_short(may_be_short),

@@ -40,6 +40,7 @@ class Channel;
 class Core;
 class DepthLimit;
 class Domain;
+class MoveOrder;
 class Transfer;
 struct Seat;
 struct Watch;
@@ -115,8 +116,8 @@ public:
 
 class Transfer {
 public:
-    Transfer(TransferOwner& owner, Op op, std::vector<std::shared_ptr<os::File>>&& files,
-             Extents&& extents, std::uint64_t total_bytes, bool allow_short);
+    Transfer(TransferOwner& owner, Op op, FileList&& files, Extents&& extents,
+             std::uint64_t total_bytes, bool allow_short);
     Transfer(const Transfer&) = delete;
     Transfer& operator=(const Transfer&) = delete;
 
@@ -124,12 +125,15 @@ public:
     const Op op;
     const bool allow_short;
     /// Until it finishes. Those of paths are there while their window has them open.
-    std::vector<std::shared_ptr<os::File>> files;
+    FileList files;
     const Extents extents;
     const std::uint64_t total_bytes;
     std::uint32_t block_bytes = 0;            ///< as asked for; Part has it in whole blocks
     std::shared_ptr<DepthLimit> depth_limit;  ///< or none
     const void* group = nullptr;              ///< an address that the transfers of one flow share
+    bool device_memory = false;               ///< some extent is of a device's
+    std::shared_ptr<const MoveOrder> order;   ///< or none; of device memory
+    std::shared_ptr<const void> keep;         ///< the caller's
 
     // ---- any thread
     [[nodiscard]] Priority priority() const { return priority_.load(std::memory_order_relaxed); }
@@ -170,7 +174,8 @@ public:
     [[nodiscard]] std::uint64_t extent_bytes(std::uint64_t index) const;
 
     // ---- lifetime
-    void acquire() { references_.fetch_add(1, std::memory_order_relaxed); }
+    /// A second owner, as long as nobody but the first has it.
+    void share() { references_.store(2, std::memory_order_relaxed); }
     void release();
     /// The handle is gone; an error of it that was never looked at goes to the owner.
     void abandon() noexcept;

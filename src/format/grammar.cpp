@@ -14,7 +14,8 @@ namespace penstock::format {
 
 namespace {
 
-// Counts the elements of a key, until there are too many; -1 if something in it has no hash.
+// Counts the elements of a key, until there are too many; -1 if something in it has no hash. The
+// object of a pickle was a key when it was saved, so it has one.
 int key_elements(const ValueTree& tree, ValueId id, int room) {
     const Value& value = tree.at(id);
     switch (value.kind) {
@@ -29,6 +30,7 @@ int key_elements(const ValueTree& tree, ValueId id, int room) {
         case ValueKind::kDtype:
         case ValueKind::kDevice:
         case ValueKind::kNumpyScalar:
+        case ValueKind::kPickled:
             return 1;
         case ValueKind::kTuple:
         case ValueKind::kSize: {

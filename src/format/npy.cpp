@@ -204,7 +204,9 @@ Result<std::uint64_t> header_bytes(std::span<const std::byte> start) {
     constexpr std::size_t kLengthAt = 8;
     if (start.size() < kLengthAt + 2 ||
         std::memcmp(start.data(), kMagic.data(), kMagic.size()) != 0) {
-        return fault(kReading, "this is no .npy file: it does not begin with \\x93NUMPY");
+        return fault(
+            kReading,
+            "this is no .npy file: it does not begin with \\x93NUMPY; give files of numpy.save()");
     }
     const auto version = std::to_integer<unsigned>(start[kVersionAt]);
     if (version < 1 || version > 3) {

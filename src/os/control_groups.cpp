@@ -222,6 +222,26 @@ std::uint64_t available_memory(const std::string& root) {
     return bytes;
 }
 
+std::optional<std::chrono::microseconds> memory_stall(const std::string& root) {
+    // some avg10=0.12 avg60=0.05 avg300=0.00 total=23227125
+    const auto total = [](const std::string& text) -> std::optional<std::chrono::microseconds> {
+        constexpr std::string_view kWord = " total=";
+        const std::size_t at = text.find(kWord);
+        const auto number = text.starts_with("some ") && at != std::string::npos
+                                ? number_of(std::string_view(text).substr(at + kWord.size()))
+                                : std::nullopt;
+        constexpr std::uint64_t kMost = INT64_MAX / 100'000;  // ten times as many nanoseconds fit
+        return number ? std::optional(std::chrono::microseconds(std::min(*number, kMost)))
+                      : std::nullopt;
+    };
+    for (const std::string& folder : control_groups("", root)) {
+        if (const auto found = total(text_of(folder + "/memory.pressure"))) {
+            return found;
+        }
+    }
+    return total(text_of(root + "/proc/pressure/memory"));
+}
+
 unsigned usable_processors(const std::string& root) {
     unsigned most = usable_cpus();
     for (const std::string& folder : control_groups("", root)) {

@@ -6,7 +6,9 @@
 // `root` replaces "/" everywhere: tests give a folder.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,10 @@ namespace penstock::os {
 /// Bytes of them that can be used now without swapping or being killed: the machine's free memory
 /// and page cache, or the rest of the groups' limits.
 [[nodiscard]] std::uint64_t available_memory(const std::string& root = {});
+
+/// Time that threads of the nearest group that counts it have waited for memory, or those of the
+/// machine; nothing where the kernel counts none (pressure stall information, "some").
+[[nodiscard]] std::optional<std::chrono::microseconds> memory_stall(const std::string& root = {});
 
 /// Processors that this process may use: those in its affinity, or the equivalent of its groups'
 /// quota of time (a quota of 250 ms each 100 ms: 3).

@@ -6,6 +6,7 @@
 #include "base/random.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <exception>
@@ -110,7 +111,7 @@ std::string_view named_by_temporary(std::string_view temporary) {
 }
 
 Replacement::Replacement(FileSystem files, const std::string& path, Abandoned abandoned)
-    : files_(std::move(files)), target_(files_.resolve(path)) {
+    : process_(::getpid()), files_(std::move(files)), target_(files_.resolve(path)) {
     folder_ = base::folder_of(target_);
     const std::string name(base::last_name(target_));
     const bool replaces = is_there(files_, target_);
@@ -184,7 +185,7 @@ void Replacement::collect_abandoned(const std::string& name) noexcept {
 }
 
 void Replacement::give_up() noexcept {
-    if (!std::exchange(pending_, false)) {
+    if (!std::exchange(pending_, false) || !is_of_this_process()) {
         return;
     }
     try {
@@ -203,7 +204,17 @@ void Replacement::abandon() noexcept {
     lock_ = {};
 }
 
+bool Replacement::is_of_this_process() const noexcept {
+    return process_ == ::getpid();
+}
+
 void Replacement::commit(bool sync) {
+    if (!is_of_this_process()) {
+        base::raise(base::error(ErrorCode::kClosed, "save",
+                                "the process that began to write this file goes on with it; a "
+                                "child of fork() can only write files that it begins itself",
+                                target_));
+    }
     if (sync) {
         file_.sync_data();
     }

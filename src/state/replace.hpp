@@ -11,10 +11,13 @@
 // Until the rename the old file is untouched; without commit() the temporary file is removed. The
 // next save of the same file removes those of killed processes, which hold no locks. Any number may
 // save under one name at once: a process that finds its own file locked takes another name. Only
-// the target's name may be a symbolic link; any other link is left alone.
+// the target's name may be a symbolic link; any other link is left alone. A child of fork() leaves
+// the temporary file to its parent.
 #pragma once
 
 #include <penstock/file.hpp>
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <string>
@@ -50,6 +53,8 @@ public:
     void commit(bool sync = true);
     /// Releases the temporary file, which stays: the next save of the same target removes it.
     void abandon() noexcept;
+    /// False in a child of the process that made it: commit() throws kClosed there.
+    [[nodiscard]] bool is_of_this_process() const noexcept;
     /// Whether commit() reached the rename, even if it threw afterwards.
     [[nodiscard]] bool is_in_place() const noexcept { return !pending_; }
 
@@ -58,6 +63,7 @@ private:
     void collect_abandoned(const std::string& name) noexcept;
     void give_up() noexcept;
 
+    pid_t process_;
     FileSystem files_;
     std::string target_;
     std::string folder_;

@@ -101,6 +101,16 @@ std::vector<std::string_view> with_those_above(std::span<const std::string_view>
     return {all.begin(), all.end()};
 }
 
+// "; its names are 'a', 'b', 'c', ...", or nothing where it has no names.
+std::string some_of(std::span<const std::string_view> names) {
+    constexpr std::size_t kSomeMax = 3;
+    std::string out;
+    for (const std::string_view name : names.first(std::min(kSomeMax, names.size()))) {
+        out += fmt::format("{}{}", out.empty() ? "; its names are " : ", ", format::shown(name));
+    }
+    return names.size() > kSomeMax ? out + ", ..." : out;
+}
+
 }  // namespace
 
 bool is_pattern(std::string_view wanted) {
@@ -173,7 +183,8 @@ base::Result<std::vector<Selected>> select(std::span<const std::string_view> nam
 std::string lacking(std::string_view wanted, std::span<const std::string_view> names) {
     const std::string none = fmt::format("no tensor {}", format::shown(wanted));
     const std::string_view near = base::nearest(wanted, with_those_above(names));
-    return near.empty() ? none : fmt::format("{}; did you mean {}?", none, format::shown(near));
+    return near.empty() ? none + some_of(names)
+                        : fmt::format("{}; did you mean {}?", none, format::shown(near));
 }
 
 std::uint64_t TensorBox::elements() const {

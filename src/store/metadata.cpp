@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/metadata.hpp"
 
+#include "base/near.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "format/utf8.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <unordered_set>
+#include <vector>
 
 namespace penstock::store {
 
@@ -117,6 +120,21 @@ std::optional<double> number_in(const CheckpointMetadata& metadata, std::string_
         return number == nullptr || std::isnan(*number) ? std::nullopt : std::optional(*number);
     }
     return std::nullopt;
+}
+
+std::string likely_name(std::span<const CheckpointInfo> checkpoints, std::string_view name) {
+    std::vector<std::string_view> names;
+    for (const CheckpointInfo& info : checkpoints) {
+        for (const auto& [key, value] : info.metadata) {
+            if (key == name) {
+                return {};
+            }
+            names.emplace_back(key);
+        }
+    }
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+    return std::string(base::nearest(name, names));
 }
 
 }  // namespace penstock::store

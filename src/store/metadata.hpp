@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -36,5 +37,10 @@ inline constexpr std::size_t kMetadataBytesMax = std::size_t{1} << 20;
 /// The number under the name; nothing where it is absent, of another kind, or NaN.
 [[nodiscard]] std::optional<double> number_in(const CheckpointMetadata& metadata,
                                               std::string_view name);
+
+/// The name in their metadata that this one may be a typing error of; empty where one of them has
+/// this name, and where no name is close.
+[[nodiscard]] std::string likely_name(std::span<const CheckpointInfo> checkpoints,
+                                      std::string_view name);
 
 }  // namespace penstock::store

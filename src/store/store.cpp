@@ -505,6 +505,12 @@ std::vector<CheckpointInfo> CheckpointStore::best(const Metric& metric, std::siz
     if (out.empty() && looked.refused) {
         throw Error(*looked.refused);
     }
+    if (const std::string likely = out.empty() ? store::likely_name(infos, metric.name) : "";
+        !likely.empty()) {
+        refuse("best", impl_->folders.front(),
+               fmt::format("no checkpoint has {} in its metadata; did you mean {}?",
+                           format::shown(metric.name), format::shown(likely)));
+    }
     return out;
 }
 

@@ -86,6 +86,11 @@ void CopyThreads::loop() {
 }
 
 void copy_streaming(std::byte* to, const std::byte* from, std::size_t bytes) {
+    stream_piece(to, from, bytes, nullptr);
+    finish_streaming();
+}
+
+void stream_piece(std::byte* to, const std::byte* from, std::size_t bytes, const std::byte* next) {
 #if defined(__SSE2__)
     constexpr std::size_t kLine = 64;
     const std::size_t head =
@@ -94,7 +99,9 @@ void copy_streaming(std::byte* to, const std::byte* from, std::size_t bytes) {
     to += head;
     from += head;
     bytes -= head;
-    for (; bytes >= kLine; bytes -= kLine, to += kLine, from += kLine) {
+    const std::byte* ahead = next == nullptr ? from : next;
+    for (; bytes >= kLine; bytes -= kLine, to += kLine, from += kLine, ahead += kLine) {
+        __builtin_prefetch(ahead);
         const auto* in = reinterpret_cast<const __m128i*>(from);
         auto* out = reinterpret_cast<__m128i*>(to);
         const __m128i a = _mm_loadu_si128(in);
@@ -106,9 +113,14 @@ void copy_streaming(std::byte* to, const std::byte* from, std::size_t bytes) {
         _mm_stream_si128(out + 2, c);
         _mm_stream_si128(out + 3, d);
     }
-    _mm_sfence();
 #endif
     std::memcpy(to, from, bytes);
+}
+
+void finish_streaming() {
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
 }
 
 }  // namespace penstock::stream

@@ -53,4 +53,10 @@ private:
 /// destination is not read before it is written.
 void copy_streaming(std::byte* to, const std::byte* from, std::size_t bytes);
 
+/// The same for one piece of several; finish_streaming() is to follow the last, before any other
+/// thread reads them. `next`: as many bytes that are copied soon, which the caches are asked for
+/// meanwhile; nullptr: none.
+void stream_piece(std::byte* to, const std::byte* from, std::size_t bytes, const std::byte* next);
+void finish_streaming();
+
 }  // namespace penstock::stream

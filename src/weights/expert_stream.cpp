@@ -9,6 +9,7 @@
 #include "weights/arena.hpp"
 #include "weights/expert_cache.hpp"
 #include "weights/expert_layout.hpp"
+#include "weights/followed_budget.hpp"
 #include "weights/sources.hpp"
 
 #include <penstock/expert_stream.hpp>
@@ -55,6 +56,8 @@ public:
           layout(lay_out_experts(table, layers)),
           sources(*engine, files, table, options.copies),
           cache(0, {}),
+          spare(options.spare),
+          spare_interval(options.spare_interval),
           memory(std::make_shared<Arena>(layout.experts * layout.slot_bytes, Arena::Pages::kHuge)) {
         std::vector<std::size_t> experts;
         for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -79,6 +82,7 @@ public:
     void check_budget(std::uint64_t memory_bytes) const;
     void check_call(std::size_t layer, std::span<const std::size_t> experts) const;
     void use(std::uint64_t memory_bytes);
+    void follow_memory(bool new_pass);
     bool acquire(std::size_t layer, std::span<const std::size_t> experts,
                  std::chrono::nanoseconds timeout);
     void begin(std::size_t layer, std::span<const std::size_t> experts);
@@ -103,6 +107,10 @@ public:
     ExpertLayout layout;
     Sources sources;
     ExpertCache cache;
+    SpareMemory spare;
+    std::chrono::nanoseconds spare_interval;
+    std::chrono::steady_clock::time_point spare_asked = std::chrono::steady_clock::now();
+    std::uint64_t budget = 0;
     std::shared_ptr<Arena> memory;  // addresses for all; it is taken slot by slot, and given back
     std::optional<std::uint64_t> wanted_memory;
     std::vector<Reading> readings;
@@ -167,6 +175,7 @@ void weights::StreamingExperts::check_call(std::size_t layer,
 void weights::StreamingExperts::use(std::uint64_t memory_bytes) {
     stop_all();
     ahead.clear();
+    budget = memory_bytes;
     stats.slots = layout.experts;
     if (layout.slot_bytes != 0) {
         stats.slots = std::min(stats.slots, memory_bytes / layout.slot_bytes);
@@ -176,6 +185,20 @@ void weights::StreamingExperts::use(std::uint64_t memory_bytes) {
         memory->drop(slots * layout.slot_bytes, (cache.slots() - slots) * layout.slot_bytes);
     }
     cache.resize(slots);
+}
+
+// Asks what memory is left. A budget that the caller has just set comes first.
+void weights::StreamingExperts::follow_memory(bool new_pass) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!spare || wanted_memory || now - spare_asked < spare_interval) {
+        return;
+    }
+    spare_asked = now;
+    wanted_memory = followed_budget({.budget = budget,
+                                     .spare = spare(),
+                                     .least = layout.least_bytes(),
+                                     .most = layout.experts * layout.slot_bytes,
+                                     .may_grow = new_pass});
 }
 
 bool weights::StreamingExperts::acquire(std::size_t layer, std::span<const std::size_t> experts,
@@ -193,6 +216,7 @@ bool weights::StreamingExperts::acquire(std::size_t layer, std::span<const std::
 // Finds or starts the reading of a wave, and holds its slots from here on.
 void weights::StreamingExperts::begin(std::size_t layer, std::span<const std::size_t> experts) {
     release();  // nobody came back for it
+    follow_memory(last_layer == kNone || layer < last_layer);
     if (wanted_memory) {
         use(*wanted_memory);
         wanted_memory.reset();  // after an error the next call tries again
@@ -507,10 +531,11 @@ void ExpertStream::release() {
     impl_->release();
 }
 
-void ExpertStream::set_memory(std::uint64_t memory_bytes) {
+void ExpertStream::set_memory(std::uint64_t memory_bytes, SpareMemory spare) {
     impl_->check_usable();
     impl_->check_budget(memory_bytes);
     impl_->wanted_memory = memory_bytes;
+    impl_->spare = std::move(spare);
 }
 
 ExpertStreamStats ExpertStream::stats() const {
@@ -525,6 +550,16 @@ void ExpertStream::close() noexcept {
 
 std::uint64_t least_expert_memory(const TensorTable& table, std::span<const ExpertLayer> layers) {
     return weights::lay_out_experts(table, layers).least_bytes();
+}
+
+WeightShares share_weight_memory(std::uint64_t memory_bytes, std::uint64_t least_units,
+                                 std::uint64_t most_units, std::uint64_t least_experts) noexcept {
+    constexpr std::uint64_t kWished = 4;  // times two experts, which are the least
+    const std::uint64_t left = memory_bytes - std::min(memory_bytes, least_units);
+    const std::uint64_t experts = std::max(least_experts, std::min(kWished * least_experts, left));
+    const std::uint64_t units =
+        std::min(most_units, memory_bytes - std::min(memory_bytes, experts));
+    return {units, memory_bytes - units};
 }
 
 }  // namespace penstock

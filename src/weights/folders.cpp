@@ -155,7 +155,10 @@ public:
             state::TensorFile file = state::open_tensor_file(*engine_, files_, path);
             auto* const found = std::get_if<ShardIndex>(&file.content);
             if (found == nullptr) {
-                refuse("it has the name of an index of shards, and is none", path);
+                refuse(
+                    "its name ends as that of an index of shards does, and its content is that of "
+                    "another kind of file; expected JSON with a \"weight_map\"",
+                    path);
             }
             if (!out) {
                 out = std::move(*found);

@@ -6,6 +6,7 @@
 // to be read first, and others may want the rest.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 
@@ -21,5 +22,22 @@ struct FollowedBudget {
 
 /// The next budget; nothing: it stays.
 [[nodiscard]] std::optional<std::uint64_t> followed_budget(const FollowedBudget& now);
+
+/// Tells when threads wait for memory (memory_stall()). Memory that the kernel counts as available
+/// may take so long to free that everything slows down.
+class PressureWatch {
+public:
+    /// Whether they waited for more than a tenth of the time since the last call; after less than
+    /// kTimeMin what the last call gave. `stalled`: nothing where the kernel does not count it.
+    [[nodiscard]] bool pressed(std::optional<std::chrono::microseconds> stalled,
+                               std::chrono::steady_clock::time_point now) noexcept;
+
+    static constexpr std::chrono::milliseconds kTimeMin{50};
+
+private:
+    std::optional<std::chrono::microseconds> stalled_;
+    std::chrono::steady_clock::time_point at_;
+    bool pressed_ = false;
+};
 
 }  // namespace penstock::weights

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/raise.hpp"
 #include "base/units.hpp"
+#include "weights/expert_layout.hpp"
 #include "weights/name_units.hpp"
 #include "weights/unit_tensors.hpp"
 
@@ -9,9 +10,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 namespace penstock {
@@ -96,10 +99,161 @@ std::vector<WeightUnit> without_rows(std::vector<WeightUnit> units,
     return units;
 }
 
+// Without tensors of experts that are read one by one.
+std::vector<WeightUnit> without_experts(std::vector<WeightUnit> units,
+                                        const std::vector<ExpertLayer>& layers) {
+    std::unordered_set<std::string_view> names;
+    for (const ExpertLayer& layer : layers) {
+        for (const std::vector<TensorPart>& expert : layer.experts) {
+            for (const TensorPart& part : expert) {
+                names.insert(part.tensor);
+            }
+        }
+    }
+    for (WeightUnit& unit : units) {
+        std::erase_if(unit.tensors, [&](const std::string& name) { return names.contains(name); });
+    }
+    std::erase_if(units, [](const WeightUnit& unit) { return unit.tensors.empty(); });
+    return units;
+}
+
+std::uint64_t bytes_of(const ExpertLayer& layer) {
+    std::uint64_t bytes = 0;
+    for (const std::vector<TensorPart>& expert : layer.experts) {
+        for (const TensorPart& part : expert) {
+            bytes += part.bytes;
+        }
+    }
+    return bytes;
+}
+
+// The unit in which experts are called: the last of those whose names are most alike.
+std::size_t unit_of(const WeightPlan& plan, const ExpertLayer& layer) {
+    std::size_t best = 0;
+    std::size_t most = 0;
+    for (std::size_t i = 0; i < plan.units.size(); ++i) {
+        const std::string& name = plan.units[i].name;
+        const auto [end, of_layer] =
+            std::mismatch(name.begin(), name.end(), layer.name.begin(), layer.name.end());
+        // Whole components: "layers.1" is not alike "layers.10".
+        auto same = static_cast<std::size_t>(end - name.begin());
+        const bool is_whole = (end == name.end() || *end == '.') &&
+                              (of_layer == layer.name.end() || *of_layer == '.');
+        if (!is_whole) {
+            same = name.rfind('.', same) == std::string::npos ? 0 : name.rfind('.', same);
+        }
+        if (same >= most) {
+            most = same;
+            best = i;
+        }
+    }
+    return best;
+}
+
+// Bytes of the experts that a token uses in a layer.
+double used_bytes(const ExpertLayer& layer, std::uint64_t experts_per_token) {
+    const std::uint64_t count = layer.experts.size();
+    const std::uint64_t chosen =
+        experts_per_token == 0 ? count : std::min(experts_per_token, count);
+    return static_cast<double>(bytes_of(layer)) / static_cast<double>(count) *
+           static_cast<double>(chosen);
+}
+
+std::uint64_t rounded(double bytes) {
+    return static_cast<std::uint64_t>(std::llround(bytes));
+}
+
+void add_experts(WeightForecast& out, const std::vector<ExpertLayer>& layers,
+                 const weights::ExpertLayout& layout, std::uint64_t memory_bytes,
+                 std::uint64_t experts_per_token) {
+    ExpertForecast& experts = out.experts;
+    experts.layers = layers.size();
+    experts.experts = layout.experts;
+    experts.memory_bytes = memory_bytes;
+    experts.slot_bytes = layout.slot_bytes;
+    experts.slots = layout.slot_bytes == 0
+                        ? layout.experts
+                        : std::min<std::uint64_t>(layout.experts, memory_bytes / layout.slot_bytes);
+    experts.hits = static_cast<double>(experts.slots) / static_cast<double>(experts.experts);
+    for (const ExpertLayer& layer : layers) {
+        const std::uint64_t count = layer.experts.size();
+        const std::uint64_t read =
+            rounded(used_bytes(layer, experts_per_token) * (1 - experts.hits));
+        experts.bytes += bytes_of(layer);
+        experts.chosen += experts_per_token == 0 ? count : std::min(experts_per_token, count);
+        experts.read_bytes += read;
+        out.expert_read_bytes[unit_of(out.plan, layer)] += read;
+    }
+}
+
+void add_token_bytes(WeightForecast& out, const TensorTable& table,
+                     const std::vector<WeightUnit>& units, const std::vector<ExpertLayer>& layers,
+                     const weights::Embeddings& embeddings, std::uint64_t experts_per_token) {
+    const std::vector<WeightUnit> computed =
+        without_experts(without_rows(units, embeddings), layers);
+    const Weights all = weights::weights_of(table, computed);
+    for (std::size_t i = 0, next = 0; i < units.size(); ++i) {
+        const bool is_there = next < computed.size() && computed[next].name == units[i].name;
+        out.token_bytes.push_back(is_there ? bytes_of(all, next) : 0);
+        next += is_there ? 1 : 0;
+    }
+    for (const ExpertLayer& layer : layers) {
+        out.token_bytes[unit_of(out.plan, layer)] += rounded(used_bytes(layer, experts_per_token));
+    }
+}
+
+struct Step {
+    std::uint64_t read_bytes = 0;    // ahead
+    std::uint64_t demand_bytes = 0;  // while it computes
+    double computing = 0;            // in any unit of measure
+};
+
+double seconds_of(const std::vector<Step>& steps, std::uint32_t slots, double bytes_per_second,
+                  double compute_seconds) {
+    if (!(bytes_per_second > 0) || !(compute_seconds >= 0)) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, kOperation,
+                                fmt::format("got {} bytes a second and {} seconds of computation; "
+                                            "expected a rate above 0 and seconds from 0 on",
+                                            bytes_per_second, compute_seconds)));
+    }
+    constexpr int kPasses = 6;
+    constexpr int kSteady = 2;  // passes until each is as long as the one before
+    double all = 0;
+    for (const Step& step : steps) {
+        all += step.computing;
+    }
+    double device = 0;                      // time when it has read what was asked of it so far
+    double computed = 0;                    // time when the last unit was computed
+    double steady = 0;                      // time when the passes before the measured ones ended
+    std::vector<double> freed(slots, 0.0);  // of each slot: when it was free again
+    std::size_t slot = 0;
+    for (int pass = 0; pass < kPasses; ++pass) {
+        for (const Step& step : steps) {
+            const bool is_read = step.read_bytes != 0 && slots != 0;
+            if (is_read) {
+                device = std::max(device, freed[slot]) +
+                         static_cast<double>(step.read_bytes) / bytes_per_second;
+            }
+            const double begin = std::max(computed, is_read ? device : 0.0);
+            const double waiting = static_cast<double>(step.demand_bytes) / bytes_per_second;
+            if (step.demand_bytes != 0) {
+                device = std::max(device, begin) + waiting;
+            }
+            computed = begin + waiting + compute_seconds * step.computing / std::max(all, 1.0);
+            if (is_read) {
+                freed[slot] = computed;
+                slot = (slot + 1) % freed.size();
+            }
+        }
+        steady = pass + 1 == kSteady ? computed : steady;
+    }
+    return (computed - steady) / (kPasses - kSteady);
+}
+
 }  // namespace
 
 WeightForecast forecast_weights(const TensorTable& table, std::uint64_t memory_bytes,
-                                std::uint32_t slots) {
+                                std::uint32_t slots, std::uint64_t experts_per_token) {
     if (table.tensors.empty()) {
         base::raise(base::error(ErrorCode::kInvalidArgument, kOperation,
                                 "there are no tensors in it; give the files of a model",
@@ -111,10 +265,19 @@ WeightForecast forecast_weights(const TensorTable& table, std::uint64_t memory_b
     }
     std::vector<WeightUnit> units = find_weight_units(table);
     const weights::Embeddings embeddings = weights::embeddings_of(table);
-    const std::vector<WeightUnit> streamed = without_rows(units, embeddings);
+    std::vector<ExpertLayer> layers = find_expert_layers(table);
+    std::vector<WeightUnit> streamed = without_experts(without_rows(units, embeddings), layers);
+    if (streamed.empty()) {  // there are only experts: they are units as any other
+        layers.clear();
+        streamed = without_rows(units, embeddings);
+    }
+    const weights::ExpertLayout layout = weights::lay_out_experts(table, layers);
     Least least = least_of(table, streamed, slots);
-    out.least_memory_bytes = least.bytes;
+    out.least_memory_bytes = least.bytes + layout.least_bytes();
     out.least_tensor = std::move(least.tensor);
+    if (!layers.empty() && layout.least_bytes() >= least.bytes) {
+        out.least_tensor = layers[0].experts[0][0].tensor;
+    }
     if (memory_bytes < out.least_memory_bytes) {
         base::raise(base::error(
             ErrorCode::kOutOfMemory, kOperation,
@@ -125,51 +288,48 @@ WeightForecast forecast_weights(const TensorTable& table, std::uint64_t memory_b
                         out.least_tensor),
             table.path));
     }
-    if (out.weight_bytes + out.weight_bytes / kPaddingShare > memory_bytes) {
+    const bool is_streamed = out.weight_bytes + out.weight_bytes / kPaddingShare > memory_bytes;
+    std::uint64_t of_units = memory_bytes;
+    if (is_streamed) {
         units = streamed;
         out.rows = embeddings.names;
+        const std::uint64_t of_layers = memory_bytes - layout.least_bytes();
+        while (least_weight_memory(table, units, slots) > of_layers && cut_largest(table, units)) {
+        }
+        if (!layers.empty()) {
+            const Weights all = weights::weights_of(table, units);
+            of_units = share_weight_memory(memory_bytes, weights::least_memory(all, slots),
+                                           weights::most_memory(all), layout.least_bytes())
+                           .units_bytes;
+        }
     }
-    while (least_weight_memory(table, units, slots) > memory_bytes && cut_largest(table, units)) {
+    out.plan = plan_weights(table, units, of_units, slots);
+    out.plan.memory_bytes = memory_bytes;
+    out.expert_read_bytes.resize(out.plan.units.size());
+    add_token_bytes(out, table, units, layers, embeddings, experts_per_token);
+    if (is_streamed && !layers.empty()) {
+        add_experts(out, layers, layout, memory_bytes - of_units, experts_per_token);
     }
-    out.plan = plan_weights(table, units, memory_bytes, slots);
     return out;
 }
 
 double pass_seconds(const WeightPlan& plan, double bytes_per_second, double compute_seconds) {
-    if (!(bytes_per_second > 0) || !(compute_seconds >= 0)) {
-        base::raise(base::error(ErrorCode::kInvalidArgument, kOperation,
-                                fmt::format("got {} bytes a second and {} seconds of computation; "
-                                            "expected a rate above 0 and seconds from 0 on",
-                                            bytes_per_second, compute_seconds)));
-    }
-    constexpr int kPasses = 6;
-    constexpr int kSteady = 2;  // passes until each is as long as the one before
-    double all_bytes = 0;
+    std::vector<Step> steps;
     for (const WeightPlan::Unit& unit : plan.units) {
-        all_bytes += static_cast<double>(unit.bytes);
+        steps.push_back({unit.read_bytes, 0, static_cast<double>(unit.bytes)});
     }
-    double device = 0;    // time when it has read what was asked of it so far
-    double computed = 0;  // time when the last unit was computed
-    double steady = 0;    // time when the passes before the measured ones ended
-    std::vector<double> freed(plan.slots, 0.0);  // of each slot: when it was free again
-    std::size_t slot = 0;
-    for (int pass = 0; pass < kPasses; ++pass) {
-        for (const WeightPlan::Unit& unit : plan.units) {
-            const bool is_read = unit.read_bytes != 0 && plan.slots != 0;
-            if (is_read) {
-                device = std::max(device, freed[slot]) +
-                         static_cast<double>(unit.read_bytes) / bytes_per_second;
-            }
-            computed = std::max(computed, is_read ? device : 0.0) +
-                       compute_seconds * static_cast<double>(unit.bytes) / std::max(all_bytes, 1.0);
-            if (is_read) {
-                freed[slot] = computed;
-                slot = (slot + 1) % freed.size();
-            }
-        }
-        steady = pass + 1 == kSteady ? computed : steady;
+    return seconds_of(steps, plan.slots, bytes_per_second, compute_seconds);
+}
+
+double pass_seconds(const WeightForecast& forecast, double bytes_per_second,
+                    double compute_seconds) {
+    const WeightPlan& plan = forecast.plan;
+    std::vector<Step> steps;
+    for (std::size_t i = 0; i < plan.units.size(); ++i) {
+        steps.push_back({plan.units[i].read_bytes, forecast.expert_read_bytes[i],
+                         static_cast<double>(forecast.token_bytes[i])});
     }
-    return (computed - steady) / (kPasses - kSteady);
+    return seconds_of(steps, plan.slots, bytes_per_second, compute_seconds);
 }
 
 }  // namespace penstock

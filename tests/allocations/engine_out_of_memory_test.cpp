@@ -165,8 +165,10 @@ std::vector<Verb> verbs() {
         all.push_back({name, std::move(run), false});
     };
     add("ReadSmallOfAFile", [](Scene& s) {
-        const File file(s.file);
-        return reads(s, 1, 5000, 3, [&](auto into) { s.engine.read(file, into, 3); });
+        const File file(s.file, {.access = Access::kReadWrite});
+        return reads(s, 1, 5000, 3, [&](auto into) {
+            s.engine.run_read(file, into, 3).wait(), s.engine.run_write(file, into, 3).wait();
+        });
     });
     add("ReadSmallByPath", [](Scene& s) {
         return reads(s, 1, 5000, 3, [&](auto into) { s.engine.read(s.file, into, 3); });
@@ -175,8 +177,8 @@ std::vector<Verb> verbs() {
         return reads(s, 1, 500'000, 3, [&](auto into) { s.engine.read(s.file, into, 3); });
     });
     add("ReadAsyncOfAFile", [](Scene& s) {
-        const File file(s.file);
-        return reads(s, 1, 5000, 3, [&](auto into) { s.engine.read_async(file, into, 3).wait(); });
+        const File it(s.file);
+        return reads(s, 1, 5000, 3, [&](auto into) { s.engine.read_async(it, into, 3).join({}); });
     });
     add("ReadAsyncByPath", [](Scene& s) {
         return reads(s, 1, 500'000, 3,

@@ -75,12 +75,44 @@ TEST_F(WeightsOutOfMemory, WeightsArePlanned) {
                 const bool through = attempt([&] {
                     const WeightFolders model = inspect_folders(scene.engine, folders);
                     units = find_weight_units(model.table).size();
+                    static_cast<void>(find_expert_layers(model.table));
                     const WeightForecast forecast = forecast_weights(model.table, 1 << 20);
                     static_cast<void>(pass_seconds(forecast.plan, 1e9, 0.5));
                     static_cast<void>(spare_memory(1 << 20)());
+                    static_cast<void>(memory_stall());
                     rate = measure_weight_rate(*scene.engine, model, 1ms);
                 });
                 return through && (units != 3 || rate <= 0) ? "wrong answers" : "";
+            },
+            1);
+    });
+}
+
+TEST_F(WeightsOutOfMemory, ExpertsArePlanned) {
+    in_child([](Scene& scene) {
+        const Saved saved(6, 9000, 2);
+        State state = saved.state();
+        for (std::size_t i = 1; i < state.tensors.size(); ++i) {
+            state.tensors[i].name = "layers.0.experts." + std::to_string(i - 1) + ".up";
+        }
+        scene.files.make_folder(scene.folder + "/m");
+        save_file(scene.engine, scene.folder + "/m/model.safetensors", state);
+        const std::vector<std::string> folders{scene.folder + "/m"};
+        const TensorTable table = inspect(scene.engine, folders[0] + "/model.safetensors");
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                std::uint64_t chosen = 0;
+                double rate = 0;
+                const bool through = attempt([&] {
+                    const std::uint64_t used = find_experts_per_token(*scene.engine, folders);
+                    const WeightForecast forecast = forecast_weights(table, 40000, 2, used + 1);
+                    static_cast<void>(pass_seconds(forecast, 1e9, 0.5));
+                    static_cast<void>(share_weight_memory(1000, 100, 500, 20));
+                    chosen = forecast.experts.chosen;
+                    rate = measure_memory_rate(1, 1us);
+                });
+                return through && (chosen != 1 || rate <= 0) ? "wrong answers" : "";
             },
             1);
     });

@@ -150,6 +150,26 @@ protected:
     std::vector<std::byte> back_ = std::vector<std::byte>(data_.size());
 };
 
+TEST_F(PublicEngine, ATransferKeepsTheOwnerOfItsMemory) {
+    const std::string path = folder_ / "x";
+    engine_.write(path, data_);
+    auto owner = std::make_shared<std::vector<std::byte>>(data_.size());
+    const std::weak_ptr<std::vector<std::byte>> kept = owner;
+    {
+        TransferRequest request;
+        request.paths = {path};
+        request.extents = {{0, *owner, 0}};
+        request.keep = std::move(owner);
+        Transfer transfer = engine_.submit(std::move(request));
+        transfer.wait();
+        ASSERT_FALSE(kept.expired());
+        EXPECT_TRUE(*kept.lock() == data_);
+    }
+    while (!kept.expired()) {  // the engine lets go of it a little after its waiters
+        std::this_thread::yield();
+    }
+}
+
 TEST_F(PublicEngine, VerbsByPathAndByFile) {
     const std::string path = folder_ / "file";
     EXPECT_EQ(engine_.write(path, data_, 3, {.sync = true}), data_.size());
@@ -191,6 +211,50 @@ TEST_F(PublicEngine, BlocksAndADepthOfATransfersOwn) {
 }
 
 // Writing makes a missing file with the mode 0666 less the umask.
+TEST_F(PublicEngine, OneExtentIsRunAsARequestIs) {
+    const auto data = numbers(300'000);
+    Engine engine;
+    const File file(folder_ / "file", {.access = Access::kReadWrite, .create = true});
+    for (const std::size_t bytes : std::array<std::size_t, 4>{0, 1, 5000, data.size()}) {
+        SCOPED_TRACE(bytes);
+        const std::span<const std::byte> from = std::span(data).first(bytes);
+        std::vector<std::byte> into(bytes);
+        Transfer write = engine.run_write(file, from, 3, {.sync = true});
+        EXPECT_EQ(write.wait(), bytes);
+        Transfer read = engine.run_read(file, into, 3);
+        EXPECT_EQ(read.wait(), bytes);
+        EXPECT_EQ(read.total_bytes(), bytes);
+        EXPECT_TRUE(std::equal(into.begin(), into.end(), from.begin()));
+    }
+    std::vector<std::byte> more(10);
+    EXPECT_EQ(engine.run_read(file, more, data.size(), {.allow_short = true}).wait(), 3U);
+    auto error = error_of([&] { return engine.run_read(file, more, data.size()).wait(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->reason(), ErrorCode::kEndOfFile);
+    error = error_of([&] { return engine.run_read(File(), more); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->reason(), ErrorCode::kClosed);
+    engine.close();
+    error = error_of([&] { return engine.run_write(file, more); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->reason(), ErrorCode::kClosed);
+}
+
+// A program may count those that run, to start the next: one that was seen to have finished is not
+// among them.
+TEST_F(PublicEngine, WhatHasFinishedDoesNotRun) {
+    const File file(folder_ / "file", {.access = Access::kReadWrite, .create = true});
+    Engine engine;
+    std::vector<std::byte> bytes(4096);
+    engine.write(file, std::span<const std::byte>(bytes));
+    for (int i = 0; i < 3000; ++i) {
+        Transfer read = engine.read_async(file, bytes);
+        while (!read.done()) {
+        }
+        ASSERT_EQ(engine.running(), 0U) << i;
+    }
+}
+
 TEST_F(PublicEngine, WriteCreates) {
     const mode_t before = ::umask(027);
     engine_.write(folder_ / "new", std::span(data_).first(1));

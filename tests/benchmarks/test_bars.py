@@ -58,7 +58,7 @@ def test_control(limit, low, high, holds):
 
 
 @pytest.mark.parametrize(
-    ("text", "sign", "figure", "unit", "difference", "told"),
+    ("text", "sign", "figure", "unit", "difference", "expected"),
     [
         (">= 0.98", ">=", 0.98, "", False, ">=0.98"),
         ("<=+5us", "<=", 5, "us", True, "<=+5us"),
@@ -67,9 +67,9 @@ def test_control(limit, low, high, holds):
         ("within 0.5%", "within", 0.005, "", False, "=1+-0.5%"),
     ],
 )
-def test_limits_are_read(text, sign, figure, unit, difference, told):
+def test_limits_are_read(text, sign, figure, unit, difference, expected):
     limit = parse_limit(text)
-    assert (limit.sign, limit.unit, limit.difference, limit.text) == (sign, unit, difference, told)
+    assert (limit.sign, limit.unit, limit.difference, limit.text) == (sign, unit, difference, expected)
     assert limit.figure == pytest.approx(figure)
 
 

@@ -68,10 +68,10 @@ def hold(folder):
     )
     cgroup = process.stdout.readline().strip()
     if not cgroup:
-        told = process.communicate()[1]
-        if "CannotRun" in told:
-            pytest.skip(told.strip().splitlines()[-1])
-        raise AssertionError(told)
+        errors = process.communicate()[1]
+        if "CannotRun" in errors:
+            pytest.skip(errors.strip().splitlines()[-1])
+        raise AssertionError(errors)
     return process, Path(cgroup)
 
 

@@ -4,6 +4,7 @@
 #include "os/limits.hpp"
 #include "support/temp_folder.hpp"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/capability.h>
@@ -39,8 +40,8 @@ TEST(DoctorTest, EveryFindingHasItsEvidence) {
     EXPECT_EQ(outcome.status, 0) << outcome.out;
     const auto findings = findings_of(outcome);
     for (const char* topic :
-         {"kernel", "io_uring", "backend", "cachestat", "locked memory", "huge pages", "direct I/O",
-          "page cache", "disk", "I/O limit", "free space", "round trip"}) {
+         {"kernel", "gpu", "io_uring", "backend", "cachestat", "locked memory", "huge pages",
+          "direct I/O", "page cache", "disk", "I/O limit", "free space", "round trip"}) {
         EXPECT_FALSE(finding(findings, topic).is_null()) << topic;
     }
     for (const auto& one : findings) {
@@ -49,6 +50,31 @@ TEST(DoctorTest, EveryFindingHasItsEvidence) {
     }
     EXPECT_THAT(outcome.err, HasSubstr("0 problems"));
     EXPECT_THAT(names_in(folder.path()), IsEmpty());
+}
+
+TEST(DoctorTest, GpusAreNamedWithTheirDriver) {
+    const auto on_fake = [](const char* version) {
+        return [version] {
+            ::setenv("FAKE_GPU_DEVICES", "2", 1);
+            ::setenv("FAKE_GPU_DRIVER_VERSION", version, 1);
+            ::dlopen(PENSTOCK_FAKE_GPU, RTLD_LAZY | RTLD_LOCAL);  // found by its name from now on
+        };
+    };
+    const support::TempFolder folder;
+    auto findings =
+        findings_of(run_cli({"doctor", folder.path(), "--json", "-"}, on_fake("13000")));
+    EXPECT_THAT(finding(findings, "gpu").at("what"), HasSubstr("2 by a driver of CUDA 13.0"));
+    EXPECT_THAT(finding(findings, "gpu").at("evidence"), HasSubstr("libcuda.so.1"));
+    EXPECT_EQ(finding(findings, "gpu").at("verdict"), "ok");
+    for (const char* topic : {"gpu 0", "gpu 1"}) {
+        EXPECT_THAT(finding(findings, topic).at("evidence"), HasSubstr("PCI ")) << topic;
+    }
+    findings = findings_of(run_cli({"doctor", folder.path(), "--json", "-"}, on_fake("12020")));
+    EXPECT_EQ(finding(findings, "gpu").at("verdict"), "could be better");
+    EXPECT_THAT(finding(findings, "gpu").at("what"), HasSubstr("cuMemcpyBatchAsync"));
+    findings = findings_of(run_cli({"doctor", folder.path(), "--json", "-"}, on_fake("11040")));
+    EXPECT_THAT(finding(findings, "gpu").at("what"), HasSubstr("CUDA 11.4"));
+    EXPECT_TRUE(finding(findings, "gpu 0").is_null());
 }
 
 TEST(DoctorTest, WhatIsBrokenIsAProblemAndTheExitCode) {

@@ -52,6 +52,24 @@ TEST(RunTest, AnUnknownCommandIsToldWithTheNearestOrAll) {
     EXPECT_THAT(run_cli({"repotr"}).err, HasSubstr("did you mean 'report'?"));
 }
 
+TEST(RunTest, SoIsAnUnknownCommandOfACommand) {
+    const auto err_of = [](const std::vector<std::string>& args) {
+        const auto ran = run_cli(args);
+        EXPECT_EQ(ran.status, 2);
+        return ran.err;
+    };
+    EXPECT_EQ(err_of({"checkpoint", "shwo", "x"}),
+              "penstock checkpoint: there is no command 'shwo'; did you mean 'show'?\n"
+              "Try: penstock checkpoint --help\n");
+    EXPECT_EQ(err_of({"checkpoint"}),
+              "penstock checkpoint: expected one of ls, show, verify, diff, convert, bench\n"
+              "Try: penstock checkpoint --help\n");
+    EXPECT_THAT(err_of({"features", "nothing"}),
+                HasSubstr("expected one of import, show, verify, simulate"));
+    EXPECT_THAT(err_of({"weights", "paln", "folder"}), HasSubstr("did you mean 'plan'?"));
+    EXPECT_THAT(err_of({"weights", "nothing"}), HasSubstr("expected one of plan, bench"));
+}
+
 TEST(RunTest, BenchHelpTellsBinaryAndDecimalApart) {
     const Outcome outcome = run_cli({"bench", "--help"});
     EXPECT_THAT(outcome.out, HasSubstr("1 KiB = 1024 bytes"));

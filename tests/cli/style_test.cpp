@@ -166,5 +166,22 @@ TEST(StyleTest, TablesFitEightyColumns) {
                       "block x depth", 3);
 }
 
+TEST(Fitted, LinesAreBrokenAtSpacesAndGoOnWhereTheirTextIs) {
+    EXPECT_EQ(fitted("Usage: a\n\n  -x   one two three\n", 15),
+              "Usage: a\n\n  -x   one two\n  three\n")
+        << "too little room next to the option";
+    EXPECT_EQ(fitted("  --name   one two three four five six\n  --other\n", 31),
+              "  --name   one two three four\n           five six\n  --other\n");
+    EXPECT_EQ(fitted("one two three\nfour five\n\nsix\n", 9), "one two\nthree\nfour five\n\nsix\n");
+    EXPECT_EQ(fitted("one two three\nUsage: x\n", 9), "one two\nthree\nUsage: x\n");
+    EXPECT_EQ(fitted("a-word-that-is-longer than\n", 9), "a-word-that-is-longer than\n");
+    EXPECT_EQ(fitted("  penstock plan checkpoint --model 70b\n", 30),
+              "  penstock plan checkpoint --model 70b\n")
+        << "a command is copied as it stands";
+    EXPECT_EQ(fitted("  penstock bench /mnt/nvme   compares it\n", 30),
+              "  penstock bench /mnt/nvme\n      compares it\n");
+    EXPECT_EQ(fitted("", 80), "");
+}
+
 }  // namespace
 }  // namespace penstock::cli

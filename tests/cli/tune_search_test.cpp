@@ -211,7 +211,7 @@ TEST(TuneSearchTest, FullUsesTheTimeAndNarrowsTheInterval) {
     EXPECT_GT(full.seconds, early.seconds);
     EXPECT_TRUE(is_better(full, Goal::kBoth));
     const auto width = [](const Ran& ran) {
-        const RatioInterval& ratio = ran.search.verdict(Goal::kBoth).ratio;
+        const probe::RatioInterval& ratio = ran.search.verdict(Goal::kBoth).ratio;
         return std::log(ratio.high / ratio.low);
     };
     EXPECT_LT(width(full), width(early));

@@ -2,6 +2,7 @@
 // `penstock weights plan`: its text, its JSON, and what it refuses.
 #include "cli/program.hpp"
 #include "support/temp_folder.hpp"
+#include "support/text_files.hpp"
 
 #include <penstock/state_file.hpp>
 
@@ -85,6 +86,59 @@ TEST_F(WeightsCliTest, TheJsonHasItAll) {
     EXPECT_THAT(found.err, HasSubstr("(measured)"));
 }
 
+TEST_F(WeightsCliTest, ComputingIsMeasured) {
+    const Outcome found = plan({"--memory", "3MB", "--compute", "measured", "--json", "-"});
+    EXPECT_EQ(found.status, 0) << found.err;
+    const auto json = nlohmann::json::parse(found.out);
+    EXPECT_EQ(json["token_bytes"], 2 * (400'000 + 12 * 200'000));  // not the embedding
+    EXPECT_EQ(json["compute_is_measured"], true);
+    EXPECT_GT(json["compute_seconds"], 0);
+    EXPECT_LT(json["compute_seconds"], 1);
+    EXPECT_FALSE(json.contains("seconds_a_token"));
+    EXPECT_TRUE(json["experts"].is_null());
+    EXPECT_THAT(found.err, HasSubstr("or more (measured)"));
+}
+
+TEST_F(WeightsCliTest, OfAMixtureExpertsAreCountedThatATokenUses) {
+    State state;
+    const std::vector<std::byte> data(200'000);
+    for (int layer = 0; layer < 4; ++layer) {
+        const std::string name = fmt::format("model.layers.{}.", layer);
+        state.tensors.push_back({name + "attention.weight", "BF16", {1000, 100}, data});
+        for (int expert = 0; expert < 8; ++expert) {
+            state.tensors.push_back({fmt::format("{}mlp.experts.{}.up.weight", name, expert),
+                                     "BF16",
+                                     {1000, 100},
+                                     data});
+        }
+    }
+    const support::TempFolder mixture;
+    save_file(std::make_shared<Engine>(), mixture / "model.safetensors", state);
+    const auto read = [&](std::vector<std::string> more) {
+        std::vector<std::string> words{"weights", "plan", mixture.path(), "--memory", "3MB",
+                                       "--json",  "-"};
+        words.insert(words.end(), more.begin(), more.end());
+        const Outcome found = run_cli(words);
+        EXPECT_EQ(found.status, 0) << found.err;
+        EXPECT_THAT(found.err, HasSubstr("of 32 experts, of which"));
+        std::istringstream lines(found.err);
+        std::string line;
+        std::getline(lines, line);
+        while (std::getline(lines, line)) {
+            EXPECT_LE(line.size(), 80U) << line;
+        }
+        return nlohmann::json::parse(found.out);
+    };
+    const auto all = read({});
+    EXPECT_EQ(all["experts"]["chosen"], 32);
+    EXPECT_EQ(read({"--experts", "2"})["experts"]["chosen"], 8);
+    test::write_text(mixture / "config.json", R"({"num_experts_per_tok": 1})");
+    const auto one = read({});
+    EXPECT_EQ(one["experts"]["chosen"], 4);
+    EXPECT_NEAR(one["read_bytes"].get<double>(), all["read_bytes"].get<double>() / 8, 100);
+    EXPECT_LE(one["used_bytes"], 3'000'000);
+}
+
 TEST_F(WeightsCliTest, WhatIsRefused) {
     const Outcome small = plan({"--memory", "1kB"});
     EXPECT_EQ(small.status, 1);
@@ -93,6 +147,10 @@ TEST_F(WeightsCliTest, WhatIsRefused) {
          std::vector<std::pair<std::vector<std::string>, std::string>>{
              {{"--memory", "much"}, "--memory: 'much' is not a size"},
              {{"--memory", "3MB", "--rate", "fast"}, "expected bytes a second such as 3GB/s"},
+             {{"--memory", "3MB", "--compute", "much"}, "expected seconds from 0 to 1000000"},
+             {{"--memory", "3MB", "--compute", "-1"}, "expected seconds from 0 to 1000000"},
+             {{"--memory", "3MB", "--compute", "nan"}, "expected seconds from 0 to 1000000"},
+             {{"--memory", "3MB", "--experts", "0"}, "--experts"},
              {{"--memory", "3MB", "--slots", "1"}, "--slots"},
              {{}, "--memory"}}) {
         const Outcome wrong = plan(words);

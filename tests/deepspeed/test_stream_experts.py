@@ -4,6 +4,7 @@ from_pretrained(dtype="auto"), with experts="eager"."""
 
 import shutil
 import threading
+import time
 
 import penstock
 import pytest
@@ -198,3 +199,41 @@ def test_threads_take_turns(tmp_path):
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_the_plan_has_the_share_and_the_reads_of_experts(name, tmp_path):
+    cls, model = saved(name, torch.bfloat16, tmp_path)
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    streamed = penstock.stream(cls, tmp_path, memory=total * 6 // 10)
+    plan = penstock.weights.plan(tmp_path, total * 6 // 10)
+    found = streamed.stream_stats()
+    assert plan.experts.slots == pytest.approx(found.plan["experts"]["slots"], abs=2)
+    assert plan.experts.chosen == model.config.num_experts_per_tok * model.config.num_hidden_layers
+    ids = torch.randint(0, 1000, (200, 1, 1), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for token in ids[:50]:
+            streamed(token)  # the cache is full
+        before = streamed.stream_stats()
+        for token in ids[50:]:
+            streamed(token)
+    after = streamed.stream_stats()
+    read = (after.expert_bytes_read - before.expert_bytes_read) / 150
+    assert read <= 1.15 * plan.experts.read_bytes  # a router that prefers some finds more in memory
+
+
+def test_experts_follow_the_memory_that_is_left(tmp_path, monkeypatch):
+    cls, model = saved("qwen3-moe", torch.bfloat16, tmp_path)
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    monkeypatch.setattr(penstock.weights._stream, "_budget", lambda memory: total * 7 // 10)
+    # Nothing is left to others, so all that can be given back is.
+    monkeypatch.setattr(penstock.weights._stream, "_RESERVE_BYTES", 1 << 50)
+    streamed = penstock.stream(cls, tmp_path, memory="auto")
+    before = streamed.stream_stats().plan["experts"]["slots"]
+    ids = torch.randint(0, 1000, (1, 6))
+    with torch.no_grad():
+        expected = model(ids).logits
+        for _ in range(3):
+            time.sleep(0.15)
+            assert torch.equal(streamed(ids).logits, expected)
+    assert before > 2 and streamed.stream_stats().plan["experts"]["slots"] == 2

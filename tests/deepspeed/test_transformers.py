@@ -39,8 +39,8 @@ def test_from_pretrained_reads_ours(tmp_path, file):
     penstock.save(ours.state_dict(), tmp_path / file, shard_bytes=100_000)
     if file.endswith(".json"):
         assert len(set(json.loads((tmp_path / file).read_text())["weight_map"].values())) > 3
-    theirs, told = transformers.LlamaForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
-    assert not told["missing_keys"] and not told["unexpected_keys"] and not told["mismatched_keys"]
+    theirs, loading = transformers.LlamaForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not loading["missing_keys"] and not loading["unexpected_keys"] and not loading["mismatched_keys"]
     assert torch.equal(answer(ours), answer(theirs.eval()))
 
 

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
 # Their blocks belong together: those of a section of the first, those of a page of the others.
 QUICKSTART = ROOT / "docs" / "quickstart.md"
-FRAMEWORKS = [ROOT / "docs" / f"{name}.md" for name in ("lightning", "transformers", "accelerate")]
+FRAMEWORKS = [ROOT / "docs" / f"{name}.md" for name in ("lightning", "transformers", "accelerate", "plan")]
 
 
 @dataclass

@@ -52,10 +52,13 @@ private:
 
     ValueId key() {
         Value value;
-        switch (below(random_, 4)) {
+        switch (below(random_, 5)) {
             case 0:
                 value = of(ValueKind::kInt);
                 value.integer = integer();
+                break;
+            case 2:
+                value = of(ValueKind::kPickled, text());
                 break;
             case 1: {
                 value = of(ValueKind::kTuple);

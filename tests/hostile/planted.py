@@ -220,6 +220,14 @@ def doctor(scene):
 
 
 @row
+def plan_measure(scene):
+    """A scratch file has a name for a moment; the number in it is that of the call."""
+    for number in range(1, 20):
+        scene.plant(f"penstock-plan-{os.getpid()}-{number}.tmp", "diary")
+    scene.command("plan", "measure", "--seconds", "0.1", "--size", "4MiB", str(scene.work))
+
+
+@row
 def report(scene):
     """report -o writes next to its target first."""
     measured = scene.work / "bench.json"

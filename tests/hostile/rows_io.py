@@ -29,6 +29,41 @@ def read_async(box):
     assert done == SIZE - 1 and into == DATA[1:]
 
 
+@verb("Transfer.join", torch=False)
+def join(box):
+    path, into = box.file(), bytearray(SIZE)
+    with box.call():
+        penstock.read_async(path, into).join(1)
+    assert into == DATA
+
+
+@verb("gpus", torch=False)
+def gpus(box):
+    with box.call():
+        report = penstock.gpus()
+    assert bool(report) is (report.reason == "") is bool(report.gpus)
+
+
+class NoMemory:
+    """Says that it is on a GPU, at an address where nothing is."""
+
+    __cuda_array_interface__ = {  # noqa: RUF012
+        "shape": (SIZE,), "typestr": "|u1", "data": (4096, False), "strides": None, "version": 3,
+    }  # fmt: skip
+
+
+@verb("read:no_gpu", torch=False)
+def read_to_no_gpu(box):
+    path = box.file()
+    with box.call():
+        try:
+            penstock.read(path, NoMemory())
+        except (penstock.Unsupported, ValueError) as error:
+            assert "into" in str(error)  # noqa: PT017
+            return
+    raise AssertionError("nothing was read into")
+
+
 @verb("read_npy", torch=False)
 def read_npy(box):
     paths = [box.file(name="npy") for _ in range(2)]
@@ -87,6 +122,53 @@ def tensor_rows(box):
             found = rows.gather(ids)
             rows.gather_async(ids, out).result()
     assert torch.equal(found, torch.cat(parts)[ids]) and torch.equal(out, found)
+
+
+@verb(
+    "FeatureStore",
+    "FeatureStore.open",
+    "FeatureStore.gather",
+    "FeatureStore.gather_async",
+    "FeatureStore.hint",
+    "FeatureStore.drop_hints",
+    "FeatureStore.stats",
+    "FeatureStore.close",
+    "FeatureStore.__enter__",
+    "FeatureStore.__getitem__",
+    torch=False,
+)
+def feature_store(box):
+    path, table = box.path("features"), np.frombuffer(DATA[:200_000], "u1").reshape(-1, 100)
+    penstock.FeatureStore.write(path, {"a": table, "b": table[::-1]}, progress=None)
+    with box.call():
+        with penstock.FeatureStore.open(path, ram=50_000, hot={"a": [7, 1999]}) as store:
+            store.hint({"a": [1999, 0, 5], "b": [3]})
+            store.drop_hints()
+            store.hint({"a": [1999, 0, 5]})
+            found = store["a"].gather([1999, 0, 5])
+            later = store["b"].gather_async([3]).result()
+            both = store.gather({"a": [7], "b": [7]})
+            again = store.gather_async({"a": [8]}).result()
+            gathers = store.stats().gathers
+    assert np.array_equal(found, table[[1999, 0, 5]]) and np.array_equal(later, table[::-1][[3]])
+    assert np.array_equal(both["a"], table[[7]]) and np.array_equal(both["b"], table[::-1][[7]])
+    assert np.array_equal(again["a"], table[[8]]) and gathers == 4
+
+
+@verb("FeatureStore.write", torch=False)
+def feature_store_write(box):
+    path, table = box.path("features"), np.frombuffer(DATA[:200_000], "u1").reshape(-1, 100)
+    penstock.FeatureStore.write(path, {"old": table[:3]}, progress=None)
+
+    def otherwise():
+        """The old file; or the new one, whole, where only the sync of its folder failed."""
+        with penstock.FeatureStore(path) as store:
+            if list(store) != ["old"]:
+                assert np.array_equal(store["new"].gather(range(2000)), table)
+
+    with box.call(otherwise):
+        penstock.FeatureStore.write(path, {"new": table}, progress=None)
+    assert np.array_equal(penstock.FeatureStore(path)["new"].gather([1999, 4]), table[[1999, 4]])
 
 
 @verb("write", "Engine.write", torch=False)

@@ -19,6 +19,7 @@ from pathlib import Path
 import penstock
 import rows_deepnvme  # noqa: F401 (they fill the table)
 import rows_io  # noqa: F401
+import rows_plan  # noqa: F401
 import rows_states  # noqa: F401
 import rows_stores  # noqa: F401
 import shim

@@ -15,14 +15,14 @@ LIBRARY = ROOT / "build" / "release" / "src" / "libpenstock.so"
 # Functions of the C++ library that need no row where memory runs out.
 WITHOUT_MEMORY = {
     "only look at what is there": {
-        "backend_named", "bits_of", "cache_policy_named", "closed", "done_bytes", "drain_first",
-        "element_type_named", "extent_bytes", "folders", "held", "is_about_the_file",
-        "kept_bytes", "metadata", "note", "shortfall", "staged", "structure", "submitted", "total_bytes", "wait_for",
-        "wait_staged", "wake",
+        "ZipfRows", "backend_named", "bits_of", "cache_policy_named", "closed", "destinations", "done_bytes",
+        "drain_first", "edge_id", "edge_ids", "edges_to", "element_type_named", "extent_bytes", "folders", "held",
+        "hops", "is_about_the_file", "kept_bytes", "metadata", "note", "relations", "row_policy", "shortfall",
+        "source_of", "staged", "structure", "submitted", "total_bytes", "wait_for", "wait_staged", "wake",
     },
     "are part of others that have a row": {
-        "add_parts", "default_options", "end_fork", "error_category", "named", "prepare_fork", "try_start",
-        "verify_header", "verify_index",
+        "add_parts", "default_options", "end_fork", "error_category", "named", "preload", "prepare_fork", "settle",
+        "start", "try_start", "verify_header", "verify_index",
     },
 }  # fmt: skip
 

@@ -60,6 +60,28 @@ private:
     support::TempFolder folder_;
 };
 
+TEST_F(Machine, WaitingForMemoryIsCountedByTheNearestGroupElseByTheMachine) {
+    using std::chrono::microseconds;
+    EXPECT_EQ(memory_stall(root()), std::nullopt);
+    put("/proc/pressure/memory",
+        "some avg10=1.50 avg60=0.05 avg300=0.00 total=23227125\nfull avg10=0.00 total=7\n");
+    EXPECT_EQ(memory_stall(root()), microseconds(23'227'125));
+    version_2("/a/b", "/sys/fs/cgroup", "/");
+    EXPECT_EQ(memory_stall(root()), microseconds(23'227'125));
+    put("/sys/fs/cgroup/a/memory.pressure", "some avg10=0.00 total=12\nfull avg10=0.00 total=0\n");
+    EXPECT_EQ(memory_stall(root()), microseconds(12));
+    put("/sys/fs/cgroup/a/b/memory.pressure", "some avg10=0.00 total=5\n");
+    EXPECT_EQ(memory_stall(root()), microseconds(5));
+    // A kernel that counts nothing, and texts that no kernel writes.
+    for (const char* text :
+         {"", "\n", "some", "some total=", "some total=-1", "full total=3", "12"}) {
+        put("/sys/fs/cgroup/a/b/memory.pressure", text);
+        EXPECT_EQ(memory_stall(root()), microseconds(12)) << text;
+    }
+    put("/sys/fs/cgroup/a/b/memory.pressure", "some total=18446744073709551615\n");
+    EXPECT_GT(memory_stall(root()).value() * 10, microseconds(12));
+}
+
 TEST_F(Machine, WithoutGroupsTheMemoryIsTheMachines) {
     EXPECT_EQ(usable(), 64 * kGiB);
     EXPECT_EQ(available(), 40 * kGiB);

@@ -33,7 +33,7 @@ engine::TransferSpec spec_of(engine::Op op, std::vector<std::shared_ptr<os::File
                              std::vector<Extent> extents) {
     engine::TransferSpec spec;
     spec.op = op;
-    spec.files = std::move(files);
+    spec.files = engine::FileList(std::move(files));
     spec.extents = engine::Extents(std::move(extents));
     return spec;
 }

@@ -40,7 +40,7 @@ struct Hammered {
     std::string first;
 };
 
-void hammer(const std::string& path, int who, Hammered& told) {
+void hammer(const std::string& path, int who, Hammered& failures) {
     for (int i = 0; i < kSaves; ++i) {
         try {
             Replacement replacement(FileSystem::local(), path);
@@ -49,16 +49,16 @@ void hammer(const std::string& path, int who, Hammered& told) {
                 replacement.commit();
             }
         } catch (const std::exception& error) {
-            const std::lock_guard lock(told.mutex);
-            told.first = told.failed++ == 0 ? error.what() : told.first;
+            const std::lock_guard lock(failures.mutex);
+            failures.first = failures.failed++ == 0 ? error.what() : failures.first;
         }
     }
 }
 
-void hammer_by_threads(const std::string& path, int first, Hammered& told) {
+void hammer_by_threads(const std::string& path, int first, Hammered& failures) {
     std::vector<std::jthread> threads;
     for (int i = 0; i < kThreads; ++i) {
-        threads.emplace_back([&path, &told, who = first + i] { hammer(path, who, told); });
+        threads.emplace_back([&path, &failures, who = first + i] { hammer(path, who, failures); });
     }
 }
 
@@ -69,17 +69,17 @@ TEST(ReplacementAtOnce, ThreadsAndProcessesSaveUnderOneName) {
     for (int i = 0; i < kProcesses; ++i) {
         children.at(i) = ::fork();
         if (children.at(i) == 0) {
-            Hammered told;
-            hammer_by_threads(path, (i + 1) * kThreads, told);
-            if (told.failed > 0) {
-                fmt::print(stderr, "{} saves failed: {}\n", told.failed, told.first);
+            Hammered failures;
+            hammer_by_threads(path, (i + 1) * kThreads, failures);
+            if (failures.failed > 0) {
+                fmt::print(stderr, "{} saves failed: {}\n", failures.failed, failures.first);
             }
-            ::_exit(told.failed == 0 ? 0 : 1);
+            ::_exit(failures.failed == 0 ? 0 : 1);
         }
     }
-    Hammered told;
-    hammer_by_threads(path, 0, told);
-    EXPECT_EQ(told.failed, 0) << told.first;
+    Hammered failures;
+    hammer_by_threads(path, 0, failures);
+    EXPECT_EQ(failures.failed, 0) << failures.first;
     for (const pid_t child : children) {
         int status = -1;
         ASSERT_EQ(::waitpid(child, &status, 0), child);

@@ -124,14 +124,14 @@ TEST_F(SourceTest, VerifyNamesAllThatIsDamaged) {
     const std::string path = folder_ / "model.safetensors";
     save(path, "t", {pattern(40 << 20, 1), pattern(100, 2), pattern(3000, 3)});
     const auto source = open_source(engine_, files_, path);
-    std::uint64_t told = 0;
+    std::uint64_t reported = 0;
     const Progress progress = [&](std::uint64_t done, std::uint64_t total) {
         EXPECT_EQ(total, source->bytes());
-        told = done;
+        reported = done;
         return true;
     };
     EXPECT_THAT(source->verify(progress).problems, SizeIs(0));
-    EXPECT_EQ(told, source->bytes());
+    EXPECT_EQ(reported, source->bytes());
     std::vector<std::pair<std::string, std::uint64_t>> places;
     for (const TensorEntry& tensor : source->tensors()) {
         places.emplace_back(tensor.name, tensor.stretches[0].offset + tensor.bytes - 1);

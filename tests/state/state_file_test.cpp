@@ -100,16 +100,16 @@ TEST_F(StateFileTest, WhatWasSavedIsRead) {
             reads.push_back({.name = saved.state.tensors[i].name, .into = back[i]});
             wanted += back[i].size();
         }
-        std::uint64_t told = 0;
+        std::uint64_t reported = 0;
         EXPECT_EQ(file.read(reads, true,
                             [&](std::uint64_t done, std::uint64_t total) {
                                 EXPECT_EQ(total, wanted);
-                                EXPECT_GE(done, told);
-                                told = done;
+                                EXPECT_GE(done, reported);
+                                reported = done;
                                 return true;
                             }),
                   wanted);
-        EXPECT_EQ(told, wanted);
+        EXPECT_EQ(reported, wanted);
         EXPECT_TRUE(back == saved.data) << name;
         EXPECT_THAT(file.table().tensors, SizeIs(4));
         EXPECT_THAT(file.verify().problems, SizeIs(0));

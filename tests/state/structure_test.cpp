@@ -453,7 +453,8 @@ TEST(Structure, ManyTensorsTakeNoTime) {
     EXPECT_EQ(read.sources.size(), 65536U);
     RecordProperty("made_ms", static_cast<int>((made - begin) / 1'000'000));
     RecordProperty("read_ms", static_cast<int>((done - made) / 1'000'000));
-    EXPECT_LT(done - begin, 3'000'000'000);  // 0.15 s on two quiet cores
+    // 0.15 s on two quiet cores, 20 times as long under AddressSanitizer on busy ones.
+    EXPECT_LT(done - begin, 10'000'000'000);
 }
 
 }  // namespace

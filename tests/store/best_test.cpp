@@ -60,6 +60,10 @@ TEST_F(StoreBest, TheBestAreFoundAndKept) {
     EXPECT_EQ(best[1].step, 5U);
     EXPECT_EQ(store.best({.name = "accuracy"}).front().step, 5U);
     EXPECT_THAT(store.best({.name = "loss"}), IsEmpty());
+    const Error mistyped = error_of([&] { (void)store.best({.name = "acuracy"}); });
+    EXPECT_EQ(mistyped.reason(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(mistyped.what(), HasSubstr("did you mean 'accuracy'?"));
+    EXPECT_THAT(store.best({.name = "run"}), IsEmpty());
     options.metric.name = "";
     EXPECT_THAT(error_of([&] { (void)this->store(options); }).what(), HasSubstr("keep_best needs"));
 }

@@ -180,7 +180,7 @@ public:
             into.forget({extent.memory.data, extent.memory.bytes});
         }
         TransferSpec reading;
-        reading.files = files_;
+        reading.files = engine::FileList(std::vector(files_));
         reading.extents = Extents(extents);
         const Handle transfer(start(std::move(reading)));
         EXPECT_TRUE(sim_.run(*transfer)) << "nothing goes any more";
@@ -215,7 +215,7 @@ private:
     TransferSpec spec() {
         TransferSpec out;
         out.op = scene_.write ? Op::kWrite : Op::kRead;
-        out.files = files_;
+        out.files = engine::FileList(std::vector(files_));
         out.extents = Extents(extents_);
         out.options.sync = scene_.sync;
         return out;

@@ -27,7 +27,9 @@ constexpr std::size_t kFileBytesMax = 600'000;
 
 class RandomTransfers {
 public:
-    explicit RandomTransfers(std::uint64_t seed) : random_(seed) {}
+    /// `gpus`: some extents have memory of these as well.
+    explicit RandomTransfers(std::uint64_t seed, std::int32_t gpus = 0)
+        : random_(seed), gpus_(gpus) {}
 
     [[nodiscard]] EngineOptions options() {
         EngineOptions options;
@@ -69,8 +71,12 @@ public:
         request.options.priority = static_cast<Priority>(below(3));
         request.options.cache = static_cast<CachePolicy>(below(3));
         request.options.allow_short = !write && below(3) == 0;
-        Arena arena(3'000'000, random_());
-        make_extents(request, arena);
+        std::vector<Arena> arenas;
+        arenas.emplace_back(3'000'000, random_());
+        for (std::int32_t gpu = 0; gpu < gpus_; ++gpu) {
+            arenas.emplace_back(3'000'000, random_(), gpu);
+        }
+        make_extents(request, arenas);
         const std::vector<Extent> extents = request.extents;
         const bool may_be_short = request.options.allow_short;
         const bool blocking = below(2) == 0;
@@ -79,14 +85,20 @@ public:
         const std::uint64_t moved = transfer->wait();
         std::uint64_t expected = 0;
         for (std::size_t i = 0; i < extents.size(); ++i) {
+            const MemoryKind kind = extents[i].memory.kind;
+            Arena& arena = arenas[kind == MemoryKind::kHost
+                                      ? 0
+                                      : 1 + static_cast<std::size_t>(extents[i].memory.device)];
             const std::uint64_t bytes =
-                write ? apply_write(extents[i]) : apply_read(extents[i], arena);
+                write ? apply_write(extents[i], arena) : apply_read(extents[i], arena);
             ASSERT_EQ(transfer->extent_bytes(i), bytes) << "extent " << i;
             ASSERT_TRUE(may_be_short || bytes == extents[i].memory.bytes);
             expected += bytes;
         }
         ASSERT_EQ(moved, expected);
-        ASSERT_EQ(arena.check(), "");
+        for (const Arena& arena : arenas) {
+            ASSERT_EQ(arena.check(), "");
+        }
         for (std::size_t i = 0; write && i < files_.size(); ++i) {
             ASSERT_EQ(files_[i].size(), models_[i].size());
             ASSERT_TRUE(get_bytes(files_[i], 0, models_[i].size() + 1) == models_[i])
@@ -113,7 +125,7 @@ private:
     }
 
     // Written ranges do not overlap, or nobody could say what the file holds afterwards.
-    void make_extents(TransferRequest& request, Arena& arena) {
+    void make_extents(TransferRequest& request, std::vector<Arena>& arenas) {
         const std::size_t count = below(24);
         std::vector<std::uint64_t> next(files_.size(), 0);
         std::uint64_t left = 1'500'000;
@@ -137,7 +149,9 @@ private:
             }
             left -= extent.memory.bytes;
             const std::size_t align = below(2) == 0 ? 1 : 4096;
-            extent.memory = arena.take(extent.memory.bytes, align, below(3) == 0 ? 0 : below(300));
+            Arena& arena = arenas[arenas.size() == 1 ? 0 : below(arenas.size())];
+            extent.memory =
+                arena.take_memory(extent.memory.bytes, align, below(3) == 0 ? 0 : below(300));
             request.extents.push_back(extent);
         }
         if (below(3) == 0) {
@@ -145,11 +159,12 @@ private:
         }
     }
 
-    std::uint64_t apply_write(const Extent& extent) {
+    std::uint64_t apply_write(const Extent& extent, const Arena& arena) {
         std::vector<std::byte>& model = models_[extent.file];
         if (extent.memory.bytes != 0) {
             model.resize(std::max<std::size_t>(model.size(), extent.offset + extent.memory.bytes));
-            std::memcpy(model.data() + extent.offset, extent.memory.data, extent.memory.bytes);
+            std::memcpy(model.data() + extent.offset, arena.host_of(extent.memory),
+                        extent.memory.bytes);
         }
         return extent.memory.bytes;
     }
@@ -160,20 +175,27 @@ private:
             extent.offset >= model.size()
                 ? 0
                 : std::min<std::uint64_t>(extent.memory.bytes, model.size() - extent.offset);
-        auto* memory = extent.memory.data;
-        arena.expect(memory, std::span(model).subspan(bytes == 0 ? 0 : extent.offset, bytes));
+        arena.expect(arena.host_of(extent.memory),
+                     std::span(model).subspan(bytes == 0 ? 0 : extent.offset, bytes));
         return bytes;
     }
 
     std::mt19937_64 random_;
+    std::int32_t gpus_;
     std::vector<File> files_;
     std::vector<std::vector<std::byte>> models_;
 };
 
-TEST_P(Shapes, RandomExtentsEqualAModel) {
-    for (std::uint64_t seed = 1; seed <= support::engine_seeds(6); ++seed) {
+class RandomShapes : public Shapes {
+protected:
+    void play(std::int32_t gpus);
+};
+INSTANTIATE_TEST_SUITE_P(Backends, RandomShapes, every_kind(), kind_name);
+
+void RandomShapes::play(std::int32_t gpus) {
+    for (std::uint64_t seed = 1; seed <= support::engine_seeds(gpus == 0 ? 6 : 2); ++seed) {
         SCOPED_TRACE(seed);
-        RandomTransfers random(seed);
+        RandomTransfers random(seed, gpus);
         use(random.options(), random.setup());
         for (int i = 0; i < 3; ++i) {
             random.add_file(open("file" + std::to_string(i), true));
@@ -185,6 +207,25 @@ TEST_P(Shapes, RandomExtentsEqualAModel) {
             }
         }
     }
+}
+
+TEST_P(RandomShapes, EqualAModel) {
+    play(0);
+}
+
+// Memory of the host and of two GPUs in one transfer: copies in any order, late, none of them by a
+// core of ours.
+TEST_P(RandomShapes, OfTheHostAndTwoGpusEqualAModel) {
+    fake_driver().calm();
+    fake_driver().set_delays(7, 30);
+    fake_driver().reset_counters();
+    play(kFakeGpus);
+    const FakeGpuCounters seen = fake_driver().counters();
+    fake_driver().calm();
+    EXPECT_GT(seen.copies_in, 0U);
+    EXPECT_GT(seen.copies_out, 0U);
+    EXPECT_EQ(seen.unpinned_async_copies, 0U);
+    EXPECT_EQ(seen.missing_contexts, 0U);
 }
 
 // ---- single shapes
@@ -494,7 +535,10 @@ TEST_P(Shapes, WrongArgumentsThrowAtTheCall) {
     TransferRequest device = request_of(false, file, memory.data(), 16, 0);
     device.extents[0].memory.kind = MemoryKind::kDevice;
     device.extents[0].memory.device = 3;
-    wrong(device, "extent 0 has memory of device 3", ErrorCode::kUnsupported);
+    wrong(device, "extent 0: ");
+    wrong(device, "no memory of a GPU");
+    device.extents[0].memory.device = -1;
+    wrong(device, "devices count from 0");
     wrong(request_of(false, file, memory.data(), 1, 0, {.sync = true}), "sync is for writes");
     wrong(request_of(true, file, memory.data(), 1, 0, {.allow_short = true}),
           "allow_short is for reads");

@@ -59,6 +59,23 @@ std::span<std::byte> Arena::take(std::size_t bytes, std::size_t align, std::size
     return piece;
 }
 
+Arena::Arena(std::size_t bytes, std::uint64_t seed, std::int32_t gpu) : Arena(bytes, seed) {
+    device_ = std::make_unique<DeviceBytes>(gpu, memory_);
+}
+
+Memory Arena::take_memory(std::size_t bytes, std::size_t align, std::size_t gap) {
+    const std::span<std::byte> piece = take(bytes, align, gap);
+    if (!device_) {
+        return piece;
+    }
+    return {device_->data() + (piece.data() - memory_.data()), bytes, MemoryKind::kDevice,
+            device_->gpu()};
+}
+
+const std::byte* Arena::host_of(const Memory& memory) const {
+    return device_ ? memory_.data() + (memory.data - device_->data()) : memory.data;
+}
+
 void Arena::expect(const std::byte* at, std::span<const std::byte> data) {
     if (!data.empty()) {
         std::memcpy(expected_.data() + (at - memory_.data()), data.data(), data.size());
@@ -70,12 +87,14 @@ void Arena::forget(std::span<const std::byte> piece) {
 }
 
 std::string Arena::check() const {
-    const auto differ = std::mismatch(memory_.begin(), memory_.end(), expected_.begin());
-    if (differ.first == memory_.end()) {
+    const std::vector<std::byte> found = device_ ? device_->look() : std::vector<std::byte>();
+    const std::vector<std::byte>& now = device_ ? found : memory_;
+    const auto differ = std::mismatch(now.begin(), now.end(), expected_.begin());
+    if (differ.first == now.end()) {
         return "";
     }
     return fmt::format("byte {} of the arena is {:#04x} and should be {:#04x}",
-                       differ.first - memory_.begin(), std::to_integer<int>(*differ.first),
+                       differ.first - now.begin(), std::to_integer<int>(*differ.first),
                        std::to_integer<int>(*differ.second));
 }
 

@@ -4,6 +4,7 @@
 // that knows which of its bytes may change.
 #pragma once
 
+#include "suite/fake_driver.hpp"
 #include "support/test_engine.hpp"
 
 #include <gmock/gmock.h>
@@ -49,10 +50,17 @@ class Arena {
 public:
     explicit Arena(std::size_t bytes, std::uint64_t seed = 1)
         : memory_(pattern(bytes, seed)), expected_(memory_) {}
+    /// Memory of a GPU: its pieces are to be told by host_of().
+    Arena(std::size_t bytes, std::uint64_t seed, std::int32_t gpu);
 
     /// `align` of the address; the piece before ends at least `gap` bytes before it.
     [[nodiscard]] std::span<std::byte> take(std::size_t bytes, std::size_t align = 1,
                                             std::size_t gap = 64);
+    /// The same as memory of the place where the arena is.
+    [[nodiscard]] Memory take_memory(std::size_t bytes, std::size_t align = 1,
+                                     std::size_t gap = 64);
+    /// Where the host has what the arena was made with at such an address.
+    [[nodiscard]] const std::byte* host_of(const Memory& memory) const;
     /// These bytes of a piece are to hold `data`.
     void expect(const std::byte* at, std::span<const std::byte> data);
     /// Anything goes here from now on.
@@ -63,6 +71,7 @@ public:
 private:
     std::vector<std::byte> memory_;
     std::vector<std::byte> expected_;
+    std::unique_ptr<DeviceBytes> device_;
     std::size_t used_ = 0;
 };
 

@@ -5,6 +5,9 @@
 #include "api/statistics.hpp"
 #include "base/clock.hpp"
 #include "base/raise.hpp"
+#include "device/gpu_mover.hpp"
+#include "device/pointer.hpp"
+#include "device/stream_order.hpp"
 #include "engine/core.hpp"
 #include "simulation/fake_backend.hpp"
 #include "simulation/fake_file_system.hpp"
@@ -143,6 +146,9 @@ public:
                                   return std::make_unique<simulation::FakeBackend>(backend, clock,
                                                                                    false);
                               }}};
+        platform.make_mover = device::make_mover;
+        platform.make_order = device::make_order;
+        platform.check_devices = device::check_extents;
         file_system_ = platform.file_system;
         core_ = base::unwrap(engine::Core::make(core_options, std::move(platform)));
     }

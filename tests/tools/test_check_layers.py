@@ -183,7 +183,7 @@ FEEDING = [
 
 @pytest.mark.parametrize("line", FEEDING)
 def test_transfers_are_fed_by_stream_alone(tmp_path, line):
-    tree(tmp_path, **{path: f"{line}\n" for path in ("src/store/a.cpp", "src/stream/a.cpp", "src/cli/bench/job.cpp")})
+    tree(tmp_path, **{path: f"{line}\n" for path in ("src/store/a.cpp", "src/stream/a.cpp", "src/probe/job.cpp")})
     ((path, _, text),) = reasons(tmp_path)
     assert path == "src/store/a.cpp"
     assert "stream::Pump" in text

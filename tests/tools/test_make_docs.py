@@ -22,8 +22,15 @@ def test_every_public_name_of_python_is_in_the_reference():
     public = re.findall(r'^    "(\w+)",$', init[init.index("__all__") :], re.MULTILINE)
     assert len(public) > 30 and set(public) - {"__version__"} <= set(titles)
     assert "### `Engine.read(file, into, offset=0, *, allow_short=False" in page
+    for module in reference.MODULES:
+        assert f"## penstock.{module}\n" in page
+    assert "### `weights.plan(folder, memory, *, rate=None" in page and "### `features.Graph`" in page
     load = page[page.index("### `load(") :]
-    assert load.startswith("### `load(f, map_location=None, ") and "weights_only=True" in load[:200]
+    assert load.startswith("### `load(f, map_location=None, ") and "*, into=None, names=None, device" in load[:200]
+    # The types are those of its overloads, and the text comes once.
+    load = load[: load.index("\n### ")]
+    assert load.count("```python") == 4 and "-> dict[str, torch.Tensor]" in load and "into: Any" not in load
+    assert load.count("Reads a state that penstock.save") == 1
     assert page.count("```") % 2 == 0
 
 

@@ -158,7 +158,7 @@ def test_every_part_is_named_once_and_has_a_budget():
     assert len(names) == len(set(names))
     # `make test` is to take 15 minutes and `.ci/run` 60, on 2 idle cores; budgets leave room for a shared machine.
     assert sum(part.budget_s for part in test_parts.parts("test")) <= 45 * 60
-    assert sum(part.budget_s for part in test_parts.parts("ci")) <= 80 * 60
+    assert sum(part.budget_s for part in test_parts.parts("ci")) <= 85 * 60
 
 
 def test_a_level_runs_what_the_levels_before_it_run():

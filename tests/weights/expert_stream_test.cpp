@@ -131,6 +131,37 @@ TEST_F(ExpertStreamTest, AnyBudgetAndOrderGiveTheBytesOfTheFiles) {
     }
 }
 
+TEST_F(ExpertStreamTest, TheBudgetFollowsWhatIsSpareBothWays) {
+    const std::uint64_t slot = least_ / 2;
+    std::int64_t spare = 0;
+    ExpertStream stream(engine_, table_, layers_,
+                        {.memory_bytes = 20 * slot,
+                         .spare = [&spare] { return spare; },
+                         .spare_interval = std::chrono::nanoseconds(0)});
+    const std::vector<std::size_t> few{0, 3, 5, 7};
+    const auto pass = [&] {
+        for (std::size_t layer = 0; layer < 3; ++layer) {
+            use(stream, layer, few);
+        }
+        return stream.stats().slots;
+    };
+    EXPECT_EQ(pass(), 20U);
+    spare = -static_cast<std::int64_t>(100 * slot);
+    EXPECT_EQ(pass(), 2U);  // the least
+    spare = static_cast<std::int64_t>(20 * slot);
+    EXPECT_EQ(pass(), 12U);  // half of it, at the beginning of a pass
+    std::mt19937_64 random(7);
+    for (int i = 0; i < 60; ++i) {
+        spare = static_cast<std::int64_t>(random() % (20 * slot)) -
+                static_cast<std::int64_t>(10 * slot);
+        EXPECT_GE(pass(), 2U);
+        EXPECT_LE(stream.stats().slots, 36U);
+    }
+    stream.set_memory(5 * slot);  // from now on it stays
+    spare = -static_cast<std::int64_t>(100 * slot);
+    EXPECT_EQ(pass(), 5U);
+}
+
 TEST_F(ExpertStreamTest, AWaveIsOneTransferAndTheNextIsReadMeanwhile) {
     ExpertStream stream = open(8);
     const std::vector<std::size_t> few{1, 5, 9};

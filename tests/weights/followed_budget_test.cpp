@@ -121,6 +121,25 @@ TEST(FollowedBudget, FollowsInAStreamBothWaysWithTheRightBytes) {
     EXPECT_EQ(stream.plan().memory_bytes, least);
 }
 
+TEST(FollowedBudget, WaitingForATenthOfTheTimeIsPressure) {
+    using std::chrono::microseconds;
+    using std::chrono::milliseconds;
+    const auto begin = std::chrono::steady_clock::now();
+    PressureWatch watch;
+    EXPECT_FALSE(watch.pressed(milliseconds(500), begin)) << "before it was made";
+    EXPECT_FALSE(watch.pressed(milliseconds(509), begin + milliseconds(100)));
+    EXPECT_TRUE(watch.pressed(milliseconds(520), begin + milliseconds(200)));
+    EXPECT_TRUE(watch.pressed(milliseconds(520), begin + milliseconds(210))) << "too early to say";
+    EXPECT_FALSE(watch.pressed(milliseconds(520), begin + milliseconds(400)));
+    // Of another group now, or none: nothing can be said before two of the same were seen.
+    EXPECT_FALSE(watch.pressed(milliseconds(3), begin + milliseconds(500)));
+    EXPECT_FALSE(watch.pressed(std::nullopt, begin + milliseconds(600)));
+    EXPECT_FALSE(watch.pressed(milliseconds(900), begin + milliseconds(700)));
+    EXPECT_TRUE(watch.pressed(milliseconds(1000), begin + milliseconds(800)));
+    EXPECT_FALSE(watch.pressed(microseconds(INT64_MAX / 100'000), begin + std::chrono::hours(1)) &&
+                 watch.pressed(std::nullopt, begin + std::chrono::hours(2)));
+}
+
 // Other programs take and give memory meanwhile.
 TEST(FollowedBudget, SpareMemoryIsWhatIsLeftLessTheReserve) {
     constexpr std::int64_t kReserve = std::int64_t{1} << 50;

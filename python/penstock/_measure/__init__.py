@@ -8,5 +8,8 @@ models.py             the true shapes of known models, and of their training sta
 checkpoint_bench.py   the command line of `penstock checkpoint bench`
 shapes.py             what programs do with files, by Penstock and by the stock ways
 shapes_bench.py       the command line of `penstock bench --shapes`
+weights_bench.py      the command line of `penstock weights bench`
+weights_model.py      its model: true shapes, random weights, written one layer at a time
+weights_side.py       one side of it, which runs in a process of its own
 sides.py, turns.py    who saves and loads, in which order, and what it took
 """

@@ -68,7 +68,7 @@ class AsyncIOBuilder(_Builder):
 
 
 class GDSBuilder(AsyncIOBuilder):
-    """load() has gds_handle, which says why it is not in this version."""
+    """load() has gds_handle. Its module can be loaded anywhere; a handle is made where a GPU is."""
 
     NAME = "gds"
     BUILD_VAR = "DS_BUILD_GDS"
@@ -76,13 +76,19 @@ class GDSBuilder(AsyncIOBuilder):
     _MODULE = _GDS
 
     def is_compatible(self, verbose: bool = False) -> bool:
-        """False; `error_log` has the reason, and with `verbose` it is logged."""
-        self.error_log = _gds.GDS_REASON
+        """Whether a GPU is here whose memory can be moved. With `verbose` it is logged by which way, or why not, which
+        `error_log` has as well. Loads NVIDIA's driver, where there is one."""
+        reason = _gds.why_not()
+        self.error_log = reason or None
         if verbose:
             import logging
 
-            logging.getLogger("penstock.deepnvme").warning("%s is not compatible: %s", self.NAME, _gds.GDS_REASON)
-        return False
+            log = logging.getLogger("penstock.deepnvme")
+            if reason:
+                log.warning("%s is not compatible: %s", self.NAME, reason)
+            else:
+                log.info("%s: tensors on a GPU are moved %s", self.NAME, _gds.WAY)
+        return not reason
 
 
 class PinMemoryBuilder(_Builder):

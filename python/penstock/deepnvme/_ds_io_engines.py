@@ -87,6 +87,11 @@ def _make_read_file(path: str, size: int, tell: Callable[[str], None]) -> None:
 
 def _fill(tensor: Any) -> None:
     """Random bytes: nothing that a drive could compress away."""
+    if not tensor.is_cpu:
+        torch = need_torch("aio_handle")
+        for offset, chunk in _random_chunks(tensor.nbytes):
+            tensor[offset : offset + len(chunk)].copy_(torch.frombuffer(bytearray(chunk), dtype=torch.uint8))
+        return
     view = memoryview(penstock.as_bytes(tensor)).cast("B")
     for offset, chunk in _random_chunks(len(view)):
         view[offset : offset + len(chunk)] = chunk
@@ -111,7 +116,7 @@ def _fsync(path: str) -> None:
 
 
 class _AioEngine:
-    """The two engines that move a locked tensor through penstock.deepnvme."""
+    """The two engines that move a tensor, locked or on a GPU, through penstock.deepnvme."""
 
     def __init__(self, task: Task, tell: Callable[[str], None]) -> None:
         from penstock import deepnvme
@@ -120,9 +125,14 @@ class _AioEngine:
         options = task.options
         self._task = task
         self._module = deepnvme.AsyncIOBuilder().load()
-        self._handle = make_handle(options, self._module)
+        gds = deepnvme.GDSBuilder().load().gds_handle if options.use_gds else None
+        self._handle = make_handle(options, gds or self._module.aio_handle)
         tell("Created DeepNVMe handle engine")
-        self._tensor, self._free = locked_tensor(options, options.io_size, self._handle, torch)
+        if options.gpu:
+            self._tensor, self._free = device_tensor(task, self._handle, torch)
+        else:
+            self._tensor, self._free = locked_tensor(options, options.io_size, self._handle, torch)
+        self.device = str(self._tensor.device)
         tell(f"Allocate tensor of size {options.io_size} bytes")
         if options.read:
             for file in set(task.files) - task.ready:
@@ -161,11 +171,11 @@ class _AioEngine:
             return opened.info.file_system, opened.info.direct, opened.info.reason
 
 
-def make_handle(options: argparse.Namespace, module: Any) -> Any:
-    """An aio_handle with the settings that were asked for."""
+def make_handle(options: argparse.Namespace, handle: Any) -> Any:
+    """A handle of this class with the settings that were asked for."""
     parallel = options.io_parallel or 1
     overlap = not options.sequential_requests
-    return module.aio_handle(options.block_size, options.queue_depth, options.single_submit, overlap, parallel)
+    return handle(options.block_size, options.queue_depth, options.single_submit, overlap, parallel)
 
 
 def locked_tensor(options: argparse.Namespace, size: int, handle: Any, torch: Any) -> tuple[Any, Callable[[], object]]:
@@ -178,8 +188,19 @@ def locked_tensor(options: argparse.Namespace, size: int, handle: Any, torch: An
     return tensor, lambda: handle.free_cpu_locked_tensor(tensor)
 
 
+def device_tensor(task: Task, handle: Any, torch: Any) -> tuple[Any, Callable[[], object]]:
+    """A tensor on the GPU of the task and what gives it back."""
+    tensor = torch.empty(task.options.io_size, dtype=torch.uint8, device=f"cuda:{int(task.device)}")
+    if not task.options.use_gds:
+        return tensor, lambda: None
+    handle.pin_device_tensor(tensor)
+    return tensor, lambda: handle.unpin_device_tensor(tensor)
+
+
 class _TorchEngine:
     """torch.save and torch.load, plain or through FastFileWriter."""
+
+    device = "cpu"
 
     def __init__(self, task: Task, tell: Callable[[str], None]) -> None:
         from penstock import deepnvme
@@ -191,7 +212,7 @@ class _TorchEngine:
         self._zip = not options.torch_legacy_save
         self._frees: list[Callable[[], object]] = []
         module = deepnvme.AsyncIOBuilder().load()
-        self._handle = make_handle(options, module)
+        self._handle = make_handle(options, module.aio_handle)
         self._tensor = self._locked(options.io_size)
         tell(f"Allocate tensor of size {options.io_size} bytes")
         if self._fast and not options.read:
@@ -265,7 +286,7 @@ def run_task(task: Task, barrier: Any, tell_tid: Tell) -> TaskResult:
     engine = (_AioEngine if options.engine.startswith("aio") else _TorchEngine)(task, tell)
     try:
         kind = "Read" if options.read else "Write"
-        tell(f"{kind} file {task.files[0]} of size {options.io_size} bytes from buffer on device cpu")
+        tell(f"{kind} file {task.files[0]} of size {options.io_size} bytes from buffer on device {engine.device}")
         for loop in range(options.total_loops):
             tell(f"running main task {loop}")
             engine.before(loop)

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import penstock
+from penstock import _core
 from penstock.deepnvme._memory import check_writable
+from penstock.deepnvme._torch import is_tensor
 
 _GIB = 1 << 30
 
@@ -26,7 +28,8 @@ class FastFileWriterConfig:
     """The configuration of a FastFileWriter.
 
     dnvme_handle: an aio_handle, whose block size and depth the transfers take; None for the engine's own.
-    pinned_tensor: contiguous memory of the host through which the bytes go; any size and type, some MiB are good.
+    pinned_tensor: contiguous memory of the host through which the bytes go; any size and type, some MiB are good. Of
+        one on a GPU only the size is taken: locked memory of the host stands in for it.
     double_buffer: one half is filled while the other is written.
     num_parallel_writers, writer_rank: save_torch_storage_object_list() writes only this writer's share of the bytes.
     global_rank: not used; it is given back when asked for.
@@ -62,7 +65,7 @@ class FastFileWriter:
                 "ranks go from 0 to one less than the writers"
             )
         check_writable("pinned_tensor", config.pinned_tensor)
-        memory = memoryview(penstock.as_bytes(config.pinned_tensor))
+        memory = memoryview(_host_buffer(config.pinned_tensor))
         parts = 2 if config.double_buffer else 1
         if len(memory) < parts:
             raise ValueError(
@@ -242,6 +245,12 @@ _STATS = (
     + ("aio_write_secs", "aio_bytes", "aio_GB/s", "slow_bytes", "slow_write_secs")
     + ("fill_buffer_count", "fill_buffer_secs", "fill_buffer_GB/s", "save_storage", "save_storage_bytes")
 )
+
+
+def _host_buffer(pinned: Any) -> penstock.Buffer:
+    if is_tensor(pinned) and pinned.is_cuda and pinned.nbytes:
+        return _core.locked_memory(pinned.nbytes)
+    return penstock.as_bytes(pinned)
 
 
 def _transfer_options(handle: Any) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from penstock.deepnvme import _memory, _pinned
 from penstock.deepnvme._files import make_private, offset_in_file, renamed, where
 
 _MISSING: Any = object()
-_ALIGNMENT_BYTES = 512  # what DeepNVMe says of every device
+ALIGNMENT_BYTES = 512  # what DeepNVMe says of every device
 _COMPARED_BYTES = 4 << 20  # of a file at once, by validate
 _BLOCK_BYTES_MAX = 1 << 30
 _WAITED_AT_ONCE = 32
@@ -78,12 +78,16 @@ def _meta_or_same(buffer: Any, error: ValueError) -> ValueError:
     return error
 
 
-def _source(buffer: Any, later: bool) -> Any:
+def _source(buffer: Any, later: bool, copies_device_tensors: bool) -> Any:
     """The source of a write. DeepNVMe writes what a tensor holds at the call: `later`, anything but a locked tensor
-    is copied. A strided tensor is written by way of a copy, here as there."""
+    is copied, on its own device. A strided tensor is written by way of a copy, here as there."""
     if _pinned.is_tensor(buffer):
-        if not buffer.is_cpu:
+        if not buffer.is_cpu and not buffer.is_cuda:
             return buffer  # the engine says why not
+        if buffer.is_cuda and not _memory.why_not_plain(buffer):
+            if not buffer.is_contiguous():
+                return buffer.detach().contiguous()
+            return buffer.detach().clone() if later and copies_device_tensors else buffer
         if not _memory.why_not_plain(buffer) and not buffer.is_contiguous():
             return buffer.detach().contiguous()
         if later and _pinned.is_pinned(buffer):
@@ -93,7 +97,7 @@ def _source(buffer: Any, later: bool) -> Any:
 
 def _compare(shown: str, file: _core.File, buffer: Any, offset: int) -> None:
     """Reads again what was moved, and raises at the first byte that differs."""
-    expected = memoryview(_core.as_bytes(buffer))  # type: ignore[arg-type]
+    expected = memoryview(_core.as_bytes(_memory.on_host(buffer)))  # type: ignore[arg-type]
     scratch = bytearray(min(len(expected), _COMPARED_BYTES))
     for begin in range(0, len(expected), _COMPARED_BYTES):
         part = expected[begin : begin + _COMPARED_BYTES]
@@ -223,21 +227,23 @@ def _place(verb: str, filename: Any, fd: Any) -> Any:
 
 
 class aio_handle:  # noqa: N801 (DeepNVMe's name)
-    """Reads and writes of CPU tensors, blocking and not; a view on the process's engine, and free to make.
+    """Reads and writes of tensors, blocking and not; a view on the process's engine, and free to make.
 
     block_size: bytes of a request at most (the engine has a limit of its own, 1 MiB unless PENSTOCK_BLOCK_BYTES says
     more). queue_depth: requests that this handle has at a device at once. intra_op_parallelism: checked and told again;
     get_alignment() is made of it. single_submit, overlap_events: told again; the engine always overlaps and batches.
 
-    Tensors: on the CPU, of any dtype, shape, size (also 0) and address; offsets and file sizes of any value. Strided
-    tensors are written by way of a copy, and refused as destinations (ValueError). Files: a path (str, pathlib.Path) or
-    an open descriptor; a descriptor's file is opened again, so its position stays and it may be closed at once.
+    Tensors: on the CPU or a GPU, of any dtype, shape, size (also 0) and address; offsets and file sizes of any value.
+    Strided tensors are written by way of a copy, and refused as destinations (ValueError). Files: a path (str,
+    pathlib.Path) or an open descriptor; a descriptor's file is opened again, so its position stays and it may be closed
+    at once.
 
     Errors: at the call TypeError and ValueError for arguments, OSError for a file that cannot be opened (missing, no
     permission, descriptor closed or read-only: EBADF); from wait() and the blocking verbs OSError for what the I/O met
     (end of file, full disk); the operations are counted off all the same, and errors after the first are logged.
 
-    A write that is waited for later has the values at the call: all but a locked tensor is copied. Memory that is
+    A write that is waited for later has the values at the call: all but a locked tensor is copied, one on a GPU there.
+    Transfers of a GPU tensor come after what torch's current stream holds at the call. Memory that is
     mapped to be read is refused as a destination; what else should not be written (bytes objects) cannot be known.
 
     Thread-safe: an operation is counted by the wait() that comes first, and a wait() returns when all that was asked
@@ -264,6 +270,8 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         "_queue_depth",
         "_single_submit",
     )
+
+    _COPIES_DEVICE_TENSORS = True
 
     def __init__(
         self,
@@ -322,14 +330,14 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
 
     def get_alignment(self) -> int:
         """512 bytes times intra_op_parallelism: what DeepNVMe demands of sizes. This handle takes any."""
-        return self._intra_op_parallelism * _ALIGNMENT_BYTES
+        return self._intra_op_parallelism * ALIGNMENT_BYTES
 
     # ---- opening
 
     def _open(self, path: Any, shown: str | None, write: bool, buffer: Any, offset: int) -> _core.File:
         if write and not os.access(path, os.F_OK):
             # Checked first: a write that cannot be done must not make a file.
-            _memory.check_end(offset, _core.as_bytes(buffer).nbytes)  # type: ignore[arg-type]
+            _memory.check_end(offset, _core.movable_bytes(buffer))
             make_private(path)
         while True:
             try:
@@ -349,7 +357,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         path, shown = (place, None) if type(place) is str else where(place, write)
         try:
             if write:
-                buffer = _source(buffer, later)
+                buffer = _source(buffer, later, self._COPIES_DEVICE_TENSORS)
             else:
                 _memory.check_writable("buffer", buffer)
             file = self._open(path, shown, write, buffer, offset)

@@ -308,22 +308,25 @@ def _patch_accelerator(patches: _Patches, substitutes: dict[str, type]) -> None:
 
 def _patch_compatible_ops(patches: _Patches, deepnvme: ModuleType) -> None:
     ops = importlib.import_module("deepspeed.ops")
-    answers = {}
-    for name in _names():
-        builder = getattr(deepnvme, name)()
-        answers[builder.NAME] = builder.is_compatible()
-    if not _can_compile() and not _is_prebuilt(_SHM):
-        answers[_SHM] = False
+
+    def answers() -> dict[str, bool]:
+        """As late as it can be: to ask for a GPU loads its driver."""
+        builders = [getattr(deepnvme, name)() for name in _names()]
+        found = {builder.NAME: builder.is_compatible() for builder in builders}
+        if not _can_compile() and not _is_prebuilt(_SHM):
+            found[_SHM] = False
+        return found
+
     filled = vars(ops).get("__compatible_ops__")
     if filled is not None:
-        for name, answer in answers.items():
+        for name, answer in answers().items():
             patches.item(filled, name, answer)
         return
     probe = _place(ops, "_probe_compatible_ops")
 
     @functools.wraps(probe)
     def probe_compatible_ops() -> dict[str, bool]:
-        return {**probe(), **answers}
+        return {**probe(), **answers()}
 
     # uninstall() clears DeepSpeed's cache of our answers; it is filled again on demand.
     patches.on_undo(lambda: vars(ops).pop("__compatible_ops__", None))

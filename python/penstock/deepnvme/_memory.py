@@ -40,6 +40,11 @@ def copied(buffer: Any) -> Any:
     return copy
 
 
+def on_host(buffer: Any) -> Any:
+    """The same values in host memory: itself, or a copy of a tensor on a GPU."""
+    return buffer.detach().cpu() if is_tensor(buffer) and not buffer.is_cpu else buffer
+
+
 def check_end(offset: int, num_bytes: int) -> None:
     """ValueError where no file can hold bytes."""
     if offset > _OFFSET_MAX - num_bytes:

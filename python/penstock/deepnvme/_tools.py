@@ -13,10 +13,20 @@ from penstock import _core
 BYTES_PER_GB = 1 << 30  # DeepSpeed's "GB/sec"
 COUNT_MAX = (1 << 31) - 1  # of the depth and the threads that a handle takes
 
-NO_GPU = (
-    "{flag} asks for transfers from GPU memory, and this version of Penstock moves host memory only. "
-    "Leave {flag} out to measure the storage itself; DeepSpeed's own ds_io measures the GPU path"
-)
+
+def why_no_gpu(devices: list[int] | None = None) -> str:
+    """Why transfers from the memory of a GPU cannot be measured here, nor from these ones; nothing where they can."""
+    report = _core.gpus()
+    if not report:
+        reason = f"--gpu: no memory of a GPU can be moved here: {report.reason}"
+        return f"{reason}. Leave --gpu out to measure the storage itself"
+    absent = [device for device in devices or [] if device >= len(report.gpus)]
+    if absent:
+        return (
+            f"--gpu: there is no GPU {absent[0]}, and this process sees {len(report.gpus)}, from 0 on; name one of "
+            "them for each folder with --folder_to_device_mapping (CUDA_VISIBLE_DEVICES hides some)"
+        )
+    return ""
 
 
 def engine_settings(block_bytes: int, depth: int) -> dict[str, int]:

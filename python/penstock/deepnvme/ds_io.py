@@ -33,7 +33,8 @@ import penstock
 from penstock._measure import tool
 from penstock._measure.tool import Progress, ToolError, WrongArguments
 from penstock.deepnvme._ds_io_engines import ENGINES, Task, TaskResult, run_task
-from penstock.deepnvme._tools import BYTES_PER_GB, COUNT_MAX, NO_GPU, engine_lets_through
+from penstock.deepnvme._gds import WAY
+from penstock.deepnvme._tools import BYTES_PER_GB, COUNT_MAX, engine_lets_through, why_no_gpu
 
 _EPILOG = """
 GB/sec is 2^30 bytes a second, as DeepSpeed's ds_io counts. --single_submit, --sequential_requests and --io_parallel are
@@ -69,7 +70,7 @@ def make_parser(prog: str = "penstock ds_io") -> argparse.ArgumentParser:
         action="extend",
         default=[],
         metavar="F:DEV",
-        help="a process each folder, with the number of its device (which matters with --gpu only)",
+        help="a process each folder, with the number of its GPU (which matters with --gpu only)",
     )
     add("--io_size", required=True, metavar="N", help="bytes to read or write; K, M and G are powers of 1024")
     add("--fast_io_size", default="64M", metavar="N", help="bytes of torch_fastio's pinned buffer (default 64M)")
@@ -83,9 +84,9 @@ def make_parser(prog: str = "penstock ds_io") -> argparse.ArgumentParser:
     add("--engine", default="aio_handle", metavar="E", help=f"{', '.join(ENGINES)} (default aio_handle)")
     add("--loops", type=int, default=3, metavar="N", help="timed repetitions (default 3)")
     add("--io_parallel", type=int, default=None, metavar="N", help="accepted; changes nothing here")
-    add("--gpu", action="store_true", help="transfers from GPU memory: not in this version")
-    add("--use_gds", action="store_true", help="GPUDirect Storage: not in this version; needs --gpu")
-    add("--slow_bounce_buffer", action="store_true", help="of GPU transfers; changes nothing without --gpu")
+    add("--gpu", action="store_true", help="to or from the memory of a GPU: that of the process's number")
+    add("--use_gds", action="store_true", help="gds_handle instead of aio_handle; needs --gpu")
+    add("--slow_bounce_buffer", action="store_true", help="accepted; changes nothing here")
     add("--torch_legacy_save", action="store_true", help="torch engines: the format before zip files")
     add("--use_accelerator_pin_memory", action="store_true", help="tensors from PinMemoryBuilder, not the handle")
     add("--warmup_loops", type=int, default=1, metavar="N", help="repetitions before the timed ones (default 1)")
@@ -112,9 +113,6 @@ def _problems(args: argparse.Namespace) -> list[str]:
     found = []
     if (args.folder is None) == (not args.folder_to_device_mapping):
         found.append("give either --folder or --folder_to_device_mapping: the folders to measure in")
-    for flag in ("gpu", "use_gds"):
-        if getattr(args, flag):
-            found.append(NO_GPU.format(flag=f"--{flag}"))
     if args.engine not in ENGINES:
         found.append(f"--engine {args.engine}: choose one of {', '.join(ENGINES)}")
     for flag, (least, most) in _RANGES.items():
@@ -125,10 +123,23 @@ def _problems(args: argparse.Namespace) -> list[str]:
         folder, _, device = mapping.rpartition(":")
         if not folder or not device.isdigit():
             found.append(f"--folder_to_device_mapping {mapping}: FOLDER:NUMBER is expected, such as /mnt/nvme0:0")
+    found += _gpu_problems(args, not found)
     if not found:
         folders = dict.fromkeys(folder for _, folder in _mapping(args))
         found += tool.wrong_among([(tool.check_folder, (folder,)) for folder in folders])
     return found
+
+
+def _gpu_problems(args: argparse.Namespace, mapping_is_right: bool) -> list[str]:
+    if not args.gpu:
+        return ["--use_gds needs --gpu: it is about the memory of a GPU"] if args.use_gds else []
+    if args.engine in ENGINES and not args.engine.startswith("aio"):
+        return [f"--gpu: --engine {args.engine} measures tensors on the CPU; choose aio_handle or aio_basic"]
+    if args.use_gds and args.engine == "aio_basic":
+        return ["--use_gds: --engine aio_basic has no handle; choose aio_handle"]
+    devices = [int(device) for device, _ in _mapping(args)] if mapping_is_right else []
+    reason = why_no_gpu(devices)
+    return [reason] if reason else []
 
 
 def refine(args: argparse.Namespace) -> argparse.Namespace:
@@ -242,6 +253,8 @@ class Outcome:
             "ds_io": {
                 "op": "read" if args.read else "write",
                 "engine": args.engine,
+                "gpu": args.gpu,
+                "use_gds": args.use_gds,
                 "io_bytes": args.io_size,
                 "block_bytes": args.block_size,
                 "depth": args.queue_depth,
@@ -386,6 +399,8 @@ def report(outcome: Outcome, out: tool.Print) -> None:
     for task, result in zip(outcome.tasks, outcome.results):
         way = "past the page cache" if result.direct else f"through the page cache ({result.reason})"
         out(f"tid {task.tid}: {task.folder}: {result.file_system or 'files'}, {way}")
+    if args.gpu:
+        out(f"Tensors are on a GPU, and moved {WAY}.")
     if not all(result.direct for result in outcome.results):
         out("The page cache had a part in this: the figures measure memory as much as storage.")
     if not args.read and not args.fsync and args.engine != "torch_fastio":

@@ -28,10 +28,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock import _core
 from penstock._measure import tool
 from penstock._measure.tool import Progress, ToolError, WrongArguments
 from penstock.deepnvme import _tools, ds_io
-from penstock.deepnvme._tools import BYTES_PER_GB, COUNT_MAX, NO_GPU
+from penstock.deepnvme._tools import BYTES_PER_GB, COUNT_MAX
 
 LOG_DIR = "_aio_bench_logs"
 CONFIG_NAME = "ds_config_aio.json"
@@ -59,6 +60,7 @@ class Setting:
     io_parallel: int
     rates: dict[str, list[float]] = field(default_factory=dict)  # operation -> bytes a second of each round
     logs: dict[str, list[str]] = field(default_factory=dict)
+    use_gds: bool = False
 
     def words(self) -> list[str]:
         words = ["--block_size", self.block_size, "--queue_depth", str(self.queue_depth)]
@@ -102,7 +104,7 @@ class Setting:
             "intra_op_parallelism": self.io_parallel,
             "single_submit": self.single_submit,
             "overlap_events": not self.sequential_requests,
-            "use_gds": False,
+            "use_gds": self.use_gds,
         }
 
 
@@ -119,8 +121,8 @@ def make_parser(prog: str = "penstock ds_nvme_tune") -> argparse.ArgumentParser:
     add("--no_read", action="store_true", help="measure no reads")
     add("--no_write", action="store_true", help="measure no writes")
     add("--io_size", default="400M", metavar="N", help="bytes a measurement moves (default 400M)")
-    add("--gpu", action="store_true", help="transfers from GPU memory: not in this version")
-    add("--gds", action="store_true", help="GPUDirect Storage: not in this version")
+    add("--gpu", action="store_true", help="to and from the memory of a GPU; of several the folders take turns")
+    add("--gds", action="store_true", help="gds_handle instead of aio_handle; needs --gpu")
     add(
         "--flush_page_cache",
         action="store_true",
@@ -137,7 +139,9 @@ def make_parser(prog: str = "penstock ds_nvme_tune") -> argparse.ArgumentParser:
 
 
 def _check(args: argparse.Namespace) -> None:
-    found = [NO_GPU.format(flag=f"--{flag}") for flag in ("gpu", "gds") if getattr(args, flag)]
+    found = ["--gds needs --gpu: it is about the memory of a GPU"] if args.gds and not args.gpu else []
+    if args.gpu and (reason := _tools.why_no_gpu()):
+        found.append(reason)
     if args.no_read and args.no_write:
         found.append("--no_read and --no_write together leave nothing to measure")
     found += [
@@ -152,6 +156,12 @@ def _check(args: argparse.Namespace) -> None:
         found.append("--flush_page_cache needs root; without it reads still go past the page cache where they can")
     if found:
         raise WrongArguments("\n".join(found))
+
+
+def _mapping(args: argparse.Namespace) -> list[str]:
+    """FOLDER:NUMBER of each folder; with --gpu the numbers of the GPUs that are there, in turn."""
+    count = len(_core.gpus().gpus) if args.gpu else len(args.nvme_dir)
+    return [f"{folder}:{i % count}" for i, folder in enumerate(args.nvme_dir)]
 
 
 def _fits(key: str, value: object) -> bool:
@@ -229,6 +239,8 @@ class _Sweep:
         self._say = say
         self.operations = [o for o, off in (("read", args.no_read), ("write", args.no_write)) if not off]
         self.settings = _settings(_sweep_values(args.sweep_config), args.full_sweep)
+        for setting in self.settings:
+            setting.use_gds = args.gds
         self._folders = _log_folders(args.log_dir, self.operations)
         self._progress = Progress()
         self._made: list[str] = []
@@ -253,7 +265,8 @@ class _Sweep:
     def _measure(self, operation: str, setting: Setting) -> None:
         args = self._args
         words = ["--io_size", args.io_size, "--loops", str(args.loops), *setting.words()]
-        words += ["--folder_to_device_mapping", *(f"{folder}:{i}" for i, folder in enumerate(args.nvme_dir))]
+        words += ["--folder_to_device_mapping", *_mapping(args)]
+        words += [flag for flag, wanted in (("--gpu", args.gpu), ("--use_gds", args.gds)) if wanted]
         words += ["--read", "--keep_files"] if operation == "read" else []
         if args.verbose:
             self._say(f"args = {['ds_io', *words]}")

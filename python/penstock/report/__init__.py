@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock report`: what bench, tune, the benchmark runner, ds_io, ds_nvme_tune and checkpoint bench wrote with
---json, as an HTML page.
+"""`penstock report`: what bench, tune, the benchmark runner, ds_io, ds_nvme_tune, checkpoint bench and plan wrote
+with --json, as an HTML page.
 
-    _read      files, of which nothing is trusted            _bench, _shapes, _tune, _bars, _deepnvme,
-    _model     page, sections, charts, tables                           _checkpoints: a section a file
+    _read      files, of which nothing is trusted            _bench, _shapes, _gnn, _tune, _bars,
+    _model     page, sections, charts, tables                           _deepnvme, _checkpoints, _plan: a section a
+                                                                        file
     _figures   the pictures, as plotly's dictionaries        _compare   several files together
                                                              _html      the page as one file
                                                              _svg       its bars as one
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from penstock.report import _bars, _bench, _checkpoints, _compare, _deepnvme, _shapes, _tune
+from penstock.report import _bars, _bench, _checkpoints, _compare, _deepnvme, _gnn, _plan, _shapes, _tune
 from penstock.report._common import where_and_when
 from penstock.report._html import render
 from penstock.report._model import Page, Section
@@ -32,6 +33,8 @@ _SECTIONS: dict[str, Callable[[Document], Section]] = {
     "ds_nvme_tune": _deepnvme.ds_nvme_tune,
     "checkpoint bench": _checkpoints.section,
     "bench --shapes": _shapes.section,
+    "bench gnn": _gnn.section,
+    "plan": _plan.section,
 }
 
 

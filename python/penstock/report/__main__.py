@@ -21,8 +21,8 @@ examples:
   penstock report bench.json --svg light.svg --svg-dark dark.svg  the same, for <picture> with prefers-color-scheme
   penstock report bench.json tune.json bars.json -o all.html      a section each, and what can be compared
 
-Files: the JSON of penstock bench, tune, ds_io, ds_nvme_tune and checkpoint bench (--json FILE), and of python -m
-benchmarks --json FILE.
+Files: the JSON of penstock bench, bench gnn, tune, ds_io, ds_nvme_tune, checkpoint bench and plan (--json FILE), and of
+python -m benchmarks --json FILE.
 The page holds all it needs (plotly.js too, 5 MB): it opens from disk, without a network, and can be sent as it is.
 """
 

@@ -286,7 +286,7 @@ def _ratio(bench: Bench) -> Chart | None:
         "Penstock / fio",
         "Bytes a second of Penstock divided by those of fio, run by run; right of 1 Penstock is faster. The whisker is "
         "the 95 % interval: where it crosses 1, no difference is shown. A dot without a whisker has fewer than three "
-        "pairs of runs, of which no interval can be told.",
+        "pairs of runs, of which there is no interval.",
         figures.ratios(rows, "Penstock / fio (logarithmic)"),
         height=140 + 34 * len(rows),
     )

@@ -367,3 +367,19 @@ def runs(groups: Sequence[tuple[str, list[tuple[str, list[float]]]]], axis: str,
         showlegend=True,
     )
     return {"data": data, "layout": layout}
+
+
+def steps(name: str, x: Sequence[float], y: Sequence[float], across: str, up: str) -> Figure:
+    """A curve of steps, each from its x on, over a filled ground."""
+    trace = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": label(name),
+        "x": list(x),
+        "y": list(y),
+        "line": {"color": OURS, "width": 2, "shape": "hv"},
+        "fill": "tozeroy",
+        "hovertemplate": "%{x:.4g}: %{y:.4g}<extra>" + label(name) + "</extra>",
+    }
+    layout = _layout(xaxis=_axis(across), yaxis=_axis(up, rangemode="tozero"), showlegend=False)
+    return {"data": [trace], "layout": layout}

@@ -17,6 +17,8 @@ from penstock.report import _figures as figures
 from penstock.report._model import Cell, Chart, Page, Section, Table, Text
 from penstock.report._read import ReportError
 
+_SHORT_CELL = 12  # characters up to which a cell is not broken
+
 # A picture is drawn in the colours of figures.py; on a dark screen each becomes its counterpart.
 _DARK = {
     "#ffffff": "#0d1117",
@@ -58,7 +60,10 @@ pre { background: #f6f8fa; padding: 10px 14px; font-size: 13px; margin: 4px 0 14
   overflow-wrap: anywhere; }
 summary { cursor: pointer; font-size: 17px; font-weight: 600; margin: 28px 0 6px; }
 footer { max-width: 1080px; margin: 40px auto 30px; padding: 0 24px; color: #57606a; font-size: 13px; }
+td.short { white-space: nowrap; }
 @media print { .chart { break-inside: avoid; } }
+/* It would cover the names of the curves, and on a phone nothing points. */
+@media (max-width: 700px) { .modebar { display: none !important; } }
 """
 
 
@@ -109,7 +114,8 @@ def _cell(cell: Cell, number: bool) -> str:
     if cell.verdict:
         name = cell.verdict if cell.verdict in figures.VERDICTS else "other"
         return f'<td class="verdict {name}">{html.escape(cell.text)}</td>'
-    return f'<td class="number">{html.escape(cell.text)}</td>' if number else f"<td>{html.escape(cell.text)}</td>"
+    kind = "number" if number else "short" if len(cell.text) <= _SHORT_CELL else ""
+    return (f'<td class="{kind}">' if kind else "<td>") + html.escape(cell.text) + "</td>"
 
 
 def _table(table: Table) -> str:

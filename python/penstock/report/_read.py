@@ -21,6 +21,8 @@ KINDS = {
     "ds_nvme_tune": "penstock ds_nvme_tune --json",
     "checkpoint bench": "penstock checkpoint bench --json",
     "bench --shapes": "penstock bench --shapes --json",
+    "bench gnn": "penstock bench gnn --json",
+    "plan": "penstock plan --json",
 }
 
 
@@ -141,7 +143,7 @@ def load(path: str) -> Document:
         raise ReportError(f"{expected}; this file holds no object")
     if isinstance(data.get("bars"), list):
         return Document(path, "bars", root)
-    for kind in ("checkpoint bench", "bench --shapes"):
+    for kind in ("checkpoint bench", "bench --shapes", "bench gnn"):
         if data.get("program") == f"penstock {kind}":
             return Document(path, kind, root)
     command = data.get("command")

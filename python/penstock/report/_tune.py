@@ -103,9 +103,9 @@ def _charts(rw: str, tried: list[Tried]) -> list[Part]:
         rows = [figures.Ratio(t.settings.name, *t.ratio, limits=[], hover=f"{len(t.samples)} slices") for t in others]
         parts.append(
             Chart(
-                f"Settings by the defaults: {rw}",
-                "Bytes a second by those of the defaults in the same rounds; right of 1 is faster. A whisker (95 %) "
-                "that crosses 1 shows no difference. The best of many is high by chance too, which is why the "
+                f"Settings / defaults: {rw}",
+                "Bytes a second divided by those of the defaults in the same rounds; right of 1 is faster. A whisker "
+                "(95 %) that crosses 1 shows no difference. The best of many is high by chance too, which is why the "
                 "verdict above rests on fresh runs of their own.",
                 figures.ratios(rows, "ratio to the defaults (logarithmic)"),
                 height=140 + 30 * len(rows),
@@ -140,10 +140,10 @@ def section(document: Document) -> Section:
     tune = root.need("tune")
     tried = [one for job in root.need("jobs").items() if (one := _tried(job))]
     folders = ", ".join(map(where, targets_of(root)))
-    parts: list[Part] = [Text(command_text(root), "Command", code=True)]
-    parts += [_known(verdict) for verdict in tune.need("verdicts").items()]
+    parts: list[Part] = [_known(verdict) for verdict in tune.need("verdicts").items()]
     choice = _settings(tune.need("choice"))
     parts.append(Text(f"Chosen: {choice.name}, after {tune.need('seconds').number():.0f} s."))
+    parts.append(Text(command_text(root), "Command", code=True))
     for rw in dict.fromkeys(one.rw for one in tried):
         parts += _charts(rw, [one for one in tried if one.rw == rw])
     parts.append(_table(tried))

@@ -8,9 +8,18 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from penstock import _arguments, _core, _errors, _load, _state
+
+if TYPE_CHECKING:
+    import jax
+    import torch
+    from numpy.typing import NDArray
+
+    from penstock._types import Device, Index
+
+_Tensor = TypeVar("_Tensor")
 
 _FRAMEWORKS = {"pt": "torch", "torch": "torch", "pytorch": "torch", "np": "numpy", "numpy": "numpy"}
 _FRAMEWORKS |= {"flax": "flax", "jax": "flax"}
@@ -65,6 +74,13 @@ class OpenFile:
         self._file = None
 
 
+def all_of(source: Any, make: Callable[[OpenFile, list[str]], list[Any]]) -> dict[str, Any]:
+    """The tensors of a path, or of bytes, made by tensors_of() of a framework."""
+    file = OpenFile(source)
+    names = file.names()
+    return dict(zip(names, make(file, names), strict=True))
+
+
 def bytes_of(kind: str, shape: list[int]) -> int:
     bits = _BITS[kind]
     for extent in shape:
@@ -111,11 +127,33 @@ def metadata_of(path: str) -> dict[str, str] | None:
     return found
 
 
-class safe_open:  # noqa: N801 - the name that safetensors has
+class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
     """A .safetensors, as safetensors.safe_open() opens it.
 
     framework: "pt", "np" or "flax". device: "cpu". Nothing of a tensor is read before get_tensor() or
     get_slice(name)[...]."""
+
+    # fmt: off
+    @overload
+    def __init__(
+        self: safe_open[torch.Tensor], filename: str | os.PathLike[str], framework: Literal["pt", "torch", "pytorch"],
+        device: Device = "cpu",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: safe_open[NDArray[Any]], filename: str | os.PathLike[str], framework: Literal["np", "numpy"],
+        device: Device = "cpu",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: safe_open[jax.Array], filename: str | os.PathLike[str], framework: Literal["flax", "jax"],
+        device: Device = "cpu",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: safe_open[Any], filename: str | os.PathLike[str], framework: str, device: Device = "cpu"
+    ) -> None: ...
+    # fmt: on
 
     @_arguments.named
     def __init__(self, filename: str | os.PathLike[str], framework: str, device: Any = "cpu") -> None:
@@ -143,15 +181,16 @@ class safe_open:  # noqa: N801 - the name that safetensors has
         return metadata_of(self._path)
 
     @_arguments.named
-    def get_tensor(self, name: str) -> Any:
-        return self._make(self._open(), [name])[0]
+    def get_tensor(self, name: str) -> _Tensor:
+        made: _Tensor = self._make(self._open(), [name])[0]
+        return made
 
     @_arguments.named
-    def get_slice(self, name: str) -> Slice:
+    def get_slice(self, name: str) -> Slice[_Tensor]:
         self._open().row(name)
         return Slice(self._open(), name, self._make)
 
-    def __enter__(self) -> safe_open:
+    def __enter__(self) -> safe_open[_Tensor]:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -159,7 +198,7 @@ class safe_open:  # noqa: N801 - the name that safetensors has
         self._file = None
 
 
-class Slice:
+class Slice(Generic[_Tensor]):
     """A tensor of which a part is read."""
 
     def __init__(self, file: OpenFile, name: str, make: Callable[[OpenFile, list[str]], list[Any]]) -> None:
@@ -171,10 +210,11 @@ class Slice:
     def get_dtype(self) -> str:
         return self._file.row(self._name)[0]
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Index) -> _Tensor:
         whole = self._make(self._file, [self._name])[0]
         try:
             part = whole[index]
         except (IndexError, TypeError, ValueError) as error:
             raise SafetensorError(f"Error during slicing {index!r} of {self.get_shape()}: {error}") from error
-        return part.clone() if hasattr(part, "clone") else part.copy()
+        own: _Tensor = part.clone() if hasattr(part, "clone") else part.copy()
+        return own

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from penstock import _arguments
 from penstock.safetensors import numpy
-from penstock.safetensors._open import OpenFile
+from penstock.safetensors._open import OpenFile, all_of
 
 
 def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:
@@ -21,18 +21,13 @@ def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:
 @_arguments.named
 def load_file(filename: str | os.PathLike[str]) -> dict[str, jax.Array]:
     """The arrays of a file. SafetensorError for what is no .safetensors."""
-    return _all(OpenFile(filename))
+    return all_of(filename, tensors_of)
 
 
 @_arguments.named
 def load(data: bytes) -> dict[str, jax.Array]:
     """The arrays of a file in memory."""
-    return _all(OpenFile(data))
-
-
-def _all(file: OpenFile) -> dict[str, jax.Array]:
-    names = file.names()
-    return dict(zip(names, tensors_of(file, names), strict=True))
+    return all_of(data, tensors_of)
 
 
 @_arguments.named

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock import _arguments, _state
-from penstock.safetensors._open import OpenFile, SafetensorError, bytes_of, type_named
+from penstock.safetensors._open import OpenFile, SafetensorError, all_of, bytes_of, type_named
 from penstock.safetensors._write import to_bytes, to_file
 
 
@@ -41,18 +41,13 @@ def arrays_of(file: OpenFile, names: list[str]) -> list[NDArray[Any]]:
 @_arguments.named
 def load_file(filename: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     """The arrays of a file. SafetensorError for what is no .safetensors."""
-    return _all(OpenFile(filename))
+    return all_of(filename, arrays_of)
 
 
 @_arguments.named
 def load(data: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of a file in memory."""
-    return _all(OpenFile(data))
-
-
-def _all(file: OpenFile) -> dict[str, NDArray[Any]]:
-    names = file.names()
-    return dict(zip(names, arrays_of(file, names), strict=True))
+    return all_of(data, arrays_of)
 
 
 @_arguments.named
@@ -70,8 +65,12 @@ def save(tensor_dict: dict[str, NDArray[Any]], metadata: dict[str, str] | None =
 
 
 def _rows(arrays: dict[str, NDArray[Any]]) -> list[Any]:
+    if not isinstance(arrays, dict):
+        raise ValueError(f"Expected a dict of [str, numpy.ndarray] but received {type(arrays)}")
     rows = []
     for name, array in arrays.items():
+        if not isinstance(array, (np.ndarray, np.generic)):
+            raise ValueError(f"Key `{name}` is invalid, expected numpy.ndarray but received {type(array)}")
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
         rows.append(_state.array_row(name, array)[0])

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from penstock import _arguments, _load, _state
-from penstock.safetensors._open import OpenFile, bytes_of, type_named
+from penstock.safetensors._open import OpenFile, all_of, bytes_of, type_named
 from penstock.safetensors._write import to_bytes, to_file
 
 
@@ -27,18 +27,13 @@ def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:
 def load_file(filename: str | os.PathLike[str], device: str | int = "cpu") -> dict[str, torch.Tensor]:
     """The tensors of a file. device: "cpu"; SafetensorError for what is no .safetensors."""
     _state.placing("load_file", None, device)
-    return _all(OpenFile(filename))
+    return all_of(filename, tensors_of)
 
 
 @_arguments.named
 def load(data: bytes) -> dict[str, torch.Tensor]:
     """The tensors of a file in memory."""
-    return _all(OpenFile(data))
-
-
-def _all(file: OpenFile) -> dict[str, torch.Tensor]:
-    names = file.names()
-    return dict(zip(names, tensors_of(file, names), strict=True))
+    return all_of(data, tensors_of)
 
 
 @_arguments.named

@@ -15,18 +15,44 @@ _hugging_face  what transformers knows: the class, names in the files, buffers, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 from penstock import _arguments
 from penstock._progress import Progress
-from penstock.weights._plan import Plan, PlannedUnit, plan
+from penstock.weights._plan import Plan, PlannedExperts, PlannedUnit, plan
 
 if TYPE_CHECKING:
     import torch
 
+    from penstock._types import Path
+    from penstock.weights._stream import StreamStats
 
-__all__ = ["Plan", "PlannedUnit", "plan", "stream"]
+    class _StreamedModel(torch.nn.Module):
+        """A model with what stream() adds to it. Whatever else its class has, it has."""
+
+        def stream_stats(self) -> StreamStats: ...
+        def set_memory(self, memory: int | str) -> None: ...
+        def unstream(self) -> Any: ...
+        def __getattr__(self, name: str) -> Any: ...
+
+
+__all__ = ["Plan", "PlannedExperts", "PlannedUnit", "plan", "stream"]
+
+
+# A model that is given goes on having its own class as well, which no type can say.
+# fmt: off
+@overload
+def stream(
+    model: type | None, folder: Path | Sequence[Path], *, memory: int | str = "auto",
+    units: Iterable[str] | None = None, slots: int = 2, progress: Progress = None,
+) -> _StreamedModel: ...
+@overload
+def stream(
+    model: torch.nn.Module, folder: Path | Sequence[Path], *, memory: int | str = "auto",
+    units: Iterable[str] | None = None, slots: int = 2, progress: Progress = None,
+) -> Any: ...
+# fmt: on
 
 
 @_arguments.named

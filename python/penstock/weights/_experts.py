@@ -108,10 +108,10 @@ class Experts:
         self._lock = lock
         self._core: _core.ExpertStream | None = None
 
-    def start(self, memory: int) -> None:
+    def start(self, memory: int, reserve: int | None) -> None:
         if not self.layers:
             return
-        self._core = _core.ExpertStream(self._paths, self._wanted, memory, self._joined)
+        self._core = _core.ExpertStream(self._paths, self._wanted, memory, reserve, self._joined)
         for number, layer in enumerate(self.layers):
             layer.lock = self._lock
             layer.acquire = lambda experts, number=number: self._acquire(number, experts)  # type: ignore[misc]
@@ -133,10 +133,10 @@ class Experts:
             out[numbers[place]] = tensors
         return out
 
-    def set_memory(self, memory: int) -> None:
+    def set_memory(self, memory: int, reserve: int | None) -> None:
         self._bound.clear()
         if self._core is not None:
-            self._core.set_memory(memory)
+            self._core.set_memory(memory, reserve)
 
     def stats(self) -> dict[str, Any]:
         return {} if self._core is None else self._core.stats()

@@ -3,19 +3,30 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import penstock
 from penstock import _core, _state
+from penstock._arguments import got, local_path
 
 
 def paths_of(folder: Any, verb: str) -> list[Path]:
     """The folders that were given, or the one file."""
-    paths = [Path(one) for one in folder] if isinstance(folder, (list, tuple)) else [Path(folder)]
+    paths = [_path(one, verb) for one in (folder if isinstance(folder, (list, tuple)) else [folder])]
     if not paths:
         raise ValueError(f"{verb}: folder: got an empty list; expected a folder, or one for each device")
     return paths
+
+
+def _path(one: Any, verb: str) -> Path:
+    if not isinstance(one, (str, bytes, os.PathLike)):
+        raise TypeError(f"{verb}: folder: expected a path, or a list of paths, got {got(one)}")
+    text = os.fsdecode(one)
+    if not text:
+        raise ValueError(f"{verb}: folder: expected the path of a folder or a file, got ''")
+    return Path(local_path(verb, text))
 
 
 class Folders:

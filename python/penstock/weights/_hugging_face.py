@@ -25,6 +25,12 @@ def is_pretrained(model: torch.nn.Module) -> bool:
 
 def made(model: type | None, folder: Path, infos: list[penstock.TensorInfo]) -> torch.nn.Module:
     """The model of a folder with its parameters on the meta device, as from_pretrained(dtype="auto") makes it."""
+    if model is not None and not hasattr(model, "config_class"):
+        raise TypeError(
+            f"stream: model: {model.__name__} is no class of transformers; make the model on the meta device, and give "
+            f"it: `with torch.device('meta'): model = {model.__name__}(...)`"
+        )
+    names = _architectures(folder) if model is None else []
     try:
         import transformers
     except ImportError:
@@ -33,23 +39,31 @@ def made(model: type | None, folder: Path, infos: list[penstock.TensorInfo]) -> 
             "pip install transformers, or give the model, on the meta device"
         ) from None
     if model is None:
-        path = folder / "config.json"
-        try:
-            names = json.loads(path.read_text()).get("architectures") or []
-        except FileNotFoundError:
-            raise FileNotFoundError(
-                f"stream: '{path}' does not exist; give the model instead, on the meta device"
-            ) from None
         model = getattr(transformers, names[0], None) if names else None
         if model is None:
             raise ValueError(
-                f"stream: '{path}' names the architectures {names}, none of which transformers has; give the model"
+                f"stream: '{folder / 'config.json'}' names the architectures {names}, none of which transformers "
+                f"{transformers.__version__} has; give the model, on the meta device"
             )
     config = model.config_class.from_pretrained(folder)
     out = _empty(model, config, infos)
     if out.can_generate() and (folder / "generation_config.json").exists():
         out.generation_config = transformers.GenerationConfig.from_pretrained(folder)
     return out.eval()
+
+
+def _architectures(folder: Path) -> list[str]:
+    """The names of classes in config.json."""
+    path = folder / "config.json"
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"stream: '{path}' does not exist; give the model instead, on the meta device"
+        ) from None
+    except ValueError as error:
+        raise ValueError(f"stream: '{path}' is not JSON: {error}; give the model instead, on the meta device") from None
+    return list(found.get("architectures") or []) if isinstance(found, dict) else []
 
 
 def _empty(model: Any, config: Any, infos: list[penstock.TensorInfo]) -> Any:

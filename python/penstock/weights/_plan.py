@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import importlib.util
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock import _core
+from penstock import _arguments, _core
 from penstock._arguments import got, seconds, size, whole
-from penstock.weights._folders import paths_of
+from penstock.weights._folders import Folders, paths_of
+
+_PRODUCTS_S = 0.3
+_PRODUCTS_BYTES = 256 << 20  # of weights in turn, so that no cache has them
+_PRODUCT_BYTES_MAX = 64 << 20  # of one
 
 
 @dataclass(frozen=True)
@@ -22,16 +28,40 @@ class PlannedUnit:
 
 
 @dataclass(frozen=True)
+class PlannedExperts:
+    """The experts of a mixture that are read when a router chose them. Sizes are bytes.
+
+    layers, experts: of the model. chosen: experts that a token uses, in all layers.
+    bytes: of all experts. memory_bytes: their share of the budget, which is slots of slot_bytes.
+    hits: the share of the chosen ones that is expected in memory: slots by experts, as if the router chose each equally
+        often. A router that prefers some finds more.
+    read_bytes: of the others, for each token, by that expectation."""
+
+    layers: int
+    experts: int
+    chosen: int
+    bytes: int
+    memory_bytes: int
+    slots: int
+    slot_bytes: int
+    hits: float
+    read_bytes: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """What stream() would do with a budget. All sizes are bytes.
 
     memory_bytes: the budget; used_bytes of it are taken: resident_bytes by what stays, slots * slot_bytes by what
         passes through.
-    read_bytes: in each pass, which is a token when decoding.
+    read_bytes: in each pass, which is a token when decoding; of experts by expectation.
+    token_bytes: weights that a token is computed with: of embeddings no more than rows, of experts those that it uses.
     weight_bytes: of all tensors of the files.
     least_memory_bytes: the smallest budget that works; the size of least_tensor sets it.
     rows: embeddings that are read by row, and are in no unit.
-    rate: bytes a second, given or measured, or None. seconds: of a pass at that rate, or None."""
+    experts: None where no expert is read by itself. units have no experts then, else all of them.
+    rate: bytes a second, given or measured, or None. compute_s: seconds of a token with all weights in memory, given or
+        measured. seconds: of a pass at that rate, or None."""
 
     memory_bytes: int
     used_bytes: int
@@ -39,22 +69,27 @@ class Plan:
     slots: int
     slot_bytes: int
     read_bytes: int
+    token_bytes: int
     weight_bytes: int
     least_memory_bytes: int
     least_tensor: str
     rows: tuple[str, ...]
     units: tuple[PlannedUnit, ...]
+    experts: PlannedExperts | None
     rate: float | None
+    compute_s: float
     seconds: float | None
 
 
+@_arguments.named
 def plan(
     folder: Any | Sequence[Any],
     memory: int | str,
     *,
     rate: float | str | None = None,
-    compute_s: float = 0.0,
+    compute_s: float | str = 0.0,
     slots: int = 2,
+    experts: int | None = None,
 ) -> Plan:
     """What stream(model, folder, memory=memory) keeps in memory and reads for each token, by the names and shapes in
     the files alone: no model is made, and no tensor is read.
@@ -64,6 +99,10 @@ def plan(
     rate: of the device, bytes a second, or "3GB/s"; "measured" reads the files for a second. Without it there are no
         seconds.
     compute_s: seconds of a token with all weights in memory. With 0 the seconds are the bound of the device.
+        "measured": token_bytes at the rate of products of one row with weights of the width and the element type that
+        most of the bytes have, which torch computes now for 0.3 s with the threads that it is set to; without torch, at
+        the rate at which memory is read. What is not a product (attention, calls of modules) is not in it.
+    experts: that a token uses in each layer. None: as config.json says, or all.
     Raises MemoryError for a budget that is too small, with the least that works and the tensor that sets it."""
     if rate is None or rate == "measured":
         number = 0.0 if rate is None else -1.0
@@ -71,17 +110,58 @@ def plan(
         number = float(size("plan", "rate", rate.removesuffix("/s"), 1))
     else:
         number = _rate(rate)
+    paths = paths_of(folder, "plan")
+    memory, slots = size("plan", "memory", memory), whole("plan", "slots", slots, 2, 1024)
+    if experts is not None:
+        experts = whole("plan", "experts", experts, 1, 1 << 32)
+    compute_rate = 0.0
+    if isinstance(compute_s, str):
+        if compute_s != "measured":
+            raise ValueError(f'plan: compute_s: expected seconds or "measured", got {got(compute_s)}')
+        compute_s, compute_rate = 0.0, _compute_rate(Folders(paths))
     found = _core.forecast_weights(
-        [str(path) for path in paths_of(folder, "plan")],
-        size("plan", "memory", memory),
-        whole("plan", "slots", slots, 2, 1024),
+        [str(path) for path in paths],
+        memory,
+        slots,
         number,
         seconds("plan", "compute_s", compute_s),
+        compute_rate,
+        experts,
     )
     found["units"] = tuple(PlannedUnit(*unit) for unit in found["units"])
+    found["experts"] = None if found["experts"] is None else PlannedExperts(*found["experts"])
     if rate is None:
         found["rate"] = found["seconds"] = None
     return Plan(**found)
+
+
+def _compute_rate(files: Folders) -> float:
+    """Bytes of weights a second that torch computes products of one row with; -1: measure the memory instead."""
+    by_kind: dict[tuple[str, tuple[int, ...]], int] = {}
+    for info in files.infos.values():
+        if len(info.shape) == 2:
+            kind = info.dtype, tuple(info.shape)
+            by_kind[kind] = by_kind.get(kind, 0) + info.nbytes
+    if not by_kind or importlib.util.find_spec("torch") is None:
+        return -1.0
+    import torch
+
+    name, (rows, columns) = max(by_kind, key=lambda kind: by_kind[kind])
+    dtype = getattr(torch, name, None)
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64) or not rows * columns:
+        return -1.0
+    rows = max(1, min(rows, _PRODUCT_BYTES_MAX // (columns * dtype.itemsize)))
+    nbytes = rows * columns * dtype.itemsize
+    with torch.no_grad():
+        count = max(1, _PRODUCTS_BYTES // max(nbytes, _PRODUCTS_BYTES // 4096))
+        weights = [torch.full((rows, columns), 0.01, dtype=dtype) for _ in range(count)]
+        row = torch.full((1, columns), 0.01, dtype=dtype)
+        torch.nn.functional.linear(row, weights[0])
+        done, begin = 0, time.perf_counter()
+        while (passed := time.perf_counter() - begin) < _PRODUCTS_S or done < count:
+            torch.nn.functional.linear(row, weights[done % count])
+            done += 1
+    return done * nbytes / passed
 
 
 def _rate(value: Any) -> float:

@@ -28,8 +28,8 @@ from penstock.weights._units import Place, Unit, find_units, named, split
 _STAYS_BYTES_MAX = 1 << 20  # a module outside the layers up to here is never read again
 _STAYS_SHARE = 1 / 500  # and up to this share of all weights
 _RESERVE_BYTES = 512 << 20
+_EXPERTS_LEAVE_BYTES = 64 << 20
 _PLACE_BYTES = 2 << 12  # of pages that a tensor shares with none
-_EXPERTS_WISHED = 8  # in memory at least, where layers leave room for them
 
 
 def start(
@@ -61,14 +61,31 @@ def _weights_in(folder: Path) -> Path:
         found = sorted(folder.glob(pattern))
         if len(found) == 1:
             return found[0]
-    raise FileNotFoundError(
-        f"stream: '{folder}' has no .safetensors file, or several and no index; give the path of one"
-    )
+    raise FileNotFoundError(f"stream: '{folder}' {_lacking(folder)}")
 
 
-def _reserve(memory: int | str) -> int | None:
-    """What a budget that follows the memory that is left leaves to others; None: it is fixed."""
-    return _RESERVE_BYTES if memory == "auto" else None
+def _lacking(folder: Path) -> str:
+    """The reason why no file of a folder names all weights."""
+    several = [path.name for path in sorted(folder.glob("*.safetensors"))]
+    if several:
+        more = ", ..." if len(several) > 3 else ""
+        return (
+            f"has {len(several)} .safetensors files ({', '.join(several[:3])}{more}) and no index that says which "
+            "tensors are where; give the path of one of them, or add the model.safetensors.index.json"
+        )
+    others = [path for path in sorted(folder.iterdir()) if path.suffix in (".bin", ".pt", ".pth")]
+    if others:
+        return (
+            f"has no .safetensors file; `penstock checkpoint convert {others[0]} {folder / 'model.safetensors'}` makes "
+            "one of it"
+        )
+    return "has no .safetensors file; give the folder or the file that has the weights"
+
+
+def _reserve(memory: int | str, experts: bool = False) -> int | None:
+    """What a budget that follows the memory that is left leaves to others; None: it is fixed. Experts leave more: they
+    give back first, because layers are used in each pass."""
+    return _RESERVE_BYTES + experts * _EXPERTS_LEAVE_BYTES if memory == "auto" else None
 
 
 def _budget(memory: int | str) -> int:
@@ -140,7 +157,7 @@ class _Weights:
         self.layout, joined = 0, self.converted.joined
         self.core = _core.WeightStream(files.paths, self.wanted, of_units, slots, _reserve(memory), report, joined)
         try:
-            self.experts.start(of_experts)
+            self.experts.start(of_experts, _reserve(memory, experts=True))
             self._bind(stay, buffers, rows)
         except BaseException:
             self.close(load=False)
@@ -240,9 +257,7 @@ class _Weights:
             return budget, 0
         places = [place for unit in self.units for place in unit.places]
         whole = self._bytes(places) + _PLACE_BYTES * len(places)
-        for_experts = max(self.experts.least, min(_EXPERTS_WISHED // 2 * self.experts.least, budget - self.least))
-        of_units = min(whole, max(0, budget - for_experts))
-        return of_units, budget - of_units
+        return _core.share_weight_memory(budget, self.least, whole, self.experts.least)
 
     def set_memory(self, memory: int | str) -> None:
         with self.turn():
@@ -251,7 +266,7 @@ class _Weights:
                 raise _too_small(self, "set_memory", budget, least, self.units)
             of_units, of_experts = self._shares(budget)
             self.core.set_memory(of_units, _reserve(memory))
-            self.experts.set_memory(of_experts)
+            self.experts.set_memory(of_experts, _reserve(memory, experts=True))
 
     def stats(self) -> StreamStats:
         with self.turn():
@@ -336,15 +351,17 @@ def _check(weights: _Weights, places: list[Place]) -> None:
     missing = [place.full_name for place in places if place.full_name not in weights.keys]
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        there = ", ".join(list(weights.infos)[:3])
         raise KeyError(
-            f"stream: no file of '{weights.files}' has {', '.join(missing[:3])}{more}, which the model needs"
+            f"stream: no file of '{weights.files}' has {', '.join(missing[:3])}{more}, which the model needs; "
+            f"its names begin with {there}: check that the files are of this model"
         )
     for place in places:
         info, parameter = weights.infos[weights.keys[place.full_name]], place.parameter
         if tuple(info.shape) != tuple(parameter.shape):
             raise ValueError(
                 f"stream: {place.full_name}: the model wants the shape {list(parameter.shape)}, "
-                f"and '{info.path}' has {list(info.shape)}"
+                f"and '{info.path}' has {list(info.shape)}; check that the files are of this model"
             )
         if not parameter.is_meta:
             raise ValueError(

@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from penstock import _arguments, _core, _state
+from penstock import _arguments, _core, _gathered, _state
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from penstock._types import Path
+
+_Out = TypeVar("_Out")
 
 
 class TensorRows:
@@ -21,11 +28,18 @@ class TensorRows:
     except for close(). A child of fork() may use it too."""
 
     @_arguments.named
-    def __init__(self, path: Any, names: str | Iterable[str]) -> None:
-        self._rows = _core.TensorRows(path, [names] if isinstance(names, str) else list(names))
+    def __init__(self, path: Path, names: str | Iterable[str]) -> None:
+        wanted = _arguments.texts("TensorRows", "names", names)
+        self._rows = _core.TensorRows(path, [wanted] if isinstance(wanted, str) else list(wanted))
         self.shape: tuple[int, ...] = (self._rows.rows, *self._rows.row_shape)
         self.dtype: str = _state._TORCH.get(self._rows.dtype, self._rows.dtype)
 
+    @overload
+    def gather(self, ids: torch.Tensor, out: None = None) -> torch.Tensor: ...
+    @overload
+    def gather(self, ids: Any, out: None = None) -> NDArray[Any]: ...
+    @overload
+    def gather(self, ids: Any, out: _Out) -> _Out: ...
     @_arguments.named
     def gather(self, ids: Any, out: Any = None) -> Any:
         """Row i of the result is row ids[i] of the table: of shape (*ids.shape, *shape[1:]). Blocks.
@@ -34,27 +48,15 @@ class TensorRows:
         many bytes; by default a new torch tensor where `ids` is one, else a NumPy array. Gives `out`. All rows are one
         transfer, in the order of the files, near ones together; a row that comes several times is read once.
         Raises ValueError for a row that is not there, penstock.Error for reads that fail."""
-        out = self._made_for(ids) if out is None else out
+        out = _gathered.made_for(ids, self.shape[1:], self.dtype) if out is None else out
         self._rows.gather(ids, out)
         return out
 
     @_arguments.named
-    def gather_async(self, ids: Any, out: Any) -> _core.Transfer:
+    def gather_async(self, ids: Any, out: Any) -> _core.Transfer[int]:
         """The same, but does not block: gives a Transfer, after which the rows are in `out`. `ids` are looked at by the
         call alone."""
         return self._rows.gather_async(ids, out)
-
-    def _made_for(self, ids: Any) -> Any:
-        torch = sys.modules.get("torch")
-        if torch is not None and isinstance(ids, torch.Tensor):
-            return torch.empty(*ids.shape, *self.shape[1:], dtype=getattr(torch, self.dtype))
-        import numpy as np
-
-        try:
-            dtype = np.dtype(self.dtype)
-        except TypeError:
-            raise TypeError(f"gather: NumPy has no {self.dtype}; give `out`, or `ids` as a torch tensor") from None
-        return np.empty((*np.shape(ids), *self.shape[1:]), dtype)
 
     def close(self) -> None:
         """Closes the files. Later calls raise ValueError."""

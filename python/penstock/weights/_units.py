@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from penstock import _arguments, _core
+
 # Use parameters of their children without calling these.
 _ATOMIC = (torch.nn.MultiheadAttention,)
 _LISTS = (torch.nn.ModuleList, torch.nn.Sequential)
@@ -154,12 +156,22 @@ def _parts(unit: Unit) -> tuple[list[Unit], list[Place]]:
 def named(units: Any, model: torch.nn.Module) -> tuple[list[Unit], list[Place]]:
     """The units that the caller names; what is in none of them stays in memory."""
     modules = dict(model.named_modules())
-    out, inside = [], set()
-    for name in units:
+    if isinstance(units, str):
+        raise TypeError(f"stream: units: expected a list of names of modules, got {units!r} (str): [{units!r}] is one")
+    out, inside = [], {}
+    for name in _arguments.texts("stream", "units", units):
         if name not in modules:
-            raise KeyError(f"stream: units: the model has no module '{name}'")
+            near = _core.nearest(name, [known for known in modules if known])
+            hint = f"did you mean '{near}'?" if near else "check model.named_modules()"
+            raise KeyError(f"stream: units: the model has no module '{name}'; {hint}")
         unit = Unit(modules[name], name, places_of(modules[name], name))
+        twice = next((inside[place.full_name] for place in unit.places if place.full_name in inside), None)
+        if twice is not None:
+            raise ValueError(
+                f"stream: units: '{name}' and '{twice}' have the same parameters; give names of modules of which none "
+                "is in another"
+            )
         out.append(unit)
-        inside.update(place.full_name for place in unit.places)
+        inside |= {place.full_name: name for place in unit.places}
     rest = [place for place in places_of(model, "") if place.full_name not in inside]
     return out, rest

@@ -221,6 +221,45 @@ def shapes():
 ALL["bench --shapes"] = shapes
 
 
+def gnn():
+    def line(trace, side, waited, read):
+        return {
+            "trace": trace,
+            "side": side,
+            "exposed_s": waited,
+            "step_s": [0.5] * len(waited),
+            "rows_per_second": 1000 / sum(waited),
+            "cpu_us_per_row": 2.0,
+            "read_by_wanted": read,
+            "cores_for_1_7_million_rows_per_second": 3.4,
+        }
+
+    return {
+        "program": "penstock bench gnn",
+        "environment": {"time_utc": "2026-01-02T03:04:05Z", "hostname": "box", "kernel": "6.9"},
+        "scale": 16,
+        "row_bytes": 4096,
+        "iterations": 2,
+        "memory": 64 << 20,
+        "memory_note": "",
+        "read_ahead_kb": 128,
+        "runs": [
+            line("rmat", "memmap", [1.0, 1.5], 3.5),
+            line("rmat", "fio", [0.2], 1.0),
+            line("rmat", "ahead", [0.1, 0.1], 0.4),
+            line("zipf", "memmap", [2.0, 2.0], 2.0),
+            line("zipf", "ahead", [0.25, 0.25], 0.9),
+        ],
+        "not_measured_here": {
+            "published": {"np.memmap": {"iterations": 100, "seconds": 1130.0, "rows_per_second": 47_000}},
+            "command": "penstock bench gnn DIR --scale 28",
+        },
+    }
+
+
+ALL["bench gnn"] = gnn
+
+
 def changed(document, place, value):
     """A copy with the value at a place such as ("jobs", 0, "depth") replaced; `del` instead of a value removes it."""
     made = copy.deepcopy(document)

@@ -118,7 +118,7 @@ def test_tune(page):
     assert "Chosen: 4 MiB x 32, after 32 s." in texts(made)
     (heat,) = chart(made, "Bandwidth by block size and depth: read")["data"]
     assert heat["z"] == [[2.0, None], [None, 2.5]]
-    assert chart(made, "Settings by the defaults")["data"][0]["x"] == [1.25]
+    assert chart(made, "Settings / defaults")["data"][0]["x"] == [1.25]
     assert '"overlap_events": true' in texts(made)
 
 
@@ -194,14 +194,14 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(
-    "kind,place,value,told", BROKEN, ids=lambda v: ".".join(map(str, v)) if isinstance(v, tuple) else None
+    "kind,place,value,message", BROKEN, ids=lambda v: ".".join(map(str, v)) if isinstance(v, tuple) else None
 )
-def test_what_is_wrong_in_a_file_is_told_with_its_place(write, kind, place, value, told):
+def test_what_is_wrong_in_a_file_is_told_with_its_place(write, kind, place, value, message):
     path = write(changed(documents.ALL[kind](), place, value))
     with pytest.raises(report.ReportError) as error:
         report.make_page([path])
     assert str(error.value).startswith(f"{path}: ")
-    for word in told:
+    for word in message:
         assert word in str(error.value)
     assert len(str(error.value)) < 400 + len(path)
 
@@ -235,7 +235,7 @@ def test_whatever_stands_in_a_file_a_page_is_made_or_the_reason_told(write, monk
 
 
 @pytest.mark.parametrize(
-    "text,told",
+    "text,message",
     [
         ("", "the file ends too early: was the run cut off?"),
         (json.dumps(documents.bench())[:-100], "was the run cut off?"),
@@ -249,16 +249,16 @@ def test_whatever_stands_in_a_file_a_page_is_made_or_the_reason_told(write, monk
     ],
     ids=["empty", "cut", "comma", "deep", "long", "list", "other", "doctor", "command"],
 )
-def test_files_that_are_none_of_ours(write, text, told):
+def test_files_that_are_none_of_ours(write, text, message):
     path = write(text)
     with pytest.raises(report.ReportError) as error:
         report.make_page([path])
-    assert str(error.value).startswith(f"{path}: ") and told in str(error.value)
+    assert str(error.value).startswith(f"{path}: ") and message in str(error.value)
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    for path, told in ((tmp_path / "absent", "No such file"), (tmp_path, "Is a directory")):
-        with pytest.raises(report.ReportError, match=told):
+    for path, message in ((tmp_path / "absent", "No such file"), (tmp_path, "Is a directory")):
+        with pytest.raises(report.ReportError, match=message):
             report.make_page([str(path)])
     (tmp_path / "latin").write_bytes(b'{"command": "\xe9"}')
     with pytest.raises(report.ReportError, match="UTF-8 text, and byte 13"):
@@ -345,7 +345,7 @@ def test_what_is_no_ordinary_file_is_left_alone(write, small, tmp_path, capsys):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
     before = {path.name: path.lstat().st_ino for path in tmp_path.iterdir()}
-    for name, told in (
+    for name, message in (
         ("fifo", "no ordinary file"),
         ("to_fifo", "no ordinary file"),
         ("socket", "no ordinary file"),
@@ -358,9 +358,9 @@ def test_what_is_no_ordinary_file_is_left_alone(write, small, tmp_path, capsys):
         ("x" * 300, "too long"),
     ):
         output = name if name in ("", ".") else f"{tmp_path}/{name}"
-        assert main([run, "-o", output]) == (told is not None)
+        assert main([run, "-o", output]) == (message is not None)
         err = capsys.readouterr().err
-        assert told is None or (told in err and err.startswith("penstock report: -o ") and err.count("\n") == 1)
+        assert message is None or (message in err and err.startswith("penstock report: -o ") and err.count("\n") == 1)
     (tmp_path / ("x" * 250)).unlink()
     assert {path.name: path.lstat().st_ino for path in tmp_path.iterdir()} == before
 
@@ -393,7 +393,7 @@ def test_checkpoint_bench_has_a_picture_of_each_verb(page):
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "told"),
+    ("place", "value", "message"),
     [
         (("bytes",), 0, "bytes: a whole number from 1 up was expected"),
         (("figures",), [], "figures: a list of one or more was expected"),
@@ -403,8 +403,8 @@ def test_checkpoint_bench_has_a_picture_of_each_verb(page):
         (("model",), DELETE, "'model'"),
     ],
 )
-def test_checkpoint_bench_that_is_wrong(page, place, value, told):
-    with pytest.raises(report.ReportError, match=re.escape(told)):
+def test_checkpoint_bench_that_is_wrong(page, place, value, message):
+    with pytest.raises(report.ReportError, match=re.escape(message)):
         page(changed(documents.checkpoint_bench(), place, value))
 
 
@@ -460,6 +460,29 @@ def test_shapes(page):
     assert [cells[-1].verdict for cells in table.rows] == ["faster", "slower"]
     (skipped,) = (p for p in section.parts if isinstance(p, Table) and p.title == "Not measured")
     assert [cell.text for cell in skipped.rows[0]] == ["load pt", "", "pip install torch"]
+
+
+def test_gnn(page):
+    made = page(documents.gnn())
+    (section,) = made.sections
+    assert "65,536 rows of 4 KiB, 2 batches. Memory: 64 MiB of the table" in section.parts[0].text
+    assert "reads ahead: 128 KiB" in section.parts[0].text
+    rates = {t["name"]: t for t in chart(made, "Rows a second")["data"]}
+    assert list(rates) == ["memmap", "fio", "ahead"] and len({t["marker"]["color"] for t in rates.values()}) == 3
+    assert rates["ahead"]["y"] == pytest.approx([0.005, 0.002]) and rates["fio"]["y"][1] is None
+    (table,) = (p for p in section.parts if isinstance(p, Table) and p.title == "Figures")
+    assert [cell.text for cell in table.rows[0]] == [
+        "rmat",
+        "memmap",
+        "400",
+        "2.50 s",
+        "1.00 s",
+        "2.00 µs",
+        "3.50",
+        "3.4",
+    ]
+    (published,) = (p for p in section.parts if isinstance(p, Table) and p.title == "Published, not measured here")
+    assert [cell.text for cell in published.rows[0]][:2] == ["np.memmap", "100"]
 
 
 def test_the_bars_are_a_picture_for_a_readme(write, tmp_path, capsys):

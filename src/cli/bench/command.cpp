@@ -3,7 +3,6 @@
 
 #include "base/units.hpp"
 #include "cli/bench/fio_peer.hpp"
-#include "cli/bench/job.hpp"
 #include "cli/bench/report.hpp"
 #include "cli/json_output.hpp"
 #include "cli/progress.hpp"
@@ -30,7 +29,7 @@ public:
             fio_.emplace(progress_);
         }
         // Reports wrong engine options before a gigabyte is written.
-        description_ = Engine(engine_options({}, options_)).describe();
+        description_ = Engine(probe::engine_options({}, options_.run())).describe();
         make_targets();
         const bool readable_only = std::any_of(targets_.begin(), targets_.end(),
                                                [](const Target& target) { return !target.ours; });
@@ -113,7 +112,8 @@ private:
         }
         ++step_;
         announce(row.job, "");
-        row.ours.push_back(run_job(row.job, options_, targets_of(row), pool_, progress_));
+        row.ours.push_back(
+            probe::run_job(row.job, options_.run(), targets_of(row), pool_, progress_));
         if (fio_ && ours_first) {
             run_fio(row);
         }

@@ -4,8 +4,9 @@
 // thread) each.
 #pragma once
 
-#include "cli/bench/job.hpp"
+#include "cli/bench/options.hpp"
 #include "cli/progress.hpp"
+#include "cli/scratch.hpp"
 
 #include <string>
 #include <vector>

@@ -142,7 +142,7 @@ void BenchOptions::finish() {
 }
 
 std::string BenchOptions::write_words() const {
-    const auto found = std::find_if(rws.begin(), rws.end(), is_write);
+    const auto found = std::find_if(rws.begin(), rws.end(), probe::is_write);
     return found == rws.end() ? "" : "--rw " + to_string(*found);
 }
 

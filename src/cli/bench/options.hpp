@@ -2,6 +2,8 @@
 // The options of `penstock bench`.
 #pragma once
 
+#include "probe/job.hpp"
+
 #include <penstock/types.hpp>
 
 #include <cstdint>
@@ -14,22 +16,10 @@ class App;
 
 namespace penstock::cli {
 
-enum class Rw : std::uint8_t { kRead, kWrite, kRandRead, kRandWrite };
+using probe::JobSpec;  // a row of the table
+using probe::Rw;
 
 [[nodiscard]] std::string to_string(Rw rw);
-[[nodiscard]] constexpr bool is_write(Rw rw) {
-    return rw == Rw::kWrite || rw == Rw::kRandWrite;
-}
-[[nodiscard]] constexpr bool is_random(Rw rw) {
-    return rw == Rw::kRandRead || rw == Rw::kRandWrite;
-}
-
-/// One row of the table.
-struct JobSpec {
-    Rw rw = Rw::kRead;
-    std::uint64_t block_bytes = 1 << 20;
-    std::uint32_t depth = 16;
-};
 
 /// The command line as it came; `finish()` checks it and fills the parsed fields.
 struct BenchOptions {
@@ -60,6 +50,7 @@ struct BenchOptions {
     /// "--rw write" when writes were asked for, else empty.
     [[nodiscard]] std::string write_words() const;
     [[nodiscard]] std::uint64_t block_bytes_max() const;
+    [[nodiscard]] probe::RunOptions run() const { return {seconds, backend, channels}; }
 };
 
 /// Declares the options and the help of `bench` on its subcommand.

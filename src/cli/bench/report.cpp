@@ -4,9 +4,9 @@
 #include "base/units.hpp"
 #include "cli/environment.hpp"
 #include "cli/flush.hpp"
-#include "cli/statistics.hpp"
 #include "cli/style.hpp"
 #include "os/limits.hpp"
+#include "probe/statistics.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -33,7 +33,7 @@ std::vector<double> values(const std::vector<Sample>& samples, Get get) {
 
 template <typename Get>
 double middle(const std::vector<Sample>& samples, Get get) {
-    return median(values(samples, get));
+    return probe::median(values(samples, get));
 }
 
 std::string latency(double nanoseconds) {
@@ -61,7 +61,7 @@ std::string spread(const std::vector<double>& rates) {
     if (rates.size() < 2) {
         return "-";
     }
-    const double percent = 100 * half_range(rates);
+    const double percent = 100 * probe::half_range(rates);
     return fmt::format("±{:.{}f} %", percent, percent < 9.95 ? 1 : 0);
 }
 
@@ -76,12 +76,13 @@ constexpr const char* kLine = "{:<9}{:>8}{:>5} {:<8} {:>6}{}{:>6} {:>7} {:>7} {:
 std::string sample_line(const std::string& kind, const std::string& block, const std::string& depth,
                         const std::vector<Sample>& samples, const std::string& bar) {
     const auto bytes = rates_of(samples);
-    return fmt::format(
-        fmt::runtime(kLine), kind, block, depth, samples.front().side, rate(median(bytes) / 1e9),
-        bar, count(middle(samples, [](const Sample& s) { return s.operations_per_s(); })),
-        latency(middle(samples, [](const Sample& s) { return s.p50_ns; })),
-        latency(middle(samples, [](const Sample& s) { return s.p99_ns; })),
-        rate(middle(samples, [](const Sample& s) { return s.cpu_s_per_gib(); })), spread(bytes));
+    return fmt::format(fmt::runtime(kLine), kind, block, depth, samples.front().side,
+                       rate(probe::median(bytes) / 1e9), bar,
+                       count(middle(samples, [](const Sample& s) { return s.operations_per_s(); })),
+                       latency(middle(samples, [](const Sample& s) { return s.p50_ns; })),
+                       latency(middle(samples, [](const Sample& s) { return s.p99_ns; })),
+                       rate(middle(samples, [](const Sample& s) { return s.cpu_s_per_gib(); })),
+                       spread(bytes));
 }
 
 // The prefix "[2] " of a row if there are several targets; "all " for all of them.
@@ -117,7 +118,7 @@ std::vector<double> ratios(const JobResult& result) {
 
 std::string ratio_line(const JobResult& result, const Style& style) {
     const auto all = ratios(result);
-    const RatioInterval interval = ratio_interval(all);
+    const probe::RatioInterval interval = probe::ratio_interval(all);
     if (all.size() < 2) {
         return fmt::format("  Penstock / fio ({}): {:.3f}\n", result.peer_engine, interval.mean);
     }
@@ -161,7 +162,7 @@ nlohmann::json command_json(std::span<const std::string> command) {
 namespace {
 
 nlohmann::json interval_json(const std::vector<double>& all) {
-    const RatioInterval interval = ratio_interval(all);
+    const probe::RatioInterval interval = probe::ratio_interval(all);
     nlohmann::json json{{"mean", interval.mean}, {"min", interval.min}, {"max", interval.max}};
     if (all.size() > 1) {
         json["ci95"] = {interval.low, interval.high};
@@ -185,8 +186,8 @@ nlohmann::json job_json(const JobResult& result, const std::vector<Target>& targ
         }
     }
     const auto bytes = values(result.ours, [](const Sample& s) { return s.bytes_per_s(); });
-    json["median_bytes_per_s"] = median(bytes);
-    json["half_range"] = half_range(bytes);
+    json["median_bytes_per_s"] = probe::median(bytes);
+    json["half_range"] = probe::half_range(bytes);
     if (!result.peers.empty()) {
         json["peer"] = {{"name", "fio"}, {"ioengine", result.peer_engine}};
         json["ratio"] = interval_json(ratios(result));
@@ -195,6 +196,18 @@ nlohmann::json job_json(const JobResult& result, const std::vector<Target>& targ
 }
 
 }  // namespace
+
+std::string engine_text(const EngineDescription& engine, const Style& style) {
+    constexpr std::size_t kIndent = 11;  // of the facts at the top
+    const std::string backend =
+        fmt::format("{}{}{}, kernel {}", engine.backend, engine.detail.empty() ? "" : ": ",
+                    engine.detail, os::kernel_release());
+    std::string lines = style.wrap(backend, kIndent);
+    for (const std::string& refusal : engine.refusals) {
+        lines += fmt::format("\n{:{}}{}", "", kIndent, style.wrap(refusal, kIndent));
+    }
+    return lines;
+}
 
 void BenchReport::head(const BenchOptions& options, const std::vector<Target>& targets,
                        const EngineDescription& engine, const std::string& fio_version) {
@@ -215,11 +228,7 @@ void BenchReport::head(const BenchOptions& options, const std::vector<Target>& t
                            : "");
         }
     }
-    fmt::print(out_, "    engine {}{}{}, kernel {}\n", engine.backend,
-               engine.detail.empty() ? "" : ": ", engine.detail, os::kernel_release());
-    for (const std::string& refusal : engine.refusals) {
-        fmt::print(out_, "           {}\n", refusal);
-    }
+    fmt::print(out_, "    engine {}\n", engine_text(engine, style_));
     if (!fio_version.empty()) {
         fmt::print(out_, "      peer {}, in turns with Penstock on the same file{}\n", fio_version,
                    several_ ? "s, a job each" : "");
@@ -240,7 +249,7 @@ void BenchReport::rows(const std::vector<JobResult>& results) {
     }
     if (several_) {
         const auto all = together_by_sum(results);
-        const RatioInterval interval = ratio_interval(all);
+        const probe::RatioInterval interval = probe::ratio_interval(all);
         fmt::print(out_, "{:13}all / the sum of each alone: {:.3f}", "", interval.mean);
         if (all.size() > 1) {
             fmt::print(out_, ", 95 % interval {:.3f} to {:.3f}", interval.low, interval.high);
@@ -253,11 +262,11 @@ void BenchReport::rows(const std::vector<JobResult>& results) {
 void BenchReport::row(const JobResult& result) {
     for (const auto* samples : {&result.ours, &result.peers}) {
         if (!samples->empty()) {
-            most_ = std::max(most_, median(rates_of(*samples)));
+            most_ = std::max(most_, probe::median(rates_of(*samples)));
         }
     }
     const auto bar_of = [&](const std::vector<Sample>& samples) {
-        const double share = median(rates_of(samples)) / most_;
+        const double share = probe::median(rates_of(samples)) / most_;
         return several_ ? " " : fmt::format(" {} ", bar(share, kBarColumns));
     };
     fmt::print(out_, "{}{}", label(result, several_),
@@ -271,7 +280,7 @@ void BenchReport::row(const JobResult& result) {
     }
     for (const auto* samples : {&result.ours, &result.peers}) {
         if (samples->size() > 1) {
-            worst_spread_ = std::max(worst_spread_, half_range(rates_of(*samples)));
+            worst_spread_ = std::max(worst_spread_, probe::half_range(rates_of(*samples)));
         }
     }
 }

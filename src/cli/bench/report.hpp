@@ -2,7 +2,6 @@
 // The results of bench, for people (a table, row by row as it grows) and for machines (JSON).
 #pragma once
 
-#include "cli/bench/job.hpp"
 #include "cli/bench/options.hpp"
 #include "cli/scratch.hpp"
 #include "cli/style.hpp"
@@ -47,6 +46,9 @@ private:
     double worst_spread_ = 0;
     double most_ = 0;  ///< bytes a second of the fastest row so far: a full bar
 };
+
+/// The backend, its details and why it is not another, in lines that fit the terminal.
+[[nodiscard]] std::string engine_text(const EngineDescription& engine, const Style& style);
 
 /// One run.
 [[nodiscard]] nlohmann::json sample_json(const Sample& sample);

@@ -94,6 +94,7 @@ int doctor(const DoctorOptions& options, std::span<const std::string> command) {
     std::FILE* const out = json.text_stream();
     Findings machine;
     check_machine(machine);
+    check_gpus(machine);
     fmt::print(out, "Penstock {} doctor\n\nThis machine\n", PENSTOCK_VERSION);
     print_findings(out, machine, options.all);
     Findings path;

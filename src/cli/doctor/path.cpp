@@ -267,7 +267,7 @@ Finding round_trip(const Probe& probe) {
         MemoryPool pool;
         const Buffer out = pool.take(kProbeBytes);
         const Buffer in = pool.take(kProbeBytes);
-        fill_random(out.bytes(), 1);
+        probe::fill_random(out.bytes(), 1);
         Engine engine;
         engine.write_async(probe.file, out.bytes()).wait();
         engine.read_async(probe.file, in.bytes()).wait();

@@ -5,10 +5,9 @@
 #include "cli/bench/report.hpp"
 #include "cli/environment.hpp"
 #include "cli/flush.hpp"
-#include "cli/statistics.hpp"
 #include "cli/style.hpp"
 #include "cli/tune/paste.hpp"
-#include "os/limits.hpp"
+#include "probe/statistics.hpp"
 
 #include <penstock/options.hpp>
 
@@ -30,7 +29,7 @@ double median_rate(const std::vector<Sample>& samples) {
     for (const Sample& sample : samples) {
         rates.push_back(sample.bytes_per_s());
     }
-    return rates.empty() ? 0 : median(rates);
+    return rates.empty() ? 0 : probe::median(rates);
 }
 
 std::string rate_text(const std::vector<Sample>& samples) {
@@ -40,7 +39,7 @@ std::string rate_text(const std::vector<Sample>& samples) {
 // "1.21 (1.15-1.28)", or "1.21 (?)" if there are too few turns to say.
 std::string ratio_text(const TuneSearch& search, std::size_t candidate, Goal goal,
                        const Style& style) {
-    const RatioInterval ratio = search.ratio_of(candidate, goal);
+    const probe::RatioInterval ratio = search.ratio_of(candidate, goal);
     const std::size_t rounds = search.candidates()[candidate].entries.size();
     if (candidate == 0 || rounds == 0) {
         return fmt::format("{:>{}}", candidate == 0 ? "1" : "-", kRatioColumns);
@@ -124,7 +123,7 @@ nlohmann::ordered_json settings_json(const TuneSettings& settings) {
             {"backend", name_of(settings.backend)}};
 }
 
-nlohmann::ordered_json ratio_json(const RatioInterval& ratio, std::size_t rounds) {
+nlohmann::ordered_json ratio_json(const probe::RatioInterval& ratio, std::size_t rounds) {
     nlohmann::ordered_json json{{"mean", ratio.mean}, {"min", ratio.min}, {"max", ratio.max}};
     if (rounds > 1) {
         json["ci95"] = {ratio.low, ratio.high};
@@ -175,11 +174,7 @@ void print_tune_head(std::FILE* out, const TuneOptions& options, const Target& t
                                                base::format_bytes(options.write_limit_bytes))
                                  : std::string("that file once"));
     }
-    fmt::print(out, "  engine   {}{}{}, kernel {}\n", engine.backend,
-               engine.detail.empty() ? "" : ": ", engine.detail, os::kernel_release());
-    for (const std::string& refusal : engine.refusals) {
-        fmt::print(out, "           {}\n", refusal);
-    }
+    fmt::print(out, "  engine   {}\n", engine_text(engine, Style(out)));
     fmt::print(out, "  time     {:.0f} s at most (--seconds)\n\n", options.seconds);
     flush(out);
 }
@@ -227,11 +222,11 @@ void print_tune_result(std::FILE* out, const TuneResult& result) {
         out, "\nSettings: {}{}\n", to_string(choice),
         choice == search.candidates()[0].settings ? ", the defaults: nothing has to be set" : "");
     if (result.options.read && result.target.file.info().direct) {
-        fmt::print(
-            out,
-            "Gaps: a small request costs this disk as much as {} read at once; so many bytes "
-            "between two\nextents of a list are read over (gap_bytes).\n",
+        const std::string gaps = fmt::format(
+            "Gaps: a small request costs this disk as much as {} more in one request; "
+            "fewer bytes between two extents of a list are read too (gap_bytes).",
             base::format_bytes(result.defaults.gap_bytes));
+        fmt::print(out, "{}\n", Style(out).wrap(gaps, 0));
     }
     fmt::print(out,
                "\nPenstock: Engine(options=\"FILE\") takes this file (-o FILE writes it)\n{}\n",

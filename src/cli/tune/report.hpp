@@ -2,7 +2,6 @@
 // The results of tune, for people and for machines.
 #pragma once
 
-#include "cli/bench/job.hpp"
 #include "cli/scratch.hpp"
 #include "cli/tune/options.hpp"
 #include "cli/tune/search.hpp"

@@ -27,18 +27,18 @@ double log_of(double rate) {
     return rate > 0 ? std::log(rate) : 0;
 }
 
-RatioInterval ratio_of_logs(const std::vector<double>& logs, double confidence) {
+probe::RatioInterval ratio_of_logs(const std::vector<double>& logs, double confidence) {
     if (logs.empty()) {
         return {1, 0, std::numeric_limits<double>::infinity(), 1, 1};
     }
-    const MeanInterval interval = mean_interval(logs, confidence);
+    const probe::MeanInterval interval = probe::mean_interval(logs, confidence);
     const auto [min, max] = std::minmax_element(logs.begin(), logs.end());
     return {std::exp(interval.mean), std::exp(interval.low), std::exp(interval.high),
             std::exp(*min), std::exp(*max)};
 }
 
 double mean_of(const std::vector<double>& values) {
-    return mean_interval(values, 0.5).mean;
+    return probe::mean_interval(values, 0.5).mean;
 }
 
 }  // namespace
@@ -120,7 +120,8 @@ std::vector<double> TuneSearch::logs(std::size_t candidate, std::size_t against,
     return differences;
 }
 
-RatioInterval TuneSearch::ratio_of(std::size_t candidate, Goal goal, std::size_t from_round) const {
+probe::RatioInterval TuneSearch::ratio_of(std::size_t candidate, Goal goal,
+                                          std::size_t from_round) const {
     return ratio_of_logs(logs(candidate, 0, goal, from_round), kHopelessConfidence);
 }
 
@@ -159,7 +160,8 @@ std::size_t TuneSearch::best_rival(Goal goal) const {
 bool TuneSearch::hopeless(std::size_t candidate, Goal goal, std::size_t from_round) const {
     const auto differences = logs(candidate, 0, goal, from_round);
     return differences.size() >= kRaceRoundsMin &&
-           mean_interval(differences, kHopelessConfidence).high < std::log1p(rules_.gain_min);
+           probe::mean_interval(differences, kHopelessConfidence).high <
+               std::log1p(rules_.gain_min);
 }
 
 // ---- rounds
@@ -249,7 +251,7 @@ void TuneSearch::eliminate() {
             const auto behind = logs(i, best, goal, stage_begin_);
             const bool far = behind.size() >= 2 && mean_of(behind) < kFarBehind;
             const bool surely = behind.size() >= kRaceRoundsMin && i != best &&
-                                mean_interval(behind, kRaceConfidence).high < 0;
+                                probe::mean_interval(behind, kRaceConfidence).high < 0;
             if (i == best || (!far && !surely && !hopeless(i, goal, stage_begin_))) {
                 stays[i] = true;
             }
@@ -384,8 +386,8 @@ void TuneSearch::judge(bool last) {
 void TuneSearch::judge_goal(Goal goal, std::size_t rounds) {
     const std::size_t challenger = challengers_[index(goal)];
     // With `full` there is one look, at the end.
-    const RatioInterval ratio = ratio_of_logs(logs(challenger, 0, goal, stage_begin_),
-                                              rules_.full ? 0.95 : kLookConfidence);
+    const probe::RatioInterval ratio = ratio_of_logs(logs(challenger, 0, goal, stage_begin_),
+                                                     rules_.full ? 0.95 : kLookConfidence);
     const double enough = 1 + rules_.gain_min;
     GoalVerdict& verdict = verdicts_[index(goal)];
     verdict = {.kind = GoalVerdict::Kind::kUnclear,

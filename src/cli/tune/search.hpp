@@ -14,8 +14,8 @@
 // that: only one side of the interval matters). The defaults win ties.
 #pragma once
 
-#include "cli/statistics.hpp"
 #include "cli/tune/settings.hpp"
+#include "probe/statistics.hpp"
 
 #include <array>
 #include <cstddef>
@@ -55,9 +55,9 @@ struct GoalVerdict {
         kUnclear,  ///< the best may be faster, but there was not enough time to show it
     };
     Kind kind = Kind::kUnclear;
-    std::size_t candidate = 0;  ///< kBetter: the choice; else the best rival of the defaults, or 0
-    RatioInterval ratio;        ///< rate of the candidate to that of the defaults
-    std::size_t rounds = 0;     ///< number of rounds in the interval
+    std::size_t candidate = 0;   ///< kBetter: the choice; else the best rival of the defaults, or 0
+    probe::RatioInterval ratio;  ///< rate of the candidate to that of the defaults
+    std::size_t rounds = 0;      ///< number of rounds in the interval
 };
 
 /// One setting with all that was measured of it.
@@ -92,8 +92,8 @@ public:
     [[nodiscard]] const GoalVerdict& verdict(Goal goal) const { return verdicts_[index(goal)]; }
     /// The ratio to the defaults over the whole rounds from one on, 95 %: for tables, not for the
     /// verdict.
-    [[nodiscard]] RatioInterval ratio_of(std::size_t candidate, Goal goal,
-                                         std::size_t from_round = 0) const;
+    [[nodiscard]] probe::RatioInterval ratio_of(std::size_t candidate, Goal goal,
+                                                std::size_t from_round = 0) const;
     /// The candidates that are still in the race, the defaults included.
     [[nodiscard]] std::size_t racing() const;
     /// Settings to recommend: the defaults unless something is shown to be better.

@@ -6,7 +6,7 @@
 #include "base/units.hpp"
 #include "base/wait_slice.hpp"
 #include "cli/interrupt.hpp"
-#include "cli/statistics.hpp"
+#include "probe/statistics.hpp"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -47,7 +47,7 @@ Slices::Slices(const Target& target, const EngineOptions& defaults, Progress& pr
       defaults_(defaults),
       progress_(progress),
       memory_(pool_.take(std::min(kMemoryBytes, target.bytes / kGrain * kGrain))) {
-    fill_random(memory_.bytes(), 2);
+    probe::fill_random(memory_.bytes(), 2);
 }
 
 void Slices::calibrate(bool write, double seconds) {
@@ -96,7 +96,8 @@ std::uint64_t Slices::gap_bytes(const TuneSettings& settings) {
         const double bytes_per_s = run(settings, false).bytes_per_s();
         gaps.push_back(small_read_s(settings, count) * bytes_per_s - double{kSmallBytes});
     }
-    const auto gap = static_cast<std::uint64_t>(std::clamp(median(gaps), 0.0, double{kGapMax}));
+    const auto gap =
+        static_cast<std::uint64_t>(std::clamp(probe::median(gaps), 0.0, double{kGapMax}));
     return base::align_up(gap, std::uint64_t{base::kKiB});
 }
 

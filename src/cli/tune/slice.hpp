@@ -4,7 +4,6 @@
 // device at the start and draining it at the end are included, starting threads and rings is not.
 #pragma once
 
-#include "cli/bench/job.hpp"
 #include "cli/progress.hpp"
 #include "cli/scratch.hpp"
 #include "cli/tune/settings.hpp"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/weights/command.hpp"
 
-#include "cli/number_from.hpp"
-
 #include <CLI/CLI.hpp>
 
 namespace penstock::cli {
@@ -12,6 +10,8 @@ namespace {
 constexpr const char* kWeightsFooter =
     R"(Examples:
   penstock weights plan model/ --memory 8GiB --rate measured
+  penstock weights bench /data --preset llama3-8b
+      (Python package) seconds a token, with those of other ways
 
 `penstock weights COMMAND --help` says more.)";
 
@@ -22,8 +22,11 @@ a share of each in memory and reads the rest for each token. Embeddings are read
 by row, and are not in the budget.
 
 The seconds are those of the device alone, unless --compute says how long a
-token takes with all weights in memory. Several folders are copies of the model,
-or its shards, on several devices, which are read at once.
+token takes with all weights in memory. `--compute measured` is the least that
+it can take: each weight once from memory, at the speed of all processors but
+one. Of a mixture, the experts that a token uses are read, less those that are
+in memory as if a router chose each equally often. Several folders are copies of
+the model, or its shards, on several devices, which are read at once.
 
 Exit code: 0 it works, 1 the budget is too small or a file is not readable,
 2 wrong usage.
@@ -32,6 +35,7 @@ Examples:
   penstock weights plan model/ --memory 8GiB                  bytes a token
   penstock weights plan model/ --memory 8GiB --rate 3GB/s     and seconds
   penstock weights plan model/ --memory 8GiB --rate measured  as this disk reads
+  penstock weights plan model/ --memory 8GiB --rate measured --compute measured
   penstock weights plan model/ --memory 8GiB --json -         for machines)";
 
 }  // namespace
@@ -52,10 +56,15 @@ WeightsCommand::WeightsCommand(CLI::App& app) {
                      "Bytes a second of the device (3GB/s), or measured: read for a second now")
         ->type_name("RATE");
     plan_
-        ->add_option("--compute", options_.compute_seconds,
-                     "Seconds of a token with all weights in memory (default: 0)")
-        ->check(number_from(0, 1e6))
+        ->add_option("--compute", options_.compute,
+                     "Seconds of a token with all weights in memory, or measured: the weights at "
+                     "the speed of memory (default: 0)")
         ->type_name("SECONDS");
+    plan_
+        ->add_option("--experts", options_.experts,
+                     "Experts that a token uses in each layer (default: as config.json says)")
+        ->check(CLI::Range(1, 1 << 20))
+        ->type_name("N");
     plan_
         ->add_option("--slots", options_.slots,
                      "Slots for units that are read; 2 or more (default: 2)")

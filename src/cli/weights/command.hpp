@@ -15,9 +15,10 @@ namespace penstock::cli {
 
 struct WeightsOptions {
     std::vector<std::string> folders;
-    std::string memory;  ///< bytes
-    std::string rate;    ///< bytes a second, or "measured"; empty: no seconds
-    double compute_seconds = 0;
+    std::string memory;         ///< bytes
+    std::string rate;           ///< bytes a second, or "measured"; empty: no seconds
+    std::string compute;        ///< seconds of a token in memory, or "measured"; empty: 0
+    std::uint64_t experts = 0;  ///< that a token uses in a layer; 0: as config.json says
     std::uint32_t slots = 2;
     std::string json;
 };

@@ -14,8 +14,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 namespace penstock::cli {
@@ -43,20 +45,43 @@ double rate_of(const std::string& word) {
     return static_cast<double>(*rate);
 }
 
+// Seconds of computing a token.
+double compute_of(const std::string& word, const WeightForecast& forecast) {
+    if (word.empty()) {
+        return 0;
+    }
+    if (word == kMeasured) {
+        return static_cast<double>(forecast.weights_of_token()) / measure_memory_rate();
+    }
+    constexpr double kSecondsMax = 1e6;
+    double seconds = -1;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), seconds);
+    if (error != std::errc() || end != word.data() + word.size() || !(seconds >= 0) ||
+        seconds > kSecondsMax) {
+        base::raise(base::error(
+            ErrorCode::kInvalidArgument, "plan",
+            fmt::format("--compute: got '{}'; expected seconds from 0 to 1000000, or measured",
+                        format::escaped(word))));
+    }
+    return seconds;
+}
+
 struct Speed {
     double rate = 0;  // bytes a second; 0: not known
+    double compute_seconds = 0;
     double seconds = 0;
 };
 
 Speed speed_of(const WeightsOptions& options, Engine& engine, const WeightFolders& model,
-               const WeightPlan& plan) {
+               const WeightForecast& forecast) {
     Speed out;
+    out.compute_seconds = compute_of(options.compute, forecast);
     if (options.rate.empty()) {
         return out;
     }
     out.rate =
         options.rate == kMeasured ? measure_weight_rate(engine, model) : rate_of(options.rate);
-    out.seconds = pass_seconds(plan, out.rate, options.compute_seconds);
+    out.seconds = pass_seconds(forecast, out.rate, out.compute_seconds);
     return out;
 }
 
@@ -119,23 +144,53 @@ void print_plan(std::FILE* out, const WeightFolders& model, const WeightForecast
     }
     fmt::print(out, "\n  {:<{}}  {:>5}  {:>9}  {:>9}  {:>9}\n", "units", kNameWidth, "count",
                "size", "stays", "read");
+    const ExpertForecast& experts = forecast.experts;
     for (const Group& group : groups_of(plan)) {
         fmt::print(out, "  {:<{}}  {:>5}  {:>9}  {:>9}  {:>9}\n", cut(group.name()), kNameWidth,
                    group.units, format_bytes(group.bytes),
                    format_bytes(group.bytes - group.read_bytes), format_bytes(group.read_bytes));
     }
+    if (experts.experts != 0) {
+        fmt::print(out, "  {:<{}}  {:>5}  {:>9}  {:>9}  {:>9}\n", "experts", kNameWidth,
+                   experts.experts, format_bytes(experts.bytes),
+                   format_bytes(experts.slots * experts.slot_bytes),
+                   format_bytes(experts.read_bytes));
+        fmt::print(out,
+                   "\n  a token uses {} of {} experts, of which {:.0f} % are expected in memory\n",
+                   experts.chosen, experts.experts, 100 * experts.hits);
+    }
 }
 
-void print_speed(std::FILE* out, const WeightsOptions& options, const WeightPlan& plan,
+void print_speed(std::FILE* out, const WeightsOptions& options, const WeightForecast& forecast,
                  const Speed& speed) {
-    fmt::print(out, "\n  a token reads {}", format_bytes(plan.read_bytes));
+    fmt::print(out, "\n  a token reads {}", format_bytes(forecast.read_bytes()));
     if (speed.rate > 0) {
         fmt::print(out, " at {}{}", base::format_rate(speed.rate),
                    options.rate == kMeasured ? " (measured)" : "");
-        fmt::print(out, ": {}{}", options.compute_seconds > 0 ? "" : "at least ",
+        fmt::print(out, ": {}{}", speed.compute_seconds > 0 ? "" : "at least ",
                    base::format_duration(static_cast<std::int64_t>(speed.seconds * 1e9)));
     }
     fmt::print(out, "\n");
+    if (options.compute == kMeasured) {
+        fmt::print(out, "  it is computed with {}, in {} or more (measured)\n",
+                   format_bytes(forecast.weights_of_token()),
+                   base::format_duration(static_cast<std::int64_t>(speed.compute_seconds * 1e9)));
+    }
+}
+
+nlohmann::ordered_json json_of(const ExpertForecast& experts) {
+    if (experts.experts == 0) {
+        return nullptr;
+    }
+    return {{"layers", experts.layers},
+            {"experts", experts.experts},
+            {"chosen", experts.chosen},
+            {"bytes", experts.bytes},
+            {"memory_bytes", experts.memory_bytes},
+            {"slots", experts.slots},
+            {"slot_bytes", experts.slot_bytes},
+            {"hits", experts.hits},
+            {"read_bytes", experts.read_bytes}};
 }
 
 nlohmann::ordered_json json_of(const WeightFolders& model, const WeightForecast& forecast) {
@@ -150,15 +205,17 @@ nlohmann::ordered_json json_of(const WeightFolders& model, const WeightForecast&
             {"tensors", model.table.tensors.size()},
             {"weight_bytes", forecast.weight_bytes},
             {"memory_bytes", plan.memory_bytes},
-            {"used_bytes", plan.used_bytes()},
+            {"used_bytes", forecast.used_bytes()},
             {"resident_bytes", plan.resident_bytes},
             {"slots", plan.slots},
             {"slot_bytes", plan.slot_bytes},
-            {"read_bytes", plan.read_bytes},
+            {"read_bytes", forecast.read_bytes()},
+            {"token_bytes", forecast.weights_of_token()},
             {"rows", forecast.rows},
             {"least_memory_bytes", forecast.least_memory_bytes},
             {"least_tensor", forecast.least_tensor},
-            {"units", units}};
+            {"units", units},
+            {"experts", json_of(forecast.experts)}};
 }
 
 }  // namespace
@@ -173,11 +230,15 @@ int weights_plan(const WeightsOptions& options, std::span<const std::string> com
     std::FILE* const out = json.text_stream();
     const auto engine = std::make_shared<Engine>();
     const WeightFolders model = inspect_folders(engine, options.folders);
-    const WeightForecast forecast = forecast_weights(model.table, *memory, options.slots);
+    std::uint64_t experts = options.experts;
+    if (experts == 0 && !find_expert_layers(model.table).empty()) {
+        experts = find_experts_per_token(*engine, options.folders);
+    }
+    const WeightForecast forecast = forecast_weights(model.table, *memory, options.slots, experts);
     print_plan(out, model, forecast);
     flush(out);
-    const Speed speed = speed_of(options, *engine, model, forecast.plan);
-    print_speed(out, options, forecast.plan, speed);
+    const Speed speed = speed_of(options, *engine, model, forecast);
+    print_speed(out, options, forecast, speed);
     flush(out);
     nlohmann::ordered_json words = nlohmann::ordered_json::array({"penstock"});
     for (const std::string& word : command) {
@@ -185,10 +246,13 @@ int weights_plan(const WeightsOptions& options, std::span<const std::string> com
     }
     nlohmann::ordered_json all{{"command", words}};
     all.update(json_of(model, forecast));
+    if (!options.compute.empty()) {
+        all["compute_seconds"] = speed.compute_seconds;
+        all["compute_is_measured"] = options.compute == kMeasured;
+    }
     if (speed.rate > 0) {
         all["rate_bytes_per_second"] = speed.rate;
         all["rate_is_measured"] = options.rate == kMeasured;
-        all["compute_seconds"] = options.compute_seconds;
         all["seconds_a_token"] = speed.seconds;
     }
     json.write(all);

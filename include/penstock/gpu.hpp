@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPUs: which there are, whose memory an address is, and the streams that a transfer begins after.
+// One build serves machines with and without a GPU: the CUDA driver (libcuda.so.1) is opened at the
+// first call that needs it, never by work on host memory.
+#pragma once
+
+#include <penstock/error.hpp>
+#include <penstock/types.hpp>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace penstock {
+
+/// A GPU as the CUDA driver shows it to this process.
+struct Gpu {
+    std::int32_t number = 0;  ///< CUDA's own, of this process: that of "cuda:0"
+    std::string name;
+    std::uint64_t memory_bytes = 0;
+    int compute_major = 0;  ///< compute capability
+    int compute_minor = 0;
+    std::string pci;     ///< its address on the PCI bus, "0000:3b:00.0"
+    int numa_node = -1;  ///< the memory node next to it; -1: not known
+};
+
+/// The GPUs of this process, or why it has no GPU.
+struct GpuReport {
+    bool available = false;  ///< bytes can be moved to the memory of at least one GPU
+    std::string reason;      ///< where not: why, and what to do
+    int driver_version = 0;  ///< of CUDA, which the driver speaks: 12080 is 12.8; 0 without one
+    std::string library;     ///< the file of the driver
+    std::vector<Gpu> gpus;
+    std::vector<std::string> missing_features;  ///< what this driver lacks, and what that costs
+};
+
+/// A stream of CUDA's: its handle (a cudaStream_t or CUstream as a number), and the GPU it is on.
+/// 0 and 1 are the legacy default stream, 2 is the default stream of the calling thread, as in
+/// CUDA.
+struct StreamHandle {
+    std::uintptr_t handle = 0;
+    std::int32_t device = -1;  ///< -1: that of the memory; asked for where handle is 0, 1 or 2
+    auto operator<=>(const StreamHandle&) const = default;
+};
+
+/// Opens the driver if it is not open yet. A machine without a GPU is an answer with its reason.
+/// Never throws (without memory for the answer, `reason` is short); thread-safe.
+[[nodiscard]] PENSTOCK_API GpuReport gpus() noexcept;
+
+/// The memory at `pointer`, as the driver knows it: of a GPU (managed memory too), or of the host
+/// where it was registered with CUDA. Throws Error: kInvalidArgument where the driver does not know
+/// the address (ordinary host memory, or memory that was freed) or the bytes reach past its
+/// allocation; kUnsupported, with the reason, where there is no driver. Thread-safe.
+[[nodiscard]] PENSTOCK_API Memory device_memory(void* pointer, std::uint64_t bytes);
+
+}  // namespace penstock

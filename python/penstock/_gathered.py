@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of gathers: numbers of rows in any shape, and the memory of the result."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from penstock import _arguments
+
+
+def numbers(ids: Any) -> Any:
+    """Integers as they lie in memory, one after the other: of a strided tensor or array, or a list of lists, a copy."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(ids, torch.Tensor):
+        return ids.contiguous()
+    if isinstance(ids, range):
+        return list(ids)
+    if isinstance(ids, (list, tuple)):
+        if not any(isinstance(one, (list, tuple)) for one in ids):
+            return ids
+        import numpy as np
+
+        array = np.asarray(ids)
+        return array if array.size else array.astype(np.int64)
+    flags = getattr(ids, "flags", None)
+    if flags is not None and not getattr(flags, "c_contiguous", True):
+        import numpy as np
+
+        return np.ascontiguousarray(ids)
+    return ids
+
+
+def shape_of(ids: Any) -> tuple[int, ...]:
+    """Of what numbers() gave."""
+    shape = getattr(ids, "shape", None)
+    if shape is None and not hasattr(ids, "__len__"):
+        raise TypeError(f"gather: ids: expected a tensor, an array or a list of integers, got {_arguments.got(ids)}")
+    return (len(ids),) if shape is None else tuple(shape)
+
+
+def made_for(ids: Any, row_shape: tuple[int, ...], dtype: str) -> Any:
+    """New memory for the rows: a torch tensor where `ids` is one, else a NumPy array. dtype: of torch."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(ids, torch.Tensor):
+        kind = getattr(torch, dtype, None)
+        if kind is None:
+            raise TypeError(f"gather: torch has no {dtype}; give `out`: a bytearray, for example")
+        return torch.empty(*ids.shape, *row_shape, dtype=kind)
+    import numpy as np
+
+    try:
+        wanted = np.dtype(dtype)
+    except TypeError:  # a type that ml_dtypes brings
+        try:
+            import ml_dtypes
+
+            wanted = np.dtype(getattr(ml_dtypes, dtype))
+        except (ImportError, AttributeError):
+            raise TypeError(
+                f"gather: NumPy has no {dtype}; give `out`, or `ids` as a torch tensor, or install ml_dtypes"
+            ) from None
+    return np.empty((*shape_of(ids), *row_shape), wanted)
+
+
+def checked(out: Any, ids: Any, row_shape: tuple[int, ...], dtype: str) -> Any:
+    """`out`, where it has the rows' dtype and shape; of memory without them the bytes are counted later."""
+    if not hasattr(out, "dtype") or not hasattr(out, "shape"):
+        return out
+    found = str(out.dtype).removeprefix("torch.")
+    if found != dtype:
+        raise TypeError(
+            f"gather: out: expected elements of {dtype}, got {found}; give torch.empty or numpy.empty of it"
+        )
+    shape = (*shape_of(ids), *row_shape)
+    if tuple(out.shape) != shape:
+        raise ValueError(f"gather: out: expected shape {shape}, got {tuple(out.shape)}")
+    return out

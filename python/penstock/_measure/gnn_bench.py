@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of `penstock bench gnn`."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from penstock._measure import fio, storage, tool
+from penstock._measure.tool import ToolError, WrongArguments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_COMMAND = "penstock bench gnn"
+_TRACES = ("rmat", "zipf", "uniform")
+_SIDES = ("memmap", "tuned", "pread", "graphbolt", "fio", "penstock", "ahead")
+_FIO_DEPTH = 128
+_FIO_BLOCK = 512
+_PART_ROWS = 1 << 14
+_OWN_BYTES = 160 << 20  # of a process: Python, NumPy, the engine
+# Published for the full IGB graph on an A100 (Micron and GIDS, 2024; docs/features.md): not measured here.
+_PUBLISHED = {
+    "np.memmap": {"iterations": 100, "seconds": 1130.0, "rows_per_second": 47_000},
+    "GIDS, 1 SSD": {"iterations": 100, "seconds": 31.6, "rows_per_second": 1_700_000},
+    "GIDS, 4 SSDs": {"iterations": 100, "seconds": 8.57, "rows_per_second": 6_300_000},
+}
+
+_EPILOG = """
+A table of rows whose bytes follow from their numbers is made in DIR, and batches of rows are gathered from it: the
+neighbourhoods that the sampler finds in an R-MAT graph, and as many rows a batch by Zipf's law (0.6) and uniformly, on
+which a cache gains little. Every byte of every batch is checked (not of fio's); that is the step during which `ahead`
+reads.
+
+  memmap     np.memmap[ids], one thread: the default of PyTorch Geometric and DGL
+  tuned      the same mapping with MADV_RANDOM, 32 threads
+  pread      preadv, a call a row, 32 threads, through the page cache
+  graphbolt  the loop of GraphBolt's arrays on disk, stated again over Penstock's
+             Engine: 512 rows at once, all awaited, copied out of a bounce buffer
+  fio        its random reads of a row each, depth 128, as many: what the device
+             can do. No batches, and no bytes that are checked
+  penstock   FeatureStore.gather()
+  ahead      FeatureStore.gather_async(), one batch ahead, with hints of eight
+
+Each side has a process of its own, and begins with no page of the table cached. exposed: seconds that the loop waits
+for rows. CPU: of the process, without the checks. read: bytes from the device by bytes wanted. --memory limits what
+each process may keep of the table (Penstock in its own memory, ram=), besides 160 MiB and three batches for itself, as
+root, through control groups; otherwise it prints that there is no limit. The mapping's figures follow the device's
+read-ahead, which is printed.
+
+It makes a folder penstock-gnn-* in DIR, and removes it at the end, also after Ctrl-C.
+
+examples:
+  penstock bench gnn /mnt/nvme                                    65,536 rows of 4 KiB, 50 batches
+  penstock bench gnn /mnt/nvme --scale 21 --batch 1024 --iterations 100 --memory 860M
+  penstock bench gnn /data --trace rmat --against penstock,ahead --json gnn.json
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = tool.parser(_COMMAND, "Gathers the feature rows of sampled batches by Penstock and by mappings.", _EPILOG)
+    add = parser.add_argument
+    add("folder", nargs="?", default=".", metavar="DIR", help="folder on the disk to measure (default: this one)")
+    add("--scale", type=int, default=16, metavar="N", help="2^N rows, and nodes of the graph (default 16)")
+    add("--edges-per-node", type=int, default=16, metavar="N", help="of the graph (default 16)")
+    add("--row-bytes", default="4096", metavar="N", help="a multiple of 8 (default 4096)")
+    add("--batch", type=int, default=256, metavar="N", help="seed nodes a batch (default 256)")
+    add("--fanout", default="10,5,5", metavar="F", help="edges a node, for each hop (default 10,5,5)")
+    add("--iterations", type=int, default=50, metavar="N", help="batches (default 50)")
+    add("--trace", default=",".join(_TRACES), metavar="T", help=f"of {','.join(_TRACES)} (default: all)")
+    add("--against", default=",".join(_SIDES), metavar="S", help=f"of {','.join(_SIDES)} (default: all)")
+    add("--memory", metavar="N", help="of the table that a process may keep, such as 64M (default: no limit)")
+    add("--seed", type=int, default=1, metavar="N", help="of the graph and the samples (default 1)")
+    add("--json", metavar="FILE", help="every batch and the environment as JSON (- for stdout)")
+    return parser
+
+
+def _refine(args: argparse.Namespace) -> None:
+    """Checks everything before any work. WrongArguments says what to do."""
+    if importlib.util.find_spec("numpy") is None:
+        raise WrongArguments("the rows are NumPy arrays, and NumPy is not installed: pip install numpy")
+    for flag, value, most in (("--scale", args.scale, 34), ("--batch", args.batch, 1 << 20)):
+        if not 1 <= value <= most:
+            raise WrongArguments(f"{flag} {value}: expected 1 to {most}")
+    for flag, value in (("--iterations", args.iterations), ("--edges-per-node", args.edges_per_node)):
+        if value < 1:
+            raise WrongArguments(f"{flag} {value}: at least 1")
+    if args.seed < 0:
+        raise WrongArguments(f"--seed {args.seed}: 0 or more")
+    args.row_bytes = tool.parse_size("--row-bytes", args.row_bytes)
+    if args.row_bytes % 8 or args.row_bytes > 1 << 20:
+        raise WrongArguments(f"--row-bytes {args.row_bytes}: expected a multiple of 8, up to 1 MiB")
+    args.memory = tool.parse_size("--memory", args.memory) if args.memory else None
+    args.traces = tool.list_of("--trace", args.trace, _TRACES) or list(_TRACES)
+    args.sides = tool.list_of("--against", args.against, _SIDES) or list(_SIDES)
+    args.left_out = _no_fio(args.row_bytes) if "fio" in args.sides else ""
+    if args.left_out and args.against != ",".join(_SIDES):
+        raise WrongArguments(f"--against fio: {args.left_out}")
+    if args.left_out:
+        args.sides.remove("fio")
+    try:
+        args.fanouts = [int(word) for word in args.fanout.split(",")]
+    except ValueError:
+        raise WrongArguments(f"--fanout {args.fanout}: expected numbers with commas, such as 10,5,5") from None
+    if min(args.fanouts) < -1:
+        raise WrongArguments(f"--fanout {args.fanout}: expected 0 or more, or -1 for all")
+    tool.check_folder(args.folder)
+    tool.check_json_path(args.json)
+    size = args.row_bytes << args.scale
+    free = shutil.disk_usage(args.folder).free
+    if size > free // 2:
+        raise WrongArguments(
+            f"--scale {args.scale}: the table has {size / 1e9:.2f} GB, and {args.folder} has {free / 1e9:.2f} GB free; "
+            "take a smaller scale, or another folder (half of what is free is used at most)"
+        )
+
+
+def _write_table(path: str, args: argparse.Namespace, progress: tool.Progress) -> None:
+    """A .npy whose rows begin at byte 4096, so that mappings and direct reads have the same rows at the same places."""
+    import numpy as np
+
+    from penstock._measure import gnn_side
+
+    rows, words = 1 << args.scale, args.row_bytes // 8
+    head = f"{{'descr': '<u8', 'fortran_order': False, 'shape': ({rows}, {words}), }}"
+    with open(path, "wb") as file:
+        file.write(b"\x93NUMPY\x01\x00" + (4096 - 10).to_bytes(2, "little") + head.encode().ljust(4096 - 11) + b"\n")
+        for begin in range(0, rows, _PART_ROWS):
+            progress.show(f"making the table: {begin * 100 // rows} %")
+            part = np.arange(begin, min(begin + _PART_ROWS, rows))
+            file.write(memoryview(gnn_side.rows_of(part, words)).cast("B"))
+        os.fsync(file.fileno())
+
+
+def _batches(args: argparse.Namespace, progress: tool.Progress) -> tuple[dict[str, list[Any]], float]:
+    """The rows of each batch, by trace, and the seconds of sampling a batch."""
+    import numpy as np
+
+    from penstock.features import Graph, NeighborSampler, zipf_rows
+
+    progress.show("making the graph")
+    graph = Graph.rmat(args.scale, args.edges_per_node, seed=args.seed)
+    sampler = NeighborSampler(graph, args.fanouts, seed=args.seed)
+    rows = 1 << args.scale
+    order = np.random.default_rng(args.seed).permutation(rows)
+    start, found = time.perf_counter(), []
+    for number in range(args.iterations):
+        seeds = order.take(range(number * args.batch, (number + 1) * args.batch), mode="wrap")
+        found.append(sampler.sample(seeds, batch=number).nodes)
+    seconds = (time.perf_counter() - start) / args.iterations
+    traces = {"rmat": found}
+    for name, exponent in (("zipf", 0.6), ("uniform", 0.0)):
+        traces[name] = [
+            np.unique(zipf_rows(rows, exponent, len(ids), seed=args.seed, batch=number))
+            for number, ids in enumerate(found)
+        ]
+    return {name: traces[name] for name in args.traces}, seconds
+
+
+def read_ahead_kb(path: str) -> int | None:
+    """Of the device that a file lies on; None where the system does not say."""
+    device = os.stat(path).st_dev
+    folder = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
+    for place in ("queue", "../queue"):
+        with suppress(OSError, ValueError), open(f"{folder}/{place}/read_ahead_kb") as file:
+            return int(file.read())
+    return None
+
+
+@contextmanager
+def limited(limit: int | None) -> Iterator[tuple[str | None, str]]:
+    """A control group with that limit of memory, or the reason why it cannot be had."""
+    if limit is None:
+        yield None, "no limit"
+        return
+    group, reason = None, "no control group of memory is mounted"
+    for root, name in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        path = f"{root}/penstock-gnn-{os.getpid()}"
+        try:
+            if os.path.isdir(root):
+                os.mkdir(path)
+                with open(f"{path}/{name}", "w") as file:
+                    file.write(str(limit))
+                group = path
+                break
+        except OSError as error:
+            reason = f"{error.filename}: {error.strerror}"
+            with suppress(OSError):
+                os.rmdir(path)
+    try:
+        yield group, "" if group else f"no limit ({reason})"
+    finally:
+        if group:
+            with suppress(OSError):
+                os.rmdir(group)
+
+
+def _run_side(
+    side: str, files: dict[str, str], limit: int | None, memory: int | None = None
+) -> tuple[dict[str, Any], str]:
+    storage.make_cold(files["table"])
+    with limited(limit) as (group, reason):
+        words = json.dumps({"side": side, **files, "group": group, "memory": memory})
+        command = [sys.executable, "-m", "penstock._measure.gnn_side", words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise ToolError(f"{side}: {last}")
+    return json.loads(done.stdout.splitlines()[-1]), reason
+
+
+def _no_fio(row_bytes: int) -> str:
+    """Why fio cannot be a side; nothing where it can."""
+    if not shutil.which("fio"):
+        return "fio is not installed: apt-get install fio"
+    if row_bytes % _FIO_BLOCK:
+        return f"fio reads whole blocks, and rows of {row_bytes} bytes are none: take a multiple of {_FIO_BLOCK}"
+    return ""
+
+
+def _run_fio(table: str, rows: int, args: argparse.Namespace) -> dict[str, Any]:
+    """As many random rows of the table by fio, by the first of its engines that runs."""
+    size = args.row_bytes << args.scale
+    told = ""
+    for engine in ("io_uring", "libaio"):
+        storage.make_cold(table)
+        command = fio.command(
+            "randread",
+            filename=fio.filename(table),
+            ioengine=engine,
+            iodepth=_FIO_DEPTH,
+            bs=args.row_bytes,
+            offset=4096,
+            size=size,
+            io_size=rows * args.row_bytes,
+        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        try:
+            found = fio.figures(done.stdout, "randread")
+        except ValueError:
+            told = (done.stderr.strip() or done.stdout.strip())[-300:]
+            continue
+        return {
+            "side": "fio",
+            "exposed_s": [found["seconds"]],
+            "step_s": [0.0],
+            "cpu_s": found["cpu_s"],
+            "bytes_read": found["bytes"],
+            "major_faults": 0,
+            "engine": engine,
+        }
+    raise ToolError(f"fio: {told}")
+
+
+def _figures(found: dict[str, Any], rows: int, row_bytes: int) -> dict[str, Any]:
+    exposed = sum(found["exposed_s"])
+    cpu_us = found["cpu_s"] * 1e6 / rows
+    return found | {
+        "rows": rows,
+        "rows_per_second": rows / exposed,
+        "cpu_us_per_row": cpu_us,
+        "rows_per_core_second": 1e6 / cpu_us if cpu_us > 0 else None,
+        "cores_for_1_7_million_rows_per_second": 1.7 * cpu_us,
+        "cores_for_6_3_million_rows_per_second": 6.3 * cpu_us,
+        "read_by_wanted": found["bytes_read"] / (rows * row_bytes),
+    }
+
+
+def _table(runs: list[dict[str, Any]], colour: tool.Colour) -> list[str]:
+    """At most 80 columns."""
+    words = ("rows/s", "", "exposed s", "step s", "CPU us/row", "read", "cores")
+    widths = (9, 6, 9, 8, 10, 6, 7)
+    head = f"{'trace':7} {'side':9} " + " ".join(f"{word:>{width}}" for word, width in zip(words, widths))
+    lines = [colour("bold", head), f"{'for 1.7 M/s':>79}"]
+    most = max(run["rows_per_second"] for run in runs)
+    for run in runs:
+        share = tool.bar(run["rows_per_second"] / most, 6)
+        lines.append(
+            f"{run['trace']:7} {run['side']:9} {run['rows_per_second']:9,.0f} {share} {sum(run['exposed_s']):9.2f} "
+            f"{sum(run['step_s']):8.2f} {run['cpu_us_per_row']:10.2f} {run['read_by_wanted']:6.2f} "
+            f"{run['cores_for_1_7_million_rows_per_second']:7.1f}"
+        )
+    return lines
+
+
+def _run(args: argparse.Namespace, out: tool.Print) -> None:
+    _refine(args)
+    import numpy as np
+
+    progress = tool.Progress()
+    folder = tempfile.mkdtemp(prefix="penstock-gnn-", dir=args.folder)
+    try:
+        files = {name: os.path.join(folder, f"{name}.npy") for name in ("table", "ids", "ends")}
+        traces, sample_s = _batches(args, progress)
+        _write_table(files["table"], args, progress)
+        ahead = read_ahead_kb(files["table"])
+        runs, reason = [], ""
+        for trace, batches in traces.items():
+            np.save(files["ids"], np.concatenate(batches))
+            np.save(files["ends"], np.cumsum([len(ids) for ids in batches]))
+            largest = max(len(ids) for ids in batches) * args.row_bytes
+            limit = None if args.memory is None else args.memory + _OWN_BYTES + 3 * largest
+            rows = sum(len(ids) for ids in batches)
+            for side in args.sides:
+                progress.show(f"{trace}: {side}")
+                if side == "fio":
+                    found = _run_fio(files["table"], rows, args)
+                else:
+                    found, reason = _run_side(side, files, limit, args.memory)
+                runs.append({"trace": trace} | _figures(found, rows, args.row_bytes))
+    finally:
+        progress.clear()
+        shutil.rmtree(folder, ignore_errors=True)
+    size = args.row_bytes << args.scale
+    out(f"{1 << args.scale:,} rows of {args.row_bytes} bytes ({size / 1e9:.2f} GB) in {os.path.abspath(args.folder)}")
+    known = "unknown" if ahead is None else f"{ahead} KiB"
+    out(f"{args.iterations} batches, sampled in {sample_s * 1e3:.1f} ms each; the device's read-ahead: {known}")
+    out(f"memory: {reason or f'{args.memory} bytes of the table'}\n")
+    out("\n".join(_table(runs, tool.Colour(sys.stderr if args.json == "-" else sys.stdout))))
+    if args.left_out:
+        out(f"Without fio: {args.left_out}")
+    out("\nEvery byte of every batch was right. Published, not measured here, 100 batches:")
+    out(", ".join(f"{name} {one['seconds']:,.1f} s" for name, one in _PUBLISHED.items()))
+    tool.write_json(
+        args.json,
+        {
+            "program": _COMMAND,
+            "environment": tool.environment(),
+            "scale": args.scale,
+            "row_bytes": args.row_bytes,
+            "batch": args.batch,
+            "fanouts": args.fanouts,
+            "iterations": args.iterations,
+            "seed": args.seed,
+            "memory": None if reason else args.memory,
+            "memory_note": reason,
+            "left_out": args.left_out,
+            "read_ahead_kb": ahead,
+            "sample_s_per_batch": sample_s,
+            "runs": runs,
+            "not_measured_here": {
+                "published": _PUBLISHED,
+                "command": f"{_COMMAND} DIR --scale 28 --batch 1024 --iterations 100",
+            },
+        },
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; its exit status as tool.run() says."""
+    args = _parser().parse_args(argv)
+    return tool.run(_COMMAND, args.json, functools.partial(_run, args))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

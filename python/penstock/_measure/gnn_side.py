@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One side of `penstock bench gnn` in a process of its own: gathers the rows of each batch and checks every byte.
+
+python -m penstock._measure.gnn_side '{"side": "memmap", "table": ..., "ids": ..., "ends": ..., "words": ...}'"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+Waits = Iterator[Callable[[], Any]]
+_HINTED = 8
+_THREADS = 32
+_GROUP = 512
+_STEP = np.uint64(0xD1342543DE82EF95)
+
+
+def row_keys(ids: Any) -> Any:
+    """The first word of each row: SplitMix64's finaliser of its number."""
+    bits = ids.astype(np.uint64)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def rows_of(ids: Any, words: int) -> Any:
+    """The rows themselves: word j is the first plus j times a constant, so that no two words of a table are alike by
+    chance."""
+    return row_keys(ids)[:, None] + np.arange(words, dtype=np.uint64) * _STEP
+
+
+def check(rows: Any, ids: Any) -> None:
+    """ValueError names the first row with a wrong byte."""
+    part = 4096
+    for begin in range(0, len(ids), part):
+        wanted = rows_of(ids[begin : begin + part], rows.shape[1])
+        if not np.array_equal(rows[begin : begin + part], wanted):
+            wrong = int((rows[begin : begin + part] != wanted).any(axis=1).argmax())
+            raise ValueError(f"row {ids[begin + wrong]} has wrong bytes")
+
+
+def _parts(ids: Any, out: Any, take: Callable[[Any, Any], None], pool: ThreadPoolExecutor) -> Any:
+    """`out`, of which each thread fills a part."""
+    part = -(-len(ids) // _THREADS) or 1
+    list(pool.map(lambda begin: take(ids[begin : begin + part], out[begin : begin + part]), range(0, len(ids), part)))
+    return out
+
+
+def _each(gather: Callable[[Any], Any], batches: list[Any]) -> Waits:
+    for ids in batches:
+        yield lambda ids=ids: gather(ids)
+
+
+def _memmap(path: str, batches: list[Any], memory: int | None) -> Waits:
+    table = np.load(path, mmap_mode="r")
+    return _each(lambda ids: table[ids], batches)
+
+
+def _tuned(path: str, batches: list[Any], memory: int | None) -> Waits:
+    table = np.load(path, mmap_mode="r")
+    table._mmap.madvise(mmap.MADV_RANDOM)
+    pool = ThreadPoolExecutor(_THREADS)
+
+    def take(ids: Any, out: Any) -> None:
+        np.take(table, ids, axis=0, out=out, mode="clip")
+
+    return _each(lambda ids: _parts(ids, np.empty((len(ids), table.shape[1]), table.dtype), take, pool), batches)
+
+
+def _rows_begin(path: str) -> tuple[int, int]:
+    """Where the rows of a .npy begin, and the words of one."""
+    table = np.load(path, mmap_mode="r")
+    return table.offset, table.shape[1]
+
+
+def _pread(path: str, batches: list[Any], memory: int | None) -> Waits:
+    begin, words = _rows_begin(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    pool = ThreadPoolExecutor(_THREADS)
+
+    def take(ids: Any, out: Any) -> None:
+        for number, row in zip(ids.tolist(), out, strict=True):
+            if os.preadv(descriptor, [row], begin + number * row.nbytes) != row.nbytes:
+                raise OSError(f"{path}: row {number} came short")
+
+    return _each(lambda ids: _parts(ids, np.empty((len(ids), words), np.uint64), take, pool), batches)
+
+
+def _graphbolt(path: str, batches: list[Any], memory: int | None) -> Waits:
+    import penstock
+
+    begin, words = _rows_begin(path)
+    engine = penstock.Engine(queue_depth=_GROUP, gap_bytes=0)
+    file = penstock.File(path, "r", cache="direct")
+    bounce = np.empty((_GROUP, words), np.uint64)
+
+    def gather(ids: Any) -> Any:
+        out = np.empty((len(ids), words), np.uint64)
+        for at in range(0, len(ids), _GROUP):
+            some = ids[at : at + _GROUP]
+            engine.read_rows(file, some, bounce[: len(some)], base=begin, stride=words * 8)
+            out[at : at + len(some)] = bounce[: len(some)]
+        return out
+
+    return _each(gather, batches)
+
+
+def _penstock(path: str, batches: list[Any], memory: int | None) -> Waits:
+    import penstock
+
+    with penstock.FeatureStore.open(path, ram=memory) as store:
+        (table,) = store.tables.values()
+        yield from _each(table.gather, batches)
+
+
+def _ahead(path: str, batches: list[Any], memory: int | None) -> Waits:
+    import penstock
+
+    with penstock.FeatureStore.open(path, ram=memory) as store:
+        (table,) = store.tables.values()
+        for ids in batches[:_HINTED]:
+            table.hint(ids)
+        later = table.gather_async(batches[0]) if batches else None
+        for number, following in enumerate([*batches[1:], None]):
+            now = later
+            for ids in batches[number + _HINTED : number + _HINTED + 1]:
+                table.hint(ids)
+
+            def wait(now: Any = now, following: Any = following) -> Any:
+                nonlocal later
+                rows = now.result()
+                later = None if following is None else table.gather_async(following)
+                return rows
+
+            yield wait
+
+
+# path of the table, batches, bytes for rows that stay (of Penstock's own): for each batch a call that waits for its
+# rows.
+SIDES: dict[str, Callable[[str, list[Any], int | None], Waits]] = {
+    "memmap": _memmap,
+    "tuned": _tuned,
+    "pread": _pread,
+    "graphbolt": _graphbolt,
+    "penstock": _penstock,
+    "ahead": _ahead,
+}
+
+
+def _read_bytes() -> int:
+    with open("/proc/self/io") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("read_bytes"))
+
+
+def run(side: str, table: str, ids: str, ends: str, memory: int | None = None) -> dict[str, Any]:
+    """exposed_s: the loop waits for rows. step_s: it checks their bytes, which stands in for training. cpu_s: of the
+    process without the checks."""
+    every, stops = np.load(ids), np.load(ends)
+    batches = np.split(every, stops[:-1])
+    exposed, steps, checks_cpu = [], [], 0.0
+    read, cpu = _read_bytes(), time.process_time()
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+    for number, wait in enumerate(SIDES[side](table, batches, memory)):
+        start = time.perf_counter()
+        rows = wait()
+        came, own = time.perf_counter(), time.thread_time()
+        check(rows, batches[number])
+        checks_cpu += time.thread_time() - own
+        exposed.append(came - start)
+        steps.append(time.perf_counter() - came)
+    return {
+        "side": side,
+        "exposed_s": exposed,
+        "step_s": steps,
+        "cpu_s": time.process_time() - cpu - checks_cpu,
+        "bytes_read": _read_bytes() - read,
+        "major_faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt - faults,
+    }
+
+
+def main(words: str) -> None:
+    """Enters the control group `group`, where there is one; the other words are those of run()."""
+    arguments = json.loads(words)
+    group = arguments.pop("group", None)
+    if group:
+        with open(os.path.join(group, "cgroup.procs"), "w") as file:
+            file.write(str(os.getpid()))
+    print(json.dumps(run(**arguments)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

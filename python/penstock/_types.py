@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Types that several signatures name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+# A read of the page cache, or past it.
+Cache = Literal["auto", "cached", "direct", "required"]
+
+# A part of a tensor.
+_Part = int | slice | EllipsisType
+Index = _Part | tuple[_Part, ...]
+
+# Several names: what is no Mapping.
+Names = Sequence[str] | Set[str] | Iterator[str]
+
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+class Readable(Protocol):
+    """A binary file that is read."""
+
+    def read(self) -> bytes: ...
+
+
+class Writable(Protocol):
+    """A binary file that is written."""
+
+    def write(self, data: memoryview, /) -> object: ...
+
+
+if TYPE_CHECKING:
+    import torch
+
+    Dtype = torch.dtype | str
+    Device = torch.device | str
+    MapLocation = Device | Mapping[str, str] | Callable[[Any, str], Any]
+
+    # Tensors that are filled in place: the same comes back.
+    Into = TypeVar("Into", bound=Mapping[Any, Any] | list[Any] | tuple[Any, ...] | torch.Tensor)

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""penstock.FeatureStore: tables of a feature file, open for gathers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from penstock import _arguments, _core, _gathered
+from penstock._progress import Progress, reporter
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from penstock._types import Path
+
+_Out = TypeVar("_Out")
+Policy = Literal["window", "static", "clock", "s3fifo"]
+
+
+@dataclass(frozen=True)
+class FeatureStats:
+    """Counts since a store was opened; those of memory are of this process.
+
+    rows, nbytes: asked for, in `gathers` calls. rows_hit: came from memory. rows_read, bytes_read: from the files; a
+    row that comes twice in a gather counts twice. Engine.stats() has what the devices moved.
+    memory_bytes: that rows may have, and the tables of the cache. slots: rows that fit. admitted: rows that were read
+    and kept; passed_by: read and not kept; evicted; preloaded: hot rows. hints: batches that were taken; hints_used: of
+    these, that were gathered; hints_refused: too many outstanding, or too large; hints_dropped: did not come in time.
+    """
+
+    gathers: int
+    rows: int
+    nbytes: int
+    rows_hit: int
+    rows_read: int
+    bytes_read: int
+    memory_bytes: int
+    slots: int
+    admitted: int
+    passed_by: int
+    evicted: int
+    preloaded: int
+    hints: int
+    hints_used: int
+    hints_refused: int
+    hints_dropped: int
+
+
+class FeatureTable:
+    """A table of a FeatureStore: `store["paper"]`.
+
+    name. shape: (rows, *row shape). dtype: of torch ("float32"). row_bytes, stride: bytes of a row, and from row to
+    row. touched_512, touched_4096: mean bytes of the blocks of 512 and 4096 bytes that a row touches, which a device
+    with such blocks moves for it."""
+
+    def __init__(self, opened: Any, index: int, described: dict[str, Any]) -> None:
+        self._opened = opened
+        self._index = index
+        self._row_shape: tuple[int, ...] = described["row_shape"]
+        self.name: str = described["name"]
+        self.shape: tuple[int, ...] = (described["rows"], *self._row_shape)
+        self.dtype: str = described["dtype"]
+        self.row_bytes: int = described["row_bytes"]
+        self.stride: int = described["stride_bytes"]
+        self.touched_512: float = described["touched_512"]
+        self.touched_4096: float = described["touched_4096"]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"FeatureTable({self.name!r}, shape={self.shape}, dtype={self.dtype!r})"
+
+    def _row(self, ids: Any, out: Any) -> tuple[int, Any, Any]:
+        ids = _gathered.numbers(ids)
+        if out is None:
+            return self._index, ids, _gathered.made_for(ids, self._row_shape, self.dtype)
+        return self._index, ids, _gathered.checked(out, ids, self._row_shape, self.dtype)
+
+    @overload
+    def gather(self, ids: torch.Tensor, out: None = None) -> torch.Tensor: ...
+    @overload
+    def gather(self, ids: Any, out: None = None) -> NDArray[Any]: ...
+    @overload
+    def gather(self, ids: Any, out: _Out) -> _Out: ...
+    @_arguments.named
+    def gather(self, ids: Any, out: Any = None) -> Any:
+        """Row i of the result is row ids[i] of the table: of shape (*ids.shape, *shape[1:]), as indexing would give.
+        Blocks.
+
+        ids: integers (int64, int32, uint32, uint64 and shorter ones) of any shape: a torch tensor, a NumPy array, what
+        has DLPack, or a list; strided ones are copied first. out: contiguous writable memory of the result's dtype and
+        shape, or bytes; by default a new torch tensor where `ids` is one, else a NumPy array. Gives `out`.
+        Raises ValueError for a row that is not there, which it names, penstock.Error for reads that fail, with the row;
+        then what `out` holds is undefined. A row that comes several times is read once. Thread-safe; Ctrl-C cancels."""
+        row = self._row(ids, out)
+        self._opened.gather([row])
+        return row[2]
+
+    @overload
+    def gather_async(self, ids: torch.Tensor, out: None = None) -> _core.Future[torch.Tensor]: ...
+    @overload
+    def gather_async(self, ids: Any, out: None = None) -> _core.Future[NDArray[Any]]: ...
+    @overload
+    def gather_async(self, ids: Any, out: _Out) -> _core.Future[_Out]: ...
+    @_arguments.named
+    def gather_async(self, ids: Any, out: Any = None) -> _core.Future[Any]:
+        """The same, but does not wait: gives a penstock.Future, whose result() is the rows. `ids` are looked at by the
+        call alone; `out` is kept alive, and is not to be used until it is done."""
+        row = self._row(ids, out)
+        return self._opened.gather_async([row], row[2])
+
+    @_arguments.named
+    def hint(self, ids: Any) -> bool:
+        """These rows are gathered soon, after those of all hints before: with the policy "window" they stay in memory,
+        or are kept when they come. False where the hint was not taken: without memory, with another policy, or with too
+        many outstanding. A wrong one costs reads and nothing else. ValueError for a row that is not there."""
+        return self._opened.hint(self._index, _gathered.numbers(ids))
+
+
+class FeatureStore:
+    """Tables of rows that are larger than memory, open for gathers: `store["paper"].gather(ids)`.
+
+    path: a feature file (see write()), or a `.npy`, which is read where it is, as one table with the name of the file.
+
+        penstock.FeatureStore.write("igb.features", {"paper": papers, "author": authors})
+        store = penstock.FeatureStore.open("igb.features")
+        rows = store["paper"].gather(ids)
+        both = store.gather({"paper": ids, "author": others})
+
+    ram: bytes ("4GiB") for rows that stay in memory, which the tables share in the ratio of their sizes; None: no row
+        stays. Each process has its own.
+    policy: which rows stay: "window" (those that hints name, the soonest first, then those that were used most),
+        "static" (hot rows, and the first that came), "clock", "s3fifo".
+    hot: ids that are read into memory now, the most used first, as far as they fit; a dict of names and ids where there
+        are several tables.
+
+    A file that is replaced while it is open goes on being read as it was. A child of fork() may use it, and a pickled
+    one opens its file again; the memory of either is empty at first. Thread-safe. Raises ValueError for what is no
+    feature file, penstock.Damaged for one that is cut, changed or impossible, OSError of the system."""
+
+    @_arguments.named
+    def __init__(
+        self,
+        path: Path,
+        ram: int | str | None = None,
+        policy: Policy = "window",
+        hot: Any = None,
+    ) -> None:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            raise TypeError(f"FeatureStore: path: expected a path, got {_arguments.got(path)}")
+        self._arguments = (path, ram, policy, hot)
+        if hot is not None and not isinstance(hot, Mapping):
+            tables = _core.inspect_features(path)["tables"]
+            if len(tables) != 1:
+                raise TypeError(
+                    f"FeatureStore: hot: expected a dict of tables and ids, for this file has {len(tables)} tables"
+                )
+            hot = {tables[0]["name"]: hot}
+        rows = [(name, _gathered.numbers(ids)) for name, ids in (hot or {}).items()]
+        self._opened = _core.FeatureStore(path, 0 if ram is None else ram, policy, rows)
+        self._file = self._opened.file()
+        self.tables: dict[str, FeatureTable] = {
+            one["name"]: FeatureTable(self._opened, index, one) for index, one in enumerate(self._file["tables"])
+        }
+
+    @classmethod
+    @_arguments.named
+    def open(cls, path: Path, ram: int | str | None = None, policy: Policy = "window", hot: Any = None) -> FeatureStore:
+        """The same as FeatureStore(path, ...)."""
+        return cls(path, ram, policy, hot)
+
+    @staticmethod
+    @_arguments.named
+    def write(
+        path: Path, tables: Mapping[str, Any], *, folders: Any = None, sync: bool = True, progress: Progress = True
+    ) -> None:
+        """Writes a feature file of these tables: whole, atomic and durable, or not at all; a file that was at `path` is
+        replaced. Blocks; holds some ten MiB whatever the tables have; Ctrl-C stops it.
+
+        tables: names, each with an array, tensor or memmap of shape (rows, ...), the path of a `.npy`, or an iterator
+        of such blocks of rows, which may be larger than memory. folders: existing folders on several devices, over
+        which the rows are striped; the file at `path` then has the directory alone. sync: durable when it returns.
+        progress: as of load().
+        Raises ValueError and TypeError for rows that are not of one dtype and shape, or no plain numbers; OSError of
+        the system."""
+        from penstock.features import _writing
+
+        _writing.write(path, tables, folders, sync, reporter(progress, "features write"))
+
+    @property
+    def path(self) -> str:
+        """Of the file."""
+        return self._file["path"]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files with the rows; several: striped."""
+        return self._file["files"]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all files."""
+        return self._file["bytes"]
+
+    def __getitem__(self, name: str) -> FeatureTable:
+        table = self.tables.get(name)
+        if table is None:
+            near = _core.nearest(name, list(self.tables)) if isinstance(name, str) else ""
+            hint = f"did you mean '{near}'?" if near else f"expected {', '.join(self.tables) or 'nothing: it is empty'}"
+            raise KeyError(f"there is no table {_arguments.shown(name)}; {hint}")
+        return table
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tables
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tables)
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def _rows(self, ids: Any, out: Any) -> tuple[list[tuple[int, Any, Any]], Any]:
+        """What the core gathers, and the result."""
+        if not isinstance(ids, Mapping):
+            if len(self.tables) != 1:
+                raise TypeError(
+                    f"gather: ids: expected a dict of tables and ids, for this file has {len(self.tables)} tables; "
+                    "store[name].gather(ids) is for one"
+                )
+            (table,) = self.tables.values()
+            row = table._row(ids, out)
+            return [row], row[2]
+        if out is not None and not isinstance(out, Mapping):
+            raise TypeError(f"gather: out: expected a dict, as ids is one, got {_arguments.got(out)}")
+        for name in out or ():
+            if name not in ids:
+                raise KeyError(f"gather: out: it has '{name}', and ids has not")
+        rows = {name: self[name]._row(its, None if out is None else out.get(name)) for name, its in ids.items()}
+        return list(rows.values()), {name: row[2] for name, row in rows.items()}
+
+    @overload
+    def gather(self, ids: Mapping[str, torch.Tensor], out: None = None) -> dict[str, torch.Tensor]: ...
+    @overload
+    def gather(self, ids: Mapping[str, Any], out: None = None) -> dict[str, NDArray[Any]]: ...
+    @overload
+    def gather(self, ids: Mapping[str, Any], out: Mapping[str, _Out]) -> dict[str, _Out]: ...
+    @overload
+    def gather(self, ids: torch.Tensor, out: None = None) -> torch.Tensor: ...
+    @overload
+    def gather(self, ids: Any, out: None = None) -> NDArray[Any]: ...
+    @overload
+    def gather(self, ids: Any, out: _Out) -> _Out: ...
+    @_arguments.named
+    def gather(self, ids: Any, out: Any = None) -> Any:
+        """Rows of several tables as one transfer: `ids` is a dict of names and ids, and so are `out` and the result. Of
+        a file with one table also ids alone. As FeatureTable.gather()."""
+        rows, result = self._rows(ids, out)
+        self._opened.gather(rows)
+        return result
+
+    @overload
+    def gather_async(
+        self, ids: Mapping[str, torch.Tensor], out: None = None
+    ) -> _core.Future[dict[str, torch.Tensor]]: ...
+    @overload
+    def gather_async(self, ids: Mapping[str, Any], out: None = None) -> _core.Future[dict[str, NDArray[Any]]]: ...
+    @overload
+    def gather_async(self, ids: Mapping[str, Any], out: Mapping[str, _Out]) -> _core.Future[dict[str, _Out]]: ...
+    @overload
+    def gather_async(self, ids: torch.Tensor, out: None = None) -> _core.Future[torch.Tensor]: ...
+    @overload
+    def gather_async(self, ids: Any, out: None = None) -> _core.Future[NDArray[Any]]: ...
+    @overload
+    def gather_async(self, ids: Any, out: _Out) -> _core.Future[_Out]: ...
+    @_arguments.named
+    def gather_async(self, ids: Any, out: Any = None) -> _core.Future[Any]:
+        """The same, but does not wait: gives a penstock.Future, whose result() is what gather() gives."""
+        rows, result = self._rows(ids, out)
+        return self._opened.gather_async(rows, result)
+
+    @_arguments.named
+    def hint(self, ids: Any) -> bool:
+        """FeatureTable.hint() of one table or, with a dict, of several; whether all were taken."""
+        if isinstance(ids, Mapping):
+            return all([self[name].hint(its) for name, its in ids.items()])
+        if len(self.tables) != 1:
+            raise TypeError(
+                f"hint: ids: expected a dict of tables and ids, for this file has {len(self.tables)} tables; "
+                "store[name].hint(ids) is for one"
+            )
+        return next(iter(self.tables.values())).hint(ids)
+
+    def drop_hints(self) -> None:
+        """Forgets all hints: for a loader that begins again."""
+        self._opened.drop_hints()
+
+    def stats(self) -> FeatureStats:
+        """Counts since it was opened, in this process."""
+        return FeatureStats(**self._opened.stats())
+
+    def close(self) -> None:
+        """Later calls raise ValueError. Gathers under way go on."""
+        self._opened.close()
+
+    def __enter__(self) -> FeatureStore:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._arguments
+
+    def __repr__(self) -> str:
+        return f"FeatureStore({self.path!r}, {len(self.tables)} tables)"

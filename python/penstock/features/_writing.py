@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables on their way to a feature file: arrays, tensors, memmaps, `.npy` files, iterators of blocks of rows."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from penstock import _arguments, _core
+
+_PIECE_BYTES = 32 << 20
+
+
+def write(
+    path: Any,
+    tables: Any,
+    folders: Any,
+    sync: bool,
+    report: Callable[[int, int], object] | None,
+) -> None:
+    """FeatureStore.write()."""
+    if not isinstance(tables, Mapping):
+        raise TypeError(f"write: tables: expected a dict of names and rows, got {_arguments.got(tables)}")
+    if isinstance(folders, (str, bytes, os.PathLike)):
+        raise TypeError("write: folders: this is one path; give a list of folders")
+    sources = {name: _source(name, rows) for name, rows in tables.items()}
+    total = sum(_bytes_of(rows) for rows in sources.values())
+    done = 0
+    writer = _core.FeatureWriter(path, [] if folders is None else list(folders), bool(sync))
+    try:
+        for name, rows in sources.items():
+            begun: tuple[str, tuple[int, ...]] | None = None
+            for piece in _pieces(rows):
+                dtype, shape = _dtype(name, piece), tuple(piece.shape)[1:]
+                if begun is None:
+                    writer.begin_table(name, dtype, shape)
+                    begun = dtype, shape
+                elif begun != (dtype, shape):
+                    raise ValueError(
+                        f"write: table '{name}': its first rows are {begun[0]} of shape {list(begun[1])}, and a later "
+                        f"block has {dtype} of shape {list(shape)}; give blocks of one dtype and row shape"
+                    )
+                piece = _plain(piece)
+                if piece.shape[0]:
+                    writer.append(piece)
+                done += piece.nbytes
+                if report is not None:
+                    report(done, max(total, done))
+            if begun is None:
+                raise ValueError(f"write: table '{name}': the iterator has no block; give one, of 0 rows if need be")
+        writer.commit()
+    finally:
+        writer.close()
+
+
+def _source(name: Any, rows: Any) -> Any:
+    if not isinstance(name, str):
+        raise TypeError(f"write: tables: expected a str as each name, got {_arguments.got(name)}")
+    if isinstance(rows, (str, os.PathLike)):
+        import numpy as np
+
+        why = "it has several arrays"
+        try:
+            loaded = np.load(rows, mmap_mode="r")
+            if isinstance(loaded, np.ndarray):
+                return loaded
+            loaded.close()
+        except FileNotFoundError:
+            raise _core.system_error(errno.ENOENT, "write", os.fspath(rows)) from None
+        except (ValueError, EOFError) as error:
+            why = str(error).splitlines()[0]
+        raise ValueError(
+            f"write: table '{name}': '{os.fspath(rows)}' is no .npy that can be mapped ({why}); give an array, or the "
+            "path of a .npy of numbers"
+        )
+    _check_dense(rows)
+    if hasattr(rows, "shape") and hasattr(rows, "dtype"):
+        if len(rows.shape) == 0:
+            raise ValueError(f"write: table '{name}': a scalar has no rows; give 1 dimension or more")
+        return rows
+    if isinstance(rows, Mapping) or not hasattr(rows, "__iter__") or isinstance(rows, (bytes, bytearray, memoryview)):
+        raise TypeError(
+            f"write: table '{name}': expected an array, a tensor, the path of a .npy or an iterator of arrays, got "
+            f"{_arguments.got(rows)}"
+        )
+    return rows
+
+
+def _check_dense(rows: Any) -> None:
+    """Tensors and arrays whose memory is not their rows, one after the other or strided."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(rows, torch.Tensor) and (rows.is_nested or rows.layout != torch.strided):
+        raise TypeError("write: expected dense tensors, got a sparse or nested one; give its to_dense(), or parts")
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(rows, numpy.ma.MaskedArray):
+        raise TypeError("write: expected plain arrays, got a masked one, whose mask would be lost; give array.filled()")
+
+
+def _bytes_of(rows: Any) -> int:
+    return int(getattr(rows, "nbytes", 0))
+
+
+def _pieces(rows: Any) -> Iterator[Any]:
+    """Blocks of rows, of some MiB where they are cut here."""
+    if not hasattr(rows, "shape"):
+        for block in rows:
+            _check_dense(block)
+            if not hasattr(block, "shape") or not hasattr(block, "dtype") or len(block.shape) == 0:
+                raise TypeError(
+                    f"write: expected arrays or tensors of shape (rows, ...) from the iterator, got "
+                    f"{_arguments.got(block)}"
+                )
+            yield from _pieces(block)
+        return
+    count = rows.shape[0]
+    step = max(1, _PIECE_BYTES // max(1, _bytes_of(rows) // max(1, count)))
+    if count == 0:
+        yield rows
+    for begin in range(0, count, step):
+        yield rows[begin : begin + step]
+
+
+def _dtype(name: str, piece: Any) -> str:
+    kind = getattr(piece.dtype, "kind", None)
+    if kind is not None and kind not in "biufcV":
+        raise TypeError(f"write: table '{name}': expected numbers, got elements of {piece.dtype}")
+    return str(getattr(piece.dtype, "name", piece.dtype)).removeprefix("torch.")
+
+
+def _plain(piece: Any) -> Any:
+    """Rows one after the other, in the byte order of this machine."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(piece, torch.Tensor):
+        return piece.detach().contiguous()
+    import numpy as np
+
+    array = np.asarray(piece)
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)

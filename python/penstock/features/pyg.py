@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch Geometric on Penstock: its FeatureStore, GraphStore and BaseSampler, which its loaders run with, without
+pyg-lib and torch-sparse.
+
+    from penstock.features import Graph, pyg
+
+    features = pyg.FeatureStore(penstock.FeatureStore.open("igb.features"))
+    graphs = pyg.GraphStore({("paper", "cites", "paper"): Graph.open("indptr.npy", "indices.npy", mapped=True)})
+    sampler = pyg.NeighborSampler((features, graphs), [10, 5, 5])
+    loader = NodeLoader((features, graphs), sampler, ("paper", train_ids), batch_size=1024, shuffle=True)
+
+This module imports torch_geometric; nothing else of Penstock does."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch_geometric.data
+import torch_geometric.sampler
+from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
+
+from penstock import _arguments
+from penstock.features import _graph
+
+__all__ = ["FeatureStore", "GraphStore", "NeighborSampler"]
+
+_Key = tuple[str | None, str]
+
+
+class FeatureStore(torch_geometric.data.FeatureStore):
+    """Tables of a penstock.FeatureStore as PyTorch Geometric asks for them: by group (the type of nodes) and attribute.
+
+    store: an open penstock.FeatureStore. attrs: {(group, attribute): table}; by default the table "paper" is attribute
+    "x" of "paper", and "paper/y" its attribute "y". Other tensors, such as labels, may be added with put_tensor(), and
+    stay in memory. All attributes of a batch are gathered as one transfer. The tables cannot be changed.
+    Raises ValueError for a table that the store does not have. As thread-safe as the store."""
+
+    @_arguments.named
+    def __init__(self, store: Any, attrs: Mapping[_Key, str] | None = None) -> None:
+        super().__init__()
+        tables = list(store.tables)
+        if attrs is None:
+            attrs = {_key_of(name): name for name in tables}
+        for key, name in attrs.items():
+            if name not in tables:
+                raise ValueError(
+                    f"FeatureStore: attrs: {key}: expected a table of {tables}, got {_arguments.shown(name)}"
+                )
+        self._store = store
+        self._tables: dict[_Key, str] = dict(attrs)
+        self._tensors: dict[_Key, Any] = {}
+
+    def hint(self, nodes: Mapping[str | None, Any]) -> None:
+        """Reports rows that will be gathered: {group: ids}, as the store's hint() has it. A store without hint() is
+        left alone."""
+        hint = getattr(self._store, "hint", None)
+        if hint is None:
+            return
+        wanted = {}
+        for (group, _), table in self._tables.items():
+            if group in nodes:
+                wanted[table] = nodes[group]
+        if wanted:
+            hint(wanted)
+
+    def _put_tensor(self, tensor: Any, attr: Any) -> bool:
+        key = (attr.group_name, attr.attr_name)
+        if key in self._tables:
+            raise ValueError(
+                f"put_tensor: {key} is the table '{self._tables[key]}' of a file, which is not changed here"
+            )
+        if attr.index is None or key not in self._tensors:
+            if attr.index is not None:
+                return False  # rows of a tensor that is not there
+            self._tensors[key] = tensor
+        else:
+            self._tensors[key][attr.index] = tensor
+        return True
+
+    def _remove_tensor(self, attr: Any) -> bool:
+        return self._tensors.pop((attr.group_name, attr.attr_name), None) is not None
+
+    def _get_tensor(self, attr: Any) -> Any:
+        return self._multi_get_tensor([attr])[0]
+
+    def _multi_get_tensor(self, attrs: list[Any]) -> list[Any]:
+        found: list[Any] = [None] * len(attrs)
+        wanted: dict[str, Any] = {}
+        places: dict[str, int] = {}
+        for i, attr in enumerate(attrs):
+            key = (attr.group_name, attr.attr_name)
+            if key in self._tensors:
+                tensor = self._tensors[key]
+                found[i] = tensor if attr.index is None else tensor[attr.index]
+            elif key in self._tables:
+                table = self._tables[key]
+                ids = _ids(attr.index, len(self._store[table]))
+                if table in wanted:  # twice in one call
+                    found[i] = self._store[table].gather(ids)
+                else:
+                    wanted[table], places[table] = ids, i
+            else:
+                raise KeyError(f"get_tensor: there is no {key}; expected one of {[*self._tables, *self._tensors]}")
+        if wanted:
+            for table, rows in self._store.gather(wanted).items():
+                found[places[table]] = rows
+        return found
+
+    def _get_tensor_size(self, attr: Any) -> tuple[int, ...] | None:
+        key = (attr.group_name, attr.attr_name)
+        if key in self._tensors:
+            return tuple(self._tensors[key].shape)
+        return tuple(self._store[self._tables[key]].shape) if key in self._tables else None
+
+    def get_all_tensor_attrs(self) -> list[Any]:
+        return [self._tensor_attr_cls(*key) for key in (*self._tables, *self._tensors)]
+
+    def __repr__(self) -> str:
+        return f"FeatureStore({[*self._tables, *self._tensors]})"
+
+
+def _key_of(table: str) -> _Key:
+    group, _, name = table.rpartition("/")
+    return (group, name) if group else (table, "x")
+
+
+def _ids(index: Any, rows: int) -> torch.Tensor:
+    """What PyTorch Geometric indexes with, as numbers of rows."""
+    if index is None:
+        return torch.arange(rows)
+    if isinstance(index, slice):
+        return torch.arange(*index.indices(rows))
+    if isinstance(index, int):
+        return torch.tensor([index + rows if index < 0 else index])
+    ids = torch.as_tensor(index)
+    if ids.dtype != torch.bool:
+        return ids
+    if tuple(ids.shape) != (rows,):
+        raise IndexError(f"get_tensor: index: expected a mask of shape ({rows},), got {tuple(ids.shape)}")
+    return ids.nonzero().view(-1)
+
+
+class GraphStore(torch_geometric.data.GraphStore):
+    """Graphs as PyTorch Geometric asks for them.
+
+    graphs: one Graph, or {(source type, relation, destination type): Graph}. Its edge index is given in CSC, of which
+    it makes the other layouts; put_edge_index() takes all three. The sampler here reads the graphs themselves."""
+
+    @_arguments.named
+    def __init__(self, graphs: _graph.Graph | Mapping[_graph.EdgeType, _graph.Graph] | None = None) -> None:
+        super().__init__()
+        named = {None: graphs} if isinstance(graphs, _graph.Graph) else dict(graphs or {})
+        self.graphs: dict[Any, _graph.Graph] = named
+
+    def _put_edge_index(self, edge_index: Any, edge_attr: Any) -> bool:
+        row, col = edge_index
+        layout = edge_attr.layout.value
+        if layout == "csr":
+            row = torch.repeat_interleave(torch.arange(len(row) - 1), torch.as_tensor(row).diff())
+        if layout == "csc":
+            sources = None if edge_attr.size is None else edge_attr.size[0]
+            graph = _graph.Graph(_padded(col, edge_attr.size), row, sources=sources)
+        else:
+            graph = _graph.Graph.from_edges((row, col), edge_attr.size)
+        self.graphs[edge_attr.edge_type] = graph
+        return True
+
+    def _get_edge_index(self, edge_attr: Any) -> Any:
+        graph = self.graphs.get(edge_attr.edge_type)
+        if graph is None or edge_attr.layout.value != "csc":
+            return None
+        return _tensor(graph.indices), _tensor(graph.indptr)
+
+    def _remove_edge_index(self, edge_attr: Any) -> bool:
+        return self.graphs.pop(edge_attr.edge_type, None) is not None
+
+    def get_all_edge_attrs(self) -> list[Any]:
+        return [
+            self._edge_attr_cls(edge_type, "csc", size=(graph.sources, graph.destinations))
+            for edge_type, graph in self.graphs.items()
+        ]
+
+
+def _tensor(array: Any) -> torch.Tensor:
+    """A copy, for torch has no tensors that are read-only."""
+    return torch.from_numpy(array.astype("int64"))
+
+
+def _padded(indptr: Any, size: Any) -> Any:
+    """With the destinations that PyTorch Geometric left out because no edge ends there."""
+    if size is None or len(indptr) >= size[1] + 1:
+        return indptr
+    last = indptr[-1:].expand(size[1] + 1 - len(indptr))
+    return torch.cat([indptr, last])
+
+
+class NeighborSampler(torch_geometric.sampler.BaseSampler):
+    """Samples neighbourhoods for PyTorch Geometric's loaders: NodeLoader(data, sampler, ...), LinkLoader(data, sampler,
+    ...), NeighborLoader(data, num_neighbors, neighbor_sampler=sampler, ...).
+
+    data: what the loader gets: a Data or HeteroData with `edge_index`, or (FeatureStore, GraphStore); or a
+    penstock.features.Graph, or a dict of those by edge type. num_neighbors: for each hop, -1 is all; or a dict by edge
+    type. replace, disjoint, threads: as of penstock.features.NeighborSampler. subgraph_type: "directional" or
+    "bidirectional". seed: None: what is drawn follows from torch's generator, as with PyTorch Geometric's own sampler;
+    a number: from it, the seed nodes and set_epoch(), so that a batch is the same whatever the number of workers.
+    features: gets the sampled nodes by hint() immediately; by default the FeatureStore of `data`.
+    Raises ValueError for what does not fit, NotImplementedError for temporal and induced subgraphs. Thread-safe, but
+    for set_epoch()."""
+
+    @_arguments.named
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        *,
+        replace: bool = False,
+        disjoint: bool = False,
+        subgraph_type: str = "directional",
+        seed: int | None = None,
+        threads: int = 1,
+        features: Any = None,
+    ) -> None:
+        kind = torch_geometric.sampler.base.SubgraphType(subgraph_type)
+        if kind == torch_geometric.sampler.base.SubgraphType.induced:
+            raise NotImplementedError(
+                "NeighborSampler: subgraph_type: expected directional or bidirectional, got induced"
+            )
+        graphs, nodes, store = _graphs_of(data)
+        self._bidirectional = kind == torch_geometric.sampler.base.SubgraphType.bidirectional
+        self._hetero = not isinstance(graphs, _graph.Graph)
+        self._sampler = _graph.NeighborSampler(
+            graphs,
+            _by_edge_type(num_neighbors, graphs),
+            replace=replace,
+            disjoint=disjoint,
+            seed=0 if seed is None else seed,
+            threads=threads,
+            nodes=nodes,
+        )
+        self._seed, self._epoch = seed, 0
+        self._features = store if features is None else features
+
+    @property
+    def num_nodes(self) -> Any:
+        """Of the graph; of several types a dict."""
+        return self._sampler.num_nodes if self._hetero else self._sampler.num_nodes[""]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes later samples of a sampler with a seed others: call it at the begin of an epoch. Workers that exist
+        already (persistent_workers) do not notice."""
+        self._epoch = _arguments.whole("set_epoch", "epoch", epoch)
+
+    def sample_from_nodes(self, inputs: Any, **keywords: Any) -> Any:
+        """Of a loader of nodes: a SamplerOutput or HeteroSamplerOutput."""
+        return self._directed(node_sample(inputs, self._sample))
+
+    def sample_from_edges(self, inputs: Any, neg_sampling: Any = None, **keywords: Any) -> Any:
+        """Of a loader of links: a SamplerOutput or HeteroSamplerOutput."""
+        neg_sampling = torch_geometric.sampler.NegativeSampling.cast(neg_sampling)
+        found = edge_sample(inputs, self._sample, self.num_nodes, self._sampler.disjoint, None, neg_sampling)
+        return self._directed(found)
+
+    @property
+    def edge_permutation(self) -> None:
+        """None: the numbers of edges are those of `data`."""
+        return None
+
+    def _directed(self, found: Any) -> Any:
+        return found.to_bidirectional() if self._bidirectional else found
+
+    def _sample(self, seed: Any, seed_time: Any = None, **keywords: Any) -> Any:
+        if seed_time is not None:
+            raise NotImplementedError("NeighborSampler: times of nodes are not looked at; leave input_time None")
+        if self._hetero != isinstance(seed, dict):
+            raise ValueError(
+                "NeighborSampler: seeds: expected "
+                + (f"seeds of a type of {self._sampler.node_types}" if self._hetero else "seeds without a type")
+                + ", as the graph is of "
+                + ("several types" if self._hetero else "one")
+            )
+        found = self._sampler.sample(seed, batch=self._batch(seed))
+        if self._features is not None and hasattr(self._features, "hint"):
+            self._features.hint(
+                found.nodes if self._hetero else {group: found.nodes for group in _groups(self._features)}
+            )
+        output = torch_geometric.sampler.HeteroSamplerOutput if self._hetero else torch_geometric.sampler.SamplerOutput
+        return output(
+            node=found.nodes,
+            row=found.row,
+            col=found.col,
+            edge=found.edges,
+            batch=found.trees,
+            num_sampled_nodes=found.nodes_per_hop,
+            num_sampled_edges=found.edges_per_hop,
+        )
+
+    def _batch(self, seed: Any) -> int:
+        if self._seed is None:
+            return int(torch.randint(2**63 - 1, ()))
+        content = hashlib.blake2b(self._epoch.to_bytes(8, "little"), digest_size=8)
+        for name, ids in sorted(seed.items()) if isinstance(seed, dict) else [("", seed)]:
+            content.update(name.encode() + b"\0" + ids.to(torch.int64).contiguous().numpy().tobytes())
+        return int.from_bytes(content.digest(), "little")
+
+    def __repr__(self) -> str:
+        return f"NeighborSampler({self._sampler!r})"
+
+
+def _groups(features: Any) -> list[Any]:
+    tables = getattr(features, "_tables", {})
+    return list(dict.fromkeys(group for group, _ in tables))
+
+
+def _by_edge_type(num_neighbors: Any, graphs: Any) -> Any:
+    """PyTorch Geometric's NumNeighbors too; keys may be its strings."""
+    numbers = num_neighbors
+    if not isinstance(numbers, torch_geometric.sampler.NumNeighbors):
+        if not isinstance(numbers, Mapping | Sequence):
+            raise TypeError(f"NeighborSampler: num_neighbors: expected a list or a dict, got {_arguments.got(numbers)}")
+        numbers = torch_geometric.sampler.NumNeighbors(dict(numbers) if isinstance(numbers, Mapping) else list(numbers))
+    return copy.copy(numbers.get_values(None if isinstance(graphs, _graph.Graph) else list(graphs)))
+
+
+def _graphs_of(data: Any) -> tuple[Any, Any, Any]:
+    """Graphs, numbers of nodes by type, and the feature store, of whatever a loader takes."""
+    if isinstance(data, _graph.Graph):
+        return data, None, None
+    if isinstance(data, torch_geometric.data.HeteroData):
+        nodes = {name: data[name].num_nodes for name in data.node_types}
+        graphs = {
+            key: _graph.Graph.from_edges(_edge_index(data[key]), (nodes[key[0]], nodes[key[2]]))
+            for key in data.edge_types
+        }
+        return graphs, nodes, None
+    if isinstance(data, torch_geometric.data.Data):
+        return _graph.Graph.from_edges(_edge_index(data), data.num_nodes), None, None
+    if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], torch_geometric.data.GraphStore):
+        features, store = data
+        graphs = store.graphs if isinstance(store, GraphStore) else _graphs_of_store(store)
+        if list(graphs) == [None]:
+            return graphs[None], None, features
+        if not graphs or None in graphs:
+            raise ValueError(f"NeighborSampler: data: expected graphs of one type or of named ones, got {list(graphs)}")
+        return graphs, None, features
+    if isinstance(data, Mapping):
+        return dict(data), None, None
+    raise TypeError(
+        "NeighborSampler: data: expected a Data, HeteroData, (FeatureStore, GraphStore), Graph or dict of graphs, got "
+        + _arguments.got(data)
+    )
+
+
+def _edge_index(store: Any) -> Any:
+    if "edge_index" not in store:
+        raise ValueError("NeighborSampler: data: expected `edge_index`; layouts of torch-sparse (adj_t) are not read")
+    return store.edge_index
+
+
+def _graphs_of_store(store: Any) -> dict[Any, _graph.Graph]:
+    """Of another class: converted to CSC, with the edges' own numbers."""
+    graphs = {}
+    for attr in store.get_all_edge_attrs():
+        row, col, perm = store._edge_to_layout(attr, torch_geometric.data.graph_store.EdgeLayout.CSC)
+        sources = None if attr.size is None else attr.size[0]
+        graphs[attr.edge_type] = _graph.Graph(_padded(col, attr.size), row, sources=sources, edge_ids=perm)
+    return graphs

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers: figures with their formula, their inputs and the source of each constant."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock import _core
+from penstock._arguments import got, whole
+
+
+@dataclass(frozen=True)
+class Input:
+    """A number that a formula takes. source: "given", "default", "computed above", or the publication."""
+
+    name: str
+    value: float
+    unit: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number of an answer.
+
+    unit: "B", "B/s", "s", "samples/s", "share" (0 to 1), a noun that is counted, or "" for a plain number.
+    formula: an expression of the names of the inputs that Python can compute, or words in square brackets."""
+
+    name: str
+    label: str
+    value: float
+    unit: str
+    formula: str
+    inputs: tuple[Input, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """wide: not in text(), which has 80 columns."""
+
+    name: str
+    label: str
+    unit: str
+    wide: bool
+
+
+@dataclass(frozen=True)
+class Table:
+    """rows: texts and numbers, the numbers in the unit of their column."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str | float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Series:
+    """A curve: x ascends, and y has as many numbers."""
+
+    name: str
+    label: str
+    x_label: str
+    x_unit: str
+    y_label: str
+    y_unit: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a function of penstock.plan returns. answer["read_bytes_per_second"] is the Figure of that name. Immutable;
+    thread-safe."""
+
+    verb: str
+    title: str
+    figures: tuple[Figure, ...]
+    tables: tuple[Table, ...]
+    series: tuple[Series, ...]
+    notes: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> Figure:
+        for figure in self.figures:
+            if figure.name == name:
+                return figure
+        names = [figure.name for figure in self.figures]
+        near = _core.nearest(name, names) if isinstance(name, str) else ""
+        hint = f"did you mean {near!r}?" if near else f"expected one of {', '.join(names)}"
+        raise KeyError(f"plan.{self.verb}: there is no figure {got(name)}; {hint}")
+
+    def text(self, columns: int = 80) -> str:
+        """As `penstock plan` prints it."""
+        return _core.plan_show(self.json(), "text", whole("text", "columns", columns, 1, 10_000))
+
+    def explain(self, columns: int = 80) -> str:
+        """The derivation, line by line: formulas, inputs, sources."""
+        return _core.plan_show(self.json(), "explain", whole("explain", "columns", columns, 1, 10_000))
+
+    def markdown(self) -> str:
+        return _core.plan_show(self.json(), "markdown", 80)
+
+    def json(self) -> str:
+        """All of it; Answer.from_json() reads it, and so does `penstock report`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Answer:
+        """The answer that json() or `penstock plan --json` wrote. ValueError for anything else."""
+        if not isinstance(text, str):
+            raise TypeError(f"from_json: text: expected a str, got {got(text)}")
+        try:
+            found = json.loads(text)
+            return cls(
+                found["verb"],
+                found["title"],
+                tuple(
+                    Figure(**{**one, "inputs": tuple(Input(**each) for each in one["inputs"])})
+                    for one in _floats(found["figures"])
+                ),
+                tuple(
+                    Table(
+                        one["name"],
+                        one["title"],
+                        tuple(Column(**each) for each in one["columns"]),
+                        tuple(
+                            tuple(cell if isinstance(cell, str) else float(cell) for cell in row) for row in one["rows"]
+                        ),
+                    )
+                    for one in found["tables"]
+                ),
+                tuple(
+                    Series(**{**one, "x": tuple(map(float, one["x"])), "y": tuple(map(float, one["y"]))})
+                    for one in found["series"]
+                ),
+                tuple(found["notes"]),
+            )
+        except (KeyError, TypeError, json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"from_json: expected the JSON of an answer of penstock.plan: {error}") from error
+
+
+def _floats(value: Any) -> Any:
+    """Numbers as floats: a whole one is an int in JSON."""
+    if isinstance(value, Mapping):
+        return {key: _floats(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_floats(one) for one in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

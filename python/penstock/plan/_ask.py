@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of Python as the words that the library reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock import _core
+from penstock._arguments import flag, got
+from penstock.plan._answer import Answer
+from penstock.plan._measure_options import measure_of
+
+
+def ask(verb: str, *, measured: Any = None, **options: Any) -> Answer:
+    """The answer of a question, with the rates of folders where these are `measured`. An option that is None keeps its
+    default."""
+    words = [(name, word(verb, name, value)) for name, value in options.items() if value is not None]
+    if measured is None:
+        return Answer.from_json(_core.plan_ask(verb, words))
+    return Answer.from_json(_core.plan_measure(verb, words, *measure_of(verb, measured)))
+
+
+def word(verb: str, name: str, value: Any) -> str:
+    """A number, True, False or a text, as it is written on the command line."""
+    if isinstance(value, str):
+        return _utf8(verb, name, value)
+    if isinstance(value, bool):
+        return "true" if flag(f"plan {verb}", name, value) else "false"
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a scalar of NumPy
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f'plan {verb}: {name}: expected a number or words such as "2.5GB", got {got(value)}')
+    return repr(value)
+
+
+def text(verb: str, name: str, value: Any) -> str | None:
+    """A text, or None."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"plan {verb}: {name}: expected a str, got {got(value)}")
+    return value if value is None else _utf8(verb, name, value)
+
+
+def _utf8(verb: str, name: str, value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"plan {verb}: {name}: {got(value)} is not UTF-8: it has half a character") from None
+    return value

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many accelerators a storage feeds."""
+
+from __future__ import annotations
+
+from penstock._arguments import named
+from penstock.plan._answer import Answer
+from penstock.plan._ask import ask, text
+
+
+@named
+def feeds(
+    *,
+    files: float | str | None = None,
+    samples: float | str | None = None,
+    writes: float | str | None = None,
+    files_low: float | str | None = None,
+    files_high: float | str | None = None,
+    samples_low: float | str | None = None,
+    samples_high: float | str | None = None,
+    writes_low: float | str | None = None,
+    writes_high: float | str | None = None,
+    model: str | None = None,
+    preset: str | None = None,
+    accelerator: str | None = None,
+    samples_per_second: float | str | None = None,
+    bytes_per_sample: float | str | None = None,
+    checkpoint_bytes: float | str | None = None,
+    within: float | str = 360,
+) -> Answer:
+    """How many accelerators a storage of these rates feeds, and whether a checkpoint is written in time. The command
+    `penstock plan measure` measures the rates and answers the same.
+
+        penstock.plan.feeds(files="25GB/s", model="unet3d", preset="storage-2.0")["accelerators"].value
+
+    files: bytes a second of reads in sequence (large files, shards): a number, or "25GB/s". samples: of random reads
+        of 128 KiB (a file a sample). writes: of durable writes. Each with the ends of an interval, _low and _high.
+    model, preset, accelerator, samples_per_second, bytes_per_sample: as for train(); without them a table of all
+        presets.
+    checkpoint_bytes, within: its size, and the seconds that it may take.
+    Raises ValueError as train() does. Thread-safe."""
+    return ask(
+        "feeds",
+        files=files,
+        samples=samples,
+        writes=writes,
+        files_low=files_low,
+        files_high=files_high,
+        samples_low=samples_low,
+        samples_high=samples_high,
+        writes_low=writes_low,
+        writes_high=writes_high,
+        model=text("feeds", "model", model),
+        preset=text("feeds", "preset", preset),
+        accelerator=text("feeds", "accelerator", accelerator),
+        samples_per_second=samples_per_second,
+        bytes_per_sample=bytes_per_sample,
+        checkpoint_bytes=checkpoint_bytes,
+        within=within,
+    )

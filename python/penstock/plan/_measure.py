@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What folders deliver, measured, and how many accelerators that feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock._arguments import named
+from penstock.plan._answer import Answer
+from penstock.plan._ask import ask, text
+from penstock.plan._measure_options import SECONDS, Measure, MeasureStep
+
+
+@named
+def measure(
+    paths: Any,
+    *,
+    seconds: float = SECONDS,
+    size: int | str | None = None,
+    progress: Callable[[MeasureStep], object] | None = None,
+    model: str | None = None,
+    preset: str | None = None,
+    accelerator: str | None = None,
+    samples_per_second: float | str | None = None,
+    bytes_per_sample: float | str | None = None,
+    checkpoint_bytes: float | str | None = None,
+    within: float | str = 360,
+) -> Answer:
+    """Reads and writes scratch files in folders, all at once, and says how many accelerators they feed.
+
+        answer = penstock.plan.measure(["/mnt/a", "/mnt/b"], model="unet3d")
+        answer["files_bytes_per_second"].value, answer["accelerators_low"].value
+
+    paths: a folder, a file or a block device, or several. Files and devices are only read.
+    seconds: for all of it, 0.1 to 3600. size: of a scratch file, 4 MiB or more: bytes or "1GiB"; by default 1 GiB, or
+        as much as is written in five seconds.
+    progress: called with a MeasureStep about ten times a second. What it raises stops the measuring, and is raised; so
+        does Ctrl-C. Scratch files have no name: nothing is left, whatever ends the process.
+    The others as for feeds(), which answers by the rates. Direct I/O or nothing: no figure comes from the page cache of
+    this host.
+    Raises ValueError as feeds() does, for numbers out of range, and for a path that comes twice;
+    penstock.Unsupported for a file system without direct I/O; OSError for a path that is missing, full, or may not be
+    written. Thread-safe; other threads of Python run meanwhile."""
+    return ask(
+        "feeds",
+        measured=Measure(paths, seconds, size, progress),
+        model=text("measure", "model", model),
+        preset=text("measure", "preset", preset),
+        accelerator=text("measure", "accelerator", accelerator),
+        samples_per_second=samples_per_second,
+        bytes_per_sample=bytes_per_sample,
+        checkpoint_bytes=checkpoint_bytes,
+        within=within,
+    )

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast a training job reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock import _core
+from penstock._arguments import named
+from penstock.plan._answer import Answer
+from penstock.plan._ask import ask, text
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published throughput of one accelerator. batch, utilisation (the least that passes): 0 where the source has
+    none."""
+
+    preset: str
+    model: str
+    accelerator: str
+    samples_per_second: float
+    bytes_per_sample: float
+    batch: float
+    utilisation: float
+    samples_per_file: float
+    source: str
+    bytes_source: str
+
+
+def presets() -> tuple[Preset, ...]:
+    """All published throughputs that train() and size() know, with their sources."""
+    return tuple(Preset(*row) for row in _core.plan_presets())
+
+
+@named
+def train(
+    model: str | None = None,
+    *,
+    preset: str | None = None,
+    accelerator: str | None = None,
+    accelerators: float | str = 1,
+    utilisation: float | str = 1,
+    samples_per_second: float | str | None = None,
+    bytes_per_sample: float | str | None = None,
+    storage: float | str | None = None,
+    storage_low: float | str | None = None,
+    storage_high: float | str | None = None,
+    measure: Any = None,
+) -> Answer:
+    """How fast a training job reads so that no accelerator waits: samples/s of an accelerator x bytes of a sample x
+    accelerators x the share of time in which they compute.
+
+        penstock.plan.train("resnet50", accelerators=8)["read_bytes_per_second"].value     # 6.097e9
+
+    model: "resnet50", "unet3d", ...: presets() has all. None where samples_per_second and bytes_per_sample are given.
+    preset: whose figures: "snia-2024", "training-3.1", "training-5.1" (throughputs as logged), "storage-1.0", "-2.0",
+        "-3.0", "dlio" (computing times); by default the first that has the model.
+    accelerator: "h100", ...; by default the first of the preset.
+    utilisation: 0.9 or "90%".
+    samples_per_second: of one accelerator. bytes_per_sample: bytes or "150KB". In place of the preset's.
+    storage: bytes/s that the storage reads; the answer then says whether it is enough. storage_low, storage_high: the
+        ends of its interval. measure: in their place, folders that are measured first: a path, a list of paths, or a
+        Measure.
+    Raises ValueError for a number that is not above 0 or does not fit, and for a name that is not known, with the
+    nearest one; with `measure` what measure() raises. Thread-safe."""
+    return ask(
+        "train",
+        model=text("train", "model", model),
+        preset=text("train", "preset", preset),
+        accelerator=text("train", "accelerator", accelerator),
+        accelerators=accelerators,
+        utilisation=utilisation,
+        samples_per_second=samples_per_second,
+        bytes_per_sample=bytes_per_sample,
+        measured=measure,
+        storage=storage,
+        storage_low=storage_low,
+        storage_high=storage_high,
+    )

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpus(): the GPUs whose memory can be moved, or the reason without one.
+#include "bind.hpp"
+#include "casters.hpp"
+#include "names.hpp"
+#include "without_gil.hpp"
+
+#include <penstock/gpu.hpp>
+
+#include <string>
+
+namespace penstock::python {
+
+namespace {
+
+std::string text_of(const Gpu& gpu) {
+    return "Gpu(number=" + std::to_string(gpu.number) + ", name=" + quoted(gpu.name) +
+           ", memory_bytes=" + std::to_string(gpu.memory_bytes) + ", compute_capability=(" +
+           std::to_string(gpu.compute_major) + ", " + std::to_string(gpu.compute_minor) +
+           "), pci=" + quoted(gpu.pci) + ")";
+}
+
+void bind_gpu_type(nb::module_& m) {
+    nb::class_<Gpu>(m, "Gpu", "A GPU of NVIDIA's, as its driver describes it.")
+        .def_ro("number", &Gpu::number, "As in 'cuda:0'; CUDA_VISIBLE_DEVICES counts.")
+        .def_ro("name", &Gpu::name)
+        .def_ro("memory_bytes", &Gpu::memory_bytes)
+        .def_prop_ro(
+            "compute_capability",
+            [](const Gpu& gpu) { return nb::make_tuple(gpu.compute_major, gpu.compute_minor); },
+            nb::sig("def compute_capability(self) -> tuple[int, int]"))
+        .def_ro("pci", &Gpu::pci, "Its address on the bus: '0000:3b:00.0'.")
+        .def_ro("numa_node", &Gpu::numa_node, "The memory node next to it; -1: not known.")
+        .def("__repr__", [](const Gpu& gpu) { return text_of(gpu); });
+}
+
+}  // namespace
+
+void bind_gpu(nb::module_& m) {
+    bind_gpu_type(m);
+    nb::class_<GpuReport>(
+        m, "GpuReport",
+        "The GPUs of this process, or the reason without one; true where there are.")
+        .def_ro("available", &GpuReport::available, "Whether memory of a GPU can be moved.")
+        .def_ro("reason", &GpuReport::reason, "Why not; '' where it can.")
+        .def_ro("driver_version", &GpuReport::driver_version,
+                "The CUDA that the driver knows, 12080 for 12.8; 0 without a driver.")
+        .def_ro("library", &GpuReport::library, "The driver's library that was loaded, or ''.")
+        .def_prop_ro(
+            "gpus", [](const GpuReport& report) { return list_of(report.gpus); },
+            nb::sig("def gpus(self) -> list[Gpu]"))
+        .def_ro("missing_features", &GpuReport::missing_features,
+                "Calls that this driver is too old for; what needs them is done in other ways.")
+        .def("__bool__", [](const GpuReport& report) { return report.available; })
+        .def("__repr__", [](const GpuReport& report) {
+            return report.available
+                       ? "<penstock.GpuReport: " + std::to_string(report.gpus.size()) + " GPUs>"
+                       : "<penstock.GpuReport: none: " + report.reason + ">";
+        });
+    m.def(
+        "gpus",
+        [] {
+            const WithoutGil nogil;
+            return gpus();
+        },
+        nb::sig("def gpus() -> GpuReport"),
+        "The GPUs whose memory read() and write() take, or the reason without one: no driver, too "
+        "old, "
+        "a forked child.\n"
+        "The first call loads NVIDIA's driver, where there is one. Never raises. Thread-safe.");
+}
+
+}  // namespace penstock::python

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The context that calls are made in: the primary one of a device, which torch, CuPy and the CUDA
+// runtime use too.
+#pragma once
+
+#include "base/result.hpp"
+#include "device/driver.hpp"
+
+#include <cstdint>
+
+namespace penstock::device {
+
+/// The primary context of GPU number `device`; the first call retains it until the process ends.
+/// kInvalidArgument where there is no such GPU. Thread-safe.
+[[nodiscard]] base::Result<cuda::CUcontext> primary_context(const Driver& driver,
+                                                            std::int32_t device);
+
+/// The context is current on this thread while this lives, whatever was so before. A thread of the
+/// caller's gets its own back.
+class Current {
+public:
+    Current(const Driver& driver, cuda::CUcontext context) noexcept
+        : driver_(driver), result_(driver.cuCtxPushCurrent(context)) {}
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+    ~Current() {
+        if (result_ == cuda::CUDA_SUCCESS) {
+            cuda::CUcontext popped = nullptr;
+            driver_.cuCtxPopCurrent(&popped);
+        }
+    }
+    /// CUDA_SUCCESS, or why it is not current.
+    [[nodiscard]] cuda::CUresult result() const { return result_; }
+
+private:
+    const Driver& driver_;
+    cuda::CUresult result_;
+};
+
+}  // namespace penstock::device

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/raise.hpp"
+#include "device/driver.hpp"
+#include "device/pointer.hpp"
+
+#include <penstock/gpu.hpp>
+
+#include <array>
+
+namespace penstock {
+
+namespace {
+
+using device::Driver;
+using namespace device::cuda;
+
+int attribute(const Driver& driver, CUdevice_attribute which, CUdevice number, int otherwise) {
+    int value = 0;
+    return driver.cuDeviceGetAttribute(&value, which, number) == CUDA_SUCCESS ? value : otherwise;
+}
+
+Gpu facts_of(const Driver& driver, std::int32_t index) {
+    Gpu gpu;
+    gpu.number = index;
+    CUdevice number = 0;
+    if (driver.cuDeviceGet(&number, index) != CUDA_SUCCESS) {
+        return gpu;
+    }
+    std::array<char, 256> text{};
+    if (driver.cuDeviceGetName(text.data(), static_cast<int>(text.size()) - 1, number) ==
+        CUDA_SUCCESS) {
+        gpu.name = text.data();
+    }
+    text = {};
+    if (driver.cuDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()) - 1, number) ==
+        CUDA_SUCCESS) {
+        gpu.pci = text.data();
+    }
+    std::size_t bytes = 0;
+    if (driver.cuDeviceTotalMem(&bytes, number) == CUDA_SUCCESS) {
+        gpu.memory_bytes = bytes;
+    }
+    gpu.compute_major = attribute(driver, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, number, 0);
+    gpu.compute_minor = attribute(driver, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, number, 0);
+    gpu.numa_node = attribute(driver, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, number, -1);
+    return gpu;
+}
+
+}  // namespace
+
+GpuReport gpus() noexcept {
+    GpuReport report;
+    try {
+        auto found = device::driver();
+        if (!found) {
+            report.reason = found.error().message.empty() ? found.error().describe()
+                                                          : std::move(found.error().message);
+            return report;
+        }
+        const Driver& driver = **found;
+        report.driver_version = driver.version;
+        report.library = driver.library;
+        for (std::int32_t index = 0; index < driver.gpus; ++index) {
+            report.gpus.push_back(facts_of(driver, index));
+        }
+        if (driver.cuMemcpyBatchAsync == nullptr) {
+            report.missing_features.emplace_back(
+                "several copies in one call (cuMemcpyBatchAsync, CUDA 12.8): transfers of many "
+                "small pieces cost more processor time");
+        }
+        report.available = true;
+    } catch (...) {
+        report = {};  // no memory for the texts, so few words
+        report.reason = "out of memory";
+    }
+    return report;
+}
+
+Memory device_memory(void* pointer, std::uint64_t bytes) {
+    return base::unwrap(device::memory_at(pointer, bytes));
+}
+
+}  // namespace penstock

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/gpu_mover.hpp"
+
+#include "base/align.hpp"
+#include "base/clock.hpp"
+#include "base/units.hpp"
+#include "device/context.hpp"
+#include "device/stream_order.hpp"
+#include "os/limits.hpp"
+
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+
+namespace penstock::device {
+
+using base::Result;
+using engine::Move;
+using engine::MoveTo;
+using namespace cuda;  // NVIDIA's names, as in its documents
+
+namespace {
+
+// A sleep shorter than the first costs as much as it saves; the second bounds what a slot waits for
+// being seen.
+constexpr base::Nanos kLookSoonest = 5'000;
+constexpr base::Nanos kLookLatest = 20'000;
+// A copy engine of PCIe Gen5 moves so many bytes a microsecond.
+constexpr std::uint64_t kBytesPerMicrosecond = 50'000;
+// The end of a mover waits so long for copies; a GPU that takes longer does not answer any more.
+constexpr base::Nanos kPatience = 10'000'000'000;
+
+// A context that cannot be made current so often in a row is gone, and took its copies with it.
+constexpr std::uint32_t kRefusalsMax = 16;
+
+constexpr int kStepShift = 16;
+constexpr unsigned int kResultMask = (1U << kStepShift) - 1;
+
+// A wish: where it cannot be had, the memory lies wherever the kernel puts it.
+void prefer_node(const memory::Block& block, int node) {
+    constexpr int kPreferred = 1;  // MPOL_PREFERRED
+    constexpr int kBits = 64;
+    if (node >= 0 && node < kBits) {
+        const unsigned long mask = 1UL << static_cast<unsigned int>(node);
+        static_cast<void>(::syscall(SYS_mbind, block.data(),
+                                    base::align_up(block.size(), base::kPageBytes), kPreferred,
+                                    &mask, kBits + 1, 0));
+    }
+}
+
+base::Error not_pinned(const Driver& driver, CUresult result, std::uint64_t bytes,
+                       std::int32_t device) {
+    base::Error error =
+        cuda_error(driver, result, "cuMemHostRegister", "gpu",
+                   fmt::format("{} of host memory could not be pinned for transfers to GPU {}",
+                               base::format_bytes(bytes), device));
+    if (result == CUDA_ERROR_OUT_OF_MEMORY || result == CUDA_ERROR_NOT_PERMITTED ||
+        result == CUDA_ERROR_OPERATING_SYSTEM || result == CUDA_ERROR_INVALID_VALUE) {
+        const std::uint64_t limit = os::memlock_limit();
+        error.message += fmt::format(
+            "; free host memory or raise the limit of the control group, and the limit on locked "
+            "memory (RLIMIT_MEMLOCK is {}): 'ulimit -l unlimited', LimitMEMLOCK=infinity in a "
+            "systemd unit, or 'docker run --ulimit memlock=-1'",
+            limit == os::kUnlimited ? "unlimited" : base::format_bytes(limit));
+    }
+    return error;
+}
+
+CUdeviceptr address_of(const std::byte* memory) {
+    return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(memory));
+}
+
+}  // namespace
+
+GpuMover::GpuMover(const Driver& driver, CUcontext context, std::int32_t device)
+    : driver_(driver),
+      context_(context),
+      device_(device),
+      batches_(driver.cuMemcpyBatchAsync != nullptr) {}
+
+Result<std::unique_ptr<GpuMover>> GpuMover::make(std::int32_t device) {
+    return base::as_result("gpu", [&]() -> Result<std::unique_ptr<GpuMover>> {
+        PENSTOCK_TRY(calls, driver());
+        PENSTOCK_TRY(context, primary_context(*calls, device));
+        std::unique_ptr<GpuMover> mover(new GpuMover(*calls, context, device));
+        const Current current(*calls, context);
+        const std::string subject = fmt::format("GPU {}", device);
+        if (current.result() != CUDA_SUCCESS) {
+            return base::fail(
+                cuda_error(*calls, current.result(), "cuCtxPushCurrent", "gpu", subject));
+        }
+        for (Lane* lane : {&mover->in_, &mover->out_}) {
+            const CUresult result = calls->cuStreamCreate(&lane->stream, CU_STREAM_NON_BLOCKING);
+            if (result != CUDA_SUCCESS) {
+                lane->stream = nullptr;
+                return base::fail(cuda_error(*calls, result, "cuStreamCreate", "gpu", subject));
+            }
+        }
+        int node = -1;
+        CUdevice number = 0;
+        if (calls->cuDeviceGet(&number, device) == CUDA_SUCCESS &&
+            calls->cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, number) ==
+                CUDA_SUCCESS) {
+            mover->numa_node_ = node;
+        }
+        return mover;
+    });
+}
+
+// Memory must not stay registered after it is unmapped: what is mapped there next would be taken
+// for it. So what is refused is tried again.
+GpuMover::~GpuMover() {
+    if (abandoned_ || !may_call_driver()) {
+        return;
+    }
+    for (std::uint32_t tries = 0; tries < kRefusalsMax; ++tries) {
+        const Current current(driver_, context_);
+        if (current.result() != CUDA_SUCCESS) {
+            continue;
+        }
+        if (!wait_until_idle()) {
+            return;  // pinned pages stay where they are, also when they are unmapped
+        }
+        for (const auto& flight : flights_) {
+            driver_.cuEventDestroy(flight->event);
+        }
+        for (const Lane* lane : {&in_, &out_}) {
+            if (lane->stream != nullptr) {
+                driver_.cuStreamDestroy(lane->stream);
+            }
+        }
+        for (void* memory : pinned_) {
+            if (driver_.cuMemHostUnregister(memory) != CUDA_SUCCESS) {
+                driver_.cuMemHostUnregister(memory);
+            }
+        }
+        return;
+    }
+}
+
+// The moves themselves are not touched: they may be gone.
+bool GpuMover::wait_until_idle() {
+    const base::SteadyClock clock;
+    const base::Nanos end = clock.now() + kPatience;
+    for (Lane* lane : {&in_, &out_}) {
+        for (; lane->out.front() != nullptr; lane->out.pop_front()) {
+            CUresult seen = CUDA_SUCCESS;
+            while (ask(*lane, *lane->out.front(), seen) == CUDA_ERROR_NOT_READY) {
+                if (clock.now() > end) {
+                    return false;
+                }
+                const timespec nap{0, kLookLatest};
+                ::nanosleep(&nap, nullptr);
+            }
+        }
+    }
+    return true;
+}
+
+Result<memory::Block> GpuMover::slot_memory(std::uint64_t bytes) {
+    return base::as_result("gpu", [&]() -> Result<memory::Block> {
+        // A child of a fork has not got it: it would share pages that a device writes to.
+        PENSTOCK_TRY(block, memory::Block::make(bytes, {.keep_on_fork = false, .lasting = true}));
+        prefer_node(block, numa_node_);
+        pinned_.reserve(pinned_.size() + 1);
+        const Current current(driver_, context_);
+        CUresult result = current.result();
+        if (result == CUDA_SUCCESS) {
+            result = register_memory(block);
+        }
+        if (result != CUDA_SUCCESS) {
+            return base::fail(not_pinned(driver_, result, bytes, device_));
+        }
+        pinned_.push_back(block.data());
+        return block;
+    });
+}
+
+CUresult GpuMover::register_memory(const memory::Block& block) {
+    const auto try_it = [&] {
+        return driver_.cuMemHostRegister(block.data(), block.size(), CU_MEMHOSTREGISTER_PORTABLE);
+    };
+    const CUresult result = try_it();
+    if (result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED) {
+        return result;
+    }
+    // The block is new, so this is what others mapped there and unmapped without taking it back.
+    driver_.cuMemHostUnregister(block.data());
+    return try_it();
+}
+
+void GpuMover::fail(Move& move, Step step, CUresult result) {
+    if (move.error == 0) {
+        move.error = static_cast<int>((static_cast<unsigned int>(step) << kStepShift) |
+                                      (static_cast<unsigned int>(result) & kResultMask));
+        move.bytes = 0;
+    }
+}
+
+GpuMover::Lane& GpuMover::lane_of(const Move& move) {
+    return move.to == MoveTo::kExtents ? in_ : out_;
+}
+
+CUresult GpuMover::take_flight(Flight*& flight) {
+    flight = free_.pop_front();
+    if (flight != nullptr) {
+        return CUDA_SUCCESS;
+    }
+    try {
+        flights_.reserve(flights_.size() + 1);
+        auto made = std::make_unique<Flight>();
+        const CUresult result = driver_.cuEventCreate(&made->event, CU_EVENT_DISABLE_TIMING);
+        if (result == CUDA_SUCCESS) {
+            flight = made.get();
+            flights_.push_back(std::move(made));
+        }
+        return result;
+    } catch (const std::bad_alloc&) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+}
+
+// Copies behind a wait on a stream wait too, so each order is asked for once.
+CUresult GpuMover::hold(Lane& lane, const Move& move) {
+    const auto* order = static_cast<const StreamOrder*>(move.after);
+    if (order == nullptr || order->number() == lane.waited) {
+        return CUDA_SUCCESS;
+    }
+    const CUresult result = order->hold(lane.stream);
+    if (result == CUDA_SUCCESS) {
+        lane.waited = order->number();
+    }
+    return result;
+}
+
+void GpuMover::start(Move& move) {
+    move.error = 0;
+    Lane& lane = lane_of(move);
+    const Current current(driver_, context_);
+    Flight* flight = nullptr;
+    bool queued = false;
+    if (current.result() != CUDA_SUCCESS) {
+        fail(move, Step::kContext, current.result());
+    } else if (const CUresult taken = take_flight(flight); taken != CUDA_SUCCESS) {
+        fail(move, Step::kMemory, taken);
+    } else if (const CUresult held = hold(lane, move); held != CUDA_SUCCESS) {
+        fail(move, Step::kOrder, held);
+    } else if (const CUresult copied = copy(lane, move, queued); copied != CUDA_SUCCESS) {
+        fail(move, Step::kCopy, copied);
+    }
+    if (!queued) {
+        if (flight != nullptr) {
+            free_.push_front(*flight);
+        }
+        done_.push_back(move);
+        return;
+    }
+    // Whatever was queued uses the slot, also where a later call failed.
+    flight->move = &move;
+    const CUresult recorded = driver_.cuEventRecord(flight->event, lane.stream);
+    flight->recorded = recorded == CUDA_SUCCESS;
+    if (!flight->recorded) {
+        fail(move, Step::kRecord, recorded);
+    }
+    lane.out.push_back(*flight);
+}
+
+CUresult GpuMover::copy(Lane& lane, Move& move, bool& queued) {
+    const bool to_device = move.to == MoveTo::kExtents;
+    CUresult result = CUDA_SUCCESS;
+    batch_.count = 0;
+    const auto flush = [&] {
+        if (result == CUDA_SUCCESS && batch_.count != 0) {
+            result = hand_over(lane, to_device);
+            queued = true;
+        }
+        batch_.count = 0;
+    };
+    const std::uint64_t bytes =
+        engine::for_each_piece(move, [&](std::byte* memory, std::byte* slot, std::uint64_t step) {
+            const CUdeviceptr to = address_of(to_device ? memory : slot);
+            const CUdeviceptr from = address_of(to_device ? slot : memory);
+            if (batch_.count != 0) {
+                const std::size_t last = batch_.count - 1;
+                if (batch_.to[last] + batch_.bytes[last] == to &&
+                    batch_.from[last] + batch_.bytes[last] == from) {
+                    batch_.bytes[last] += step;
+                    return;
+                }
+            }
+            if (batch_.count == Batch::kPieces) {
+                flush();
+            }
+            batch_.to[batch_.count] = to;
+            batch_.from[batch_.count] = from;
+            batch_.bytes[batch_.count] = step;
+            ++batch_.count;
+        });
+    flush();
+    move.bytes = bytes;
+    return result;
+}
+
+// One call where the driver takes several copies, else one a piece.
+CUresult GpuMover::hand_over(Lane& lane, bool to_device) {
+    if (batches_ && batch_.count > 1) {
+        CUmemcpyAttributes attributes{};
+        attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+        std::size_t first = 0;
+        std::size_t failed = 0;
+        const CUresult result =
+            driver_.cuMemcpyBatchAsync(batch_.to.data(), batch_.from.data(), batch_.bytes.data(),
+                                       batch_.count, &attributes, &first, 1, &failed, lane.stream);
+        if (result != CUDA_ERROR_NOT_SUPPORTED) {
+            return result;
+        }
+        batches_ = false;
+    }
+    CUresult result = CUDA_SUCCESS;
+    for (std::size_t i = 0; i < batch_.count && result == CUDA_SUCCESS; ++i) {
+        result =
+            to_device
+                ? driver_.cuMemcpyHtoDAsync(
+                      batch_.to[i],
+                      reinterpret_cast<const void*>(static_cast<std::uintptr_t>(batch_.from[i])),
+                      batch_.bytes[i], lane.stream)
+                : driver_.cuMemcpyDtoHAsync(
+                      reinterpret_cast<void*>(static_cast<std::uintptr_t>(batch_.to[i])),
+                      batch_.from[i], batch_.bytes[i], lane.stream);
+    }
+    return result;
+}
+
+// An event that fails says nothing of its copy, which may still use the slot; then the stream is
+// asked. `seen` gets the first error. Two in a row: the GPU or its context is gone, with all
+// copies.
+CUresult GpuMover::ask(const Lane& lane, Flight& flight, CUresult& seen) const {
+    if (flight.recorded) {
+        seen = driver_.cuEventQuery(flight.event);
+        if (seen == CUDA_SUCCESS || seen == CUDA_ERROR_NOT_READY) {
+            return seen;
+        }
+        flight.recorded = false;
+    }
+    return driver_.cuStreamQuery(lane.stream);
+}
+
+base::Fifo<Move> GpuMover::reap() {
+    base::Fifo<Move> done;
+    done.take(done_);
+    if (in_.out.empty() && out_.out.empty()) {
+        return done;
+    }
+    const Current current(driver_, context_);
+    refusals_ = current.result() == CUDA_SUCCESS ? 0 : refusals_ + 1;
+    if (refusals_ == 0 || refusals_ >= kRefusalsMax) {
+        reap(in_, current.result(), done);
+        reap(out_, current.result(), done);
+    }
+    return done;
+}
+
+void GpuMover::reap(Lane& lane, CUresult context, base::Fifo<Move>& done) {
+    while (Flight* flight = lane.out.front()) {
+        CUresult result = context;
+        if (context == CUDA_SUCCESS) {
+            CUresult seen = CUDA_SUCCESS;
+            result = ask(lane, *flight, seen);
+            if (seen != CUDA_SUCCESS && seen != CUDA_ERROR_NOT_READY) {
+                fail(*flight->move, Step::kQuery, seen);
+            }
+        }
+        if (result == CUDA_ERROR_NOT_READY) {
+            return;
+        }
+        if (result != CUDA_SUCCESS) {
+            fail(*flight->move, context == CUDA_SUCCESS ? Step::kQuery : Step::kContext, result);
+        }
+        lane.out.pop_front();
+        done.push_back(*flight->move);
+        flight->move = nullptr;
+        free_.push_front(*flight);
+    }
+}
+
+base::Nanos GpuMover::look_again() const {
+    std::uint64_t bytes = ~std::uint64_t{0};
+    for (const Lane* lane : {&in_, &out_}) {
+        if (const Flight* first = lane->out.front(); first != nullptr) {
+            bytes = std::min(bytes, first->move->bytes);
+        }
+    }
+    return std::min<base::Nanos>(
+        kLookLatest,
+        kLookSoonest + static_cast<base::Nanos>(std::min(bytes, kBytesPerMicrosecond * 1000) *
+                                                1000 / kBytesPerMicrosecond));
+}
+
+base::Error GpuMover::explain(const Move& move) {
+    constexpr std::array kCalls = {"cuEventCreate", "cuCtxPushCurrent", "cuStreamWaitEvent",
+                                   "cuMemcpyAsync", "cuEventRecord",    "cuEventQuery"};
+    const auto code = static_cast<unsigned int>(move.error);
+    const char* call = kCalls[std::min<std::size_t>(code >> kStepShift, kCalls.size() - 1)];
+    return cuda_error(driver_, static_cast<CUresult>(code & kResultMask), call,
+                      move.to == MoveTo::kExtents ? "read" : "write",
+                      fmt::format("a copy {} the memory of GPU {}",
+                                  move.to == MoveTo::kExtents ? "to" : "from", device_));
+}
+
+Result<std::unique_ptr<engine::Mover>> make_mover(const engine::MemoryPlace& place,
+                                                  const std::function<void()>& /*wake*/) {
+    if (place.kind == MemoryKind::kHost) {
+        return std::unique_ptr<engine::Mover>();
+    }
+    PENSTOCK_TRY(made, GpuMover::make(place.device));
+    return std::unique_ptr<engine::Mover>(std::move(made));
+}
+
+}  // namespace penstock::device

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Brings bytes between slots and the memory of one GPU: slots are pinned once, copies go on two
+// streams of its own (one a direction, so that both copy engines work at once), and an event after
+// each move returns its slot. No call here waits for the GPU.
+#pragma once
+
+#include "base/intrusive.hpp"
+#include "base/result.hpp"
+#include "device/driver.hpp"
+#include "engine/mover.hpp"
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace penstock::device {
+
+/// One channel's, for one GPU. All calls on the thread that turns the channel; any context that is
+/// current there is so again afterwards. Moves that are out when it is destroyed are waited for.
+/// While the process ends, and in the child of a fork, it leaves CUDA's objects alone.
+class GpuMover final : public engine::Mover {
+public:
+    /// kInvalidArgument where there is no such GPU, kUnsupported where the process has no GPU at
+    /// all.
+    [[nodiscard]] static base::Result<std::unique_ptr<GpuMover>> make(std::int32_t device);
+    GpuMover(const GpuMover&) = delete;
+    GpuMover& operator=(const GpuMover&) = delete;
+    ~GpuMover() override;
+
+    /// Huge pages near the GPU, pinned until this is destroyed.
+    [[nodiscard]] base::Result<memory::Block> slot_memory(std::uint64_t bytes) override;
+    void start(engine::Move& move) override;
+    [[nodiscard]] base::Fifo<engine::Move> reap() override;
+    [[nodiscard]] bool ready() const override { return !done_.empty(); }
+    [[nodiscard]] base::Nanos look_again() const override;
+    [[nodiscard]] base::Error explain(const engine::Move& move) override;
+    void abandon_after_fork() override { abandoned_ = true; }
+
+private:
+    /// The call that failed; with the driver's error it is `Move::error`.
+    enum class Step : std::uint8_t { kMemory, kContext, kOrder, kCopy, kRecord, kQuery };
+    /// A move that is out, and the event that says when it is through. Kept for the next.
+    struct Flight {
+        base::Link<Flight> link;
+        engine::Move* move = nullptr;
+        cuda::CUevent event = nullptr;
+        bool recorded = false;  ///< else the whole stream is asked
+    };
+    struct Lane {
+        cuda::CUstream stream = nullptr;
+        base::Fifo<Flight> out;    ///< in the order of the stream
+        std::uint64_t waited = 0;  ///< the number of the order that it waited for last
+    };
+    /// Pieces that go to the driver in one call.
+    struct Batch {
+        static constexpr std::size_t kPieces = 128;
+        std::array<cuda::CUdeviceptr, kPieces> to;
+        std::array<cuda::CUdeviceptr, kPieces> from;
+        std::array<std::size_t, kPieces> bytes;
+        std::size_t count = 0;
+    };
+
+    GpuMover(const Driver& driver, cuda::CUcontext context, std::int32_t device);
+    [[nodiscard]] cuda::CUresult register_memory(const memory::Block& block);
+    [[nodiscard]] Lane& lane_of(const engine::Move& move);
+    [[nodiscard]] cuda::CUresult take_flight(Flight*& flight);
+    [[nodiscard]] cuda::CUresult hold(Lane& lane, const engine::Move& move);
+    [[nodiscard]] cuda::CUresult copy(Lane& lane, engine::Move& move, bool& queued);
+    [[nodiscard]] cuda::CUresult hand_over(Lane& lane, bool to_device);
+    [[nodiscard]] cuda::CUresult ask(const Lane& lane, Flight& flight, cuda::CUresult& seen) const;
+    void reap(Lane& lane, cuda::CUresult context, base::Fifo<engine::Move>& done);
+    [[nodiscard]] bool wait_until_idle();
+    static void fail(engine::Move& move, Step step, cuda::CUresult result);
+
+    const Driver& driver_;
+    const cuda::CUcontext context_;
+    const std::int32_t device_;
+    int numa_node_ = -1;
+    bool batches_ = false;  ///< the driver takes several copies in one call
+    bool abandoned_ = false;
+    std::uint32_t refusals_ = 0;  ///< of the context, in a row
+    Lane in_;                     ///< to the GPU
+    Lane out_;                    ///< from the GPU
+    Batch batch_;
+    std::vector<std::unique_ptr<Flight>> flights_;
+    base::Fifo<Flight> free_;
+    base::Fifo<engine::Move> done_;  ///< failed before anything was queued
+    std::vector<void*> pinned_;
+};
+
+/// An engine::MakeMover: nullptr for the host, for which the engine has its own.
+[[nodiscard]] base::Result<std::unique_ptr<engine::Mover>> make_mover(
+    const engine::MemoryPlace& place, const std::function<void()>& wake);
+
+}  // namespace penstock::device

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "features/memory_tier.hpp"
+
+#include "stream/copy_threads.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace penstock::features {
+
+namespace {
+
+constexpr std::uint64_t kMetadataBytes = 32;  // of a slot in the cache's tables, at most
+constexpr std::size_t kAheadBytes = 8192;     // of rows whose memory is asked for before their copy
+// A gather of so many bytes is past the caches when its last row comes.
+constexpr std::uint64_t kStreamedBytes = 8 << 20;
+
+// Slots of a table whose share of the memory is `bytes`.
+std::uint32_t slots_for(const Table& table, std::uint64_t bytes) {
+    const std::uint64_t fit = bytes / (table.row_bytes + kMetadataBytes);
+    return static_cast<std::uint32_t>(
+        std::min({slots_for_all(table.rows), fit, static_cast<std::uint64_t>(kSlotsMax)}));
+}
+
+}  // namespace
+
+MemoryTier::MemoryTier(const Directory& directory, std::uint64_t bytes, RowPolicy policy)
+    : slots_(directory.tables.size()) {
+    std::vector<std::uint32_t> order(slots_.size());
+    std::iota(order.begin(), order.end(), 0U);
+    const auto size_of = [&directory](std::uint32_t table) {
+        return directory.tables[table].rows * directory.tables[table].row_bytes;
+    };
+    std::sort(order.begin(), order.end(),
+              [&](std::uint32_t a, std::uint32_t b) { return size_of(a) < size_of(b); });
+    double left = 0;
+    for (const std::uint32_t table : order) {
+        left += static_cast<double>(size_of(table));
+    }
+    MemoryPool pool({.touch = false, .keep_on_fork = false});
+    // From the smallest on: what a table does not need, the larger ones have.
+    for (const std::uint32_t number : order) {
+        const Table& table = directory.tables[number];
+        const double size = static_cast<double>(size_of(number));
+        const double share = left > 0 ? static_cast<double>(bytes) * (size / left) : 0;
+        const std::uint32_t count = slots_for(
+            table, share >= static_cast<double>(bytes) ? bytes : static_cast<std::uint64_t>(share));
+        left -= size;
+        Slots& slots = slots_[number];
+        slots.row_bytes = table.row_bytes;
+        if (count == 0) {
+            continue;
+        }
+        slots.memory = pool.take(count * table.row_bytes);
+        slots.cache = std::make_unique<RowCache>(count, policy);
+        bytes -= count * (table.row_bytes + kMetadataBytes);
+        keeps_rows_ = true;
+    }
+}
+
+void MemoryTier::add_stats(FeatureStats& stats) const {
+    for (const Slots& slots : slots_) {
+        if (slots.cache == nullptr) {
+            continue;
+        }
+        const RowCacheStats its = slots.cache->stats();
+        stats.memory_bytes += slots.memory.size() + slots.cache->metadata_bytes();
+        stats.slots += slots.cache->slots();
+        stats.admitted += its.admitted;
+        stats.passed_by += its.passed_by;
+        stats.evicted += its.evicted;
+        stats.preloaded += its.preloaded;
+        stats.hints += its.hints;
+        stats.hints_used += its.hints_used;
+        stats.hints_refused += its.hints_refused;
+        stats.hints_dropped += its.hints_dropped;
+    }
+}
+
+TierGather::TierGather(std::shared_ptr<MemoryTier> tier, const FeatureRequest& request,
+                       std::weak_ptr<const void> reading)
+    : tier_(std::move(tier)),
+      slots_(tier_->of(request.table)),
+      out_(request.out),
+      process_(::getpid()) {
+    // A copy: the ids may lie in the memory that rows are copied to, or change meanwhile.
+    const std::vector<std::uint64_t> wanted(request.ids.begin(), request.ids.end());
+    const std::size_t count = wanted.size();
+    std::vector<RowPlace> places(count);
+    for (auto* const list : {&ids_, &destinations_, &admitted_rows_}) {
+        list->reserve(count);
+    }
+    admitted_.reserve(count);
+    filled_.push_back({out_.data, out_.data + out_.bytes, std::move(reading)});
+    // Nothing throws from here on.
+    its_ = filled_.begin();
+    {
+        const std::lock_guard lock(tier_->mutex_);
+        tier_->filled_.remove_if([](const MemoryTier::Filled& other) {
+            return other.dropped && other.reading.expired();
+        });
+        for (MemoryTier::Filled& other : tier_->filled_) {
+            if (other.begin < its_->end && its_->begin < other.end) {
+                other.overlaps = its_->overlaps = true;
+            }
+        }
+        tier_->filled_.splice(tier_->filled_.end(), filled_);
+    }
+    slots_.cache->lookup(wanted, places);
+    copy_hits(places);
+    for (std::size_t i = 0; i < count; ++i) {
+        RowPlace& place = places[i];
+        if (place.state == RowState::kHit) {
+            continue;
+        }
+        ids_.push_back(wanted[i]);
+        destinations_.push_back(i);
+        if (place.state == RowState::kRead && place.slot != kNoSlot) {
+            admitted_.push_back(place);
+            admitted_rows_.push_back(i);
+            place.slot = kNoSlot;  // is let go of later than the others
+        }
+    }
+    hits_ = count - ids_.size();
+    slots_.cache->release(places);
+}
+
+// In one pass, while the memory of the next ones is on its way.
+void TierGather::copy_hits(std::span<const RowPlace> places) const noexcept {
+    const std::uint64_t bytes = slots_.row_bytes;
+    const bool streamed = places.size() * bytes >= kStreamedBytes;
+    std::size_t ahead = 0;
+    const auto next_hit = [&]() -> const std::byte* {
+        while (ahead < places.size() && places[ahead].state != RowState::kHit) {
+            ++ahead;
+        }
+        return ahead < places.size() ? slots_.row(places[ahead++].slot) : nullptr;
+    };
+    for (std::uint64_t asked = 0; asked < kAheadBytes; asked += bytes) {
+        __builtin_prefetch(next_hit());
+    }
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        if (places[i].state != RowState::kHit) {
+            continue;
+        }
+        const std::byte* const next = next_hit();
+        if (streamed) {
+            stream::stream_piece(out_.data + i * bytes, slots_.row(places[i].slot), bytes, next);
+        } else {
+            __builtin_prefetch(next);
+            std::memcpy(out_.data + i * bytes, slots_.row(places[i].slot), bytes);
+        }
+    }
+    stream::finish_streaming();
+}
+
+TierGather::~TierGather() {
+    if (process_ != ::getpid()) {
+        return;  // the parent's, whose memory this process does not have
+    }
+    slots_.cache->release(admitted_);
+    const std::lock_guard lock(tier_->mutex_);
+    if (finished_ || its_->reading.expired()) {
+        tier_->filled_.erase(its_);
+    } else {
+        its_->dropped = true;  // its memory is still written to
+    }
+}
+
+void TierGather::finish(bool sound) noexcept {
+    finished_ = true;
+    if (process_ != ::getpid() || !sound) {
+        return;
+    }
+    {
+        const std::lock_guard lock(tier_->mutex_);
+        if (its_->overlaps) {
+            return;
+        }
+    }
+    for (std::size_t i = 0; i < admitted_.size(); ++i) {
+        std::memcpy(slots_.row(admitted_[i].slot), out_.data + admitted_rows_[i] * slots_.row_bytes,
+                    slots_.row_bytes);
+    }
+    slots_.cache->commit(admitted_);
+}
+
+}  // namespace penstock::features

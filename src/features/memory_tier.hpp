@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of a store's tables that are in memory, of one process: a RowCache a table, and the memory
+// of its slots.
+//
+//   lookup   what is in memory is copied to the caller at once, and its slots are let go of
+//   reads    the others go straight to the caller's memory, never to a slot: a gather that is
+//            dropped leaves nothing behind that is still written to
+//   finish   what was admitted is copied from the caller's memory to its slots
+//
+// A caller that fills one piece of memory by two gathers at once gets undefined rows, and no other
+// caller does: what overlaps is not admitted. A gather that was dropped counts until its reads are
+// over.
+#pragma once
+
+#include "features/feature_layout.hpp"
+#include "features/row_cache.hpp"
+
+#include <penstock/feature_store.hpp>
+#include <penstock/memory.hpp>
+#include <penstock/row_policy.hpp>
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+namespace penstock::features {
+
+class MemoryTier {
+public:
+    /// `bytes` are shared by the tables in the ratio of their sizes. Throws Error: kOutOfMemory.
+    MemoryTier(const Directory& directory, std::uint64_t bytes, RowPolicy policy);
+    MemoryTier(const MemoryTier&) = delete;
+    MemoryTier& operator=(const MemoryTier&) = delete;
+    ~MemoryTier() = default;
+
+    struct Slots {
+        std::unique_ptr<RowCache> cache;  ///< nullptr: no row of the table is kept
+        Buffer memory;
+        std::uint64_t row_bytes = 0;
+
+        [[nodiscard]] std::byte* row(std::uint32_t slot) const {
+            return memory.data() + slot * row_bytes;
+        }
+    };
+    [[nodiscard]] const Slots& of(std::uint32_t table) const { return slots_[table]; }
+    /// False: gathers go past it.
+    [[nodiscard]] bool keeps_rows() const { return keeps_rows_; }
+    /// Adds its counts.
+    void add_stats(FeatureStats& stats) const;
+
+private:
+    friend class TierGather;
+    // Memory that a gather under way fills.
+    struct Filled {
+        const std::byte* begin = nullptr;
+        const std::byte* end = nullptr;
+        std::weak_ptr<const void> reading;  ///< expires when its reads are over
+        bool overlaps = false;
+        bool dropped = false;
+    };
+
+    std::vector<Slots> slots_;
+    bool keeps_rows_ = false;
+    std::mutex mutex_;  ///< of `filled_`
+    std::list<Filled> filled_;
+};
+
+/// Slots that are filled with rows before anybody asks for them. Without commit() they are free
+/// again.
+class PreloadedRows {
+public:
+    PreloadedRows(RowCache& cache, std::span<const std::uint64_t> ids)
+        : cache_(cache), places_(ids.size()) {
+        cache_.preload(ids, places_);
+    }
+    PreloadedRows(const PreloadedRows&) = delete;
+    PreloadedRows& operator=(const PreloadedRows&) = delete;
+    ~PreloadedRows() { cache_.release(places_); }
+
+    [[nodiscard]] bool is_read(std::size_t index) const {
+        return places_[index].state == RowState::kRead && places_[index].slot != kNoSlot;
+    }
+    [[nodiscard]] std::uint32_t slot(std::size_t index) const { return places_[index].slot; }
+    void commit() noexcept { cache_.commit(places_); }
+
+private:
+    RowCache& cache_;
+    std::vector<RowPlace> places_;
+};
+
+/// One table's rows of one gather. Dropped unfinished, it admits nothing.
+class TierGather {
+public:
+    /// Looks them up and copies those that are there. `request` is checked. `reading`: what the
+    /// transfer of the others keeps.
+    TierGather(std::shared_ptr<MemoryTier> tier, const FeatureRequest& request,
+               std::weak_ptr<const void> reading);
+    TierGather(const TierGather&) = delete;
+    TierGather& operator=(const TierGather&) = delete;
+    ~TierGather();
+
+    /// Rows to be read, and where to in `out`.
+    [[nodiscard]] const std::vector<std::uint64_t>& ids() const { return ids_; }
+    [[nodiscard]] const std::vector<std::uint64_t>& destinations() const { return destinations_; }
+    [[nodiscard]] std::uint64_t hits() const { return hits_; }
+    /// The reads are over; `sound`: all rows are in `out`. Once. Never throws.
+    void finish(bool sound) noexcept;
+
+private:
+    void copy_hits(std::span<const RowPlace> places) const noexcept;
+
+    const std::shared_ptr<MemoryTier> tier_;
+    const MemoryTier::Slots& slots_;
+    Memory out_;
+    pid_t process_;
+    std::vector<std::uint64_t> ids_;
+    std::vector<std::uint64_t> destinations_;
+    std::vector<RowPlace> admitted_;
+    std::vector<std::uint64_t> admitted_rows_;  ///< of `out`
+    std::list<MemoryTier::Filled> filled_;      ///< one, moved to the tier's list while it is there
+    std::list<MemoryTier::Filled>::iterator its_;
+    std::uint64_t hits_ = 0;
+    bool finished_ = false;
+};
+
+}  // namespace penstock::features

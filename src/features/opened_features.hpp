@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files of a feature file or `.npy`, open, with their directory.
+#pragma once
+
+#include "features/feature_layout.hpp"
+
+#include <penstock/engine.hpp>
+#include <penstock/feature_store.hpp>
+#include <penstock/file.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace penstock::features {
+
+struct OpenedFeatures {
+    std::shared_ptr<Engine> engine;
+    File main;                ///< the file at `path`
+    std::vector<File> parts;  ///< with the rows; of an unstriped file `main`
+    std::uint64_t id = 0;     ///< of a feature file
+    Directory directory;      ///< of a `.npy`, one table in one part
+    FeatureFile described;
+};
+
+/// Throws what inspect_features() throws. Blocks.
+[[nodiscard]] OpenedFeatures open_features(const std::shared_ptr<Engine>& engine,
+                                           const std::string& path, const FileSystem& files,
+                                           CachePolicy cache = CachePolicy::kAuto);
+
+/// "table 'paper', row 7" for the first row with bytes in [offset, ...) of a part; empty where no
+/// row lies.
+[[nodiscard]] std::string row_name(const OpenedFeatures& opened, const std::string& path,
+                                   std::uint64_t offset);
+
+/// The file of a part: "FOLDER/NAME.ID.part3".
+[[nodiscard]] std::string part_path(const std::string& folder, std::string_view name,
+                                    std::uint64_t id, std::uint32_t part);
+/// Whether a file has the name of such a part of `name`, and of which set it is.
+[[nodiscard]] bool is_part_name(std::string_view file, std::string_view name, std::uint64_t& id);
+
+}  // namespace penstock::features

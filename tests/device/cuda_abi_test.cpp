@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Our CUDA declarations are NVIDIA's. abi/cuda_headers.cpp is compiled once for each release
+// whose headers are here; this says which they were.
+#include "device/abi/cuda_headers.hpp"
+
+#include <gtest/gtest.h>
+
+namespace penstock::device {
+namespace {
+
+TEST(CudaAbi, IsThatOfTheHeadersOfCuda12) {
+    if (compared_with_cuda_12() == 0) {
+        GTEST_SKIP() << "no headers of CUDA 12: pip install -r tools/requirements-test.txt";
+    }
+    EXPECT_EQ(compared_with_cuda_12() / 1000, 12);
+}
+
+TEST(CudaAbi, IsThatOfTheHeadersOfCuda13) {
+    if (compared_with_cuda_13() == 0) {
+        GTEST_SKIP() << "no headers of CUDA 13: pip install -r tools/requirements-test.txt";
+    }
+    EXPECT_EQ(compared_with_cuda_13() / 1000, 13);
+}
+
+}  // namespace
+}  // namespace penstock::device

@@ -1,0 +1,555 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mover of a GPU on the fake driver: bytes, order, slots that are used again at once, errors of
+// each call, and its end.
+#include "device/gpu_mover.hpp"
+
+#include "device/context.hpp"
+#include "device/fake_gpu.hpp"
+#include "device/stream_order.hpp"
+
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace penstock::device {
+namespace {
+
+using engine::Draft;
+using engine::Extents;
+using engine::Move;
+using engine::MoveTo;
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t kSlotBytes = 64 << 10;
+
+std::byte* at(cuda::CUdeviceptr address) {
+    return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+}
+
+/// A move with all that it points to.
+struct Trip {
+    Extents extents;
+    Draft draft;
+    Move move;
+    bool back = false;
+
+    Trip(MoveTo to, std::vector<Extent> list, std::byte* slot, std::uint64_t bytes)
+        : extents(std::move(list)) {
+        draft.slot = true;
+        draft.wanted_bytes = static_cast<std::uint32_t>(bytes);
+        move.to = to;
+        move.owner = this;
+        move.extents = &extents;
+        move.draft = &draft;
+        move.slot = slot;
+        move.bytes = bytes;
+    }
+    Trip(const Trip&) = delete;
+    Trip& operator=(const Trip&) = delete;
+};
+
+Extent piece(cuda::CUdeviceptr memory, std::uint64_t bytes, std::uint64_t offset = 0) {
+    return {offset, Memory(at(memory), bytes, MemoryKind::kDevice, 0), 0};
+}
+
+class GpuMovers : public OnFakeGpu {
+protected:
+    void make() {
+        auto made = GpuMover::make(0);
+        ASSERT_TRUE(made.has_value()) << made.error().describe();
+        mover_ = std::move(*made);
+        auto memory = mover_->slot_memory(32 * kSlotBytes);
+        ASSERT_TRUE(memory.has_value()) << memory.error().describe();
+        block_ = std::move(*memory);
+    }
+    void TearDown() override {
+        fake_->calm();
+        mover_.reset();
+        OnFakeGpu::TearDown();
+    }
+    [[nodiscard]] std::byte* slot(std::size_t number) const {
+        return block_.data() + number * kSlotBytes;
+    }
+    /// Those that came back, each once.
+    std::vector<Trip*> reap(GpuMover& mover) {
+        std::vector<Trip*> back;
+        base::Fifo<Move> moves = mover.reap();
+        while (Move* move = moves.pop_front()) {
+            auto* trip = static_cast<Trip*>(move->owner);
+            EXPECT_FALSE(trip->back) << "a move came back twice";
+            trip->back = true;
+            back.push_back(trip);
+        }
+        return back;
+    }
+    void run(Trip& trip) {
+        mover_->start(trip.move);
+        wait_for(trip);
+    }
+    void wait_for(Trip& trip) {
+        const auto end = std::chrono::steady_clock::now() + 20s;
+        while (!trip.back) {
+            ASSERT_LT(std::chrono::steady_clock::now(), end) << "a move never came back";
+            static_cast<void>(reap(*mover_));
+            std::this_thread::sleep_for(5us);
+        }
+    }
+    [[nodiscard]] std::vector<std::byte> random_bytes(std::uint64_t bytes) {
+        std::vector<std::byte> made(bytes);
+        for (std::uint64_t i = 0; i < bytes; ++i) {
+            if (i % 8 == 0) {
+                bits_ = random_();
+            }
+            made[i] = static_cast<std::byte>(bits_ >> i % 8 * 8);
+        }
+        return made;
+    }
+
+    std::mt19937_64 random_{17};
+    std::uint64_t bits_ = 0;
+    memory::Block block_;  // outlives the mover
+    std::unique_ptr<GpuMover> mover_;
+};
+
+TEST_F(GpuMovers, CarryBytesInAndOut) {
+    make();
+    const cuda::CUdeviceptr memory = device_bytes(kSlotBytes);
+    const std::vector<std::byte> bytes = random_bytes(kSlotBytes);
+    std::memcpy(slot(0), bytes.data(), bytes.size());
+    Trip in(MoveTo::kExtents, {piece(memory, kSlotBytes)}, slot(0), kSlotBytes);
+    run(in);
+    EXPECT_EQ(in.move.error, 0);
+    EXPECT_EQ(in.move.bytes, kSlotBytes);
+    EXPECT_EQ(look(memory, kSlotBytes), bytes);
+    Trip out(MoveTo::kSlot, {piece(memory, kSlotBytes)}, slot(1), kSlotBytes);
+    run(out);
+    EXPECT_EQ(out.move.error, 0);
+    EXPECT_EQ(std::memcmp(slot(1), bytes.data(), bytes.size()), 0);
+}
+
+// Pieces that adjoin on both sides are one copy, others are one call where the driver takes it.
+TEST_F(GpuMovers, CarryManyPiecesAtOddPlaces) {
+    make();
+    const cuda::CUdeviceptr memory = device_bytes(kSlotBytes * 2);
+    std::vector<Extent> list;
+    std::vector<std::byte> expected = look(memory, kSlotBytes * 2);
+    const std::vector<std::byte> bytes = random_bytes(kSlotBytes);
+    std::memcpy(slot(0), bytes.data(), bytes.size());
+    std::uint64_t from = 0;
+    std::uint64_t to = 3;
+    while (from < 20'000) {
+        const std::uint64_t step = random_() % 90;  // empty ones too
+        list.push_back(piece(memory + to, step));
+        std::memcpy(expected.data() + to, bytes.data() + from, step);
+        from += step;
+        to += step + random_() % 3;
+    }
+    const std::uint64_t before = fake_->calls("cuMemcpyHtoDAsync");
+    Trip in(MoveTo::kExtents, list, slot(0), from);
+    run(in);
+    EXPECT_EQ(in.move.error, 0);
+    EXPECT_EQ(in.move.bytes, from);
+    EXPECT_EQ(look(memory, kSlotBytes * 2), expected);
+    Trip out(MoveTo::kSlot, list, slot(1), from);
+    run(out);
+    EXPECT_EQ(std::memcmp(slot(1), bytes.data(), from), 0);
+    const std::uint64_t calls = fake_->calls("cuMemcpyHtoDAsync") - before;
+    if (driver_->cuMemcpyBatchAsync != nullptr) {
+        EXPECT_LE(calls, 1U);  // the last batch may hold one piece
+        EXPECT_GT(fake_->calls("cuMemcpyBatchAsync"), 2U);
+    } else {
+        EXPECT_GT(calls, 100U);
+    }
+}
+
+TEST_F(GpuMovers, CarryWithoutBatchesToo) {
+    EXPECT_TRUE(runs_alone("GpuMovers.CarryManyPiecesAtOddPlaces:GpuMovers.CarryOverGaps",
+                           {"FAKE_GPU_HIDE=cuMemcpyBatchAsync"}));
+}
+
+// A driver may have the call and refuse it (virtual GPUs).
+TEST_F(GpuMovers, GoOnWithSingleCopiesWhereBatchesAreRefused) {
+    make();
+    fake_->fail("cuMemcpyBatchAsync", 1, cuda::CUDA_ERROR_NOT_SUPPORTED);
+    const cuda::CUdeviceptr memory = device_bytes(100);
+    const std::vector<std::byte> bytes = random_bytes(20);
+    std::memcpy(slot(0), bytes.data(), 20);
+    const std::uint64_t before = fake_->calls("cuMemcpyHtoDAsync");
+    Trip in(MoveTo::kExtents, {piece(memory, 10), piece(memory + 50, 10)}, slot(0), 20);
+    run(in);
+    EXPECT_EQ(in.move.error, 0);
+    EXPECT_EQ(look(memory + 50, 10), std::vector<std::byte>(bytes.begin() + 10, bytes.end()));
+    EXPECT_EQ(fake_->calls("cuMemcpyHtoDAsync") - before, 2U);
+}
+
+TEST_F(GpuMovers, CarryOverGaps) {
+    make();
+    const cuda::CUdeviceptr memory = device_bytes(300);
+    const std::vector<std::byte> bytes = random_bytes(1000);
+    std::memcpy(slot(0), bytes.data(), bytes.size());
+    // Bytes 100 to 1100 of a file are in the slot; three extents lie in them, the last is cut.
+    Trip in(
+        MoveTo::kExtents,
+        {piece(memory, 100, 100), piece(memory + 100, 100, 500), piece(memory + 200, 100, 1050)},
+        slot(0), 1000);
+    in.draft.offset = 100;
+    in.draft.extents = 3;
+    run(in);
+    EXPECT_EQ(in.move.error, 0);
+    EXPECT_EQ(in.move.bytes, 250U);
+    const std::vector<std::byte> found = look(memory, 250);
+    EXPECT_EQ(std::memcmp(found.data(), bytes.data(), 100), 0);
+    EXPECT_EQ(std::memcmp(found.data() + 100, bytes.data() + 400, 100), 0);
+    EXPECT_EQ(std::memcmp(found.data() + 200, bytes.data() + 950, 50), 0);
+}
+
+// Slots are written to again the moment they are back, while streams and engines reorder.
+TEST_F(GpuMovers, GiveBackSlotsOnlyAfterTheirCopies) {
+    make();
+    constexpr std::size_t kSlots = 6;
+    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+        fake_->set_delays(seed, 60);
+        const std::uint64_t all = 20 * kSlotBytes;
+        const cuda::CUdeviceptr to = device_bytes(all);
+        const cuda::CUdeviceptr from = device_bytes(all);
+        const std::vector<std::byte> bytes = random_bytes(all);
+        put(from, bytes);
+        std::vector<std::byte> back(all);
+        std::deque<std::unique_ptr<Trip>> trips;
+        std::vector<std::size_t> free_slots;
+        for (std::size_t i = 0; i < kSlots; ++i) {
+            free_slots.push_back(i);
+        }
+        std::uint64_t next_in = 0;
+        std::uint64_t next_out = 0;
+        std::size_t out = 0;
+        const auto end = std::chrono::steady_clock::now() + 20s;
+        while (next_in < all || next_out < all || out != 0) {
+            ASSERT_LT(std::chrono::steady_clock::now(), end);
+            while (!free_slots.empty() && (next_in < all || next_out < all)) {
+                std::byte* mine = slot(free_slots.back());
+                const bool in = next_out == all || (next_in < all && random_() % 2 == 0);
+                std::uint64_t& next = in ? next_in : next_out;
+                const std::uint64_t step =
+                    std::min<std::uint64_t>(1 + random_() % kSlotBytes, all - next);
+                if (in) {
+                    std::memcpy(mine, bytes.data() + next, step);
+                }
+                free_slots.pop_back();
+                trips.push_back(std::make_unique<Trip>(
+                    in ? MoveTo::kExtents : MoveTo::kSlot,
+                    std::vector<Extent>{piece((in ? to : from) + next, step, next)}, mine, step));
+                mover_->start(trips.back()->move);
+                next += step;
+                ++out;
+            }
+            for (Trip* trip : reap(*mover_)) {
+                ASSERT_EQ(trip->move.error, 0);
+                if (trip->move.to == MoveTo::kSlot) {
+                    std::memcpy(back.data() + trip->extents[0].offset, trip->move.slot,
+                                trip->move.bytes);
+                }
+                std::memset(trip->move.slot, 0x5A, kSlotBytes);
+                free_slots.push_back(static_cast<std::size_t>(trip->move.slot - block_.data()) /
+                                     kSlotBytes);
+                --out;
+            }
+            std::this_thread::sleep_for(5us);
+        }
+        ASSERT_EQ(back, bytes) << "seed " << seed;
+        ASSERT_EQ(look(to, all), bytes) << "seed " << seed;
+    }
+    const FakeGpuCounters counted = fake_->counters();
+    EXPECT_EQ(counted.synchronizations, 0U);
+    EXPECT_EQ(counted.unpinned_async_copies, 0U);
+    EXPECT_EQ(counted.missing_contexts, 0U);
+    EXPECT_LE(counted.events_made, kSlots);
+    EXPECT_EQ(counted.streams_made, 2U);
+}
+
+TEST_F(GpuMovers, WaitForTheCallersStreamOnTheGpu) {
+    make();
+    const Current current(*driver_, primary_context(*driver_, 0).value());
+    cuda::CUstream callers = nullptr;
+    ASSERT_EQ(driver_->cuStreamCreate(&callers, cuda::CU_STREAM_NON_BLOCKING), cuda::CUDA_SUCCESS);
+    const cuda::CUdeviceptr memory = device_bytes(kSlotBytes);
+    for (std::uint64_t seed = 1; seed <= 30; ++seed) {
+        fake_->set_delays(seed, 300);
+        // The caller's stream writes the memory; a move out, ordered after it, has what was
+        // written.
+        const std::vector<std::byte> bytes = random_bytes(kSlotBytes);
+        std::memcpy(slot(3), bytes.data(), bytes.size());
+        ASSERT_EQ(driver_->cuMemcpyHtoDAsync(memory, slot(3), kSlotBytes, callers),
+                  cuda::CUDA_SUCCESS);
+        const StreamHandle handle{reinterpret_cast<std::uintptr_t>(callers), 0};
+        const engine::MemoryPlace place{MemoryKind::kDevice, 0};
+        auto order = make_order({&handle, 1}, {&place, 1});
+        ASSERT_TRUE(order.has_value()) << order.error().describe();
+        Trip first(MoveTo::kSlot, {piece(memory, 100)}, slot(0), 100);
+        Trip second(MoveTo::kSlot, {piece(memory, kSlotBytes)}, slot(1), kSlotBytes);
+        for (Trip* trip : {&first, &second}) {
+            trip->move.after = order->get();
+            mover_->start(trip->move);
+        }
+        wait_for(first);
+        wait_for(second);
+        ASSERT_EQ(second.move.error, 0);
+        ASSERT_EQ(std::memcmp(slot(0), bytes.data(), 100), 0) << "seed " << seed;
+        ASSERT_EQ(std::memcmp(slot(1), bytes.data(), kSlotBytes), 0) << "seed " << seed;
+    }
+    EXPECT_LE(fake_->calls("cuStreamWaitEvent"), 30U);  // once an order, not once a move
+    EXPECT_EQ(fake_->counters().synchronizations, 0U);
+    driver_->cuStreamDestroy(callers);
+}
+
+TEST_F(GpuMovers, LeaveTheCallersContextCurrent) {
+    make();
+    cuda::CUcontext before = nullptr;
+    cuda::CUcontext after = nullptr;
+    driver_->cuCtxGetCurrent(&before);
+    const cuda::CUdeviceptr memory = device_bytes(64);
+    Trip in(MoveTo::kExtents, {piece(memory, 64)}, slot(0), 64);
+    run(in);
+    driver_->cuCtxGetCurrent(&after);
+    EXPECT_EQ(before, after);
+    EXPECT_EQ(in.move.error, 0);
+}
+
+TEST_F(GpuMovers, SayWhyMemoryCouldNotBePinned) {
+    auto made = GpuMover::make(0);
+    ASSERT_TRUE(made.has_value());
+    fake_->fail("cuMemHostRegister", 1, cuda::CUDA_ERROR_OUT_OF_MEMORY);
+    const auto refused = (*made)->slot_memory(2 << 20);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_EQ(refused.error().code, ErrorCode::kOutOfMemory);
+    for (const char* word : {"2 MiB", "GPU 0", "cuMemHostRegister", "CUDA_ERROR_OUT_OF_MEMORY",
+                             "ulimit -l", "control group"}) {
+        EXPECT_THAT(refused.error().message, HasSubstr(word));
+    }
+    const auto block = (*made)->slot_memory(2 << 20);
+    EXPECT_TRUE(block.has_value()) << block.error().describe();
+    made->reset();
+}
+
+// Another library unmapped memory that it had registered, and the same addresses are ours now.
+TEST_F(GpuMovers, TakeAddressesThatWereLeftRegistered) {
+    auto made = GpuMover::make(0);
+    ASSERT_TRUE(made.has_value());
+    fake_->fail("cuMemHostRegister", 1, cuda::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+    const auto block = (*made)->slot_memory(2 << 20);
+    EXPECT_TRUE(block.has_value()) << block.error().describe();
+    made->reset();
+}
+
+TEST_F(GpuMovers, AreOfGpusThatExist) {
+    for (const std::int32_t number : {-1, 1, 1000}) {
+        const auto made = GpuMover::make(number);
+        ASSERT_FALSE(made.has_value());
+        EXPECT_EQ(made.error().code, ErrorCode::kInvalidArgument);
+        EXPECT_THAT(made.error().message, HasSubstr(std::to_string(number)));
+    }
+}
+
+TEST_F(GpuMovers, AreLookedAtSoon) {
+    make();
+    const cuda::CUdeviceptr memory = device_bytes(kSlotBytes);
+    fake_->hold(true);
+    for (const std::uint64_t bytes : {std::uint64_t{1}, kSlotBytes}) {
+        auto trip = std::make_unique<Trip>(
+            MoveTo::kExtents, std::vector<Extent>{piece(memory, bytes)}, slot(0), bytes);
+        mover_->start(trip->move);
+        EXPECT_GE(mover_->look_again(), 5'000);
+        EXPECT_LE(mover_->look_again(), 20'000);
+        EXPECT_TRUE(reap(*mover_).empty());
+        fake_->hold(false);
+        wait_for(*trip);
+        fake_->hold(true);
+    }
+}
+
+// A scenario with every kind of call; what came out of it may be an error, and nothing else.
+class FaultyGpuMovers : public GpuMovers {
+protected:
+    void scenario() {
+        auto made = GpuMover::make(0);
+        if (!made) {
+            said(made.error());
+            return;
+        }
+        GpuMover& mover = **made;
+        auto block = mover.slot_memory(16 * kSlotBytes);
+        if (!block) {
+            said(block.error());
+            return;
+        }
+        const StreamHandle handle{reinterpret_cast<std::uintptr_t>(stream_), 0};
+        const engine::MemoryPlace place{MemoryKind::kDevice, 0};
+        auto order = make_order({&handle, 1}, {&place, 1});
+        if (!order) {
+            said(order.error());
+            return;
+        }
+        std::vector<std::unique_ptr<Trip>> trips;
+        for (std::size_t i = 0; i < 8; ++i) {
+            std::byte* mine = block->data() + i * kSlotBytes;
+            std::memset(mine, static_cast<int>(i + 1), kSlotBytes);
+            const cuda::CUdeviceptr memory = memory_of_ + i * kSlotBytes;
+            std::vector<Extent> list = {piece(memory, 1000), piece(memory + 2000, 1000)};
+            if (i % 3 == 0) {
+                list = {piece(memory, 2000)};
+            }
+            const bool in = i % 2 == 0;
+            trips.push_back(
+                std::make_unique<Trip>(in ? MoveTo::kExtents : MoveTo::kSlot, list, mine, 2000));
+            trips.back()->move.after = order->get();
+            mover.start(trips.back()->move);
+        }
+        std::size_t out = trips.size();
+        const auto end = std::chrono::steady_clock::now() + 20s;
+        while (out != 0) {
+            ASSERT_LT(std::chrono::steady_clock::now(), end) << "a move never came back";
+            out -= reap(mover).size();
+            std::this_thread::sleep_for(5us);
+        }
+        for (std::size_t i = 0; i < trips.size(); ++i) {
+            const Trip& trip = *trips[i];
+            if (trip.move.error != 0) {
+                EXPECT_EQ(trip.move.bytes, 0U);
+                said(mover.explain(trip.move));
+                continue;
+            }
+            EXPECT_EQ(trip.move.bytes, 2000U);
+            const bool in = trip.move.to == MoveTo::kExtents;
+            const std::byte last =
+                in ? look(memory_of_ + i * kSlotBytes + (i % 3 == 0 ? 1999 : 2999), 1).front()
+                   : trip.move.slot[1999];
+            EXPECT_EQ(last, in ? static_cast<std::byte>(i + 1) : std::byte{0xDB}) << "move " << i;
+        }
+    }
+    void said(const base::Error& error) {
+        ++errors_;
+        said_ = error.describe();
+        EXPECT_THAT(error.describe(), HasSubstr("CUDA"));
+        EXPECT_THAT(error.describe(), HasSubstr("GPU"));
+    }
+
+    cuda::CUstream stream_ = nullptr;
+    cuda::CUdeviceptr memory_of_ = 0;
+    int errors_ = 0;
+    std::string said_;
+};
+
+TEST_F(FaultyGpuMovers, EndEachMoveOnceWhicheverCallFails) {
+    const Current current(*driver_, primary_context(*driver_, 0).value());
+    ASSERT_EQ(driver_->cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING), cuda::CUDA_SUCCESS);
+    const std::uint64_t all = 8 * kSlotBytes;
+    std::uint64_t nth = 1;
+    int failed = 0;
+    for (;; ++nth) {
+        ASSERT_LT(nth, 400U);
+        memory_of_ = device_bytes(all);
+        fake_->reset_counters();
+        errors_ = 0;
+        // A mover whose end met the fault leaves what it could not give back.
+        const std::uint64_t pinned = fake_->counters().pinned_bytes_now;
+        const std::uint64_t streams = fake_->counters().streams_now;
+        fake_->fail("*", nth, cuda::CUDA_ERROR_LAUNCH_FAILED);
+        scenario();
+        ASSERT_FALSE(HasFatalFailure()) << "call " << nth;
+        const bool met = fake_->counters().failed_by_order != 0;
+        fake_->calm();
+        failed += errors_ != 0 ? 1 : 0;
+        EXPECT_EQ(fake_->counters().missing_contexts, 0U) << "call " << nth;
+        if (!met) {
+            EXPECT_EQ(errors_, 0) << said_ << " at call " << nth;
+            EXPECT_EQ(fake_->counters().pinned_bytes_now, pinned);
+            EXPECT_EQ(fake_->counters().streams_now, streams);
+            break;
+        }
+    }
+    EXPECT_GT(nth, 50U);
+    EXPECT_GT(failed, 30);
+    driver_->cuStreamDestroy(stream_);
+}
+
+TEST_F(GpuMovers, EndAllMovesWhenTheGpuFails) {
+    make();
+    const cuda::CUdeviceptr memory = device_bytes(kSlotBytes);
+    fake_->hold(true);
+    std::vector<std::unique_ptr<Trip>> trips;
+    for (std::size_t i = 0; i < 6; ++i) {
+        trips.push_back(std::make_unique<Trip>(i % 2 == 0 ? MoveTo::kExtents : MoveTo::kSlot,
+                                               std::vector<Extent>{piece(memory, kSlotBytes)},
+                                               slot(i), kSlotBytes));
+        mover_->start(trips.back()->move);
+    }
+    fake_->set_broken(cuda::CUDA_ERROR_ECC_UNCORRECTABLE);
+    fake_->hold(false);
+    for (const auto& trip : trips) {
+        wait_for(*trip);
+        EXPECT_NE(trip->move.error, 0);
+        EXPECT_THAT(mover_->explain(trip->move).describe(),
+                    HasSubstr("CUDA_ERROR_ECC_UNCORRECTABLE"));
+    }
+    Trip later(MoveTo::kExtents, {piece(memory, 64)}, slot(0), 64);
+    run(later);
+    EXPECT_NE(later.move.error, 0);
+    fake_->set_broken(0);
+}
+
+TEST_F(GpuMovers, AreWaitedForAtTheirEnd) {
+    make();
+    const cuda::CUdeviceptr memory = device_bytes(kSlotBytes);
+    const std::vector<std::byte> bytes = random_bytes(kSlotBytes);
+    std::memcpy(slot(0), bytes.data(), bytes.size());
+    fake_->hold(true);
+    Trip in(MoveTo::kExtents, {piece(memory, kSlotBytes)}, slot(0), kSlotBytes);
+    mover_->start(in.move);
+    std::thread later([&] {
+        std::this_thread::sleep_for(30ms);
+        fake_->hold(false);
+    });
+    mover_.reset();
+    block_ = {};
+    later.join();
+    EXPECT_EQ(look(memory, kSlotBytes), bytes);
+    const FakeGpuCounters counted = fake_->counters();
+    EXPECT_EQ(counted.pinned_bytes_now, 0U);
+    EXPECT_EQ(counted.streams_now, 0U);
+    EXPECT_EQ(counted.events_now, 0U);
+    EXPECT_EQ(counted.synchronizations, 0U);
+}
+
+TEST_F(GpuMovers, LeaveCudaAloneInTheChildOfAFork) {
+    make();
+    const cuda::CUdeviceptr memory = device_bytes(kSlotBytes);
+    fake_->hold(true);
+    Trip in(MoveTo::kExtents, {piece(memory, kSlotBytes)}, slot(0), kSlotBytes);
+    mover_->start(in.move);
+    const std::uint64_t calls = fake_->counters().calls;
+    const pid_t child = ::fork();
+    if (child == 0) {
+        mover_->abandon_after_fork();
+        mover_.reset();
+        block_ = {};
+        ::_exit(fake_->counters().calls == calls ? 0 : 1);
+    }
+    int status = 1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    fake_->hold(false);
+    wait_for(in);
+    EXPECT_EQ(in.move.error, 0);
+}
+
+}  // namespace
+}  // namespace penstock::device

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+// Feature files on fake disks: operations that fail one after the other, a disk of a stripe that
+// fails or does not answer, and gathers that are dropped while it does not.
+#include "support/crash_harness.hpp"
+#include "support/test_engine.hpp"
+#include "support/text_files.hpp"
+
+#include <penstock/feature_store.hpp>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace penstock::features {
+namespace {
+
+using support::pattern;
+using test::CrashRig;
+using test::error_of;
+using testing::AllOf;
+using testing::HasSubstr;
+
+using Bytes = std::vector<std::byte>;
+using Ids = std::vector<std::uint64_t>;
+
+constexpr std::uint64_t kRow = 512;
+constexpr std::uint64_t kRows = 1000;  // 7 stripes and a part of one
+
+Bytes rows_of(std::uint64_t version) {
+    return pattern(kRows * kRow, version);
+}
+
+void write(CrashRig& rig, const std::string& path, std::uint64_t version,
+           const std::vector<std::string>& folders = {}) {
+    FeatureWriter writer(rig.engine(), path, {.folders = folders}, rig.files());
+    writer.begin_table({"a", "U8", {kRow}});
+    writer.append(rows_of(version));
+    writer.begin_table({"b", "U8", {40}});
+    writer.append(pattern(4000, version + 100));
+    writer.commit();
+}
+
+Ids all_ids() {
+    Ids ids(kRows);
+    std::iota(ids.begin(), ids.end(), 0);
+    return ids;
+}
+
+Bytes all_rows(const FeatureStore& store) {
+    Bytes out(kRows * kRow);
+    store.gather(0, all_ids(), out);
+    return out;
+}
+
+class EachOperationFails : public testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(FeatureFaults, EachOperationFails, testing::Bool(),
+                         [](const auto& made) { return made.param ? "Striped" : "OneFile"; });
+
+TEST_P(EachOperationFails, TheFileIsTheOldOneOrTheNewOne) {
+    const std::vector<std::string> folders =
+        GetParam() ? std::vector<std::string>{"/x", "/y"} : std::vector<std::string>();
+    const std::string path = "/f/g.features";
+    test::fail_each_operation(
+        [&](CrashRig& rig) {
+            for (const char* const folder : {"/f", "/x", "/y"}) {
+                rig.files().make_folder(folder);
+            }
+            write(rig, path, 1, folders);
+        },
+        [&](CrashRig& rig) { write(rig, path, 2, folders); },
+        [&](CrashRig& rig, bool failed) {
+            EXPECT_TRUE(verify_features(rig.engine(), path, {}, rig.files()).empty());
+            const Bytes found = all_rows(FeatureStore::open(rig.engine(), path, {}, rig.files()));
+            EXPECT_TRUE(found == rows_of(2) || (failed && found == rows_of(1)));
+            write(rig, path, 3, folders);  // and takes away what was left
+            EXPECT_TRUE(all_rows(FeatureStore::open(rig.engine(), path, {}, rig.files())) ==
+                        rows_of(3));
+            EXPECT_EQ(rig.files().list("/f").size(), 1U);
+            for (const std::string& folder : folders) {
+                EXPECT_EQ(rig.files().list(folder).size(), 1U);
+            }
+        });
+}
+
+TEST_P(EachOperationFails, AReadThatFailsIsAnErrorAndNoOtherGatherIsWrong) {
+    const std::vector<std::string> folders =
+        GetParam() ? std::vector<std::string>{"/x", "/y"} : std::vector<std::string>();
+    const std::string path = "/g.features";
+    test::fail_each_operation(
+        [&](CrashRig& rig) {
+            rig.files().make_folder("/x");
+            rig.files().make_folder("/y");
+            write(rig, path, 1, folders);
+        },
+        [&](CrashRig& rig) {
+            const FeatureStore store = FeatureStore::open(
+                rig.engine(), path, {.ram_bytes = 200'000, .hot = {{"a", {1, 900}}, {"b", {7}}}},
+                rig.files());
+            for (int i = 0; i < 2; ++i) {
+                EXPECT_TRUE(all_rows(store) == rows_of(1));
+            }
+        },
+        [](CrashRig&, bool) {});
+}
+
+TEST(FeatureFaults, AReaderGetsASetThatIsReplacedAgainAndAgain) {
+    const std::string path = "/g.features";
+    const std::vector<std::string> folders{"/x", "/y"};
+    CrashRig rig;
+    std::uint64_t version = 1;
+    std::uint64_t last = 1;
+    bool writing = false;
+    rig.disks()[0]->set_watch([&](const simulation::DiskOperation& operation) {
+        if (operation.call == simulation::DiskCall::kOpen && !writing && version < last &&
+            operation.path.ends_with(".part0")) {
+            writing = true;
+            write(rig, path, ++version, folders);
+            writing = false;
+        }
+    });
+    rig.files().make_folder("/x");
+    rig.files().make_folder("/y");
+    writing = true;
+    write(rig, path, version, folders);
+    writing = false;
+    last = 9;
+    const FeatureStore store = FeatureStore::open(rig.engine(), path, {}, rig.files());
+    EXPECT_EQ(version, last);
+    EXPECT_TRUE(all_rows(store) == rows_of(last));
+}
+
+// Two disks, of which the second may fail, or not answer until it is let go.
+class StripeFaults : public testing::Test {
+protected:
+    StripeFaults() {
+        rig_.disks()[1]->set_watch([this](const simulation::DiskOperation& operation) {
+            if (operation.call == simulation::DiskCall::kAccess) {
+                held_.wait(true);
+            }
+        });
+        rig_.files().make_folder("/0/x");
+        rig_.files().make_folder("/1/y");
+        write(rig_, path_, 1, {"/0/x", "/1/y"});
+    }
+    ~StripeFaults() override { hold(false); }
+
+    void hold(bool now) {
+        held_ = now;
+        held_.notify_all();
+    }
+    // Reads of the second disk from this offset on.
+    void fail_second(std::uint64_t from = 4096) {
+        rig_.disks()[1]->set_faults([from](const simulation::DiskAccess& access) {
+            return simulation::Fault{.system_errno = access.offset >= from ? EIO : 0};
+        });
+    }
+    [[nodiscard]] FeatureStore open(std::uint64_t ram_bytes) const {
+        return FeatureStore::open(rig_.engine(), path_, {.ram_bytes = ram_bytes}, rig_.files());
+    }
+    static void expect_row(const Bytes& out, std::size_t at, std::uint64_t id) {
+        const Bytes rows = rows_of(1);
+        EXPECT_EQ(std::memcmp(&out[at * kRow], &rows[id * kRow], kRow), 0) << "row " << id;
+    }
+
+    std::atomic<bool> held_ = false;
+    CrashRig rig_{2, {}, false};
+    const std::string path_ = "/0/g.features";
+};
+
+constexpr std::uint64_t kOnFirst = 5;     // of the first stripe
+constexpr std::uint64_t kOnSecond = 130;  // of the second one
+
+TEST_F(StripeFaults, ADiskThatFailsIsNamedWithTheRowAndTheOthersAreRead) {
+    for (const std::uint64_t ram_bytes : {0ULL, 1'000'000ULL}) {
+        const FeatureStore store = open(ram_bytes);
+        fail_second();
+        Bytes out(3 * kRow);
+        for (int i = 0; i < 3; ++i) {
+            const Error error = error_of([&] {
+                store.gather(0, Ids{kOnFirst, kOnSecond, kOnFirst + 1}, out);
+            });
+            EXPECT_EQ(error.system_errno(), EIO);
+            EXPECT_THAT(error.path(), HasSubstr("/1/y/g.features"));
+            EXPECT_THAT(error.what(), HasSubstr("row 130 of table 'a'"));
+        }
+        store.gather(0, Ids{0, kOnFirst, 1}, out);
+        expect_row(out, 1, kOnFirst);
+        const auto problems = verify_features(rig_.engine(), path_, {}, rig_.files());
+        ASSERT_EQ(problems.size(), 1U);  // the other table lies on the first disk
+        EXPECT_EQ(problems[0].row, 128U);
+        EXPECT_THAT(problems[0].path, HasSubstr("/1/y/g.features"));
+        fail_second(0);
+        EXPECT_EQ(error_of([&] { static_cast<void>(open(ram_bytes)); }).system_errno(), EIO);
+        rig_.disks()[1]->set_faults({});
+        EXPECT_TRUE(all_rows(store) == rows_of(1));
+        EXPECT_TRUE(all_rows(store) == rows_of(1));
+    }
+}
+
+TEST_F(StripeFaults, ADiskThatDoesNotAnswerStopsNoGatherOfTheOther) {
+    const FeatureStore store = open(100'000);
+    Bytes slow(kRow);
+    Bytes out(kRow);
+    hold(true);
+    const Ids id{kOnSecond};
+    const FeatureRequest request{0, id, slow};
+    FeatureGather waits = store.gather_async(std::span(&request, 1));
+    EXPECT_FALSE(waits.wait_for(std::chrono::milliseconds(20)).has_value());
+    store.gather(0, Ids{kOnFirst}, out);
+    expect_row(out, 0, kOnFirst);
+    EXPECT_FALSE(waits.done());
+    hold(false);
+    waits.wait();
+    expect_row(slow, 0, kOnSecond);
+}
+
+// The memory of a dropped gather is still written to: a gather that is given the same memory has
+// undefined rows, and keeps none of them for others.
+TEST_F(StripeFaults, MemoryOfADroppedGatherThatIsUsedAgainSpoilsNoOtherGather) {
+    const FeatureStore store = open(1'000'000);
+    Bytes out(2 * kRow);
+    hold(true);
+    {
+        const Ids ids{kOnSecond, kOnSecond + 1};
+        const FeatureRequest request{0, ids, out};
+        const FeatureGather dropped = store.gather_async(std::span(&request, 1));
+    }
+    const Ids ids{kOnFirst, kOnFirst + 1};
+    const FeatureRequest request{0, ids, out};
+    FeatureGather second = store.gather_async(std::span(&request, 1));
+    Transfer reads = second.take_transfer();
+    reads.wait();
+    hold(false);
+    rig_.engine()->drain();
+    second.finish();
+    EXPECT_TRUE(all_rows(store) == rows_of(1));
+    // It is over: rows that are gathered into that memory are kept again.
+    store.gather(0, ids, out);
+    const std::uint64_t read = store.stats().rows_read;
+    store.gather(0, ids, out);
+    EXPECT_EQ(store.stats().rows_read, read);
+}
+
+TEST_F(StripeFaults, RowsThatTheirOwnerChangesOnceTheyAreDoneSpoilNoOtherGather) {
+    const FeatureStore store = open(1'000'000);
+    Bytes out(2 * kRow);
+    const Ids ids{kOnSecond, kOnFirst};
+    const FeatureRequest request{0, ids, out};
+    FeatureGather gather = store.gather_async(std::span(&request, 1));
+    while (!gather.done()) {
+    }
+    expect_row(out, 1, kOnFirst);
+    std::fill(out.begin(), out.end(), std::byte{0});
+    gather.wait();
+    EXPECT_TRUE(all_rows(store) == rows_of(1));
+    EXPECT_GE(store.stats().rows_hit, 2U);
+}
+
+TEST_F(StripeFaults, AnErrorNamesItsRowHoweverOftenItIsAskedFor) {
+    const FeatureStore store = open(1'000'000);
+    fail_second();
+    Bytes out(kRow);
+    const Ids ids{kOnSecond};
+    const FeatureRequest request{0, ids, out};
+    FeatureGather gather = store.gather_async(std::span(&request, 1));
+    for (int i = 0; i < 3; ++i) {
+        EXPECT_THAT(error_of([&] { gather.wait(); }).what(), HasSubstr("row 130 of table 'a'"));
+    }
+}
+
+}  // namespace
+}  // namespace penstock::features
