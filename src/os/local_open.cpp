@@ -23,6 +23,9 @@
 #include <array>
 #include <cerrno>
 #include <ctime>
+#include <string>
+#include <string_view>
+#include <type_traits>
 
 namespace penstock::os {
 
@@ -249,14 +252,23 @@ Result<std::shared_ptr<File>> finish(const std::string& path, const FileOptions&
 }
 
 // A device as files on it found it. Another one may be mounted under its number: so not for long.
+// Each thread has one. It is trivially destructible: for a destructor, glibc allocates at a thread's
+// first use, and ends the process where memory is out.
 struct KnownDevice {
     dev_t number = 0;
     time_t until_s = 0;
     bool passes_small = false;  ///< its small files may go through the page cache
     bool keeps_page_cache = false;
     DeviceId disk;
-    std::string file_system;
+    std::array<char, 40> file_system{};  ///< its name, cut to fit; ends with a zero
+
+    void name(std::string_view text) {
+        file_system = {};
+        std::copy_n(text.begin(), std::min(text.size(), file_system.size() - 1),
+                    file_system.begin());
+    }
 };
+static_assert(std::is_trivially_destructible_v<KnownDevice>);
 
 const KnownDevice& known_device(dev_t number, int fd) {
     constexpr time_t kForSeconds = 2;
@@ -267,9 +279,10 @@ const KnownDevice& known_device(dev_t number, int fd) {
         return last;
     }
     last.until_s = 0;
-    last.file_system = file_system_of(fd);
-    const bool cached = keeps_page_cache(last.file_system);
-    last.passes_small = cached || last.file_system == "tmpfs";
+    const std::string file_system = file_system_of(fd);
+    last.name(file_system);
+    const bool cached = keeps_page_cache(file_system);
+    last.passes_small = cached || file_system == "tmpfs";
     last.keeps_page_cache = cached;
     last.disk = disk_of(number);
     last.number = number;
@@ -300,7 +313,7 @@ std::shared_ptr<File> finish_small(const std::string& path, const FileOptions& o
     info.access = options.access;
     info.cache = options.cache;
     info.device = device.disk;
-    info.file_system = device.file_system;
+    info.file_system = device.file_system.data();
     info.created = opened.created;
     info.small = reads;
     info.asks_cache = reads && device.keeps_page_cache;
