@@ -5,7 +5,6 @@
 #include "base/clock.hpp"
 #include "base/units.hpp"
 #include "device/context.hpp"
-#include "device/stream_order.hpp"
 #include "os/limits.hpp"
 
 #include <fmt/format.h>
@@ -224,19 +223,6 @@ CUresult GpuMover::take_flight(Flight*& flight) {
     }
 }
 
-// Copies behind a wait on a stream wait too, so each order is asked for once.
-CUresult GpuMover::hold(Lane& lane, const Move& move) {
-    const auto* order = static_cast<const StreamOrder*>(move.after);
-    if (order == nullptr || order->number() == lane.waited) {
-        return CUDA_SUCCESS;
-    }
-    const CUresult result = order->hold(lane.stream);
-    if (result == CUDA_SUCCESS) {
-        lane.waited = order->number();
-    }
-    return result;
-}
-
 void GpuMover::start(Move& move) {
     move.error = 0;
     Lane& lane = lane_of(move);
@@ -247,8 +233,6 @@ void GpuMover::start(Move& move) {
         fail(move, Step::kContext, current.result());
     } else if (const CUresult taken = take_flight(flight); taken != CUDA_SUCCESS) {
         fail(move, Step::kMemory, taken);
-    } else if (const CUresult held = hold(lane, move); held != CUDA_SUCCESS) {
-        fail(move, Step::kOrder, held);
     } else if (const CUresult copied = copy(lane, move, queued); copied != CUDA_SUCCESS) {
         fail(move, Step::kCopy, copied);
     }
@@ -401,8 +385,8 @@ base::Nanos GpuMover::look_again() const {
 }
 
 base::Error GpuMover::explain(const Move& move) {
-    constexpr std::array kCalls = {"cuEventCreate", "cuCtxPushCurrent", "cuStreamWaitEvent",
-                                   "cuMemcpyAsync", "cuEventRecord",    "cuEventQuery"};
+    constexpr std::array kCalls = {"cuEventCreate", "cuCtxPushCurrent", "cuMemcpyAsync",
+                                   "cuEventRecord", "cuEventQuery"};
     const auto code = static_cast<unsigned int>(move.error);
     const char* call = kCalls[std::min<std::size_t>(code >> kStepShift, kCalls.size() - 1)];
     return cuda_error(driver_, static_cast<CUresult>(code & kResultMask), call,

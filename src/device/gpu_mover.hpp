@@ -17,9 +17,10 @@
 
 namespace penstock::device {
 
-/// One channel's, for one GPU. All calls on the thread that turns the channel; any context that is
-/// current there is so again afterwards. Moves that are out when it is destroyed are waited for.
-/// While the process ends, and in the child of a fork, it leaves CUDA's objects alone.
+/// One channel's, for one GPU. Made on any thread; all calls on the thread that turns the channel;
+/// any context that is current there is so again afterwards. Moves that are out when it is
+/// destroyed are waited for. While the process ends, and in the child of a fork, it leaves CUDA's
+/// objects alone.
 class GpuMover final : public engine::Mover {
 public:
     /// kInvalidArgument where there is no such GPU, kUnsupported where the process has no GPU at
@@ -40,7 +41,7 @@ public:
 
 private:
     /// The call that failed; with the driver's error it is `Move::error`.
-    enum class Step : std::uint8_t { kMemory, kContext, kOrder, kCopy, kRecord, kQuery };
+    enum class Step : std::uint8_t { kMemory, kContext, kCopy, kRecord, kQuery };
     /// A move that is out, and the event that says when it is through. Kept for the next.
     struct Flight {
         base::Link<Flight> link;
@@ -50,8 +51,7 @@ private:
     };
     struct Lane {
         cuda::CUstream stream = nullptr;
-        base::Fifo<Flight> out;    ///< in the order of the stream
-        std::uint64_t waited = 0;  ///< the number of the order that it waited for last
+        base::Fifo<Flight> out;  ///< in the order of the stream
     };
     /// Pieces that go to the driver in one call.
     struct Batch {
@@ -66,7 +66,6 @@ private:
     [[nodiscard]] cuda::CUresult register_memory(const memory::Block& block);
     [[nodiscard]] Lane& lane_of(const engine::Move& move);
     [[nodiscard]] cuda::CUresult take_flight(Flight*& flight);
-    [[nodiscard]] cuda::CUresult hold(Lane& lane, const engine::Move& move);
     [[nodiscard]] cuda::CUresult copy(Lane& lane, engine::Move& move, bool& queued);
     [[nodiscard]] cuda::CUresult hand_over(Lane& lane, bool to_device);
     [[nodiscard]] cuda::CUresult ask(const Lane& lane, Flight& flight, cuda::CUresult& seen) const;

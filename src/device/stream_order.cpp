@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
-
 namespace penstock::device {
 
 using base::fail;
@@ -14,8 +12,6 @@ using base::Result;
 using namespace cuda;  // NVIDIA's names, as in its documents
 
 namespace {
-
-std::atomic<std::uint64_t> orders{0};
 
 bool is_default(const StreamHandle& stream) {
     return stream.handle == 0 || stream.handle == CU_STREAM_LEGACY ||
@@ -57,7 +53,7 @@ base::Error refused(const Driver& driver, const StreamHandle& stream, CUresult r
 
 }  // namespace
 
-StreamOrder::StreamOrder(const Driver& driver) : driver_(driver), number_(++orders) {}
+StreamOrder::StreamOrder(const Driver& driver) : driver_(driver) {}
 
 StreamOrder::~StreamOrder() {
     if (may_call_driver()) {
@@ -115,15 +111,24 @@ Result<void> StreamOrder::add(const StreamHandle& stream) {
     return result == CUDA_SUCCESS ? Result<void>{} : fail(refused(driver_, stream, result, call));
 }
 
-CUresult StreamOrder::hold(CUstream stream) const {
+Result<bool> StreamOrder::passed() const {
+    if (passed_.load(std::memory_order_acquire)) {
+        return true;
+    }
     for (const Recorded& recorded : events_) {
-        const CUresult result =
-            driver_.cuStreamWaitEvent(stream, recorded.event, CU_EVENT_WAIT_DEFAULT);
+        const Current current(driver_, recorded.context);
+        const bool asked = current.result() == CUDA_SUCCESS;
+        const CUresult result = asked ? driver_.cuEventQuery(recorded.event) : current.result();
+        if (result == CUDA_ERROR_NOT_READY) {
+            return false;
+        }
         if (result != CUDA_SUCCESS) {
-            return result;
+            return fail(cuda_error(driver_, result, asked ? "cuEventQuery" : "cuCtxPushCurrent",
+                                   "gpu", "the work of a stream that the transfer begins after"));
         }
     }
-    return CUDA_SUCCESS;
+    passed_.store(true, std::memory_order_release);
+    return true;
 }
 
 Result<std::shared_ptr<const engine::MoveOrder>> make_order(
@@ -148,7 +153,7 @@ Result<std::shared_ptr<const engine::MoveOrder>> make_order(
             PENSTOCK_CHECK(is_default(stream) && stream.device < 0 ? add_default(stream)
                                                                    : order->add(stream));
         }
-        return order->passed() ? Order() : Order(std::move(order));
+        return order->empty() ? Order() : Order(std::move(order));
     });
 }
 

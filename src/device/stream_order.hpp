@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a transfer begins after: the work that streams of the caller held when he asked. An event is
-// recorded on each at the call; the copies wait for it on the GPU, no thread does.
+// recorded on each at the call, and asked until it has passed; neither a thread nor a stream of
+// ours waits for it, for what is queued there later would wait, too.
 #pragma once
 
 #include "base/result.hpp"
@@ -9,6 +10,7 @@
 
 #include <penstock/gpu.hpp>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -26,12 +28,10 @@ public:
     /// Records what `stream` holds now. kInvalidArgument where it is no stream, or captures a
     /// graph.
     [[nodiscard]] base::Result<void> add(const StreamHandle& stream);
-    /// Makes `stream` wait for all that was recorded, on the GPU. Its context is current.
-    [[nodiscard]] cuda::CUresult hold(cuda::CUstream stream) const;
-    /// No event is left to wait for.
-    [[nodiscard]] bool passed() const { return events_.empty(); }
-    /// Never given twice in a process.
-    [[nodiscard]] std::uint64_t number() const { return number_; }
+    /// All of it was done when it was recorded.
+    [[nodiscard]] bool empty() const { return events_.empty(); }
+    /// The error of the driver where an event cannot be asked: the GPU or its context failed.
+    [[nodiscard]] base::Result<bool> passed() const override;
 
 private:
     struct Recorded {
@@ -41,8 +41,8 @@ private:
     void destroy(const Recorded& recorded) const;
 
     const Driver& driver_;
-    std::uint64_t number_;
     std::vector<Recorded> events_;
+    mutable std::atomic<bool> passed_{false};
 };
 
 /// The order of a transfer to or from the memory of `devices`, after `streams`; without any, after

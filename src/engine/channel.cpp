@@ -56,7 +56,8 @@ Channel::Channel(const ChannelOptions& options, std::unique_ptr<Backend> backend
       blocking_(blocking),
       copying_(copying),
       movers_(
-          make_mover, [this] { wake(); }, [this] { poke(); }, options.slots, device_slots),
+          make_mover, [this] { wake(); }, [this] { poke(); }, options.slots, device_slots,
+          blocking),
       classes_(options.block_bytes, options.background_block_bytes),
       requests_(options.depth) {
     for (ChannelRequest& request : requests_) {
@@ -115,6 +116,10 @@ bool Channel::turn(bool may_sleep) noexcept {
     if (!delayed_.empty()) {
         moved_on |= try_delayed();
     }
+    if (!held_.empty()) {
+        moved_on |= look_at_held();
+    }
+    movers_.forget_refusals();  // those that waited have heard them
     moved_on |= draw();
     if (!blocks_.empty()) {
         post_blocking();
@@ -143,6 +148,9 @@ void Channel::sleep_or_enter(bool may_sleep) {
     if (!delayed_.empty()) {
         limit = std::min(limit, std::max<base::Nanos>(next_try() - clock_.now(), 1));
     }
+    if (!held_.empty()) {
+        limit = std::min(limit, look_at_held_in());
+    }
     const bool moving = out_ > at_backend_;
     backend_->enter(want, moving ? std::min(limit, movers_.look_again()) : limit);
     asleep_.store(false);
@@ -154,7 +162,7 @@ bool Channel::take_inbox() {
     while (Part* part = parts.pop_front()) {
         any = true;
         part->queued = true;
-        classes_.push_back(*part, part->transfer->priority());
+        queue(*part);
     }
     if (poked_.load() && poked_.exchange(false)) {
         any = true;
@@ -171,6 +179,7 @@ void Channel::look_again_at_parts() {
     while (Seat* seat = seats_.pop_front()) {
         parts.take(seat->parked);
     }
+    held_due_ = 0;
     while (Part* part = parts.pop_front()) {
         if (part->transfer->stopped()) {
             part->queued = false;

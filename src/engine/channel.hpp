@@ -98,7 +98,9 @@ public:
     /// Advances by one pass; true when anything moved. `may_sleep`: wait when there is nothing to
     /// do.
     bool turn(bool may_sleep) noexcept;
-    [[nodiscard]] bool idle() const { return out_ == 0 && classes_.empty() && inbox_.empty(); }
+    [[nodiscard]] bool idle() const {
+        return out_ == 0 && classes_.empty() && held_.empty() && inbox_.empty();
+    }
     /// When a request that was refused for a moment is tried again; kForever: no request waits.
     [[nodiscard]] base::Nanos next_try() const;
     void abandon_after_fork() {
@@ -114,6 +116,10 @@ private:
     [[nodiscard]] bool arrived() const;
     void look_again_at_parts();
     [[nodiscard]] std::uint32_t block_bytes_of(const Part& part) const;
+    void queue(Part& part);
+    [[nodiscard]] bool may_begin(const Part& part);
+    bool look_at_held();
+    [[nodiscard]] base::Nanos look_at_held_in() const;
     void park(Part& part);
     void unpark_one(Seat* seat);
 
@@ -145,7 +151,10 @@ private:
     Executor& copying_;
     Movers movers_;
     Classes classes_;
-    base::Fifo<Seat> seats_;  ///< on which parts are parked
+    base::Fifo<Seat> seats_;      ///< on which parts are parked
+    base::Fifo<Part> held_;       ///< of device memory that may not be touched yet, in their order
+    base::Nanos held_since_ = 0;  ///< the last change of these
+    base::Nanos held_due_ = 0;    ///< when to look at them again
     Counters counters_;
 
     std::vector<ChannelRequest> requests_;

@@ -130,13 +130,15 @@ base::Result<Transfer*> Core::start(TransferSpec&& spec) {
     }
     TransferPtr transfer;
     if (checked.device_memory) {
-        PENSTOCK_TRY(order, order_of(spec));
+        std::vector<MemoryPlace> devices;
+        PENSTOCK_TRY(order, order_of(spec, devices));
         transfer = make_transfer(std::move(spec), checked.total_bytes);
         transfer->device_memory = true;
         // A slot lies in one chunk.
         transfer->block_bytes = transfer->block_bytes == 0
                                     ? SlotPool::kChunkBytes
                                     : std::min(transfer->block_bytes, SlotPool::kChunkBytes);
+        transfer->devices = std::move(devices);
         transfer->order = std::move(order);
     } else {
         transfer = make_transfer(std::move(spec), checked.total_bytes);
@@ -157,10 +159,10 @@ base::Result<Transfer*> Core::start(TransferSpec&& spec) {
     return transfer.release();
 }
 
-// What the moves of a transfer of device memory begin after: taken here, on the caller's thread,
-// for it is what the streams hold at the call.
-base::Result<std::shared_ptr<const MoveOrder>> Core::order_of(const TransferSpec& spec) {
-    std::vector<MemoryPlace> devices;
+// What a transfer of device memory begins after: taken here, on the caller's thread, for it is what
+// the streams hold at the call.
+base::Result<std::shared_ptr<const MoveOrder>> Core::order_of(const TransferSpec& spec,
+                                                              std::vector<MemoryPlace>& devices) {
     std::string first;
     for (std::uint64_t i = 0; i < spec.extents.count(); ++i) {
         const Memory memory = spec.extents[i].memory;

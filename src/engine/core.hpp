@@ -136,7 +136,8 @@ private:
     };
     using TransferPtr = std::unique_ptr<Transfer, Release>;
 
-    base::Result<std::shared_ptr<const MoveOrder>> order_of(const TransferSpec& spec);
+    base::Result<std::shared_ptr<const MoveOrder>> order_of(const TransferSpec& spec,
+                                                            std::vector<MemoryPlace>& devices);
     [[nodiscard]] TransferPtr make_transfer(TransferSpec&& spec, std::uint64_t total_bytes);
     [[nodiscard]] bool is_small_write(const Transfer& transfer, bool caller_waits) const;
     [[nodiscard]] static bool is_auto(const TransferSpec& spec);

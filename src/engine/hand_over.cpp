@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests of a channel that others do: threads, what would block its own and copies of cached
-// bytes; movers, what passes through a slot.
+// bytes; movers, what passes through a slot. And parts of device memory, of which nothing is drawn
+// before their devices can be reached and the streams of their caller are so far: what waits behind
+// a stream would hold slots and the copies of others.
+#include "base/assert.hpp"
 #include "engine/cached_read.hpp"
 #include "engine/channel.hpp"
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
 namespace penstock::engine {
 
 namespace {
+
+// An event of a GPU wakes nobody, so it is asked: at first soon, then each time an eighth of what
+// was waited so far has passed. Each question takes up to a microsecond.
+constexpr base::Nanos kLookSoonest = 10'000;
+constexpr base::Nanos kLookLatest = 200'000;
+constexpr base::Nanos kLookAPart = 10'000;
+constexpr base::Nanos kWaitedPerLook = 8;
+constexpr std::uint32_t kPartsPerLook = 500;
 
 ChannelRequest& of(Request& request) {
     return static_cast<ChannelRequest&>(request);
@@ -82,12 +94,80 @@ void Channel::post_blocking() {
     }
 }
 
+void Channel::queue(Part& part) {
+    if (part.transfer->device_memory && !may_begin(part)) {
+        if (held_.empty()) {
+            held_since_ = clock_.now();
+        }
+        held_.push_back(part);
+        held_due_ = 0;
+        return;
+    }
+    classes_.push_back(part, part.transfer->priority());
+}
+
+// Whether its memory may be touched now. What failed goes on, to its end.
+bool Channel::may_begin(const Part& part) {
+    Transfer& transfer = *part.transfer;
+    if (transfer.stopped()) {
+        return true;
+    }
+    const auto asked = [&]() -> base::Result<bool> {
+        bool reached = true;
+        for (const MemoryPlace& place : transfer.devices) {
+            PENSTOCK_TRY(station, movers_.at(place));
+            reached = reached && station != nullptr;
+        }
+        return reached && transfer.order != nullptr ? transfer.order->passed() : reached;
+    };
+    auto answer = asked();
+    if (!answer) {
+        transfer.fail(std::move(answer.error()));
+        return true;
+    }
+    return *answer;
+}
+
+bool Channel::look_at_held() {
+    const base::Nanos now = clock_.now();
+    if (now < held_due_) {
+        return false;
+    }
+    bool any = false;
+    std::uint32_t left = 0;
+    base::Fifo<Part> all = std::exchange(held_, {});
+    while (Part* part = all.pop_front()) {
+        if (!may_begin(*part)) {
+            held_.push_back(*part);
+            ++left;
+            continue;
+        }
+        any = true;
+        if (part->transfer->stopped()) {
+            part->queued = false;
+            part_quiet(*part);
+        } else {
+            classes_.push_back(*part, part->transfer->priority());
+        }
+    }
+    held_since_ = any ? now : held_since_;
+    const base::Nanos pause =
+        std::clamp((now - held_since_) / kWaitedPerLook, kLookSoonest, kLookLatest);
+    held_due_ = now + std::max(pause, kLookAPart * std::min(left, kPartsPerLook));
+    return any;
+}
+
+base::Nanos Channel::look_at_held_in() const {
+    return std::max<base::Nanos>(held_due_ - clock_.now(), 1);
+}
+
 // nullptr: none is free.
 base::Result<Slot*> Channel::take_slot(const Part& part, const Draft& draft, Station*& station) {
     const Transfer& transfer = *part.transfer;
     station = &movers_.host();
     if (transfer.device_memory) {
         PENSTOCK_TRY(found, movers_.at(place_of(transfer.extents[draft.at.index].memory)));
+        PENSTOCK_ASSERT(found != nullptr);  // may_begin() asked for all of them
         station = found;
     }
     return station->slots.take(draft.bytes, *station->mover);
@@ -102,7 +182,6 @@ void Channel::start_move(ChannelRequest& request, MoveTo to, std::uint64_t bytes
     move.draft = &request.draft;
     move.slot = request.slot->data + request.draft.skip_bytes;
     move.bytes = bytes;
-    move.after = transfer.order.get();
     move.error = 0;
     request.station->mover->start(move);
 }

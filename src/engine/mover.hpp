@@ -20,11 +20,14 @@
 
 namespace penstock::engine {
 
-/// The work that the moves of a transfer begin after: that of the caller's streams when he asked.
-/// Made by the room that knows streams, kept by the transfer.
+/// The work that a transfer begins after: that of the caller's streams when he asked. Made by the
+/// room that knows streams, kept by the transfer.
 class MoveOrder {
 public:
     virtual ~MoveOrder() = default;
+    /// Whether that work is done; once it is, for good. An error ends the transfer. Never waits.
+    /// Any thread.
+    [[nodiscard]] virtual base::Result<bool> passed() const = 0;
 };
 
 enum class MoveTo : std::uint8_t { kExtents, kSlot };
@@ -36,11 +39,10 @@ struct Move : Job {
     void* owner = nullptr;  ///< given by its starter
     const Extents* extents = nullptr;
     const Draft* draft = nullptr;
-    std::byte* slot = nullptr;         ///< from the first wanted byte on
-    std::uint64_t bytes = 0;           ///< there; once it is through, those that were copied
-    const MoveOrder* after = nullptr;  ///< or nothing to wait for
-    int error = 0;                     ///< once it is through: not 0, and no byte is right
-    void* token = nullptr;             ///< the mover's own
+    std::byte* slot = nullptr;  ///< from the first wanted byte on
+    std::uint64_t bytes = 0;    ///< there; once it is through, those that were copied
+    int error = 0;              ///< once it is through: not 0, and no byte is right
+    void* token = nullptr;      ///< the mover's own
 
     void copy_now();
 };
@@ -65,7 +67,7 @@ std::uint64_t for_each_piece(const Move& move, Visit visit) {
     return move.bytes;
 }
 
-/// Makes the order of moves to and from these devices; nullptr: there is nothing to wait for.
+/// Makes the order of a transfer to or from these devices; nullptr: there is nothing to wait for.
 /// `streams`: those of the caller; none: the default stream of each device.
 using MakeOrder = std::function<base::Result<std::shared_ptr<const MoveOrder>>(
     std::span<const StreamHandle> streams, std::span<const MemoryPlace> devices)>;
@@ -90,9 +92,9 @@ public:
     virtual void abandon_after_fork() {}
 };
 
-/// Makes the mover of a place on the thread that will use it, or says why it cannot be had here;
-/// nullptr: memcpy on the threads of the domain, for the host. `wake` ends a channel's sleep, from
-/// any thread.
+/// Makes the mover of a place, or says why it cannot be had here; nullptr: memcpy on the threads of
+/// the domain, for the host. For a device on any thread: it may take seconds. `wake` ends a
+/// channel's sleep, from any thread.
 using MakeMover = std::function<base::Result<std::unique_ptr<Mover>>(const MemoryPlace& place,
                                                                      std::function<void()> wake)>;
 

@@ -152,12 +152,14 @@ std::unique_ptr<Mover> make_host_mover(const MakeMover& make, const std::functio
 }  // namespace
 
 Movers::Movers(const MakeMover& make, const std::function<void()>& wake,
-               const std::function<void()>& poke, const SlotOptions& slots, SlotPool* pool)
+               const std::function<void()>& poke, const SlotOptions& slots, SlotPool* pool,
+               Executor& maker)
     : make_(make),
       wake_(wake),
       poke_(poke),
       slots_(slots),
       pool_(pool),
+      maker_(maker),
       host_(slots, make_host_mover(make, wake)) {}
 
 base::Result<Station*> Movers::at(const MemoryPlace& place) {
@@ -171,11 +173,50 @@ base::Result<Station*> Movers::at(const MemoryPlace& place) {
     }
     PENSTOCK_ASSERT(pool_ != nullptr);
     return base::as_result("reach a device", [&]() -> base::Result<Station*> {
-        PENSTOCK_TRY(mover, make_(place, wake_));
-        devices_.push_back(
-            std::make_unique<Station>(slots_, *pool_, place, poke_, std::move(mover)));
+        auto making = std::find_if(makings_.begin(), makings_.end(),
+                                   [&](const auto& each) { return each->place == place; });
+        if (making == makings_.end()) {
+            makings_.reserve(makings_.size() + 1);
+            auto fresh = std::make_unique<Making>();
+            fresh->movers = this;
+            fresh->place = place;
+            fresh->run = make;
+            fresh->may_take_long = true;  // a fork does not wait for it
+            makings_.push_back(std::move(fresh));
+            maker_.post(*makings_.back());
+            making = makings_.end() - 1;
+        }
+        if (!(*making)->done.load()) {
+            return nullptr;
+        }
+        base::Result<std::unique_ptr<Mover>>& made = *(*making)->made;
+        if (!made) {
+            return base::fail(base::Error(made.error()));
+        }
+        devices_.reserve(devices_.size() + 1);
+        auto station = std::make_unique<Station>(slots_, *pool_, place, poke_, std::move(*made));
+        makings_.erase(making);
+        devices_.push_back(std::move(station));
         return devices_.back().get();
     });
+}
+
+// On the maker's thread. The job is gone as soon as it is done; a channel outlives the threads of
+// its domain.
+void Movers::make(Job& job) noexcept {
+    auto& self = static_cast<Making&>(job);
+    Movers& movers = *self.movers;
+    self.made =
+        base::as_result("reach a device", [&] { return movers.make_(self.place, movers.wake_); });
+    self.done.store(true);
+    movers.poke_();
+}
+
+void Movers::forget_those_refused() {
+    makings_.erase(
+        std::remove_if(makings_.begin(), makings_.end(),
+                       [](const auto& making) { return making->done.load() && !*making->made; }),
+        makings_.end());
 }
 
 bool Movers::ready() const {

@@ -3,7 +3,8 @@
 // unaligned reads are not held up by a few large slots. Those of the host get their memory with the
 // first use and keep it; those of a device share it with other channels, see SlotPool. And the
 // movers that bring bytes between slots and memory: that of the host, and one of each device whose
-// memory the channel has met. All calls on the channel's thread.
+// memory the channel has met, which an executor makes: a context of a GPU takes up to seconds. All
+// calls on the channel's thread.
 #pragma once
 
 #include "base/clock.hpp"
@@ -12,9 +13,11 @@
 #include "engine/request.hpp"
 #include "engine/slot_pool.hpp"
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -80,15 +83,24 @@ struct Station {
 
 class Movers {
 public:
-    /// `wake` ends the channel's sleep, and `poke` makes it call share_slots() as well. Without a
-    /// `pool` there are no devices.
+    /// `wake` ends the channel's sleep; `poke` does too, and makes it call share_slots() and look
+    /// at the parts again that wait for a device. `maker` runs what makes the mover of a device.
+    /// Without a `pool` there are no devices.
     Movers(const MakeMover& make, const std::function<void()>& wake,
-           const std::function<void()>& poke, const SlotOptions& slots, SlotPool* pool);
+           const std::function<void()>& poke, const SlotOptions& slots, SlotPool* pool,
+           Executor& maker);
+    Movers(const Movers&) = delete;
+    Movers& operator=(const Movers&) = delete;
 
     [[nodiscard]] Station& host() { return host_; }
-    /// Made at its first use. An error says why that place cannot be reached; the next use tries
-    /// again.
+    /// nullptr: it is being made, and the channel is poked when it is there. An error says why that
+    /// place cannot be reached, until forget_refusals(); the next use tries again.
     [[nodiscard]] base::Result<Station*> at(const MemoryPlace& place);
+    void forget_refusals() {
+        if (!makings_.empty()) {
+            forget_those_refused();
+        }
+    }
 
     /// Calls visit(station, move) for the moves that are through; true where there were any.
     template <typename Visit>
@@ -116,13 +128,25 @@ private:
         return any;
     }
 
+    /// The mover of a device while it is made.
+    struct Making : Job {
+        Movers* movers = nullptr;
+        MemoryPlace place;
+        std::optional<base::Result<std::unique_ptr<Mover>>> made;
+        std::atomic<bool> done{false};
+    };
+    static void make(Job& job) noexcept;
+    void forget_those_refused();
+
     MakeMover make_;
     std::function<void()> wake_;
     std::function<void()> poke_;
     SlotOptions slots_;
     SlotPool* pool_;
+    Executor& maker_;
     Station host_;
     std::vector<std::unique_ptr<Station>> devices_;  ///< few
+    std::vector<std::unique_ptr<Making>> makings_;   ///< fewer
 };
 
 }  // namespace penstock::engine

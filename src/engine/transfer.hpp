@@ -132,7 +132,8 @@ public:
     std::shared_ptr<DepthLimit> depth_limit;  ///< or none
     const void* group = nullptr;              ///< an address that the transfers of one flow share
     bool device_memory = false;               ///< some extent is of a device's
-    std::shared_ptr<const MoveOrder> order;   ///< or none; of device memory
+    std::vector<MemoryPlace> devices;         ///< whose memory it moves bytes to or from
+    std::shared_ptr<const MoveOrder> order;   ///< or none: what it begins after
     std::shared_ptr<const void> keep;         ///< the caller's
 
     // ---- any thread

@@ -7,10 +7,12 @@
 #include <penstock/engine.hpp>
 #include <penstock/gpu.hpp>
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <random>
 #include <string>
@@ -40,6 +42,48 @@ protected:
         engine_.write(path, ConstMemory(made));
         return made;
     }
+
+    /// A stream of GPU 0 with work that ends when this does.
+    class BusyStream {
+    public:
+        explicit BusyStream(const Driver& driver) : driver_(driver) {
+            const Current current(driver_, primary_context(driver_, 0).value());
+            EXPECT_EQ(driver_.cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING),
+                      cuda::CUDA_SUCCESS);
+            using Launch = cuda::CUresult(cuda::CUstream, void (*)(void*), void*);
+            void* const library = ::dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+            auto* const launch = reinterpret_cast<Launch*>(::dlsym(library, "cuLaunchHostFunc"));
+            EXPECT_EQ(
+                launch(
+                    stream_, [](void* busy) { static_cast<std::atomic<bool>*>(busy)->wait(true); },
+                    &busy_),
+                cuda::CUDA_SUCCESS);
+        }
+        BusyStream(const BusyStream&) = delete;
+        BusyStream& operator=(const BusyStream&) = delete;
+        ~BusyStream() {
+            end();
+            const Current current(driver_, primary_context(driver_, 0).value());
+            while (driver_.cuStreamQuery(stream_) == cuda::CUDA_ERROR_NOT_READY) {
+                std::this_thread::yield();
+            }
+            driver_.cuStreamDestroy(stream_);
+        }
+        void end() {
+            busy_.store(false);
+            busy_.notify_all();
+        }
+        [[nodiscard]] TransferOptions after() const {
+            TransferOptions options;
+            options.streams = {{reinterpret_cast<std::uintptr_t>(stream_), 0}};
+            return options;
+        }
+
+    private:
+        const Driver& driver_;
+        cuda::CUstream stream_ = nullptr;
+        std::atomic<bool> busy_{true};
+    };
 
     std::mt19937 random_{3};
     support::TempFolder folder_;
@@ -142,6 +186,115 @@ TEST_F(GpuTransfers, OfManyThreadsKeepTheirBytesApart) {
     for (const Memory& memory : memories) {
         EXPECT_EQ(look(memory), content);
     }
+}
+
+// What a busy stream holds back holds nothing else back, in either direction, however much it is.
+TEST_F(GpuTransfers, AreNotHeldUpByAStreamOfOthers) {
+    const std::string path = folder_ / "file";
+    const std::string out = folder_ / "out";
+    const std::vector<std::byte> content = file_of(path, 3'000'000);
+    const Memory memory = gpu_memory(content.size());
+    const Memory held = gpu_memory(content.size());
+    engine_.read(path, held);
+    BusyStream busy(*driver_);
+    std::vector<Transfer> waiting;
+    for (int i = 0; i < 20; ++i) {
+        waiting.push_back(engine_.read_async(path, held, 0, busy.after()));
+    }
+    waiting.push_back(engine_.write_async(out, ConstMemory(held), 0, busy.after()));
+    for (int round = 0; round < 3; ++round) {
+        ASSERT_TRUE(engine_.read_async(path, memory).wait_for(std::chrono::seconds(10)));
+        ASSERT_TRUE(
+            engine_.write_async(folder_ / "other", memory).wait_for(std::chrono::seconds(10)));
+        std::vector<std::byte> host(content.size());
+        ASSERT_TRUE(engine_.read_async(path, Memory(host)).wait_for(std::chrono::seconds(10)));
+        EXPECT_EQ(host, content);
+    }
+    EXPECT_EQ(look(memory), content);
+    waiting.front().cancel();
+    try {
+        static_cast<void>(waiting.front().wait_for(std::chrono::seconds(10)));
+        ADD_FAILURE() << "not cancelled while it waits for the stream";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.reason(), ErrorCode::kCancelled);
+    }
+    for (std::size_t i = 1; i < waiting.size(); ++i) {
+        EXPECT_FALSE(waiting[i].done()) << i;
+    }
+    busy.end();
+    for (std::size_t i = 1; i < waiting.size(); ++i) {
+        waiting[i].wait();
+    }
+    std::vector<std::byte> back(content.size());
+    engine_.read(out, Memory(back));
+    EXPECT_EQ(back, content);
+    EXPECT_EQ(fake_->counters().missing_contexts, 0U);
+}
+
+// To make a context takes long, and the first transfer to a GPU does; those of the host go on.
+TEST_F(GpuTransfers, OfTheHostGoOnWhileAGpuIsBegun) {
+    const std::string path = folder_ / "file";
+    const std::vector<std::byte> content = file_of(path, 3'000'000);
+    const Memory memory = gpu_memory(content.size());
+    fake_->stop_at("cuStreamCreate");
+    std::vector<Transfer> begun;
+    for (int i = 0; i < 3; ++i) {
+        begun.push_back(engine_.read_async(path, memory));
+    }
+    std::vector<std::byte> host(content.size());
+    const bool went_on =
+        engine_.read_async(path, Memory(host)).wait_for(std::chrono::seconds(10)).has_value();
+    begun.back().cancel();
+    EXPECT_FALSE(begun.front().done());
+    fake_->stop_at(nullptr);
+    EXPECT_TRUE(went_on);
+    begun[0].wait();
+    begun[1].wait();
+    EXPECT_EQ(look(memory), content);
+    EXPECT_EQ(fake_->counters().streams_made, 2U);
+}
+
+// Each of those that wait for a GPU that cannot be begun says why; the next begins it.
+TEST_F(GpuTransfers, SayWhyAGpuWasNotBegun) {
+    const std::string path = folder_ / "file";
+    static_cast<void>(file_of(path, 300'000));
+    const Memory memory = gpu_memory(300'000);
+    fake_->fail("cuStreamCreate", 1, cuda::CUDA_ERROR_OUT_OF_MEMORY, 1000);
+    std::vector<Transfer> begun;
+    for (int i = 0; i < 5; ++i) {
+        begun.push_back(engine_.read_async(path, memory));
+    }
+    for (Transfer& transfer : begun) {
+        try {
+            transfer.wait();
+            ADD_FAILURE() << "taken";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.reason(), ErrorCode::kOutOfMemory);
+            EXPECT_THAT(error.what(), HasSubstr("cuStreamCreate"));
+        }
+    }
+    fake_->calm();
+    engine_.read(path, memory);
+}
+
+// The work that a transfer begins after fails: so does the transfer.
+TEST_F(GpuTransfers, FailWithTheStreamThatTheyWaitFor) {
+    const std::string path = folder_ / "file";
+    static_cast<void>(file_of(path, 300'000));
+    const Memory memory = gpu_memory(300'000);
+    engine_.read(path, memory);
+    BusyStream busy(*driver_);
+    Transfer transfer = engine_.read_async(path, memory, 0, busy.after());
+    fake_->fail("cuEventQuery", 1, cuda::CUDA_ERROR_LAUNCH_FAILED);
+    try {
+        static_cast<void>(transfer.wait_for(std::chrono::seconds(10)));
+        ADD_FAILURE() << "the error was not seen";
+    } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr("CUDA_ERROR_LAUNCH_FAILED"));
+        EXPECT_THAT(error.what(), HasSubstr("stream"));
+    }
+    busy.end();
+    engine_.read(path, memory);
 }
 
 // A transfer of several places, on two GPUs with a stream each.

@@ -84,6 +84,17 @@ TEST_F(StreamOrders, OfBusyStreamsHoldOneEventUntilTheirEnd) {
     ASSERT_TRUE(order.has_value()) << order.error().describe();
     ASSERT_NE(*order, nullptr);
     EXPECT_EQ(fake_->counters().events_now, events_ + 1);
+    EXPECT_FALSE((*order)->passed().value());
+    fake_->fail("cuEventQuery", 1, cuda::CUDA_ERROR_ECC_UNCORRECTABLE);
+    const auto failed = (*order)->passed();
+    ASSERT_FALSE(failed.has_value());
+    EXPECT_THAT(failed.error().describe(), HasSubstr("CUDA_ERROR_ECC_UNCORRECTABLE"));
+    fake_->hold(false);
+    while (!(*order)->passed().value()) {
+    }
+    const std::uint64_t asked = fake_->calls("cuEventQuery");
+    EXPECT_TRUE((*order)->passed().value());
+    EXPECT_EQ(fake_->calls("cuEventQuery"), asked);  // for good
     order->reset();
     EXPECT_EQ(fake_->counters().events_now, events_);
     EXPECT_EQ(fake_->counters().synchronizations, 0U);

@@ -28,6 +28,8 @@ struct Faults {
     std::map<std::string, Order> orders;
     std::map<std::string, std::uint64_t> calls;
     std::uint64_t all_calls = 0;
+    std::string stopped;  ///< threads wait at the head of this call
+    std::condition_variable goes_on;
 
     static Faults& get() {
         static auto* faults = new Faults;
@@ -48,7 +50,8 @@ struct Faults {
 
     /// Counts the call; the error that it shall return, or 0.
     int meet(const std::string& name) {
-        const std::lock_guard lock(mutex);
+        std::unique_lock lock(mutex);
+        goes_on.wait(lock, [&] { return stopped != name; });
         calls[name]++;
         all_calls++;
         int error = 0;
@@ -151,6 +154,13 @@ void no_failures() {
     Faults& faults = Faults::get();
     const std::lock_guard lock(faults.mutex);
     faults.orders.clear();
+}
+
+void stop_at_call(const std::string& name) {
+    Faults& faults = Faults::get();
+    const std::lock_guard lock(faults.mutex);
+    faults.stopped = name;
+    faults.goes_on.notify_all();
 }
 
 std::uint64_t calls_of(const std::string& name) {

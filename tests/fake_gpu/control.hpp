@@ -71,6 +71,8 @@ public:
     void fail_copy(std::uint64_t nth, int error) const { fail_copy_(nth, error); }
     /// All calls return this from now on, as after an ECC error (214); 0: no longer.
     void set_broken(int error) const { set_broken_(error); }
+    /// Calls of `call` wait from now on, on the threads that make them; nullptr: they go on.
+    void stop_at(const char* call) const { stop_at_(call); }
     /// How often a call was made.
     [[nodiscard]] std::uint64_t calls(const char* call) const { return calls_(call); }
     /// The copy engines begin nothing new until hold(false).
@@ -82,7 +84,7 @@ public:
     [[nodiscard]] bool put(std::uint64_t device, const void* from, std::uint64_t bytes) const {
         return put_(device, from, bytes) != 0;
     }
-    /// No rate, delay, fault or hold. What was made stays.
+    /// No rate, delay, fault, stop or hold. What was made stays.
     void calm() const { calm_(); }
 
 private:
@@ -103,6 +105,7 @@ private:
         find(made.fail_, "fake_gpu_fail");
         find(made.fail_copy_, "fake_gpu_fail_copy");
         find(made.set_broken_, "fake_gpu_set_broken");
+        find(made.stop_at_, "fake_gpu_stop_at");
         find(made.calls_, "fake_gpu_calls");
         find(made.hold_, "fake_gpu_hold");
         find(made.look_, "fake_gpu_look");
@@ -118,6 +121,7 @@ private:
     void (*fail_)(const char*, std::uint64_t, int, std::uint64_t) = nullptr;
     void (*fail_copy_)(std::uint64_t, int) = nullptr;
     void (*set_broken_)(int) = nullptr;
+    void (*stop_at_)(const char*) = nullptr;
     std::uint64_t (*calls_)(const char*) = nullptr;
     void (*hold_)(int) = nullptr;
     int (*look_)(std::uint64_t, void*, std::uint64_t) = nullptr;

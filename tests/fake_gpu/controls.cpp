@@ -56,6 +56,10 @@ FAKE_GPU_EXPORT void fake_gpu_set_broken(int error) {
     Machine::get().broken = error;
 }
 
+FAKE_GPU_EXPORT void fake_gpu_stop_at(const char* call) {
+    stop_at_call(call == nullptr ? "" : call);
+}
+
 FAKE_GPU_EXPORT std::uint64_t fake_gpu_calls(const char* call) {
     return calls_of(call);
 }
@@ -91,6 +95,7 @@ FAKE_GPU_EXPORT int fake_gpu_put(std::uint64_t device, const void* from, std::ui
 
 FAKE_GPU_EXPORT void fake_gpu_calm() {
     no_failures();
+    stop_at_call({});
     Machine& machine = Machine::get();
     const std::lock_guard lock(machine.mutex);
     machine.knobs = Knobs{};

@@ -228,6 +228,7 @@ private:
 
 void fail_call(const std::string& name, std::uint64_t nth, int error, std::uint64_t times);
 void no_failures();
+void stop_at_call(const std::string& name);
 std::uint64_t calls_of(const std::string& name);
 
 }  // namespace penstock::device::cuda::fake
