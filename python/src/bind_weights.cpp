@@ -290,10 +290,11 @@ std::vector<ExpertLayer> layers_of(nb::handle list) {
 }
 
 void open_experts(ExpertsObject& self, nb::handle paths, nb::handle layers, nb::handle memory,
-                  nb::handle reserve, nb::handle joined) {
+                  nb::handle reserve, nb::handle joined, bool read_likely) {
     const std::vector<std::string> folders = folders_of(paths);
     const std::vector<JoinedTensor> to_join = joined_of(joined);
     ExpertStreamOptions options;
+    options.read_likely = read_likely;
     options.memory_bytes = count_of(memory, "memory", "bytes");
     options.spare = spare_of(reserve);
     self.layers = layers_of(layers);
@@ -356,6 +357,8 @@ nb::dict expert_stats_of(const ExpertStreamStats& stats) {
     out["hits"] = stats.hits;
     out["misses"] = stats.misses;
     out["bytes_read"] = stats.bytes_read;
+    out["likely_reads"] = stats.likely_reads;
+    out["likely_hits"] = stats.likely_hits;
     out["slots"] = stats.slots;
     out["slot_bytes"] = stats.slot_bytes;
     out["stall_s"] = static_cast<double>(stats.stall) / 1e9;
@@ -377,17 +380,17 @@ void bind_experts(nb::module_& m) {
         .def(
             "__init__",
             [](ExpertsObject* self, nb::handle paths, nb::handle layers, nb::handle memory,
-               nb::handle reserve, nb::handle joined) {
+               nb::handle reserve, nb::handle joined, bool read_likely) {
                 auto* const made = new (self) ExpertsObject;
                 try {
-                    open_experts(*made, paths, layers, memory, reserve, joined);
+                    open_experts(*made, paths, layers, memory, reserve, joined, read_likely);
                 } catch (...) {
                     made->~ExpertsObject();
                     throw;
                 }
             },
             nb::arg("paths"), nb::arg("layers"), nb::arg("memory"), nb::arg("reserve").none(),
-            nb::arg("joined"))
+            nb::arg("joined"), nb::arg("read_likely"))
         .def("acquire", acquire_experts, nb::arg("layer"), nb::arg("experts"),
              nb::sig("def acquire(self, layer: int, experts: typing.Sequence[int]) -> list[int]"))
         .def("parts", expert_parts, nb::arg("place"),

@@ -69,9 +69,9 @@ std::optional<std::size_t> ExpertCache::victim(std::size_t layer) const {
     return best;
 }
 
-std::optional<std::size_t> ExpertCache::take(Expert expert) {
+std::optional<std::size_t> ExpertCache::take(Expert expert, std::size_t layer) {
     PENSTOCK_ASSERT(!find(expert));
-    const std::optional<std::size_t> slot = victim(expert.layer);
+    const std::optional<std::size_t> slot = victim(layer);
     if (slot) {
         clear(*slot);
         slots_[*slot].expert = expert;

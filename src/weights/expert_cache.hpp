@@ -33,8 +33,11 @@ public:
     /// The router chose it.
     void count(Expert expert);
     /// A slot for an expert that is in none, taken from another if there is no empty one. Nothing,
-    /// where all are held.
-    [[nodiscard]] std::optional<std::size_t> take(Expert expert);
+    /// where all are held. `layer` has its turn now.
+    [[nodiscard]] std::optional<std::size_t> take(Expert expert, std::size_t layer);
+    [[nodiscard]] std::optional<std::size_t> take(Expert expert) {
+        return take(expert, expert.layer);
+    }
     /// A slot that is held is not taken. As often as release().
     void hold(std::size_t slot);
     void release(std::size_t slot);

@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call of acquire() takes a wave: all experts that it is given, if there are slots for them, else
-// as many as half the slots, and others are read ahead into the other half for the next call. One
-// transfer reads all that a wave lacks. A slot is held by the wave until release(), and by the
-// transfer that reads it until that is done; slots that are not held may be taken.
 #include "base/assert.hpp"
 #include "base/raise.hpp"
 #include "base/units.hpp"
-#include "weights/arena.hpp"
-#include "weights/expert_cache.hpp"
-#include "weights/expert_layout.hpp"
 #include "weights/followed_budget.hpp"
-#include "weights/sources.hpp"
+#include "weights/streaming_experts.hpp"
 
 #include <penstock/expert_stream.hpp>
 
@@ -29,7 +22,6 @@ namespace penstock {
 namespace {
 
 constexpr std::string_view kOperation = "stream";
-constexpr std::size_t kNone = ~std::size_t{0};
 constexpr auto kForever = std::chrono::nanoseconds::max();
 
 [[noreturn]] void refuse(ErrorCode code, const std::string& message) {
@@ -37,92 +29,6 @@ constexpr auto kForever = std::chrono::nanoseconds::max();
 }
 
 }  // namespace
-
-class weights::StreamingExperts {
-public:
-    using Expert = ExpertCache::Expert;
-    using Chosen = std::vector<std::pair<std::size_t, Expert>>;  // with their slots
-    // The experts that one transfer reads.
-    struct Reading {
-        CopiedRead transfer;
-        Chosen experts;
-    };
-
-    StreamingExperts(std::shared_ptr<Engine> its_engine, const TensorTable& table,
-                     std::vector<ExpertLayer> its_layers, const ExpertStreamOptions& options,
-                     const FileSystem& files)
-        : engine(std::move(its_engine)),
-          layers(std::move(its_layers)),
-          layout(lay_out_experts(table, layers)),
-          sources(*engine, files, table, options.copies),
-          cache(0, {}),
-          spare(options.spare),
-          spare_interval(options.spare_interval),
-          memory(std::make_shared<Arena>(layout.experts * layout.slot_bytes, Arena::Pages::kHuge)) {
-        std::vector<std::size_t> experts;
-        for (std::size_t i = 0; i < layers.size(); ++i) {
-            experts.push_back(layers[i].experts.size());
-            for (std::size_t number = 0; number < layers[i].experts.size(); ++number) {
-                const StoredExpert& expert = layout.of(i, number);
-                for (std::size_t part = 0; part < expert.parts.size(); ++part) {
-                    sources.check_ends(expert.parts[part], layers[i].experts[number][part].tensor);
-                }
-            }
-        }
-        check_budget(options.memory_bytes);
-        cache = ExpertCache(0, experts);
-        stats.slot_bytes = layout.slot_bytes;
-        use(options.memory_bytes);
-    }
-    StreamingExperts(const StreamingExperts&) = delete;
-    StreamingExperts& operator=(const StreamingExperts&) = delete;
-    ~StreamingExperts() { close(); }
-
-    void check_usable() const;
-    void check_budget(std::uint64_t memory_bytes) const;
-    void check_call(std::size_t layer, std::span<const std::size_t> experts) const;
-    void use(std::uint64_t memory_bytes);
-    void follow_memory(bool new_pass);
-    bool acquire(std::size_t layer, std::span<const std::size_t> experts,
-                 std::chrono::nanoseconds timeout);
-    void begin(std::size_t layer, std::span<const std::size_t> experts);
-    void take_wave(std::size_t layer, std::span<const std::size_t> experts);
-    void read_ahead(std::size_t layer, std::span<const std::size_t> experts);
-    std::size_t slot_for(Expert expert);
-    bool read(const Chosen& missing, Priority priority);
-    bool wait(std::chrono::nanoseconds timeout);
-    void reap();
-    void end(Reading& reading, bool is_valid) noexcept;
-    void cancel(Reading& reading) noexcept;
-    [[nodiscard]] bool is_wanted(const Reading& reading) const;
-    [[nodiscard]] bool was_read_ahead(Expert expert) const;
-    [[noreturn]] void rethrow(const Error& error, const Chosen& experts) const;
-    [[nodiscard]] std::vector<ExpertView> views() const;
-    void release() noexcept;
-    void stop_all() noexcept;
-    void close() noexcept;
-
-    std::shared_ptr<Engine> engine;
-    std::vector<ExpertLayer> layers;
-    ExpertLayout layout;
-    Sources sources;
-    ExpertCache cache;
-    SpareMemory spare;
-    std::chrono::nanoseconds spare_interval;
-    std::chrono::steady_clock::time_point spare_asked = std::chrono::steady_clock::now();
-    std::uint64_t budget = 0;
-    std::shared_ptr<Arena> memory;  // addresses for all; it is taken slot by slot, and given back
-    std::optional<std::uint64_t> wanted_memory;
-    std::vector<Reading> readings;
-    std::vector<std::size_t> asked;  // numbers of the wave, in the order of the call
-    Chosen wave;                     // held
-    Chosen ahead;                    // read for the next wave of the same layer
-    std::size_t last_layer = kNone;
-    bool is_acquired = false;  // the wave, else it is waited for
-    bool closed = false;
-    pid_t process = ::getpid();
-    ExpertStreamStats stats;
-};
 
 void weights::StreamingExperts::check_usable() const {
     if (closed) {
@@ -175,6 +81,7 @@ void weights::StreamingExperts::check_call(std::size_t layer,
 void weights::StreamingExperts::use(std::uint64_t memory_bytes) {
     stop_all();
     ahead.clear();
+    likely.clear();
     budget = memory_bytes;
     stats.slots = layout.experts;
     if (layout.slot_bytes != 0) {
@@ -210,6 +117,10 @@ bool weights::StreamingExperts::acquire(std::size_t layer, std::span<const std::
         begin(layer, experts);
     }
     is_acquired = wait(timeout);
+    if (is_acquired && is_last_wave) {
+        is_last_wave = false;  // until the next one
+        read_likely();
+    }
     return is_acquired;
 }
 
@@ -222,6 +133,7 @@ void weights::StreamingExperts::begin(std::size_t layer, std::span<const std::si
         wanted_memory.reset();  // after an error the next call tries again
     }
     reap();
+    learn(layer, experts);
     if (last_layer == kNone || layer < last_layer || (layer == last_layer && ahead.empty())) {
         sources.check_unchanged();
     }
@@ -235,6 +147,8 @@ void weights::StreamingExperts::begin(std::size_t layer, std::span<const std::si
         release();
         throw;
     }
+    drop_unlikely();
+    is_last_wave = size == experts.size();
     read_ahead(layer, experts.subspan(size));
 }
 
@@ -365,8 +279,9 @@ bool weights::StreamingExperts::read(const Chosen& missing, Priority priority) {
         cache.hold(slot);
     }
     reading.transfer = std::move(*transfer);
+    reading.is_likely = priority == Priority::kBackground;
+    (reading.is_likely ? stats.likely_reads : stats.misses) += missing.size();
     readings.push_back(std::move(reading));
-    stats.misses += missing.size();
     ++stats.transfers;
     stats.bytes_read += bytes;
     return true;
@@ -415,7 +330,7 @@ void weights::StreamingExperts::end(Reading& reading, bool is_valid) noexcept {
     reading.transfer = {};
     for (const auto& [slot, expert] : reading.experts) {
         cache.release(slot);
-        if (!is_valid) {
+        if (!is_valid || reading.is_dropped) {
             cache.clear(slot);
         }
     }

@@ -125,7 +125,8 @@ TEST_F(ExpertStreamTest, AnyBudgetAndOrderGiveTheBytesOfTheFiles) {
             EXPECT_EQ(stats.misses, 36U);
             EXPECT_EQ(stats.bytes_read, 36 * (kUpBytes + kDownBytes));
         }
-        EXPECT_EQ(stats.bytes_read, stats.misses * (kUpBytes + kDownBytes));
+        EXPECT_EQ(stats.bytes_read, (stats.misses + stats.likely_reads) * (kUpBytes + kDownBytes));
+        EXPECT_LE(stats.likely_hits, stats.likely_reads);
         // The next call asked for what was read ahead, so all of it was used.
         EXPECT_EQ(stats.hits + stats.misses, chosen);
     }
@@ -302,6 +303,36 @@ TEST_F(ExpertStreamTest, AReadThatFailsNamesTheExpertAndTheNextOneTriesAgain) {
         use(stream, 0, std::vector<std::size_t>{1});
         use(stream, 2, std::vector<std::size_t>{static_cast<std::size_t>(tries)});
     }
+}
+
+// Each layer chooses the experts of one of six groups, the same in all layers.
+TEST_F(ExpertStreamTest, AHabitOfTheRouterIsReadAheadAndGivesTheBytesOfTheFiles) {
+    std::uint64_t misses[2] = {};
+    for (const bool read_likely : {false, true}) {
+        ExpertStream stream(engine_, table_, layers_,
+                            {.memory_bytes = least_ / 2 * 12, .read_likely = read_likely});
+        std::mt19937_64 random(5);
+        for (std::size_t token = 0; token < 120; ++token) {
+            const std::size_t first = 2 * (random() % 6);
+            for (std::size_t layer = 0; layer < 3; ++layer) {
+                use(stream, layer, std::vector<std::size_t>{first, first + 1});
+            }
+            if (token == 60) {
+                stream.set_memory(least_ / 2 * 8);
+            }
+        }
+        const ExpertStreamStats stats = stream.stats();
+        misses[read_likely ? 1 : 0] = stats.misses;
+        EXPECT_EQ(stats.hits + stats.misses, 120U * 3 * 2);
+        EXPECT_EQ(stats.bytes_read, (stats.misses + stats.likely_reads) * (kUpBytes + kDownBytes));
+        EXPECT_LE(stats.likely_hits, stats.likely_reads);
+        if (read_likely) {
+            EXPECT_GT(2 * stats.likely_hits, stats.likely_reads);
+        } else {
+            EXPECT_EQ(stats.likely_reads, 0U);
+        }
+    }
+    EXPECT_LT(4 * misses[1], 3 * misses[0]);
 }
 
 TEST_F(ExpertStreamTest, AChildOfAForkIsRefusedAndTheParentGoesOn) {

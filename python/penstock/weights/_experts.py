@@ -24,6 +24,7 @@ from penstock.weights._conversions import Part
 from penstock.weights._units import Place, Unit
 
 IMPLEMENTATION = "penstock"
+_READ_LIKELY = True  # benchmarks switch it off
 
 
 def register() -> None:
@@ -111,7 +112,7 @@ class Experts:
     def start(self, memory: int, reserve: int | None) -> None:
         if not self.layers:
             return
-        self._core = _core.ExpertStream(self._paths, self._wanted, memory, reserve, self._joined)
+        self._core = _core.ExpertStream(self._paths, self._wanted, memory, reserve, self._joined, _READ_LIKELY)
         for number, layer in enumerate(self.layers):
             layer.lock = self._lock
             layer.acquire = lambda experts, number=number: self._acquire(number, experts)  # type: ignore[misc]

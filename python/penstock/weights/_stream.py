@@ -109,6 +109,8 @@ class StreamStats:
     """Since stream(). bytes_read: of units, without what stays. stall_s: seconds that each unit waited for its bytes,
     and "experts" all experts of mixtures. plan: what stays and what is read in a pass, in bytes. folders: where the
     files are. expert_hits, expert_misses: experts that were in memory when the router chose them, and that were read.
+    expert_likely_reads: experts that were read before a layer asked for them, because they were likely;
+    expert_likely_hits: those of them that it then asked for, which are hits too.
     """
 
     passes: int
@@ -123,6 +125,8 @@ class StreamStats:
     expert_hits: int = 0
     expert_misses: int = 0
     expert_bytes_read: int = 0
+    expert_likely_reads: int = 0
+    expert_likely_hits: int = 0
 
 
 class _Weights:
@@ -288,7 +292,7 @@ class _Weights:
             stall_s,
             plan,
             folders,
-            *(experts.get(name, 0) for name in ("hits", "misses", "bytes_read")),
+            *(experts.get(name, 0) for name in ("hits", "misses", "bytes_read", "likely_reads", "likely_hits")),
         )
 
     def close(self, load: bool) -> None:
