@@ -115,6 +115,33 @@ def transfer(arguments):
     return _result(arguments, meter, size * repeat, repeat)
 
 
+def gpu(arguments):
+    """One tensor on a GPU, whole: ours by the gds_handle, theirs by the aio_handle, which takes tensors of a GPU.
+
+    Handicap `one_slot`: blocks of 1 MiB, each waited for.
+    """
+    torch = need("torch")
+    if not torch.cuda.is_available():
+        skip("torch sees no GPU (torch.cuda.is_available() is False): a GPU and a torch built for CUDA are needed")
+    ours = arguments["engine"] == "ours"
+    if not ours:
+        os.environ["DS_ACCELERATOR"] = "cuda"
+    handle = _builders("ours").GDSBuilder().load(verbose=False).gds_handle() if ours else _handle(arguments)
+    size, path = int(arguments["bytes"]), arguments["path"]
+    tensor = torch.ones(size, dtype=torch.uint8, device="cuda:0")
+    call = handle.sync_pwrite if arguments["op"] == "write" else handle.sync_pread
+    call(tensor[: 4 * _MIB], path, 0)
+    torch.cuda.synchronize()
+    with Meter() as meter:
+        if arguments.get("handicap") == "one_slot":
+            for at in range(0, size, _MIB):
+                call(tensor[at : at + _MIB], path, at)
+        else:
+            call(tensor, path, 0)
+        torch.cuda.synchronize()
+    return _result(arguments, meter, size, 1) | {"gpu": torch.cuda.get_device_name(0)}
+
+
 def many(arguments):
     """Many tensors of 256 KiB, a file each: async_* for all, then one wait. Handicap `each`: one at a time."""
     torch = need("torch")
@@ -186,7 +213,14 @@ def zero_step(arguments):
     return deepnvme_zero.zero_step(arguments)
 
 
-_JOBS = {"transfer": transfer, "many": many, "handle": handle, "first_read": first_read, "zero_step": zero_step}
+_JOBS = {
+    "transfer": transfer,
+    "gpu": gpu,
+    "many": many,
+    "handle": handle,
+    "first_read": first_read,
+    "zero_step": zero_step,
+}
 
 
 def main():

@@ -6,7 +6,8 @@
                devices, each with the rate.
     loop       the same without the rate: CPU seconds, copies, bars from 1.3 on
     disk       a folder on the machine's own disk, which may swing by 2x: bars far from 1
-    model, count, memory, gpu    no storage to set up
+    gpu        the same where a GPU is; on the fake driver (by LD_LIBRARY_PATH) the lines say gpu(FAKE)
+    model, count, memory    no storage to set up
 
 `throttled` and `loop` need root. A place that cannot be had raises CannotRun, which says what to do.
 """
@@ -18,6 +19,7 @@ import mmap
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -247,13 +249,31 @@ def _has_io(root: Path) -> bool:
     return False
 
 
+_ASK_FOR_GPU = """
+import penstock
+report = penstock.gpus()
+print("1" if report else "0", report.gpus[0].name if report else report.reason, sep="\\n")
+"""
+
+
+def gpu_name() -> str:
+    """The name of GPU 0. In a process of its own: CUDA that was begun here would work in no program that is forked."""
+    done = subprocess.run([sys.executable, "-c", _ASK_FOR_GPU], capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    if done.returncode != 0 or len(lines) < 2:
+        raise CannotRun(f"penstock.gpus() failed: {done.stderr.strip()[-500:]}")
+    if lines[0] != "1":
+        raise CannotRun(f"no GPU: {lines[1]}")
+    return lines[1]
+
+
 @contextlib.contextmanager
-def disk_folder(parent: Path) -> Iterator[Path]:
+def disk_folder(parent: Path, refused: tuple[str, ...] = (_TMPFS_MAGIC, "ramfs", "overlay")) -> Iterator[Path]:
     """A folder of our own on the machine's disk."""
     if not parent.is_dir():
         raise CannotRun(f"{parent} is not a folder: give one on the disk to be measured by --dir")
     kind = _about_mount(parent.resolve()).get("file_system")
-    if kind in (_TMPFS_MAGIC, "ramfs", "overlay"):
+    if kind in refused:
         raise CannotRun(f"{parent} is on {kind}, not on a disk: give a folder on one by --dir")
     free = shutil.disk_usage(parent).free
     if free < 4 * GIB:
@@ -284,7 +304,12 @@ class Places:
 
     def _folder(self, kind: str) -> Path:
         if kind not in self._folders:
-            maker = loop_disk(self._scratch, "loop", _IMAGE_BYTES) if kind == "loop" else disk_folder(self._disk)
+            if kind == "loop":
+                maker = loop_disk(self._scratch, "loop", _IMAGE_BYTES)
+            elif kind == "gpu":  # often in a container, whose overlay takes direct I/O
+                maker = disk_folder(self._disk, (_TMPFS_MAGIC, "ramfs"))
+            else:
+                maker = disk_folder(self._disk)
             self._folders[kind] = self._stack.enter_context(maker)
         return self._folders[kind]
 
@@ -315,8 +340,13 @@ class Places:
     ) -> Iterator[Place]:
         """`devices`: of place `throttled`, more than the one; their files are {files}. `image_gib`: loop devices of
         that size for this bar alone; their {file} has `file_gib`, or is not laid out."""
-        if name in ("model", "memory", "gpu"):
+        if name in ("model", "memory"):
             yield Place(name)
+        elif name == "gpu":
+            gpu = gpu_name()
+            folder = self._folder(name)
+            facts = {**_about_mount(folder), "gpu": gpu, "fake_gpu": "fake" in gpu.lower()}
+            yield Place(name, folder, None, facts)
         elif name == "count":  # no device is measured, but a fast one has fewer turns that find nothing
             folder = self._folder("loop" if os.geteuid() == 0 else "disk")
             yield Place(name, folder, None, _about_mount(folder), _COUNTED_FILE_BYTES)

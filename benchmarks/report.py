@@ -32,11 +32,12 @@ def line(outcome: Outcome) -> str:
     The figure is `ratio=` (of ours to the peer, or a number without a unit), `diff=` (ours less the peer) or `value=`.
     """
     bar = outcome.bar
+    place = f"{bar.place}(FAKE)" if outcome.place.get("fake_gpu") else bar.place
     tail = f" handicap={outcome.handicap.replace(' ', ',')}" if outcome.handicap else ""
     one_line = " ".join(outcome.reason.split()).replace('"', "'")
     reason = f' reason="{one_line}"' if outcome.reason else ""
     if outcome.interval is None or outcome.verdict in ("cannot-run", "failed"):
-        return f"BAR {bar.id} bar{bar.limit.text} place={bar.place} verdict={outcome.verdict}{tail}{reason}"
+        return f"BAR {bar.id} bar{bar.limit.text} place={place} verdict={outcome.verdict}{tail}{reason}"
     if outcome.verdict == "undecided":
         tail = f' side="{bar.limit.side(outcome.interval.mean)}"{tail}'
     unit = bar.limit.unit
@@ -44,7 +45,7 @@ def line(outcome: Outcome) -> str:
     control_unit = unit if bar.kind == "diff" else ""
     return (
         f"BAR {bar.id} {name}={_figure(outcome.interval.mean, unit)} ci95={_range(outcome.interval, unit)}"
-        f" aa={_range(outcome.control, control_unit)} bar{bar.limit.text} pairs={outcome.pairs} place={bar.place}"
+        f" aa={_range(outcome.control, control_unit)} bar{bar.limit.text} pairs={outcome.pairs} place={place}"
         f" verdict={outcome.verdict}{tail}{reason}"
     )
 

@@ -10,16 +10,20 @@
     checkpoint ARG... `python -m benchmarks.checkpoint_jobs ARG...`, the same
     deepnvme ARG...   `python -m benchmarks.deepnvme_jobs ARG...` in the interpreter that has DeepSpeed
     weights ARG...    `python -m benchmarks.weight_jobs ARG...` there too, for transformers
+    gpu ARG...        `python -m benchmarks.gpu_jobs ARG...`: memory of a GPU from Python
+    kvikio ARG...     the same in the interpreter that has KvikIO (tools/gpu_peers.py makes it)
     fio KIND KEY=VALUE...    fio; see fio.py
 
 Each prints one JSON object with the fields of a Sample. A handicap is passed on as `--handicap=NAME` (to fio as options
-of its own). `--key=a|b` lists settings to choose from: warm-up runs settle which is the peer.
+of its own). `--key=a|b` lists settings to choose from: warm-up runs settle which is the peer. {fake_gpu} is the fake
+CUDA driver of the build, or that in the folder $PENSTOCK_FAKE_GPU.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shlex
 import shutil
@@ -63,9 +67,12 @@ def parse_sample(text: str, command: list[str], peak_memory_kib: int) -> Sample:
 class Program:
     """A program of ours. The last sample's `version` is its version."""
 
-    def __init__(self, command: list[str], words: list[str], handicap: str) -> None:
+    def __init__(self, command: list[str], words: list[str], handicap: str, build: Path | None = None) -> None:
         self._command = command
         self._words = words + ([f"--handicap={handicap}"] if handicap else [])
+        if any("{fake_gpu}" in word for word in self._words):
+            fake = find_fake_gpu(build)
+            self._words = [word.replace("{fake_gpu}", fake) for word in self._words]
         self._version = "unknown"
         choices = {word.partition("=")[0]: word.partition("=")[2].split("|") for word in self._words if "|" in word}
         self.variants = [dict(zip(choices, values)) for values in itertools.product(*choices.values())]
@@ -140,6 +147,32 @@ def find_program(name: str, build: Path | None) -> list[str]:
     )
 
 
+def find_fake_gpu(build: Path | None) -> str:
+    """The fake CUDA driver: of the folder $PENSTOCK_FAKE_GPU, else of `build`, else of the usual build folders."""
+    given = os.environ.get("PENSTOCK_FAKE_GPU")
+    folders = [build] if build else [ROOT / "build" / "release", ROOT / "build" / "bench"]
+    places = [Path(given)] if given else [folder / "tests" / "fake_gpu" for folder in folders]
+    for place in places:
+        if (path := place / "libcuda.so.1").is_file():
+            return str(path.resolve().parent / "libcuda.so.1")
+    told = " or ".join(str(place) for place in places)
+    raise CannotRun(
+        f"the fake CUDA driver is not in {told}: `make bench` builds it (target fake_cuda); or name its folder by"
+        " PENSTOCK_FAKE_GPU"
+    )
+
+
+def kvikio_python() -> str:
+    """An interpreter that has KvikIO: $PENSTOCK_KVIKIO_PYTHON, else that of tools/gpu_peers.py."""
+    python = Path(os.environ.get("PENSTOCK_KVIKIO_PYTHON") or ROOT / "build" / "gpu-peers" / "bin" / "python")
+    if not python.exists():
+        raise CannotRun(
+            f"KvikIO is not set up ({python} is not there): run tools/gpu_peers.py, or name an interpreter that has it"
+            " by PENSTOCK_KVIKIO_PYTHON"
+        )
+    return str(python)
+
+
 def deepspeed_python() -> str:
     python = ROOT / ".venv-deepspeed" / "bin" / "python"
     if not python.exists():
@@ -159,10 +192,13 @@ def make_side(text: str, *, build: Path | None, handicap: str = "") -> Side:
         return Program([deepspeed_python(), "-m", "benchmarks.deepnvme_jobs"], words, handicap)
     if kind == "weights":
         return Program([deepspeed_python(), "-m", "benchmarks.weight_jobs"], words, handicap)
+    if kind in ("gpu", "kvikio"):
+        python = sys.executable if kind == "gpu" else kvikio_python()
+        return Program([python, "-m", "benchmarks.gpu_jobs"], words, handicap, build)
     if kind in ("program", "model"):
         name = "penstock_bench_ours" if kind == "program" else "penstock_bench_model"
-        return Program(find_program(name, build), words, handicap)
+        return Program(find_program(name, build), words, handicap, build)
     if kind == "callgrind":
         return Callgrind(find_program("penstock_bench_model", build), words, handicap)
-    kinds = "program, model, callgrind, python, checkpoint, deepnvme, weights, fio"
+    kinds = "program, model, callgrind, python, checkpoint, deepnvme, weights, gpu, kvikio, fio"
     raise ValueError(f"{text!r}: starts with none of {kinds}")

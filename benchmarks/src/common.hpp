@@ -64,6 +64,7 @@ public:
     void stop();
     void report(Figures& figures, std::uint64_t bytes, std::uint64_t operations) const;
     [[nodiscard]] double seconds() const { return seconds_; }
+    [[nodiscard]] double cpu_s() const { return cpu_s_; }
     [[nodiscard]] std::uint64_t system_calls() const { return system_calls_; }
 
 private:

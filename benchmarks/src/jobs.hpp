@@ -36,6 +36,21 @@ void scaling(const Arguments& arguments, Figures& figures);
 /// all but four threads read through the ring.
 void threads(const Arguments& arguments, Figures& figures);
 
+/// `bytes` of a file to or from the memory of a GPU (--memory=host: of the host) in one transfer;
+/// CPU seconds without those of the fake's threads. Handicaps `wait_each_1ms`: blocks of 1 MiB,
+/// each waited for, and 1 ms; `one_slot`; `copy`: the CPU copies the bytes once more.
+void device_transfer(const Arguments& arguments, Figures& figures);
+/// What transfers at odd places cost, as the fake driver counts it: --what=copies (bytes that the
+/// CPU copied), syncs, pinned (MiB). Handicaps `through_host`, `synchronise`,
+/// `two_engines`.
+void device_counts(const Arguments& arguments, Figures& figures);
+/// The rate to or from a GPU over the least of the disk's (our host transfer) and a pinned copy's,
+/// all in this run. Handicap `wait_each_1ms`.
+void device_bound(const Arguments& arguments, Figures& figures);
+/// Median microseconds of one blocking 4 KiB read to a GPU, or (--api=plain) of pread to pinned
+/// memory and a copy that is waited for. Handicap `hop`: each by a thread of its own.
+void device_latency(const Arguments& arguments, Figures& figures);
+
 /// The defaults, with --block, --depth and --backend.
 [[nodiscard]] EngineOptions engine_options(const Arguments& arguments);
 /// `count` reads of `block` bytes at random offsets that are multiples of it, into a window of

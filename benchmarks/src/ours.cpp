@@ -7,7 +7,11 @@
 int main(int count, char** words) {
     namespace jobs = penstock::benchmarks;
     return jobs::run_job("penstock_bench_ours",
-                         {{"feature_gather", jobs::feature_gather},
+                         {{"device", jobs::device_transfer},
+                          {"device_bound", jobs::device_bound},
+                          {"device_counts", jobs::device_counts},
+                          {"device_latency", jobs::device_latency},
+                          {"feature_gather", jobs::feature_gather},
                           {"graphbolt_rows", jobs::graphbolt_rows},
                           {"idle", jobs::idle},
                           {"latency", jobs::latency},

@@ -124,7 +124,7 @@ def test_selection_by_prefix_keeps_the_order_of_the_table():
 def test_every_row_of_the_table_names_a_handicap_and_a_side():
     for bar in load_bars():
         assert bar.handicap, bar.id
-        kinds = ("program", "model", "callgrind", "python", "checkpoint", "deepnvme", "weights", "fio")
+        kinds = ("program", "model", "callgrind", "python", "checkpoint", "deepnvme", "weights", "gpu", "kvikio", "fio")
         assert bar.ours_run.split()[0] in kinds, bar.id
         assert not bar.peer_run or bar.peer_run.split()[0] in kinds, bar.id
 

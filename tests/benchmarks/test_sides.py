@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
 import json
 
 import pytest
 
-from benchmarks import fio, huge_pages, processes, sides
+from benchmarks import fio, huge_pages, places, processes, report, sides
+from benchmarks.bars import load_bars
 from benchmarks.places import CannotRun, Place
+from benchmarks.runner import Outcome
 from benchmarks.samples import Sample
 
 FIO = """fio: a warning before the JSON
@@ -116,3 +119,33 @@ def test_metrics_of_a_sample_without_figures():
     for metric in ("bandwidth", "iops", "cpu", "seconds", "p50_us", "p99_us", "value"):
         with pytest.raises(ValueError, match="gave no"):
             Sample(command=["x"]).metric(metric)
+
+
+def test_the_fake_driver_is_found_by_its_folder_or_named_as_missing(tmp_path, monkeypatch):
+    monkeypatch.delenv("PENSTOCK_FAKE_GPU", raising=False)
+    words = ["device", "--gpu={fake_gpu}"]
+    with pytest.raises(CannotRun, match="target fake_cuda"):
+        sides.Program(["true"], words, "", tmp_path)
+    library = tmp_path / "tests" / "fake_gpu" / "libcuda.so.1"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert sides.Program(["true"], words, "", tmp_path).name == f"true device --gpu={library}"
+    monkeypatch.setenv("PENSTOCK_FAKE_GPU", str(library.parent))
+    assert sides.Program(["true"], words, "", tmp_path / "nothing").name == f"true device --gpu={library}"
+    monkeypatch.setenv("PENSTOCK_KVIKIO_PYTHON", str(tmp_path / "python"))
+    with pytest.raises(CannotRun, match=r"tools/gpu_peers.py"):
+        sides.make_side("kvikio kvikio", build=None)
+
+
+def test_the_place_gpu_wants_one_and_says_fake_in_every_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "gpu_name", lambda: (_ for _ in ()).throw(CannotRun("no GPU: none")))
+    with places.Places(tmp_path, tmp_path) as made:
+        with pytest.raises(CannotRun, match="no GPU: none"), made.open("gpu", {}):
+            pass
+        monkeypatch.setattr(places, "disk_folder", lambda *_: contextlib.nullcontext(tmp_path))
+        bar = next(bar for bar in load_bars() if bar.place == "gpu")
+        for name, told in (("NVIDIA X", "place=gpu "), ("Penstock fake GPU 0", "place=gpu(FAKE) ")):
+            monkeypatch.setattr(places, "gpu_name", lambda name=name: name)
+            with made.open("gpu", {}) as place:
+                outcome = Outcome(bar, "cannot-run", place=place.about)
+            assert told in report.line(outcome)

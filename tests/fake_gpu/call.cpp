@@ -113,6 +113,7 @@ void write_counters() {
     const auto line = [file](const char* name, std::uint64_t value) {
         std::fprintf(file, "%s %llu\n", name, static_cast<unsigned long long>(value));
     };
+    line("calls", c.calls);
     line("copies_in", c.copies_in);
     line("copies_out", c.copies_out);
     line("bytes_in", c.bytes_in);

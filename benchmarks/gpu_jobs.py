@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of a GPU from Python: `python -m benchmarks.gpu_jobs JOB --key=value ...`. Prints one JSON object; ends with
+77 and the reason where something it needs is not there.
+
+`--gpu=PATH` is the driver's library: NVIDIA's `libcuda.so.1`, or the fake one with `--copy_rate` bytes a second.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.job_tools import Meter, need, run_job, skip
+
+_WARM_BYTES = 4 << 20
+
+
+class _Driver:
+    """The calls that memory of a GPU takes. What is loaded by its path here is what others get for `libcuda.so.1`."""
+
+    def __init__(self, path, copy_rate):
+        try:
+            self._library = ctypes.CDLL(path)
+        except OSError as error:
+            skip(f"no CUDA driver: {error}")
+        self.fake = hasattr(self._library, "fake_gpu_set_rate")
+        if copy_rate and not self.fake:
+            skip(f"{path} is not the fake driver, so its copies have the rate they have")
+        if copy_rate:
+            self._library.fake_gpu_set_rate(ctypes.c_double(copy_rate), ctypes.c_double(copy_rate), ctypes.c_uint32(0))
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        if self._library.cuInit(0) != 0 or self._library.cuDeviceGet(ctypes.byref(device), 0) != 0:
+            skip("no GPU")
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self._call("cuCtxSetCurrent", context)
+        name = ctypes.create_string_buffer(128)
+        self._call("cuDeviceGetName", name, 127, device)
+        self.name = ("FAKE: " if self.fake else "") + name.value.decode()
+
+    def _call(self, name, *arguments):
+        result = getattr(self._library, name)(*arguments)
+        if result != 0:
+            raise RuntimeError(f"{name} = {result}")
+
+    def allocate(self, size):
+        address = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address.value
+
+
+class _Array:
+    """Memory of a GPU as other libraries take it."""
+
+    def __init__(self, address, size):
+        self.__cuda_array_interface__ = {
+            "shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3, "strides": None,
+        }  # fmt: skip
+
+
+def kvikio(arguments):
+    """One call of KvikIO at its defaults, but for direct I/O, which is on."""
+    for way in ("READ", "WRITE"):
+        os.environ[f"KVIKIO_AUTO_DIRECT_IO_{way}"] = "ON"
+    driver = _Driver(arguments["gpu"], float(arguments.get("copy_rate", "0")))
+    if driver.fake:
+        os.environ["KVIKIO_COMPAT_MODE"] = "ON"  # where AUTO arrives without nvidia-fs
+    module = need("kvikio")
+    size, write = int(arguments["bytes"]), arguments.get("op", "read") == "write"
+    address = driver.allocate(size)
+    with module.CuFile(arguments["path"], "r+" if write else "r") as file:
+        move = file.write if write else file.read
+        move(_Array(address, min(size, _WARM_BYTES)))  # its threads and buffers come with the first
+        with Meter() as meter:
+            moved = move(_Array(address, size))
+    assert moved == size, moved
+    return {
+        "seconds": meter.seconds,
+        "cpu_s": meter.cpu_s,
+        "bytes": size,
+        "operations": 1,
+        "gpu": driver.name,
+        "version": module.__version__,
+    }
+
+
+_HOST_WORK = """
+import sys
+import penstock
+path, asked = sys.argv[1], sys.argv[2] == "1"
+memory = bytearray(b"x" * (1 << 20))
+penstock.write(path, memory)
+assert penstock.read(path, memory) == len(memory)
+with penstock.Engine() as engine:
+    engine.read_async(path, memory).result()
+    engine.describe()
+if asked:
+    penstock.gpus()
+with open("/proc/self/maps") as maps:
+    print(sum("libcuda" in line for line in maps))
+"""
+
+
+def absent(arguments):
+    """Mappings of a CUDA driver, which is there to be found, in a process that moves memory of the host alone, and the
+    calls that the driver got. Handicap `asked`: gpus() is called once."""
+    penstock = need("penstock")
+    asked = "1" if arguments.get("handicap") == "asked" else "0"
+    with tempfile.TemporaryDirectory() as folder:
+        counters = Path(folder, "counters")
+        environment = os.environ | {
+            "LD_LIBRARY_PATH": str(Path(arguments["gpu"]).parent),
+            "FAKE_GPU_COUNTERS": str(counters),
+        }
+        words = [sys.executable, "-c", _HOST_WORK, str(Path(folder, "data")), asked]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        mapped = int(done.stdout)
+        calls = 0
+        if counters.exists():
+            calls = int(dict(map(str.split, counters.read_text().splitlines()))["calls"])
+    return {"value": mapped + calls, "mapped": mapped, "calls": calls, "version": penstock.__version__}
+
+
+_JOBS = {"kvikio": kvikio, "absent": absent}
+
+
+def main():
+    return run_job("gpu_jobs", _JOBS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
