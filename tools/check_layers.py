@@ -34,6 +34,7 @@ class Room:
 
 ROOMS = {
     "base": Room(1),
+    "kernels": Room(1, only=()),
     "os": Room(2),
     "memory": Room(2, may=("os",)),
     "engine": Room(3),
@@ -143,7 +144,7 @@ def why_not(room, other):
     if here.only is not None:
         if other in here.only:
             return None
-        return f"{room} is pure: it may know {' and '.join(here.only)}, testable and fuzzable alone"
+        return f"{room} is pure: it may know {' and '.join(here.only) or 'nothing'}, testable and fuzzable alone"
     if here.floor >= 5 and other in BEHIND_THE_API and other not in BEHIND_THE_API_EXCEPT.get(room, ()):
         return (
             f"floor {here.floor} reaches {other} only through <penstock/...>, as any user would; "

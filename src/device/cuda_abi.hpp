@@ -15,6 +15,8 @@ using CUdeviceptr = unsigned long long;  // NOLINT(google-runtime-int): NVIDIA's
 using CUcontext = struct CUctx_st*;
 using CUstream = struct CUstream_st*;
 using CUevent = struct CUevent_st*;
+using CUmodule = struct CUmod_st*;
+using CUfunction = struct CUfunc_st*;
 
 struct CUuuid {
     char bytes[16];
@@ -30,8 +32,12 @@ enum CUresult : unsigned int {
     CUDA_ERROR_DEVICE_UNAVAILABLE = 46,
     CUDA_ERROR_NO_DEVICE = 100,
     CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_INVALID_IMAGE = 200,
     CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
     CUDA_ERROR_ECC_UNCORRECTABLE = 214,
+    CUDA_ERROR_INVALID_PTX = 218,
+    CUDA_ERROR_UNSUPPORTED_PTX_VERSION = 222,
     CUDA_ERROR_OPERATING_SYSTEM = 304,
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_NOT_FOUND = 500,
@@ -120,6 +126,9 @@ enum CUdriverProcAddressQueryResult : unsigned int {
 /// The default stream is the legacy one, whatever the caller's own files were compiled for.
 inline constexpr std::uint64_t CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1;
 inline constexpr unsigned int CU_MEMHOSTREGISTER_PORTABLE = 1;
+inline constexpr unsigned int CU_MEMHOSTREGISTER_DEVICEMAP = 2;
+inline constexpr unsigned int CU_MEMHOSTALLOC_PORTABLE = 1;
+inline constexpr unsigned int CU_MEMHOSTALLOC_DEVICEMAP = 2;
 inline constexpr unsigned int CU_STREAM_NON_BLOCKING = 1;
 inline constexpr unsigned int CU_EVENT_DISABLE_TIMING = 2;
 inline constexpr unsigned int CU_EVENT_WAIT_DEFAULT = 0;
@@ -162,6 +171,18 @@ using cuGetProcAddress_type = CUresult(const char* symbol, void** pfn, int cudaV
          CUresult(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr inside))                    \
     CALL(cuMemHostRegister, 6050, CUresult(void* memory, std::size_t bytes, unsigned int flags)) \
     CALL(cuMemHostUnregister, 4000, CUresult(void* memory))                                      \
+    CALL(cuMemHostAlloc, 2020, CUresult(void** memory, std::size_t bytes, unsigned int flags))   \
+    CALL(cuMemFreeHost, 2000, CUresult(void* memory))                                            \
+    CALL(cuMemHostGetDevicePointer, 3020,                                                        \
+         CUresult(CUdeviceptr* device, void* memory, unsigned int flags))                        \
+    CALL(cuModuleLoadData, 2000, CUresult(CUmodule* module, const void* image))                  \
+    CALL(cuModuleUnload, 2000, CUresult(CUmodule module))                                        \
+    CALL(cuModuleGetFunction, 2000, CUresult(CUfunction*, CUmodule module, const char* name))    \
+    CALL(cuLaunchKernel, 4000,                                                                   \
+         CUresult(CUfunction function, unsigned int grid_x, unsigned int grid_y,                 \
+                  unsigned int grid_z, unsigned int block_x, unsigned int block_y,               \
+                  unsigned int block_z, unsigned int shared_bytes, CUstream stream,              \
+                  void** parameters, void** extra))                                              \
     CALL(cuMemcpyHtoDAsync, 3020,                                                                \
          CUresult(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream))         \
     CALL(cuMemcpyDtoHAsync, 3020,                                                                \
@@ -190,8 +211,6 @@ using cuGetProcAddress_type = CUresult(const char* symbol, void** pfn, int cudaV
 // Tests and benchmarks ask for these; the library never does.
 #define PENSTOCK_CUDA_CALLS_OF_TESTS(CALL)                                                        \
     CALL(cuMemAllocManaged, 6000, CUresult(CUdeviceptr* memory, std::size_t bytes, unsigned int)) \
-    CALL(cuMemHostAlloc, 2020, CUresult(void** memory, std::size_t bytes, unsigned int flags))    \
-    CALL(cuMemFreeHost, 2000, CUresult(void* memory))                                             \
     CALL(cuMemcpyHtoD, 3020, CUresult(CUdeviceptr to, const void* from, std::size_t bytes))       \
     CALL(cuMemcpyDtoH, 3020, CUresult(void* to, CUdeviceptr from, std::size_t bytes))             \
     CALL(cuMemsetD8Async, 3020, CUresult(CUdeviceptr, unsigned char, std::size_t, CUstream))      \

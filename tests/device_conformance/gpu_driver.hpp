@@ -24,7 +24,6 @@
     CALL(cuCtxDestroy, 4000, CUresult(CUcontext))                                            \
     CALL(cuMemGetInfo, 3020, CUresult(std::size_t*, std::size_t*))                           \
     CALL(cuMemHostGetFlags, 2030, CUresult(unsigned*, void*))                                \
-    CALL(cuMemHostGetDevicePointer, 3020, CUresult(CUdeviceptr*, void*, unsigned))           \
     CALL(cuMemcpyDtoD, 3020, CUresult(CUdeviceptr, CUdeviceptr, std::size_t))                \
     CALL(cuMemcpyDtoDAsync, 3020, CUresult(CUdeviceptr, CUdeviceptr, std::size_t, CUstream)) \
     CALL(cuMemcpy, 4000, CUresult(CUdeviceptr, CUdeviceptr, std::size_t))                    \

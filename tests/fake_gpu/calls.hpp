@@ -124,6 +124,12 @@ CUresult cuEventQuery(CUevent event);
 CUresult cuEventSynchronize(CUevent event);
 CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end);
 CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent begin, CUevent end);
+CUresult cuModuleLoadData(CUmodule* module, const void* image);
+CUresult cuModuleUnload(CUmodule module);
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name);
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        CUstream stream, void** parameters, void** extra);
 CUresult cuGetProcAddress_v2(const char* symbol, void** found, int version, std::uint64_t flags,
                              CUdriverProcAddressQueryResult* status);
 CUresult cuGetProcAddress(const char* symbol, void** found, int version, std::uint64_t flags);
@@ -228,6 +234,10 @@ CUresult cuGetProcAddress(const char* symbol, void** found, int version, std::ui
     ENTRY(cuStreamIsCapturing, 10000, cuStreamIsCapturing)                  \
     ENTRY(cuLaunchHostFunc, 10000, cuLaunchHostFunc)                        \
     ENTRY(cuStreamAddCallback, 5000, cuStreamAddCallback)                   \
+    ENTRY(cuModuleLoadData, 2000, cuModuleLoadData)                         \
+    ENTRY(cuModuleUnload, 2000, cuModuleUnload)                             \
+    ENTRY(cuModuleGetFunction, 2000, cuModuleGetFunction)                   \
+    ENTRY(cuLaunchKernel, 4000, cuLaunchKernel)                             \
     ENTRY(cuEventCreate, 2000, cuEventCreate)                               \
     ENTRY(cuEventDestroy, 4000, cuEventDestroy_v2)                          \
     ENTRY(cuEventRecord, 2000, cuEventRecord)                               \

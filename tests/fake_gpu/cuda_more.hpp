@@ -30,10 +30,7 @@ inline constexpr unsigned kPointerBlockId = 20;
 
 inline constexpr unsigned CU_EVENT_BLOCKING_SYNC = 1;
 inline constexpr unsigned CU_EVENT_INTERPROCESS = 4;
-inline constexpr unsigned CU_MEMHOSTALLOC_PORTABLE = 1;
-inline constexpr unsigned CU_MEMHOSTALLOC_DEVICEMAP = 2;
 inline constexpr unsigned CU_MEMHOSTALLOC_WRITECOMBINED = 4;
-inline constexpr unsigned CU_MEMHOSTREGISTER_DEVICEMAP = 2;
 inline constexpr unsigned CU_MEMHOSTREGISTER_IOMEMORY = 4;
 inline constexpr unsigned CU_MEMHOSTREGISTER_READ_ONLY = 8;
 inline constexpr unsigned CU_MEM_ATTACH_HOST = 2;

@@ -69,6 +69,9 @@ struct Piece {
 enum class Lane : std::uint8_t { kIn, kOut, kOther, kNone };
 inline constexpr int kLanes = 3;
 
+/// Compute capability of the devices, as sm_90.
+inline constexpr int kComputeCapability = 90;
+
 /// One entry of a stream's queue.
 struct Work {
     std::uint64_t number = 0;  ///< order in which work was given, over all streams

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls of the driver that the fake refuses: arrays, graphs, kernels, modules, sharing between
+// Calls of the driver that the fake refuses: arrays, graphs, cubins, sharing between
 // processes, virtual memory, and the forms of before CUDA 4. cuGetProcAddress does not know them.
 // They are here because NVIDIA's cuFile and runtime look all of them up by dlsym() and go no
 // further when one is missing.
@@ -80,7 +80,7 @@ REFUSE(cuImportExternalSemaphore) REFUSE(cuIpcCloseMemHandle) REFUSE(cuIpcGetEve
 REFUSE(cuIpcGetMemHandle) REFUSE(cuIpcOpenEventHandle) REFUSE(cuIpcOpenMemHandle)
 REFUSE(cuIpcOpenMemHandle_v2) REFUSE(cuKernelGetAttribute) REFUSE(cuKernelGetFunction)
 REFUSE(cuKernelSetAttribute) REFUSE(cuKernelSetCacheConfig) REFUSE(cuLaunchCooperativeKernel)
-REFUSE(cuLaunchCooperativeKernelMultiDevice) REFUSE(cuLaunchKernel) REFUSE(cuLaunchKernelEx)
+REFUSE(cuLaunchCooperativeKernelMultiDevice) REFUSE(cuLaunchKernelEx)
 REFUSE(cuLibraryGetGlobal) REFUSE(cuLibraryGetKernel) REFUSE(cuLibraryGetManaged)
 REFUSE(cuLibraryGetModule) REFUSE(cuLibraryLoadData) REFUSE(cuLibraryLoadFromFile)
 REFUSE(cuLibraryUnload) REFUSE(cuLinkAddData) REFUSE(cuLinkAddFile) REFUSE(cuLinkComplete)
@@ -99,9 +99,9 @@ REFUSE(cuMemcpyDtoDAsync) REFUSE(cuMemcpyDtoH) REFUSE(cuMemcpyDtoHAsync) REFUSE(
 REFUSE(cuMemcpyHtoDAsync) REFUSE(cuMemsetD2D8) REFUSE(cuMemsetD8) REFUSE(cuMipmappedArrayCreate)
 REFUSE(cuMipmappedArrayDestroy) REFUSE(cuMipmappedArrayGetLevel)
 REFUSE(cuMipmappedArrayGetMemoryRequirements) REFUSE(cuMipmappedArrayGetSparseProperties)
-REFUSE(cuModuleGetFunction) REFUSE(cuModuleGetGlobal) REFUSE(cuModuleGetGlobal_v2)
+REFUSE(cuModuleGetGlobal) REFUSE(cuModuleGetGlobal_v2)
 REFUSE(cuModuleGetLoadingMode) REFUSE(cuModuleGetSurfRef) REFUSE(cuModuleGetTexRef)
-REFUSE(cuModuleLoad) REFUSE(cuModuleLoadData) REFUSE(cuModuleLoadFatBinary) REFUSE(cuModuleUnload)
+REFUSE(cuModuleLoad) REFUSE(cuModuleLoadFatBinary)
 REFUSE(cuOccupancyAvailableDynamicSMemPerBlock)
 REFUSE(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags) REFUSE(cuOccupancyMaxActiveClusters)
 REFUSE(cuOccupancyMaxPotentialClusterSize) REFUSE(cuProfilerInitialize) REFUSE(cuProfilerStart)
