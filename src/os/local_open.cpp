@@ -252,8 +252,8 @@ Result<std::shared_ptr<File>> finish(const std::string& path, const FileOptions&
 }
 
 // A device as files on it found it. Another one may be mounted under its number: so not for long.
-// Each thread has one. It is trivially destructible: for a destructor, glibc allocates at a thread's
-// first use, and ends the process where memory is out.
+// Each thread has one. It is trivially destructible: for a destructor, glibc allocates at a
+// thread's first use, and ends the process where memory is out.
 struct KnownDevice {
     dev_t number = 0;
     time_t until_s = 0;

@@ -159,7 +159,6 @@ std::string in_a_fork(Scene& s) {
 }
 
 std::vector<Verb> verbs() {
-    const bool few = support::engine_seeds(1) < 500;  // as in `make test`
     std::vector<Verb> all;
     const auto add = [&](const char* name, std::function<std::string(Scene&)> run) {
         all.push_back({name, std::move(run), false});
@@ -296,9 +295,9 @@ std::vector<Verb> verbs() {
             another.read(s.file, into, 3);
         });
     });
-    all.back().step = few ? 3 : 1;
+    all.back().step = 3;
     add("InAFork", in_a_fork);
-    all.back().step = few ? 5 : 1;
+    all.back().step = 5;
     add("AGroup", [](Scene& s) -> std::string {
         constexpr std::size_t kEach = 50'000;
         const bool through = s.attempt([&] {
@@ -344,7 +343,7 @@ std::vector<Verb> verbs() {
         });
         return "";
     });
-    all.back().step = few ? 7 : 1;
+    all.back().step = 7;
     add("Files", [](Scene& s) -> std::string {
         s.attempt([&] {
             File file(s.target, {.access = Access::kReadWrite, .create = true});
@@ -499,7 +498,7 @@ TEST_P(OutOfMemory, AtEachAllocation) {
     }
     EXPECT_EQ(
         allocator::in_child(
-            20,
+            60,
             [&, &verb = verb, &where = where]() -> std::string {
                 std::vector<std::byte> memory(kMemoryBytes);
                 std::unique_ptr<Engine> engine;
@@ -530,8 +529,8 @@ TEST_P(OutOfMemory, AtEachAllocation) {
                     engine.reset();
                     static_cast<void>(once(none));
                 }
-                return allocator::each_allocation(once, verb.step,
-                                                  where.warm ? verb.step : 3 * verb.step);
+                const std::uint64_t step = allocator::sampled(verb.step);
+                return allocator::each_allocation(once, step, where.warm ? step : 3 * step);
             }),
         "");
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "allocations/failing.hpp"
 
+#include "support/seeds.hpp"
+
 #include <penstock/error.hpp>
 
 #include <dirent.h>
@@ -8,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstring>
@@ -93,6 +96,10 @@ std::size_t open_descriptors() {
     }
     ::closedir(folder);
     return count;
+}
+
+std::uint64_t sampled(std::uint64_t step) {
+    return std::max<std::uint64_t>(1, 20 * step / support::engine_seeds(5));
 }
 
 std::string each_allocation(const std::function<std::string(Attempt&)>& body, std::uint64_t step,

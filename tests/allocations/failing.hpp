@@ -43,6 +43,10 @@ private:
 /// Descriptors that this process has open.
 [[nodiscard]] std::size_t open_descriptors();
 
+/// `step`, for `make test`: one allocation in so many. Each of them with twenty times its seeds,
+/// one in four times as many with a fiftieth, as the sanitizers have it.
+[[nodiscard]] std::uint64_t sampled(std::uint64_t step);
+
 /// `body` once for each allocation that its Attempt sees, every `step`-th, failing alone; and every
 /// `more_step`-th, failing with all that follow. Empty, or what it said first, with the number of
 /// the allocation.

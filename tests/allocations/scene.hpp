@@ -26,11 +26,6 @@ namespace penstock::allocator {
 
 inline constexpr std::byte kUntouched{0x55};
 
-// One allocation in so many; each of them with twenty times the seeds of `make test`.
-inline std::uint64_t sampled(std::uint64_t step) {
-    return std::max<std::uint64_t>(1, 20 * step / support::engine_seeds(20));
-}
-
 inline std::shared_ptr<Engine> make_engine() {
     EngineOptions options;
     options.queue_depth = 16;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What fuzz/plan_fuzz.cpp checks, without its fuzzer: the corpus, and random inputs by seed.
 #include "../fuzz/plan_check.hpp"
+#include "support/seeds.hpp"
 #include "support/test_engine.hpp"
 
 #include <gtest/gtest.h>

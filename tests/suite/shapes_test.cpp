@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any offset, any length, any address: what comes is what was asked for, and nothing else changes.
 #include "suite/suite.hpp"
+#include "support/seeds.hpp"
 
 #include <algorithm>
 #include <array>

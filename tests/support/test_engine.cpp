@@ -13,7 +13,6 @@
 #include "simulation/fake_file_system.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <stdexcept>
@@ -317,12 +316,6 @@ std::vector<std::byte> pattern(std::uint64_t bytes, std::uint64_t seed) {
         std::memcpy(out.data() + i, &word, std::min<std::size_t>(8, bytes - i));
     }
     return out;
-}
-
-std::uint64_t engine_seeds(std::uint64_t min) {
-    const char* text = std::getenv("PENSTOCK_TEST_SEEDS");
-    const std::uint64_t asked = text == nullptr ? 0 : std::strtoull(text, nullptr, 10) / 4000;
-    return std::clamp<std::uint64_t>(asked, min, 2000);
 }
 
 }  // namespace penstock::support

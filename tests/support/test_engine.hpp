@@ -95,8 +95,4 @@ void put_bytes(const File& file, std::uint64_t offset, std::span<const std::byte
 /// Bytes that differ from place to place and from seed to seed.
 [[nodiscard]] std::vector<std::byte> pattern(std::uint64_t bytes, std::uint64_t seed);
 
-/// How many seeds a property test of a whole engine takes: PENSTOCK_TEST_SEEDS / 4000, at least
-/// `min`.
-[[nodiscard]] std::uint64_t engine_seeds(std::uint64_t min);
-
 }  // namespace penstock::support
