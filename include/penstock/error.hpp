@@ -46,7 +46,7 @@ public:
     [[nodiscard]] const std::string& operation() const noexcept { return operation_; }
     /// The file concerned, or empty.
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
-    /// Byte offset in the file, or `kNoOffset`.
+    /// Byte offset in the file, of the first byte asked for that is not moved, or `kNoOffset`.
     [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
     /// The errno of the system, or 0 if the error is not of the system.
     [[nodiscard]] int system_errno() const noexcept { return system_errno_; }

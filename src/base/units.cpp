@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -63,13 +64,18 @@ std::optional<std::uint64_t> times(std::string_view number, std::uint64_t factor
 }
 
 std::string lower(std::string_view text) {
-    std::string out;
-    for (const char c : text) {
-        if (c != ' ') {
-            out += (c >= 'A' && c <= 'Z') ? static_cast<char>(c - 'A' + 'a') : c;
-        }
+    std::string out(text);
+    for (char& c : out) {
+        c = (c >= 'A' && c <= 'Z') ? static_cast<char>(c - 'A' + 'a') : c;
     }
     return out;
+}
+
+std::string_view without_spaces_around(std::string_view text) {
+    const std::size_t first = text.find_first_not_of(' ');
+    return first == std::string_view::npos
+               ? std::string_view()
+               : text.substr(first, text.find_last_not_of(' ') + 1 - first);
 }
 
 // Three significant digits, without a trailing ".00".
@@ -83,10 +89,10 @@ std::string three_digits(double value) {
 }  // namespace
 
 Result<std::uint64_t> parse_bytes(std::string_view text) {
-    const std::string plain = lower(text);
-    const std::size_t digits = plain.find_first_not_of("0123456789.");
-    const std::string number = plain.substr(0, digits);
-    const std::string unit = digits == std::string::npos ? "" : plain.substr(digits);
+    const std::string_view plain = without_spaces_around(text);
+    const std::size_t digits = std::min(plain.find_first_not_of("0123456789."), plain.size());
+    const std::string_view number = plain.substr(0, digits);
+    const std::string unit = lower(without_spaces_around(plain.substr(digits)));
     for (const Unit& known : kUnits) {
         if (known.name == unit) {
             if (const auto bytes = times(number, known.factor)) {

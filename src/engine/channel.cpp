@@ -430,16 +430,19 @@ void Channel::came_back(ChannelRequest& request) {
     }
 }
 
+// A read of whole blocks begins with bytes that nobody asked for: the error is where the first of
+// the others are.
 void Channel::fail(ChannelRequest& request) {
     Transfer& transfer = *request.part->transfer;
+    const std::uint64_t first = first_past(transfer.extents, request.draft, request.offset);
+    const std::uint64_t offset = std::max(request.offset, transfer.extents[first].offset);
     const auto row = base::as_result("read", [&]() -> base::Result<std::string> {
-        const std::string name =
-            transfer.extents.name_of(first_past(transfer.extents, request.draft, request.offset));
+        const std::string name = transfer.extents.name_of(first);
         return name.empty() ? name : "this is " + name;
     });
     transfer.fail(base::system_error(
         refusal_of(request), request.op == Op::kRead ? "read" : "write", request.file->info().path,
-        request.offset, row ? std::string_view(*row) : std::string_view()));
+        offset, row ? std::string_view(*row) : std::string_view()));
     free_request(request);
 }
 

@@ -22,6 +22,7 @@ constexpr std::uint64_t kStraightBytesMin = 64 * base::kKiB;
 constexpr std::uint32_t kExtentsOverGapsMax = 1 << 16;
 
 // Limits one request to a device: the driver is handed each piece, by the channel's thread.
+// Pieces of memory that adjoin are one.
 constexpr std::uint32_t kExtentsToDeviceMax = 1024;
 
 // Limit a request for what is cached to some 100 us, so that several threads share a list.
@@ -267,7 +268,7 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
         const bool long_straight =
             clear >= head + kStraightBytesMin &&
             straight(head, kStraightBytesMin, align, geometry.memory_align) >= kStraightBytesMin;
-        draft_slot(skip, long_straight ? head : covered(block_bytes - skip), align);
+        draft_slot(skip, long_straight ? head : slot_bytes(block_bytes - skip), align);
         return;
     }
     const std::uint64_t ahead = ahead_bytes_ != 0
@@ -277,7 +278,7 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     if (bytes >= kStraightBytesMin || bytes == ahead) {
         draft_straight(os::Lane::kDirect, bytes);
     } else {
-        draft_slot(0, ahead, align);
+        draft_slot(0, on_device_ ? slot_bytes(ahead) : ahead, align);
     }
 }
 
@@ -390,7 +391,10 @@ bool Plan::draft_write(const os::Geometry& geometry, std::uint32_t block_bytes) 
     if (bytes == limit || bytes >= kStraightBytesMin) {
         draft_straight(os::Lane::kDirect, bytes);
     } else {
-        draft_slot(0, limit, geometry.write_align);
+        // Whole units of the device, also where one has more pieces.
+        const std::uint64_t unit = geometry.write_align;
+        draft_slot(0, on_device_ ? std::max(align_down(slot_bytes(limit), unit), unit) : limit,
+                   unit);
     }
     return true;
 }
@@ -460,7 +464,7 @@ bool Plan::draft_edge(const os::Geometry& geometry, std::uint32_t block_bytes) {
 // At most `limit_bytes` of the run, on the buffered lane, where nothing has to be aligned.
 void Plan::draft_through_cache(std::uint64_t limit_bytes) {
     if (on_device_) {
-        draft_slot(0, covered(limit_bytes), 1);
+        draft_slot(0, slot_bytes(limit_bytes), 1);
         draft_.lane = os::Lane::kBuffered;
     } else {
         draft_straight(os::Lane::kBuffered, straight(0, limit_bytes, 1, 1));
@@ -519,6 +523,21 @@ std::uint64_t Plan::walked(std::uint64_t limit_bytes) const {
     std::uint64_t total = 0;
     for (Piece piece; total < limit_bytes && walk.next(piece);) {
         total += piece.bytes;
+    }
+    return std::min(total, limit_bytes);
+}
+
+std::uint64_t Plan::reached_by_few_pieces(std::uint64_t limit_bytes) const {
+    RunWalk walk(*extents_, cursor_, end_, file_, offset_, &place_);
+    std::uint64_t total = 0;
+    std::uint32_t pieces = 0;
+    const std::byte* adjoining = nullptr;
+    for (Piece piece; total < limit_bytes && walk.next(piece);) {
+        if (piece.memory != adjoining && pieces++ == kExtentsToDeviceMax) {
+            break;
+        }
+        total += piece.bytes;
+        adjoining = piece.memory + piece.bytes;
     }
     return std::min(total, limit_bytes);
 }

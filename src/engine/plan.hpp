@@ -144,6 +144,12 @@ private:
         return stands_alone() ? here_bytes_ : walked(limit_bytes);
     }
     [[nodiscard]] std::uint64_t walked(std::uint64_t limit_bytes) const;
+    // The same for a slot of a request: to a device only so far as few pieces of memory reach.
+    [[nodiscard]] std::uint64_t slot_bytes(std::uint64_t limit_bytes) const {
+        const std::uint64_t bytes = covered(limit_bytes);
+        return on_device_ && bytes > here_bytes_ ? reached_by_few_pieces(bytes) : bytes;
+    }
+    [[nodiscard]] std::uint64_t reached_by_few_pieces(std::uint64_t limit_bytes) const;
     // The run ends with the extent under the cursor, as one look at the next one tells.
     [[nodiscard]] bool stands_alone() const {
         const std::uint64_t next = cursor_.index + 1;

@@ -120,8 +120,8 @@ public:
             }
         }
     }
-    void not_read(std::size_t stretch, const Error& error) {
-        add(stretch, 0, stretches_[stretch].bytes, error.what());
+    void not_read(std::size_t stretch, std::uint64_t at, std::uint64_t bytes, const Error& error) {
+        add(stretch, at, bytes, error.what());
     }
 
     [[nodiscard]] std::vector<FeatureProblem> problems() { return std::move(problems_); }
@@ -171,15 +171,13 @@ void import_features(const std::shared_ptr<Engine>& engine, const std::string& p
     FeatureWriter writer(engine, path, options, files);
     for (const ImportedTable& table : tables) {
         writer.begin_table(table.table);
-        std::optional<Error> failed;
         stream::read_ahead(
             *engine, std::span(&table.rows, 1),
             [&writer](std::size_t /*stretch*/, std::uint64_t /*at*/,
                       std::span<const std::byte> bytes) { writer.append(bytes); },
-            [&failed](std::size_t /*stretch*/, const Error& error) { failed = error; }, clock);
-        if (failed) {
-            throw *failed;
-        }
+            [](std::size_t /*stretch*/, std::uint64_t /*at*/, std::uint64_t /*bytes*/,
+               const Error& error) { throw Error(error); },
+            clock);
     }
     clock.tick(true);
     writer.commit();
@@ -218,7 +216,9 @@ std::vector<FeatureProblem> verify_features(const std::shared_ptr<Engine>& engin
         [&check](std::size_t stretch, std::uint64_t at, std::span<const std::byte> bytes) {
             check.look(stretch, at, bytes);
         },
-        [&check](std::size_t stretch, const Error& error) { check.not_read(stretch, error); },
+        [&check](std::size_t stretch, std::uint64_t at, std::uint64_t bytes, const Error& error) {
+            check.not_read(stretch, at, bytes, error);
+        },
         clock);
     return check.problems();
 }

@@ -116,18 +116,18 @@ void FeatureSet::remove_old(const std::string& folder) noexcept {
         const Folder open = files_.open_folder(folder);
         for (const std::string& other : open.list()) {
             std::uint64_t id = 0;
-            const std::string_view temporary = state::named_by_temporary(other);
-            if (!is_part_name(temporary.empty() ? other : temporary, name, id) || id == id_ ||
+            const bool temporary = is_temporary_part_name(other, name);
+            if ((!temporary && !is_part_name(other, name, id)) || id == id_ ||
                 open.status(other).kind != FileKind::kFile) {
                 continue;
             }
             try {
                 const FileLock lock = files_.lock(base::join(folder, other));
                 std::uint64_t named = 0;
-                if (temporary.empty()) {
+                if (!temporary) {
                     static_cast<void>(directory_of(engine_, files_, main_.target(), named));
                 }
-                if (!temporary.empty() || (named != 0 && named != id)) {
+                if (temporary || (named != 0 && named != id)) {
                     open.remove(other);
                 }
             } catch (const Error&) {  // another process writes it, or it may not be removed

@@ -135,6 +135,18 @@ void FeatureGather::finish(const Error* failed) {
     if (row.empty()) {
         throw Error(*failed);
     }
+    // The engine's message has the row's number within its part, or none.
+    if (failed->reason() == ErrorCode::kSystem) {
+        base::raise(base::system_error(failed->system_errno(), failed->operation(), failed->path(),
+                                       failed->offset(), "this is " + row));
+    }
+    if (failed->reason() == ErrorCode::kEndOfFile) {
+        base::raise(base::error(ErrorCode::kEndOfFile, failed->operation(),
+                                fmt::format("the file ends within {} or before it, so it was cut "
+                                            "while it was open; write it again, or take a copy",
+                                            row),
+                                failed->path(), failed->offset()));
+    }
     throw Error(failed->reason(), failed->system_errno(), failed->operation(), failed->path(),
                 failed->offset(), fmt::format("{} ({})", failed->what(), row));
 }

@@ -6,6 +6,7 @@
 #include "format/fault.hpp"
 #include "format/npy.hpp"
 #include "format/utf8.hpp"
+#include "state/replace.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -294,6 +295,17 @@ bool is_part_name(std::string_view file, std::string_view name, std::uint64_t& i
         std::from_chars(hex.data(), hex.data() + hex.size(), id, 16);
     }
     return fits;
+}
+
+bool is_temporary_part_name(std::string_view file, std::string_view name) {
+    const std::string_view kept = state::named_by_temporary(file);
+    const std::string sample = fmt::format("{}.{:016x}.part0", name, 0);
+    std::string whole(kept);
+    if (!kept.empty() && state::kept_in_temporary(sample).size() == kept.size()) {
+        whole += sample.substr(kept.size());  // what was cut off
+    }
+    std::uint64_t id = 0;
+    return is_part_name(whole, name, id);
 }
 
 }  // namespace penstock::features

@@ -29,8 +29,7 @@ struct OpenedFeatures {
                                            const std::string& path, const FileSystem& files,
                                            CachePolicy cache = CachePolicy::kAuto);
 
-/// "table 'paper', row 7" for the first row with bytes in [offset, ...) of a part; empty where no
-/// row lies.
+/// "row 7 of table 'paper'" for the row that `offset` of a part lies in; empty where none does.
 [[nodiscard]] std::string row_name(const OpenedFeatures& opened, const std::string& path,
                                    std::uint64_t offset);
 
@@ -39,5 +38,8 @@ struct OpenedFeatures {
                                     std::uint64_t id, std::uint32_t part);
 /// Whether a file has the name of such a part of `name`, and of which set it is.
 [[nodiscard]] bool is_part_name(std::string_view file, std::string_view name, std::uint64_t& id);
+/// Whether a file has the name that a part of `name` has until it is complete. Such a name keeps
+/// only the first bytes of a long one.
+[[nodiscard]] bool is_temporary_part_name(std::string_view file, std::string_view name);
 
 }  // namespace penstock::features

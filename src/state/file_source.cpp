@@ -175,7 +175,10 @@ void FileSource::read_parts(std::vector<TensorReader::Part> parts, std::span<std
 class FileSource::Verifying {
 public:
     explicit Verifying(const FileSource& source)
-        : source_(source), items_(source.reader_.items()), crcs_(items_.size(), 0) {
+        : source_(source),
+          items_(source.reader_.items()),
+          crcs_(items_.size(), 0),
+          unread_(items_.size(), false) {
         for (std::size_t i = 0; i < source.places_.size(); ++i) {
             if (source.tensors()[i].bytes > 0) {
                 tensors_.emplace(source.places_[i].first, source.tensors()[i].name);
@@ -217,7 +220,9 @@ public:
             [this](std::size_t k, std::uint64_t at, std::span<const std::byte> bytes) {
                 look(order_[k], at, bytes);
             },
-            [this](std::size_t k, const Error& error) {
+            [this](std::size_t k, std::uint64_t /*at*/, std::uint64_t /*bytes*/,
+                   const Error& error) {
+                unread_[order_[k]] = true;
                 add(order_[k], error.offset(), error.what());
             },
             clock);
@@ -246,7 +251,7 @@ private:
     void look_by_crc(std::size_t i, std::uint64_t at, std::span<const std::byte> bytes) {
         const TensorReader::Item& item = items_[i];
         crcs_[i] = format::crc32(bytes, crcs_[i]);
-        if (at + bytes.size() < item.bytes) {
+        if (at + bytes.size() < item.bytes || unread_[i]) {
             return;
         }
         if (item.crc == 0) {
@@ -283,6 +288,7 @@ private:
     std::vector<std::optional<SumTable>> tables_;           // of each file
     std::vector<std::size_t> order_;
     std::vector<std::uint32_t> crcs_;
+    std::vector<bool> unread_;  // not all of the item was read
     Verified out_;
 };
 

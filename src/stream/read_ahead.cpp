@@ -83,6 +83,12 @@ public:
         }
     }
 
+    void report_unread() {
+        if (const std::optional<Unread> unread = std::exchange(unread_, std::nullopt)) {
+            not_read_(unread->stretch, unread->at, unread->bytes, unread->error);
+        }
+    }
+
 private:
     // Size of the next step.
     [[nodiscard]] std::uint64_t step_bytes() const {
@@ -94,16 +100,27 @@ private:
 
     void look_at_oldest() {
         Step& step = steps_.front();
-        if (step.error && failed_ != step.stretch) {
-            failed_ = step.stretch;
-            not_read_(step.stretch, *step.error);
-        } else if (failed_ != step.stretch) {
+        if (unread_ && unread_->stretch == step.stretch && step.error) {
+            unread_->bytes += step.bytes;
+        } else if (step.error) {
+            report_unread();
+            unread_.emplace(Unread{step.stretch, step.at, step.bytes, *step.error});
+        } else {
+            report_unread();
             look_(step.stretch, step.at, step.memory.bytes().first(step.bytes));
         }
         progress_.add(step.bytes);
         held_bytes_ -= step.bytes;
         steps_.pop_front();
     }
+
+    // Bytes that could not be read, up to the step that is looked at.
+    struct Unread {
+        std::size_t stretch = 0;
+        std::uint64_t at = 0;
+        std::uint64_t bytes = 0;
+        Error error;
+    };
 
     std::span<const Stretch> stretches_;
     const LookAt& look_;
@@ -114,7 +131,7 @@ private:
     std::uint64_t at_ = 0;  // and where in it
     std::deque<Step> steps_;
     std::uint64_t held_bytes_ = 0;
-    std::optional<std::size_t> failed_;
+    std::optional<Unread> unread_;
 };
 
 }  // namespace
@@ -124,6 +141,7 @@ void read_ahead(Engine& engine, std::span<const Stretch> stretches, const LookAt
     ReadAhead source(stretches, look, not_read, progress);
     Pump pump(engine, progress, {kWindowBytes, kStepsMax});
     pump.run(source, 1);
+    source.report_unread();
 }
 
 }  // namespace penstock::stream

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads stretches of files in order, piece by piece, in memory of fixed size, and passes each piece
-// to a callback while the next ones are read. A read error is reported, and the stretches after it
-// are still read. It serves verification, so it bypasses the page cache: a page there proves
-// nothing of the device.
+// to a callback while the next ones are read. A read error is reported with the bytes that it
+// cost, and what comes after them is still read. It serves verification, so it bypasses the page
+// cache: a page there proves nothing of the device.
 #pragma once
 
 #include "stream/progress_clock.hpp"
@@ -29,10 +29,13 @@ struct Stretch {
 /// The index of the stretch, the offset of the bytes in it, and the bytes.
 using LookAt =
     std::function<void(std::size_t stretch, std::uint64_t at, std::span<const std::byte> bytes)>;
-/// A stretch that could not be read to its end; its remaining bytes are not passed on.
-using NotRead = std::function<void(std::size_t stretch, const Error& error)>;
+/// Bytes of a stretch that could not be read, in steps of 8 MiB or one piece, all that adjoin in
+/// one call with the first error; they are not passed to LookAt.
+using NotRead = std::function<void(std::size_t stretch, std::uint64_t at, std::uint64_t bytes,
+                                   const Error& error)>;
 
-/// Calls both on this thread. Throws Error: kCancelled from `progress`, kClosed from the engine.
+/// Calls both on this thread, in the order of the bytes. Throws Error: kCancelled from `progress`,
+/// kClosed from the engine, and what the callbacks throw.
 void read_ahead(Engine& engine, std::span<const Stretch> stretches, const LookAt& look,
                 const NotRead& not_read, ProgressClock& progress);
 

@@ -148,6 +148,41 @@ TEST(PlanPlaces, WhatIsCachedComesToADeviceThroughSlots) {
     EXPECT_GT(cached_to_devices, 1000U);
 }
 
+// The channel's thread hands each piece of memory to the driver, so a request has few of them, in
+// the middle of a run as well as at its ends and through the page cache.
+TEST(PlanPlaces, ARequestOfADeviceHasFewPiecesOfMemory) {
+    constexpr std::uint64_t kPiecesMax = 1024;
+    for (const std::uint64_t bytes : {1, 7, 64}) {
+        for (const bool apart : {true, false}) {
+            std::vector<Extent> list;
+            for (std::uint64_t i = 0; i < 3 * kPiecesMax; ++i) {
+                std::byte* const memory = address((1ULL << 40) + i * (apart ? 1000 : bytes));
+                list.push_back({5000 + i * bytes, {memory, bytes, MemoryKind::kDevice, 0}, 0});
+            }
+            const Extents extents(list);
+            for (const bool direct : {true, false}) {
+                os::Geometry geometry = direct_geometry(512, 512, 512, 4096);
+                geometry.direct = direct;
+                const OpenFiles files{std::make_shared<ShapedFile>(geometry)};
+                for (const Op op : {Op::kRead, Op::kWrite}) {
+                    Plan plan(extents, files, op, {}, {extents.count(), 0});
+                    plan.expect_devices();
+                    plan.read_over_gaps(8 << 10);
+                    const std::vector<Draft> drafts = all_drafts(plan, 1 << 20);
+                    check_tiling(drafts, extents);
+                    for (const Draft& draft : drafts) {
+                        // A write of a block takes as many as lie in it.
+                        const std::uint64_t most = std::max(kPiecesMax * bytes, std::uint64_t{512});
+                        ASSERT_TRUE(!apart || draft.wanted_bytes <= most + bytes)
+                            << draft.wanted_bytes << " bytes";
+                    }
+                    ASSERT_TRUE(apart || drafts.size() <= 3) << drafts.size() << " requests";
+                }
+            }
+        }
+    }
+}
+
 // Two tensors in one file, back to back, one of a device: the block that both have a part of is
 // written through the page cache, by each its own bytes.
 TEST(PlanPlaces, ABlockOfTwoPlacesIsWrittenThroughTheCache) {

@@ -28,6 +28,7 @@ using test::CrashRig;
 using test::error_of;
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 using Bytes = std::vector<std::byte>;
 using Ids = std::vector<std::uint64_t>;
@@ -191,7 +192,8 @@ TEST_F(StripeFaults, ADiskThatFailsIsNamedWithTheRowAndTheOthersAreRead) {
             });
             EXPECT_EQ(error.system_errno(), EIO);
             EXPECT_THAT(error.path(), HasSubstr("/1/y/g.features"));
-            EXPECT_THAT(error.what(), HasSubstr("row 130 of table 'a'"));
+            EXPECT_THAT(error.what(),
+                        AllOf(HasSubstr("row 130 of table 'a'"), Not(HasSubstr("of table 1"))));
         }
         store.gather(0, Ids{0, kOnFirst, 1}, out);
         expect_row(out, 1, kOnFirst);
@@ -205,6 +207,54 @@ TEST_F(StripeFaults, ADiskThatFailsIsNamedWithTheRowAndTheOthersAreRead) {
         EXPECT_TRUE(all_rows(store) == rows_of(1));
         EXPECT_TRUE(all_rows(store) == rows_of(1));
     }
+}
+
+// A disk reads whole blocks of it, which begin with rows that nobody asked for.
+TEST(FeatureFaults, TheRowThatIsNamedIsOneThatWasAskedFor) {
+    CrashRig rig(2, {.memory_align = 4096, .read_align = 4096, .write_align = 4096}, false);
+    rig.files().make_folder("/0/x");
+    rig.files().make_folder("/1/y");
+    write(rig, "/0/g.features", 1, {"/0/x", "/1/y"});
+    const FeatureStore store = FeatureStore::open(rig.engine(), "/0/g.features", {}, rig.files());
+    rig.disks()[1]->set_faults([](const simulation::DiskAccess& access) {
+        return simulation::Fault{.system_errno = access.offset >= 4096 ? EIO : 0};
+    });
+    Bytes out(2 * kRow);
+    const Error error = error_of([&] { store.gather(0, Ids{kOnFirst, kOnSecond}, out); });
+    EXPECT_EQ(error.offset(), 4096U + 2 * kRow);  // its third row
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("this is row 130 of table 'a'"), Not(HasSubstr("row 2"))));
+}
+
+// The rest of a part is checked, however many of its pieces cannot be read.
+TEST(FeatureFaults, EveryPieceThatCannotBeReadIsReported) {
+    constexpr std::uint64_t kPiece = std::uint64_t{8} << 20;  // as much as is read at once
+    CrashRig rig;
+    FeatureWriter writer(rig.engine(), "/g.features", {}, rig.files());
+    writer.begin_table({"a", "U8", {4096}});
+    const Bytes piece = pattern(kPiece, 1);
+    for (int i = 0; i < 5; ++i) {
+        writer.append(piece);
+    }
+    writer.commit();
+    const FeatureFile written = inspect_features(rig.engine(), "/g.features", rig.files());
+    const std::uint64_t base = written.tables[0].base;
+    const std::uint64_t damaged = base + 4 * kPiece + (std::uint64_t{3} << 20);
+    {
+        const File file = rig.files().open("/g.features", {.access = Access::kReadWrite});
+        rig.engine()->write(file, std::span(piece).first(4096), damaged);
+    }
+    rig.disks()[0]->set_faults([base](const simulation::DiskAccess& access) {
+        const bool bad = access.offset >= base + kPiece && access.offset < base + 3 * kPiece;
+        return simulation::Fault{.system_errno = bad ? EIO : 0};
+    });
+    const auto problems = verify_features(rig.engine(), "/g.features", {}, rig.files());
+    ASSERT_EQ(problems.size(), 2U);
+    EXPECT_THAT(problems[0].message, HasSubstr("Input/output error"));
+    EXPECT_EQ(problems[0].offset, base + kPiece);
+    EXPECT_EQ(problems[0].bytes, 2 * kPiece);
+    EXPECT_EQ(problems[1].offset, damaged);
+    EXPECT_EQ(problems[1].bytes, 1U << 20);
 }
 
 TEST_F(StripeFaults, ADiskThatDoesNotAnswerStopsNoGatherOfTheOther) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Feature files on this machine's file system: written, gathered from, damaged, replaced, cut.
+#include "features/opened_features.hpp"
+#include "state/replace.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
@@ -305,6 +307,22 @@ TEST_F(FeatureStoreTest, AReplacedSetIsReadOnAndItsFilesGo) {
     expect_rows(FeatureStore::open(engine_, path_), tables_[1], 1, 100);
     EXPECT_EQ(files_in(folder_ / "a"), 2U);  // the new part, and what is not ours
     EXPECT_EQ(files_in(folder_ / "b"), 0U);
+}
+
+// A temporary file keeps at most 200 bytes of the name that it will have.
+TEST_F(FeatureStoreTest, TemporaryFilesOfLongNamesAreRecognised) {
+    std::filesystem::create_directory(folder_ / "c");
+    for (const std::size_t length : {10, 170, 180, 190, 199, 200, 210}) {
+        const std::string name(length, 'n');
+        for (const std::string& of : {name, name.substr(1) + "m"}) {
+            state::Replacement left(FileSystem::local(), part_path(folder_ / "c", of, 17, 3));
+            left.abandon();  // as a killed writer leaves it
+        }
+        write(folder_ / name, {tables_[0]}, {.folders = {folder_ / "c"}});
+        EXPECT_EQ(files_in(folder_ / "c"), length > 200 ? 1U : 2U) << length;
+        std::filesystem::remove_all(folder_ / "c");
+        std::filesystem::create_directory(folder_ / "c");
+    }
 }
 
 TEST_F(FeatureStoreTest, DamageIsFoundAndNamed) {
