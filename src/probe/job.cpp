@@ -6,6 +6,7 @@
 #include "base/histogram.hpp"
 #include "base/units.hpp"
 #include "base/wait_slice.hpp"
+#include "probe/gpu.hpp"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -104,13 +106,22 @@ public:
           targets_(targets),
           watch_(watch),
           shape_(shape_of(job, engine_options(job, options), targets.size())),
-          memory_(pool.take(shape_.transfers * targets.size() * shape_.blocks * job.block_bytes)),
+          gpu_(options.gpu),
           engine_(engine_options(job, options)) {
+        const std::uint64_t bytes =
+            shape_.transfers * targets.size() * shape_.blocks * job.block_bytes;
+        if (gpu_ >= 0) {
+            gpu_memory_ = std::make_unique<GpuMemory>(gpu_, bytes);
+            data_ = gpu_memory_->data();
+        } else {
+            memory_ = pool.take(bytes);
+            data_ = memory_.data();
+        }
         for (const Target* target : targets) {
             blocks_.emplace_back(job, target->bytes);
         }
         if (is_write(job.rw)) {
-            fill_random(memory_.bytes(), 1);
+            gpu_memory_ ? gpu_memory_->fill() : fill_random(memory_.bytes(), 1);
         }
     }
 
@@ -142,7 +153,7 @@ public:
 private:
     void blocking(Sample& sample) {
         base::Histogram histogram;
-        const std::span<std::byte> memory = memory_.bytes().first(job_.block_bytes);
+        const Memory memory = memory_at(data_, job_.block_bytes);
         std::uint64_t count = 0;
         base::Nanos before = start_;
         while (before < deadline_) {
@@ -205,7 +216,7 @@ private:
 
     Transfer submit(std::size_t slot) {
         const std::uint64_t share = shape_.blocks * job_.block_bytes;  // per target
-        std::byte* memory = memory_.data() + slot * targets_.size() * share;
+        std::byte* memory = data_ + slot * targets_.size() * share;
         TransferRequest request;
         request.write = is_write(job_.rw);
         request.options.allow_overlap = request.write;  // random blocks may meet
@@ -217,16 +228,21 @@ private:
         return engine_.submit(std::move(request));
     }
 
+    [[nodiscard]] Memory memory_at(std::byte* data, std::uint64_t bytes) const {
+        return gpu_ < 0 ? Memory{data, bytes} : Memory{data, bytes, MemoryKind::kDevice, gpu_};
+    }
+
     void add_extents(TransferRequest& request, std::uint32_t file, std::byte* memory) {
         Blocks& blocks = blocks_[file];
         if (!is_random(job_.rw)) {
             const auto [offset, bytes] = blocks.next(shape_.blocks);
-            request.extents.push_back({offset, {memory, bytes}, file});
+            request.extents.push_back({offset, memory_at(memory, bytes), file});
             return;
         }
         for (std::uint64_t i = 0; i < shape_.blocks; ++i) {
-            request.extents.push_back(
-                {blocks.random_offset(), {memory + i * job_.block_bytes, job_.block_bytes}, file});
+            request.extents.push_back({blocks.random_offset(),
+                                       memory_at(memory + i * job_.block_bytes, job_.block_bytes),
+                                       file});
         }
     }
 
@@ -245,7 +261,10 @@ private:
     base::Nanos start_ = 0;
     base::Nanos deadline_ = 0;
     std::uint64_t bytes_ = 0;
-    Buffer memory_;  // outlives the engine
+    std::int32_t gpu_;
+    Buffer memory_;  // outlives the engine, as does that of a GPU
+    std::unique_ptr<GpuMemory> gpu_memory_;
+    std::byte* data_ = nullptr;
     Engine engine_;  // its destructor waits for running transfers
     std::deque<std::pair<Transfer, std::size_t>> running_;
 };

@@ -41,6 +41,7 @@ struct RunOptions {
     double seconds = 1.5;
     BackendKind backend = BackendKind::kAuto;
     std::uint32_t channels = 1;
+    std::int32_t gpu = -1;  ///< the GPU whose memory it is; -1: memory of the host
 };
 
 /// The result of one run. Latencies are of a block at the device (depth 1: of the call), in

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/bench/command.hpp"
+#include "cli/bench/gpu_peers.hpp"
 #include "cli/program.hpp"
 #include "support/temp_folder.hpp"
 
@@ -16,6 +17,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -426,6 +428,77 @@ TEST_F(BenchTest, WithoutFioItTellsWhatToInstall) {
     EXPECT_EQ(outcome.status, 1);
     EXPECT_THAT(outcome.err, HasSubstr("apt-get install fio"));
     EXPECT_THAT(names_in(folder()), IsEmpty());
+}
+
+// A command line that finds the fake driver, and as gdsio a program that prints its line.
+std::function<void()> with_fake_gpu(const std::string& programs) {
+    return [programs] {
+        const std::string library = PENSTOCK_FAKE_GPU;
+        ::setenv("PENSTOCK_FAKE_GPU", library.substr(0, library.rfind('/')).c_str(), 1);
+        ::setenv("PENSTOCK_KVIKIO_PYTHON", "/nonexistent/python", 1);
+        ::setenv("PATH", (programs + ":" + ::getenv("PATH")).c_str(), 1);
+    };
+}
+
+TEST_F(BenchTest, AGpuIsMeasuredNextToWhatIsPossibleAndAFakeOneIsCalledFake) {
+    const support::TempFolder programs;
+    const std::string gdsio = programs.path() + "/gdsio";
+    std::ofstream(gdsio) << "#!/bin/sh\n[ \"$1\" = -v ] && echo gdsio 1.2 && exit 0\n"
+                            "echo 'IoType: READ XferType: GPUD Threads: 16 DataSetSize: "
+                            "8388608/16384(KiB) IOSize: 1024(KiB) Throughput: 4.000000 GiB/sec, "
+                            "Avg_Latency: 5104.1 usecs ops: 8192 total_time 2.0 secs'\n";
+    std::filesystem::permissions(gdsio, std::filesystem::perms::owner_all);
+    const std::string file = folder() + "/out.json";
+    const Outcome outcome = run_cli(quick(folder(), {"--device", "cuda:0", "--fake-gpu", "3GB/s",
+                                                     "--rw", "read", "--json", file}),
+                                    with_fake_gpu(programs.path()));
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    for (const char* word : {"(FAKE)", "penstock FAKE", "pinned copy FAKE", "gdsio FAKE",
+                             "lesser of disk and copies (FAKE)", "absent KvikIO"}) {
+        EXPECT_THAT(outcome.out, HasSubstr(word));
+    }
+    const auto json = nlohmann::json::parse(contents(file));
+    EXPECT_EQ(json.at("gpu").at("fake"), true);
+    EXPECT_THAT(json.at("gpu").at("name"), HasSubstr("FAKE"));
+    ASSERT_EQ(json.at("jobs").size(), 1U);
+    for (const auto& job : json.at("jobs")) {
+        EXPECT_EQ(job.at("fake"), true);
+        const auto& rates = job.at("median_bytes_per_s");
+        EXPECT_LT(rates.at("pinned copy").get<double>(), 3.3e9);  // as fast as it was told to be
+        EXPECT_LT(rates.at("penstock").get<double>(), 3.3e9);     // through the fake, not past it
+        EXPECT_GT(rates.at("penstock").get<double>(), 0);
+        EXPECT_NEAR(rates.at("gdsio").get<double>(), 4.0 * (1 << 30), 1);
+    }
+    EXPECT_THAT(names_in(folder()), testing::ElementsAre("out.json"));
+}
+
+TEST_F(BenchTest, AGpuThatIsNotThereAndOptionsThatMeanNothingAreRefused) {
+    const auto refused = [&](const std::vector<std::string>& more, const std::string& why,
+                             const std::function<void()>& first) {
+        const Outcome outcome = run_cli(quick(folder(), more), first);
+        EXPECT_NE(outcome.status, 0);
+        EXPECT_THAT(outcome.err, HasSubstr(why));
+    };
+    const auto fake = with_fake_gpu(folder());
+    refused({"--device", "cuda:7", "--fake-gpu", "3GB/s"}, "sees 1 GPU", fake);
+    refused({"--device", "rocm:0"}, "expected cuda:0", {});
+    refused({"--fake-gpu", "3GB/s"}, "expected --device", {});
+    refused({"--device", "cuda:0", "--fake-gpu", "fast"}, "20GB/s", {});
+    refused({"/tmp", "--device", "cuda:0"}, "expected one", {});
+    refused({"--device", "cuda:0", "--fake-gpu", "3GB/s"}, "target fake_cuda",
+            [] { ::setenv("PENSTOCK_FAKE_GPU", "/nonexistent", 1); });
+    EXPECT_THAT(names_in(folder()), IsEmpty());
+}
+
+TEST(GdsioTest, ItsLineIsReadAndNothingElseIs) {
+    const auto sample = gdsio_sample(
+        "warning\nIoType: WRITE XferType: GPUD Threads: 4 DataSetSize: 2048/4096(KiB) IOSize: "
+        "1024(KiB) Throughput: 2.0 GiB/sec, Avg_Latency: 1 usecs ops: 2 total_time 0.001 secs\n");
+    ASSERT_TRUE(sample);
+    EXPECT_EQ(sample->bytes, 2048U * 1024);
+    EXPECT_DOUBLE_EQ(sample->bytes_per_s(), 2.0 * (1 << 30));
+    EXPECT_FALSE(gdsio_sample(""));
+    EXPECT_FALSE(gdsio_sample("DataSetSize: 0/0(KiB) Throughput: 0.0 GiB/sec total_time 0"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "base/units.hpp"
 #include "cli/bench/fio_peer.hpp"
+#include "cli/bench/gpu_bench.hpp"
 #include "cli/bench/report.hpp"
 #include "cli/json_output.hpp"
 #include "cli/progress.hpp"
@@ -149,6 +150,10 @@ private:
 }  // namespace
 
 void bench(const BenchOptions& options, std::span<const std::string> command) {
+    if (options.gpu >= 0) {
+        bench_gpu(options, command);
+        return;
+    }
     Bench(options).run(command);
 }
 

@@ -13,8 +13,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <map>
 #include <string_view>
+#include <system_error>
 
 namespace penstock::cli {
 
@@ -41,6 +43,7 @@ Examples:
   sudo penstock bench /dev/nvme0n1      only reads: the device is never written
   penstock bench /mnt/a /mnt/b --rw read       each alone, both at once, and how close
                                                that comes to their sum
+  penstock bench /data --device cuda:0         to and from the memory of a GPU
   penstock bench /data --json - | jq .jobs     every sample, for machines
 
 What it writes: one file, penstock-bench-<pid>.tmp, in each folder that you name. It is
@@ -48,6 +51,14 @@ removed at the end, also after Ctrl-C. Whatever was there before is only read.
 
 Several paths: each run of all of them is a stream of transfers that have the same
 bytes on each device, so the slowest sets the pace. --depth is that of each device.
+
+--device cuda:0: reads and writes to the memory of that GPU, next to the same to the
+host and to bare copies of pinned memory, whose lesser rate is what can be had; and
+next to fio, KvikIO and NVIDIA's gdsio where they are installed. KvikIO is looked for
+in python3, or in the interpreter that PENSTOCK_KVIKIO_PYTHON names. --fake-gpu 20GB/s
+tries it all without a GPU, on the fake driver of a development build, which copies at
+that rate; every output says FAKE. The driver is taken from the folder that
+PENSTOCK_FAKE_GPU names, else from next to the program in its build folder.
 
 With the Python package: penstock bench --shapes /data compares what programs do (small
 reads, many files, appends, rows, loads) with preadv, readinto, memmap and torch.load.
@@ -76,6 +87,35 @@ T choice(const std::string& option, const std::string& word, const std::map<std:
         names.push_back(name);
     }
     throw wrong(option, fmt::format("'{}' is not one of {}", word, fmt::join(names, ", ")));
+}
+
+std::int32_t gpu_of(const std::string& word) {
+    constexpr std::string_view kPrefix = "cuda:";
+    std::int32_t number = word == "cuda" ? 0 : -1;
+    if (word.starts_with(kPrefix)) {
+        const char* const begin = word.data() + kPrefix.size();
+        const char* const end = word.data() + word.size();
+        const auto [stop, code] = std::from_chars(begin, end, number);
+        number = code == std::errc() && stop == end ? number : -1;
+    }
+    if (number < 0) {
+        throw wrong("--device",
+                    fmt::format("got '{}'; expected cuda:0 or another number of a GPU", word));
+    }
+    return number;
+}
+
+double rate_of(const std::string& option, const std::string& words) {
+    std::string_view bytes = words;
+    if (bytes.ends_with("/s")) {
+        bytes.remove_suffix(2);
+    }
+    const auto rate = base::parse_bytes(bytes);
+    if (!rate || *rate == 0) {
+        throw wrong(option,
+                    fmt::format("got '{}'; expected bytes a second, such as 20GB/s", words));
+    }
+    return static_cast<double>(*rate);
 }
 
 std::string backends() {
@@ -130,6 +170,16 @@ void BenchOptions::finish() {
     if (!against.empty() && against != "fio") {
         throw wrong("--against", fmt::format("got '{}'; expected fio", against));
     }
+    gpu = device_word.empty() ? -1 : gpu_of(device_word);
+    if (!fake_gpu_words.empty()) {
+        if (gpu < 0) {
+            throw wrong("--fake-gpu", "expected --device cuda:0 with it");
+        }
+        fake_bytes_per_s = rate_of("--fake-gpu", fake_gpu_words);
+    }
+    if (gpu >= 0 && paths.size() > 1) {
+        throw wrong("--device", fmt::format("got {} paths with it; expected one", paths.size()));
+    }
     const auto kind = backend_named(backend_word);
     if (!kind) {
         throw wrong("--backend", fmt::format("got '{}'; expected {}", backend_word, backends()));
@@ -157,7 +207,10 @@ std::uint64_t BenchOptions::block_bytes_max() const {
 std::vector<JobSpec> BenchOptions::jobs(bool readable_only) const {
     std::vector<Rw> kinds = rws;
     if (kinds.empty()) {
-        kinds = {Rw::kRead, Rw::kWrite, Rw::kRandRead, Rw::kRandWrite};
+        kinds = {Rw::kRead, Rw::kWrite};
+        if (gpu < 0) {
+            kinds.insert(kinds.end(), {Rw::kRandRead, Rw::kRandWrite});
+        }
     }
     std::vector<JobSpec> all;
     for (const Rw rw : kinds) {
@@ -233,6 +286,12 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
                    "fio: run it in turns with Penstock on the same file, with the\n"
                    "same block size and depth, and print the ratio")
         ->type_name("PEER");
+    app.add_option("--device", options.device_word, "cuda:0: to and from the memory of that GPU")
+        ->type_name("GPU");
+    app.add_option("--fake-gpu", options.fake_gpu_words,
+                   "With --device: on the fake driver of a development build,\n"
+                   "which copies at this rate (20GB/s)")
+        ->type_name("RATE");
     app.add_option("--json", options.json,
                    "Write every sample, environment and command line to FILE\n"
                    "(-: stdout, and the table to stderr)")

@@ -35,6 +35,8 @@ struct BenchOptions {
     std::string cache_word = "direct";
     std::string against;
     std::string json;
+    std::string device_word;     ///< "cuda:0"
+    std::string fake_gpu_words;  ///< "20GB/s"
 
     // Parsed.
     std::vector<Rw> rws;  ///< empty: those that suit the path
@@ -42,6 +44,8 @@ struct BenchOptions {
     std::uint64_t size_bytes = 0;  ///< 0: 1 GiB, or as much as is written in five seconds
     BackendKind backend = BackendKind::kAuto;
     CachePolicy cache = CachePolicy::kDirect;
+    std::int32_t gpu = -1;        ///< of --device; -1: memory of the host
+    double fake_bytes_per_s = 0;  ///< of --fake-gpu; 0: the driver of this machine
 
     /// Throws CLI::ValidationError that names the option, its value and the allowed ones.
     void finish();
@@ -50,7 +54,7 @@ struct BenchOptions {
     /// "--rw write" when writes were asked for, else empty.
     [[nodiscard]] std::string write_words() const;
     [[nodiscard]] std::uint64_t block_bytes_max() const;
-    [[nodiscard]] probe::RunOptions run() const { return {seconds, backend, channels}; }
+    [[nodiscard]] probe::RunOptions run() const { return {seconds, backend, channels, gpu}; }
 };
 
 /// Declares the options and the help of `bench` on its subcommand.
