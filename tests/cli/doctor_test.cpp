@@ -69,6 +69,8 @@ TEST(DoctorTest, GpusAreNamedWithTheirDriver) {
     for (const char* topic : {"gpu 0", "gpu 1"}) {
         EXPECT_THAT(finding(findings, topic).at("evidence"), HasSubstr("PCI ")) << topic;
     }
+    EXPECT_THAT(finding(findings, "gpu 0 way").at("what"), HasSubstr("through pinned memory"));
+    EXPECT_THAT(finding(findings, "gpu 1 way").at("what"), HasSubstr("and GPU 1"));
     findings = findings_of(run_cli({"doctor", folder.path(), "--json", "-"}, on_fake("12020")));
     EXPECT_EQ(finding(findings, "gpu").at("verdict"), "could be better");
     EXPECT_THAT(finding(findings, "gpu").at("what"), HasSubstr("cuMemcpyBatchAsync"));

@@ -15,8 +15,8 @@ void check_machine(Findings& findings);
 /// The CUDA driver, which this opens, and each GPU with its link; or why there is no GPU.
 void check_gpus(Findings& findings);
 
-/// Direct I/O and alignment on PATH, its disk and queue, free space, I/O limits, and 1 MiB written
-/// there and read back (in a file without a name) when PATH is a folder.
+/// Direct I/O and alignment on PATH, its disk and queue, the way to each GPU, free space, I/O
+/// limits, and 1 MiB written there and read back (in a file without a name) when PATH is a folder.
 void check_path(const std::string& path, Findings& findings);
 
 }  // namespace penstock::cli

@@ -2,12 +2,14 @@
 #include "base/unique_fd.hpp"
 #include "base/units.hpp"
 #include "cli/doctor/checks.hpp"
+#include "cli/doctor/gpu_way.hpp"
 #include "cli/message.hpp"
 #include "cli/scratch.hpp"
 #include "os/block_device.hpp"
 #include "os/limits.hpp"
 #include "os/sysfs.hpp"
 
+#include <penstock/gpu.hpp>
 #include <penstock/penstock.hpp>
 
 #include <fcntl.h>
@@ -229,6 +231,17 @@ void disk_checks(const FileInfo& info, Findings& findings) {
     findings.push_back(queue(*disk));
 }
 
+// The way to each GPU; nothing on a machine without one.
+void gpu_ways(const FileInfo& info, Findings& findings) {
+    for (const Gpu& gpu : gpus().gpus) {
+        GpuWayQuestion question;
+        question.gpu = gpu;
+        question.disk = info.device;
+        question.reasons = {"this version does not use cuFile"};
+        check_gpu_way(question, findings);
+    }
+}
+
 void io_limits(const FileInfo& info, Findings& findings) {
     bool any = false;
     const DeviceId whole = os::whole_disk(info.device);
@@ -302,6 +315,7 @@ void check_path(const std::string& path, Findings& findings) {
         info.device = {gnu_dev_major(status.st_dev), gnu_dev_minor(status.st_dev)};
     }
     disk_checks(info, findings);
+    gpu_ways(info, findings);
     io_limits(info, findings);
     if (!info.is_block_device) {
         try {
