@@ -9,6 +9,7 @@
 #include <penstock/feature_store.hpp>
 #include <penstock/file.hpp>
 #include <penstock/gpu.hpp>
+#include <penstock/gpu_weight_stream.hpp>
 #include <penstock/graph.hpp>
 #include <penstock/hot_rows.hpp>
 #include <penstock/joined_tensors.hpp>

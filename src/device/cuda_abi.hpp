@@ -194,6 +194,7 @@ using cuGetProcAddress_type = CUresult(const char* symbol, void** pfn, int cudaV
     CALL(cuStreamCreate, 2000, CUresult(CUstream* stream, unsigned int flags))                   \
     CALL(cuStreamDestroy, 4000, CUresult(CUstream stream))                                       \
     CALL(cuStreamGetCtx, 9020, CUresult(CUstream stream, CUcontext* context))                    \
+    CALL(cuStreamWaitEvent, 3020, CUresult(CUstream stream, CUevent event, unsigned int flags))  \
     CALL(cuStreamQuery, 2000, CUresult(CUstream stream))                                         \
     CALL(cuStreamIsCapturing, 10000, CUresult(CUstream stream, CUstreamCaptureStatus* status))   \
     CALL(cuEventCreate, 2000, CUresult(CUevent* event, unsigned int flags))                      \
@@ -215,7 +216,6 @@ using cuGetProcAddress_type = CUresult(const char* symbol, void** pfn, int cudaV
     CALL(cuMemcpyDtoH, 3020, CUresult(void* to, CUdeviceptr from, std::size_t bytes))             \
     CALL(cuMemsetD8Async, 3020, CUresult(CUdeviceptr, unsigned char, std::size_t, CUstream))      \
     CALL(cuStreamSynchronize, 2000, CUresult(CUstream stream))                                    \
-    CALL(cuStreamWaitEvent, 3020, CUresult(CUstream stream, CUevent event, unsigned int flags))   \
     CALL(cuEventSynchronize, 2000, CUresult(CUevent event))                                       \
     CALL(cuCtxSynchronize, 2000, CUresult())                                                      \
     CALL(cuCtxSetCurrent, 4000, CUresult(CUcontext context))

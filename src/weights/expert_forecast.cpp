@@ -10,7 +10,7 @@ namespace {
 
 // A row is halved when its expert was seen this often, so that old habits fade.
 constexpr std::uint8_t kHalvedAfter = 64;
-// Of a layer; a router that chooses more gives no hint.
+// A router that chooses more than this share of a layer gives no hint.
 constexpr std::size_t kShareMax = 4;
 // Scores in so many steps. A guess moves the share of right ones of its step by a sixteenth.
 constexpr std::size_t kSteps = 16;

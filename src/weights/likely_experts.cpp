@@ -32,7 +32,8 @@ void weights::StreamingExperts::read_likely() noexcept {
     }
 }
 
-// What this layer has is held, and experts of the next layer that are in memory stay.
+// This layer holds its own, and experts of the next layer that are in memory come last to be
+// dropped.
 void weights::StreamingExperts::read_likely_next() {
     constexpr std::size_t kShare = 4;
     const std::size_t layer = forecast->next_layer();
@@ -64,7 +65,7 @@ void weights::StreamingExperts::read_likely_next() {
     }
 }
 
-// What was likely, and is needed now, comes before other reads; the rest is cancelled, and nobody
+// Likely experts that are needed now come before other reads; the rest is cancelled, and nobody
 // waits for that.
 void weights::StreamingExperts::drop_unlikely() noexcept {
     for (Reading& reading : readings) {

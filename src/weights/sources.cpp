@@ -157,9 +157,10 @@ void Sources::check_unchanged() const {
 
 // One for each folder; those without extents are for folders that have nothing to do.
 std::vector<TransferRequest> Sources::requests_of(const std::vector<WantedBytes>& wanted,
-                                                  Priority priority) const {
+                                                  Priority priority, const ReadPlace& where) const {
     TransferRequest empty;
     empty.options.priority = priority;
+    empty.options.streams = where.streams;
     for (const std::vector<Copy>& copies : sources_) {
         for (const Copy& copy : copies) {
             empty.files.push_back(copy.file);
@@ -172,7 +173,8 @@ std::vector<TransferRequest> Sources::requests_of(const std::vector<WantedBytes>
             return folder_of_[one.number] == read.folder;
         });
         out[read.folder].extents.push_back(
-            {read.part.offset, Memory(read.part.into, read.part.bytes), copy->number});
+            {read.part.offset, Memory(read.part.into, read.part.bytes, where.kind, where.device),
+             copy->number});
     }
     return out;
 }
@@ -198,7 +200,7 @@ bool Sources::submit(Engine& engine, const std::vector<TransferRequest>& request
 }
 
 std::optional<CopiedRead> Sources::read(Engine& engine, std::span<const PlacedTensor> placed,
-                                        Priority priority) {
+                                        Priority priority, const ReadPlace& where) {
     std::vector<WantedBytes> wanted;
     for (const PlacedTensor& one : placed) {
         std::byte* at = one.at;
@@ -211,7 +213,7 @@ std::optional<CopiedRead> Sources::read(Engine& engine, std::span<const PlacedTe
         return std::pair(a.file, a.offset) < std::pair(b.file, b.offset);
     });
     CopiedRead out(speeds_, folders_.size());
-    const std::vector<TransferRequest> requests = requests_of(wanted, priority);
+    const std::vector<TransferRequest> requests = requests_of(wanted, priority, where);
     if (!submit(engine, requests, priority, out)) {
         out.stop();
         return std::nullopt;

@@ -9,6 +9,7 @@
 
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
+#include <penstock/gpu.hpp>
 #include <penstock/tensor_table.hpp>
 #include <penstock/weight_stream.hpp>
 
@@ -26,6 +27,13 @@ namespace penstock::weights {
 struct PlacedTensor {
     const StoredTensor* tensor = nullptr;
     std::byte* at = nullptr;
+};
+
+/// Whose memory is read into: the host's, or that of a GPU once these streams have passed.
+struct ReadPlace {
+    MemoryKind kind = MemoryKind::kHost;
+    std::int32_t device = 0;
+    std::vector<StreamHandle> streams = {};
 };
 
 /// A tensor with its name, for messages.
@@ -65,7 +73,7 @@ public:
     /// where the engine has no room, unless it is urgent.
     [[nodiscard]] std::optional<CopiedRead> read(Engine& engine,
                                                  std::span<const PlacedTensor> placed,
-                                                 Priority priority);
+                                                 Priority priority, const ReadPlace& where = {});
     [[nodiscard]] const std::vector<WeightFolderStats>& folders() const { return folders_; }
     /// Closes the files.
     void close() noexcept { sources_.clear(); }
@@ -81,7 +89,8 @@ private:
     void open(const std::vector<std::string>& paths);
     [[nodiscard]] std::optional<FileStatus> status_now(const Copy& copy) const;
     [[nodiscard]] std::vector<TransferRequest> requests_of(const std::vector<WantedBytes>& wanted,
-                                                           Priority priority) const;
+                                                           Priority priority,
+                                                           const ReadPlace& where) const;
     [[nodiscard]] static bool submit(Engine& engine, const std::vector<TransferRequest>& requests,
                                      Priority priority, CopiedRead& out);
     void measure(Engine& engine);

@@ -88,6 +88,40 @@ TEST_F(WeightsOutOfMemory, WeightsArePlanned) {
     });
 }
 
+// The lack of a GPU is reported before memory of one is asked for.
+TEST_F(WeightsOutOfMemory, WeightsForAGpuArePlanned) {
+    in_child([](Scene& scene) {
+        const Saved saved(3, 9000, 2);
+        const std::string path = scene.folder + "/file.safetensors";
+        save_file(scene.engine, path, saved.state());
+        const TensorTable table = inspect(scene.engine, path);
+        const std::vector<WeightUnit> units{{"a", {"t0"}}, {"b", {"t1"}}, {"c", {"t2"}}};
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                std::uint64_t moved = 0;
+                bool is_refused = false;
+                const bool through = attempt([&] {
+                    const std::uint64_t least = least_weight_memory(table, units);
+                    const GpuWeightPlan plan = plan_gpu_weights(table, units, least, 30'000);
+                    moved = plan.copied_bytes + plan.read_bytes;
+                    try {
+                        GpuWeightStream stream(scene.engine, table, units,
+                                               {.device = 1000, .device_memory_bytes = least});
+                    } catch (const Error& error) {
+                        is_refused = error.reason() == ErrorCode::kUnsupported ||
+                                     error.reason() == ErrorCode::kInvalidArgument;
+                        if (!is_refused) {
+                            throw;
+                        }
+                    }
+                });
+                return through && (moved != 27'000 || !is_refused) ? "wrong plan, or taken" : "";
+            },
+            12);
+    });
+}
+
 TEST_F(WeightsOutOfMemory, ExpertsArePlanned) {
     in_child([](Scene& scene) {
         const Saved saved(6, 9000, 2);

@@ -69,7 +69,7 @@ struct Counted {
     double right = 0;  // of them
 };
 
-// What the experts do with a cache of a third of all, without files. Guesses arrive in time.
+// A run of tokens with a cache of a third of all experts, without files. Guesses arrive in time.
 Counted run(double habit, bool reads_likely) {
     constexpr std::size_t kTokens = 1500;
     Router router(habit);
