@@ -3,6 +3,7 @@
 #pragma once
 
 #include <penstock/checkpoint.hpp>
+#include <penstock/device_array.hpp>
 #include <penstock/engine.hpp>
 #include <penstock/error.hpp>
 #include <penstock/expert_stream.hpp>
@@ -31,6 +32,7 @@
 #include <penstock/plan_train.hpp>
 #include <penstock/progress.hpp>
 #include <penstock/row_policy.hpp>
+#include <penstock/row_server.hpp>
 #include <penstock/row_simulation.hpp>
 #include <penstock/state_file.hpp>
 #include <penstock/synthetic_graph.hpp>

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of a table on storage for code that finds out while it runs which rows it needs: warps of a
+// CUDA kernel, or threads of the host. It asks for a row, does something else, and waits with a
+// limit. A CPU thread reads the rows and answers: a RowServer (row_server.hpp). This file is CUDA
+// C++ and C++20, without the library.
+//
+//     __global__ void sums(penstock::device::Array<float> rows, const uint64_t* ids, float* out) {
+//         auto loading = rows.load_async(ids[blockIdx.x], second);  // all lanes of the warp
+//         ...                                                       // something else
+//         if (rows.wait(loading, second) == penstock::device::RowStatus::kReady) {
+//             const float* row = rows.row(loading);                 // until release()
+//             ...
+//             rows.release(loading);
+//         }
+//     }
+//
+// The protocol. A ring of slots lies in memory that both sides can address. Each slot has two
+// words, and each word has one side that writes it, for the atomics of a GPU on memory of the host
+// need not be atomic for the CPU:
+//
+//     asker   2 * lap: free for its next lap; 2 * lap + 1: asked; 2 * (lap + 1): given back
+//     server  lap: not answered; lap + 1: answered
+//
+// A slot may be taken for a lap when both words say so. Askers take tickets from a counter that
+// the CPU does not touch: ticket t is lap t / slots of slot t % slots. An asker may give a slot
+// back before it was answered: nobody takes the slot until the server has answered, too, so that no
+// read goes to memory that is somebody else's. Each side releases what it wrote and acquires what
+// the other wrote (RingOrders), at system scope.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#include <cuda/atomic>
+#define PENSTOCK_DEVICE __host__ __device__
+#else
+#include <atomic>
+#define PENSTOCK_DEVICE
+#endif
+#if !defined(__CUDA_ARCH__)
+#include <chrono>
+#include <thread>
+#endif
+
+namespace penstock::device {
+
+/// What became of a row that was asked for.
+enum class RowStatus : std::uint32_t {
+    kPending,    ///< asked for, not answered yet
+    kReady,      ///< there, until release()
+    kNoSuchRow,  ///< the table has no such row
+    kReadError,  ///< reading failed, also when the row was tried again by itself
+    kClosed,     ///< the FeatureStore is closed
+    kStopped,    ///< the server was stopped, or is in the parent of this fork
+    kTimedOut,   ///< the time limit was over: no answer, or no free slot
+};
+
+/// A time limit for no limit.
+inline constexpr std::uint64_t kNoLimit = UINT64_MAX;
+
+enum class Order : std::uint32_t { kRelaxed, kAcquire, kRelease };
+
+/// The orders of the protocol. Each is needed: tests/features/row_ring_test.cpp weakens one after
+/// the other.
+struct RingOrders {
+    static constexpr Order kAsk = Order::kRelease;       ///< asker: the row's number is there
+    static constexpr Order kAsked = Order::kAcquire;     ///< server: it is, and the slot is free
+    static constexpr Order kAnswer = Order::kRelease;    ///< server: status and row are there
+    static constexpr Order kAnswered = Order::kAcquire;  ///< asker: they are
+    static constexpr Order kGiveBack = Order::kRelease;  ///< asker: it reads the row no more
+    static constexpr Order kLeft = Order::kAcquire;      ///< next asker: that one has left
+    static constexpr Order kServed = Order::kAcquire;    ///< next asker: the server has, too
+};
+
+/// The words of a ring in memory that a CPU and a GPU share.
+struct SystemWords {
+    using Word = std::uint64_t;
+    template <typename T>
+    using Plain = T;
+
+#if defined(__CUDACC__)
+    using Atomic = cuda::atomic_ref<Word, cuda::thread_scope_system>;
+    using Orders = cuda::std::memory_order;
+    static constexpr Orders kRelaxed = cuda::std::memory_order_relaxed;
+    static constexpr Orders kAcquire = cuda::std::memory_order_acquire;
+    static constexpr Orders kRelease = cuda::std::memory_order_release;
+#else
+    using Atomic = std::atomic_ref<Word>;
+    using Orders = std::memory_order;
+    static constexpr Orders kRelaxed = std::memory_order_relaxed;
+    static constexpr Orders kAcquire = std::memory_order_acquire;
+    static constexpr Orders kRelease = std::memory_order_release;
+#endif
+
+    template <Order order>
+    PENSTOCK_DEVICE static std::uint64_t load(Word& word) {
+        return Atomic(word).load(order == Order::kAcquire ? kAcquire : kRelaxed);
+    }
+    template <Order order>
+    PENSTOCK_DEVICE static void store(Word& word, std::uint64_t value) {
+        Atomic(word).store(value, order == Order::kRelease ? kRelease : kRelaxed);
+    }
+    /// Relaxed. Only askers do that, on the counter of tickets.
+    PENSTOCK_DEVICE static bool exchange(Word& word, std::uint64_t from, std::uint64_t to) {
+        return Atomic(word).compare_exchange_strong(from, to, kRelaxed, kRelaxed);
+    }
+};
+
+/// What each side writes has a cache line of its own.
+template <typename Words>
+struct RingSlot {
+    alignas(64) typename Words::Word asker{};
+    typename Words::template Plain<std::uint64_t> row{};  ///< that is asked for
+    alignas(64) typename Words::Word server{};
+    typename Words::template Plain<std::uint32_t> status{};  ///< a RowStatus
+};
+
+template <typename Words>
+struct RingHead {
+    alignas(64) typename Words::Word tickets{};  ///< the next one; of askers alone
+    alignas(64) typename Words::Word serving{};  ///< 1 while there is a server, then 0
+};
+
+/// The protocol over words of any kind. `Orders` is another one in tests alone.
+template <typename Words = SystemWords, typename Orders = RingOrders>
+struct Ring {
+    RingHead<Words>* head = nullptr;
+    RingSlot<Words>* slots = nullptr;
+    std::uint32_t slot_bits = 0;  ///< there are 2^slot_bits slots
+
+    /// What the server sees of a ticket.
+    enum class Seen : std::uint32_t { kNothing, kAsked, kGivenUp };
+
+    [[nodiscard]] PENSTOCK_DEVICE std::uint64_t number(std::uint64_t ticket) const {
+        return ticket & ((std::uint64_t{1} << slot_bits) - 1);
+    }
+    [[nodiscard]] PENSTOCK_DEVICE std::uint64_t lap(std::uint64_t ticket) const {
+        return ticket >> slot_bits;
+    }
+    [[nodiscard]] PENSTOCK_DEVICE RingSlot<Words>& slot(std::uint64_t ticket) const {
+        return slots[number(ticket)];
+    }
+
+    // Askers.
+
+    /// False where the next slot is not free, or another asker was faster.
+    PENSTOCK_DEVICE bool try_ask(std::uint64_t row, std::uint64_t& ticket) const {
+        const std::uint64_t next = Words::template load<Order::kRelaxed>(head->tickets);
+        RingSlot<Words>& its = slot(next);
+        if (Words::template load<Orders::kLeft>(its.asker) != 2 * lap(next) ||
+            Words::template load<Orders::kServed>(its.server) != lap(next) ||
+            !Words::exchange(head->tickets, next, next + 1)) {
+            return false;
+        }
+        its.row = row;
+        Words::template store<Orders::kAsk>(its.asker, 2 * lap(next) + 1);
+        ticket = next;
+        return true;
+    }
+    /// kPending, or what the server has answered: then the row is there until give_back().
+    [[nodiscard]] PENSTOCK_DEVICE RowStatus answered(std::uint64_t ticket) const {
+        RingSlot<Words>& its = slot(ticket);
+        if (Words::template load<Orders::kAnswered>(its.server) != lap(ticket) + 1) {
+            return RowStatus::kPending;
+        }
+        return static_cast<RowStatus>(static_cast<std::uint32_t>(its.status));
+    }
+    /// The asker looks at the slot no more. Also before it was answered.
+    PENSTOCK_DEVICE void give_back(std::uint64_t ticket) const {
+        Words::template store<Orders::kGiveBack>(slot(ticket).asker, 2 * (lap(ticket) + 1));
+    }
+    [[nodiscard]] PENSTOCK_DEVICE bool serving() const {
+        return Words::template load<Order::kRelaxed>(head->serving) == 1;
+    }
+
+    // The server, one thread.
+
+    /// The tickets are to be looked at in turn.
+    PENSTOCK_DEVICE Seen look(std::uint64_t ticket, std::uint64_t& row) const {
+        RingSlot<Words>& its = slot(ticket);
+        const std::uint64_t seen = Words::template load<Orders::kAsked>(its.asker);
+        if (seen == 2 * lap(ticket) + 1) {
+            row = its.row;
+            return Seen::kAsked;
+        }
+        return seen == 2 * (lap(ticket) + 1) ? Seen::kGivenUp : Seen::kNothing;
+    }
+    /// Once for each ticket that was not kNothing, in any order.
+    PENSTOCK_DEVICE void answer(std::uint64_t ticket, RowStatus status) const {
+        RingSlot<Words>& its = slot(ticket);
+        its.status = static_cast<std::uint32_t>(status);
+        Words::template store<Orders::kAnswer>(its.server, lap(ticket) + 1);
+    }
+    PENSTOCK_DEVICE void set_serving(bool serves) const {
+        Words::template store<Order::kRelaxed>(head->serving, serves ? 1 : 0);
+    }
+};
+
+/// Who asks together: on a GPU the 32 lanes of a warp, all of which make each call at once; on the
+/// host a thread.
+struct Lanes {
+    PENSTOCK_DEVICE static bool lead() {
+#if defined(__CUDA_ARCH__)
+        unsigned int lane = 0;
+        asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+        return lane == 0;
+#else
+        return true;
+#endif
+    }
+    /// The value of the lane that leads, and whatever that lane has seen.
+    PENSTOCK_DEVICE static std::uint64_t from_lead(std::uint64_t value) {
+#if defined(__CUDA_ARCH__)
+        const auto given = static_cast<unsigned long long>(value);
+        value = static_cast<std::uint64_t>(__shfl_sync(0xffffffffU, given, 0));
+        __syncwarp();
+#endif
+        return value;
+    }
+    PENSTOCK_DEVICE static void together() {
+#if defined(__CUDA_ARCH__)
+        __syncwarp();
+#endif
+    }
+};
+
+/// A wait that looks again and again, ever less often, until its time is over.
+class Polling {
+public:
+    PENSTOCK_DEVICE explicit Polling(std::uint64_t limit_ns) : limit_(limit_ns), start_(now()) {}
+    /// How often it has paused.
+    [[nodiscard]] PENSTOCK_DEVICE std::uint32_t pauses() const { return pauses_; }
+    /// False: the time is over.
+    PENSTOCK_DEVICE bool pause() {
+        if (limit_ != kNoLimit && now() - start_ >= limit_) {
+            return false;
+        }
+        ++pauses_;
+#if defined(__CUDA_ARCH__)
+        __nanosleep(pauses_ < 64 ? pauses_ * 64 : 4096);
+#else
+        if (pauses_ < 4) {
+            std::this_thread::yield();
+        } else {
+            std::this_thread::sleep_for(std::chrono::microseconds(pauses_ < 32 ? 20 : 200));
+        }
+#endif
+        return true;
+    }
+
+private:
+    PENSTOCK_DEVICE static std::uint64_t now() {
+#if defined(__CUDA_ARCH__)
+        unsigned long long ns = 0;
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+        return ns;
+#else
+        return static_cast<std::uint64_t>(
+            std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
+#endif
+    }
+
+    std::uint64_t limit_;
+    std::uint64_t start_;
+    std::uint32_t pauses_ = 0;
+};
+
+/// A row that was asked for. A plain value; its slot is in use from load_async() to release(), or
+/// to a wait() that does not say kReady.
+struct Loading {
+    std::uint64_t ticket = 0;
+    RowStatus status = RowStatus::kStopped;
+    bool holds_slot = false;
+};
+
+/// The rows of a table, CPU-served. A plain value that is given to a kernel or a thread; it is good
+/// as long as its RowServer. Thread-safe, but for a Loading that two use. On a GPU all 32 lanes of
+/// a warp make each call together, with the same arguments; each gets the same result.
+///
+/// Slots are used in turn: one that is held keeps all from asking once the ring has come around to
+/// it. So the ring needs more slots than are held at once, and who holds some should not wait long
+/// for another.
+template <typename T>
+class Array {
+public:
+    Array() = default;
+    /// As RowServer::array() makes it. `memory`: the rows of the slots.
+    PENSTOCK_DEVICE Array(const Ring<>& ring, const T* memory, std::uint64_t rows,
+                          std::uint64_t row_elements)
+        : ring_(ring), memory_(memory), rows_(rows), row_elements_(row_elements) {}
+
+    [[nodiscard]] PENSTOCK_DEVICE std::uint64_t rows() const { return rows_; }
+    [[nodiscard]] PENSTOCK_DEVICE std::uint64_t row_elements() const { return row_elements_; }
+
+    /// Asks for a row and does not wait for it. Waits for a free slot, at most `limit_ns`
+    /// nanoseconds (0: tries once). What cannot be asked for is reported by wait().
+    [[nodiscard]] PENSTOCK_DEVICE Loading load_async(std::uint64_t row,
+                                                     std::uint64_t limit_ns) const {
+        Loading loading;
+        if (row >= rows_) {
+            loading.status = RowStatus::kNoSuchRow;
+            return loading;
+        }
+        RowStatus status = RowStatus::kPending;
+        if (Lanes::lead()) {
+            Polling polling(limit_ns);
+            while (!ring_.try_ask(row, loading.ticket)) {
+                if (!ring_.serving()) {
+                    status = RowStatus::kStopped;
+                    break;
+                }
+                if (!polling.pause()) {
+                    status = RowStatus::kTimedOut;
+                    break;
+                }
+            }
+        }
+        loading.status = static_cast<RowStatus>(Lanes::from_lead(static_cast<std::uint64_t>(status)));
+        loading.ticket = Lanes::from_lead(loading.ticket);
+        loading.holds_slot = loading.status == RowStatus::kPending;
+        return loading;
+    }
+    /// Waits for the row, at most `limit_ns` nanoseconds (0: looks once). kReady: row() is there
+    /// until release(). Anything else is the end of this loading: its slot is given back.
+    PENSTOCK_DEVICE RowStatus wait(Loading& loading, std::uint64_t limit_ns) const {
+        if (loading.status != RowStatus::kPending) {
+            return loading.status;
+        }
+        RowStatus status = RowStatus::kPending;
+        if (Lanes::lead()) {
+            Polling polling(limit_ns);
+            while ((status = ring_.answered(loading.ticket)) == RowStatus::kPending) {
+                // Asked after the look: what was answered before the end is not missed for long.
+                if (polling.pauses() % 8 == 0 && !ring_.serving()) {
+                    status = ring_.answered(loading.ticket);
+                    status = status == RowStatus::kPending ? RowStatus::kStopped : status;
+                    break;
+                }
+                if (!polling.pause()) {
+                    status = RowStatus::kTimedOut;
+                    break;
+                }
+            }
+        }
+        loading.status = static_cast<RowStatus>(Lanes::from_lead(static_cast<std::uint64_t>(status)));
+        if (loading.status != RowStatus::kReady) {
+            leave(loading);
+        }
+        return loading.status;
+    }
+    /// True: wait() would not wait.
+    [[nodiscard]] PENSTOCK_DEVICE bool done(const Loading& loading) const {
+        std::uint64_t over = 1;
+        if (loading.status == RowStatus::kPending && Lanes::lead()) {
+            over = ring_.answered(loading.ticket) == RowStatus::kPending && ring_.serving() ? 0 : 1;
+        }
+        return Lanes::from_lead(over) != 0;
+    }
+    /// The row: row_elements() elements. After wait() has said kReady, and until release().
+    [[nodiscard]] PENSTOCK_DEVICE const T* row(const Loading& loading) const {
+        return memory_ + ring_.number(loading.ticket) * row_elements_;
+    }
+    /// The row is not needed any more. One that is not there yet is given up. Once or more.
+    PENSTOCK_DEVICE void release(Loading& loading) const {
+        leave(loading);
+        loading.status = RowStatus::kStopped;
+    }
+
+private:
+    PENSTOCK_DEVICE void leave(Loading& loading) const {
+        Lanes::together();  // the other lanes have read the row
+        if (loading.holds_slot && Lanes::lead()) {
+            ring_.give_back(loading.ticket);
+        }
+        loading.holds_slot = false;
+    }
+
+    Ring<> ring_;
+    const T* memory_ = nullptr;
+    std::uint64_t rows_ = 0;
+    std::uint64_t row_elements_ = 0;
+};
+
+}  // namespace penstock::device
