@@ -8,7 +8,8 @@ A room is a folder of src/; its floor and its exceptions are in ROOMS below. The
   1. A room includes itself and rooms on lower floors, nothing else; a few rooms know less (ROOMS names what they may).
   2. A backend (engine/uring ...) knows engine and lower floors, never another backend.
   3. Floors 5 and up reach the engine only through <penstock/...>, as a user would.
-  4. A public header includes the standard library and other public headers: no third party, nothing of src/.
+  4. A public header includes the standard library and other public headers: no third party, nothing of src/. What
+     only nvcc compiles may include CUDA's own (CUDA_HEADERS).
   5. Third-party headers only where THIRD_PARTY allows them, so that each stays replaceable.
   6. A binding (python/src) includes <penstock/...>, its own headers, and of src/ the rooms of BINDING_ROOMS and the
      files of BINDING_FILES. Of nanobind it takes no converters (<nanobind/stl/...>): its own cannot end the process.
@@ -217,8 +218,15 @@ SHARED_TYPES = {
 }
 
 
+# Headers of the CUDA toolkit that a public header may include where nvcc compiles it: the compiler brings them.
+CUDA_HEADERS = {"penstock/device_array.hpp": ("cuda/atomic",)}
+
+
 def check_public(root, path):
+    its_cuda = CUDA_HEADERS.get(path.relative_to(root / "include").as_posix(), ())
     for number, name, quoted in includes(path):
+        if name in its_cuda and not quoted:
+            continue
         if quoted:
             yield (
                 number,

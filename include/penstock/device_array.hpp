@@ -45,7 +45,7 @@
 
 namespace penstock::device {
 
-/// What became of a row that was asked for.
+/// The outcome of a row that was asked for.
 enum class RowStatus : std::uint32_t {
     kPending,    ///< asked for, not answered yet
     kReady,      ///< there, until release()
@@ -107,7 +107,7 @@ struct SystemWords {
     }
 };
 
-/// What each side writes has a cache line of its own.
+/// Each side has a cache line of its own to write to.
 template <typename Words>
 struct RingSlot {
     alignas(64) typename Words::Word asker{};
@@ -129,7 +129,7 @@ struct Ring {
     RingSlot<Words>* slots = nullptr;
     std::uint32_t slot_bits = 0;  ///< there are 2^slot_bits slots
 
-    /// What the server sees of a ticket.
+    /// The server's view of a ticket.
     enum class Seen : std::uint32_t { kNothing, kAsked, kGivenUp };
 
     [[nodiscard]] PENSTOCK_DEVICE std::uint64_t number(std::uint64_t ticket) const {
@@ -197,8 +197,8 @@ struct Ring {
     }
 };
 
-/// Who asks together: on a GPU the 32 lanes of a warp, all of which make each call at once; on the
-/// host a thread.
+/// Those that ask together: on a GPU the 32 lanes of a warp, all of which make each call at once;
+/// on the host a thread.
 struct Lanes {
     PENSTOCK_DEVICE static bool lead() {
 #if defined(__CUDA_ARCH__)
@@ -217,6 +217,9 @@ struct Lanes {
         __syncwarp();
 #endif
         return value;
+    }
+    PENSTOCK_DEVICE static RowStatus from_lead(RowStatus status) {
+        return static_cast<RowStatus>(from_lead(static_cast<std::uint64_t>(status)));
     }
     PENSTOCK_DEVICE static void together() {
 #if defined(__CUDA_ARCH__)
@@ -293,6 +296,8 @@ public:
     [[nodiscard]] PENSTOCK_DEVICE std::uint64_t rows() const { return rows_; }
     [[nodiscard]] PENSTOCK_DEVICE std::uint64_t row_elements() const { return row_elements_; }
 
+    [[nodiscard]] PENSTOCK_DEVICE const Ring<>& ring() const { return ring_; }
+
     /// Asks for a row and does not wait for it. Waits for a free slot, at most `limit_ns`
     /// nanoseconds (0: tries once). What cannot be asked for is reported by wait().
     [[nodiscard]] PENSTOCK_DEVICE Loading load_async(std::uint64_t row,
@@ -316,7 +321,7 @@ public:
                 }
             }
         }
-        loading.status = static_cast<RowStatus>(Lanes::from_lead(static_cast<std::uint64_t>(status)));
+        loading.status = Lanes::from_lead(status);
         loading.ticket = Lanes::from_lead(loading.ticket);
         loading.holds_slot = loading.status == RowStatus::kPending;
         return loading;
@@ -343,7 +348,7 @@ public:
                 }
             }
         }
-        loading.status = static_cast<RowStatus>(Lanes::from_lead(static_cast<std::uint64_t>(status)));
+        loading.status = Lanes::from_lead(status);
         if (loading.status != RowStatus::kReady) {
             leave(loading);
         }

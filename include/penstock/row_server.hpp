@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Serves rows of a FeatureStore to code that asks for them one at a time: warps of a CUDA kernel, or
-// threads of the host (device_array.hpp). CPU-served: a thread of this process takes the requests
-// from a ring in memory that both sides can address, reads the rows and answers. Any file system,
-// no root, no kernel module.
+// Serves rows of a FeatureStore to code that asks for them one at a time: warps of a CUDA kernel,
+// or threads of the host (device_array.hpp). CPU-served: a thread of this process takes the
+// requests from a ring in memory that both sides can address, reads the rows and answers. Any file
+// system, no root, no kernel module.
 //
 //     auto store = std::make_shared<penstock::FeatureStore>(
 //         penstock::FeatureStore::open(engine, "igb.features"));
 //     penstock::RowServer server(store, store->table("paper"));
 //     const auto rows = server.array<float>();      // give it to threads
 //
-// Who knows all ids beforehand asks FeatureStore::gather() for them, which costs less a row.
+// Where all ids are known beforehand, FeatureStore::gather() costs less a row.
 #pragma once
 
 #include <penstock/device_array.hpp>
@@ -38,8 +38,8 @@ struct RowServerOptions {
 
 /// Counts since the server was made.
 struct RowServerStats {
-    std::uint64_t rows = 0;     ///< answered with the row
-    std::uint64_t refused = 0;  ///< answered with an error, or that the server is stopped
+    std::uint64_t rows = 0;      ///< answered with the row
+    std::uint64_t refused = 0;   ///< answered with an error, or that the server is stopped
     std::uint64_t given_up = 0;  ///< requests that were given up before they were looked at
     std::uint64_t batches = 0;   ///< gathers
 };
@@ -51,14 +51,15 @@ struct RowServerStats {
 /// under way at once. Where one fails, its rows are read again one by one, so that an error reaches
 /// those who asked for that row alone.
 ///
-/// All that asks must be over (threads joined, kernels finished) before the server is destroyed: the
-/// ring is its memory. stop() makes them end. In a child of fork() there is no server: who asks or
-/// waits there is told kStopped at once, and requests under way are the parent's.
+/// All that asks must be over (threads joined, kernels finished) before the server is destroyed:
+/// the ring is its memory. stop() makes them end. A child of fork() has no server: load_async() and
+/// wait() end there with kStopped at once, and requests under way are the parent's.
 class PENSTOCK_API RowServer {
 public:
     /// Starts the thread. Throws Error: kInvalidArgument for a table that is not there, rows of no
-    /// bytes, or options out of range; kOutOfMemory; with a GPU kUnsupported, with the reason,
-    /// where there is none, and errors of pinning; kSystem where no thread can be started.
+    /// bytes, or options out of range; kOutOfMemory; for a GPU kUnsupported, with the
+    /// reason, on a machine without one, and errors of pinning; kSystem where no thread can be
+    /// started.
     explicit RowServer(std::shared_ptr<const FeatureStore> store, std::uint32_t table = 0,
                        const RowServerOptions& options = {});
     RowServer(RowServer&& other) noexcept;
@@ -86,7 +87,7 @@ public:
 
 private:
     struct Impl;
-    /// Where the ring lies for one of the sides.
+    /// The addresses of the ring for one of the sides.
     struct View {
         device::Ring<> ring;
         const std::byte* memory = nullptr;

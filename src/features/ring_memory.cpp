@@ -39,18 +39,16 @@ RingMemory::RingMemory(std::uint64_t bytes, std::int32_t gpu)
 
 void RingMemory::map(std::uint64_t bytes) {
     const device::Driver& driver = *base::unwrap(device::driver());
-    const device::Current current(driver,
-                                  base::unwrap(device::primary_context(driver, gpu_)));
+    const device::Current current(driver, base::unwrap(device::primary_context(driver, gpu_)));
     expect(driver, current.result(), "cuCtxPushCurrent", gpu_);
-    expect(driver,
-           driver.cuMemHostRegister(data(), bytes,
-                                    CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
+    expect(driver, driver.cuMemHostRegister(data(), bytes, CU_MEMHOSTREGISTER_PORTABLE),
            "cuMemHostRegister", gpu_);
     CUdeviceptr address = 0;
-    const CUresult result = driver.cuMemHostGetDevicePointer(&address, data(), 0);
+    const CUresult result = driver.cuPointerGetAttribute(
+        &address, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, reinterpret_cast<std::uintptr_t>(data()));
     if (result != CUDA_SUCCESS) {
         driver.cuMemHostUnregister(data());
-        expect(driver, result, "cuMemHostGetDevicePointer", gpu_);
+        expect(driver, result, "cuPointerGetAttribute", gpu_);
     }
     gpu_data_ = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
 }

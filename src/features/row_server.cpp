@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's thread looks at the tickets in turn. Those that are asked, up to the end of the ring,
-// are one gather, whose rows go straight to the memory of their slots: slot after slot, row after
-// row. Gathers end in any order; each answers its tickets.
+// The server's thread looks at the tickets in turn. Those that are asked, up to the end of the
+// ring, are one gather, whose rows go straight to the memory of their slots: slot after slot, row
+// after row. Gathers end in any order; each answers its tickets.
 #include "base/of_process.hpp"
 #include "base/raise.hpp"
 #include "features/ring_memory.hpp"
@@ -46,9 +46,12 @@ constexpr std::uint32_t kYields = 50;
 
 RowStatus status_of(const Error& error) {
     switch (error.reason()) {
-        case ErrorCode::kClosed: return RowStatus::kClosed;
-        case ErrorCode::kCancelled: return RowStatus::kStopped;
-        default: return RowStatus::kReadError;
+        case ErrorCode::kClosed:
+            return RowStatus::kClosed;
+        case ErrorCode::kCancelled:
+            return RowStatus::kStopped;
+        default:
+            return RowStatus::kReadError;
     }
 }
 
@@ -198,7 +201,8 @@ struct RowServer::Impl {
         bool any = false;
         for (std::size_t i = 0; i < under_way.size();) {
             Batch& batch = *under_way[i];
-            const std::optional<RowStatus> status = outcome(batch.gather, i == 0 ? wait : wait.zero());
+            const std::optional<RowStatus> status =
+                outcome(batch.gather, i == 0 ? wait : wait.zero());
             if (!status) {
                 ++i;
                 continue;
@@ -249,7 +253,8 @@ struct RowServer::Impl {
             finish(std::chrono::milliseconds(100));
         }
         std::uint64_t row = 0;
-        for (Seen seen = ring.look(next, row); seen != Seen::kNothing; seen = ring.look(next, row)) {
+        for (Seen seen = ring.look(next, row); seen != Seen::kNothing;
+             seen = ring.look(next, row)) {
             if (seen == Seen::kAsked) {
                 answer(next++, RowStatus::kStopped);
             } else {
@@ -287,7 +292,8 @@ RowServer::RowServer(std::shared_ptr<const FeatureStore> store, std::uint32_t ta
         refuse(fmt::format("slots is {}; expected a power of two from 1 to {}", options.slots,
                            kSlotsMax));
     }
-    if (options.idle_sleep_max < microseconds(1) || options.idle_sleep_max > std::chrono::seconds(1)) {
+    if (options.idle_sleep_max < microseconds(1) ||
+        options.idle_sleep_max > std::chrono::seconds(1)) {
         refuse(fmt::format("idle_sleep_max is {} us; expected 1 to 1,000,000",
                            options.idle_sleep_max.count()));
     }
@@ -337,9 +343,10 @@ void RowServer::stop() noexcept {
 RowServer::View RowServer::ring_view(std::size_t element_bytes, bool gpu) const {
     const Impl& impl = there();
     if (impl.row_bytes % element_bytes != 0) {
-        refuse(fmt::format("a row has {} bytes, which is no whole number of elements of {}; ask for "
-                           "a type whose size divides it",
-                           impl.row_bytes, element_bytes));
+        refuse(
+            fmt::format("a row has {} bytes, which is no whole number of elements of {}; ask for "
+                        "a type whose size divides it",
+                        impl.row_bytes, element_bytes));
     }
     if (gpu && impl.memory.gpu_data() == nullptr) {
         refuse("the ring is not mapped for a GPU; set RowServerOptions::gpu");

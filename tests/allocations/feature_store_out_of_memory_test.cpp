@@ -120,5 +120,41 @@ TEST_P(GathersOutOfMemory, RowsAreGathered) {
     });
 }
 
+// An answer says that memory ran out as any other failed read.
+TEST_P(GathersOutOfMemory, RowsAreServed) {
+    in_child([ram_bytes = GetParam()](Scene& scene) {
+        const auto rows = support::pattern(20'000, 1);
+        const std::string path = scene.folder + "/x.features";
+        write(scene, path, rows);
+        const auto store = std::make_shared<const FeatureStore>(
+            FeatureStore::open(scene.engine, path, {.ram_bytes = ram_bytes}));
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                bool right = true;
+                attempt([&] {
+                    RowServer server(store, 0, {.slots = 4});
+                    const auto served = server.array<std::byte>();
+                    std::vector<device::Loading> asked;
+                    asked.reserve(4);
+                    for (const std::uint64_t row : {7U, 199U, 7U, 0U}) {
+                        asked.push_back(served.load_async(row, device::kNoLimit));
+                    }
+                    for (device::Loading& loading : asked) {
+                        const bool ready =
+                            served.wait(loading, device::kNoLimit) == device::RowStatus::kReady;
+                        right = right && (ready || loading.status == device::RowStatus::kReadError);
+                    }
+                    right = right && (asked[1].status != device::RowStatus::kReady ||
+                                      *served.row(asked[1]) == rows[19'900]);
+                    server.stop();
+                    static_cast<void>(server.stats());
+                });
+                return right ? "" : "wrong rows";
+            },
+            2);
+    });
+}
+
 }  // namespace
 }  // namespace penstock

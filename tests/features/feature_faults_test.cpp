@@ -6,6 +6,7 @@
 #include "support/text_files.hpp"
 
 #include <penstock/feature_store.hpp>
+#include <penstock/row_server.hpp>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -16,8 +17,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace penstock::features {
@@ -326,6 +329,67 @@ TEST_F(StripeFaults, AnErrorNamesItsRowHoweverOftenItIsAskedFor) {
     for (int i = 0; i < 3; ++i) {
         EXPECT_THAT(error_of([&] { gather.wait(); }).what(), HasSubstr("row 130 of table 'a'"));
     }
+}
+
+// Rows that threads ask for one at a time.
+TEST_F(StripeFaults, AReadErrorReachesThoseWhoAskedForTheRow) {
+    using device::RowStatus;
+    for (const std::uint64_t ram_bytes : {0ULL, 1'000'000ULL}) {
+        RowServer server(std::make_shared<FeatureStore>(open(ram_bytes)), 0);
+        const auto rows = server.array<std::byte>();
+        fail_second();
+        std::vector<device::Loading> asked;
+        for (std::uint64_t row = kOnSecond - 20; row < kOnSecond + 20; ++row) {
+            asked.push_back(rows.load_async(row, device::kNoLimit));
+        }
+        const Bytes right = rows_of(1);
+        for (std::uint64_t row = kOnSecond - 20; device::Loading & loading : asked) {
+            const bool on_first = row < 128;
+            ASSERT_EQ(rows.wait(loading, device::kNoLimit),
+                      on_first ? RowStatus::kReady : RowStatus::kReadError)
+                << "row " << row;
+            EXPECT_TRUE(!on_first || std::memcmp(rows.row(loading), &right[row * kRow], kRow) == 0);
+            rows.release(loading);
+            ++row;
+        }
+        rig_.disks()[1]->set_faults({});
+        device::Loading again = rows.load_async(kOnSecond, device::kNoLimit);
+        ASSERT_EQ(rows.wait(again, device::kNoLimit), RowStatus::kReady);
+        EXPECT_EQ(std::memcmp(rows.row(again), &right[kOnSecond * kRow], kRow), 0);
+    }
+}
+
+TEST_F(StripeFaults, ARowThatDoesNotComeEndsInTimeAndItsSlotIsNobodys) {
+    using device::RowStatus;
+    constexpr std::uint64_t kSoon = 20'000'000;
+    const Bytes right = rows_of(1);
+    RowServer server(std::make_shared<FeatureStore>(open(0)), 0, {.slots = 2});
+    const auto rows = server.array<std::byte>();
+    hold(true);
+    device::Loading waits = rows.load_async(kOnSecond, device::kNoLimit);
+    EXPECT_EQ(rows.wait(waits, kSoon), RowStatus::kTimedOut);
+    // Rows of the other disk go past it.
+    device::Loading other = rows.load_async(kOnFirst, device::kNoLimit);
+    ASSERT_EQ(rows.wait(other, device::kNoLimit), RowStatus::kReady);
+    EXPECT_EQ(std::memcmp(rows.row(other), &right[kOnFirst * kRow], kRow), 0);
+    rows.release(other);
+    // The read still has the memory of the first slot.
+    EXPECT_EQ(rows.load_async(kOnFirst + 1, kSoon).status, RowStatus::kTimedOut);
+    hold(false);
+    for (std::uint64_t row = 0; row < 10; ++row) {
+        device::Loading loading = rows.load_async(row, device::kNoLimit);
+        ASSERT_EQ(rows.wait(loading, device::kNoLimit), RowStatus::kReady);
+        EXPECT_EQ(std::memcmp(rows.row(loading), &right[row * kRow], kRow), 0);
+        rows.release(loading);
+    }
+    // A stop with a read out: it is told, the read is waited for.
+    hold(true);
+    device::Loading last = rows.load_async(kOnSecond, device::kNoLimit);
+    std::thread stops([&] { server.stop(); });
+    const RowStatus told = rows.wait(last, device::kNoLimit);
+    EXPECT_TRUE(told == RowStatus::kStopped) << static_cast<int>(told);
+    hold(false);
+    stops.join();
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ WITHOUT_MEMORY = {
         "source_of", "staged", "structure", "submitted", "total_bytes", "wait_for", "wait_staged", "wake",
     },
     "are part of others that have a row": {
-        "add_parts", "default_options", "end_fork", "error_category", "named", "preload", "prepare_fork", "settle",
-        "start", "try_start", "verify_header", "verify_index",
+        "add_parts", "default_options", "end_fork", "error_category", "named", "preload", "prepare_fork", "ring_view",
+        "settle", "start", "try_start", "verify_header", "verify_index",
     },
 }  # fmt: skip
 
