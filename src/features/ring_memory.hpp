@@ -3,6 +3,8 @@
 // pinned and mapped for a GPU where one asks.
 #pragma once
 
+#include "device/launch.hpp"
+
 #include <penstock/memory.hpp>
 
 #include <cstddef>
@@ -14,21 +16,16 @@ class RingMemory {
 public:
     /// Zeroed. `gpu`: -1 for none. Throws Error.
     RingMemory(std::uint64_t bytes, std::int32_t gpu);
-    RingMemory(const RingMemory&) = delete;
-    RingMemory& operator=(const RingMemory&) = delete;
-    ~RingMemory();
-
     [[nodiscard]] std::byte* data() const { return buffer_.data(); }
     /// The same memory as the GPU addresses it; nullptr without one.
-    [[nodiscard]] std::byte* gpu_data() const { return gpu_data_; }
+    [[nodiscard]] std::byte* gpu_data() const {
+        return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(mapped_.address()));
+    }
 
 private:
-    void map(std::uint64_t bytes);
-
     MemoryPool pool_;  ///< of its own: nobody else has the pages afterwards
     Buffer buffer_;
-    std::int32_t gpu_;
-    std::byte* gpu_data_ = nullptr;
+    device::PinnedRange mapped_;
 };
 
 }  // namespace penstock::features
