@@ -30,9 +30,13 @@ def test_instructions_that_a_kernel_needs_are_looked_for(tmp_path):
     assert make_ptx.missing(source, with_one + "\t@%p1 st.release.sys.global.u32 \t[%rd1], %r1;\n") == []
 
 
-def test_the_kept_ptx_is_what_the_kernels_compile_to():
+def test_the_kept_ptx_is_what_the_kernels_compile_to_and_the_examples_compile():
+    examples = sorted((ROOT / "examples/cuda").glob("*.cu"))
+    assert examples
     done = subprocess.run(
-        [sys.executable, ROOT / "tools/make_ptx.py", "--check", "--installed"], capture_output=True, text=True
+        [sys.executable, ROOT / "tools/make_ptx.py", "--check", "--installed", *KERNELS, *examples],
+        capture_output=True,
+        text=True,
     )
     if done.returncode == make_ptx.NOT_INSTALLED:
         pytest.skip("no nvcc: tools/make_ptx.py installs it")
