@@ -6,7 +6,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 export CCACHE_DIR := $(CURDIR)/build/.ccache
 
-.PHONY: help setup build python wheels docs demo test test-ci test-python test-long bench fresh format lint tidy clean setup-base setup-test
+.PHONY: help setup build python wheels docs demo test test-ci test-python test-long bench gpu-kit test-gpu fresh format lint tidy clean setup-base setup-test
 
 help: ## this page
 	@echo "Penstock moves tensors between storage and memory at the speed of the device."
@@ -70,6 +70,15 @@ bench: ## benchmarks against their bars: make bench IDS="engine.read_1g engine.c
 	@$(PY) tools/build.py release -DPENSTOCK_BENCHMARKS=ON
 	@$(PY) tools/build_wheel.py
 	@$(PY) -m benchmarks $(if $(IDS),$(IDS),--list)
+
+gpu-kit: ## what a machine with a GPU needs for test-gpu, in build/gpu-kit.tar.gz
+	@tools/setup.sh bench
+	@$(PY) tools/build.py release -DPENSTOCK_BENCHMARKS=ON device_conformance_test suite_test penstock_bench_ours fake_cuda
+	@$(PY) tools/build_wheel.py
+	@$(PY) tools/make_gpu_kit.py
+
+test-gpu: ## suite, conformance and bars on a GPU, in 8 minutes at most; without a GPU it says so
+	@$(PY) tools/test_gpu.py
 
 fresh: ## the two commands in a Debian 12 with nothing in it but git and make (root)
 	@tools/fresh.sh

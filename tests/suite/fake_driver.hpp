@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The suite's GPUs: two of the fake driver, which is loaded before main(). Memory of theirs that
-// the host cannot touch.
+// The suite's GPUs: two of the fake driver, which is loaded before main(); with
+// PENSTOCK_TEST_REAL_GPU=1 those of the driver that is installed. Memory of theirs that the host
+// cannot touch.
 #pragma once
 
 #include "fake_gpu/control.hpp"
@@ -16,6 +17,11 @@ inline constexpr std::int32_t kFakeGpus = 2;
 
 /// The controls of the driver, calm.
 [[nodiscard]] fake_gpu::FakeGpu& fake_driver();
+
+/// The driver is the installed one: it has none of the fake's controls.
+[[nodiscard]] bool on_installed_driver();
+/// How many GPUs there are: those of the fake, or of the installed driver (0: it has none).
+[[nodiscard]] std::int32_t suite_gpus();
 
 /// Memory of one GPU, freed at the end.
 class DeviceBytes {

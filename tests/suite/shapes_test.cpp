@@ -217,6 +217,13 @@ TEST_P(RandomShapes, EqualAModel) {
 // Memory of the host and of two GPUs in one transfer: copies in any order, late, none of them by a
 // core of ours.
 TEST_P(RandomShapes, OfTheHostAndTwoGpusEqualAModel) {
+    if (on_installed_driver()) {
+        if (suite_gpus() == 0) {
+            GTEST_SKIP() << "no GPU";
+        }
+        play(suite_gpus());
+        return;
+    }
     fake_driver().calm();
     fake_driver().set_delays(7, 30);
     fake_driver().reset_counters();
