@@ -7,6 +7,7 @@ which model it is. All of them read cold shards, with one processor less than th
 """
 
 import json
+import math
 import os
 import shutil
 import statistics
@@ -157,9 +158,10 @@ def devices(arguments):
 _NO_LIMIT = 1 << 50
 
 
-def _in_group(arguments, way, limit=0):
+def _in_group(arguments, way, limit=0, seconds_max=None):
     """What child() prints, in a control group with that limit of memory (0: none). `charged` is the most that the group
-    was charged for: unlike the peak of the process, it leaves out libraries that others have in the page cache."""
+    was charged for: unlike the peak of the process, it leaves out libraries that others have in the page cache. With
+    `seconds_max`, None where the child was killed or took longer."""
     words = [sys.executable, "-m", "benchmarks.weight_jobs", "child", f"--way={way}"]
     words += [f"--{key}={value}" for key, value in arguments.items() if key not in ("way", "handicap")]
     root = Path("/sys/fs/cgroup/memory")
@@ -179,16 +181,22 @@ def _in_group(arguments, way, limit=0):
         if limit:
             group.mkdir()
             (group / "memory.limit_in_bytes").write_text(str(limit))
-        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, preexec_fn=enter, check=False)
+        done = subprocess.run(
+            words, stdout=subprocess.PIPE, text=True, preexec_fn=enter, check=False, timeout=seconds_max
+        )
         charged = int((group / "memory.max_usage_in_bytes").read_text()) if limit else None
     except PermissionError as error:
         skip(f"{error}: control groups need root")
+    except subprocess.TimeoutExpired:
+        return None
     finally:
         if limit:
             cleanup.remove_cgroup(group)
     if done.returncode == SKIP:
         skip(f"{way} cannot run here")
     if done.returncode != 0:
+        if seconds_max:
+            return None
         sys.exit(f"{way}: exit {done.returncode}")
     return {**json.loads(done.stdout.splitlines()[-1]), "charged": charged}
 
@@ -260,6 +268,38 @@ def start(arguments):
     given = {**arguments, **copied, "memory": models.weight_bytes(shards) // 2, "tokens": "1"}
     seconds = _in_group(given, arguments["way"])["first"]
     return {"seconds": seconds, "version": need(_PEERS.get(arguments["way"], "penstock")).__version__}
+
+
+def small(arguments):
+    """The smallest limit of memory under which a process makes --tokens=4: of a quarter of the weights, and steps of
+    --step=1.06 up to 16 times that, the lowest that works within --patience=60 seconds. Ours with the least budget, by
+    that of ZeRO-Inference. Handicap `five_largest`: the budget is five times the largest parameter, as ZeRO-Inference's
+    buffers are."""
+    folder, shards = _model(arguments)
+    base, patience = models.weight_bytes(shards) // 4, float(arguments.get("patience", "60"))
+    step = float(arguments.get("step", "1.06"))
+    memory = models.least_memory(folder)
+    if arguments.get("handicap") == "five_largest":
+        memory = 5 * models.largest_parameter(folder)
+
+    def smallest(way):
+        """By halving. Each way runs once without a limit: its op is built then, or it is skipped."""
+        _in_group({**arguments, "memory": memory}, way)
+
+        def works(steps):
+            limit = int(base * step**steps)
+            return _in_group({**arguments, "memory": memory}, way, limit, patience) is not None
+
+        low, high = -1, math.ceil(math.log(16, step))
+        if not works(high):
+            sys.exit(f"{way}: no end under {int(base * step**high)} bytes")
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if works(middle) else (middle, high)
+        return int(base * step**high)
+
+    ours, zero = smallest("ours"), smallest("zero")
+    return _figures(None, value=ours / zero, ours=ours, zero=zero, weights=4 * base, budget=memory)
 
 
 def memory(arguments):
@@ -348,7 +388,7 @@ def rows(arguments):
 
 
 _JOBS = {job.__name__: job for job in (decode, prefill, resident, plan, devices, child, capped, memory, written, load)}
-_JOBS |= {"rows": rows, "start": start}
+_JOBS |= {"rows": rows, "start": start, "small": small}
 
 
 def main():

@@ -104,6 +104,12 @@ def least_memory(folder):
     return int(2 * max(layer, head) * 1.01)
 
 
+def largest_parameter(folder):
+    """Bytes: the embedding, or the head, which is as large."""
+    config = need("transformers").AutoConfig.from_pretrained(folder)
+    return config.vocab_size * config.hidden_size * 2
+
+
 def memory_for(folder, read_bytes):
     """The smallest budget, to 1 MB, that leaves no more to read."""
     penstock = need("penstock")
