@@ -124,7 +124,11 @@ def read(document: Document) -> Bench:
     """Looks the file through. ReportError."""
     root = document.root
     targets = targets_of(root)
-    names = {target.need("path").text(): where(target) for target in targets}
+    gpu = root.get("gpu")
+    of_gpu = ""
+    if gpu:
+        of_gpu = f" (FAKE GPU {gpu.need('number').whole(0)})" if gpu.need("fake").flag() else " (memory of a GPU)"
+    names = {target.need("path").text(): where(target) + of_gpu for target in targets}
     paths = list(names)
     limits: dict[str, float] = {}
     for target in targets:
