@@ -108,8 +108,10 @@ public:
     /// Bytes requested in all.
     [[nodiscard]] std::uint64_t total_bytes() const noexcept;
     /// What is put on a stream of a GPU after this call finds the bytes of a read there, and may
-    /// change those of a write. This version waits on the host for the end of the transfer, as
-    /// wait() does, after which its bytes are visible to every stream. Throws the transfer's Error.
+    /// change those of a write. Waits on the host for the end of the transfer, as wait() does,
+    /// after which its bytes are visible to every stream: a stream can wait for copies that were
+    /// queued, and not for bytes that are still on their way from the disk. Throws the transfer's
+    /// Error, and kInvalidArgument where the stream is none.
     void join(StreamHandle stream);
     /// Adds 1 to an eventfd when it is done (immediately if it is already): for event loops. The
     /// caller may close the descriptor at any time. Throws kInvalidArgument if it is not an
@@ -182,6 +184,15 @@ struct EngineDescription {
         std::string memory_refused;
     };
     std::vector<Device> devices;
+    /// A GPU whose memory the engine has moved bytes to or from.
+    struct OfGpu {
+        std::int32_t number = 0;             ///< as in "cuda:0"
+        std::string way;                     ///< by which the bytes go
+        std::uint32_t channels = 0;          ///< that move them
+        std::uint64_t pinned_bytes = 0;      ///< of the slots that these share, now
+        std::uint64_t pinned_bytes_max = 0;  ///< at most
+    };
+    std::vector<OfGpu> gpus;  ///< those that the engine has met; of the machine: penstock::gpus()
     /// Whether this kernel can be asked what of a file is in the page cache, and what `auto` does
     /// if it cannot. Of one file: FileInfo::page_cache.
     std::string page_cache;

@@ -11,6 +11,7 @@ void bind_checkpoint(nb::module_& m);
 void bind_cli(nb::module_& m);
 void bind_deepnvme(nb::module_& m);
 void bind_engine(nb::module_& m);
+void bind_engine_report(nb::module_& m);
 void bind_errors(nb::module_& m);
 void bind_features(nb::module_& m);
 void bind_file(nb::module_& m);

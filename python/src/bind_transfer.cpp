@@ -248,8 +248,9 @@ void bind_transfer(nb::module_& m) {
              nb::sig("def join(self, stream: typing.Any) -> None"),
              "What is put on this CUDA stream from here on comes after the transfer. stream: a "
              "handle (int), or an object\n"
-             "with __cuda_stream__ or cuda_stream. Raises what the transfer failed with. This "
-             "version waits for the transfer.")
+             "with __cuda_stream__ or cuda_stream. Waits for the transfer. Raises what it failed "
+             "with, and ValueError for\n"
+             "what is no stream.")
         .def("__repr__", [](TransferObject& t) {
             return "<penstock.Transfer of " + std::to_string(t.held->transfer.total_bytes()) +
                    " bytes, " + status(t) + ">";

@@ -40,6 +40,7 @@ struct BorrowedMemory {
     /// What has to be through before the memory is used, if the caller names no stream. Of
     /// MemoryKind::kDevice.
     StreamHandle stream = {};
+    bool stream_is_named = false;  ///< by the object: it is waited for whatever stream is given
     bool readonly = false;
     char kind = 0;  ///< of its elements: 'i', 'u' for integers; of torch not looked at
     std::size_t item_bytes = 0;

@@ -49,4 +49,12 @@ std::string engine_doc() {
            "end.";
 }
 
+std::string options_text(const EngineOptions& options) {
+    std::string out = std::string("backend='") + name_of(options.backend) + "'";
+    for (const api::Option& option : api::kOptions) {
+        out += std::string(", ") + option.name + "=" + std::to_string(option.get(options));
+    }
+    return out;
+}
+
 }  // namespace penstock::python

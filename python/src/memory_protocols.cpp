@@ -375,6 +375,7 @@ BorrowedMemory borrow_cuda_array(nb::handle object, const std::string& argument,
     memory.stream.device = memory.device;
     if (const nb::object stream = interface.entry("stream"); !stream.is_none()) {
         memory.stream.handle = interface.number(stream, "stream");
+        memory.stream_is_named = true;
     }
     return memory;
 }

@@ -82,7 +82,8 @@ void Streams::add(const BorrowedMemory& memory) {
     }
     on_device_ = true;
     std::vector<StreamHandle>& all = options_.streams;
-    if (!given_ && std::find(all.begin(), all.end(), memory.stream) == all.end()) {
+    if ((!given_ || memory.stream_is_named) &&
+        std::find(all.begin(), all.end(), memory.stream) == all.end()) {
         all.push_back(memory.stream);
     }
 }

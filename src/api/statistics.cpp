@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <system_error>
 #include <vector>
@@ -127,6 +128,15 @@ EngineDescription description(engine::Core& core, const EngineOptions& options) 
         out.devices.push_back({domain.device(), domain.channel_count(), backend.name(),
                                why_refused(backend.registered_memory().refused)});
     });
+    for (const engine::SlotPool::Use& use : core.device_uses()) {
+        constexpr std::uint64_t kMost =
+            std::uint64_t{engine::SlotPool::kChunkBytes} * engine::SlotPool::kChunksMax;
+        out.gpus.push_back({use.place.device,
+                            "pinned slots of host memory, and the GPU's copy engines", use.holders,
+                            use.bytes, kMost});
+    }
+    std::sort(out.gpus.begin(), out.gpus.end(),
+              [](const auto& a, const auto& b) { return a.number < b.number; });
     return out;
 }
 
@@ -142,6 +152,12 @@ std::string EngineDescription::text() const {
                        base::format_bytes(options.in_flight_bytes));
     out += fmt::format("page cache  '{}'; {}\n", name_of(options.cache), page_cache);
     out += fmt::format("gpu         {}\n", device::driver_text());
+    for (const OfGpu& gpu : gpus) {
+        out += fmt::format("            {}: {}; {} of at most {} pinned, {} channel{}\n",
+                           gpu.number, gpu.way, base::format_bytes(gpu.pinned_bytes),
+                           base::format_bytes(gpu.pinned_bytes_max), gpu.channels,
+                           gpu.channels == 1 ? "" : "s");
+    }
     for (const Device& device : devices) {
         out +=
             fmt::format("device      {}:{}, {} channel{}, {}\n", device.id.major, device.id.minor,

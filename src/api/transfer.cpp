@@ -5,6 +5,7 @@
 #include "base/eventfd.hpp"
 #include "base/raise.hpp"
 #include "base/wait_slice.hpp"
+#include "device/stream_order.hpp"
 #include "engine/core.hpp"
 
 #include <penstock/engine.hpp>
@@ -92,9 +93,12 @@ std::optional<std::uint64_t> Transfer::wait_for(std::chrono::nanoseconds timeout
 }
 
 // A transfer ends when the copies are through on the device, and then there is nothing left that a
-// stream could wait for.
-void Transfer::join(StreamHandle /*stream*/) {
+// stream could wait for. To make it wait for what is not queued yet takes a wait that CUDA does not
+// see (cuStreamWaitValue32), behind which it may put our copies, or a host function that waits for
+// other work of CUDA's, which is forbidden.
+void Transfer::join(StreamHandle stream) {
     static_cast<void>(wait());
+    base::unwrap(device::check_stream(stream));
 }
 
 bool Transfer::done() const noexcept {

@@ -30,8 +30,15 @@ Result<cuda::CUcontext> primary_context(const Driver& driver, std::int32_t devic
                                     device, driver.gpus)));
     }
     std::atomic<cuda::CUcontext>& place = kept(device);
-    if (cuda::CUcontext known = place.load(); known != nullptr) {
-        return known;
+    cuda::CUcontext before = place.load();
+    unsigned int flags = 0;
+    int active = 0;
+    // A reset (cudaDeviceReset) takes a context and all that retained it.
+    if (before != nullptr &&
+        driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == cuda::CUDA_SUCCESS &&
+        active == 0) {
+        place.compare_exchange_strong(before, nullptr);
+        before = nullptr;
     }
     const std::string subject = fmt::format("the context of GPU {}", device);
     cuda::CUdevice number = 0;
@@ -43,10 +50,11 @@ Result<cuda::CUcontext> primary_context(const Driver& driver, std::int32_t devic
         result != cuda::CUDA_SUCCESS) {
         return fail(cuda_error(driver, result, "cuDevicePrimaryCtxRetain", "gpu", subject));
     }
-    cuda::CUcontext before = nullptr;
-    if (!place.compare_exchange_strong(before, context)) {
-        driver.cuDevicePrimaryCtxRelease(number);  // another thread was first; it is the same one
-        return before;
+    // The one that was retained before, or by another thread just now; else a program has made it
+    // again after a reset.
+    if (context == before ||
+        (!place.compare_exchange_strong(before, context) && before == context)) {
+        driver.cuDevicePrimaryCtxRelease(number);
     }
     return context;
 }

@@ -10,7 +10,8 @@
 
 namespace penstock::device {
 
-/// The primary context of GPU number `device`; the first call retains it until the process ends.
+/// The primary context of GPU number `device`; the first call retains it until the process ends,
+/// and the first after a reset the new one.
 /// kInvalidArgument where there is no such GPU. Thread-safe.
 [[nodiscard]] base::Result<cuda::CUcontext> primary_context(const Driver& driver,
                                                             std::int32_t device);

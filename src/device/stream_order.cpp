@@ -131,6 +131,26 @@ Result<bool> StreamOrder::passed() const {
     return true;
 }
 
+Result<void> check_stream(const StreamHandle& stream) {
+    return base::as_result("gpu", [&]() -> Result<void> {
+        const Driver* const calls = loaded_driver();
+        if (calls == nullptr) {
+            return {};
+        }
+        if (is_default(stream)) {
+            if (stream.device >= 0) {
+                PENSTOCK_CHECK(primary_context(*calls, stream.device));
+            }
+            return {};
+        }
+        CUcontext context = nullptr;
+        const CUresult result =
+            calls->cuStreamGetCtx(reinterpret_cast<CUstream>(stream.handle), &context);
+        return result == CUDA_SUCCESS ? Result<void>{}
+                                      : fail(refused(*calls, stream, result, "cuStreamGetCtx"));
+    });
+}
+
 Result<std::shared_ptr<const engine::MoveOrder>> make_order(
     std::span<const StreamHandle> streams, std::span<const engine::MemoryPlace> devices) {
     using Order = std::shared_ptr<const engine::MoveOrder>;

@@ -51,4 +51,8 @@ private:
 [[nodiscard]] base::Result<std::shared_ptr<const engine::MoveOrder>> make_order(
     std::span<const StreamHandle> streams, std::span<const engine::MemoryPlace> devices);
 
+/// kInvalidArgument where it is no stream of CUDA's. Where nothing has opened the driver, nothing
+/// is asked.
+[[nodiscard]] base::Result<void> check_stream(const StreamHandle& stream);
+
 }  // namespace penstock::device

@@ -159,8 +159,8 @@ base::Result<Transfer*> Core::start(TransferSpec&& spec) {
     return transfer.release();
 }
 
-// What a transfer of device memory begins after: taken here, on the caller's thread, for it is what
-// the streams hold at the call.
+// The order that a transfer of device memory begins after: taken here, on the caller's thread, for
+// it is what the streams hold at the call.
 base::Result<std::shared_ptr<const MoveOrder>> Core::order_of(const TransferSpec& spec,
                                                               std::vector<MemoryPlace>& devices) {
     std::string first;

@@ -106,6 +106,8 @@ public:
 
     /// Memory that is pinned for devices.
     [[nodiscard]] std::uint64_t device_slot_bytes() { return device_slots_.bytes(); }
+    /// The devices whose memory the channels have met.
+    [[nodiscard]] std::vector<SlotPool::Use> device_uses() { return device_slots_.uses(); }
 
     /// In the child of a fork this core is dead: its threads are not there.
     [[nodiscard]] bool dead() const { return dead_.load(std::memory_order_acquire); }

@@ -106,7 +106,7 @@ void Channel::queue(Part& part) {
     classes_.push_back(part, part.transfer->priority());
 }
 
-// Whether its memory may be touched now. What failed goes on, to its end.
+// True where its memory may be touched now. A part that failed goes on, to its end.
 bool Channel::may_begin(const Part& part) {
     Transfer& transfer = *part.transfer;
     if (transfer.stopped()) {

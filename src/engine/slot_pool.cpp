@@ -102,6 +102,15 @@ std::uint32_t SlotPool::share(const MemoryPlace& place) {
     return holders * 2 > kChunksMax ? 0 : kChunksMax / std::max(holders, 1U);
 }
 
+std::vector<SlotPool::Use> SlotPool::uses() {
+    std::vector<Use> all;
+    const std::lock_guard lock(mutex_);
+    for (const auto& device : devices_) {
+        all.push_back({device->place, device->holders, std::uint64_t{device->made} * kChunkBytes});
+    }
+    return all;
+}
+
 std::uint64_t SlotPool::bytes() {
     const std::lock_guard lock(mutex_);
     std::uint64_t total = 0;

@@ -55,6 +55,14 @@ public:
     /// The memory that was made for all devices.
     [[nodiscard]] std::uint64_t bytes();
 
+    /// A device that has holders, and the memory that was made for it.
+    struct Use {
+        MemoryPlace place;
+        std::uint32_t holders = 0;
+        std::uint64_t bytes = 0;
+    };
+    [[nodiscard]] std::vector<Use> uses();
+
 private:
     struct Device {
         MemoryPlace place;

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <sstream>
+#include <thread>
 
 namespace penstock::device {
 
@@ -88,6 +89,47 @@ void OnFakeGpu::TearDown() {
         const Current current(*driver_, primary_context(*driver_, gpu).value());
         driver_->cuMemFree(memory);
     }
+}
+
+BusyStream::BusyStream(const Driver& driver) : driver_(driver) {
+    const Current current(driver_, primary_context(driver_, 0).value());
+    EXPECT_EQ(driver_.cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING), cuda::CUDA_SUCCESS);
+    using Launch = cuda::CUresult(cuda::CUstream, void (*)(void*), void*);
+    EXPECT_EQ(other_call<Launch>("cuLaunchHostFunc")(
+                  stream_,
+                  [](void* argument) {
+                      auto& self = *static_cast<BusyStream*>(argument);
+                      self.busy_.wait(true);
+                      self.ended_.store(true);  // the last that it does
+                  },
+                  this),
+              cuda::CUDA_SUCCESS);
+}
+
+BusyStream::~BusyStream() {
+    end();
+    while (!ended_.load()) {
+        std::this_thread::yield();
+    }
+    destroy();
+}
+
+void BusyStream::end() {
+    busy_.store(false);
+    busy_.notify_all();
+}
+
+void BusyStream::destroy() {
+    const Current current(driver_, primary_context(driver_, 0).value());
+    if (!std::exchange(destroyed_, true)) {
+        EXPECT_EQ(driver_.cuStreamDestroy(stream_), cuda::CUDA_SUCCESS);
+    }
+}
+
+TransferOptions BusyStream::after() const {
+    TransferOptions options;
+    options.streams = {{reinterpret_cast<std::uintptr_t>(stream_), 0}};
+    return options;
 }
 
 cuda::CUdeviceptr OnFakeGpu::device_bytes(std::uint64_t bytes, std::int32_t gpu) {

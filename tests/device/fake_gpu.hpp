@@ -7,8 +7,11 @@
 #include "device/driver.hpp"
 #include "fake_gpu/control.hpp"
 
+#include <penstock/transfer_options.hpp>
+
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -42,5 +45,34 @@ protected:
     std::optional<fake_gpu::FakeGpu> fake_;
     std::vector<std::pair<std::int32_t, cuda::CUdeviceptr>> memory_;
 };
+
+/// A stream of GPU 0 with work that ends with end(), or when this does.
+class BusyStream {
+public:
+    explicit BusyStream(const Driver& driver);
+    BusyStream(const BusyStream&) = delete;
+    BusyStream& operator=(const BusyStream&) = delete;
+    ~BusyStream();
+
+    void end();
+    /// Options of a transfer that begins after it.
+    [[nodiscard]] TransferOptions after() const;
+    /// CUDA may destroy a stream that has work.
+    void destroy();
+
+private:
+    const Driver& driver_;
+    cuda::CUstream stream_ = nullptr;
+    bool destroyed_ = false;
+    std::atomic<bool> busy_{true};
+    std::atomic<bool> ended_{false};
+};
+
+/// A call of the driver that Penstock does not use.
+template <typename Call>
+[[nodiscard]] Call* other_call(const char* name) {
+    void* const library = ::dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
+    return reinterpret_cast<Call*>(::dlsym(library, name));
+}
 
 }  // namespace penstock::device

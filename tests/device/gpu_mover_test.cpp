@@ -276,7 +276,7 @@ TEST_F(GpuMovers, GiveBackSlotsOnlyAfterTheirCopies) {
     EXPECT_EQ(counted.streams_made, 2U);
 }
 
-// What the caller's stream wrote before its event passed is what a move out then brings.
+// A move out after the event of the caller's stream brings the bytes that the stream wrote.
 TEST_F(GpuMovers, SeeWhatTheCallersStreamDidBefore) {
     make();
     const Current current(*driver_, primary_context(*driver_, 0).value());

@@ -7,12 +7,10 @@
 #include <penstock/engine.hpp>
 #include <penstock/gpu.hpp>
 
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <random>
 #include <string>
@@ -42,48 +40,6 @@ protected:
         engine_.write(path, ConstMemory(made));
         return made;
     }
-
-    /// A stream of GPU 0 with work that ends when this does.
-    class BusyStream {
-    public:
-        explicit BusyStream(const Driver& driver) : driver_(driver) {
-            const Current current(driver_, primary_context(driver_, 0).value());
-            EXPECT_EQ(driver_.cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING),
-                      cuda::CUDA_SUCCESS);
-            using Launch = cuda::CUresult(cuda::CUstream, void (*)(void*), void*);
-            void* const library = ::dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
-            auto* const launch = reinterpret_cast<Launch*>(::dlsym(library, "cuLaunchHostFunc"));
-            EXPECT_EQ(
-                launch(
-                    stream_, [](void* busy) { static_cast<std::atomic<bool>*>(busy)->wait(true); },
-                    &busy_),
-                cuda::CUDA_SUCCESS);
-        }
-        BusyStream(const BusyStream&) = delete;
-        BusyStream& operator=(const BusyStream&) = delete;
-        ~BusyStream() {
-            end();
-            const Current current(driver_, primary_context(driver_, 0).value());
-            while (driver_.cuStreamQuery(stream_) == cuda::CUDA_ERROR_NOT_READY) {
-                std::this_thread::yield();
-            }
-            driver_.cuStreamDestroy(stream_);
-        }
-        void end() {
-            busy_.store(false);
-            busy_.notify_all();
-        }
-        [[nodiscard]] TransferOptions after() const {
-            TransferOptions options;
-            options.streams = {{reinterpret_cast<std::uintptr_t>(stream_), 0}};
-            return options;
-        }
-
-    private:
-        const Driver& driver_;
-        cuda::CUstream stream_ = nullptr;
-        std::atomic<bool> busy_{true};
-    };
 
     std::mt19937 random_{3};
     support::TempFolder folder_;
@@ -188,7 +144,7 @@ TEST_F(GpuTransfers, OfManyThreadsKeepTheirBytesApart) {
     }
 }
 
-// What a busy stream holds back holds nothing else back, in either direction, however much it is.
+// Transfers that wait for a busy stream hold no others up, in either direction, however many wait.
 TEST_F(GpuTransfers, AreNotHeldUpByAStreamOfOthers) {
     const std::string path = folder_ / "file";
     const std::string out = folder_ / "out";
@@ -327,6 +283,18 @@ TEST_F(GpuTransfersAlone, DISABLED_OfTwoGpus) {
     }
     EXPECT_EQ(found, content);
     EXPECT_EQ(fake_->counters().missing_contexts, 0U);
+    const EngineDescription what = engine_.describe();
+    ASSERT_EQ(what.gpus.size(), 2U);
+    for (const std::int32_t gpu : {0, 1}) {
+        const EngineDescription::OfGpu& use = what.gpus[static_cast<std::size_t>(gpu)];
+        EXPECT_EQ(use.number, gpu);
+        EXPECT_GE(use.channels, 1U);
+        EXPECT_GT(use.pinned_bytes, 0U);
+        EXPECT_LE(use.pinned_bytes, use.pinned_bytes_max);
+        EXPECT_THAT(what.text(), HasSubstr(use.way));
+    }
+    EXPECT_EQ(what.gpus[0].pinned_bytes + what.gpus[1].pinned_bytes,
+              fake_->counters().pinned_bytes_now);
 }
 
 TEST_F(GpuTransfers, OfTwoGpusAndTheHostInOne) {
@@ -421,6 +389,16 @@ TEST_F(GpuTransfers, NeedAStreamThatExists) {
     } catch (const Error& error) {
         EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument);
         EXPECT_THAT(error.what(), HasSubstr("0xdead0000"));
+    }
+    Transfer transfer = engine_.read_async(path, memory);
+    transfer.join({0, 0});
+    for (const StreamHandle none : {StreamHandle{0xDEAD0000, 0}, StreamHandle{0, 7}}) {
+        try {
+            transfer.join(none);
+            ADD_FAILURE() << "joined";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument) << error.what();
+        }
     }
 }
 

@@ -136,8 +136,8 @@ Entry::Entry(const char* function) : name(function) {
     }
 }
 
-std::vector<std::uintptr_t>& context_stack() {
-    thread_local std::vector<std::uintptr_t> stack;
+ContextStack& context_stack() {
+    thread_local constinit ContextStack stack;
     return stack;
 }
 
@@ -225,7 +225,7 @@ Call::Call(Entry& entry, Wants wants) : machine_(Machine::get()) {
     } else if (machine_.broken != 0) {
         refused_ = static_cast<CUresult>(machine_.broken.load());
     } else {
-        const auto& stack = context_stack();
+        auto& stack = context_stack();
         if (!stack.empty() && stack.back() != 0) {
             const auto found = machine_.contexts.find(stack.back());
             context_ = found == machine_.contexts.end() ? nullptr : found->second;

@@ -507,7 +507,7 @@ FAKE_GPU_EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
     if (context == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto& stack = context_stack();
+    auto& stack = context_stack();
     *context = stack.empty() ? nullptr : reinterpret_cast<CUcontext>(stack.back());
     return CUDA_SUCCESS;
 }

@@ -8,10 +8,12 @@
 #include "control.hpp"
 #include "cuda_more.hpp"
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <map>
@@ -196,7 +198,24 @@ private:
 };
 
 /// The contexts of this thread, the current one last; 0: none.
-std::vector<std::uintptr_t>& context_stack();
+/// Nothing of it is destroyed: threads call in after their end, as destructors of statics do.
+class ContextStack {
+public:
+    [[nodiscard]] bool empty() const { return count_ == 0; }
+    [[nodiscard]] std::uintptr_t& back() { return contexts_[count_ - 1]; }
+    void push_back(std::uintptr_t context) {
+        if (count_ == contexts_.size()) {
+            std::abort();  // a program that pops none of them
+        }
+        contexts_[count_++] = context;
+    }
+    void pop_back() { --count_; }
+
+private:
+    std::array<std::uintptr_t, 64> contexts_{};
+    std::size_t count_ = 0;
+};
+ContextStack& context_stack();
 
 // call.cpp
 

@@ -118,6 +118,7 @@ EXEMPT_CLASSES = {
     "CheckpointProblem": "a value",
     "DepthLimit": "a number",
     "DeviceDescription": "a value",
+    "GpuDescription": "a value",
     "EngineDescription": "a value",
     "EngineOptions": "a value",
     "EngineStats": "a value",

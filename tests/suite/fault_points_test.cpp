@@ -53,6 +53,7 @@ struct Scene {
     DiskShape shape;
     std::uint32_t channels = 1;
     bool sync = false;
+    bool gpu = false;  ///< every other extent is of its memory
 };
 
 void PrintTo(const Scene& scene, std::ostream* out) {
@@ -108,7 +109,11 @@ public:
         }
         const auto add = [&](std::uint32_t file, std::uint64_t offset, std::uint64_t bytes,
                              std::size_t align) {
-            extents_.push_back({offset, {arena_.take(bytes, align).data(), bytes}, file});
+            const bool on_gpu = scene_.gpu && extents_.size() % 2 == 0;
+            extents_.push_back({offset,
+                                {arena_.take(bytes, align).data(), bytes,
+                                 on_gpu ? MemoryKind::kDevice : MemoryKind::kHost, 0},
+                                file});
         };
         add(0, 0, 131'072, 4096);  // straight
         add(1, 513, 100'000, 1);   // another disk; slots, and edges of a write
@@ -192,6 +197,7 @@ private:
     static SimulationOptions options(const Scene& scene) {
         SimulationOptions options;
         options.disks = kDisks;
+        options.devices.resize(1);
         options.shape = scene.shape;
         options.model = {.request_ns = 100'000, .lanes = 4};
         options.core.preallocate_bytes_min = UINT64_MAX;  // faults of that: FaultsOfOperations
@@ -315,7 +321,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Scene{"read_buffered", false, kBuffered},
                       Scene{"write_buffered", true, kBuffered},
                       Scene{"read_two_channels", false, kDirect, 2},
-                      Scene{"write_two_channels_sync", true, kDirect, 2, true}),
+                      Scene{"write_two_channels_sync", true, kDirect, 2, true},
+                      Scene{"read_to_a_gpu", false, kDirect, 1, false, true},
+                      Scene{"write_from_a_gpu", true, kDirect, 1, false, true}),
     [](const auto& one) { return one.param.name; });
 
 TEST_P(FaultPoints, EveryOneEndsTheTransferOnceAndRight) {

@@ -2,6 +2,7 @@
 """Reads and writes of GPU memory. test_gpu_memory.py runs this file in a process whose driver is the fake one."""
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import os
@@ -36,6 +37,20 @@ def fake():
     library.fake_gpu_fail_copy.argtypes = (ctypes.c_uint64, ctypes.c_int)
     yield library
     library.fake_gpu_calm()
+
+
+@contextlib.contextmanager
+def held(fake):
+    """No copy goes on meanwhile. Garbage goes first, and none is collected: memory of a GPU in it would be freed, and
+    cuMemFree waits for the copies."""
+    gc.collect()
+    gc.disable()
+    fake.fake_gpu_hold(1)
+    try:
+        yield
+    finally:
+        fake.fake_gpu_hold(0)
+        gc.enable()
 
 
 def data_of(size, seed=0):
@@ -175,7 +190,9 @@ def test_the_engine_says_what_moved_it(path):
         assert (
             engine.stats().bytes_read - before.bytes_read + engine.stats().bytes_cached - before.bytes_cached >= 1 << 20
         )
-        assert engine.describe()
+        (gpu,) = engine.describe().gpus
+        assert gpu.number == 0 and gpu.channels >= 1 and 0 < gpu.pinned_bytes <= gpu.pinned_bytes_max
+        assert gpu.way in str(engine.describe())
 
 
 # ---- arrays of others
@@ -352,6 +369,12 @@ def test_the_stream_of_an_interface_is_waited_for(path):
     penstock.write(path, InterfaceArray(tensor.memory, stream=stream))
     late.close()
     assert content(path) == new
+    # Also where the caller names another: what the producer has under way is not done yet.
+    tensor.memory.put(old)
+    late = Late(stream, tensor, new)
+    penstock.write(path, InterfaceArray(tensor.memory, stream=stream), stream=cuda_memory.cuda().stream())
+    late.close()
+    assert content(path) == new
 
 
 def test_none_is_the_current_stream_of_torch(path, monkeypatch):
@@ -408,13 +431,12 @@ def test_a_tensor_is_kept_until_its_copies_are_through(path, fake):
     file_of(path, data)
     memory = Memory(3_000_000)
     alive = weakref.ref(memory)
-    fake.fake_gpu_hold(1)
-    transfer = penstock.read_async(path, Tensor(memory))
-    del memory
-    gc.collect()
-    assert not transfer.done() and alive() is not None
-    kept = alive()
-    fake.fake_gpu_hold(0)
+    with held(fake):
+        transfer = penstock.read_async(path, Tensor(memory))
+        del memory
+        gc.collect()
+        assert not transfer.done() and alive() is not None
+        kept = alive()
     assert transfer.result(30) == 3_000_000
     assert kept.get() == data
     del kept
@@ -424,11 +446,10 @@ def test_a_tensor_is_kept_until_its_copies_are_through(path, fake):
 
 def test_no_byte_is_counted_before_its_copy(path, fake):
     file_of(path, data_of(3_000_000))
-    fake.fake_gpu_hold(1)
-    transfer = penstock.read_async(path, Tensor(Memory(3_000_000)))
-    time.sleep(0.1)
-    assert not transfer.done() and transfer.status == "running"
-    fake.fake_gpu_hold(0)
+    with held(fake):
+        transfer = penstock.read_async(path, Tensor(Memory(3_000_000)))
+        time.sleep(0.1)
+        assert not transfer.done() and transfer.status == "running"
     assert transfer.result(30) == 3_000_000
 
 
@@ -514,6 +535,8 @@ def test_a_stream_that_was_destroyed_is_an_error(path):
     tensor = Tensor(Memory(4096).put(data_of(4096)))
     with pytest.raises((ValueError, OSError), match="stream"):
         penstock.write(path, tensor, stream=stream)
+    with pytest.raises(ValueError, match="stream"):
+        penstock.write_async(path, tensor).join(stream)
     assert penstock.write(path, tensor) == 4096 and content(path) == data_of(4096)
 
 
