@@ -15,6 +15,7 @@
 #include <penstock/engine.hpp>
 #include <penstock/error.hpp>
 #include <penstock/file.hpp>
+#include <penstock/gpu.hpp>
 #include <penstock/progress.hpp>
 #include <penstock/row_policy.hpp>
 #include <penstock/types.hpp>
@@ -149,7 +150,17 @@ PENSTOCK_API void import_features(const std::shared_ptr<Engine>& engine, const s
 struct FeatureRequest {
     std::uint32_t table = 0;  ///< FeatureStore::table()
     std::span<const std::uint64_t> ids;
-    Memory out;  ///< ids.size() * row_bytes
+    Memory out;  ///< ids.size() * row_bytes; of the host, or of a GPU (device_memory())
+};
+
+/// Options of a gather into the memory of a GPU.
+struct FeatureGatherOptions {
+    /// The rows are put together on this stream, which is of the primary context of the GPU: the
+    /// gather begins after what it holds at the call, and what it is given after wait() has
+    /// returned finds the rows. Work on other streams, and the host, must wait for this stream. It
+    /// must not be destroyed before wait() has returned. nullopt: the legacy default stream, and
+    /// wait() also waits for the GPU, so that all streams find the rows.
+    std::optional<StreamHandle> stream = std::nullopt;
 };
 
 /// Counts since the store was opened; those of memory are of this process.
@@ -158,10 +169,12 @@ struct FeatureStats {
     std::uint64_t rows = 0;          ///< asked for
     std::uint64_t bytes = 0;         ///< of them
     std::uint64_t rows_hit = 0;      ///< came from memory
+    std::uint64_t rows_on_gpu = 0;   ///< of these: came from the memory of the GPU they went to
     std::uint64_t rows_read = 0;     ///< from the files; a row that comes twice in a gather twice
     std::uint64_t bytes_read = 0;    ///< of these; Engine::stats() has what the devices moved
     std::uint64_t memory_bytes = 0;  ///< that rows may have, and their tables
-    std::uint64_t slots = 0;         ///< rows that fit
+    std::uint64_t device_bytes = 0;  ///< of GPUs, that rows may have
+    std::uint64_t slots = 0;         ///< rows that fit, in memory of the host and of GPUs
     std::uint64_t admitted = 0;      ///< rows that were read and kept
     std::uint64_t passed_by = 0;     ///< rows that were read and not kept
     std::uint64_t evicted = 0;
@@ -210,6 +223,7 @@ private:
     friend class FeatureStore;
     struct Pending;
     void settle(bool sound) const noexcept;
+    [[nodiscard]] bool wait_for_gpus(std::chrono::nanoseconds limit) const;
 
     Transfer transfer_;
     std::unique_ptr<Pending> pending_;
@@ -228,7 +242,15 @@ struct FeatureStoreOptions {
     /// process has its own.
     std::uint64_t ram_bytes = 0;
     RowPolicy policy = RowPolicy::kWindow;   ///< which rows stay
-    std::vector<HotRows> hot = {};           ///< read when the store is opened, as far as they fit
+    /// Rows that are read when the store is opened, as far as they fit: into the memory of the GPU
+    /// first, where `device_bytes` is given, and the others into that of the host.
+    std::vector<HotRows> hot = {};
+    /// Memory of GPU number `device` for rows that stay there, for gathers into its memory: shared
+    /// and planned as `ram_bytes` is. 0: none. Hints are for this memory where there is some.
+    /// Gathers into the memory of GPUs also use the rows that `ram_bytes` keeps on the host, which
+    /// are pinned by the first of them, and add none to these.
+    std::uint64_t device_bytes = 0;
+    std::int32_t device = 0;
     CachePolicy cache = CachePolicy::kAuto;  ///< of the files' pages
 };
 
@@ -237,7 +259,8 @@ struct FeatureStoreOptions {
 /// replaced meanwhile goes on being read as it was; one that is cut is an error of the gather.
 class PENSTOCK_API FeatureStore {
 public:
-    /// Opens the files. Throws what inspect_features() throws.
+    /// Opens the files. Throws what inspect_features() throws; with `device_bytes`, kUnsupported
+    /// without a GPU that runs the kernel, and kOutOfMemory where it has not so much memory.
     [[nodiscard]] static FeatureStore open(std::shared_ptr<Engine> engine, const std::string& path,
                                            const FeatureStoreOptions& options = {},
                                            const FileSystem& files = FileSystem::local());
@@ -255,13 +278,22 @@ public:
     /// Rows of one table. Bytes of them. Blocks. Throws Error: kInvalidArgument for a row that is
     /// not there, which it names, and for `out` of another size; kClosed; errors of reading, after
     /// which what `out` holds is undefined. Distinct rows are read once, in the order of the file.
-    std::uint64_t gather(std::uint32_t table, std::span<const std::uint64_t> ids, Memory out) const;
-    /// Rows of several tables as one transfer.
-    std::uint64_t gather(std::span<const FeatureRequest> requests) const;
+    /// `out` may be memory of a GPU: rows from the files go there through pinned slots of the
+    /// engine, and a kernel brings those that the store keeps; FeatureGatherOptions::stream says
+    /// when they are there. Also kUnsupported without a GPU that runs it (Turing or later), and
+    /// kInvalidArgument for memory or a stream that is not what it is given as.
+    std::uint64_t gather(std::uint32_t table, std::span<const std::uint64_t> ids, Memory out,
+                         const FeatureGatherOptions& options = {}) const;
+    /// Rows of several tables as one transfer, in memory of the host and of GPUs; with a stream, of
+    /// one GPU.
+    std::uint64_t gather(std::span<const FeatureRequest> requests,
+                         const FeatureGatherOptions& options = {}) const;
     /// The same, without waiting. `ids` are looked at by the call alone.
-    [[nodiscard]] FeatureGather gather_async(std::span<const FeatureRequest> requests) const;
+    [[nodiscard]] FeatureGather gather_async(std::span<const FeatureRequest> requests,
+                                             const FeatureGatherOptions& options = {}) const;
     /// The same, for callers that wait immediately: few rows are there when this returns.
-    [[nodiscard]] FeatureGather run(std::span<const FeatureRequest> requests) const;
+    [[nodiscard]] FeatureGather run(std::span<const FeatureRequest> requests,
+                                    const FeatureGatherOptions& options = {}) const;
 
     /// These rows of the table are gathered soon, after those of all hints before: with
     /// RowPolicy::kWindow they stay, or are kept when they come, as far as memory goes. False where
@@ -280,7 +312,7 @@ private:
     explicit FeatureStore(std::unique_ptr<Impl> impl);
     [[nodiscard]] Impl& there() const;
     [[nodiscard]] FeatureGather start(std::span<const FeatureRequest> requests,
-                                      bool caller_waits) const;
+                                      const FeatureGatherOptions& options, bool caller_waits) const;
     void preload(std::uint32_t table, std::span<const std::uint64_t> ids) const;
 
     std::unique_ptr<Impl> impl_;

@@ -9,11 +9,12 @@ from typing import Any
 from penstock import _arguments
 
 
-def numbers(ids: Any) -> Any:
-    """Integers as they lie in memory, one after the other: of a strided tensor or array, or a list of lists, a copy."""
+def numbers(ids: Any, on_gpu: Any = None) -> Any:
+    """Integers as they lie in memory, one after the other: of a strided tensor or array, or a list of lists, a copy.
+    on_gpu: what makes a copy on the host of a tensor that is elsewhere; None: it stays."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(ids, torch.Tensor):
-        return ids.contiguous()
+        return ids.contiguous() if on_gpu is None or ids.is_cpu else on_gpu(ids)
     if isinstance(ids, range):
         return list(ids)
     if isinstance(ids, (list, tuple)):
@@ -39,14 +40,21 @@ def shape_of(ids: Any) -> tuple[int, ...]:
     return (len(ids),) if shape is None else tuple(shape)
 
 
-def made_for(ids: Any, row_shape: tuple[int, ...], dtype: str) -> Any:
-    """New memory for the rows: a torch tensor where `ids` is one, else a NumPy array. dtype: of torch."""
+def made_for(ids: Any, row_shape: tuple[int, ...], dtype: str, device: Any = None) -> Any:
+    """New memory for the rows: a torch tensor where `ids` is one or a device is named, else a NumPy array. dtype: of
+    torch."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(ids, torch.Tensor):
+    if torch is None and device is not None:
+        try:
+            import torch
+        except ImportError:
+            raise ImportError("gather: device: it makes a tensor of torch, which is not installed; give `out`") from None
+    if torch is not None and (device is not None or isinstance(ids, torch.Tensor)):
         kind = getattr(torch, dtype, None)
         if kind is None:
             raise TypeError(f"gather: torch has no {dtype}; give `out`: a bytearray, for example")
-        return torch.empty(*ids.shape, *row_shape, dtype=kind)
+        shape = (*shape_of(ids), *row_shape)
+        return torch.empty(shape, dtype=kind) if device is None else torch.empty(shape, dtype=kind, device=device)
     import numpy as np
 
     try:

@@ -10,6 +10,7 @@
 #include "names.hpp"
 #include "progress.hpp"
 #include "row_numbers.hpp"
+#include "streams.hpp"
 #include "transfer_object.hpp"
 #include "without_gil.hpp"
 
@@ -82,24 +83,33 @@ nb::dict file_dict(const FeatureFile& file) {
 
 // Rows of tables that a call asks for, and the objects that have their memory.
 struct GatherArguments {
-    explicit GatherArguments(nb::handle rows) {
+    GatherArguments(nb::handle rows, nb::handle stream) {
+        const std::optional<StreamHandle> given = stream_of(stream);
+        options.stream = given;
         const std::size_t count = nb::len(rows);
         numbers.reserve(count);
         for (const nb::handle row : nb::iter(rows)) {
             const nb::object ids = row[1];
             const nb::object out = row[2];
-            BorrowedMemory memory = borrow(out, "out", true);
+            BorrowedMemory memory = borrow_anywhere(out, "out", true, given);
+            if (memory.where == MemoryKind::kDevice && !given) {
+                if (options.stream && *options.stream != memory.stream) {
+                    raise_value("out: its memory is on several streams or GPUs; gather for each in "
+                                "a call of its own, or give stream");
+                }
+                options.stream = memory.stream;
+            }
             keeps.push_back(std::move(memory.keep));
             numbers.emplace_back(ids, "ids");
             requests.push_back({static_cast<std::uint32_t>(nb::cast<std::uint64_t>(row[0])),
-                                numbers.back().values(),
-                                {memory.data, memory.bytes}});
+                                numbers.back().values(), memory.memory()});
         }
     }
 
     Keeps keeps;
     std::vector<RowNumbers> numbers;
     std::vector<FeatureRequest> requests;
+    FeatureGatherOptions options;
 };
 
 // A gather under way, as penstock.Future: its result is what it fills.
@@ -171,8 +181,10 @@ struct FeatureStoreObject {
 };
 
 void open_store(FeatureStoreObject& self, nb::handle path, nb::handle ram, nb::handle policy,
-                nb::handle hot) {
+                nb::handle hot, nb::handle device_memory, std::int32_t device) {
     FeatureStoreOptions options;
+    options.device_bytes = size_of(device_memory, "device_memory", "bytes");
+    options.device = device;
     options.ram_bytes = size_of(ram, "ram", "bytes");
     options.policy = row_policy(word_of(policy, "policy"));
     for (const nb::handle rows : nb::iter(hot)) {
@@ -192,13 +204,13 @@ bool hint_rows(FeatureStoreObject& self, std::uint32_t table, nb::handle ids) {
     return self.store->hint(table, numbers.values());
 }
 
-void gather_now(FeatureStoreObject& self, nb::handle rows) {
+void gather_now(FeatureStoreObject& self, nb::handle rows, nb::handle stream) {
     sweep_orphans();
-    const GatherArguments arguments(rows);
+    const GatherArguments arguments(rows, stream);
     FeatureGather gather;
     {
         const WithoutGil nogil;
-        gather = self.store->run(arguments.requests);
+        gather = self.store->run(arguments.requests, arguments.options);
     }
     try {
         static_cast<void>(wait_in_slices(
@@ -216,15 +228,16 @@ void gather_now(FeatureStoreObject& self, nb::handle rows) {
     }
 }
 
-nb::object gather_later(FeatureStoreObject& self, nb::handle rows, nb::handle result) {
+nb::object gather_later(FeatureStoreObject& self, nb::handle rows, nb::handle result,
+                        nb::handle stream) {
     sweep_orphans();
     HeldPtr held(new Held{});
-    GatherArguments arguments(rows);
+    GatherArguments arguments(rows, stream);
     held->keeps = std::move(arguments.keeps);
     FeatureGather gather;
     {
         const WithoutGil nogil;
-        gather = self.store->gather_async(arguments.requests);
+        gather = self.store->gather_async(arguments.requests, arguments.options);
     }
     held->transfer = gather.take_transfer();
     return nb::cast(
@@ -239,9 +252,11 @@ nb::dict stats_dict(const FeatureStoreObject& self) {
     out["rows"] = stats.rows;
     out["nbytes"] = stats.bytes;
     out["rows_hit"] = stats.rows_hit;
+    out["rows_on_gpu"] = stats.rows_on_gpu;
     out["rows_read"] = stats.rows_read;
     out["bytes_read"] = stats.bytes_read;
     out["memory_bytes"] = stats.memory_bytes;
+    out["device_bytes"] = stats.device_bytes;
     out["slots"] = stats.slots;
     out["admitted"] = stats.admitted;
     out["passed_by"] = stats.passed_by;
@@ -281,21 +296,23 @@ void bind_feature_store(nb::module_& m) {
         .def(
             "__init__",
             [](FeatureStoreObject* self, nb::handle path, nb::handle ram, nb::handle policy,
-               nb::handle hot) {
+               nb::handle hot, nb::handle device_memory, std::int32_t device) {
                 auto* const made = new (self) FeatureStoreObject;
                 try {
-                    open_store(*made, path, ram, policy, hot);
+                    open_store(*made, path, ram, policy, hot, device_memory, device);
                 } catch (...) {
                     made->~FeatureStoreObject();
                     throw;
                 }
             },
-            nb::arg("path"), nb::arg("ram"), nb::arg("policy").none(), nb::arg("hot"))
-        .def("gather", gather_now, nb::arg("rows"),
-             nb::sig("def gather(self, rows: list[typing.Any]) -> None"))
+            nb::arg("path"), nb::arg("ram"), nb::arg("policy").none(), nb::arg("hot"),
+            nb::arg("device_memory"), nb::arg("device"))
+        .def("gather", gather_now, nb::arg("rows"), nb::arg("stream").none(),
+             nb::sig("def gather(self, rows: list[typing.Any], stream: typing.Any) -> None"))
         .def("gather_async", gather_later, nb::arg("rows"), nb::arg("result").none(),
-             nb::sig("def gather_async(self, rows: list[typing.Any], result: typing.Any) -> "
-                     "Future[typing.Any]"))
+             nb::arg("stream").none(),
+             nb::sig("def gather_async(self, rows: list[typing.Any], result: typing.Any, stream: "
+                     "typing.Any) -> Future[typing.Any]"))
         .def("hint", hint_rows, nb::arg("table"), nb::arg("ids"),
              nb::sig("def hint(self, table: int, ids: typing.Any) -> bool"))
         .def("drop_hints", [](FeatureStoreObject& self) { self.store->drop_hints(); })

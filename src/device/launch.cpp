@@ -378,9 +378,8 @@ RowLaunch::State RowLaunch::wait(std::chrono::nanoseconds limit) noexcept {
     }
 }
 
-base::Error RowLaunch::error() const {
-    return cuda_error(driver_, result_, "cuEventQuery", "gpu",
-                      fmt::format("putting rows together on {}", gpu_name(device_)));
+base::Error RowLaunch::error() const noexcept {
+    return cuda_error(driver_, result_, "cuEventQuery", "gpu", "putting rows together on the GPU");
 }
 
 }  // namespace penstock::device

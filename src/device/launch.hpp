@@ -96,7 +96,7 @@ public:
     /// What `state()` became after at most `limit`.
     [[nodiscard]] State wait(std::chrono::nanoseconds limit) noexcept;
     /// After kFailed.
-    [[nodiscard]] base::Error error() const;
+    [[nodiscard]] base::Error error() const noexcept;
 
 private:
     RowLaunch(const Driver& driver, cuda::CUcontext context, std::int32_t device);

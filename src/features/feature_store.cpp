@@ -2,6 +2,7 @@
 #include "base/near.hpp"
 #include "base/of_process.hpp"
 #include "base/raise.hpp"
+#include "features/device_tier.hpp"
 #include "features/gather_request.hpp"
 #include "features/memory_tier.hpp"
 #include "features/opened_features.hpp"
@@ -37,6 +38,7 @@ struct GatherCounts {
     std::atomic<std::uint64_t> rows{0};
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<std::uint64_t> rows_hit{0};
+    std::atomic<std::uint64_t> rows_on_gpu{0};
     std::atomic<std::uint64_t> rows_read{0};
     std::atomic<std::uint64_t> bytes_read{0};
 
@@ -52,6 +54,7 @@ struct FeatureGather::Pending {
     pid_t process = ::getpid();
     std::mutex mutex;
     std::vector<std::unique_ptr<features::TierGather>> tables;  ///< with rows that may be kept
+    std::vector<std::unique_ptr<features::DeviceGather>> gpus;
 };
 
 struct FeatureStore::Impl {
@@ -61,6 +64,11 @@ struct FeatureStore::Impl {
     /// Guards `opened`, which close() on another thread lets go of.
     base::OfProcess<std::mutex> mutex{[] { return std::make_shared<std::mutex>(); }};
     std::unique_ptr<base::OfProcess<features::MemoryTier>> tier;  ///< nullptr: none
+    std::int32_t device = 0;
+    std::uint64_t device_bytes = 0;
+    RowPolicy policy = RowPolicy::kWindow;
+    base::OfProcess<features::DeviceTiers> gpus{
+        [] { return std::make_shared<features::DeviceTiers>(); }};
 
     [[nodiscard]] std::shared_ptr<const features::OpenedFeatures> get() {
         const std::shared_ptr<std::mutex> its = mutex.get();
@@ -74,6 +82,31 @@ struct FeatureStore::Impl {
     /// Also of a closed store. nullptr: no row is kept.
     [[nodiscard]] std::shared_ptr<features::MemoryTier> memory() const {
         return tier == nullptr ? nullptr : tier->get();
+    }
+    /// nullptr: no row is kept for gathers into the memory of that GPU.
+    [[nodiscard]] std::shared_ptr<features::DeviceTier> gpu(
+        std::int32_t number, const features::OpenedFeatures& from) const {
+        return gpus->get(number, [&](std::shared_ptr<features::PinnedRows>& pinned) {
+            const std::uint64_t bytes = number == device ? device_bytes : 0;
+            const std::shared_ptr<features::MemoryTier> host = memory();
+            if (pinned == nullptr && host != nullptr && host->keeps_rows()) {
+                pinned = std::make_shared<features::PinnedRows>(
+                    host, from.directory.tables.size(), number);
+            }
+            return bytes == 0 && pinned == nullptr
+                       ? nullptr
+                       : std::make_shared<features::DeviceTier>(from.directory, number, bytes,
+                                                                policy, pinned);
+        });
+    }
+    /// The rows of a table on the GPU of the options; nullptr: none are kept there.
+    [[nodiscard]] const features::DeviceTier::Slots* on_gpu(std::uint32_t table) const {
+        for (const auto& known : device_bytes == 0 ? decltype(gpus->all())() : gpus->all()) {
+            if (known->device() == device && known->of(table).cache != nullptr) {
+                return &known->of(table);
+            }
+        }
+        return nullptr;
     }
     void close() {
         const std::shared_ptr<std::mutex> its = mutex.get();
@@ -92,6 +125,7 @@ std::uint64_t FeatureGather::wait() {
 }
 
 std::optional<std::uint64_t> FeatureGather::wait_for(std::chrono::nanoseconds timeout) {
+    const auto begin = std::chrono::steady_clock::now();
     if (transfer_.valid()) {
         try {
             if (timeout == std::chrono::nanoseconds::max()) {
@@ -104,7 +138,22 @@ std::optional<std::uint64_t> FeatureGather::wait_for(std::chrono::nanoseconds ti
         }
     }
     finish();
+    const bool forever = timeout == std::chrono::nanoseconds::max();
+    if (!wait_for_gpus(forever ? timeout : timeout - (std::chrono::steady_clock::now() - begin))) {
+        return std::nullopt;
+    }
     return bytes_;
+}
+
+// Those without a stream of the caller's. After finish().
+bool FeatureGather::wait_for_gpus(std::chrono::nanoseconds limit) const {
+    bool over = true;
+    if (pending_ != nullptr && pending_->process == ::getpid()) {
+        for (const std::unique_ptr<features::DeviceGather>& gpu : pending_->gpus) {
+            over = gpu->wait(limit) && over;
+        }
+    }
+    return over;
 }
 
 // All reads are over. Who comes second waits for the first.
@@ -118,6 +167,9 @@ void FeatureGather::settle(bool sound) const noexcept {
         table->finish(sound);
     }
     pending_->tables.clear();
+    for (const std::unique_ptr<features::DeviceGather>& gpu : pending_->gpus) {
+        gpu->finish(sound);
+    }
     if (sound) {
         closed = std::move(pending_->opened);
     }
@@ -153,10 +205,15 @@ void FeatureGather::finish(const Error* failed) {
 
 bool FeatureGather::done() const noexcept {
     const bool over = !transfer_.valid() || transfer_.done();
-    if (over && !taken_) {
-        settle(transfer_.status() == TransferStatus::kDone);
+    if (!over || taken_) {
+        return over;
     }
-    return over;
+    settle(transfer_.status() == TransferStatus::kDone);
+    try {
+        return wait_for_gpus(std::chrono::nanoseconds(0));
+    } catch (...) {
+        return true;  // wait() throws it
+    }
 }
 
 void FeatureGather::cancel() {
@@ -183,6 +240,12 @@ FeatureStore FeatureStore::open(std::shared_ptr<Engine> engine, const std::strin
                 return std::make_shared<features::MemoryTier>(opened->directory, bytes, policy);
             });
     }
+    impl->device = options.device;
+    impl->device_bytes = options.device_bytes;
+    impl->policy = options.policy;
+    if (options.device_bytes != 0) {
+        static_cast<void>(impl->gpu(options.device, *opened));
+    }
     FeatureStore store(std::move(impl));
     for (const HotRows& rows : options.hot) {
         store.preload(store.table(rows.table), rows.ids);
@@ -190,38 +253,53 @@ FeatureStore FeatureStore::open(std::shared_ptr<Engine> engine, const std::strin
     return store;
 }
 
-// As many as fit, in the order of the file as far as a step goes. They are read into their slots,
-// which nobody else can have: preload() waits for them.
+// As many as fit, in the order of the file as far as a step goes, on the GPU before the host. They
+// are read into their slots, which nobody else can have: preload() waits for them.
 void FeatureStore::preload(std::uint32_t table, std::span<const std::uint64_t> ids) const {
     constexpr std::size_t kStepRows = 16384;
     const std::shared_ptr<const features::OpenedFeatures> opened = there().get();
     features::check_ids(*opened, table, ids);
-    const std::shared_ptr<features::MemoryTier> tier = there().memory();
-    if (tier == nullptr || tier->of(table).cache == nullptr) {
-        return;
+    struct Place {
+        features::RowCache* cache;
+        Memory memory;
+    };
+    std::vector<Place> places;
+    if (const auto* const slots = there().on_gpu(table)) {
+        places.push_back({slots->cache.get(), slots->memory.memory()});
     }
-    const features::MemoryTier::Slots& slots = tier->of(table);
-    while (!ids.empty()) {
+    const std::shared_ptr<features::MemoryTier> tier = there().memory();
+    if (tier != nullptr && tier->of(table).cache != nullptr) {
+        places.push_back({tier->of(table).cache.get(), tier->of(table).memory.bytes()});
+    }
+    while (!ids.empty() && !places.empty()) {
         const auto step = ids.first(std::min(ids.size(), kStepRows));
         ids = ids.subspan(step.size());
-        std::vector<std::uint64_t> wanted;
-        std::vector<std::uint64_t> places_of;
-        wanted.reserve(step.size());
-        places_of.reserve(step.size());
-        features::PreloadedRows rows(*slots.cache, step);
-        for (std::size_t i = 0; i < step.size(); ++i) {
-            if (rows.is_read(i)) {
-                wanted.push_back(step[i]);
-                places_of.push_back(rows.slot(i));
+        std::vector<std::uint64_t> left(step.begin(), step.end());
+        for (const Place& place : places) {
+            std::vector<std::uint64_t> wanted;
+            std::vector<std::uint64_t> slots_of;
+            std::vector<std::uint64_t> others;
+            wanted.reserve(left.size());
+            slots_of.reserve(left.size());
+            others.reserve(left.size());
+            features::PreloadedRows rows(*place.cache, left);
+            for (std::size_t i = 0; i < left.size(); ++i) {
+                if (rows.is_read(i)) {
+                    wanted.push_back(left[i]);
+                    slots_of.push_back(rows.slot(i));
+                } else {
+                    others.push_back(left[i]);
+                }
             }
+            if (!wanted.empty()) {
+                const features::WantedRows one{table, wanted, slots_of, place.memory};
+                features::RowReads reads;
+                features::make_reads(*opened, std::span(&one, 1), reads);
+                opened->engine->run(std::move(reads.request)).wait();
+            }
+            rows.commit();
+            left = std::move(others);
         }
-        if (!wanted.empty()) {
-            const features::WantedRows one{table, wanted, places_of, slots.memory.bytes()};
-            features::RowReads reads;
-            features::make_reads(*opened, std::span(&one, 1), reads);
-            opened->engine->run(std::move(reads.request)).wait();
-        }
-        rows.commit();
     }
 }
 
@@ -256,7 +334,7 @@ std::uint32_t FeatureStore::table(std::string_view name) const {
 }
 
 FeatureGather FeatureStore::start(std::span<const FeatureRequest> requests,
-                                  bool caller_waits) const {
+                                  const FeatureGatherOptions& options, bool caller_waits) const {
     Impl& impl = there();
     FeatureGather made;
     made.pending_ = std::make_unique<FeatureGather::Pending>();
@@ -268,16 +346,46 @@ FeatureGather FeatureStore::start(std::span<const FeatureRequest> requests,
         features::check_request(opened, request);
         made.bytes_ += request.out.bytes;
     }
+    features::check_stream(opened, requests, options.stream);
+    const bool to_gpu =
+        std::any_of(requests.begin(), requests.end(), [](const FeatureRequest& request) {
+            return request.out.kind == MemoryKind::kDevice;
+        });
+    const auto reading = tier == nullptr && !to_gpu ? nullptr : std::make_shared<char>();
+    auto& kept = made.pending_->tables;
+    auto& gpus = made.pending_->gpus;
+    kept.reserve(requests.size());
+    const auto gather_of = [&](std::int32_t device) -> features::DeviceGather* {
+        for (const auto& known : gpus) {
+            if (known->device() == device) {
+                return known.get();
+            }
+        }
+        std::shared_ptr<features::DeviceTier> its = impl.gpu(device, opened);
+        if (its == nullptr) {
+            return nullptr;
+        }
+        gpus.push_back(std::make_unique<features::DeviceGather>(std::move(its), options.stream,
+                                                                reading));
+        return gpus.back().get();
+    };
     std::uint64_t rows = 0;
     std::uint64_t hits = 0;
+    std::uint64_t on_gpu = 0;
     std::uint64_t bytes_read = 0;
-    const auto reading = tier == nullptr ? nullptr : std::make_shared<char>();
-    auto& kept = made.pending_->tables;
-    kept.reserve(requests.size());
     for (const FeatureRequest& request : requests) {
         rows += request.ids.size();
         features::WantedRows one{request.table, request.ids, {}, request.out};
-        if (!request.ids.empty() && tier != nullptr && tier->of(request.table).cache != nullptr) {
+        if (request.ids.empty()) {
+            continue;
+        }
+        if (request.out.kind == MemoryKind::kDevice) {
+            if (features::DeviceGather* const gpu = gather_of(request.out.device)) {
+                const features::DeviceGather::Reads& reads = gpu->add(request);
+                one.ids = reads.ids;
+                one.destinations = reads.destinations;
+            }
+        } else if (tier != nullptr && tier->of(request.table).cache != nullptr) {
             kept.push_back(std::make_unique<features::TierGather>(tier, request, reading));
             one.ids = kept.back()->ids();
             one.destinations = kept.back()->destinations();
@@ -292,39 +400,66 @@ FeatureGather FeatureStore::start(std::span<const FeatureRequest> requests,
         features::RowReads reads;
         features::make_reads(opened, wanted, reads);
         reads.request.keep = reading;
+        if (options.stream) {
+            reads.request.options.streams.push_back(*options.stream);
+        }
         made.transfer_ = caller_waits ? opened.engine->run(std::move(reads.request))
                                       : opened.engine->submit(std::move(reads.request));
+    }
+    // After the reads were asked for, which would wait for what the stream holds.
+    try {
+        for (const auto& gpu : gpus) {
+            gpu->launch();
+            hits += gpu->hits();
+            on_gpu += gpu->kept();
+        }
+    } catch (...) {
+        if (made.transfer_.valid()) {
+            made.cancel();
+            try {
+                made.transfer_.wait();
+            } catch (const Error&) {  // as was asked for
+            }
+        }
+        throw;
     }
     features::GatherCounts& counts = impl.counts;
     counts.add(counts.gathers, 1);
     counts.add(counts.rows, rows);
     counts.add(counts.bytes, made.bytes_);
     counts.add(counts.rows_hit, hits);
+    counts.add(counts.rows_on_gpu, on_gpu);
     counts.add(counts.rows_read, rows - hits);
     counts.add(counts.bytes_read, bytes_read);
     return made;
 }
 
 std::uint64_t FeatureStore::gather(std::uint32_t table, std::span<const std::uint64_t> ids,
-                                   Memory out) const {
+                                   Memory out, const FeatureGatherOptions& options) const {
     const FeatureRequest request{table, ids, out};
-    return gather(std::span(&request, 1));
+    return gather(std::span(&request, 1), options);
 }
 
-std::uint64_t FeatureStore::gather(std::span<const FeatureRequest> requests) const {
-    return start(requests, true).wait();
+std::uint64_t FeatureStore::gather(std::span<const FeatureRequest> requests,
+                                   const FeatureGatherOptions& options) const {
+    return start(requests, options, true).wait();
 }
 
-FeatureGather FeatureStore::gather_async(std::span<const FeatureRequest> requests) const {
-    return start(requests, false);
+FeatureGather FeatureStore::gather_async(std::span<const FeatureRequest> requests,
+                                         const FeatureGatherOptions& options) const {
+    return start(requests, options, false);
 }
 
-FeatureGather FeatureStore::run(std::span<const FeatureRequest> requests) const {
-    return start(requests, true);
+FeatureGather FeatureStore::run(std::span<const FeatureRequest> requests,
+                                const FeatureGatherOptions& options) const {
+    return start(requests, options, true);
 }
 
 bool FeatureStore::hint(std::uint32_t table, std::span<const std::uint64_t> ids) const {
     features::check_ids(*there().get(), table, ids);
+    if (const auto* const slots = there().on_gpu(table)) {
+        return slots->cache->hint(ids) != features::kNoHint;
+    }
     const std::shared_ptr<features::MemoryTier> tier = there().memory();
     return tier != nullptr && tier->of(table).cache != nullptr &&
            tier->of(table).cache->hint(ids) != features::kNoHint;
@@ -337,6 +472,11 @@ void FeatureStore::drop_hints() const {
             tier->of(table).cache->drop_hints();
         }
     }
+    for (std::uint32_t table = 0; table < tables().size(); ++table) {
+        if (const auto* const slots = there().on_gpu(table)) {
+            slots->cache->drop_hints();
+        }
+    }
 }
 
 FeatureStats FeatureStore::stats() const {
@@ -345,10 +485,15 @@ FeatureStats FeatureStore::stats() const {
                      .rows = counts.rows.load(),
                      .bytes = counts.bytes.load(),
                      .rows_hit = counts.rows_hit.load(),
+                     .rows_on_gpu = counts.rows_on_gpu.load(),
                      .rows_read = counts.rows_read.load(),
                      .bytes_read = counts.bytes_read.load()};
     if (const auto tier = there().memory()) {
         tier->add_stats(out);
+    }
+    for (const auto& gpu : there().gpus->all()) {
+        gpu->reap();
+        gpu->add_stats(out);
     }
     return out;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "features/gather_request.hpp"
 
-#include "base/host_memory.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
+
+#include <penstock/gpu.hpp>
 
 #include <fmt/format.h>
 
@@ -56,7 +57,9 @@ void add_extents(const OpenedFeatures& opened, const WantedRows& wanted, RowRead
         const std::uint64_t to = wanted.destinations.empty() ? i : wanted.destinations[i];
         reads.request.extents.push_back(
             {table.bases[place.part] + place.row * table.stride_bytes,
-             wanted.out.span().subspan(to * table.row_bytes, table.row_bytes), place.part});
+             {wanted.out.data + to * table.row_bytes, table.row_bytes, wanted.out.kind,
+              wanted.out.device},
+             place.part});
     }
 }
 
@@ -83,14 +86,49 @@ void check_ids(const OpenedFeatures& opened, std::uint32_t number,
 void check_request(const OpenedFeatures& opened, const FeatureRequest& request) {
     check_ids(opened, request.table, request.ids);
     const Table& table = opened.directory.tables[request.table];
-    if (request.out.kind != MemoryKind::kHost) {
-        base::raise(base::not_host_memory(kGather, "out", request.out, opened.described.path));
-    }
     if (request.out.bytes % table.row_bytes != 0 ||
         request.out.bytes / table.row_bytes != request.ids.size()) {
         refuse_ids(opened, fmt::format("out: expected {} rows of {} bytes, one for each of ids, "
                                        "got {} bytes",
                                        request.ids.size(), table.row_bytes, request.out.bytes));
+    }
+    if (request.out.kind == MemoryKind::kDevice && request.out.bytes != 0) {
+        const Memory is = device_memory(request.out.data, request.out.bytes);
+        if (is.kind != MemoryKind::kDevice || is.device != request.out.device) {
+            refuse_ids(opened,
+                       fmt::format("out: it was given as memory of GPU {}, and is {}",
+                                   request.out.device,
+                                   is.kind == MemoryKind::kDevice
+                                       ? fmt::format("of GPU {}", is.device)
+                                       : "of the host; give it as the host's"));
+        }
+    }
+}
+
+void check_stream(const OpenedFeatures& opened, std::span<const FeatureRequest> requests,
+                  const std::optional<StreamHandle>& stream) {
+    if (!stream) {
+        return;
+    }
+    std::int32_t device = stream->device;
+    bool found = false;
+    for (const FeatureRequest& request : requests) {
+        if (request.out.kind != MemoryKind::kDevice) {
+            continue;
+        }
+        if (device >= 0 && request.out.device != device) {
+            refuse_ids(opened, fmt::format("stream: it is of GPU {}, and out is memory of GPU {}; "
+                                           "gather for each GPU with a stream of its own",
+                                           device, request.out.device));
+        }
+        device = request.out.device;
+        found = true;
+    }
+    if (!found && !requests.empty()) {
+        refuse_ids(opened,
+                   "stream: a stream orders what is done with the memory of a GPU, and out is "
+                   "memory of the host; give none, and synchronise the stream where it writes to "
+                   "that memory");
     }
 }
 

@@ -8,15 +8,19 @@
 #include <penstock/feature_store.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 namespace penstock::features {
 
 /// Throws kInvalidArgument: a table that is not there, a row that is not there (named with its
-/// place in `ids`), or memory of another size; kUnsupported for memory of a device.
+/// place in `ids`), or memory of another size; memory of a GPU that is not what it claims to be.
 void check_request(const OpenedFeatures& opened, const FeatureRequest& request);
-/// The first two of these.
+/// Throws kInvalidArgument for a stream where no memory is of a GPU, or of several.
+void check_stream(const OpenedFeatures& opened, std::span<const FeatureRequest> requests,
+                  const std::optional<StreamHandle>& stream);
+/// The first two of what check_request() throws.
 void check_ids(const OpenedFeatures& opened, std::uint32_t table,
                std::span<const std::uint64_t> ids);
 

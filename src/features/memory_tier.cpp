@@ -28,9 +28,9 @@ std::uint32_t slots_for(const Table& table, std::uint64_t bytes) {
 
 }  // namespace
 
-MemoryTier::MemoryTier(const Directory& directory, std::uint64_t bytes, RowPolicy policy)
-    : slots_(directory.tables.size()) {
-    std::vector<std::uint32_t> order(slots_.size());
+std::vector<std::uint32_t> share_slots(const Directory& directory, std::uint64_t bytes) {
+    std::vector<std::uint32_t> counts(directory.tables.size());
+    std::vector<std::uint32_t> order(counts.size());
     std::iota(order.begin(), order.end(), 0U);
     const auto size_of = [&directory](std::uint32_t table) {
         return directory.tables[table].rows * directory.tables[table].row_bytes;
@@ -41,43 +41,54 @@ MemoryTier::MemoryTier(const Directory& directory, std::uint64_t bytes, RowPolic
     for (const std::uint32_t table : order) {
         left += static_cast<double>(size_of(table));
     }
-    MemoryPool pool({.touch = false, .keep_on_fork = false});
     // From the smallest on: what a table does not need, the larger ones have.
     for (const std::uint32_t number : order) {
         const Table& table = directory.tables[number];
         const double size = static_cast<double>(size_of(number));
         const double share = left > 0 ? static_cast<double>(bytes) * (size / left) : 0;
-        const std::uint32_t count = slots_for(
+        counts[number] = slots_for(
             table, share >= static_cast<double>(bytes) ? bytes : static_cast<std::uint64_t>(share));
         left -= size;
+        bytes -= counts[number] * (table.row_bytes + kMetadataBytes);
+    }
+    return counts;
+}
+
+MemoryTier::MemoryTier(const Directory& directory, std::uint64_t bytes, RowPolicy policy)
+    : slots_(directory.tables.size()) {
+    const std::vector<std::uint32_t> counts = share_slots(directory, bytes);
+    MemoryPool pool({.touch = false, .keep_on_fork = false});
+    for (std::size_t number = 0; number < slots_.size(); ++number) {
         Slots& slots = slots_[number];
-        slots.row_bytes = table.row_bytes;
-        if (count == 0) {
+        slots.row_bytes = directory.tables[number].row_bytes;
+        if (counts[number] == 0) {
             continue;
         }
-        slots.memory = pool.take(count * table.row_bytes);
-        slots.cache = std::make_unique<RowCache>(count, policy);
-        bytes -= count * (table.row_bytes + kMetadataBytes);
+        slots.memory = pool.take(counts[number] * slots.row_bytes);
+        slots.cache = std::make_unique<RowCache>(counts[number], policy);
         keeps_rows_ = true;
     }
 }
 
+void add_cache_stats(const RowCache& cache, FeatureStats& stats) {
+    const RowCacheStats its = cache.stats();
+    stats.slots += cache.slots();
+    stats.admitted += its.admitted;
+    stats.passed_by += its.passed_by;
+    stats.evicted += its.evicted;
+    stats.preloaded += its.preloaded;
+    stats.hints += its.hints;
+    stats.hints_used += its.hints_used;
+    stats.hints_refused += its.hints_refused;
+    stats.hints_dropped += its.hints_dropped;
+}
+
 void MemoryTier::add_stats(FeatureStats& stats) const {
     for (const Slots& slots : slots_) {
-        if (slots.cache == nullptr) {
-            continue;
+        if (slots.cache != nullptr) {
+            stats.memory_bytes += slots.memory.size() + slots.cache->metadata_bytes();
+            add_cache_stats(*slots.cache, stats);
         }
-        const RowCacheStats its = slots.cache->stats();
-        stats.memory_bytes += slots.memory.size() + slots.cache->metadata_bytes();
-        stats.slots += slots.cache->slots();
-        stats.admitted += its.admitted;
-        stats.passed_by += its.passed_by;
-        stats.evicted += its.evicted;
-        stats.preloaded += its.preloaded;
-        stats.hints += its.hints;
-        stats.hints_used += its.hints_used;
-        stats.hints_refused += its.hints_refused;
-        stats.hints_dropped += its.hints_dropped;
     }
 }
 
@@ -95,21 +106,10 @@ TierGather::TierGather(std::shared_ptr<MemoryTier> tier, const FeatureRequest& r
         list->reserve(count);
     }
     admitted_.reserve(count);
-    filled_.push_back({out_.data, out_.data + out_.bytes, std::move(reading)});
+    FilledMemory::List filled;
+    filled.push_back({out_.data, out_.data + out_.bytes, std::move(reading)});
     // Nothing throws from here on.
-    its_ = filled_.begin();
-    {
-        const std::lock_guard lock(tier_->mutex_);
-        tier_->filled_.remove_if([](const MemoryTier::Filled& other) {
-            return other.dropped && other.reading.expired();
-        });
-        for (MemoryTier::Filled& other : tier_->filled_) {
-            if (other.begin < its_->end && its_->begin < other.end) {
-                other.overlaps = its_->overlaps = true;
-            }
-        }
-        tier_->filled_.splice(tier_->filled_.end(), filled_);
-    }
+    its_ = tier_->filled_.add(filled);
     slots_.cache->lookup(wanted, places);
     copy_hits(places);
     for (std::size_t i = 0; i < count; ++i) {
@@ -163,12 +163,7 @@ TierGather::~TierGather() {
         return;  // the parent's, whose memory this process does not have
     }
     slots_.cache->release(admitted_);
-    const std::lock_guard lock(tier_->mutex_);
-    if (finished_ || its_->reading.expired()) {
-        tier_->filled_.erase(its_);
-    } else {
-        its_->dropped = true;  // its memory is still written to
-    }
+    tier_->filled_.remove(its_, finished_);
 }
 
 void TierGather::finish(bool sound) noexcept {
@@ -176,11 +171,8 @@ void TierGather::finish(bool sound) noexcept {
     if (process_ != ::getpid() || !sound) {
         return;
     }
-    {
-        const std::lock_guard lock(tier_->mutex_);
-        if (its_->overlaps) {
-            return;
-        }
+    if (tier_->filled_.overlaps(its_)) {
+        return;
     }
     for (std::size_t i = 0; i < admitted_.size(); ++i) {
         std::memcpy(slots_.row(admitted_[i].slot), out_.data + admitted_rows_[i] * slots_.row_bytes,

@@ -8,11 +8,11 @@
 //   finish   what was admitted is copied from the caller's memory to its slots
 //
 // A caller that fills one piece of memory by two gathers at once gets undefined rows, and no other
-// caller does: what overlaps is not admitted. A gather that was dropped counts until its reads are
-// over.
+// caller does: what overlaps is not admitted.
 #pragma once
 
 #include "features/feature_layout.hpp"
+#include "features/filled_memory.hpp"
 #include "features/row_cache.hpp"
 
 #include <penstock/feature_store.hpp>
@@ -23,13 +23,19 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 namespace penstock::features {
+
+/// The slots of each table, where all of them share `bytes` in the ratio of their sizes; what a
+/// table does not need, the larger ones have.
+[[nodiscard]] std::vector<std::uint32_t> share_slots(const Directory& directory,
+                                                     std::uint64_t bytes);
+
+/// Adds what a cache has counted.
+void add_cache_stats(const RowCache& cache, FeatureStats& stats);
 
 class MemoryTier {
 public:
@@ -56,19 +62,10 @@ public:
 
 private:
     friend class TierGather;
-    // Memory that a gather under way fills.
-    struct Filled {
-        const std::byte* begin = nullptr;
-        const std::byte* end = nullptr;
-        std::weak_ptr<const void> reading;  ///< expires when its reads are over
-        bool overlaps = false;
-        bool dropped = false;
-    };
 
     std::vector<Slots> slots_;
     bool keeps_rows_ = false;
-    std::mutex mutex_;  ///< of `filled_`
-    std::list<Filled> filled_;
+    FilledMemory filled_;
 };
 
 /// Slots that are filled with rows before anybody asks for them. Without commit() they are free
@@ -123,8 +120,7 @@ private:
     std::vector<std::uint64_t> destinations_;
     std::vector<RowPlace> admitted_;
     std::vector<std::uint64_t> admitted_rows_;  ///< of `out`
-    std::list<MemoryTier::Filled> filled_;      ///< one, moved to the tier's list while it is there
-    std::list<MemoryTier::Filled>::iterator its_;
+    FilledMemory::Place its_;
     std::uint64_t hits_ = 0;
     bool finished_ = false;
 };

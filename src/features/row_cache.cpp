@@ -277,6 +277,33 @@ void RowCache::lookup(std::span<const std::uint64_t> ids, std::span<RowPlace> pl
     });
 }
 
+void RowCache::hold(std::span<const std::uint64_t> ids, std::span<RowPlace> places) noexcept {
+    PENSTOCK_ASSERT(ids.size() == places.size());
+    std::unique_lock lock(mutex_);
+    const bool counted = !start_batch(ids, kNoHint) && policy_ == RowPolicy::kWindow;
+    std::array<Probe, kRowsLocked> probes;
+    for (std::size_t begin = 0; begin < ids.size(); begin += kRowsLocked) {
+        if (begin != 0) {
+            lock.unlock();
+            lock.lock();
+        }
+        const std::size_t count = std::min(kRowsLocked, ids.size() - begin);
+        probe(ids.subspan(begin, count), probes);
+        for (std::size_t i = 0; i < count; ++i) {
+            const std::uint32_t slot = find_slot(probes[i]);
+            const bool there = slot != kNoSlot && states_[slot] == SlotState::kThere;
+            places[begin + i] = there ? pin(slot) : RowPlace{};
+            if (there) {
+                ++stats_.hits;
+                use(slot);
+            }
+            if (counted) {
+                count_use(probes[i].row, there ? slot : kNoSlot);
+            }
+        }
+    }
+}
+
 void RowCache::preload(std::span<const std::uint64_t> ids, std::span<RowPlace> places) noexcept {
     PENSTOCK_ASSERT(ids.size() == places.size());
     const std::lock_guard lock(mutex_);

@@ -107,6 +107,9 @@ public:
     /// hint is used up. Never throws.
     void lookup(std::span<const std::uint64_t> ids, std::span<RowPlace> places,
                 std::uint64_t hint = kNoHint) noexcept;
+    /// Pins the rows that are there (kHit) and admits none: the others are kRead without a slot. A
+    /// hint is used up as by lookup(). Never throws.
+    void hold(std::span<const std::uint64_t> ids, std::span<RowPlace> places) noexcept;
     /// Rows that are to be in memory before they are used, the most used first. They take free
     /// slots alone: kRead and a slot is to be read and committed, everything else is not.
     void preload(std::span<const std::uint64_t> ids, std::span<RowPlace> places) noexcept;

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
 
 from penstock import _arguments, _core, _gathered
 from penstock._progress import Progress, reporter
@@ -19,15 +20,29 @@ if TYPE_CHECKING:
 
 _Out = TypeVar("_Out")
 Policy = Literal["window", "static", "clock", "s3fifo"]
+Device = Union[str, int, "torch.device"]
+
+
+def _number_of(device: Any) -> int:
+    """CUDA's number of "cuda:1", 1 or torch.device("cuda", 1); "cuda" is 0."""
+    if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
+        return device
+    found = re.fullmatch(r"cuda(?::(\d+))?", str(device))
+    if found is None:
+        raise ValueError(
+            f"FeatureStore: device: got {_arguments.shown(device)}; expected 'cuda:0' or another GPU of CUDA"
+        )
+    return int(found[1] or 0)
 
 
 @dataclass(frozen=True)
 class FeatureStats:
     """Counts since a store was opened; those of memory are of this process.
 
-    rows, nbytes: asked for, in `gathers` calls. rows_hit: came from memory. rows_read, bytes_read: from the files; a
+    rows, nbytes: asked for, in `gathers` calls. rows_hit: came from memory; rows_on_gpu: of these, from the memory of
+    the GPU that they went to. rows_read, bytes_read: from the files; a
     row that comes twice in a gather counts twice. Engine.stats() has what the devices moved.
-    memory_bytes: that rows may have, and the tables of the cache. slots: rows that fit. admitted: rows that were read
+    memory_bytes: that rows may have, and the tables of the cache; device_bytes: of GPUs. slots: rows that fit. admitted: rows that were read
     and kept; passed_by: read and not kept; evicted; preloaded: hot rows. hints: batches that were taken; hints_used: of
     these, that were gathered; hints_refused: too many outstanding, or too large; hints_dropped: did not come in time.
     """
@@ -36,9 +51,11 @@ class FeatureStats:
     rows: int
     nbytes: int
     rows_hit: int
+    rows_on_gpu: int
     rows_read: int
     bytes_read: int
     memory_bytes: int
+    device_bytes: int
     slots: int
     admitted: int
     passed_by: int
@@ -75,44 +92,63 @@ class FeatureTable:
     def __repr__(self) -> str:
         return f"FeatureTable({self.name!r}, shape={self.shape}, dtype={self.dtype!r})"
 
-    def _row(self, ids: Any, out: Any) -> tuple[int, Any, Any]:
-        ids = _gathered.numbers(ids)
+    def _row(self, ids: Any, out: Any, device: Any) -> tuple[int, Any, Any]:
+        ids = _gathered.numbers(ids, lambda tensor: tensor.cpu().contiguous())
         if out is None:
-            return self._index, ids, _gathered.made_for(ids, self._row_shape, self.dtype)
+            return self._index, ids, _gathered.made_for(ids, self._row_shape, self.dtype, device)
+        if device is not None:
+            raise TypeError("gather: device: out says where the rows go; give one of them")
         return self._index, ids, _gathered.checked(out, ids, self._row_shape, self.dtype)
 
     @overload
-    def gather(self, ids: torch.Tensor, out: None = None) -> torch.Tensor: ...
+    def gather(
+        self, ids: torch.Tensor, out: None = None, device: Device | None = None, stream: Any = None
+    ) -> torch.Tensor: ...
     @overload
-    def gather(self, ids: Any, out: None = None) -> NDArray[Any]: ...
+    def gather(self, ids: Any, out: None = None, *, device: Device, stream: Any = None) -> torch.Tensor: ...
     @overload
-    def gather(self, ids: Any, out: _Out) -> _Out: ...
+    def gather(self, ids: Any, out: None = None, device: None = None, stream: Any = None) -> NDArray[Any]: ...
+    @overload
+    def gather(self, ids: Any, out: _Out, device: None = None, stream: Any = None) -> _Out: ...
     @_arguments.named
-    def gather(self, ids: Any, out: Any = None) -> Any:
+    def gather(self, ids: Any, out: Any = None, device: Any = None, stream: Any = None) -> Any:
         """Row i of the result is row ids[i] of the table: of shape (*ids.shape, *shape[1:]), as indexing would give.
         Blocks.
 
         ids: integers (int64, int32, uint32, uint64 and shorter ones) of any shape: a torch tensor, a NumPy array, what
         has DLPack, or a list; strided ones are copied first. out: contiguous writable memory of the result's dtype and
-        shape, or bytes; by default a new torch tensor where `ids` is one, else a NumPy array. Gives `out`.
+        shape, or bytes, of the host or of a GPU; by default a new torch tensor where `ids` is one, else a NumPy array.
+        Gives `out`. device: "cuda:0", for a new torch tensor there.
+        stream: of rows that go to a GPU: the gather begins after what this stream holds, and what it is given after
+        the call finds the rows; work on other streams, and the host, must wait for it. By default torch's current
+        stream, the stream that `__cuda_array_interface__` names, or the default stream.
         Raises ValueError for a row that is not there, which it names, penstock.Error for reads that fail, with the row;
         then what `out` holds is undefined. A row that comes several times is read once. Thread-safe; Ctrl-C cancels."""
-        row = self._row(ids, out)
-        self._opened.gather([row])
+        row = self._row(ids, out, device)
+        self._opened.gather([row], stream)
         return row[2]
 
     @overload
-    def gather_async(self, ids: torch.Tensor, out: None = None) -> _core.Future[torch.Tensor]: ...
+    def gather_async(
+        self, ids: torch.Tensor, out: None = None, device: Device | None = None, stream: Any = None
+    ) -> _core.Future[torch.Tensor]: ...
     @overload
-    def gather_async(self, ids: Any, out: None = None) -> _core.Future[NDArray[Any]]: ...
+    def gather_async(
+        self, ids: Any, out: None = None, *, device: Device, stream: Any = None
+    ) -> _core.Future[torch.Tensor]: ...
     @overload
-    def gather_async(self, ids: Any, out: _Out) -> _core.Future[_Out]: ...
+    def gather_async(
+        self, ids: Any, out: None = None, device: None = None, stream: Any = None
+    ) -> _core.Future[NDArray[Any]]: ...
+    @overload
+    def gather_async(self, ids: Any, out: _Out, device: None = None, stream: Any = None) -> _core.Future[_Out]: ...
     @_arguments.named
-    def gather_async(self, ids: Any, out: Any = None) -> _core.Future[Any]:
+    def gather_async(self, ids: Any, out: Any = None, device: Any = None, stream: Any = None) -> _core.Future[Any]:
         """The same, but does not wait: gives a penstock.Future, whose result() is the rows. `ids` are looked at by the
-        call alone; `out` is kept alive, and is not to be used until it is done."""
-        row = self._row(ids, out)
-        return self._opened.gather_async([row], row[2])
+        call alone; `out` is kept alive, and is not to be used until it is done. What `stream` is given after result()
+        finds the rows."""
+        row = self._row(ids, out, device)
+        return self._opened.gather_async([row], row[2], stream)
 
     @_arguments.named
     def hint(self, ids: Any) -> bool:
@@ -136,8 +172,11 @@ class FeatureStore:
         stays. Each process has its own.
     policy: which rows stay: "window" (those that hints name, the soonest first, then those that were used most),
         "static" (hot rows, and the first that came), "clock", "s3fifo".
-    hot: ids that are read into memory now, the most used first, as far as they fit; a dict of names and ids where there
-        are several tables.
+    hot: ids that are read into memory now, the most used first, as far as they fit (into that of the GPU first, where
+        there is some); a dict of names and ids where there are several tables.
+    device_memory: bytes ("4GiB") of a GPU for rows that stay there, for gathers into its memory; device: which GPU. The
+        policy and the hints are then those of this memory. Rows that `ram` keeps are pinned by the first gather into
+        the memory of a GPU.
 
     A file that is replaced while it is open goes on being read as it was. A child of fork() may use it, and a pickled
     one opens its file again; the memory of either is empty at first. Thread-safe. Raises ValueError for what is no
@@ -150,10 +189,12 @@ class FeatureStore:
         ram: int | str | None = None,
         policy: Policy = "window",
         hot: Any = None,
+        device_memory: int | str | None = None,
+        device: Device = "cuda:0",
     ) -> None:
         if not isinstance(path, (str, bytes, os.PathLike)):
             raise TypeError(f"FeatureStore: path: expected a path, got {_arguments.got(path)}")
-        self._arguments = (path, ram, policy, hot)
+        self._arguments = (path, ram, policy, hot, device_memory, device)
         if hot is not None and not isinstance(hot, Mapping):
             tables = _core.inspect_features(path)["tables"]
             if len(tables) != 1:
@@ -162,7 +203,10 @@ class FeatureStore:
                 )
             hot = {tables[0]["name"]: hot}
         rows = [(name, _gathered.numbers(ids)) for name, ids in (hot or {}).items()]
-        self._opened = _core.FeatureStore(path, 0 if ram is None else ram, policy, rows)
+        number = 0 if device_memory is None else _number_of(device)
+        self._opened = _core.FeatureStore(
+            path, 0 if ram is None else ram, policy, rows, 0 if device_memory is None else device_memory, number
+        )
         self._file = self._opened.file()
         self.tables: dict[str, FeatureTable] = {
             one["name"]: FeatureTable(self._opened, index, one) for index, one in enumerate(self._file["tables"])
@@ -170,9 +214,17 @@ class FeatureStore:
 
     @classmethod
     @_arguments.named
-    def open(cls, path: Path, ram: int | str | None = None, policy: Policy = "window", hot: Any = None) -> FeatureStore:
+    def open(
+        cls,
+        path: Path,
+        ram: int | str | None = None,
+        policy: Policy = "window",
+        hot: Any = None,
+        device_memory: int | str | None = None,
+        device: Device = "cuda:0",
+    ) -> FeatureStore:
         """The same as FeatureStore(path, ...)."""
-        return cls(path, ram, policy, hot)
+        return cls(path, ram, policy, hot, device_memory, device)
 
     @staticmethod
     @_arguments.named
@@ -224,7 +276,7 @@ class FeatureStore:
     def __len__(self) -> int:
         return len(self.tables)
 
-    def _rows(self, ids: Any, out: Any) -> tuple[list[tuple[int, Any, Any]], Any]:
+    def _rows(self, ids: Any, out: Any, device: Any) -> tuple[list[tuple[int, Any, Any]], Any]:
         """What the core gathers, and the result."""
         if not isinstance(ids, Mapping):
             if len(self.tables) != 1:
@@ -233,55 +285,88 @@ class FeatureStore:
                     "store[name].gather(ids) is for one"
                 )
             (table,) = self.tables.values()
-            row = table._row(ids, out)
+            row = table._row(ids, out, device)
             return [row], row[2]
         if out is not None and not isinstance(out, Mapping):
             raise TypeError(f"gather: out: expected a dict, as ids is one, got {_arguments.got(out)}")
         for name in out or ():
             if name not in ids:
                 raise KeyError(f"gather: out: it has '{name}', and ids has not")
-        rows = {name: self[name]._row(its, None if out is None else out.get(name)) for name, its in ids.items()}
+        rows = {
+            name: self[name]._row(its, None if out is None else out.get(name), device) for name, its in ids.items()
+        }
         return list(rows.values()), {name: row[2] for name, row in rows.items()}
 
     @overload
-    def gather(self, ids: Mapping[str, torch.Tensor], out: None = None) -> dict[str, torch.Tensor]: ...
+    def gather(
+        self, ids: Mapping[str, torch.Tensor], out: None = None, device: Device | None = None, stream: Any = None
+    ) -> dict[str, torch.Tensor]: ...
     @overload
-    def gather(self, ids: Mapping[str, Any], out: None = None) -> dict[str, NDArray[Any]]: ...
+    def gather(
+        self, ids: Mapping[str, Any], out: None = None, *, device: Device, stream: Any = None
+    ) -> dict[str, torch.Tensor]: ...
     @overload
-    def gather(self, ids: Mapping[str, Any], out: Mapping[str, _Out]) -> dict[str, _Out]: ...
+    def gather(
+        self, ids: Mapping[str, Any], out: None = None, device: None = None, stream: Any = None
+    ) -> dict[str, NDArray[Any]]: ...
     @overload
-    def gather(self, ids: torch.Tensor, out: None = None) -> torch.Tensor: ...
+    def gather(
+        self, ids: Mapping[str, Any], out: Mapping[str, _Out], device: None = None, stream: Any = None
+    ) -> dict[str, _Out]: ...
     @overload
-    def gather(self, ids: Any, out: None = None) -> NDArray[Any]: ...
+    def gather(
+        self, ids: torch.Tensor, out: None = None, device: Device | None = None, stream: Any = None
+    ) -> torch.Tensor: ...
     @overload
-    def gather(self, ids: Any, out: _Out) -> _Out: ...
+    def gather(self, ids: Any, out: None = None, *, device: Device, stream: Any = None) -> torch.Tensor: ...
+    @overload
+    def gather(self, ids: Any, out: None = None, device: None = None, stream: Any = None) -> NDArray[Any]: ...
+    @overload
+    def gather(self, ids: Any, out: _Out, device: None = None, stream: Any = None) -> _Out: ...
     @_arguments.named
-    def gather(self, ids: Any, out: Any = None) -> Any:
+    def gather(self, ids: Any, out: Any = None, device: Any = None, stream: Any = None) -> Any:
         """Rows of several tables as one transfer: `ids` is a dict of names and ids, and so are `out` and the result. Of
-        a file with one table also ids alone. As FeatureTable.gather()."""
-        rows, result = self._rows(ids, out)
-        self._opened.gather(rows)
+        a file with one table also ids alone. As FeatureTable.gather(); rows that go to a GPU all go to one."""
+        rows, result = self._rows(ids, out, device)
+        self._opened.gather(rows, stream)
         return result
 
     @overload
     def gather_async(
-        self, ids: Mapping[str, torch.Tensor], out: None = None
+        self, ids: Mapping[str, torch.Tensor], out: None = None, device: Device | None = None, stream: Any = None
     ) -> _core.Future[dict[str, torch.Tensor]]: ...
     @overload
-    def gather_async(self, ids: Mapping[str, Any], out: None = None) -> _core.Future[dict[str, NDArray[Any]]]: ...
+    def gather_async(
+        self, ids: Mapping[str, Any], out: None = None, *, device: Device, stream: Any = None
+    ) -> _core.Future[dict[str, torch.Tensor]]: ...
     @overload
-    def gather_async(self, ids: Mapping[str, Any], out: Mapping[str, _Out]) -> _core.Future[dict[str, _Out]]: ...
+    def gather_async(
+        self, ids: Mapping[str, Any], out: None = None, device: None = None, stream: Any = None
+    ) -> _core.Future[dict[str, NDArray[Any]]]: ...
     @overload
-    def gather_async(self, ids: torch.Tensor, out: None = None) -> _core.Future[torch.Tensor]: ...
+    def gather_async(
+        self, ids: Mapping[str, Any], out: Mapping[str, _Out], device: None = None, stream: Any = None
+    ) -> _core.Future[dict[str, _Out]]: ...
     @overload
-    def gather_async(self, ids: Any, out: None = None) -> _core.Future[NDArray[Any]]: ...
+    def gather_async(
+        self, ids: torch.Tensor, out: None = None, device: Device | None = None, stream: Any = None
+    ) -> _core.Future[torch.Tensor]: ...
     @overload
-    def gather_async(self, ids: Any, out: _Out) -> _core.Future[_Out]: ...
+    def gather_async(
+        self, ids: Any, out: None = None, *, device: Device, stream: Any = None
+    ) -> _core.Future[torch.Tensor]: ...
+    @overload
+    def gather_async(
+        self, ids: Any, out: None = None, device: None = None, stream: Any = None
+    ) -> _core.Future[NDArray[Any]]: ...
+    @overload
+    def gather_async(self, ids: Any, out: _Out, device: None = None, stream: Any = None) -> _core.Future[_Out]: ...
     @_arguments.named
-    def gather_async(self, ids: Any, out: Any = None) -> _core.Future[Any]:
-        """The same, but does not wait: gives a penstock.Future, whose result() is what gather() gives."""
-        rows, result = self._rows(ids, out)
-        return self._opened.gather_async(rows, result)
+    def gather_async(self, ids: Any, out: Any = None, device: Any = None, stream: Any = None) -> _core.Future[Any]:
+        """The same, but does not wait: gives a penstock.Future, whose result() is what gather() gives. What `stream` is
+        given after result() finds the rows."""
+        rows, result = self._rows(ids, out, device)
+        return self._opened.gather_async(rows, result, stream)
 
     @_arguments.named
     def hint(self, ids: Any) -> bool:
