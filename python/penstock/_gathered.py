@@ -48,7 +48,9 @@ def made_for(ids: Any, row_shape: tuple[int, ...], dtype: str, device: Any = Non
         try:
             import torch
         except ImportError:
-            raise ImportError("gather: device: it makes a tensor of torch, which is not installed; give `out`") from None
+            raise ImportError(
+                "gather: device: it makes a tensor of torch, which is not installed; give `out`"
+            ) from None
     if torch is not None and (device is not None or isinstance(ids, torch.Tensor)):
         kind = getattr(torch, dtype, None)
         if kind is None:

@@ -15,9 +15,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
-#include <future>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -120,16 +121,24 @@ protected:
             using Launch = device::cuda::CUresult(device::cuda::CUstream, void (*)(void*), void*);
             void* library = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
             auto* launch = reinterpret_cast<Launch*>(::dlsym(library, "cuLaunchHostFunc"));
-            EXPECT_EQ(launch(
-                          stream,
-                          [](void* gate) { static_cast<Gate*>(gate)->opened_.get_future().wait(); },
-                          this),
-                      device::cuda::CUDA_SUCCESS);
+            // The function may run when the gate is gone.
+            auto* const kept = new std::shared_ptr<std::atomic<bool>>(open_);
+            const auto wait = [](void* opened) {
+                const std::unique_ptr<std::shared_ptr<std::atomic<bool>>> its(
+                    static_cast<std::shared_ptr<std::atomic<bool>>*>(opened));
+                while (!**its) {
+                    std::this_thread::sleep_for(std::chrono::microseconds(100));
+                }
+            };
+            EXPECT_EQ(launch(stream, wait, kept), device::cuda::CUDA_SUCCESS);
         }
-        void open() { opened_.set_value(); }
+        ~Gate() { open(); }
+        Gate(const Gate&) = delete;
+        Gate& operator=(const Gate&) = delete;
+        void open() { *open_ = true; }
 
     private:
-        std::promise<void> opened_;
+        std::shared_ptr<std::atomic<bool>> open_ = std::make_shared<std::atomic<bool>>(false);
     };
 
     support::TempFolder folder_;
@@ -225,33 +234,37 @@ TEST_F(DeviceGathers, NoRowThatAKernelStillReadsGivesWay) {
         store.gather(0, first, out);
         const std::uint64_t before = store.stats().rows_on_gpu;
         const auto slow = stream();
-        const auto other = stream();
         const Memory others = gpu_memory(300 * 512);
         fake_->set_delays(seed, 0);
         Gate gate(slow);
         store.gather(0, first, out, {.stream = handle(slow)});
         ASSERT_GT(store.stats().rows_on_gpu, before);
-        std::vector<Ids> kept;
-        for (std::uint64_t i = 1; i <= 3; ++i) {
-            kept.emplace_back(100);
-            std::iota(kept.back().begin(), kept.back().end(), i * 100);
-            store.gather(0, kept.back(),
-                         {others.data + (i - 1) * 100 * 512, 100 * 512, MemoryKind::kDevice, 0},
-                         {.stream = handle(other)});
+        std::vector<Ids> wanted;
+        std::vector<Memory> outs;
+        std::vector<device::cuda::CUstream> streams;  // one each: none waits for another's kernel
+        for (std::uint64_t i = 0; i < 3; ++i) {
+            wanted.emplace_back(100);
+            std::iota(wanted[i].begin(), wanted[i].end(), (i + 1) * 100);
+            outs.emplace_back(others.data + i * 100 * 512, 100 * 512, MemoryKind::kDevice, 0);
+            streams.push_back(stream());
+            store.gather(0, wanted[i], outs[i], {.stream = handle(streams[i])});
         }
         gate.open();
         finish(slow);
-        finish(other);
         ASSERT_TRUE(has_rows(out, 0, first)) << seed;
         for (std::uint64_t i = 0; i < 3; ++i) {
-            ASSERT_TRUE(has_rows({others.data + i * 100 * 512, 0, MemoryKind::kDevice, 0}, 0,
-                                 kept[i]));
+            finish(streams[i]);
+            ASSERT_TRUE(has_rows(outs[i], 0, wanted[i])) << seed;
+            driver_->cuStreamDestroy(streams[i]);
         }
+        driver_->cuStreamDestroy(slow);
         fake_->calm();
         store.gather(0, first, out);
         ASSERT_TRUE(has_rows(out, 0, first));
-        driver_->cuStreamDestroy(slow);
-        driver_->cuStreamDestroy(other);
+        for (std::uint64_t i = 0; i < 3; ++i) {
+            store.gather(0, wanted[i], outs[i]);
+            ASSERT_TRUE(has_rows(outs[i], 0, wanted[i])) << seed;
+        }
     }
 }
 

@@ -42,9 +42,10 @@ class FeatureStats:
     rows, nbytes: asked for, in `gathers` calls. rows_hit: came from memory; rows_on_gpu: of these, from the memory of
     the GPU that they went to. rows_read, bytes_read: from the files; a
     row that comes twice in a gather counts twice. Engine.stats() has what the devices moved.
-    memory_bytes: that rows may have, and the tables of the cache; device_bytes: of GPUs. slots: rows that fit. admitted: rows that were read
-    and kept; passed_by: read and not kept; evicted; preloaded: hot rows. hints: batches that were taken; hints_used: of
-    these, that were gathered; hints_refused: too many outstanding, or too large; hints_dropped: did not come in time.
+    memory_bytes: that rows may have, and the tables of the cache; device_bytes: of GPUs. slots: rows that fit.
+    admitted: rows that were read and kept; passed_by: read and not kept; evicted; preloaded: hot rows. hints: batches
+    that were taken; hints_used: of these, that were gathered; hints_refused: too many outstanding, or too large;
+    hints_dropped: did not come in time.
     """
 
     gathers: int
@@ -292,9 +293,7 @@ class FeatureStore:
         for name in out or ():
             if name not in ids:
                 raise KeyError(f"gather: out: it has '{name}', and ids has not")
-        rows = {
-            name: self[name]._row(its, None if out is None else out.get(name), device) for name, its in ids.items()
-        }
+        rows = {name: self[name]._row(its, None if out is None else out.get(name), device) for name, its in ids.items()}
         return list(rows.values()), {name: row[2] for name, row in rows.items()}
 
     @overload
