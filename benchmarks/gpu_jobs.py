@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.job_tools import Meter, need, run_job, skip
 
 _WARM_BYTES = 4 << 20
+_ROW = 4096
 
 
 class _Driver:
@@ -43,6 +44,23 @@ class _Driver:
         result = getattr(self._library, name)(*arguments)
         if result != 0:
             raise RuntimeError(f"{name} = {result}")
+
+    def synchronize(self):
+        self._call("cuCtxSynchronize")
+
+    def pinned(self, size):
+        """Pinned memory of the host, as an array of bytes."""
+        address = ctypes.c_void_p()
+        self._call("cuMemHostAlloc", ctypes.byref(address), ctypes.c_size_t(size), 0)
+        return need("numpy").frombuffer((ctypes.c_char * size).from_address(address.value), "u1")
+
+    def copy_in(self, address, array):
+        self._call(
+            "cuMemcpyHtoD_v2",
+            ctypes.c_uint64(address),
+            ctypes.c_void_p(array.ctypes.data),
+            ctypes.c_size_t(array.nbytes),
+        )
 
     def allocate(self, size):
         address = ctypes.c_uint64()
@@ -122,7 +140,73 @@ def absent(arguments):
     return {"value": mapped + calls, "mapped": mapped, "calls": calls, "version": penstock.__version__}
 
 
-_JOBS = {"kvikio": kvikio, "absent": absent}
+def _row_file(arguments, count):
+    """A feature file of as many rows of 4,096 bytes at `new`, none of whose pages is cached."""
+    numpy, penstock = need("numpy"), need("penstock")
+    block = numpy.random.default_rng(3).integers(0, 256, (count, _ROW), dtype="u1")
+    penstock.FeatureStore.write(arguments["new"], {"rows": block}, progress=None)
+    penstock.evict(arguments["new"])
+    return numpy, penstock
+
+
+def rows(arguments):
+    """100,000 distinct random rows of 4,096 bytes, 8,192 at a time, `to` a gpu or the host. Handicap depth4."""
+    if arguments.get("handicap") == "depth4":
+        os.environ["PENSTOCK_QUEUE_DEPTH"] = "4"
+    driver = _Driver(arguments["gpu"], 0)
+    count, at_once = 100_000, 8192
+    numpy, penstock = _row_file(arguments, count)
+    ids = numpy.random.default_rng(1).permutation(count)
+    size = at_once * _ROW
+    address = driver.allocate(size)
+    on_host = numpy.empty(size, "u1")
+    with penstock.FeatureStore.open(arguments["new"]) as store:
+        with Meter() as meter:
+            for first in range(0, count, at_once):
+                some = ids[first : first + at_once]
+                bytes_of = len(some) * _ROW
+                out = _Array(address, bytes_of) if arguments["to"] == "gpu" else on_host[:bytes_of].data
+                store["rows"].gather(some, out=out)
+            driver.synchronize()
+    return _gathered(meter, count, driver, penstock)
+
+
+def row_hits(arguments):
+    """30,000 random rows of 4,096 bytes that are all in memory, to a GPU, ten times. `way`: kept in its memory, or
+    `host`: gathered into pinned memory of the host and copied. Handicap `twice`: each gather is done twice."""
+    driver = _Driver(arguments["gpu"], 0)
+    count = 30_000
+    numpy, penstock = _row_file(arguments, count)
+    ids = numpy.random.default_rng(1).permutation(count)
+    size = count * _ROW
+    address, pinned = driver.allocate(size), driver.pinned(size)
+    on_gpu = arguments["way"] == "kept"
+    memory = {"device_memory" if on_gpu else "ram": "300MB"}
+    with penstock.FeatureStore.open(arguments["new"], hot=ids, **memory) as store:
+        times = 10 * (2 if arguments.get("handicap") == "twice" else 1)
+        with Meter() as meter:
+            for _ in range(times):
+                store["rows"].gather(ids, out=_Array(address, size) if on_gpu else pinned.data)
+                if not on_gpu:
+                    driver.copy_in(address, pinned)
+                driver.synchronize()
+        stats = store.stats()
+        assert stats.rows_hit == times * count, stats
+    return _gathered(meter, 10 * count, driver, penstock)
+
+
+def _gathered(meter, count, driver, penstock):
+    return {
+        "seconds": meter.seconds,
+        "cpu_s": meter.cpu_s,
+        "bytes": count * _ROW,
+        "operations": count,
+        "gpu": driver.name,
+        "version": penstock.__version__,
+    }
+
+
+_JOBS = {"kvikio": kvikio, "absent": absent, "rows": rows, "row_hits": row_hits}
 
 
 def main():

@@ -241,7 +241,7 @@ struct FeatureStoreOptions {
     /// Memory for rows that stay, which the tables share in the ratio of their sizes; 0: none. Each
     /// process has its own.
     std::uint64_t ram_bytes = 0;
-    RowPolicy policy = RowPolicy::kWindow;   ///< which rows stay
+    RowPolicy policy = RowPolicy::kWindow;  ///< which rows stay
     /// Rows that are read when the store is opened, as far as they fit: into the memory of the GPU
     /// first, where `device_bytes` is given, and the others into that of the host.
     std::vector<HotRows> hot = {};

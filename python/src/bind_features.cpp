@@ -94,8 +94,9 @@ struct GatherArguments {
             BorrowedMemory memory = borrow_anywhere(out, "out", true, given);
             if (memory.where == MemoryKind::kDevice && !given) {
                 if (options.stream && *options.stream != memory.stream) {
-                    raise_value("out: its memory is on several streams or GPUs; gather for each in "
-                                "a call of its own, or give stream");
+                    raise_value(
+                        "out: its memory is on several streams or GPUs; gather for each in "
+                        "a call of its own, or give stream");
                 }
                 options.stream = memory.stream;
             }

@@ -32,7 +32,7 @@ constexpr std::chrono::seconds kPatience(10);
 
 struct Loaded {
     std::mutex mutex;
-    std::map<std::tuple<std::int32_t, std::string, std::string>, CUfunction> functions;
+    std::map<std::tuple<CUcontext, std::string, std::string>, CUfunction> functions;
 };
 
 // A child of a fork never comes here: there driver() has failed before.
@@ -67,7 +67,7 @@ Result<CUfunction> kernel(const Driver& driver, std::int32_t device, const char*
         PENSTOCK_TRY(context, primary_context(driver, device));
         Loaded& all = loaded();
         const std::lock_guard lock(all.mutex);
-        const auto key = std::make_tuple(device, std::string(file), std::string(name));
+        const auto key = std::make_tuple(context, std::string(file), std::string(name));
         if (const auto known = all.functions.find(key); known != all.functions.end()) {
             return known->second;
         }
@@ -347,7 +347,7 @@ Result<void> RowLaunch::start(const StreamHandle& stream) {
     return {};
 }
 
-// Where no event was to be had, the stream is asked.
+// Without an event the stream is asked.
 RowLaunch::State RowLaunch::state() noexcept {
     if (!queued_) {
         return result_ == CUDA_SUCCESS ? State::kDone : State::kFailed;

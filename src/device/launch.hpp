@@ -93,7 +93,7 @@ public:
     enum class State : std::uint8_t { kRunning, kDone, kFailed };
     /// Never blocks. kFailed: the GPU is in an error, or its context is gone.
     [[nodiscard]] State state() noexcept;
-    /// What `state()` became after at most `limit`.
+    /// The state after at most `limit`.
     [[nodiscard]] State wait(std::chrono::nanoseconds limit) noexcept;
     /// After kFailed.
     [[nodiscard]] base::Error error() const noexcept;

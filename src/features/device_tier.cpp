@@ -52,7 +52,7 @@ DeviceTier::DeviceTier(const Directory& directory, std::int32_t device, std::uin
             slots.cache = std::make_unique<RowCache>(counts[table], policy);
         }
     }
-    // Where the kernel cannot be loaded, that is told now.
+    // A kernel that cannot be loaded is an error of the opening.
     idle_.push_back(base::unwrap(device::RowLaunch::make(device, kEntriesLeast)));
 }
 
@@ -118,9 +118,9 @@ std::shared_ptr<Outcome> DeviceTier::launch(std::span<const Row> rows, std::vect
     const std::lock_guard lock(mutex_);
     idle_.reserve(kIdleLaunches);
     reap_locked();
-    const auto fits =
-        std::find_if(idle_.begin(), idle_.end(),
-                     [entries](const auto& launch) { return launch->room() >= entries; });
+    const auto fits = std::find_if(idle_.begin(), idle_.end(), [entries](const auto& launch) {
+        return launch->room() >= entries;
+    });
     if (fits != idle_.end()) {
         flight.launch = std::move(*fits);
         idle_.erase(fits);
@@ -188,8 +188,8 @@ const DeviceGather::Reads& DeviceGather::add(const FeatureRequest& request) {
     Part& part = parts_.emplace_back();
     part.table = request.table;
     part.out = request.out;
-    for (auto* const list : {&part.reads.ids, &part.reads.destinations, &part.admitted_rows,
-                             &others, &other_rows}) {
+    for (auto* const list :
+         {&part.reads.ids, &part.reads.destinations, &part.admitted_rows, &others, &other_rows}) {
         list->reserve(count);
     }
     part.admitted.reserve(count);

@@ -48,13 +48,13 @@ private:
     std::vector<device::PinnedRange> ranges_;
 };
 
-/// What became of a launch.
+/// The end of a launch.
 struct Outcome {
     std::atomic<bool> over{false};
     std::optional<base::Error> error;  ///< set before `over`
 };
 
-/// What a store has on one GPU, of one process.
+/// The slots and launches of a store on one GPU, of one process.
 class DeviceTier {
 public:
     /// `bytes`: of the GPU's memory, shared by the tables; 0: no row is kept there. `pinned`:
@@ -83,7 +83,8 @@ public:
 
 private:
     friend class DeviceGather;
-    // Places of one cache that a launch uses. Of those that it fills, the rows are there afterwards.
+    // Places of one cache that a launch uses. Of those that it fills, the rows are there
+    // afterwards.
     struct Used {
         RowCache* cache = nullptr;
         std::vector<RowPlace> places;
@@ -99,7 +100,8 @@ private:
         std::uint64_t to = 0;
         std::uint64_t bytes = 0;
     };
-    /// Launches a copy of these rows; takes `used` when it is under way, and throws where it is not.
+    /// Launches a copy of these rows; takes `used` when it is under way, and throws where it is
+    /// not.
     std::shared_ptr<Outcome> launch(std::span<const Row> rows, std::vector<Used>& used,
                                     const StreamHandle& stream);
     void reap_locked() noexcept;
@@ -137,7 +139,7 @@ public:
     /// Error.
     void launch();
     [[nodiscard]] std::uint64_t hits() const { return hits_; }
-    /// Of these: that were in the GPU's memory.
+    /// Those of the hits that were in the memory of the GPU.
     [[nodiscard]] std::uint64_t kept() const { return kept_; }
     /// The reads are over; `sound`: all rows were read. Once. Never throws.
     void finish(bool sound) noexcept;
@@ -173,7 +175,7 @@ private:
     bool finished_ = false;
 };
 
-/// What a store has on GPUs, of one process. Thread-safe.
+/// The tiers of a store on all GPUs, of one process. Thread-safe.
 class DeviceTiers {
 public:
     /// nullptr: nothing is kept for that GPU, neither there nor on the host.

@@ -90,8 +90,8 @@ struct FeatureStore::Impl {
             const std::uint64_t bytes = number == device ? device_bytes : 0;
             const std::shared_ptr<features::MemoryTier> host = memory();
             if (pinned == nullptr && host != nullptr && host->keeps_rows()) {
-                pinned = std::make_shared<features::PinnedRows>(
-                    host, from.directory.tables.size(), number);
+                pinned = std::make_shared<features::PinnedRows>(host, from.directory.tables.size(),
+                                                                number);
             }
             return bytes == 0 && pinned == nullptr
                        ? nullptr
@@ -347,10 +347,9 @@ FeatureGather FeatureStore::start(std::span<const FeatureRequest> requests,
         made.bytes_ += request.out.bytes;
     }
     features::check_stream(opened, requests, options.stream);
-    const bool to_gpu =
-        std::any_of(requests.begin(), requests.end(), [](const FeatureRequest& request) {
-            return request.out.kind == MemoryKind::kDevice;
-        });
+    const bool to_gpu = std::any_of(
+        requests.begin(), requests.end(),
+        [](const FeatureRequest& request) { return request.out.kind == MemoryKind::kDevice; });
     const auto reading = tier == nullptr && !to_gpu ? nullptr : std::make_shared<char>();
     auto& kept = made.pending_->tables;
     auto& gpus = made.pending_->gpus;
@@ -365,8 +364,8 @@ FeatureGather FeatureStore::start(std::span<const FeatureRequest> requests,
         if (its == nullptr) {
             return nullptr;
         }
-        gpus.push_back(std::make_unique<features::DeviceGather>(std::move(its), options.stream,
-                                                                reading));
+        gpus.push_back(
+            std::make_unique<features::DeviceGather>(std::move(its), options.stream, reading));
         return gpus.back().get();
     };
     std::uint64_t rows = 0;

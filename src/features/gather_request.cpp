@@ -55,11 +55,10 @@ void add_extents(const OpenedFeatures& opened, const WantedRows& wanted, RowRead
     for (std::size_t i = 0; i < wanted.ids.size(); ++i) {
         const Place place = place_of(wanted.ids[i], table.stripe_rows, parts);
         const std::uint64_t to = wanted.destinations.empty() ? i : wanted.destinations[i];
-        reads.request.extents.push_back(
-            {table.bases[place.part] + place.row * table.stride_bytes,
-             {wanted.out.data + to * table.row_bytes, table.row_bytes, wanted.out.kind,
-              wanted.out.device},
-             place.part});
+        reads.request.extents.push_back({table.bases[place.part] + place.row * table.stride_bytes,
+                                         {wanted.out.data + to * table.row_bytes, table.row_bytes,
+                                          wanted.out.kind, wanted.out.device},
+                                         place.part});
     }
 }
 
@@ -95,12 +94,11 @@ void check_request(const OpenedFeatures& opened, const FeatureRequest& request) 
     if (request.out.kind == MemoryKind::kDevice && request.out.bytes != 0) {
         const Memory is = device_memory(request.out.data, request.out.bytes);
         if (is.kind != MemoryKind::kDevice || is.device != request.out.device) {
-            refuse_ids(opened,
-                       fmt::format("out: it was given as memory of GPU {}, and is {}",
-                                   request.out.device,
-                                   is.kind == MemoryKind::kDevice
-                                       ? fmt::format("of GPU {}", is.device)
-                                       : "of the host; give it as the host's"));
+            refuse_ids(
+                opened,
+                fmt::format("out: it was given as memory of GPU {}, and is {}", request.out.device,
+                            is.kind == MemoryKind::kDevice ? fmt::format("of GPU {}", is.device)
+                                                           : "of the host; give it as the host's"));
         }
     }
 }

@@ -34,7 +34,7 @@ struct Lane {
     unsigned lane = 0;
 };
 
-/// Where addresses are pointers.
+/// A Space in which addresses are pointers.
 struct InPlace {
     template <class Unit>
     [[nodiscard]] PENSTOCK_KERNEL const Unit* read(std::uint64_t address, std::uint64_t) const {

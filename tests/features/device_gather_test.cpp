@@ -91,8 +91,7 @@ protected:
         const TableOfTest& one = tables_[table];
         Bytes rows(ids.size() * one.row_bytes);
         for (std::size_t i = 0; i < ids.size(); ++i) {
-            std::memcpy(&rows[i * one.row_bytes], &one.data[ids[i] * one.row_bytes],
-                        one.row_bytes);
+            std::memcpy(&rows[i * one.row_bytes], &one.data[ids[i] * one.row_bytes], one.row_bytes);
         }
         return rows;
     }
@@ -332,8 +331,8 @@ TEST_F(DeviceGathers, RefusalsAreErrorsAndTheNextGatherIsRight) {
         FeatureStoreOptions options{.ram_bytes = 100'000, .hot = {{"wide", {1, 2, 3}}}};
         fake_->fail("cuMemAlloc", 2, device::cuda::CUDA_ERROR_OUT_OF_MEMORY);
         options.device_bytes = 1 << 20;
-        const Error full = error_of(
-            [&] { static_cast<void>(FeatureStore::open(engine_, path_, options)); });
+        const Error full =
+            error_of([&] { static_cast<void>(FeatureStore::open(engine_, path_, options)); });
         EXPECT_EQ(full.reason(), ErrorCode::kOutOfMemory) << full.what();
         EXPECT_EQ(fake_->counters().device_bytes_now, used);
         options.device_bytes = 0;
@@ -409,7 +408,9 @@ TEST_F(DeviceGathers, DISABLED_OnTwoGpus) {
         ASSERT_TRUE(has_rows(on_second, 0, ids));
     }
     EXPECT_GT(store.stats().rows_on_gpu, 0U);
-    EXPECT_EQ(error_of([&] { store.gather(both, {.stream = StreamHandle{0, 0}}); }).reason(),
+    EXPECT_EQ(error_of([&] {
+                  store.gather(both, {.stream = StreamHandle{0, 0}});
+              }).reason(),
               ErrorCode::kInvalidArgument);
 }
 
