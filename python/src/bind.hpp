@@ -28,5 +28,6 @@ void bind_tensor_rows(nb::module_& m);
 void bind_transfer(nb::module_& m);
 void bind_weight_plan(nb::module_& m);
 void bind_weights(nb::module_& m);
+void bind_gpu_weights(nb::module_& m);
 
 }  // namespace penstock::python

@@ -26,6 +26,7 @@ NB_MODULE(_core, m) {
     python::bind_checkpoint(m);
     python::bind_deepnvme(m);
     python::bind_weights(m);
+    python::bind_gpu_weights(m);
     python::bind_weight_plan(m);
     python::bind_features(m);
     python::bind_row_simulation(m);

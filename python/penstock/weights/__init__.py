@@ -6,6 +6,7 @@ _units         which modules are a unit
 _rows          embeddings, gathered by row
 _folders       where the files are: one folder, or several on several devices
 _plan          what a budget keeps and reads, before anything is run
+_device        weights that are streamed to a GPU
 _experts       experts of a mixture, read when the router chose them
 _conversions   parameters that transformers makes of other tensors
 _tensor_rows   penstock.TensorRows
@@ -46,11 +47,13 @@ __all__ = ["Plan", "PlannedExperts", "PlannedUnit", "plan", "stream"]
 def stream(
     model: type | None, folder: Path | Sequence[Path], *, memory: int | str = "auto",
     units: Iterable[str] | None = None, slots: int = 2, progress: Progress = None,
+    device: Any = None, device_memory: int | str | None = None,
 ) -> _StreamedModel: ...
 @overload
 def stream(
     model: torch.nn.Module, folder: Path | Sequence[Path], *, memory: int | str = "auto",
     units: Iterable[str] | None = None, slots: int = 2, progress: Progress = None,
+    device: Any = None, device_memory: int | str | None = None,
 ) -> Any: ...
 # fmt: on
 
@@ -64,6 +67,8 @@ def stream(
     units: Iterable[str] | None = None,
     slots: int = 2,
     progress: Progress = None,
+    device: Any = None,
+    device_memory: int | str | None = None,
 ) -> Any:
     """Makes a model that is larger than memory run: `memory` bytes of its weights stay, the others are read from the
     user's own files in each pass, ahead of their layer. What the model computes is bit for bit what it computes with
@@ -79,14 +84,19 @@ def stream(
     units: names of modules that are read as a whole, in the order of their use. By default the children of each list
         of modules (the layers), other modules with parameters by themselves, and parts of what is too large.
     slots: 2 read one unit ahead of the one that runs; more read further ahead and leave less to stay.
-    progress: of reading what stays; as in load().
+    progress: of reading what stays; as in load(). Not for a GPU.
+    device, device_memory: "cuda:0" and the bytes of it for weights: the model computes there, with input that is there.
+        As much as fits device_memory stays on the GPU; of the rest, as much as fits `memory` stays in pinned host
+        memory and is copied in each pass, and the remainder is read from the files. set_memory() is refused, and
+        experts are read with their layer. Not yet run on a GPU.
 
     A parameter outside the turn of its unit is a meta tensor: who uses it gets an error. Inference only. The model has
     stream_stats(), set_memory(bytes) and unstream(). Two threads that call it run one pass after the other.
     Raises MemoryError for a budget that is too small, with the least that works; KeyError and ValueError for tensors
     that are missing or of another shape or dtype, and for copies that differ, before anything is read;
-    NotImplementedError for tensors that transformers cannot convert; penstock.Error in a pass whose read failed (the
+    NotImplementedError for tensors that transformers cannot convert; penstock.Unsupported for a device where torch has
+    no CUDA; penstock.Error in a pass whose read failed (the
     next one tries again)."""
     from penstock.weights._stream import start
 
-    return start(model, folder, memory, units, slots, progress)
+    return start(model, folder, memory, units, slots, progress, device, device_memory)

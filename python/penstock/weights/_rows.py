@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,11 @@ class Rows:
     """The table of one torch.nn.Embedding. For the time of a call its weight is the rows that the call needs, and its
     input numbers these, so that whatever a subclass does around the lookup stays as it is."""
 
-    def __init__(self, module: torch.nn.Embedding, path: str, name: str) -> None:
+    def __init__(
+        self, module: torch.nn.Embedding, path: str, name: str, put: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        """`put`: a tensor of the host, where the model computes."""
+        self._put = put
         self._table = penstock.TensorRows(path, name)
         self._meta = module._parameters["weight"]
         self._padding = module.padding_idx
@@ -31,9 +36,9 @@ class Rows:
         count = self._table.shape[0]
         if unique.numel() and not 0 <= int(unique[0]) <= int(unique[-1]) < count:
             raise IndexError(f"embedding: the numbers {int(unique[0])} to {int(unique[-1])} of rows: there are {count}")
-        rows = self._table.gather(unique.to(torch.int64))
+        rows = self._table.gather(unique.to(torch.int64).cpu())
         self.bytes_read += rows.nbytes
-        return rows, where
+        return self._put(rows), where
 
     def _enter(self, module: torch.nn.Embedding, args: tuple, kwargs: dict) -> Any:
         name = None if args else next(iter(kwargs))

@@ -18,7 +18,7 @@ import penstock
 from penstock import _core
 from penstock._arguments import got, size, whole
 from penstock._progress import Progress, reporter
-from penstock.weights import _hugging_face, _refusals
+from penstock.weights import _device, _hugging_face, _refusals
 from penstock.weights._conversions import Converted
 from penstock.weights._experts import Experts, taken_out
 from penstock.weights._folders import Folders, paths_of
@@ -33,8 +33,16 @@ _PLACE_BYTES = 2 << 12  # of pages that a tensor shares with none
 
 
 def start(
-    model: Any, folder: Any, memory: int | str, units: Iterable[str] | None, slots: int, progress: Progress
+    model: Any,
+    folder: Any,
+    memory: int | str,
+    units: Iterable[str] | None,
+    slots: int,
+    progress: Progress,
+    device: Any,
+    device_memory: int | str | None,
 ) -> Any:
+    target = _device.target_of(device, device_memory)
     paths = paths_of(folder, "stream")
     if len(paths) == 1:
         paths = [_weights_in(paths[0])]
@@ -47,7 +55,7 @@ def start(
     if hasattr(model, "_penstock_weights"):
         raise ValueError("stream: this model is streamed already; model.unstream() comes first")
     slots = whole("stream", "slots", slots, 2, 1024)
-    weights = _Weights(model, Folders(paths), memory, units, slots, reporter(progress, "stream"))
+    weights = _Weights(model, Folders(paths), memory, units, slots, reporter(progress, "stream"), target)
     model.__dict__["_penstock_weights"] = weights
     model.__class__ = _refusals.streamed(type(model))
     return model
@@ -133,9 +141,17 @@ class _Weights:
     """Binds the parameters of a unit to its memory while its module is called."""
 
     def __init__(
-        self, model: torch.nn.Module, files: Folders, memory: int | str, names: Any, slots: int, report: Any
+        self,
+        model: torch.nn.Module,
+        files: Folders,
+        memory: int | str,
+        names: Any,
+        slots: int,
+        report: Any,
+        target: _device.Target | None,
     ) -> None:
-        budget = _budget(memory)
+        self.target = target
+        budget = _budget(memory) if target is None else target.memory
         self.lock, self.process = threading.RLock(), os.getpid()
         self.model, self.files, infos = model, files, files.infos
         if _hugging_face.is_pretrained(model):
@@ -159,7 +175,12 @@ class _Weights:
         self.least = _least(self, units, slots)
         of_units, of_experts = self._shares(budget)
         self.layout, joined = 0, self.converted.joined
-        self.core = _core.WeightStream(files.paths, self.wanted, of_units, slots, _reserve(memory), report, joined)
+        self.core: Any
+        if target is None:
+            self.core = _core.WeightStream(files.paths, self.wanted, of_units, slots, _reserve(memory), report, joined)
+        else:
+            budgets, more = (of_units, _budget(memory)), (joined, infos)
+            self.core = _device.Core(target, files.paths, self.wanted, budgets, slots, more)
         try:
             self.experts.start(of_experts, _reserve(memory, experts=True))
             self._bind(stay, buffers, rows)
@@ -173,16 +194,24 @@ class _Weights:
             key, meta = self.keys[place.full_name], place.parameter
             self.kept.append((place, meta))
             if key not in made:
-                made[key] = torch.nn.Parameter(tensor.to(meta.dtype), meta.requires_grad)
+                made[key] = torch.nn.Parameter(self.put(tensor.to(meta.dtype)), meta.requires_grad)
             place.module._parameters[place.name] = made[key]
         for (module, name), key in buffers.items():
             module._buffers[name] = self._tensors([key])[key].to(module._buffers[name].dtype)
+        if self.target is not None:
+            for module in self.model.modules():
+                known = {name: one for name, one in module._buffers.items() if one is not None}
+                module._buffers.update({name: self.put(one) for name, one in known.items()})
         for unit in rows:
             key = self.keys[unit.places[0].full_name]
-            self.rows.append((unit.module, Rows(unit.module, self.infos[key].path, key)))
+            self.rows.append((unit.module, Rows(unit.module, self.infos[key].path, key, self.put)))
         self.metas = [[place.parameter for place in unit.places] for unit in self.units]
         for number, unit in enumerate(self.units):
             unit.wrap(functools.partial(self._held, number))
+
+    def put(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the host, where the model computes."""
+        return tensor if self.target is None else _device.put(self.target.number, tensor)
 
     def _bytes(self, places: list[Place]) -> int:
         return sum({key: self.infos[key].nbytes for key in (self.keys[p.full_name] for p in places)}.values())
@@ -265,6 +294,8 @@ class _Weights:
 
     def set_memory(self, memory: int | str) -> None:
         with self.turn():
+            if self.target is not None:
+                self.core.set_memory(0, None)
             budget, least = _budget(memory), self.outside + self.least + self.experts.least
             if least > budget:
                 raise _too_small(self, "set_memory", budget, least, self.units)
@@ -466,7 +497,8 @@ def _fit(
         and weights.keys[unit.places[0].full_name] not in weights.converted
     ]
     units = [unit for unit in units if unit not in rows]
-    weights.experts = _experts_of(weights, units)
+    if weights.target is None:
+        weights.experts = _experts_of(weights, units)
     while True:
         outside = weights._bytes(stay) + _on_arrival(weights, units)
         least = outside + weights.experts.least + _least(weights, units, slots)
