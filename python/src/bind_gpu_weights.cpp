@@ -3,6 +3,7 @@
 #include "arguments.hpp"
 #include "bind.hpp"
 #include "engine_object.hpp"
+#include "names.hpp"
 #include "weight_arguments.hpp"
 #include "without_gil.hpp"
 
