@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gathers of rows that are not in memory, by FeatureStore.
+// Rows that are not in memory, by FeatureStore: gathers, and one at a time by a ring.
 #include "jobs.hpp"
 
 #include <penstock/feature_store.hpp>
 #include <penstock/page_cache.hpp>
+#include <penstock/row_server.hpp>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
 #include <span>
+#include <stdexcept>
+#include <thread>
+#include <vector>
 
 namespace penstock::benchmarks {
 
@@ -53,6 +60,78 @@ void feature_gather(const Arguments& arguments, Figures& figures) {
     }
     meter.stop();
     meter.report(figures, count * row, count);
+    note_engine(*engine, figures);
+}
+
+namespace {
+
+// The part of one thread: so many rows are asked for before the first is waited for. A byte of each
+// is read.
+std::uint64_t ask(const device::Array<std::byte>& rows, std::span<const std::uint64_t> ids,
+                  std::size_t held) {
+    std::vector<device::Loading> asked(held);
+    std::uint64_t missing = 0;
+    const auto collect = [&](device::Loading& loading) {
+        const bool there = rows.wait(loading, device::kNoLimit) == device::RowStatus::kReady;
+        static_cast<void>(there && *static_cast<const volatile std::byte*>(rows.row(loading)) ==
+                                       std::byte{0});
+        missing += there ? 0 : 1;
+        rows.release(loading);
+    };
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+        device::Loading& next = asked[i % held];
+        if (i >= held) {
+            collect(next);
+        }
+        next = rows.load_async(ids[i], device::kNoLimit);
+    }
+    for (std::size_t i = ids.size() < held ? 0 : ids.size() - held; i < ids.size(); ++i) {
+        collect(asked[i % held]);
+    }
+    return missing;
+}
+
+}  // namespace
+
+void feature_ring(const Arguments& arguments, Figures& figures) {
+    const std::string path = arguments.text("new");
+    const std::uint64_t rows = arguments.number("rows");
+    const std::uint64_t row = arguments.number("row");
+    const bool one = arguments.handicap("one_request");
+    // Rates are compared, and one request at a time takes its time.
+    const std::uint64_t count = arguments.number("count") / (one ? 50 : 1);
+    const std::uint64_t threads = arguments.number("threads", 64);
+    const std::uint64_t held = arguments.number("held", 8);
+    RowServerOptions options;
+    options.slots = one ? 1 : 1024;
+    const auto engine = std::make_shared<Engine>(Engine::default_options());
+    write_table(engine, path, rows, row);
+    const auto store = std::make_shared<FeatureStore>(FeatureStore::open(engine, path));
+    const std::vector<std::uint64_t> ids = row_numbers(rows, count, true);
+    RowServer server(store, 0, options);
+    const auto array = server.array<std::byte>();
+    std::atomic<std::uint64_t> missing{ask(array, std::span(ids).first(1), 1)};
+    const std::uint64_t share = (count + threads - 1) / threads;
+    Meter meter;
+    meter.start();
+    std::vector<std::thread> warps;
+    for (std::uint64_t begin = 0; begin < count; begin += share) {
+        warps.emplace_back([&, begin] {
+            // Who holds a slot asks for no other where there is but one.
+            missing += ask(array, std::span(ids).subspan(begin, std::min(share, count - begin)),
+                           one ? 1 : held);
+        });
+    }
+    for (std::thread& warp : warps) {
+        warp.join();
+    }
+    meter.stop();
+    server.stop();
+    if (missing != 0) {
+        throw std::runtime_error("rows did not come");
+    }
+    meter.report(figures, count * row, count);
+    figures.set("gathers", server.stats().batches);
     note_engine(*engine, figures);
 }
 

@@ -27,6 +27,9 @@ void graphbolt_rows(const Arguments& arguments, Figures& figures);
 /// `count` distinct rows of `row` bytes of a feature file of `rows`, `gather` at a time: what
 /// feature_gather of Python does.
 void feature_gather(const Arguments& arguments, Figures& figures);
+/// The same rows by a RowServer, for `threads` that play warps and ask for `held` rows each at
+/// once. Handicap `one_request`: a ring of one slot.
+void feature_ring(const Arguments& arguments, Figures& figures);
 void latency(const Arguments& arguments, Figures& figures);
 void many_small(const Arguments& arguments, Figures& figures);
 void syscalls(const Arguments& arguments, Figures& figures);

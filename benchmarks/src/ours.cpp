@@ -12,6 +12,7 @@ int main(int count, char** words) {
                           {"device_counts", jobs::device_counts},
                           {"device_latency", jobs::device_latency},
                           {"feature_gather", jobs::feature_gather},
+                          {"feature_ring", jobs::feature_ring},
                           {"graphbolt_rows", jobs::graphbolt_rows},
                           {"idle", jobs::idle},
                           {"latency", jobs::latency},

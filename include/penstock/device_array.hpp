@@ -18,14 +18,14 @@
 // words, and each word has one side that writes it, for the atomics of a GPU on memory of the host
 // need not be atomic for the CPU:
 //
-//     asker   2 * lap: free for its next lap; 2 * lap + 1: asked; 2 * (lap + 1): given back
+//     asker   4 * lap: free; 4 * lap + 1: taken; 4 * lap + 2: asked; 4 * (lap + 1): given back
 //     server  lap: not answered; lap + 1: answered
 //
-// A slot may be taken for a lap when both words say so. Askers take tickets from a counter that
-// the CPU does not touch: ticket t is lap t / slots of slot t % slots. An asker may give a slot
-// back before it was answered: nobody takes the slot until the server has answered, too, so that no
-// read goes to memory that is somebody else's. Each side releases what it wrote and acquires what
-// the other wrote (RingOrders), at system scope.
+// A slot may be taken for a lap when both words say so; askers settle among themselves which of
+// them takes it. Any slot that is free will do: one that is held for long stops nobody. An asker
+// may give a slot back before it was answered: nobody takes the slot until the server has answered,
+// too, so that no read goes to memory that is somebody else's. Each side releases what it wrote and
+// acquires what the other wrote (RingOrders), at system scope.
 #pragma once
 
 #include <cstddef>
@@ -101,7 +101,7 @@ struct SystemWords {
     PENSTOCK_DEVICE static void store(Word& word, std::uint64_t value) {
         Atomic(word).store(value, order == Order::kRelease ? kRelease : kRelaxed);
     }
-    /// Relaxed. Only askers do that, on the counter of tickets.
+    /// Relaxed. Only askers do that, on words of theirs.
     PENSTOCK_DEVICE static bool exchange(Word& word, std::uint64_t from, std::uint64_t to) {
         return Atomic(word).compare_exchange_strong(from, to, kRelaxed, kRelaxed);
     }
@@ -118,7 +118,7 @@ struct RingSlot {
 
 template <typename Words>
 struct RingHead {
-    alignas(64) typename Words::Word tickets{};  ///< the next one; of askers alone
+    alignas(64) typename Words::Word hint{};     ///< where a free slot may be; of askers alone
     alignas(64) typename Words::Word serving{};  ///< 1 while there is a server, then 0
 };
 
@@ -129,11 +129,18 @@ struct Ring {
     RingSlot<Words>* slots = nullptr;
     std::uint32_t slot_bits = 0;  ///< there are 2^slot_bits slots
 
-    /// The server's view of a ticket.
+    /// Slots that try_ask() looks at.
+    static constexpr std::uint64_t kLooks = 16;
+
+    /// The server's view of a slot.
     enum class Seen : std::uint32_t { kNothing, kAsked, kGivenUp };
 
+    [[nodiscard]] PENSTOCK_DEVICE std::uint64_t size() const {
+        return std::uint64_t{1} << slot_bits;
+    }
+    /// The slot of a ticket, which is lap * size() + number.
     [[nodiscard]] PENSTOCK_DEVICE std::uint64_t number(std::uint64_t ticket) const {
-        return ticket & ((std::uint64_t{1} << slot_bits) - 1);
+        return ticket & (size() - 1);
     }
     [[nodiscard]] PENSTOCK_DEVICE std::uint64_t lap(std::uint64_t ticket) const {
         return ticket >> slot_bits;
@@ -144,19 +151,24 @@ struct Ring {
 
     // Askers.
 
-    /// False where the next slot is not free, or another asker was faster.
+    /// False where none of the next slots is free; the next call looks at others.
     PENSTOCK_DEVICE bool try_ask(std::uint64_t row, std::uint64_t& ticket) const {
-        const std::uint64_t next = Words::template load<Order::kRelaxed>(head->tickets);
-        RingSlot<Words>& its = slot(next);
-        if (Words::template load<Orders::kLeft>(its.asker) != 2 * lap(next) ||
-            Words::template load<Orders::kServed>(its.server) != lap(next) ||
-            !Words::exchange(head->tickets, next, next + 1)) {
-            return false;
+        const std::uint64_t first = Words::template load<Order::kRelaxed>(head->hint);
+        for (std::uint64_t i = 0; i < kLooks && i < size(); ++i) {
+            RingSlot<Words>& its = slot(first + i);
+            const std::uint64_t lap = Words::template load<Orders::kServed>(its.server);
+            if (Words::template load<Orders::kLeft>(its.asker) != 4 * lap ||
+                !Words::exchange(its.asker, 4 * lap, 4 * lap + 1)) {
+                continue;
+            }
+            Words::template store<Order::kRelaxed>(head->hint, first + i + 1);
+            its.row = row;
+            Words::template store<Orders::kAsk>(its.asker, 4 * lap + 2);
+            ticket = lap << slot_bits | number(first + i);
+            return true;
         }
-        its.row = row;
-        Words::template store<Orders::kAsk>(its.asker, 2 * lap(next) + 1);
-        ticket = next;
-        return true;
+        Words::template store<Order::kRelaxed>(head->hint, first + kLooks);
+        return false;
     }
     /// kPending, or what the server has answered: then the row is there until give_back().
     [[nodiscard]] PENSTOCK_DEVICE RowStatus answered(std::uint64_t ticket) const {
@@ -168,7 +180,7 @@ struct Ring {
     }
     /// The asker looks at the slot no more. Also before it was answered.
     PENSTOCK_DEVICE void give_back(std::uint64_t ticket) const {
-        Words::template store<Orders::kGiveBack>(slot(ticket).asker, 2 * (lap(ticket) + 1));
+        Words::template store<Orders::kGiveBack>(slot(ticket).asker, 4 * (lap(ticket) + 1));
     }
     [[nodiscard]] PENSTOCK_DEVICE bool serving() const {
         return Words::template load<Order::kRelaxed>(head->serving) == 1;
@@ -176,15 +188,18 @@ struct Ring {
 
     // The server, one thread.
 
-    /// The tickets are to be looked at in turn.
-    PENSTOCK_DEVICE Seen look(std::uint64_t ticket, std::uint64_t& row) const {
-        RingSlot<Words>& its = slot(ticket);
+    /// A slot by its number. One that was kAsked is so until it is answered, or given up.
+    PENSTOCK_DEVICE Seen look(std::uint64_t slot_number, std::uint64_t& row,
+                              std::uint64_t& ticket) const {
+        RingSlot<Words>& its = slots[slot_number];
+        const std::uint64_t its_lap = Words::template load<Order::kRelaxed>(its.server);
         const std::uint64_t seen = Words::template load<Orders::kAsked>(its.asker);
-        if (seen == 2 * lap(ticket) + 1) {
+        ticket = its_lap << slot_bits | slot_number;
+        if (seen == 4 * its_lap + 2) {
             row = its.row;
             return Seen::kAsked;
         }
-        return seen == 2 * (lap(ticket) + 1) ? Seen::kGivenUp : Seen::kNothing;
+        return seen == 4 * (its_lap + 1) ? Seen::kGivenUp : Seen::kNothing;
     }
     /// Once for each ticket that was not kNothing, in any order.
     PENSTOCK_DEVICE void answer(std::uint64_t ticket, RowStatus status) const {
@@ -281,9 +296,9 @@ struct Loading {
 /// as long as its RowServer. Thread-safe, but for a Loading that two use. On a GPU all 32 lanes of
 /// a warp make each call together, with the same arguments; each gets the same result.
 ///
-/// Slots are used in turn: one that is held keeps all from asking once the ring has come around to
-/// it. So the ring needs more slots than are held at once, and who holds some should not wait long
-/// for another.
+/// The ring needs as many slots as rows are held or asked for at once, over all that ask. With
+/// fewer, those that hold some and wait for another may wait for one another until their time is
+/// over.
 template <typename T>
 class Array {
 public:

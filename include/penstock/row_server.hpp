@@ -25,7 +25,7 @@
 namespace penstock {
 
 struct RowServerOptions {
-    /// Rows that are asked for or held at once, over all that ask: a power of two up to 1,048,576.
+    /// Rows that are asked for or held at once, over all that ask: a power of two up to 65,536.
     /// Memory: slots * (bytes of a row + 128).
     std::uint32_t slots = 1024;
     /// The longest sleep between two looks at the ring while nobody asks: the most that a first row

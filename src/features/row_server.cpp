@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The server's thread looks at the tickets in turn. Those that are asked, up to the end of the
-// ring, are one gather, whose rows go straight to the memory of their slots: slot after slot, row
-// after row. Gathers end in any order; each answers its tickets.
+// The server's thread looks at all slots. Those that are asked are one gather, a request for slots
+// that adjoin: their rows go straight to the memory of the slots. Gathers end in any order; each
+// answers its slots.
 #include "base/of_process.hpp"
 #include "base/raise.hpp"
 #include "features/ring_memory.hpp"
@@ -36,7 +36,7 @@ using Slot = device::RingSlot<device::SystemWords>;
 using Head = device::RingHead<device::SystemWords>;
 
 constexpr std::size_t kGathersMax = 8;
-constexpr std::uint32_t kSlotsMax = 1U << 20;
+constexpr std::uint32_t kSlotsMax = 1U << 16;
 /// Looks at the ring before the first sleep.
 constexpr std::uint32_t kYields = 50;
 
@@ -58,10 +58,10 @@ RowStatus status_of(const Error& error) {
 }  // namespace
 
 struct RowServer::Impl {
-    /// Requests of tickets first, first + 1, ...
     struct Batch {
-        std::uint64_t first = 0;
         std::vector<std::uint64_t> ids;
+        std::vector<std::uint64_t> tickets;
+        std::vector<FeatureRequest> requests;
         FeatureGather gather;
     };
 
@@ -75,7 +75,7 @@ struct RowServer::Impl {
     Ring<> ring;
     const pid_t process = ::getpid();
 
-    std::uint64_t next = 0;  ///< ticket
+    std::vector<bool> reading;  ///< of each slot: it was taken and is not answered
     std::array<Batch, kGathersMax> batches;
     std::vector<Batch*> under_way;  ///< the oldest first
     std::vector<Batch*> idle;
@@ -100,9 +100,12 @@ struct RowServer::Impl {
           ring(ring_at(memory.data())) {
         for (Batch& batch : batches) {
             batch.ids.reserve(wanted.slots);
+            batch.tickets.reserve(wanted.slots);
+            batch.requests.reserve(wanted.slots);
             idle.push_back(&batch);
         }
         under_way.reserve(kGathersMax);
+        reading.resize(wanted.slots);
         ring.set_serving(true);
     }
 
@@ -116,56 +119,60 @@ struct RowServer::Impl {
 
     void answer(std::uint64_t ticket, RowStatus status) {
         (status == RowStatus::kReady ? answered : refused).fetch_add(1, std::memory_order_relaxed);
+        reading[ring.number(ticket)] = false;
         ring.answer(ticket, status);
-    }
-
-    /// Tickets that end here: without a read.
-    bool skip(Seen seen, std::uint64_t row) {
-        if (seen == Seen::kGivenUp) {
-            given_up.fetch_add(1, std::memory_order_relaxed);
-            ring.answer(next, RowStatus::kStopped);
-        } else if (seen == Seen::kAsked && row >= rows) {
-            answer(next, RowStatus::kNoSuchRow);
-        } else {
-            return false;
-        }
-        ++next;
-        return true;
     }
 
     /// True: there was something.
     bool take() {
+        if (idle.empty()) {
+            return false;
+        }
         bool taken = false;
-        while (!idle.empty()) {
+        Batch& batch = *idle.back();
+        batch.ids.clear();
+        batch.tickets.clear();
+        for (std::uint64_t number = 0; number < ring.size(); ++number) {
             std::uint64_t row = 0;
-            Seen seen = ring.look(next, row);
-            while (skip(seen, row)) {
-                taken = true;
-                seen = ring.look(next, row);
-            }
-            if (seen == Seen::kNothing) {
-                return taken;
-            }
-            Batch& batch = *idle.back();
-            batch.first = next;
-            batch.ids.clear();
-            do {
+            std::uint64_t ticket = 0;
+            const Seen seen = reading[number] ? Seen::kNothing : ring.look(number, row, ticket);
+            taken = taken || seen != Seen::kNothing;
+            if (seen == Seen::kGivenUp) {
+                given_up.fetch_add(1, std::memory_order_relaxed);
+                ring.answer(ticket, RowStatus::kStopped);
+            } else if (seen == Seen::kAsked && row >= rows) {
+                answer(ticket, RowStatus::kNoSuchRow);
+            } else if (seen == Seen::kAsked) {
+                reading[number] = true;
                 batch.ids.push_back(row);
-                ++next;
-            } while (ring.number(next) != 0 && ring.look(next, row) == Seen::kAsked && row < rows);
+                batch.tickets.push_back(ticket);
+            }
+        }
+        if (!batch.ids.empty()) {
             idle.pop_back();
             start(batch);
-            taken = true;
         }
         return taken;
     }
 
     void start(Batch& batch) {
         gathers.fetch_add(1, std::memory_order_relaxed);
-        const FeatureRequest request{
-            table, batch.ids, {row_memory(batch.first), batch.ids.size() * row_bytes}};
+        batch.requests.clear();
+        for (std::size_t begin = 0; begin < batch.ids.size();) {
+            const std::uint64_t slot = ring.number(batch.tickets[begin]);
+            std::size_t end = begin + 1;
+            while (end < batch.ids.size() &&
+                   ring.number(batch.tickets[end]) == slot + (end - begin)) {
+                ++end;
+            }
+            batch.requests.push_back(
+                {table,
+                 std::span(batch.ids).subspan(begin, end - begin),
+                 {row_memory(batch.tickets[begin]), (end - begin) * row_bytes}});
+            begin = end;
+        }
         try {
-            batch.gather = store->gather_async(std::span(&request, 1));
+            batch.gather = store->gather_async(batch.requests);
             under_way.push_back(&batch);
         } catch (const Error& error) {
             end(batch, status_of(error));
@@ -175,10 +182,10 @@ struct RowServer::Impl {
     }
 
     void end(Batch& batch, RowStatus status) {
-        for (std::uint64_t i = 0; i < batch.ids.size(); ++i) {
-            answer(batch.first + i, status == RowStatus::kReadError && batch.ids.size() > 1
-                                        ? one_row(batch.first + i, batch.ids[i])
-                                        : status);
+        for (std::size_t i = 0; i < batch.ids.size(); ++i) {
+            answer(batch.tickets[i], status == RowStatus::kReadError && batch.ids.size() > 1
+                                         ? one_row(batch.tickets[i], batch.ids[i])
+                                         : status);
         }
         idle.push_back(&batch);
     }
@@ -252,13 +259,11 @@ struct RowServer::Impl {
         while (!under_way.empty()) {
             finish(std::chrono::milliseconds(100));
         }
-        std::uint64_t row = 0;
-        for (Seen seen = ring.look(next, row); seen != Seen::kNothing;
-             seen = ring.look(next, row)) {
-            if (seen == Seen::kAsked) {
-                answer(next++, RowStatus::kStopped);
-            } else {
-                skip(seen, row);
+        for (std::uint64_t number = 0; number < ring.size(); ++number) {
+            std::uint64_t row = 0;
+            std::uint64_t ticket = 0;
+            if (ring.look(number, row, ticket) != Seen::kNothing) {
+                answer(ticket, RowStatus::kStopped);
             }
         }
     }

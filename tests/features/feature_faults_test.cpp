@@ -372,9 +372,9 @@ TEST_F(StripeFaults, ARowThatDoesNotComeEndsInTimeAndItsSlotIsNobodys) {
     device::Loading other = rows.load_async(kOnFirst, device::kNoLimit);
     ASSERT_EQ(rows.wait(other, device::kNoLimit), RowStatus::kReady);
     EXPECT_EQ(std::memcmp(rows.row(other), &right[kOnFirst * kRow], kRow), 0);
-    rows.release(other);
-    // The read still has the memory of the first slot.
+    // The read still has the memory of its slot, and this row that of the other one.
     EXPECT_EQ(rows.load_async(kOnFirst + 1, kSoon).status, RowStatus::kTimedOut);
+    rows.release(other);
     hold(false);
     for (std::uint64_t row = 0; row < 10; ++row) {
         device::Loading loading = rows.load_async(row, device::kNoLimit);

@@ -273,21 +273,41 @@ TEST_F(RowServerTest, WhatNobodyServesEndsInTime) {
     const float memory[2] = {};
     const device::Ring<> ring{&head, slots.data(), 1};
     const Array<float> rows(ring, memory, 10, 1);
-    EXPECT_EQ(rows.load_async(1, 0).status, RowStatus::kPending);  // the first slot is free
+    Loading first = rows.load_async(1, 0);
+    EXPECT_EQ(first.status, RowStatus::kPending);
     ring.set_serving(true);
     Loading second = rows.load_async(1, 0);
     EXPECT_FALSE(rows.done(second));
     EXPECT_EQ(rows.wait(second, 2'000'000), RowStatus::kTimedOut);
     // It was given back, and not answered: nobody may have it yet.
     EXPECT_EQ(rows.load_async(2, 2'000'000).status, RowStatus::kTimedOut);
-    ring.answer(0, RowStatus::kReady);
-    ring.answer(1, RowStatus::kReady);
-    EXPECT_EQ(rows.load_async(2, 0).status, RowStatus::kTimedOut);  // the first is not given back
-    ring.give_back(0);
-    EXPECT_EQ(rows.load_async(2, 0).status, RowStatus::kPending);
     std::uint64_t row = 0;
-    EXPECT_EQ(ring.look(2, row), device::Ring<>::Seen::kAsked);
+    std::uint64_t ticket = 0;
+    ASSERT_EQ(ring.look(ring.number(second.ticket), row, ticket), device::Ring<>::Seen::kGivenUp);
+    ring.answer(ticket, RowStatus::kStopped);
+    Loading third = rows.load_async(2, 0);
+    EXPECT_EQ(third.status, RowStatus::kPending);
+    EXPECT_EQ(ring.number(third.ticket), ring.number(second.ticket));
+    EXPECT_EQ(ring.look(ring.number(third.ticket), row, ticket), device::Ring<>::Seen::kAsked);
     EXPECT_EQ(row, 2U);
+    EXPECT_EQ(rows.load_async(3, 0).status, RowStatus::kTimedOut);  // the first is held
+}
+
+// A thread that holds a row while the others go on, and then asks for more: all slots but its own
+// come and go meanwhile.
+TEST_F(RowServerTest, ARowThatIsHeldStopsNobody) {
+    RowServer server(open(), 1, {.slots = 16});
+    const auto rows = server.array<std::uint32_t>();
+    std::vector<Loading> held;
+    for (std::uint64_t row = 0; row < 10; ++row) {
+        held.push_back(rows.load_async(row, kNoLimit));
+        ASSERT_EQ(rows.wait(held.back(), kNoLimit), RowStatus::kReady);
+    }
+    EXPECT_EQ(play(rows, 1, 200, 6), 0U);
+    for (std::uint64_t row = 0; row < 10; ++row) {
+        EXPECT_TRUE(is_row(rows.row(held[row]), row));
+        rows.release(held[row]);
+    }
 }
 
 TEST_F(RowServerTest, AServerThatMovesGoesOn) {
