@@ -194,9 +194,10 @@ base::Result<Station*> Movers::at(const MemoryPlace& place) {
             return base::fail(base::Error(made.error()));
         }
         devices_.reserve(devices_.size() + 1);
-        auto station = std::make_unique<Station>(slots_, *pool_, place, poke_, std::move(*made));
-        makings_.erase(making);
-        devices_.push_back(std::move(station));
+        std::unique_ptr<Mover> mover = std::move(*made);
+        makings_.erase(making);  // first: without memory for the station, the next use makes both
+        devices_.push_back(
+            std::make_unique<Station>(slots_, *pool_, place, poke_, std::move(mover)));
         return devices_.back().get();
     });
 }

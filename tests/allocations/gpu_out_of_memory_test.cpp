@@ -1,15 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0
-// A question about GPUs is answered, or is an error, at whichever allocation memory runs out.
+// A question about GPUs is answered, or is an error, at whichever allocation memory runs out, and
+// so is a transfer of device memory.
 #include "allocations/failing.hpp"
+#include "api/options.hpp"
+#include "base/clock.hpp"
+#include "base/raise.hpp"
+#include "engine/core.hpp"
+#include "os/local_file_system.hpp"
+#include "support/temp_folder.hpp"
 
+#include <penstock/engine.hpp>
 #include <penstock/gpu.hpp>
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace penstock {
 namespace {
+
+/// A device whose memory the host can copy. It allocates nothing but slots, so that what fails is
+/// the engine's.
+class CopyingMover final : public engine::Mover {
+public:
+    base::Result<memory::Block> slot_memory(std::uint64_t bytes) override {
+        return memory::Block::make(bytes, {});
+    }
+    void start(engine::Move& move) override {
+        move.copy_now();
+        done_.push_back(move);
+    }
+    base::Fifo<engine::Move> reap() override { return std::exchange(done_, {}); }
+    [[nodiscard]] bool ready() const override { return !done_.empty(); }
+    [[nodiscard]] base::Nanos look_again() const override { return 0; }
+    base::Error explain(const engine::Move& /*move*/) override { return {}; }
+
+private:
+    base::Fifo<engine::Move> done_;
+};
+
+std::shared_ptr<engine::Core> core_with_a_device() {
+    engine::Platform platform;
+    platform.file_system = os::local_file_system();
+    platform.backends = api::backends_for(BackendKind::kPosix);
+    platform.clock = std::make_shared<base::SteadyClock>();
+    platform.make_mover = [](const engine::MemoryPlace& place, const auto& /*wake*/) {
+        using Made = base::Result<std::unique_ptr<engine::Mover>>;
+        return place.kind == MemoryKind::kHost ? Made() : Made(std::make_unique<CopyingMover>());
+    };
+    platform.make_order = [](auto /*streams*/, auto /*devices*/) {
+        return base::Result<std::shared_ptr<const engine::MoveOrder>>();
+    };
+    return base::unwrap(
+        engine::Core::make(base::unwrap(api::core_options({})), std::move(platform)));
+}
+
+/// Waits for the transfer, and throws its error.
+void run(engine::Core& core, engine::TransferSpec spec) {
+    struct Drop {
+        void operator()(engine::Transfer* transfer) const {
+            transfer->mark_observed();
+            transfer->abandon();
+            transfer->release();
+        }
+    };
+    const std::unique_ptr<engine::Transfer, Drop> transfer(
+        base::unwrap(core.start(std::move(spec))));
+    while (!transfer->wait(100'000'000)) {
+    }
+    if (const base::Error* error = transfer->error()) {
+        base::raise(*error);
+    }
+}
+
+// Each time of a new engine: the first transfer makes its mover and slots.
+TEST(GpuOutOfMemory, TransfersOfDeviceMemoryAreErrorsOrWhole) {
+    const support::TempFolder folder;
+    const std::string path = folder / "file";
+    std::vector<std::byte> content(300'001);
+    for (std::size_t i = 0; i < content.size(); ++i) {
+        content[i] = static_cast<std::byte>(i * 7 + i / 251);
+    }
+    Engine().write(path, ConstMemory(content));
+    EXPECT_EQ(
+        allocator::in_child(
+            100,
+            [&] {
+                return allocator::each_allocation(
+                    [&](allocator::Attempt& attempt) -> std::string {
+                        const auto core = core_with_a_device();
+                        std::vector<std::byte> into(content.size());
+                        const auto spec = [&] {
+                            engine::TransferSpec made;
+                            made.paths = {path};
+                            made.extents = engine::Extents(std::vector<Extent>{
+                                {0, {into.data(), 100'000, MemoryKind::kDevice, 0}, 0},
+                                {100'000, {into.data() + 100'000, 100'001}, 0},
+                                {200'001,
+                                 {into.data() + 200'001, 100'000, MemoryKind::kDevice, 1},
+                                 0}});
+                            return made;
+                        };
+                        engine::TransferSpec first = spec();
+                        if (attempt([&] { run(*core, std::move(first)); }) && into != content) {
+                            return "wrong bytes";
+                        }
+                        std::fill(into.begin(), into.end(), std::byte{0});
+                        run(*core, spec());
+                        return into == content ? "" : "wrong bytes afterwards";
+                    },
+                    1, 5);
+            }),
+        "");
+}
 
 TEST(GpuOutOfMemory, WhichThereAreIsAnAnswer) {
     EXPECT_EQ(allocator::each_allocation(
