@@ -5,7 +5,7 @@
     tools/build_wheel.py [--force] [--quick]
 
 The wheel lies in build/wheels. Nothing is done when no file that goes into it has changed. --quick compiles with less
-optimisation, in less time: for who asks whether it builds.
+optimisation, in less time: to see whether it builds.
 """
 
 import argparse

@@ -77,7 +77,7 @@ pip_files=()
 for f in /etc/pip.conf "$user_pip" "$HOME/.pip/pip.conf"; do [ ! -e "$f" ] || pip_files+=("$f"); done
 if [ -e "$user_pip" ]; then mkdir -p "$root/etc/xdg/pip" && cp -L "$user_pip" "$root/etc/xdg/pip/pip.conf"; fi
 
-# Folders of packages that pip is told of, read-only at the same place.
+# Folders of packages that pip looks in, read-only at the same place.
 package_folders() {
     { cat "${pip_files[@]}" /dev/null; env | grep '^PIP_' || true; } | grep -oE '(file://[^/ ]*)?/[^ =,]+' |
         sed -E 's#^file://[^/]*##; s#/simple/?$##' | sort -u

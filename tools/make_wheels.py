@@ -9,7 +9,7 @@ environment and tried there with no compiler on PATH. They lie in build/dist. In
 where pyenv and uv keep theirs; a version that is not found is named, and the others are made all the same.
 
 --fresh tries them also in Debian systems without a compiler (root, debootstrap). --quick compiles with less
-optimisation: for who asks whether this works. Exit status: 0, 1 where a step failed or no interpreter was found, 77
+optimisation: to see whether this works. Exit status: 0, 1 where a step failed or no interpreter was found, 77
 where --fresh cannot run here.
 """
 

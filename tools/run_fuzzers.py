@@ -3,7 +3,7 @@
 """Runs each fuzzer of build/fuzz for a while: tools/run_fuzzers.py [--seconds N] [NAME ...]
 
 What they find new is kept in build/fuzz/corpus; an input that breaks something is printed with the way to replay it,
-and belongs into fuzz/corpus/<name>/ with its mending.
+and belongs into fuzz/corpus/<name>/ with its fix.
 """
 
 import argparse

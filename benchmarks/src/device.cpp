@@ -27,7 +27,7 @@ File open_file(const std::string& path, bool write) {
                : File(path, {.cache = CachePolicy::kDirect});
 }
 
-/// What waits for nothing: fewer slots than that are a handicap.
+/// Waits for nothing: fewer slots than that are a handicap.
 EngineOptions device_options(const Arguments& arguments) {
     EngineOptions options = Engine::default_options();
     if (arguments.handicap("one_slot")) {

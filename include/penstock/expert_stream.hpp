@@ -43,7 +43,7 @@ struct ExpertLayer {
 struct ExpertStreamOptions {
     std::uint64_t memory_bytes = 0;                     ///< for the slots of experts
     std::vector<std::vector<std::string>> copies = {};  ///< as WeightStreamOptions::copies
-    /// Where given, the budget follows it, as WeightStreamOptions::spare. Next to a WeightStream, a
+    /// If given, the budget follows it, as WeightStreamOptions::spare. Next to a WeightStream, a
     /// larger reserve than that has makes experts give back first and grow last.
     SpareMemory spare = {};
     std::chrono::nanoseconds spare_interval = std::chrono::milliseconds(100);

@@ -33,7 +33,7 @@ struct FeedsOptions {
     std::string accelerator;
     std::optional<double> samples_per_second;
     std::optional<double> bytes_per_sample;
-    std::optional<double> checkpoint_bytes;  ///< asks whether it is written in time
+    std::optional<double> checkpoint_bytes;  ///< is it written in time?
     double within = 360;                     ///< seconds that it may take
 };
 

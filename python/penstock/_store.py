@@ -365,7 +365,7 @@ class CheckpointStore:
     def save_on_sigterm(
         self, get_state: Callable[[], Any], *, exit_code: int = 143, pinned: bool = False
     ) -> SaveOnSigterm:
-        """When the process is told to end (SIGTERM), saves once more at the next step boundary, and leaves.
+        """When the process is asked to end (SIGTERM), saves once more at the next step boundary, and leaves.
 
             with store.save_on_sigterm(lambda: training.state()) as guard:
                 for step in range(steps):

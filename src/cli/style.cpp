@@ -20,7 +20,7 @@ constexpr std::array<const char*, 9> kEighths{" ", "▏", "▎", "▍", "▌", "
 
 constexpr std::size_t kExplanationIndent = 4;
 
-// The column at which the rest of a line goes on: that of its last part, behind two spaces or more.
+// The column at which the rest of a line goes on: that of its last part, after two spaces or more.
 std::size_t hanging_indent(std::string_view line, std::size_t columns) {
     const std::size_t begin = std::min(line.find_first_not_of(' '), line.size());
     const std::size_t gap = line.find("  ", begin);

@@ -28,7 +28,7 @@ struct TransferSpec {
     std::shared_ptr<const void> keep;
 };
 
-/// What is known of a request once it was checked.
+/// A request after its checks, with what they found.
 struct CheckedTransfer {
     std::uint64_t total_bytes = 0;  ///< of all extents
     bool device_memory = false;     ///< some extent has memory of a device

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A domain: what shares one device. Its channels (one unless told otherwise), the threads that copy
+// A domain: what shares one device. Its channels (one by default), the threads that copy
 // and that do what blocks, and the lanes of the inline path.
 #pragma once
 

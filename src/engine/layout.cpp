@@ -65,7 +65,7 @@ public:
     Cutter(const Transfer& transfer, const Group& group, ExtentRange range)
         : transfer_(transfer), group_(group), index_(range.begin), end_(range.end) {}
 
-    // The first place at or behind `target` bytes where a run may be cut. Targets only grow.
+    // The first place at or after `target` bytes where a run may be cut. Targets only grow.
     Position at(std::uint64_t target) {
         for (; index_ < end_; ++index_) {
             const Extent extent = transfer_.extents[index_];

@@ -106,7 +106,7 @@ public:
     /// Every part of a window is quiet; on the thread that found it so. The last window must end in
     /// finish().
     virtual void parts_done(Window& window) noexcept = 0;
-    /// It is about to finish: its waiters have not been told yet.
+    /// It is about to finish: its waiters do not know it yet.
     virtual void finishing(Transfer& transfer) noexcept = 0;
     /// It has finished; on the thread that finished it.
     virtual void finished(Transfer& transfer) noexcept = 0;

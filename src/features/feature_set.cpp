@@ -18,22 +18,14 @@ namespace {
     base::raise(base::error(ErrorCode::kInvalidArgument, "write features", message, path));
 }
 
-// The main file, as far as it can be read; an id that no set has where it cannot.
+// The main file's; no parts, and an id that no set has, where it is another kind of file.
 Directory directory_of(Engine& engine, const FileSystem& files, const std::string& path,
                        std::uint64_t& id) {
     id = 0;
     const File file = files.open(path);
-    const std::uint64_t bytes = file.size();
-    std::vector<std::byte> start(std::min(bytes, kPreambleBytes));
-    engine.read(file, std::span(start));
-    if (form_of(start) != FileForm::kFeatures) {
-        return {};
-    }
-    const Preamble preamble = base::unwrap(decode_preamble(start, bytes, path));
-    id = preamble.id;
-    std::vector<std::byte> directory(preamble.directory_bytes);
-    engine.read(file, std::span(directory), preamble.directory_offset);
-    return base::unwrap(decode_directory(directory, preamble, path));
+    const std::vector<std::byte> start = read_start(engine, file);
+    return form_of(start) == FileForm::kFeatures ? read_directory(engine, file, path, start, id)
+                                                 : Directory();
 }
 
 std::vector<std::string> folders_of(Engine& engine, const FileSystem& files,

@@ -190,15 +190,6 @@ void describe_tables(OpenedFeatures& out) {
     }
 }
 
-void read_directory(OpenedFeatures& out, std::span<const std::byte> start, std::uint64_t bytes) {
-    const std::string& path = out.described.path;
-    const Preamble preamble = base::unwrap(decode_preamble(start, bytes, path));
-    out.id = preamble.id;
-    const auto directory =
-        read_bytes(*out.engine, out.main, preamble.directory_offset, preamble.directory_bytes);
-    out.directory = base::unwrap(decode_directory(directory, preamble, path));
-}
-
 OpenedFeatures open_once(const std::shared_ptr<Engine>& engine, const std::string& path,
                          const FileSystem& files, CachePolicy cache) {
     const FileOptions options{.cache = cache};
@@ -208,13 +199,13 @@ OpenedFeatures open_once(const std::shared_ptr<Engine>& engine, const std::strin
     out.main = files.open(path, options);
     const std::uint64_t bytes = out.main.size();
     out.described.bytes = bytes;
-    const auto start = read_bytes(*engine, out.main, 0, std::min(bytes, kPreambleBytes));
+    const auto start = read_start(*engine, out.main);
     switch (form_of(start)) {
         case FileForm::kNpy:
             describe_npy(out, bytes);
             break;
         case FileForm::kFeatures:
-            read_directory(out, start, bytes);
+            out.directory = read_directory(*engine, out.main, path, start, out.id);
             open_parts(out, files, options);
             for (const Part& part : out.directory.parts) {
                 out.described.bytes += part.file_bytes;
@@ -236,6 +227,19 @@ OpenedFeatures open_once(const std::shared_ptr<Engine>& engine, const std::strin
 }
 
 }  // namespace
+
+std::vector<std::byte> read_start(Engine& engine, const File& file) {
+    return read_bytes(engine, file, 0, std::min(file.size(), kPreambleBytes));
+}
+
+Directory read_directory(Engine& engine, const File& file, const std::string& path,
+                         std::span<const std::byte> start, std::uint64_t& id) {
+    const Preamble preamble = base::unwrap(decode_preamble(start, file.size(), path));
+    id = preamble.id;
+    const auto directory =
+        read_bytes(engine, file, preamble.directory_offset, preamble.directory_bytes);
+    return base::unwrap(decode_directory(directory, preamble, path));
+}
 
 OpenedFeatures open_features(const std::shared_ptr<Engine>& engine, const std::string& path,
                              const FileSystem& files, CachePolicy cache) {

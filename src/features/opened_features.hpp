@@ -8,8 +8,10 @@
 #include <penstock/feature_store.hpp>
 #include <penstock/file.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,13 @@ struct OpenedFeatures {
 [[nodiscard]] OpenedFeatures open_features(const std::shared_ptr<Engine>& engine,
                                            const std::string& path, const FileSystem& files,
                                            CachePolicy cache = CachePolicy::kAuto);
+
+/// The first bytes of a file, which say whether it is a feature file. Throws Error. Blocks.
+[[nodiscard]] std::vector<std::byte> read_start(Engine& engine, const File& file);
+/// The directory of a feature file that begins with `start`, and the id of its set. Throws Error:
+/// kDamaged, or of the reads. Blocks.
+[[nodiscard]] Directory read_directory(Engine& engine, const File& file, const std::string& path,
+                                       std::span<const std::byte> start, std::uint64_t& id);
 
 /// "row 7 of table 'paper'" for the row that `offset` of a part lies in; empty where none does.
 [[nodiscard]] std::string row_name(const OpenedFeatures& opened, const std::string& path,

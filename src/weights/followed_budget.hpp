@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A budget that follows what memory the process has left. Pure arithmetic.
 //
-// What is missing is given back at once, in steps of 1/16 of the budget or more, so that few
+// Missing memory is given back at once, in steps of 1/16 of the budget or more, so that few
 // changes do it. What is spare is taken by halves, at the beginning of a pass: a larger budget has
 // to be read first, and others may want the rest.
 #pragma once

@@ -140,7 +140,8 @@ TEST(StyleTest, ARatioHasAColourWhereItsIntervalLeavesOutOne) {
     EXPECT_EQ(colour_of_ratio(0.9, 1.1), Colour::kNone);
 }
 
-// The table of a command: from the line that begins with `head` to the next empty one.
+// The table of a command, from the line that begins with `head` to the next empty one, and the
+// paragraph after it, which explains the table.
 void expect_table_fits(const std::string& text, const std::string& head, std::size_t rows) {
     std::istringstream lines(text);
     std::string line;
@@ -151,6 +152,11 @@ void expect_table_fits(const std::string& text, const std::string& head, std::si
         EXPECT_THAT(columns(line), Le(80U)) << line;
     }
     EXPECT_THAT(count, Ge(rows)) << text;
+    count = 0;
+    for (; std::getline(lines, line) && !line.empty(); ++count) {
+        EXPECT_THAT(columns(line), Le(80U)) << line;
+    }
+    EXPECT_THAT(count, Ge(3U)) << text;
 }
 
 TEST(StyleTest, TablesFitEightyColumns) {

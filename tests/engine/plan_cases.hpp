@@ -118,6 +118,21 @@ struct Case {
     }
 };
 
+// Some of a case's extents moved to places near others or over them; listed in the order of the
+// files or in any.
+inline Extents near_one_another(Case& random, std::mt19937_64& more, bool sorted) {
+    for (Extent& extent : random.list) {
+        if (more() % 4 == 0) {
+            extent.offset = random.list[more() % random.list.size()].offset + more() % 3000;
+        }
+    }
+    Extents extents(random.list);
+    if (sorted && extents.count() != 0) {
+        extents.sort();
+    }
+    return extents;
+}
+
 inline void check_request(const Draft& draft, Op op, const os::Geometry& geometry,
                           const Extents& extents, std::uint32_t block_bytes) {
     ASSERT_GT(draft.wanted_bytes, 0U);

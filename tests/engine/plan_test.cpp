@@ -39,15 +39,7 @@ TEST(Plan, ReadsOverGapsTileInAnyOrderAndOverOneAnother) {
         SCOPED_TRACE(seed);
         Case random(seed);
         std::mt19937_64 more(seed);
-        for (Extent& extent : random.list) {
-            if (more() % 4 == 0) {
-                extent.offset = random.list[more() % random.list.size()].offset + more() % 3000;
-            }
-        }
-        Extents extents(random.list);
-        if (seed % 3 != 0 && extents.count() != 0) {
-            extents.sort();
-        }
+        const Extents extents = near_one_another(random, more, seed % 3 != 0);
         Plan plan(extents, random.files, Op::kRead, {}, {extents.count(), 0});
         plan.read_over_gaps(std::uint64_t{1} << more() % 16);
         const std::vector<Draft> drafts = all_drafts(plan, random.block_bytes);

@@ -2,7 +2,7 @@
 // Transfers of device memory under a virtual clock: two devices whose addresses nobody but their
 // copies may touch, random extents compared with a model, a fault at every copy, cancel, and
 // channels that share what little memory is pinned.
-#include "simulation/simulation.hpp"
+#include "simulation/transfers.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -47,31 +47,6 @@ private:
     std::byte* host_ = nullptr;
     std::byte* device_ = nullptr;
 };
-
-engine::Transfer* start(Simulation& simulation, engine::Op op,
-                        std::vector<std::shared_ptr<os::File>> files, std::vector<Extent> extents,
-                        const TransferOptions& options = {}) {
-    engine::TransferSpec spec;
-    spec.op = op;
-    spec.files = engine::FileList(std::move(files));
-    spec.extents = engine::Extents(std::move(extents));
-    spec.options = options;
-    auto transfer = simulation.core().start(std::move(spec));
-    EXPECT_TRUE(transfer) << (transfer ? "" : transfer.error().describe());
-    return *transfer;
-}
-
-void let_go(engine::Transfer* transfer) {
-    transfer->mark_observed();
-    transfer->abandon();
-    transfer->release();
-}
-
-std::shared_ptr<os::File> open(Simulation& simulation, const std::string& path) {
-    auto file = simulation.file_system().open(path, {.access = Access::kReadWrite, .create = true});
-    EXPECT_TRUE(file);
-    return *file;
-}
 
 void fill(std::span<std::byte> bytes, std::mt19937_64& random) {
     for (std::size_t i = 0; i < bytes.size(); i += sizeof(std::uint64_t)) {
@@ -157,8 +132,8 @@ public:
         options.cache = static_cast<CachePolicy>(below(3));
         options.priority = static_cast<Priority>(below(3));
         engine::Transfer* transfer =
-            start(*simulation_, write ? engine::Op::kWrite : engine::Op::kRead, {file_},
-                  std::move(extents), options);
+            start(*simulation_, spec_of(write ? engine::Op::kWrite : engine::Op::kRead, {file_},
+                                        std::move(extents), options));
         ASSERT_TRUE(simulation_->run(*transfer)) << "it hangs";
         ASSERT_EQ(transfer->error(), nullptr) << transfer->error()->describe();
         let_go(transfer);
@@ -236,8 +211,9 @@ protected:
 
     engine::Transfer* begin() {
         copies_ = 0;
-        return start(*simulation_, GetParam() ? engine::Op::kWrite : engine::Op::kRead, {file_},
-                     {{0, {region_.address(), kBytes, MemoryKind::kDevice, 0}, 0}});
+        return start(*simulation_,
+                     spec_of(GetParam() ? engine::Op::kWrite : engine::Op::kRead, {file_},
+                             {{0, {region_.address(), kBytes, MemoryKind::kDevice, 0}, 0}}));
     }
 
     // Nothing is lost: the next one takes all the slots there are, and no longer than it should.
@@ -328,11 +304,12 @@ TEST(SimulatedDevices, ADeviceThatIsNotThere) {
     Simulation simulation((SimulationOptions()));
     const auto file = open(simulation, "/file");
     std::vector<std::byte> host(10'000, std::byte{7});
-    engine::Transfer* write =
-        start(simulation, engine::Op::kWrite, {file}, {{0, {host.data(), host.size()}, 0}});
-    engine::Transfer* read = start(
-        simulation, engine::Op::kRead, {file},
-        {{0, {host.data(), 1000}, 0}, {1000, {host.data(), 1000, MemoryKind::kDevice, 5}, 0}});
+    engine::Transfer* write = start(
+        simulation, spec_of(engine::Op::kWrite, {file}, {{0, {host.data(), host.size()}, 0}}));
+    engine::Transfer* read =
+        start(simulation, spec_of(engine::Op::kRead, {file},
+                                  {{0, {host.data(), 1000}, 0},
+                                   {1000, {host.data(), 1000, MemoryKind::kDevice, 5}, 0}}));
     ASSERT_TRUE(simulation.run(*read));
     ASSERT_TRUE(simulation.run(*write));
     ASSERT_NE(read->error(), nullptr);
@@ -363,7 +340,7 @@ TEST(SimulatedDevices, ManyChannelsShareWhatIsPinned) {
         extents.push_back({kEach - 4096, {region.address(), 100, MemoryKind::kDevice, 0}, i});
     }
     for (int round = 0; round < 2; ++round) {
-        engine::Transfer* transfer = start(simulation, engine::Op::kRead, files, extents);
+        engine::Transfer* transfer = start(simulation, spec_of(engine::Op::kRead, files, extents));
         ASSERT_TRUE(simulation.run(*transfer)) << "it hangs";
         EXPECT_EQ(transfer->error(), nullptr);
         let_go(transfer);
@@ -372,8 +349,9 @@ TEST(SimulatedDevices, ManyChannelsShareWhatIsPinned) {
     EXPECT_GT(simulation.core().device_slot_bytes(), 30U << 20);
     // One alone gets what it can use, of what the others have left.
     const base::Nanos began = simulation.now();
-    engine::Transfer* alone = start(simulation, engine::Op::kRead, {files[3]},
-                                    {{0, {region.address(), kEach, MemoryKind::kDevice, 0}, 0}});
+    engine::Transfer* alone =
+        start(simulation, spec_of(engine::Op::kRead, {files[3]},
+                                  {{0, {region.address(), kEach, MemoryKind::kDevice, 0}, 0}}));
     ASSERT_TRUE(simulation.run(*alone));
     let_go(alone);
     EXPECT_LT(simulation.now() - began, 75'000'000);

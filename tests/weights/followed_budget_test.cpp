@@ -131,7 +131,7 @@ TEST(FollowedBudget, WaitingForATenthOfTheTimeIsPressure) {
     EXPECT_TRUE(watch.pressed(milliseconds(520), begin + milliseconds(200)));
     EXPECT_TRUE(watch.pressed(milliseconds(520), begin + milliseconds(210))) << "too early to say";
     EXPECT_FALSE(watch.pressed(milliseconds(520), begin + milliseconds(400)));
-    // Of another group now, or none: nothing can be said before two of the same were seen.
+    // It is of another group now, or none: nothing can be said before two of the same were seen.
     EXPECT_FALSE(watch.pressed(milliseconds(3), begin + milliseconds(500)));
     EXPECT_FALSE(watch.pressed(std::nullopt, begin + milliseconds(600)));
     EXPECT_FALSE(watch.pressed(milliseconds(900), begin + milliseconds(700)));

@@ -49,6 +49,6 @@ def check_end(offset: int, num_bytes: int) -> None:
     """ValueError where no file can hold bytes."""
     if offset > _OFFSET_MAX - num_bytes:
         raise ValueError(
-            f"file_offset: {num_bytes} bytes at {offset} would end behind byte {_OFFSET_MAX}, and no file is so long; "
+            f"file_offset: {num_bytes} bytes at {offset} would end after byte {_OFFSET_MAX}, and no file is so long; "
             "give a smaller one"
         )

@@ -51,7 +51,7 @@ def simulate(
     "clock", "s3fifo" and "window", by its own code; bounds, with any row in any slot, "fifo", "lru", "s3fifo_whole" and
     "belady", which knows all batches; None: all of them. window: batches that are hinted ahead, 0 to 30, for "window"
     alone. warm_up: batches at the beginning that are not counted. hot: ids that are in memory before the first batch.
-    Raises ValueError for a policy that is not known, and for a trace that is none. Blocks; thread-safe."""
+    Raises ValueError for a policy that is not known, and for what is no trace. Blocks; thread-safe."""
     if isinstance(policies, str):
         raise TypeError(f"simulate: policies: expected a list of names, got {_arguments.got(policies)}; give [name]")
     is_path = isinstance(trace, (str, bytes, os.PathLike))

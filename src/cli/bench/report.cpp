@@ -250,7 +250,7 @@ void BenchReport::rows(const std::vector<JobResult>& results) {
     if (several_) {
         const auto all = together_by_sum(results);
         const probe::RatioInterval interval = probe::ratio_interval(all);
-        fmt::print(out_, "{:13}all / the sum of each alone: {:.3f}", "", interval.mean);
+        fmt::print(out_, "{:10}all / the sum of each alone: {:.3f}", "", interval.mean);
         if (all.size() > 1) {
             fmt::print(out_, ", 95 % interval {:.3f} to {:.3f}", interval.low, interval.high);
         }
@@ -288,21 +288,21 @@ void BenchReport::row(const JobResult& result) {
 void BenchReport::foot(const std::vector<Target>& targets) {
     fmt::print(
         out_,
-        "\nQD: queue depth, blocks at the device at once. GB/s: 10^9 bytes a second (GiB/s: 0.931\n"
-        "times as many). p50, p99: time of one block at the device; of the whole call at\n"
-        "QD 1 up to 64 KiB. CPU: processor seconds per GiB, user and system. Each figure is\n"
-        "the median of {} runs; \"runs\" is half their range. --json also has p99.9.\n",
+        "\nQD: queue depth, blocks at the device at once. GB/s: 10^9 bytes a second (GiB/s:\n"
+        "0.931 times as many). p50, p99: time of one block at the device; of the whole\n"
+        "call at QD 1 up to 64 KiB. CPU: processor seconds per GiB, user and system. Each\n"
+        "figure is the median of {} runs; \"runs\" is half their range. --json also has\n"
+        "p99.9.\n",
         runs_);
     if (peers_) {
-        fmt::print(
-            out_,
-            "The ratio is of bytes a second, each run of Penstock over the run of fio next to\n"
-            "it; above 1 Penstock is faster. Undecided: the interval contains 1.\n");
+        fmt::print(out_,
+                   "The ratio is of bytes a second, each run of Penstock over the run of fio next\n"
+                   "to it; above 1 Penstock is faster. Undecided: the interval contains 1.\n");
     }
     if (several_) {
         fmt::print(out_,
-                   "[1], [2], ...: each alone. all: one transfer after another over all of them, "
-                   "with\nas many bytes of each, so that the slowest sets the pace.\n");
+                   "[1], [2], ...: each alone. all: one transfer after another over all of them,\n"
+                   "with as many bytes of each, so that the slowest sets the pace.\n");
     }
     for (const Target& target : targets) {
         if (!target.file.info().direct) {

@@ -109,10 +109,10 @@ void print_table(std::FILE* out, const TuneResult& result) {
     }
     fmt::print(
         out,
-        "\nDepth: blocks at the device at once; ch: channels. Read, write: GB/s (10^9 bytes a\n"
-        "second), median; the bar is of {}. To defaults: mean ratio within turns, in\n"
-        "brackets its 95 % interval (?: too few turns to say). The best of many is high by\n"
-        "chance, so this table does not decide; fresh runs do:\n\n",
+        "\nDepth: blocks at the device at once; ch: channels. Read, write: GB/s (10^9 bytes\n"
+        "a second), median; the bar is of {}. To defaults: mean ratio within turns, in\n"
+        "brackets its 95 % interval (?: too few turns to say). The best of many is high\n"
+        "by chance, so this table does not decide; fresh runs do:\n\n",
         result.options.read ? "reads" : "writes");
 }
 
