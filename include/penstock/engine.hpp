@@ -58,6 +58,12 @@ struct EngineOptions {
     /// What transfers that say CachePolicy::kAuto do with files that were opened with it, too; also
     /// those of `load`, StateFile and checkpoints. See TransferOptions::cache.
     CachePolicy cache = CachePolicy::kAuto;
+    /// How bytes get between files and memory of GPUs. kAuto: straight by cuFile where that is
+    /// direct (cufile_conditions()) and a read is not in the page cache, else through pinned memory
+    /// of the host. kCuFile: a transfer to or from a file that cuFile cannot serve is an error
+    /// (kUnsupported, with the reason). In both, what is shorter than 64 KiB, or not aligned to
+    /// 4 KiB in the file as in memory, and what cuFile refuses goes through the host.
+    GpuPath gpu_path = GpuPath::kAuto;
 };
 
 /// A transfer in full generality; the verbs of Engine are short forms of it.
@@ -164,6 +170,9 @@ struct EngineStats {
     std::uint64_t slot_requests = 0;  ///< through aligned memory of ours
     std::uint64_t edge_requests = 0;  ///< ends of writes and small writes, through the page cache
     std::uint64_t copied_bytes = 0;   ///< by us, between that memory and callers'
+    std::uint64_t cufile_requests = 0;   ///< straight between files and GPUs
+    std::uint64_t cufile_bytes = 0;      ///< moved by them
+    std::uint64_t cufile_refusals = 0;   ///< of them, those that went on through host memory
     std::uint64_t gpu_copied_bytes = 0;  ///< by copy engines, between that memory and GPUs
     std::uint64_t gpu_pinned_bytes = 0;  ///< of that memory, now: pinned for GPUs
     std::uint64_t system_calls = 0;      ///< of the backends' submission and completion
@@ -196,6 +205,9 @@ struct EngineDescription {
     /// Whether this kernel can be asked what of a file is in the page cache, and what `auto` does
     /// if it cannot. Of one file: FileInfo::page_cache.
     std::string page_cache;
+    /// Whether cuFile is used, by which way, and what it refused last; or why not, for each disk
+    /// and GPU that a transfer met.
+    std::string cufile;
     EngineOptions options;
     /// A few lines for people.
     [[nodiscard]] PENSTOCK_API std::string text() const;

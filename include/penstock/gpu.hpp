@@ -13,6 +13,14 @@
 
 namespace penstock {
 
+/// Whether cuFile (NVIDIA's GPUDirect Storage) can carry bytes straight between storage and a GPU,
+/// as far as this is known before it is opened. Its compatibility mode is never used.
+struct CuFileReport {
+    bool usable = false;
+    std::string way;                   ///< "nvidia-fs" or "PCI P2PDMA"; "" where it is not usable
+    std::vector<std::string> reasons;  ///< what is missing, and what to do; empty where usable
+};
+
 /// A GPU as the CUDA driver shows it to this process.
 struct Gpu {
     std::int32_t number = 0;  ///< CUDA's own, of this process: that of "cuda:0"
@@ -22,6 +30,7 @@ struct Gpu {
     int compute_minor = 0;
     std::string pci;     ///< its address on the PCI bus, "0000:3b:00.0"
     int numa_node = -1;  ///< the memory node next to it; -1: not known
+    CuFileReport cufile; ///< of this machine and GPU; with a disk, see cufile_conditions()
 };
 
 /// The GPUs of this process, or why it has no GPU.
@@ -46,6 +55,12 @@ struct StreamHandle {
 /// Opens the driver if it is not open yet. A machine without a GPU is an answer with its reason.
 /// Never throws (without memory for the answer, `reason` is short); thread-safe.
 [[nodiscard]] PENSTOCK_API GpuReport gpus() noexcept;
+
+/// Whether files at `path` (a file or folder that is there) and this GPU can do without a copy in
+/// host memory: the machine, the GPU, the disk and the file system are looked at. `gpu` is one of
+/// gpus(). Opens neither libcufile nor a disk. Throws Error: kSystem where `path` cannot be looked
+/// at. Thread-safe.
+[[nodiscard]] PENSTOCK_API CuFileReport cufile_conditions(const Gpu& gpu, const std::string& path);
 
 /// The memory at `pointer`, as the driver knows it: of a GPU (managed memory too), or of the host
 /// where it was registered with CUDA. Throws Error: kInvalidArgument where the driver does not know

@@ -35,6 +35,12 @@ namespace penstock {
 /// "auto", "io_uring", "libaio" or "posix"; "" for any other value.
 [[nodiscard]] PENSTOCK_API const char* name_of(BackendKind backend);
 
+/// "auto", "bounce" and "cufile"; nothing for another word.
+[[nodiscard]] PENSTOCK_API std::optional<GpuPath> gpu_path_named(std::string_view word);
+
+/// The word of a path; "" for what is no GpuPath.
+[[nodiscard]] PENSTOCK_API const char* name_of(GpuPath path);
+
 /// "auto", "cached", "direct" and "required"; nothing for another word.
 [[nodiscard]] PENSTOCK_API std::optional<CachePolicy> cache_policy_named(std::string_view word);
 

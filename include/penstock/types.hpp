@@ -35,6 +35,9 @@ inline constexpr std::size_t kPriorityCount = 3;
 /// The mechanism that carries requests to the kernel.
 enum class BackendKind : std::uint8_t { kAuto, kUring, kAio, kPosix };
 
+/// How bytes get between files and memory of GPUs: see EngineOptions::gpu_path.
+enum class GpuPath : std::uint8_t { kAuto, kBounce, kCuFile };
+
 /// The state of a transfer.
 enum class TransferStatus : std::uint8_t { kRunning, kDone, kFailed, kCancelled };
 

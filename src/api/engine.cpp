@@ -4,6 +4,7 @@
 #include "base/clock.hpp"
 #include "base/raise.hpp"
 #include "base/wait_slice.hpp"
+#include "device/cufile_path.hpp"
 #include "device/gpu_mover.hpp"
 #include "device/pointer.hpp"
 #include "device/stream_order.hpp"
@@ -40,6 +41,7 @@ struct Engine::Impl {
                                           .backends = api::backends_for(options.backend),
                                           .clock = std::make_shared<base::SteadyClock>(),
                                           .make_mover = device::make_mover,
+                                          .device_path = device::make_device_path(options.gpu_path),
                                           .make_order = device::make_order,
                                           .check_devices = device::check_extents}));
     }

@@ -27,7 +27,22 @@ constexpr std::array<BackendWord, 6> kBackends{{{"auto", BackendKind::kAuto},
 // In the order of the enumeration.
 constexpr std::array<const char*, 4> kCachePolicies{"auto", "cached", "direct", "required"};
 
+constexpr std::array<const char*, 3> kGpuPaths{"auto", "bounce", "cufile"};
+
 }  // namespace
+
+std::optional<GpuPath> gpu_path_named(std::string_view word) {
+    const auto found = std::find(kGpuPaths.begin(), kGpuPaths.end(), word);
+    if (found == kGpuPaths.end()) {
+        return std::nullopt;
+    }
+    return static_cast<GpuPath>(found - kGpuPaths.begin());
+}
+
+const char* name_of(GpuPath path) {
+    const auto index = static_cast<std::size_t>(path);
+    return index < kGpuPaths.size() ? kGpuPaths[index] : "";
+}
 
 std::optional<CachePolicy> cache_policy_named(std::string_view word) {
     const auto found = std::find(kCachePolicies.begin(), kCachePolicies.end(), word);

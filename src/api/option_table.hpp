@@ -92,7 +92,7 @@ inline constexpr std::array<Option, 9> kOptions{{
 /// The words that cache_policy_named() accepts.
 inline constexpr const char* kCachePoliciesAllowed = "'auto', 'cached', 'direct' or 'required'";
 
-inline constexpr std::array<WordOption, 2> kWordOptions{{
+inline constexpr std::array<WordOption, 3> kWordOptions{{
     {"backend", "'auto', 'io_uring', 'libaio' or 'posix'",
      "'auto': 'io_uring', else 'libaio', else 'posix'",
      [](const EngineOptions& options) { return name_of(options.backend); },
@@ -108,6 +108,14 @@ inline constexpr std::array<WordOption, 2> kWordOptions{{
          const auto policy = cache_policy_named(word);
          options.cache = policy.value_or(options.cache);
          return policy.has_value();
+     }},
+    {"gpu_path", "'auto', 'bounce' or 'cufile'",
+     "memory of GPUs: 'auto': by cuFile where that is direct, else through the host",
+     [](const EngineOptions& options) { return name_of(options.gpu_path); },
+     [](EngineOptions& options, std::string_view word) {
+         const auto path = gpu_path_named(word);
+         options.gpu_path = path.value_or(options.gpu_path);
+         return path.has_value();
      }},
 }};
 

@@ -82,6 +82,10 @@ base::Result<engine::CoreOptions> core_options(const EngineOptions& options) {
         return refused("cache", std::to_string(static_cast<unsigned>(options.cache)),
                        "kAuto, kCached, kDirect or kRequired");
     }
+    if (options.gpu_path > GpuPath::kCuFile) {
+        return refused("gpu_path", std::to_string(static_cast<unsigned>(options.gpu_path)),
+                       "kAuto, kBounce or kCuFile");
+    }
     for (const Option& option : kOptions) {
         if (const std::uint64_t value = option.get(options); !option.takes(value)) {
             return refused(option.name, std::to_string(value), option.allowed());

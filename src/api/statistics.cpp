@@ -4,6 +4,7 @@
 #include "base/histogram.hpp"
 #include "base/units.hpp"
 #include "device/driver.hpp"
+#include "engine/device_path/device_path.hpp"
 #include "os/page_cache.hpp"
 
 #include <penstock/options.hpp>
@@ -72,6 +73,9 @@ void add_counters(EngineStats& stats, Latencies& latencies, const engine::Counte
     stats.slot_requests += counters.slot_requests.get();
     stats.edge_requests += counters.edge_requests.get();
     stats.copied_bytes += counters.copied_bytes.get();
+    stats.cufile_requests += counters.device_path_requests.get();
+    stats.cufile_bytes += counters.device_path_bytes.get();
+    stats.cufile_refusals += counters.device_path_refusals.get();
     stats.gpu_copied_bytes += counters.device_copied_bytes.get();
     stats.bytes_cached += counters.bytes_cached.get();
     stats.cache_questions += counters.cache_questions.get();
@@ -122,6 +126,8 @@ EngineDescription description(engine::Core& core, const EngineOptions& options) 
     out.page_cache = refusal.empty()
                          ? "cachestat(2) tells what of a file is in it"
                          : "'auto' tries single bytes to find out what is in it, for " + refusal;
+    engine::DevicePath* const path = core.device_path();
+    out.cufile = path == nullptr ? "not used: gpu_path is 'bounce'" : path->text();
     out.options = options;
     core.for_each_domain([&](engine::Domain& domain) {
         const engine::Backend& backend = domain.channel(0).backend();
@@ -158,6 +164,7 @@ std::string EngineDescription::text() const {
                            base::format_bytes(gpu.pinned_bytes_max), gpu.channels,
                            gpu.channels == 1 ? "" : "s");
     }
+    out += fmt::format("cufile      '{}'; {}\n", name_of(options.gpu_path), cufile);
     for (const Device& device : devices) {
         out +=
             fmt::format("device      {}:{}, {} channel{}, {}\n", device.id.major, device.id.minor,

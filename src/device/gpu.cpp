@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/raise.hpp"
+#include "device/cufile_conditions.hpp"
 #include "device/driver.hpp"
 #include "device/pointer.hpp"
+#include "os/file_system_type.hpp"
 
 #include <penstock/gpu.hpp>
 
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+
 #include <array>
+#include <cerrno>
+#include <optional>
 
 namespace penstock {
 
@@ -43,6 +51,7 @@ Gpu facts_of(const Driver& driver, std::int32_t index) {
     gpu.compute_major = attribute(driver, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, number, 0);
     gpu.compute_minor = attribute(driver, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, number, 0);
     gpu.numa_node = attribute(driver, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, number, -1);
+    gpu.cufile = device::report_of(device::cufile_conditions(gpu, driver.version, std::nullopt));
     return gpu;
 }
 
@@ -74,6 +83,21 @@ GpuReport gpus() noexcept {
         report.reason = "out of memory";
     }
     return report;
+}
+
+CuFileReport cufile_conditions(const Gpu& gpu, const std::string& path) {
+    struct stat status {};
+    struct statfs volume {};
+    if (::stat(path.c_str(), &status) != 0 || ::statfs(path.c_str(), &volume) != 0) {
+        base::raise(base::system_error(errno, "cufile", path, kNoOffset,
+                                       "name a file or folder that is there"));
+    }
+    const Driver* loaded = device::loaded_driver();
+    const device::FilePlace place{
+        {gnu_dev_major(status.st_dev), gnu_dev_minor(status.st_dev)},
+        os::file_system_type(static_cast<std::uint64_t>(volume.f_type)).name};
+    return device::report_of(
+        device::cufile_conditions(gpu, loaded == nullptr ? 0 : loaded->version, place));
 }
 
 Memory device_memory(void* pointer, std::uint64_t bytes) {

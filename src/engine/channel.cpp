@@ -120,6 +120,9 @@ bool Channel::turn(bool may_sleep) noexcept {
         moved_on |= look_at_held();
     }
     movers_.forget_refusals();  // those that waited have heard them
+    if (!bounced_.empty()) {
+        moved_on |= try_bounced();
+    }
     moved_on |= draw();
     if (!blocks_.empty()) {
         post_blocking();
@@ -355,6 +358,9 @@ bool Channel::start(Part& part, const Draft& draft, base::Nanos now) {
     if (draft.edge) {
         counters_.edge_requests.add(1);
     }
+    if (request.draft.to_device) {
+        counters_.device_path_requests.add(1);
+    }
     if (slot != nullptr && request.op == Op::kWrite) {
         start_move(request, MoveTo::kSlot, draft.wanted_bytes);
     } else {
@@ -397,6 +403,10 @@ void Channel::go_on(ChannelRequest& request, std::uint32_t align, base::Nanos no
 
 void Channel::push(ChannelRequest& request, base::Nanos now) {
     request.submitted = now;
+    if (request.draft.to_device) {
+        push_to_device(request);
+        return;
+    }
     const bool here = request.lane == os::Lane::kDirect ||
                       (!request.draft.edge && !request.draft.cached && backend_->takes_buffered());
     if (here) {
@@ -409,6 +419,9 @@ void Channel::push(ChannelRequest& request, base::Nanos now) {
 
 void Channel::came_back(ChannelRequest& request) {
     const bool read = request.op == Op::kRead;
+    if (request.draft.to_device && !moved_to_device(request)) {
+        return;
+    }
     if (request.result < 0) {
         const Transfer& transfer = *request.part->transfer;
         const bool later = tries_again(request.result) && !transfer.stopped() && again(request);

@@ -45,6 +45,7 @@ struct ChannelOptions {
 };
 
 class Channel;
+class DevicePath;
 
 /// A request of a channel, with what it needs while it is moved or done by an executor.
 struct ChannelRequest : Request, Job {
@@ -73,6 +74,14 @@ public:
     Channel(const Channel&) = delete;
     Channel& operator=(const Channel&) = delete;
     ~Channel();
+
+    /// Before anything else: a way to devices without slots, and the threads that make its calls.
+    void use_device_path(DevicePath& path, Executor& callers) {
+        device_path_ = &path;
+        device_callers_ = &callers;
+    }
+    /// Or nullptr. Any thread.
+    [[nodiscard]] DevicePath* device_path() const { return device_path_; }
 
     // ---- any thread
     void link(Part& part) noexcept;
@@ -127,6 +136,11 @@ private:
     bool start(Part& part, const Draft& draft, base::Nanos now);
     void push(ChannelRequest& request, base::Nanos now);
     void hand_over(ChannelRequest& request);
+    void push_to_device(ChannelRequest& request);
+    bool moved_to_device(ChannelRequest& request);
+    void bounce(ChannelRequest& request);
+    bool try_bounced();
+    base::Result<void> check_device_path(os::File& file, const MemoryPlace& place);
     void post_blocking();
     void came_back(ChannelRequest& request);
     void fail(ChannelRequest& request);
@@ -149,6 +163,8 @@ private:
     std::unique_ptr<Backend> backend_;
     Executor& blocking_;
     Executor& copying_;
+    DevicePath* device_path_ = nullptr;
+    Executor* device_callers_ = nullptr;
     Movers movers_;
     Classes classes_;
     base::Fifo<Seat> seats_;      ///< on which parts are parked
@@ -160,6 +176,7 @@ private:
     std::vector<ChannelRequest> requests_;
     base::Fifo<Request> free_;
     base::Fifo<Request> delayed_;  ///< to be tried again in a while
+    base::Fifo<Request> bounced_;  ///< refused by the device path, and waiting for a slot
     base::Fifo<Request> blocks_;   ///< for `blocking_`, from this turn
     std::uint32_t out_ = 0;        ///< requests that are not free
     std::uint32_t at_backend_ = 0;

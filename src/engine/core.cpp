@@ -93,7 +93,8 @@ base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
         const BackendEntry& entry = platform_.backends[i];
         auto made =
             Domain::make(device, options_.domain,
-                         {entry.make, platform_.clock.get(), platform_.make_mover, &device_slots_});
+                         {entry.make, platform_.clock.get(), platform_.make_mover, &device_slots_,
+                          platform_.device_path.get()});
         if (made) {
             return made;
         }

@@ -30,6 +30,8 @@
 
 namespace penstock::engine {
 
+class DevicePath;
+
 struct CoreOptions {
     DomainOptions domain;
     std::uint64_t inline_bytes_max = 64 << 10;      ///< 0: never on the caller's thread
@@ -44,6 +46,7 @@ struct Platform {
     std::vector<BackendEntry> backends;  ///< in the order in which they are tried
     std::shared_ptr<const base::Clock> clock;
     MakeMover make_mover = {};  ///< empty: memcpy for the host, and nothing else
+    std::shared_ptr<DevicePath> device_path = {};  ///< or none: see device_path/
     MakeOrder make_order = {};  ///< empty: there is no memory but the host's
     /// Is memory of devices what its extents say? Asked on the caller's thread; empty: not asked.
     std::function<base::Result<void>(const Extents& extents)> check_devices = {};
@@ -103,6 +106,9 @@ public:
             visit(*domain);
         }
     }
+
+    /// Or nullptr.
+    [[nodiscard]] DevicePath* device_path() { return platform_.device_path.get(); }
 
     /// Memory that is pinned for devices.
     [[nodiscard]] std::uint64_t device_slot_bytes() { return device_slots_.bytes(); }

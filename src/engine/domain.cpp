@@ -60,9 +60,11 @@ Domain::Domain(DeviceId device, const DomainOptions& options, const DomainParts&
     if (options.threads) {
         copy_ = std::make_unique<Workers>("penstock-copy", options.copy_threads);
         blocking_ = std::make_unique<Workers>("penstock-block", options.blocking_threads);
+        device_callers_ = std::make_unique<Workers>("penstock-gpu", options.device_callers);
     } else {
         copy_ = std::make_unique<InlineExecutor>();
         blocking_ = std::make_unique<InlineExecutor>();
+        device_callers_ = std::make_unique<InlineExecutor>();
     }
 }
 
@@ -81,8 +83,12 @@ base::Result<std::unique_ptr<Channel>> Domain::make_channel() {
     const auto make = [this](const MemoryPlace& place, const std::function<void()>& wake) {
         return make_mover(place, wake);
     };
-    return std::make_unique<Channel>(options_.channel, std::move(backend), make, *blocking_, *copy_,
-                                     *parts_.clock, parts_.device_slots);
+    auto channel = std::make_unique<Channel>(options_.channel, std::move(backend), make, *blocking_,
+                                             *copy_, *parts_.clock, parts_.device_slots);
+    if (parts_.device_path != nullptr) {
+        channel->use_device_path(*parts_.device_path, *device_callers_);
+    }
+    return channel;
 }
 
 base::Result<std::unique_ptr<Mover>> Domain::make_mover(const MemoryPlace& place,
@@ -149,6 +155,7 @@ Domain::~Domain() {
     // that still when the transfer has long finished. So the workers end before the channels.
     copy_.reset();
     blocking_.reset();
+    device_callers_.reset();
     for (const auto& member : channels_) {
         if (member->thread.joinable()) {
             member->stopping.store(true);
@@ -229,10 +236,12 @@ void Domain::wait_quiet() {
     // Buffered ends that run hold the gate of their file; those that wait go on waiting, and so do
     // not wait for the syncs that run before them. Copies may run on: a fork does not mind.
     blocking_->pause();
+    device_callers_->pause();
 }
 
 void Domain::resume() {
     blocking_->resume();
+    device_callers_->resume();
     for (const auto& member : channels_) {
         member->channel->resume();
     }

@@ -27,6 +27,9 @@ struct DomainOptions {
     std::uint32_t channels = 1;
     std::uint32_t copy_threads = 2;
     std::uint32_t blocking_threads = 4;
+    /// Requests to devices at once, where they go straight: a call each, which blocks. As many as
+    /// the posix backend has.
+    std::uint32_t device_callers = 16;
     bool threads = true;  ///< false: the caller turns the channels (a simulation)
 };
 
@@ -36,7 +39,8 @@ struct DomainParts {
     const base::Clock* clock = nullptr;
     /// Empty: memcpy on the domain's copy threads, and none for devices.
     MakeMover make_mover;
-    SlotPool* device_slots = nullptr;  ///< the engine's
+    SlotPool* device_slots = nullptr;   ///< the engine's
+    DevicePath* device_path = nullptr;  ///< the engine's, or none
 };
 
 class Domain {
@@ -119,6 +123,7 @@ private:
     const DomainParts parts_;
     std::unique_ptr<Executor> copy_;
     std::unique_ptr<Executor> blocking_;
+    std::unique_ptr<Executor> device_callers_;  ///< make the calls of the device path
     std::vector<std::unique_ptr<Member>> channels_;
     std::array<Lane, kInlineLanesMax> lanes_;
     std::atomic<std::uint32_t> lanes_used_{1};  ///< those behind have no channel yet

@@ -166,7 +166,11 @@ base::Result<Slot*> Channel::take_slot(const Part& part, const Draft& draft, Sta
     const Transfer& transfer = *part.transfer;
     station = &movers_.host();
     if (transfer.device_memory) {
-        PENSTOCK_TRY(found, movers_.at(place_of(transfer.extents[draft.at.index].memory)));
+        const MemoryPlace place = place_of(transfer.extents[draft.at.index].memory);
+        if (place.kind != MemoryKind::kHost) {
+            PENSTOCK_CHECK(check_device_path(*transfer.files[draft.file], place));
+        }
+        PENSTOCK_TRY(found, movers_.at(place));
         PENSTOCK_ASSERT(found != nullptr);  // may_begin() asked for all of them
         station = found;
     }

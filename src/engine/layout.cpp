@@ -183,7 +183,7 @@ void lay_out(Window& window) {
                 part.plan.write_through_cache();
             }
             if (transfer.device_memory) {
-                part.plan.expect_devices();
+                part.plan.expect_devices(part.channel->device_path());
             }
             part.consult_cache(part.channel->counters(), false);
             if (over_gaps) {

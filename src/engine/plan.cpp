@@ -4,6 +4,7 @@
 #include "base/align.hpp"
 #include "base/assert.hpp"
 #include "engine/cached_read.hpp"
+#include "engine/device_path/device_path.hpp"
 
 #include <algorithm>
 
@@ -152,6 +153,7 @@ bool Plan::stand_on(const Extent& extent) {
         in_run_ = in_run_ && !is_elsewhere(extent);
         place_ = place_of(extent.memory);
         on_device_ = place_.kind != MemoryKind::kHost;
+        path_takes_ = on_device_ && path_ != nullptr && path_->takes(*files_[file_], place_);
     }
     if (!in_run_) {
         edge_bytes_ = 0;
@@ -232,7 +234,9 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
     std::uint64_t stretch_bytes = kOffsetMax;
     std::uint64_t list_end = kOffsetMax;
     ahead_bytes_ = 0;
-    if (os::File& file = *files_[file_]; lookup_ != nullptr && file.info().asks_cache) {
+    const bool past_cache = path_takes_ && path_->required();
+    if (os::File& file = *files_[file_];
+        lookup_ != nullptr && file.info().asks_cache && !past_cache) {
         const CacheLookup::Stretch stretch = look(file);
         stretch_bytes = stretch.end - offset_;
         if (stretch.cached) {
@@ -245,7 +249,8 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
         list_end = stretch.alone ? kOffsetMax : stretch.end;
     }
     // Bytes that go through a slot are a piece of memory too.
-    const std::uint64_t align = std::max(geometry.read_align, geometry.memory_align);
+    const std::uint64_t align = std::max({geometry.read_align, geometry.memory_align,
+                                          path_takes_ ? kDevicePathAlign : std::uint32_t{1}});
     const std::uint64_t skip = offset_ - align_down(offset_, align);
     // A whole block from here on would end past the largest offset there is.
     const std::uint64_t last = align_down(kOffsetMax, align);
@@ -275,7 +280,7 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
                                     ? std::min<std::uint64_t>(ahead_bytes_, block_bytes)
                                     : covered(block_bytes);
     const std::uint64_t bytes = straight(0, std::min(ahead, clear), align, geometry.memory_align);
-    if (bytes >= kStraightBytesMin || bytes == ahead) {
+    if (bytes >= kStraightBytesMin || (bytes == ahead && !on_device_)) {
         draft_straight(os::Lane::kDirect, bytes);
     } else {
         draft_slot(0, on_device_ ? slot_bytes(ahead) : ahead, align);
@@ -388,7 +393,7 @@ bool Plan::draft_write(const os::Geometry& geometry, std::uint32_t block_bytes) 
         return false;
     }
     const std::uint64_t bytes = straight(0, limit, geometry.write_align, geometry.memory_align);
-    if (bytes == limit || bytes >= kStraightBytesMin) {
+    if (bytes >= kStraightBytesMin || (bytes == limit && !on_device_)) {
         draft_straight(os::Lane::kDirect, bytes);
     } else {
         // Whole units of the device, also where one has more pieces.
@@ -477,6 +482,7 @@ void Plan::draft_straight(os::Lane lane, std::uint64_t bytes) {
     draft_.bytes = static_cast<std::uint32_t>(bytes);
     draft_.wanted_bytes = draft_.bytes;
     draft_.memory = bytes <= here_bytes_ ? here_ : nullptr;
+    draft_.to_device = on_device_;
 }
 
 void Plan::draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std::uint64_t align) {
@@ -486,6 +492,17 @@ void Plan::draft_slot(std::uint64_t skip_bytes, std::uint64_t wanted_bytes, std:
     draft_.skip_bytes = static_cast<std::uint32_t>(skip_bytes);
     draft_.wanted_bytes = static_cast<std::uint32_t>(wanted_bytes);
     draft_.bytes = static_cast<std::uint32_t>(align_up(skip_bytes + wanted_bytes, align));
+}
+
+// A call of such a way names one piece of memory. It would take what is not aligned too, and bring
+// it through memory of its own: a slot of ours is no worse, and can be seen.
+std::uint64_t Plan::straight_to_device(std::uint64_t after_bytes, std::uint64_t limit_bytes) const {
+    if (!path_takes_ || after_bytes >= here_bytes_ ||
+        !base::is_aligned(here_ + after_bytes, kDevicePathAlign) ||
+        !base::is_aligned(offset_ + after_bytes, kDevicePathAlign)) {
+        return 0;
+    }
+    return align_down(std::min(limit_bytes, here_bytes_ - after_bytes), kDevicePathAlign);
 }
 
 // An odd address does not allow odd lengths of pieces: what the offset demands is demanded of

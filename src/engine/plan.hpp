@@ -28,8 +28,9 @@
 //   buffered        no alignment, straight.
 //
 // Extents may be of memory of several places (the host, devices). A run ends where the place
-// changes, and what is of a device goes straight nowhere: each request for it has a slot, also from
-// the page cache and on the buffered lane.
+// changes. What is of a device goes straight where a DevicePath takes it, it is not in the page
+// cache, and it is long and aligned, in one extent a request; else each request for it has a slot,
+// also from the page cache and on the buffered lane.
 #pragma once
 
 #include "base/align.hpp"
@@ -48,6 +49,8 @@
 
 namespace penstock::engine {
 
+class DevicePath;
+
 using Files = std::span<const std::shared_ptr<os::File>>;
 
 class Plan {
@@ -65,8 +68,12 @@ public:
     /// extents are read over. 0: only adjoining extents are one request.
     void read_over_gaps(std::uint64_t gap_bytes) { gap_bytes_ = gap_bytes; }
 
-    /// Some extents are of a device's memory; else nobody looks whose it is.
-    void expect_devices() { devices_ = true; }
+    /// Some extents are of a device's memory; else nobody looks whose it is. `path`: what it takes
+    /// goes straight; nullptr: nothing does.
+    void expect_devices(DevicePath* path = nullptr) {
+        devices_ = true;
+        path_ = path;
+    }
 
     /// A write of which nothing goes past the page cache, where the file's policy is auto.
     void write_through_cache() { all_cached_ = true; }
@@ -125,7 +132,7 @@ private:
     [[nodiscard]] std::uint64_t straight(std::uint64_t after_bytes, std::uint64_t limit_bytes,
                                          std::uint64_t align, std::uint64_t memory_align) const {
         if (on_device_) {
-            return 0;
+            return straight_to_device(after_bytes, limit_bytes);
         }
         if (after_bytes == 0 && here_bytes_ >= limit_bytes &&
             base::is_aligned(here_, memory_align)) {
@@ -136,6 +143,8 @@ private:
     [[nodiscard]] std::uint64_t straight_over(std::uint64_t after_bytes, std::uint64_t limit_bytes,
                                               std::uint64_t align,
                                               std::uint64_t memory_align) const;
+    [[nodiscard]] std::uint64_t straight_to_device(std::uint64_t after_bytes,
+                                                   std::uint64_t limit_bytes) const;
     // How far the run reaches from the cursor on, at most `limit_bytes`.
     [[nodiscard]] std::uint64_t covered(std::uint64_t limit_bytes) const {
         if (here_bytes_ >= limit_bytes) {
@@ -189,6 +198,8 @@ private:
     bool through_cache_ = false;
     bool devices_ = false;
     bool on_device_ = false;  ///< the cursor is
+    bool path_takes_ = false;  ///< what is under the cursor, where that is aligned
+    DevicePath* path_ = nullptr;
     Phase phase_ = Phase::kMain;
     bool has_edges_ = false;
     bool drafted_ = false;

@@ -26,6 +26,10 @@ using FileList = base::ShortVector<std::shared_ptr<os::File>>;
 
 enum class Op : std::uint8_t { kRead, kWrite };
 
+/// What goes straight to a device's memory (see device_path/) is aligned to so much: its offset in
+/// the file, its length and its address.
+inline constexpr std::uint32_t kDevicePathAlign = 4096;
+
 /// How many pieces of memory a request gathers from or scatters to at most.
 inline constexpr std::size_t kPiecesMax = 64;
 
@@ -39,6 +43,7 @@ struct Draft {
     os::Lane lane = os::Lane::kDirect;
     bool edge = false;       ///< the buffered end of a written run, or all of it: under the gate
     bool slot = false;       ///< the bytes pass through a slot
+    bool to_device = false;  ///< straight to or from a device's memory: see device_path/
     bool cached = false;     ///< read from the page cache, where they are taken to be
     bool apart = false;      ///< over gaps, after an error: what is wanted is read by itself
     std::uint32_t file = 0;  ///< index in the transfer's files
@@ -135,6 +140,9 @@ std::uint64_t for_each_piece_over_gaps(const Extents& extents, const Draft& draf
 
 /// Alignment at which a request may continue, in the file (`align`) and in memory.
 [[nodiscard]] inline std::uint32_t resume_align(const Request& request, std::uint32_t align) {
+    if (request.draft.to_device) {
+        return kDevicePathAlign;
+    }
     return request.lane == os::Lane::kDirect
                ? std::max(align, request.file->geometry().memory_align)
                : 1;

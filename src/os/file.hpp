@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -63,9 +64,15 @@ struct FileInfo {
 /// The error for CachePolicy::kRequired where there is no direct I/O.
 [[nodiscard]] base::Error not_direct(const char* operation, const FileInfo& info);
 
+/// What a room above has made for an open file, a handle for its descriptors for instance.
+class FileCompanion {
+public:
+    virtual ~FileCompanion() = default;
+};
+
 class File {
 public:
-    virtual ~File() = default;
+    virtual ~File() { drop_companion(); }
     File(const File&) = delete;
     File& operator=(const File&) = delete;
 
@@ -139,7 +146,26 @@ public:
     /// by one.
     [[nodiscard]] std::mutex& edge_gate() { return edge_gate_; }
 
+    /// Or nullptr. Any thread.
+    [[nodiscard]] FileCompanion* companion() const {
+        return companion_.load(std::memory_order_acquire);
+    }
+    /// Gives the file its companion, which goes before the descriptors are closed; another one that
+    /// came first stays. Returns the one that the file has. Any thread.
+    FileCompanion& adopt(std::unique_ptr<FileCompanion> companion) {
+        FileCompanion* first = nullptr;
+        return companion_.compare_exchange_strong(first, companion.get(),
+                                                  std::memory_order_acq_rel)
+                   ? *companion.release()
+                   : *first;
+    }
+
 protected:
+    /// Before descriptors are closed; nobody uses the file any more.
+    void drop_companion() {
+        const std::unique_ptr<FileCompanion> last(companion_.exchange(nullptr));
+    }
+
     explicit File(FileInfo info) : info_(std::move(info)) {}
 
     FileInfo info_;
@@ -148,6 +174,7 @@ private:
     std::atomic<std::uint64_t> size_seen_{0};
     std::mutex edge_gate_;
     CacheHistory cache_history_;
+    std::atomic<FileCompanion*> companion_{nullptr};
 };
 
 }  // namespace penstock::os

@@ -65,6 +65,7 @@ LocalFile::LocalFile(FileInfo info, UniqueFd buffered, UniqueFd direct)
     : File(std::move(info)), buffered_(buffered.release()), direct_(direct.release()) {}
 
 LocalFile::~LocalFile() {
+    drop_companion();
     close_descriptor(direct_);
     close_descriptor(buffered_);
 }
@@ -283,6 +284,7 @@ void LocalFile::take_back() {
     if (!info_.created || fd < 0) {
         return;
     }
+    drop_companion();
     close_descriptor(direct_);
     struct stat status {};
     if (::fcntl(fd, F_SETSIG, SIGURG) != 0 || ::fcntl(fd, F_SETLEASE, F_WRLCK) != 0 ||
@@ -300,6 +302,7 @@ void LocalFile::take_back() {
 
 Result<void> LocalFile::close() {
     PENSTOCK_CHECK(usable("close", false));
+    drop_companion();
     const int direct_errno = close_descriptor(direct_);
     const int buffered_errno = close_descriptor(buffered_);
     const int first = direct_errno != 0 ? direct_errno : buffered_errno;

@@ -170,6 +170,10 @@ std::uint64_t calls_of(const std::string& name) {
     return name == "*" ? faults.all_calls : faults.calls[name];
 }
 
+int meet_call(const char* name) {
+    return Faults::get().meet(name);
+}
+
 Machine& Machine::get() {
     static auto* machine = new Machine;
     return *machine;

@@ -64,6 +64,11 @@ FAKE_GPU_EXPORT std::uint64_t fake_gpu_calls(const char* call) {
     return calls_of(call);
 }
 
+// For the fake libcufile.so.0, whose faults and counts are here too.
+FAKE_GPU_EXPORT int fake_gpu_meet(const char* call) {
+    return meet_call(call);
+}
+
 FAKE_GPU_EXPORT void fake_gpu_hold(int on) {
     Machine& machine = Machine::get();
     const std::lock_guard lock(machine.mutex);

@@ -252,6 +252,8 @@ void fail_call(const std::string& name, std::uint64_t nth, int error, std::uint6
 void no_failures();
 void stop_at_call(const std::string& name);
 std::uint64_t calls_of(const std::string& name);
+/// Counts a call of that name; the error that it shall return, or 0.
+int meet_call(const char* name);
 
 }  // namespace penstock::device::cuda::fake
 

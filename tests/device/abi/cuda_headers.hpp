@@ -7,5 +7,8 @@ namespace penstock::device {
 /// build found none.
 [[nodiscard]] int compared_with_cuda_12();
 [[nodiscard]] int compared_with_cuda_13();
+/// The same for cufile_abi.hpp and the cufile.h next to those headers.
+[[nodiscard]] int cufile_compared_with_cuda_12();
+[[nodiscard]] int cufile_compared_with_cuda_13();
 
 }  // namespace penstock::device
