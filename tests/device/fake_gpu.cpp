@@ -21,6 +21,7 @@ namespace {
 [[gnu::constructor]] void load_fake() {
     if (std::getenv("PENSTOCK_TEST_WITHOUT_FAKE_GPU") == nullptr) {
         ::dlopen(PENSTOCK_FAKE_GPU, RTLD_LAZY | RTLD_LOCAL);
+        ::dlopen(PENSTOCK_FAKE_CUFILE, RTLD_LAZY | RTLD_LOCAL);
     }
 }
 
