@@ -20,6 +20,41 @@ std::string text_of(const Gpu& gpu) {
            "), pci=" + quoted(gpu.pci) + ")";
 }
 
+std::string joined(const std::vector<std::string>& reasons) {
+    std::string text;
+    for (const std::string& reason : reasons) {
+        text += (text.empty() ? "" : "; ") + reason;
+    }
+    return text;
+}
+
+void bind_cufile(nb::module_& m) {
+    nb::class_<CuFileReport>(
+        m, "CuFileReport",
+        "Whether cuFile (GPUDirect Storage) can carry bytes straight between storage and a GPU; "
+        "true where it can.")
+        .def_ro("usable", &CuFileReport::usable)
+        .def_ro("way", &CuFileReport::way, "'nvidia-fs' or 'PCI P2PDMA'; '' where not usable.")
+        .def_ro("reasons", &CuFileReport::reasons, "What is missing, and what to do.")
+        .def("__bool__", [](const CuFileReport& report) { return report.usable; })
+        .def("__repr__", [](const CuFileReport& report) {
+            return "<penstock.CuFileReport: " +
+                   (report.usable ? report.way : "none: " + joined(report.reasons)) + ">";
+        });
+    m.def(
+        "cufile_conditions",
+        [](const Gpu& gpu, nb::object path) {
+            const std::string text = path_of(path);
+            const WithoutGil nogil;
+            return cufile_conditions(gpu, text);
+        },
+        nb::arg("gpu"), nb::arg("path"),
+        nb::sig("def cufile_conditions(gpu: Gpu, path: str | bytes | os.PathLike) -> CuFileReport"),
+        "Whether files at `path` (a file or folder that is there) and this GPU, one of "
+        "`gpus().gpus`, can do without a copy in host memory, or what is missing. Opens neither "
+        "libcufile nor a disk. OSError where `path` cannot be looked at. Thread-safe.");
+}
+
 void bind_gpu_type(nb::module_& m) {
     nb::class_<Gpu>(m, "Gpu", "A GPU of NVIDIA's, as its driver describes it.")
         .def_ro("number", &Gpu::number, "As in 'cuda:0'; CUDA_VISIBLE_DEVICES counts.")
@@ -31,12 +66,15 @@ void bind_gpu_type(nb::module_& m) {
             nb::sig("def compute_capability(self) -> tuple[int, int]"))
         .def_ro("pci", &Gpu::pci, "Its address on the bus: '0000:3b:00.0'.")
         .def_ro("numa_node", &Gpu::numa_node, "The memory node next to it; -1: not known.")
+        .def_ro("cufile", &Gpu::cufile,
+                "Whether cuFile can reach it on this machine; cufile_conditions() looks at a disk.")
         .def("__repr__", [](const Gpu& gpu) { return text_of(gpu); });
 }
 
 }  // namespace
 
 void bind_gpu(nb::module_& m) {
+    bind_cufile(m);
     bind_gpu_type(m);
     nb::class_<GpuReport>(
         m, "GpuReport",

@@ -149,5 +149,18 @@ TEST(GpuOutOfMemory, MemoryOfTheHostIsAnError) {
               "");
 }
 
+TEST(GpuOutOfMemory, WhatCuFileWantsIsAnAnswerOrAnError) {
+    EXPECT_EQ(allocator::each_allocation(
+                  [](allocator::Attempt& attempt) -> std::string {
+                      CuFileReport report;
+                      const auto ask = [&] { report = cufile_conditions(Gpu{}, "/"); };
+                      return !attempt(ask) || report.usable == report.reasons.empty()
+                                 ? ""
+                                 : "neither usable nor a reason";
+                  },
+                  1, 1),
+              "");
+}
+
 }  // namespace
 }  // namespace penstock

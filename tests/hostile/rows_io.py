@@ -44,6 +44,19 @@ def gpus(box):
     assert bool(report) is (report.reason == "") is bool(report.gpus)
 
 
+@verb("cufile_conditions", torch=False)
+def cufile_conditions(box):
+    path = box.file()
+    report = penstock.gpus()
+    if not report:
+        with box.call():
+            penstock.gpus()
+        return
+    with box.call():
+        found = penstock.cufile_conditions(report.gpus[0], path)
+    assert bool(found) is (found.reasons == []) is (found.way != "")
+
+
 class NoMemory:
     """Says that it is on a GPU, at an address where nothing is."""
 
