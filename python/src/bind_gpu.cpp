@@ -2,12 +2,14 @@
 // gpus(): the GPUs whose memory can be moved, or the reason without one.
 #include "bind.hpp"
 #include "casters.hpp"
+#include "file_object.hpp"
 #include "names.hpp"
 #include "without_gil.hpp"
 
 #include <penstock/gpu.hpp>
 
 #include <string>
+#include <vector>
 
 namespace penstock::python {
 
@@ -43,8 +45,8 @@ void bind_cufile(nb::module_& m) {
         });
     m.def(
         "cufile_conditions",
-        [](const Gpu& gpu, nb::object path) {
-            const std::string text = path_of(path);
+        [](const Gpu& gpu, nb::handle path) {
+            const std::string text = path_bytes(path, "path", "");
             const WithoutGil nogil;
             return cufile_conditions(gpu, text);
         },

@@ -6,8 +6,10 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <link.h>
+#include <time.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -33,6 +35,20 @@ struct State {
 State& state() {
     static auto* const made = new State;
     return *made;
+}
+
+// A call that takes longer at the end of the process does not answer any more.
+constexpr int kPatienceMs = 10'000;
+
+std::atomic<std::uint32_t> calls{0};
+std::atomic<bool> process_ends{false};
+
+void wait_for_calls() {
+    process_ends.store(true);
+    for (int waited = 0; waited < kPatienceMs && calls.load() != 0; ++waited) {
+        const timespec nap{0, 1'000'000};
+        ::nanosleep(&nap, nullptr);
+    }
 }
 
 base::Error absent(const std::string& message) {
@@ -133,6 +149,8 @@ Result<const CuFileLibrary*> load(CuFileWay way) {
         found->version = 0;
     }
     PENSTOCK_CHECK(open_driver(*found, way));
+    // After what libcufile has registered for the end itself, so that it runs before that.
+    std::atexit(wait_for_calls);
     return found.release();  // lives until the process ends
 }
 
@@ -160,6 +178,16 @@ Result<const CuFileLibrary*> cufile_library(CuFileWay way) {
         mine.library.store(*made, std::memory_order_release);
         return made;
     });
+}
+
+// Counted first: either the end of the process sees this call, or this call sees the end.
+CuFileCall::CuFileCall() noexcept {
+    calls.fetch_add(1);
+    allowed_ = !process_ends.load();
+}
+
+CuFileCall::~CuFileCall() {
+    calls.fetch_sub(1);
 }
 
 const CuFileLibrary* loaded_cufile() noexcept {

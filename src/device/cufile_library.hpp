@@ -35,6 +35,20 @@ struct CuFileLibrary {
 /// Where cufile_library() has had success; else nullptr. Opens nothing.
 [[nodiscard]] const CuFileLibrary* loaded_cufile() noexcept;
 
+/// A call of libcufile is under way while this lives. The end of the process waits for those, and
+/// allows no more: libcufile ends itself there, whatever it is doing.
+class CuFileCall {
+public:
+    CuFileCall() noexcept;
+    CuFileCall(const CuFileCall&) = delete;
+    CuFileCall& operator=(const CuFileCall&) = delete;
+    ~CuFileCall();
+    [[nodiscard]] bool allowed() const { return allowed_; }
+
+private:
+    bool allowed_;
+};
+
 /// "CU_FILE_DIO_NOT_SET (5020)", or the words for an errno.
 [[nodiscard]] std::string cufile_error_text(std::int64_t error);
 [[nodiscard]] std::string cufile_error_text(const cufile::CUfileError_t& error);

@@ -26,7 +26,8 @@ constexpr std::uint32_t kRefusalsMax = 4;
 class FileHandle final : public os::FileCompanion {
 public:
     ~FileHandle() override {
-        if (handle_ != nullptr && may_call_driver()) {
+        const CuFileCall call;
+        if (handle_ != nullptr && call.allowed() && may_call_driver()) {
             library_->cuFileHandleDeregister(handle_);
         }
     }
@@ -204,6 +205,10 @@ std::int64_t CuFilePath::move(Op op, os::File& file, const MemoryPlace& place, s
         auto registered = handle->get(**library, file.descriptor(os::Lane::kDirect));
         if (!registered) {
             note(file.info().path + ": " + registered.error().message);
+            return -EOPNOTSUPP;
+        }
+        const CuFileCall call;
+        if (!call.allowed()) {
             return -EOPNOTSUPP;
         }
         errno = 0;

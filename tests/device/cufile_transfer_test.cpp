@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -384,6 +385,25 @@ TEST_F(CuFileTransfersAlone, DISABLED_AfterSomebodyWhoAllowsCompatibility) {
     EXPECT_TRUE(look(memory, 2 << 20) == part(0, 2 << 20));
     EXPECT_EQ(cufile_->counters().reads, 0U);
     EXPECT_THAT(way_->text(), HasSubstr("compatibility mode"));
+}
+
+// The fake exits with 70 if libcufile would end before its calls do.
+TEST_F(CuFileTransfersAlone, DISABLED_EndWithTheProcess) {
+    const cuda::CUdeviceptr memory = aligned_bytes(4 << 20);
+    engine::TransferSpec spec;
+    spec.files.push_back(open(path_));
+    spec.extents = engine::Extents(std::vector<Extent>{{0, memory_of(memory, 4 << 20), 0}});
+    ASSERT_TRUE(core_->start(std::move(spec)));
+    while (fake_->calls("cuFileHandleRegister") == 0) {
+        ::usleep(1000);
+    }
+    ::usleep(20'000);
+    std::exit(0);
+}
+
+TEST_F(CuFileTransfers, MayBeUnderWayWhenTheProcessEnds) {
+    EXPECT_TRUE(runs_alone("CuFileTransfersAlone.DISABLED_EndWithTheProcess",
+                           {"FAKE_CUFILE_DELAY_US=150000"}));
 }
 
 TEST_F(CuFileTransfers, GoThroughTheHostWhereCuFileDoesNotOpen) {

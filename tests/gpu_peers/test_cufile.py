@@ -114,5 +114,16 @@ def test_libcufile_reads_and_writes(run, path, environment, libcufile):
     assert counted["bytes_in"] >= 2 * (8 << 20)
 
 
+def test_what_holds_for_the_fake_libcufile_holds_for_it(fake_gpu, environment, libcufile):
+    program = fake_gpu.parent / "device_conformance_test"
+    env = {name: str(value) for name, value in environment.items()}
+    done = subprocess.run(
+        [program, "--gtest_filter=CuFileConformance.*"],
+        env={**os.environ, **env, "CONFORMANCE_LIBCUFILE": str(libcufile), "LD_LIBRARY_PATH": str(fake_gpu)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0 and "[  PASSED  ] 7 tests" in done.stdout, done.stdout + done.stderr
+
+
 def test_kvikio_reads_through_it(run, path, environment, libcufile):
     run(KVIKIO, path, KVIKIO_COMPAT_MODE="OFF", **environment)

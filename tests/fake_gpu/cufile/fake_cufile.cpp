@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -27,6 +28,18 @@ namespace {
 
 constexpr int kVersion = 1200;  // 1.20
 constexpr std::uint64_t kAlign = 4096;
+
+// NVIDIA's ends itself with the process, and whatever is under way then is lost.
+std::atomic<int> under_way{0};
+struct UnderWay {
+    UnderWay() {
+        ++under_way;
+        if (const char* delay = std::getenv("FAKE_CUFILE_DELAY_US")) {
+            ::usleep(static_cast<useconds_t>(std::atoi(delay)));
+        }
+    }
+    ~UnderWay() { --under_way; }
+};
 
 struct File {
     int fd = -1;  ///< of its own, through the page cache: any alignment is taken
@@ -65,6 +78,11 @@ struct Machine {
         find(put, "fake_gpu_put");
         find(current, "cuCtxGetCurrent");
         const char* without = std::getenv("FAKE_CUFILE_DIRECT");
+        std::atexit([] {
+            if (under_way != 0) {
+                ::_exit(70);
+            }
+        });
         direct = without == nullptr || std::string(without) != "0";
     }
     static Machine& get() {
@@ -293,6 +311,7 @@ CUfileError_t cuFileBufDeregister(const void* base) {
 
 ssize_t cuFileRead(CUfileHandle_t handle, void* base, std::size_t bytes, off_t file_offset,
                    off_t memory_offset) {
+    const UnderWay counted;
     const std::uint64_t memory = address_of(base, memory_offset);
     const Transfer transfer = begin("cuFileRead", handle, memory, bytes, file_offset);
     if (transfer.error != 0) {
@@ -311,6 +330,7 @@ ssize_t cuFileRead(CUfileHandle_t handle, void* base, std::size_t bytes, off_t f
 
 ssize_t cuFileWrite(CUfileHandle_t handle, const void* base, std::size_t bytes, off_t file_offset,
                     off_t memory_offset) {
+    const UnderWay counted;
     const std::uint64_t memory = address_of(base, memory_offset);
     const Transfer transfer = begin("cuFileWrite", handle, memory, bytes, file_offset);
     if (transfer.error != 0) {
