@@ -28,9 +28,9 @@ struct Gpu {
     std::uint64_t memory_bytes = 0;
     int compute_major = 0;  ///< compute capability
     int compute_minor = 0;
-    std::string pci;     ///< its address on the PCI bus, "0000:3b:00.0"
-    int numa_node = -1;  ///< the memory node next to it; -1: not known
-    CuFileReport cufile; ///< of this machine and GPU; with a disk, see cufile_conditions()
+    std::string pci;      ///< its address on the PCI bus, "0000:3b:00.0"
+    int numa_node = -1;   ///< the memory node next to it; -1: not known
+    CuFileReport cufile;  ///< of this machine and GPU; with a disk, see cufile_conditions()
 };
 
 /// The GPUs of this process, or why it has no GPU.

@@ -95,30 +95,31 @@ enum CUFileBoolConfigParameter_t : unsigned int {
 }  // namespace penstock::device::cufile
 
 // CALL(name, the name of its symbol, its type). Every libcufile.so.0 has these.
-#define PENSTOCK_CUFILE_CALLS(CALL)                                                               \
-    CALL(cuFileDriverOpen, cuFileDriverOpen, CUfileError_t())                                     \
-    CALL(cuFileDriverGetProperties, cuFileDriverGetProperties, CUfileError_t(CUfileDrvProps_t*))  \
-    CALL(cuFileHandleRegister, cuFileHandleRegister, CUfileError_t(CUfileHandle_t* made,          \
-                                                                   CUfileDescr_t* of))            \
-    CALL(cuFileHandleDeregister, cuFileHandleDeregister, void(CUfileHandle_t handle))             \
-    CALL(cuFileRead, cuFileRead, ssize_t(CUfileHandle_t handle, void* base, std::size_t bytes,    \
-                                         off_t file_offset, off_t memory_offset))                 \
-    CALL(cuFileWrite, cuFileWrite, ssize_t(CUfileHandle_t handle, const void* base,               \
-                                           std::size_t bytes, off_t file_offset,                  \
-                                           off_t memory_offset))
+#define PENSTOCK_CUFILE_CALLS(CALL)                                                              \
+    CALL(cuFileDriverOpen, cuFileDriverOpen, CUfileError_t())                                    \
+    CALL(cuFileDriverGetProperties, cuFileDriverGetProperties, CUfileError_t(CUfileDrvProps_t*)) \
+    CALL(cuFileHandleRegister, cuFileHandleRegister,                                             \
+         CUfileError_t(CUfileHandle_t* made, CUfileDescr_t* of))                                 \
+    CALL(cuFileHandleDeregister, cuFileHandleDeregister, void(CUfileHandle_t handle))            \
+    CALL(cuFileRead, cuFileRead,                                                                 \
+         ssize_t(CUfileHandle_t handle, void* base, std::size_t bytes, off_t file_offset,        \
+                 off_t memory_offset))                                                           \
+    CALL(cuFileWrite, cuFileWrite,                                                               \
+         ssize_t(CUfileHandle_t handle, const void* base, std::size_t bytes, off_t file_offset,  \
+                 off_t memory_offset))
 
 // An older one may lack these: a null pointer then.
-#define PENSTOCK_CUFILE_OPTIONAL_CALLS(CALL)                               \
-    CALL(cuFileGetVersion, cuFileGetVersion, CUfileError_t(int* version))  \
-    CALL(cuFileUseCount, cuFileUseCount, long())                           \
-    CALL(cuFileSetParameterBool, cuFileSetParameterBool,                   \
+#define PENSTOCK_CUFILE_OPTIONAL_CALLS(CALL)                              \
+    CALL(cuFileGetVersion, cuFileGetVersion, CUfileError_t(int* version)) \
+    CALL(cuFileUseCount, cuFileUseCount, long())                          \
+    CALL(cuFileSetParameterBool, cuFileSetParameterBool,                  \
          CUfileError_t(CUFileBoolConfigParameter_t parameter, bool value))
 
 // Tests ask for these; the library never does.
-#define PENSTOCK_CUFILE_CALLS_OF_TESTS(CALL)                                                      \
-    CALL(cuFileDriverClose, cuFileDriverClose_v2, CUfileError_t())                                \
-    CALL(cuFileBufRegister, cuFileBufRegister, CUfileError_t(const void* base, std::size_t bytes, \
-                                                             int flags))                          \
+#define PENSTOCK_CUFILE_CALLS_OF_TESTS(CALL)                            \
+    CALL(cuFileDriverClose, cuFileDriverClose_v2, CUfileError_t())      \
+    CALL(cuFileBufRegister, cuFileBufRegister,                          \
+         CUfileError_t(const void* base, std::size_t bytes, int flags)) \
     CALL(cuFileBufDeregister, cuFileBufDeregister, CUfileError_t(const void* base))
 
 namespace penstock::device::cufile {

@@ -19,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 using Reasons = std::vector<std::string>;
 
-constexpr int kP2pDriver = 12080;     // CUDA 12.8
-constexpr int kP2pComputeMajor = 8;   // A100 and later
+constexpr int kP2pDriver = 12080;    // CUDA 12.8
+constexpr int kP2pComputeMajor = 8;  // A100 and later
 constexpr int kP2pKernelMajor = 6;
 constexpr int kP2pKernelMinor = 2;
 
@@ -97,21 +97,18 @@ Reasons p2p_reasons(const Gpu& gpu, int driver_version, const MachineFolders& fo
     const std::string release =
         os::read_text(folders.proc + "/sys/kernel/osrelease").value_or("unknown");
     if (is_older(release, kP2pKernelMajor, kP2pKernelMinor)) {
-        reasons.push_back(
-            fmt::format("the kernel is {}; Linux 6.2 or later is needed", release));
+        reasons.push_back(fmt::format("the kernel is {}; Linux 6.2 or later is needed", release));
     }
     if (driver_version < kP2pDriver) {
-        reasons.push_back(fmt::format(
-            "the driver is of CUDA {}.{}; 12.8 (release 570) or later is needed",
-            driver_version / 1000, driver_version % 1000 / 10));
+        reasons.push_back(
+            fmt::format("the driver is of CUDA {}.{}; 12.8 (release 570) or later is needed",
+                        driver_version / 1000, driver_version % 1000 / 10));
     }
     if (gpu.compute_major < kP2pComputeMajor) {
-        reasons.push_back(
-            fmt::format("GPU {} has compute capability {}.{}; 8.0 or later is needed", gpu.number,
-                        gpu.compute_major, gpu.compute_minor));
+        reasons.push_back(fmt::format("GPU {} has compute capability {}.{}; 8.0 or later is needed",
+                                      gpu.number, gpu.compute_major, gpu.compute_minor));
     }
-    const std::string driver =
-        os::read_text(folders.proc + "/driver/nvidia/version").value_or("");
+    const std::string driver = os::read_text(folders.proc + "/driver/nvidia/version").value_or("");
     if (driver.find("Open Kernel Module") == std::string::npos) {
         reasons.emplace_back("the driver's kernel module is not NVIDIA's open one");
     }
@@ -122,8 +119,7 @@ Reasons p2p_reasons(const Gpu& gpu, int driver_version, const MachineFolders& fo
             "the driver was loaded without "
             "NVreg_RegistryDwords=\"RMForceStaticBar1=1;RmForceDisableIomapWC=1;\"");
     }
-    const auto multipath =
-        os::read_text(folders.sys + "/module/nvme_core/parameters/multipath");
+    const auto multipath = os::read_text(folders.sys + "/module/nvme_core/parameters/multipath");
     if (multipath && *multipath != "N") {
         reasons.emplace_back("nvme_core.multipath is on: boot with nvme_core.multipath=N");
     }
@@ -177,8 +173,7 @@ std::pair<Reasons, Reasons> place_reasons(const FilePlace& place, const MachineF
             reasons.first.push_back(fmt::format("{} is {}; raid0 is expected", name, *level));
         }
         std::size_t members = 0;
-        for (const fs::directory_entry& member :
-             fs::directory_iterator(disk / "slaves", error)) {
+        for (const fs::directory_entry& member : fs::directory_iterator(disk / "slaves", error)) {
             ++members;
             fs::path folder = fs::canonical(member.path(), error);
             if (!error && fs::exists(folder / "partition", error)) {

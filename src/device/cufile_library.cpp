@@ -81,8 +81,8 @@ Result<void> find_calls(void* library, CuFileLibrary& found) {
     PENSTOCK_CUFILE_OPTIONAL_CALLS(PENSTOCK_CUFILE_FIND)
 #undef PENSTOCK_CUFILE_FIND
     if (missing != nullptr) {
-        return fail(absent(fmt::format("{} does not have {}; update it to 1.0 or later",
-                                       found.library, missing)));
+        return fail(absent(
+            fmt::format("{} does not have {}; update it to 1.0 or later", found.library, missing)));
     }
     return {};
 }
@@ -126,9 +126,10 @@ Result<void> open_driver(const CuFileLibrary& library, CuFileWay way) {
     }
     const CUfileError_t opened = library.cuFileDriverOpen();
     if (failed(opened) && opened.err != CU_FILE_DRIVER_ALREADY_OPEN) {
-        return fail(absent(fmt::format("{} is there, and cuFileDriverOpen failed: {}; run "
-                                       "NVIDIA's gdscheck -p",
-                                       library.library, cufile_error_text(opened))));
+        return fail(
+            absent(fmt::format("{} is there, and cuFileDriverOpen failed: {}; run "
+                               "NVIDIA's gdscheck -p",
+                               library.library, cufile_error_text(opened))));
     }
     return refuse_compatibility(library);
 }
@@ -137,10 +138,10 @@ Result<const CuFileLibrary*> load(CuFileWay way) {
     void* library = ::dlopen(kLibrary, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
     if (library == nullptr) {
         const char* said = ::dlerror();
-        return fail(absent(fmt::format(
-            "no cuFile ({}); install nvidia-gds or libcufile, or put the folder of the "
-            "nvidia-cufile wheel into LD_LIBRARY_PATH",
-            said == nullptr ? kLibrary : said)));
+        return fail(absent(
+            fmt::format("no cuFile ({}); install nvidia-gds or libcufile, or put the folder of the "
+                        "nvidia-cufile wheel into LD_LIBRARY_PATH",
+                        said == nullptr ? kLibrary : said)));
     }
     auto found = std::make_unique<CuFileLibrary>();
     found->library = path_of(library);

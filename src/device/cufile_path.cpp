@@ -212,11 +212,10 @@ std::int64_t CuFilePath::move(Op op, os::File& file, const MemoryPlace& place, s
             return -EOPNOTSUPP;
         }
         errno = 0;
-        ssize_t result =
-            op == Op::kRead
-                ? (*library)->cuFileRead(*registered, memory, bytes, static_cast<off_t>(offset), 0)
-                : (*library)->cuFileWrite(*registered, memory, bytes, static_cast<off_t>(offset),
-                                          0);
+        ssize_t result = op == Op::kRead ? (*library)->cuFileRead(*registered, memory, bytes,
+                                                                  static_cast<off_t>(offset), 0)
+                                         : (*library)->cuFileWrite(*registered, memory, bytes,
+                                                                   static_cast<off_t>(offset), 0);
         if (result > 0) {
             handle->moved();
             return result;
@@ -246,8 +245,8 @@ std::string CuFilePath::text() {
         if (!text.empty()) {
             text += "; ";
         }
-        text += fmt::format("disk {}:{} and GPU {}: ", pair->disk.major, pair->disk.minor,
-                            pair->gpu);
+        text +=
+            fmt::format("disk {}:{} and GPU {}: ", pair->disk.major, pair->disk.minor, pair->gpu);
         text += pair->conditions.way == CuFileWay::kNone
                     ? fmt::format("not used: {}", fmt::join(pair->conditions.reasons, "; "))
                     : name_of(pair->conditions.way);

@@ -91,10 +91,9 @@ base::Result<std::unique_ptr<Domain>> Core::make_domain(const os::File& file) {
     std::optional<base::Error> last;
     for (std::size_t i = first; i < platform_.backends.size(); ++i) {
         const BackendEntry& entry = platform_.backends[i];
-        auto made =
-            Domain::make(device, options_.domain,
-                         {entry.make, platform_.clock.get(), platform_.make_mover, &device_slots_,
-                          platform_.device_path.get()});
+        auto made = Domain::make(device, options_.domain,
+                                 {entry.make, platform_.clock.get(), platform_.make_mover,
+                                  &device_slots_, platform_.device_path.get()});
         if (made) {
             return made;
         }

@@ -45,9 +45,9 @@ struct Platform {
     std::shared_ptr<os::FileSystem> file_system;
     std::vector<BackendEntry> backends;  ///< in the order in which they are tried
     std::shared_ptr<const base::Clock> clock;
-    MakeMover make_mover = {};  ///< empty: memcpy for the host, and nothing else
+    MakeMover make_mover = {};                     ///< empty: memcpy for the host, and nothing else
     std::shared_ptr<DevicePath> device_path = {};  ///< or none: see device_path/
-    MakeOrder make_order = {};  ///< empty: there is no memory but the host's
+    MakeOrder make_order = {};                     ///< empty: there is no memory but the host's
     /// Is memory of devices what its extents say? Asked on the caller's thread; empty: not asked.
     std::function<base::Result<void>(const Extents& extents)> check_devices = {};
 };

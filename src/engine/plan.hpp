@@ -197,7 +197,7 @@ private:
     bool all_cached_ = false;
     bool through_cache_ = false;
     bool devices_ = false;
-    bool on_device_ = false;  ///< the cursor is
+    bool on_device_ = false;   ///< the cursor is
     bool path_takes_ = false;  ///< what is under the cursor, where that is aligned
     DevicePath* path_ = nullptr;
     Phase phase_ = Phase::kMain;

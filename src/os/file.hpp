@@ -154,8 +154,7 @@ public:
     /// came first stays. Returns the one that the file has. Any thread.
     FileCompanion& adopt(std::unique_ptr<FileCompanion> companion) {
         FileCompanion* first = nullptr;
-        return companion_.compare_exchange_strong(first, companion.get(),
-                                                  std::memory_order_acq_rel)
+        return companion_.compare_exchange_strong(first, companion.get(), std::memory_order_acq_rel)
                    ? *companion.release()
                    : *first;
     }

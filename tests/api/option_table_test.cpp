@@ -71,7 +71,8 @@ TEST(OptionTable, TheEnvironmentHasEveryRow) {
 }
 
 TEST(OptionTable, TheEnvironmentHasEveryWord) {
-    for (const auto& [name, word] : {std::pair{"backend", "posix"}, {"cache", "cached"}, {"gpu_path", "bounce"}}) {
+    for (const auto& [name, word] :
+         {std::pair{"backend", "posix"}, {"cache", "cached"}, {"gpu_path", "bounce"}}) {
         const WordOption* const option = std::find_if(
             kWordOptions.begin(), kWordOptions.end(),
             [name = name](const WordOption& one) { return std::string_view(one.name) == name; });

@@ -58,10 +58,10 @@ protected:
         content_ = random_bytes(5'000'001, 5);
         {
             const auto file = open(path_);
-            if (!file->geometry().direct || (file->info().file_system != "ext4" &&
-                                             file->info().file_system != "xfs")) {
-                GTEST_SKIP() << "cuFile wants direct I/O on ext4 or xfs, and " << path_
-                             << " is on " << file->info().file_system;
+            if (!file->geometry().direct ||
+                (file->info().file_system != "ext4" && file->info().file_system != "xfs")) {
+                GTEST_SKIP() << "cuFile wants direct I/O on ext4 or xfs, and " << path_ << " is on "
+                             << file->info().file_system;
             }
             tree_.disk(file->info().device, "nvme0n1");
         }
@@ -326,8 +326,7 @@ TEST_F(CuFileTransfers, ThatAreForcedSayWhyTheyCannot) {
 TEST_F(CuFileTransfers, EndWhereTheFileDoes) {
     const auto file = open(path_);
     const cuda::CUdeviceptr memory = aligned_bytes(1 << 20);
-    const auto result =
-        run(engine::Op::kRead, file, {{4 << 20, memory_of(memory, 1 << 20), 0}});
+    const auto result = run(engine::Op::kRead, file, {{4 << 20, memory_of(memory, 1 << 20), 0}});
     EXPECT_EQ(result.code, ErrorCode::kEndOfFile) << result.error;
     EXPECT_THAT(result.error, HasSubstr("5000001 bytes"));
 }
@@ -343,10 +342,10 @@ TEST_F(CuFileTransfers, OfManyThreadsAndFilesKeepTheirBytesApart) {
         threads.emplace_back([&, i] {
             for (int round = 0; round < 4; ++round) {
                 const auto file = open(path_);
-                EXPECT_EQ(run(engine::Op::kRead, file,
-                              {{i << 18, memory_of(memories[i], 3 << 20), 0}})
-                              .error,
-                          "");
+                EXPECT_EQ(
+                    run(engine::Op::kRead, file, {{i << 18, memory_of(memories[i], 3 << 20), 0}})
+                        .error,
+                    "");
             }
         });
     }
@@ -407,9 +406,8 @@ TEST_F(CuFileTransfers, MayBeUnderWayWhenTheProcessEnds) {
 }
 
 TEST_F(CuFileTransfers, GoThroughTheHostWhereCuFileDoesNotOpen) {
-    for (const char* setting :
-         {"FAKE_CUFILE_DIRECT=0", "FAKE_GPU_FAIL=cuFileDriverOpen:1:5033",
-          "FAKE_GPU_FAIL=cuFileSetParameterBool:1:5022"}) {
+    for (const char* setting : {"FAKE_CUFILE_DIRECT=0", "FAKE_GPU_FAIL=cuFileDriverOpen:1:5033",
+                                "FAKE_GPU_FAIL=cuFileSetParameterBool:1:5022"}) {
         EXPECT_TRUE(runs_alone("CuFileTransfersAlone.DISABLED_WithoutALibraryThatOpens", {setting}))
             << setting;
     }

@@ -27,9 +27,9 @@ void Channel::push_to_device(ChannelRequest& request) {
         Channel& channel = *self.channel;
         const iovec& piece = self.pieces.front();
         const Extent extent = self.part->transfer->extents[self.draft.at.index];
-        self.result = channel.device_path_->move(
-            self.op, *self.file, place_of(extent.memory), static_cast<std::byte*>(piece.iov_base),
-            piece.iov_len, self.offset);
+        self.result = channel.device_path_->move(self.op, *self.file, place_of(extent.memory),
+                                                 static_cast<std::byte*>(piece.iov_base),
+                                                 piece.iov_len, self.offset);
         channel.returned_.put(self);
         channel.wake();
     };

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled once for each release of CUDA whose cufile.h the build finds: it compiles if all of
 // cufile_abi.hpp is as NVIDIA has it. PENSTOCK_COMPARED is the function that says so.
-#include "device/cufile_abi.hpp"
-
 #include "device/abi/cuda_headers.hpp"
+#include "device/cufile_abi.hpp"
 
 #include <cstddef>
 #include <type_traits>
@@ -43,10 +42,10 @@ struct Their<Result(Arguments...)> {
 template <typename Our>
 using their = typename Their<Our>::type;
 
-#define PENSTOCK_SAME_NAME(name)  \
-    template <>                   \
-    struct Their<cufile::name> {  \
-        using type = ::name;      \
+#define PENSTOCK_SAME_NAME(name) \
+    template <>                  \
+    struct Their<cufile::name> { \
+        using type = ::name;     \
     };
 PENSTOCK_SAME_NAME(CUfileError_t)
 PENSTOCK_SAME_NAME(CUfileDescr_t)
@@ -60,8 +59,8 @@ PENSTOCK_CUFILE_CALLS(PENSTOCK_SAME_CALL)
 PENSTOCK_CUFILE_OPTIONAL_CALLS(PENSTOCK_SAME_CALL)
 PENSTOCK_CUFILE_CALLS_OF_TESTS(PENSTOCK_SAME_CALL)
 
-#define PENSTOCK_SAME_ENUM(name)                \
-    static_assert(                              \
+#define PENSTOCK_SAME_ENUM(name)                  \
+    static_assert(                                \
         sizeof(cufile::name) == sizeof(::name) && \
         std::is_same_v<std::underlying_type_t<cufile::name>, std::underlying_type_t<::name>>);
 #define PENSTOCK_SAME_VALUE(name) \

@@ -53,7 +53,7 @@ struct Machine {
     std::uintptr_t next = 0x5FA6'CF00'0000'0000;  // no address: a program that follows it faults
     long opened = 0;
     bool direct = true;
-    bool allows_compat = true;    ///< as it is shown
+    bool allows_compat = true;     ///< as it is shown
     bool compat_in_effect = true;  ///< as it was when the driver was opened
     std::uint64_t short_every = 0;
     std::uint64_t short_bytes = 0;
@@ -68,10 +68,9 @@ struct Machine {
     Machine() {
         void* driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
         const auto find = [driver](auto& call, const char* name) {
-            call = driver == nullptr
-                       ? nullptr
-                       : reinterpret_cast<std::remove_reference_t<decltype(call)>>(
-                             ::dlsym(driver, name));
+            call = driver == nullptr ? nullptr
+                                     : reinterpret_cast<std::remove_reference_t<decltype(call)>>(
+                                           ::dlsym(driver, name));
         };
         find(meet, "fake_gpu_meet");
         find(look, "fake_gpu_look");
@@ -209,8 +208,7 @@ CUfileError_t cuFileDriverGetProperties(CUfileDrvProps_t* properties) {
     const std::lock_guard lock(machine.mutex);
     *properties = {};
     properties->nvfs.max_direct_io_size = 16384;
-    properties->nvfs.dcontrolflags =
-        machine.allows_compat ? 1U << CU_FILE_ALLOW_COMPAT_MODE : 0U;
+    properties->nvfs.dcontrolflags = machine.allows_compat ? 1U << CU_FILE_ALLOW_COMPAT_MODE : 0U;
     return answer(CU_FILE_SUCCESS);
 }
 
