@@ -54,6 +54,11 @@ void bind_stats(nb::module_& m) {
         .def_ro("slot_requests", &EngineStats::slot_requests, "Through memory of the engine's.")
         .def_ro("edge_requests", &EngineStats::edge_requests, "Ends of writes, by the cache.")
         .def_ro("copied_bytes", &EngineStats::copied_bytes)
+        .def_ro("cufile_requests", &EngineStats::cufile_requests,
+                "Straight between files and GPUs.")
+        .def_ro("cufile_bytes", &EngineStats::cufile_bytes, "Moved by them.")
+        .def_ro("cufile_refusals", &EngineStats::cufile_refusals,
+                "Of them, those that went on through host memory.")
         .def_ro("gpu_copied_bytes", &EngineStats::gpu_copied_bytes, "By GPUs' copy engines.")
         .def_ro("gpu_pinned_bytes", &EngineStats::gpu_pinned_bytes, "Pinned for GPUs, now.")
         .def_ro("system_calls", &EngineStats::system_calls)
@@ -98,6 +103,8 @@ void bind_description(nb::module_& m) {
             "gpus", [](const EngineDescription& d) { return list_of(d.gpus); },
             nb::sig("def gpus(self) -> list[GpuDescription]"),
             "Those whose memory the engine has met. Those of the machine: penstock.gpus().")
+        .def_ro("cufile", &EngineDescription::cufile,
+                "Whether cuFile is used, by which way, and what it refused last; or why not.")
         .def_ro("page_cache", &EngineDescription::page_cache,
                 "Whether this kernel can be asked what of a file is in the page cache.")
         .def_ro("options", &EngineDescription::options)
