@@ -244,8 +244,10 @@ def torch_row(name: str, tensor: Any) -> tuple[tuple[str, str, list[int], int, A
         )
     if tensor.device.type == "meta":
         raise TypeError(f"save: state[{shown(name)}]: the tensor is on the meta device and has no data")
-    host = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    row = (name, _SAFETENSORS[dtype], list(host.shape), host.data_ptr(), host)
+    data = tensor.detach()
+    if not (data.device.type == "cuda" and data.is_contiguous() and not data.is_conj() and not data.is_neg()):
+        data = data.resolve_conj().resolve_neg().cpu().contiguous()
+    row = (name, _SAFETENSORS[dtype], list(data.shape), data.data_ptr(), data)
     return row, (tensor.device, tensor.data_ptr(), tensor.nbytes)
 
 
@@ -292,9 +294,31 @@ def check_indexes(names: Any) -> None:
 # ---- storages
 
 
+def gpu_of(location: str, map_location: Any) -> Any:
+    """The CUDA device on which map_location puts a storage of `location`, or None: it is read into host memory, and
+    torch puts it where it belongs."""
+    torch = _torch()
+    where = map_location.get(location, location) if isinstance(map_location, Mapping) else map_location
+    where = location if where is None else where
+    if not isinstance(where, (str, torch.device)) or not str(where).startswith("cuda"):
+        return None
+    if torch.version.hip is not None or not torch.cuda.is_available():
+        return None
+    try:
+        device = torch.device(where)
+    except RuntimeError:  # no name of a device; torch says so
+        return None
+    if device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    reached = len(_core.gpus().gpus) == torch.cuda.device_count()
+    return device if reached and device.index < torch.cuda.device_count() else None
+
+
 def _located(storage: Any, location: str, map_location: Any, path: str) -> Any:
     """The storage where map_location has it, as torch.load does it."""
     torch = _torch()
+    if storage.device.type == "cuda":
+        return storage  # it was read to where gpu_of() said
     restore = torch.serialization._get_restore_location(map_location)
     try:
         there = restore(storage, location)
