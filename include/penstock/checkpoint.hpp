@@ -34,8 +34,8 @@
 
 namespace penstock {
 
-/// A tensor to be saved, row-major without gaps, in memory of the host or of a GPU. With `global_shape` it is a slice of a larger one;
-/// other writers have the rest.
+/// A tensor to be saved, row-major without gaps, in memory of the host or of a GPU. With
+/// `global_shape` it is a slice of a larger one; other writers have the rest.
 struct StateTensor {
     std::string name;   ///< UTF-8; once in a state (once for each slice of a global tensor)
     std::string dtype;  ///< of name_of(ElementType): "F32", "I64"; in a `.pt` also "C32", "C128"

@@ -413,7 +413,7 @@ def load(
     map_location: as in torch.load: a device, a dict, a function (storage, location) -> storage.
     pickle_module, weights_only: as in torch.load, so that calls of it go on working; whatever they say, nothing but
         plain values is read, and a pickle_module of one's own is a ValueError.
-    into: tensors that are filled in place, straight from the device where they are contiguous in host memory: a dict
+    into: tensors that are filled in place, straight from storage where they are contiguous, on a GPU too: a dict
         of names for `.safetensors`, a state like the one in the file for a `.pt`. Names, types and shapes are compared
         before a byte is read, both ways unless `names` says which are meant. What comes back is the state of the file
         with these tensors in it. After an error while data is read, their contents are undefined.
@@ -475,8 +475,8 @@ def placing(verb: str, map_location: Any, device: Any) -> Any:
     if not isinstance(device, str) and type(device).__module__ != "torch":
         raise TypeError(f"{verb}: device: expected 'cpu', got {_arguments.got(device)}")
     raise ValueError(
-        f"{verb}: device: expected 'cpu', got {shown(str(device))}: reading into the memory of a GPU is planned; "
-        f"map_location={str(device)!r} reads into host memory and lets torch copy it"
+        f"{verb}: device: expected 'cpu', got {shown(str(device))}; give map_location={str(device)!r}, which reads to "
+        "that device"
     )
 
 

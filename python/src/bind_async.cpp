@@ -97,8 +97,7 @@ bool Saver::wait_idle(double timeout_s) {
         timeout_s, [queue = saver_->queue()](auto slice) { return queue->wait_idle(slice); });
 }
 
-store::StagedSave Saver::stage(std::vector<ConstMemory>& spans,
-                               const store::CopyChoice& choice,
+store::StagedSave Saver::stage(std::vector<ConstMemory>& spans, const store::CopyChoice& choice,
                                const std::vector<StorageMemory>& storages) {
     std::vector<store::SourceMemory> sources;
     for (const StorageMemory& storage : storages) {
@@ -197,7 +196,8 @@ nb::object save_file_async(FileSaver& self, FileImageObject& made, nb::handle to
     };
     made.image.replace_payloads(std::move(payloads));
     auto job = std::make_shared<Job>(Job{std::move(made.image), std::move(staged.copy)});
-    auto work = [job = std::move(job), engine, path, after = staged.after](store::PendingSave& save) {
+    auto work = [job = std::move(job), engine, path,
+                 after = staged.after](store::PendingSave& save) {
         after.wait();
         state::save_file(*engine, FileSystem::local(), path, job->image, save.progress());
     };

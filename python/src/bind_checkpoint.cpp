@@ -7,8 +7,8 @@
 #include "borrowed_memory.hpp"
 #include "engine_object.hpp"
 #include "errors.hpp"
-#include "file_object.hpp"
 #include "file_image_object.hpp"
+#include "file_object.hpp"
 #include "format/pickled.hpp"
 #include "metadata.hpp"
 #include "names.hpp"
@@ -230,9 +230,9 @@ struct CheckpointObject {
     std::unique_ptr<Checkpoint> checkpoint;
 };
 
-// rows: (name, memory, begin, end, strides) each; memory: an object that has it, or (address, bytes)
-// of a GPU; begin and end: a list of elements, or None for
-// all; strides: a list of bytes, or None.
+// rows: (name, memory, begin, end, strides) each; memory: an object that has it, or (address,
+// bytes) of a GPU; begin and end: a list of elements, or None for all; strides: a list of bytes, or
+// None.
 std::uint64_t read_tensors(const CheckpointObject& self, nb::handle rows, bool verify,
                            nb::handle progress) {
     std::vector<TensorRead> wanted;

@@ -28,7 +28,6 @@
 #include "without_gil.hpp"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 #include <set>
@@ -84,8 +83,7 @@ void write_to(FileImageObject& self, nb::handle write, nb::handle progress) {
     for (const auto range : format::cut_ranges(total, base::kPageBytes, kWriteBytes)) {
         for (const Extent& extent : state::extents_of(self.image, range)) {
             windows.with(extent.memory, [&](std::span<const std::byte> bytes) {
-                auto* const begin =
-                    reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data()));
+                auto* const begin = reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data()));
                 const nb::object view = checked(PyMemoryView_FromMemory(
                     begin, static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ));
                 write(view);
@@ -434,9 +432,9 @@ nb::list read_parts(TensorFileObject& self, nb::handle wanted, nb::handle progre
 }
 
 // Each tensor that is as the `view` of its item, all of that and without gaps on the host or a GPU,
-// straight from the file; what is there twice, once. `names`: for messages. Of a .pt tensors may share
-// memory as the views do. `begins` is called with those tensors once all are found fit, before the
-// first byte. The numbers of the others, which are to be filled by other means.
+// straight from the file; one that is there twice, once. `names`: for messages. Of a .pt tensors
+// may share memory as the views do. `begins` is called with those tensors before the first byte.
+// The numbers of the others, which are to be filled by other means.
 nb::list fill(TensorFileObject& self, const nb::list& items, const nb::list& views,
               const nb::list& tensors, const nb::list& names, nb::handle begins,
               nb::handle progress) {

@@ -56,7 +56,7 @@ state::ElementLayout layout_at(nb::handle tensor, std::uint64_t begin) {
     return out;
 }
 
-// What the reader takes: memory of a GPU is (address, bytes).
+// Memory as the reader takes it: that of a GPU is (address, bytes).
 nb::object memory_at(std::uint64_t address, std::uint64_t bytes, bool on_gpu) {
     if (on_gpu) {
         return nb::make_tuple(address, bytes);
@@ -145,7 +145,8 @@ public:
                 return nb::none();
             }
             for (const auto& [begin, end] : ranges) {
-                out.append(nb::make_tuple(stored_.name, memory_at(address + begin, end - begin, on_gpu),
+                out.append(nb::make_tuple(stored_.name,
+                                          memory_at(address + begin, end - begin, on_gpu),
                                           is_whole ? nb::none() : list_of({begin}),
                                           is_whole ? nb::none() : list_of({end}), nb::none()));
             }
@@ -154,8 +155,8 @@ public:
             return nb::none();
         }
         for (const auto& [place, bytes] : strided_) {
-            out.append(nb::make_tuple(stored_.name, memory_at(place.first, bytes, false), nb::none(),
-                                      nb::none(), list_of(place.second)));
+            out.append(nb::make_tuple(stored_.name, memory_at(place.first, bytes, false),
+                                      nb::none(), nb::none(), list_of(place.second)));
         }
         return nb::make_tuple(std::move(out), std::move(whole));
     }

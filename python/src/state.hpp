@@ -31,7 +31,7 @@ struct StorageMemory {
 /// Finds the memory of a CUDA storage at `address`; false where torch has to copy it to the host:
 /// there is no driver that is new enough. Throws Error for memory that the driver does not know.
 [[nodiscard]] bool place_on_gpu(StorageMemory& memory, std::uintptr_t address);
-/// What has to be through before memory of GPUs is read: torch's current streams.
+/// The streams whose work comes before memory of GPUs is read: torch's current ones.
 [[nodiscard]] std::vector<StreamHandle> streams_of(const std::vector<StorageMemory>& storages);
 /// The same before it is read into: torch may have given memory that its stream still uses.
 [[nodiscard]] std::vector<StreamHandle> streams_of(std::span<const Memory> memory);
@@ -41,9 +41,9 @@ struct State {
     std::vector<StorageMemory> storages;
 };
 
-/// Tensors stay where they are, those of CUDA too; storages of other devices are copied to the host,
-/// one after another, or (`together`) all at once into memory that the device writes itself. `other`: a function, which
-/// gives what is saved for an object that a state cannot hold; or None.
+/// Tensors stay where they are, those of CUDA too; storages of other devices are copied to the
+/// host, one after another, or (`together`) all at once into memory that the device writes itself.
+/// `other`: a function, which gives what is saved for an object that a state cannot hold; or None.
 [[nodiscard]] State state_of(nb::handle object, nb::handle other, bool together = false);
 
 /// `storages`: a torch.UntypedStorage for each of the tree's. `unpickle`: a function of bytes,

@@ -435,9 +435,8 @@ private:
         keep_.push_back(own);  // its address stays its own
         StorageMemory memory;
         memory.bytes = nb::cast<std::size_t>(call(own, kBytes));
-        const bool on_gpu =
-            value.location != "cpu" && truth(get(tensor, kIsCuda)) &&
-            placed(memory, nb::cast<std::uintptr_t>(call(own, kPointer)));
+        const bool on_gpu = value.location != "cpu" && truth(get(tensor, kIsCuda)) &&
+                            placed(memory, nb::cast<std::uintptr_t>(call(own, kPointer)));
         memory.copied = value.location != "cpu" && !on_gpu;
         if (memory.copied && together_) {
             fetched_.append(nb::make_tuple(known->second, own));
@@ -573,9 +572,8 @@ std::vector<StreamHandle> streams_of(std::span<const Memory> memory) {
     std::vector<StreamHandle> out;
     for (const Memory& one : memory) {
         if (one.kind == MemoryKind::kDevice && one.bytes != 0 &&
-            std::none_of(out.begin(), out.end(), [&](const StreamHandle& stream) {
-                return stream.device == one.device;
-            })) {
+            std::none_of(out.begin(), out.end(),
+                         [&](const StreamHandle& stream) { return stream.device == one.device; })) {
             out.push_back(torch_stream(one.device));
         }
     }

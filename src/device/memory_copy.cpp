@@ -134,8 +134,7 @@ Result<Lane> lane_of(const Driver& driver, std::int32_t device) {
         }
     }
     if (result != CUDA_SUCCESS) {
-        return fail(
-            device::cuda_error(driver, result, call, "gpu", fmt::format("GPU {}", device)));
+        return fail(device::cuda_error(driver, result, call, "gpu", fmt::format("GPU {}", device)));
     }
     return lane;
 }
@@ -325,8 +324,8 @@ PinnedMemory::PinnedMemory(std::span<std::byte> memory, std::int32_t device) : d
     const Current current(*driver, base::unwrap(device::primary_context(*driver, device)));
     CUresult result = current.result();
     if (result == CUDA_SUCCESS) {
-        result = driver->cuMemHostRegister(memory.data(), memory.size(),
-                                           CU_MEMHOSTREGISTER_PORTABLE);
+        result =
+            driver->cuMemHostRegister(memory.data(), memory.size(), CU_MEMHOSTREGISTER_PORTABLE);
     }
     if (result != CUDA_SUCCESS) {
         base::raise(device::cuda_error(

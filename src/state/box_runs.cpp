@@ -113,8 +113,8 @@ TensorBox checked_box(const TensorRead& wanted, const StoredShape& tensor, const
     return std::move(*box);
 }
 
-std::optional<BoxRuns> BoxRuns::of(const StoredShape& stored, const TensorBox& box,
-                                   Memory memory, std::span<const std::uint64_t> strides_bytes,
+std::optional<BoxRuns> BoxRuns::of(const StoredShape& stored, const TensorBox& box, Memory memory,
+                                   std::span<const std::uint64_t> strides_bytes,
                                    const char* operation) {
     const std::size_t rank = stored.shape.size();
     BoxRuns part;

@@ -53,8 +53,8 @@ public:
     [[nodiscard]] Memory place(std::byte* at, std::uint64_t bytes) const {
         return {at, bytes, memory_.kind, memory_.device};
     }
-    /// Copies the wanted bytes of a range of the stored bytes to their destinations. Throws Error as
-    /// copy_memory() where those are a GPU's.
+    /// Copies the wanted bytes of a range of the stored bytes to their destinations. Throws Error
+    /// as copy_memory() where those are a GPU's.
     void copy_out(std::uint64_t offset, std::span<const std::byte> bytes) const;
 
 private:

@@ -39,8 +39,8 @@ public:
 
     /// Allows payloads before `until`, which never decreases. One thread only.
     void let(std::uint64_t until);
-    /// Waits until all pieces of a payload are summed, or the time is over (false). Throws the error
-    /// of a piece of a GPU that could not be brought to the host.
+    /// Waits until all pieces of a payload are summed, or the time is over (false). Throws the
+    /// error of a piece of a GPU that could not be brought to the host.
     [[nodiscard]] bool await(std::size_t payload, std::chrono::nanoseconds timeout);
     /// False: the sums are made by await(), at least one piece per call.
     [[nodiscard]] bool has_threads() const { return !threads_.empty(); }

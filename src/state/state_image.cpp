@@ -35,9 +35,9 @@ void check_device_memory(const StateTensor& tensor, const char* operation) {
             return;
         }
     } catch (const Error& error) {
-        throw Error(error.reason(), error.system_errno(), operation, "", kNoOffset,
-                    fmt::format("{}: tensor {}: {}", operation, format::shown(tensor.name),
-                                error.what()));
+        throw Error(
+            error.reason(), error.system_errno(), operation, "", kNoOffset,
+            fmt::format("{}: tensor {}: {}", operation, format::shown(tensor.name), error.what()));
     }
     refuse_tensor(tensor, operation,
                   fmt::format("its memory was given as that of GPU {}, and the driver says that it "

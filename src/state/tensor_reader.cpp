@@ -176,11 +176,11 @@ TensorReader::Part TensorReader::checkable(const Part& part) const {
     return {part.item, begin, std::min(pieces * piece, item.bytes - begin)};
 }
 
-stream::Wanted TensorReader::wanted_of(const Part& part, const Memory& into,
-                                       bool verify) const {
+stream::Wanted TensorReader::wanted_of(const Part& part, const Memory& into, bool verify) const {
     const Item& item = items_[part.item];
     PENSTOCK_ASSERT(part.begin <= item.bytes && part.bytes <= item.bytes - part.begin);
-    stream::Wanted out{.offset = item.offset + part.begin, .into = {into.data, part.bytes, into.kind, into.device}};
+    stream::Wanted out{.offset = item.offset + part.begin,
+                       .into = {into.data, part.bytes, into.kind, into.device}};
     if (verify) {
         out.crc = part.bytes == item.bytes ? item.crc : 0;
         if (const auto& table = sums(item.file)) {

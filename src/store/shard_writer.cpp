@@ -53,9 +53,8 @@ std::vector<format::FileRange> ranges_of(const ShardFile& shard, std::uint64_t b
 bool ShardWriter::is_small(const ShardFile& shard) const {
     const std::uint64_t limit = std::min(engine_.options().inline_bytes_max, kSmallBytesMax);
     return shard.layout->total_bytes() <= limit &&
-           std::all_of(shard.payloads.begin(), shard.payloads.end(), [](const ConstMemory& memory) {
-               return memory.kind == MemoryKind::kHost;
-           });
+           std::all_of(shard.payloads.begin(), shard.payloads.end(),
+                       [](const ConstMemory& memory) { return memory.kind == MemoryKind::kHost; });
 }
 
 void ShardWriter::write_small(const ShardFile& shard, stream::ProgressClock& progress) {

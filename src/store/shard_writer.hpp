@@ -7,7 +7,7 @@
 //   A file whose ranges are all written is synced by a thread while the next one is written.
 //
 //   Files that fit into one small buffer are gathered there and written by the caller: no thread,
-//   no preallocation, one call. A file with memory of a GPU is none of them.
+//   no preallocation, one call. Files with memory of a GPU are not gathered.
 //
 // A range is a piece of a file that shares no block with its neighbours, so that other processes
 // may write the rest of it.

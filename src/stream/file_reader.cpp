@@ -91,8 +91,7 @@ private:
 
     // Cuts steps at multiples of their size in the file, so that aligned extents stay aligned.
     // Pieces from `piece` on end in the steps that are added here.
-    static void add(std::uint64_t offset, const Memory& memory, ReadSteps& out,
-                    std::size_t piece) {
+    static void add(std::uint64_t offset, const Memory& memory, ReadSteps& out, std::size_t piece) {
         const std::uint64_t bytes = memory.bytes;
         std::uint64_t done = 0;
         while (done < bytes) {

@@ -25,7 +25,7 @@ namespace penstock::stream {
 /// A stretch of a file and its checksums, if known.
 struct Wanted {
     std::uint64_t offset = 0;  ///< in the file
-    Memory into;  ///< of the host or of a GPU
+    Memory into;               ///< of the host or of a GPU
     /// XXH3 of each `piece_bytes` of it, from its beginning; or none.
     std::span<const std::uint64_t> sums = {};
     std::uint64_t piece_bytes = 0;

@@ -60,8 +60,8 @@ public:
     void all_arrived();
     /// Faults memory in, or sums a piece if no thread could be started; false: nothing to do.
     bool help();
-    /// Whether all pieces are summed. Throws the error of a piece of a GPU that could not be brought
-    /// back to be summed.
+    /// Whether all pieces are summed. Throws the error of a piece of a GPU that could not be
+    /// brought back to be summed.
     [[nodiscard]] bool finished();
     /// Sums the rest with the helpers, once all has arrived. Throws as finished().
     void finish();

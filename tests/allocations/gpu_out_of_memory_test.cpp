@@ -70,14 +70,14 @@ TEST(GpuOutOfMemory, CopiesAreMadeOrAreAnError) {
                   },
                   0, 1),
               "");
-    EXPECT_EQ(allocator::each_allocation(
-                  [&](allocator::Attempt& attempt) -> std::string {
-                      const MemoryCopy copy{{to.data(), 64, MemoryKind::kDevice, 0},
-                                            std::span(from)};
-                      return refused(attempt, [&] { copy_memory({&copy, 1}); });
-                  },
-                  1, 1),
-              "");
+    EXPECT_EQ(
+        allocator::each_allocation(
+            [&](allocator::Attempt& attempt) -> std::string {
+                const MemoryCopy copy{{to.data(), 64, MemoryKind::kDevice, 0}, std::span(from)};
+                return refused(attempt, [&] { copy_memory({&copy, 1}); });
+            },
+            1, 1),
+        "");
     EXPECT_EQ(allocator::each_allocation(
                   [&](allocator::Attempt& attempt) -> std::string {
                       return refused(attempt, [&] { const PinnedMemory pinned(to, 64); });

@@ -112,13 +112,19 @@ TEST_F(GpuCheckpoints, CopiesAreRefusedBeforeAnyIsMade) {
     EXPECT_EQ(host, Bytes(64, std::byte{1}));
     fake_->fail_copy(1, cuda::CUDA_ERROR_ILLEGAL_ADDRESS);
     const MemoryCopy sound{std::span(host), there};
-    EXPECT_THAT(error_of([&] { copy_memory({&sound, 1}); }, ErrorCode::kSystem), HasSubstr("GPU 0"));
+    EXPECT_THAT(error_of(
+                    [&] {
+                        copy_memory({&sound, 1});
+                    },
+                    ErrorCode::kSystem),
+                HasSubstr("GPU 0"));
 }
 
 TEST_F(GpuCheckpoints, SavesTheBytesThatTheHostWouldHave) {
     const Bytes large = random_bytes(5'000'003);
     const Bytes small = random_bytes(700);
-    const State host{.tensors = {tensor("large", std::span(large)), tensor("small", std::span(small)),
+    const State host{.tensors = {tensor("large", std::span(large)),
+                                 tensor("small", std::span(small)),
                                  tensor("here", std::span(small))}};
     const State gpu{.tensors = {tensor("large", on_gpu(large)), tensor("small", on_gpu(small)),
                                 tensor("here", std::span(small))}};
@@ -143,7 +149,8 @@ TEST_F(GpuCheckpoints, ReadsStraightToAGpuAndAnyBox) {
     save_file(engine_, folder_.path() + "/a.safetensors",
               {.tensors = {tensor("x", std::span(data), {3000, 900})}});
     CheckpointStore saves = store();
-    const CheckpointInfo info = saves.save({.tensors = {tensor("x", std::span(data), {3000, 900})}});
+    const CheckpointInfo info =
+        saves.save({.tensors = {tensor("x", std::span(data), {3000, 900})}});
     Checkpoint checkpoint = saves.open(info.generation);
     StateFile file(engine_, folder_.path() + "/a.safetensors");
     using Box = std::pair<std::vector<std::uint64_t>, std::vector<std::uint64_t>>;
@@ -154,9 +161,8 @@ TEST_F(GpuCheckpoints, ReadsStraightToAGpuAndAnyBox) {
         Bytes expected;
         for (std::uint64_t row = 0; row < rows; ++row) {
             const auto first =
-                data.begin() +
-                static_cast<std::ptrdiff_t>(begin.empty() ? row * 900
-                                                          : (begin[0] + row) * 900 + begin[1]);
+                data.begin() + static_cast<std::ptrdiff_t>(
+                                   begin.empty() ? row * 900 : (begin[0] + row) * 900 + begin[1]);
             expected.insert(expected.end(), first, first + static_cast<std::ptrdiff_t>(columns));
         }
         const Memory into = gpu_memory(rows * columns);
@@ -170,11 +176,16 @@ TEST_F(GpuCheckpoints, ReadsStraightToAGpuAndAnyBox) {
     }
     const TensorRead strided{
         .name = "x", .into = gpu_memory(3000 * 900), .strides_bytes = {1, 3000}};
-    EXPECT_THAT(error_of([&] { checkpoint.read({&strided, 1}); }, ErrorCode::kUnsupported),
+    EXPECT_THAT(error_of(
+                    [&] {
+                        checkpoint.read({&strided, 1});
+                    },
+                    ErrorCode::kUnsupported),
                 HasSubstr("strides"));
 }
 
-// A stream of the caller's is busy with the last step: the copy that save_async() makes comes after.
+// A stream of the caller's is busy with the last step: the copy that save_async() makes comes
+// after.
 TEST_F(GpuCheckpoints, TheCopyOfASaveComesAfterTheCallersStream) {
     const Bytes before(1 << 20, std::byte{1});
     const Bytes after(1 << 20, std::byte{2});
@@ -186,10 +197,10 @@ TEST_F(GpuCheckpoints, TheCopyOfASaveComesAfterTheCallersStream) {
     using Launch = cuda::CUresult(cuda::CUstream, void (*)(void*), void*);
     void* const library = ::dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
     auto* const launch = reinterpret_cast<Launch*>(::dlsym(library, "cuLaunchHostFunc"));
-    ASSERT_EQ(launch(
-                  stream, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(true); },
-                  &busy),
-              cuda::CUDA_SUCCESS);
+    ASSERT_EQ(
+        launch(
+            stream, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(true); }, &busy),
+        cuda::CUDA_SUCCESS);
     CheckpointStore saves = store();
     std::thread step([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -219,15 +230,15 @@ TEST_F(GpuCheckpoints, TheBudgetCountsThePinnedCopyWhichIsKept) {
     saves.save_async(state, {.step = 1}).result();
     EXPECT_EQ(fake_->counters().pinned_bytes_now, pinned);
     EXPECT_EQ(fake_->counters().unpinned_async_copies, 0U);
-    // What cannot be pinned is copied all the same, and the save says so.
+    // Memory that cannot be pinned is copied to all the same, and the save says so.
     CheckpointStore other(engine_, FileSystem::local(), {folder_.path() + "/other"});
     fake_->fail("cuMemHostRegister", 1, cuda::CUDA_ERROR_OUT_OF_MEMORY, 1000);
     const PendingSave slow = other.save_async(state);
     EXPECT_THAT(slow.note(), HasSubstr("slower"));
     EXPECT_EQ(slow.result().tensor_bytes, data.size());
     // More than the budget is written from where it is, while the call waits.
-    CheckpointStore tight = CheckpointStore(engine_, FileSystem::local(), {folder_.path() + "/tight"},
-                                            {.host_memory_bytes = 2 << 20});
+    CheckpointStore tight = CheckpointStore(
+        engine_, FileSystem::local(), {folder_.path() + "/tight"}, {.host_memory_bytes = 2 << 20});
     fake_->calm();
     const PendingSave waited = tight.save_async(state);
     EXPECT_TRUE(waited.done());
@@ -242,9 +253,9 @@ TEST_F(GpuCheckpoints, MemoryThatWasFreedIsRefusedByItsName) {
     CheckpointStore saves = store();
     EXPECT_THAT(error_of([&] { saves.save(state); }, ErrorCode::kInvalidArgument),
                 HasSubstr("layer.weight"));
-    EXPECT_THAT(error_of([&] { static_cast<void>(saves.save_async(state)); },
-                         ErrorCode::kInvalidArgument),
-                HasSubstr("layer.weight"));
+    EXPECT_THAT(
+        error_of([&] { static_cast<void>(saves.save_async(state)); }, ErrorCode::kInvalidArgument),
+        HasSubstr("layer.weight"));
     EXPECT_THAT(error_of([&] { save_file(engine_, folder_.path() + "/a.pt", state); },
                          ErrorCode::kInvalidArgument),
                 HasSubstr("layer.weight"));

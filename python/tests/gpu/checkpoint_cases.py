@@ -209,6 +209,19 @@ def test_without_a_copy_and_beyond_the_budget(gpu, tmp_path):
         assert used == 0 and sum(t.nbytes for t in state.values()) <= kept <= budget
 
 
+def test_fast_file_writer_takes_storages_of_a_gpu(gpu, fake, tmp_path):
+    from penstock.deepnvme import FastFileWriter, FastFileWriterConfig
+
+    state = values()
+    pinned = torch.zeros(1 << 20, dtype=torch.uint8)
+    writer = FastFileWriter(str(tmp_path / "file"), FastFileWriterConfig(None, pinned))
+    storages = [(tensor.untyped_storage(), tensor.dtype) for tensor in on_gpu(state, 1).values()]
+    assert writer.save_torch_storage_object_list(storages, False) == sum(t.nbytes for t in state.values())
+    writer.close()
+    expected = b"".join(bits(tensor).numpy().tobytes() for tensor in state.values())
+    assert (tmp_path / "file").read_bytes() == expected
+
+
 # ---- loading
 
 

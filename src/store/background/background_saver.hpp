@@ -45,11 +45,11 @@ struct CopyChoice {
 
 struct StagedSave {
     StagedCopy copy;
-    bool all = true;       ///< the save needs no memory that the caller might change
-    bool borrows = false;  ///< the save reads memory of the caller's
-    bool tight = false;    ///< nothing was copied: more than the whole budget
+    bool all = true;        ///< the save needs no memory that the caller might change
+    bool borrows = false;   ///< the save reads memory of the caller's
+    bool tight = false;     ///< nothing was copied: more than the whole budget
     StreamMark after = {};  ///< to be waited for before memory of a GPU is read that was not copied
-    double waited_s = 0;   ///< for room in the budget
+    double waited_s = 0;    ///< for room in the budget
 };
 
 class BackgroundSaver {

@@ -5,8 +5,8 @@
 //                                                     ^ goes back with the StagedCopy, pages and
 //                                                     all
 //
-// Pieces of a GPU are copied by the GPU, into the same area, which is pinned for that as far as it is
-// used, and stays so while it is kept.
+// Pieces of a GPU are copied by the GPU, into the same area, which is pinned for that as far as it
+// is used, and stays so while it is kept.
 //
 // A copy is one area of huge pages with the pieces one after the other, so that many small tensors
 // cost what one large one costs. Faulting memory in is dearer than copying into it: areas are kept,
