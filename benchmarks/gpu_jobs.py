@@ -7,9 +7,11 @@
 
 import ctypes
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from benchmarks.job_tools import Meter, need, run_job, skip
@@ -34,28 +36,28 @@ class _Driver:
         device, context = ctypes.c_int(), ctypes.c_void_p()
         if self._library.cuInit(0) != 0 or self._library.cuDeviceGet(ctypes.byref(device), 0) != 0:
             skip("no GPU")
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self._call("cuCtxSetCurrent", context)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.call("cuCtxSetCurrent", context)
         name = ctypes.create_string_buffer(128)
-        self._call("cuDeviceGetName", name, 127, device)
+        self.call("cuDeviceGetName", name, 127, device)
         self.name = ("FAKE: " if self.fake else "") + name.value.decode()
 
-    def _call(self, name, *arguments):
+    def call(self, name, *arguments):
         result = getattr(self._library, name)(*arguments)
         if result != 0:
             raise RuntimeError(f"{name} = {result}")
 
     def synchronize(self):
-        self._call("cuCtxSynchronize")
+        self.call("cuCtxSynchronize")
 
     def pinned(self, size):
         """Pinned memory of the host, as an array of bytes."""
         address = ctypes.c_void_p()
-        self._call("cuMemHostAlloc", ctypes.byref(address), ctypes.c_size_t(size), 0)
+        self.call("cuMemHostAlloc", ctypes.byref(address), ctypes.c_size_t(size), 0)
         return need("numpy").frombuffer((ctypes.c_char * size).from_address(address.value), "u1")
 
     def copy_in(self, address, array):
-        self._call(
+        self.call(
             "cuMemcpyHtoD_v2",
             ctypes.c_uint64(address),
             ctypes.c_void_p(array.ctypes.data),
@@ -64,7 +66,7 @@ class _Driver:
 
     def allocate(self, size):
         address = ctypes.c_uint64()
-        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address.value
 
 
@@ -206,7 +208,113 @@ def _gathered(meter, count, driver, penstock):
     }
 
 
-_JOBS = {"kvikio": kvikio, "absent": absent, "rows": rows, "row_hits": row_hits}
+# ---- the stall of a save in the background
+
+_TENSORS = 16
+
+
+class _Copy:
+    """The floor: the same tensors by the driver into memory that it has pinned, one after the other on one stream."""
+
+    def __init__(self, driver, places):
+        self._driver, self._places = driver, places
+        self._to, self._stream = ctypes.c_void_p(), ctypes.c_void_p()
+        size = sum(size for _, size in places)
+        driver.call("cuMemHostAlloc", ctypes.byref(self._to), ctypes.c_size_t(size), 0)
+        driver.call("cuStreamCreate", ctypes.byref(self._stream), 1)
+
+    def save(self):
+        to = self._to.value
+        for address, size in self._places:
+            self._driver.call(
+                "cuMemcpyDtoHAsync_v2",
+                ctypes.c_void_p(to),
+                ctypes.c_uint64(address),
+                ctypes.c_size_t(size),
+                self._stream,
+            )
+            to += size
+        self._driver.call("cuStreamSynchronize", self._stream)
+
+    def wait(self):
+        pass
+
+
+class _Save:
+    """save_async() of the tensors. Handicap `unpinned`: they come to ordinary memory of the host first, as torch's own
+    copies do, and are saved from there."""
+
+    def __init__(self, driver, places, folder, handicap):
+        torch = need("torch")
+        self._penstock = need("penstock")
+        self._driver, self._folder, self._unpinned = driver, folder, handicap == "unpinned"
+        self._places = places
+
+        class Tensor(torch.Tensor):
+            """A CUDA tensor, of which the CPU build of torch has none."""
+
+            @staticmethod
+            def __new__(cls, address, size):
+                made = torch.Tensor._make_wrapper_subclass(cls, (size,), dtype=torch.uint8, device="cuda:0")
+                made.address = address
+                return made
+
+            @classmethod
+            def __torch_dispatch__(cls, function, types, arguments=(), keywords=None):
+                raise NotImplementedError(f"{function} of a tensor that is not torch's own")
+
+            def data_ptr(self):
+                return self.address
+
+            def detach(self):
+                return self
+
+        self._state = {str(i): Tensor(*place) for i, place in enumerate(places)}
+        self._host = [torch.empty(size, dtype=torch.uint8) for _, size in places] if self._unpinned else []
+
+    def save(self):
+        state = self._state
+        if self._unpinned:
+            for (address, size), host in zip(self._places, self._host, strict=True):
+                self._driver.call(
+                    "cuMemcpyDtoH_v2", ctypes.c_void_p(host.data_ptr()), ctypes.c_uint64(address), ctypes.c_size_t(size)
+                )
+            state = {str(i): host for i, host in enumerate(self._host)}
+        self._pending = self._penstock.save_async(state, f"{self._folder}/a.safetensors")
+
+    def wait(self):
+        self._pending.result()
+        os.unlink(f"{self._folder}/a.safetensors")
+
+
+def stall(arguments):
+    """Seconds until the tensors may change, the mean of --repeat saves after one that warms up. --way=ours|copy."""
+    driver = _Driver(arguments["gpu"], float(arguments.get("copy_rate", "0")))
+    size = int(arguments["bytes"]) // _TENSORS
+    places = [(driver.allocate(size), size) for _ in range(_TENSORS)]
+    stalls, repeat = [], int(arguments.get("repeat", "3"))
+    below = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=below) as folder:
+        if arguments["way"] == "copy":
+            side = _Copy(driver, places)
+        else:
+            side = _Save(driver, places, folder, arguments.get("handicap"))
+        for _ in range(repeat + 1):
+            start = time.perf_counter()
+            side.save()
+            stalls.append(time.perf_counter() - start)
+            side.wait()
+    return {
+        "seconds": statistics.fmean(stalls[1:]),
+        "bytes": size * _TENSORS,
+        "operations": repeat,
+        "every_s": stalls,
+        "gpu": driver.name,
+        "version": need("penstock").__version__,
+    }
+
+
+_JOBS = {"kvikio": kvikio, "absent": absent, "rows": rows, "row_hits": row_hits, "stall": stall}
 
 
 def main():

@@ -17,6 +17,7 @@
 
 #include <penstock/engine.hpp>
 #include <penstock/file.hpp>
+#include <penstock/gpu.hpp>
 #include <penstock/progress.hpp>
 
 #include <chrono>
@@ -33,8 +34,8 @@
 
 namespace penstock {
 
-/// A tensor to be saved, row-major without gaps. With `global_shape` it is a slice of a larger one;
-/// other writers have the rest.
+/// A tensor to be saved, row-major without gaps, in memory of the host or of a GPU. With
+/// `global_shape` it is a slice of a larger one; other writers have the rest.
 struct StateTensor {
     std::string name;   ///< UTF-8; once in a state (once for each slice of a global tensor)
     std::string dtype;  ///< of name_of(ElementType): "F32", "I64"; in a `.pt` also "C32", "C128"
@@ -114,6 +115,9 @@ struct SaveOptions {
     bool pinned = false;
     CheckpointMetadata metadata = {};  ///< comes back in CheckpointInfo
     Progress progress = {};
+    /// Tensors of a GPU are read after what these streams hold at the call. Empty: the legacy
+    /// default stream of each GPU whose memory it is.
+    std::vector<StreamHandle> streams = {};
 };
 
 /// Options for the tensors in save_async().
@@ -177,7 +181,9 @@ struct CheckpointTensor {
 
 /// A wanted piece of a tensor: [begin[d], end[d]) of each dimension, all of it when empty; into
 /// memory of exactly that many bytes, row-major. Nothing else is written, not even the gaps between
-/// elements that `strides_bytes` leaves.
+/// elements that `strides_bytes` leaves. Memory of a GPU is without strides. What is one stretch in
+/// the file goes straight there, and is copied back piece by piece to check it; any other box goes
+/// through host memory of its size.
 struct TensorRead {
     std::string name;
     Memory into;  ///< from the first element to the end of the last
@@ -246,9 +252,11 @@ public:
     /// nothing has changed: a failure after the checkpoint is durable is reported in
     /// CheckpointInfo::note, if there is memory for that. The tensors must not change meanwhile.
     /// kInvalidArgument for a structure that cannot be read with these tensors. Earlier saves of
-    /// save_async() finish first.
+    /// save_async() finish first. Tensors of a GPU are written through the engine's slots, and
+    /// copied to the host once more, some MiB at a time, for their checksums.
     CheckpointInfo save(const State& state, const SaveOptions& options = {});
     /// A save() that returns when a copy of the tensors is made: then they may change or be freed.
+    /// Those of a GPU are copied by the GPU into memory that is pinned and kept for the next save.
     /// Saves run in order on one thread; `progress` is called there. Copies in flight hold at most
     /// host_memory_bytes together: at that limit the call waits for one to finish. A state larger
     /// than the limit is not copied: the call waits until it is saved (PendingSave::note()). Throws

@@ -7,8 +7,12 @@
 #include <penstock/error.hpp>
 #include <penstock/types.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock {
@@ -67,5 +71,55 @@ struct StreamHandle {
 /// the address (ordinary host memory, or memory that was freed) or the bytes reach past its
 /// allocation; kUnsupported, with the reason, where there is no driver. Thread-safe.
 [[nodiscard]] PENSTOCK_API Memory device_memory(void* pointer, std::uint64_t bytes);
+
+/// Host memory that is pinned while this lives: copies between it and GPUs are made by the GPU
+/// alone, at its full speed. The memory outlives this. Movable.
+class PENSTOCK_API PinnedMemory {
+public:
+    PinnedMemory() = default;
+    /// `device`: a GPU that is in use; the others of the process know the memory too. Throws Error:
+    /// what the driver refuses, with what to do about limits; kUnsupported without a driver.
+    PinnedMemory(std::span<std::byte> memory, std::int32_t device);
+    PinnedMemory(PinnedMemory&& other) noexcept
+        : memory_(std::exchange(other.memory_, {})), device_(other.device_) {}
+    PinnedMemory& operator=(PinnedMemory&& other) noexcept;
+    PinnedMemory(const PinnedMemory&) = delete;
+    PinnedMemory& operator=(const PinnedMemory&) = delete;
+    ~PinnedMemory();
+    /// Bytes that are pinned.
+    [[nodiscard]] std::uint64_t size() const noexcept { return memory_.size(); }
+
+private:
+    std::span<std::byte> memory_;
+    std::int32_t device_ = 0;
+};
+
+/// One copy of copy_memory(): as many bytes on both sides, one of which may be a GPU's.
+struct MemoryCopy {
+    Memory to;
+    ConstMemory from;
+};
+
+/// Copies between the host and GPUs, all under way at once, each after what `streams` hold at the
+/// call (empty: the legacy default stream of each GPU that is met). They are made when it returns,
+/// and none runs any more when it throws. Throws Error: kInvalidArgument for memory that is not
+/// what it claims to be, or for sides of different lengths; kUnsupported for copies from GPU to
+/// GPU; kSystem with the driver's words. Thread-safe.
+PENSTOCK_API void copy_memory(std::span<const MemoryCopy> copies,
+                              std::span<const StreamHandle> streams = {});
+
+/// The work that streams hold now, to be waited for later on any thread. A copy is the same mark.
+class PENSTOCK_API StreamMark {
+public:
+    StreamMark() = default;  ///< nothing to wait for
+    /// `devices`: the GPUs whose default streams are meant where `streams` is empty, or names a
+    /// default stream without its device. Throws Error: kInvalidArgument for what is no stream.
+    StreamMark(std::span<const StreamHandle> streams, std::span<const std::int32_t> devices);
+    /// Blocks until that work is done. Throws Error with the driver's words.
+    void wait() const;
+
+private:
+    std::shared_ptr<const void> order_;
+};
 
 }  // namespace penstock

@@ -49,6 +49,8 @@ struct SaveFileOptions {
     /// failure within moments of the call, the file may be damaged or missing.
     bool sync = true;
     Progress progress = {};  ///< bytes of the file, or of all shards
+    /// As SaveOptions::streams.
+    std::vector<StreamHandle> streams = {};
 };
 
 /// Saves a state. The new file takes the place of an old one in one step; when the call throws, the
@@ -97,8 +99,7 @@ public:
     /// several times. `verify`: what covers whole checksums of the file is compared with them. A
     /// tensor with strides (in a `.pt`) takes memory for itself and what is behind it meanwhile.
     /// Throws kInvalidArgument for a name or a range that is not there, kDamaged for a checksum
-    /// mismatch and for a file that was written to after it was opened, kUnsupported for memory of
-    /// a device. Bytes of what was wanted.
+    /// mismatch and for a file that was written to after it was opened. Bytes of what was wanted.
     std::uint64_t read(std::span<const TensorRead> wanted, bool verify = true,
                        const Progress& progress = {});
     /// Reads everything from the device, whatever is in the page cache, and compares it with the

@@ -125,7 +125,8 @@ class StepOverlap:
     step: the number of steps that were done before.
     on_error: "warn": a failed save is a RuntimeWarning and training goes on; "raise": the next step raises it.
 
-    Tensors of a GPU are copied to the host by the call, and not hidden. Not thread-safe; a context manager."""
+    Tensors of a GPU are copied into pinned memory by the call, which is not hidden. A context manager, not
+    thread-safe."""
 
     @_arguments.named
     def __init__(

@@ -23,7 +23,7 @@ _ReadRow = tuple[str, Any, Any, Any, Any]
 
 
 def _read(core: Any, rows: list[_ReadRow], progress: Any = None) -> int:
-    read: int = core.read([row for row in rows if row[1].nbytes], True, progress)
+    read: int = core.read([row for row in rows if isinstance(row[1], tuple) or row[1].nbytes], True, progress)
     return read
 
 
@@ -270,7 +270,8 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         arrays = [] if into is None else _into.arrays(self._without_data(skeleton, pickle)[0], self.info.path, into)
         if not sources:
             return _into.filled(_state._objects(skeleton, [], self.info.path, pickle), arrays, {}, {})
-        storages = self._storages(skeleton, [], report)
+        devices = [_state.gpu_of(location, map_location) for _, _, location in sources]
+        storages = self._storages(skeleton, [], report, devices=devices)
         made = _load.storages_as(kinds or [None] * len(sources), storages, dtype)
         located = [
             _state._located(storage, location, map_location, self.info.path)
@@ -278,13 +279,30 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         ]
         return _state._objects(skeleton, located, self.info.path, pickle)
 
-    def _storages(self, skeleton: Any, rows: list[_ReadRow], report: Any, there: Mapping[int, Any] = {}) -> list[Any]:
-        """Storages of the state in fresh memory, but for those that are `there`. rows: what is read with them."""
+    def _storages(
+        self,
+        skeleton: Any,
+        rows: list[_ReadRow],
+        report: Any,
+        there: Mapping[int, Any] = {},
+        devices: Sequence[Any] = (),
+    ) -> list[Any]:
+        """Storages of the state in fresh memory, but for those that are `there`. rows: what is read with them. devices:
+        the GPU that each goes to, or None; none is named where all go to the host."""
         sources = skeleton.sources
-        fresh = _fresh([0 if i in there else size for i, (_, size, _) in enumerate(sources)])
         torch = _state._torch()
+        on_gpus = {
+            i: torch.empty(sources[i][1], dtype=torch.uint8, device=device)
+            for i, device in enumerate(devices)
+            if device is not None
+        }
+        fresh = _fresh([0 if i in there or i in on_gpus else size for i, (_, size, _) in enumerate(sources)])
         storages = []
         for i, (name, _, _) in enumerate(sources):
+            if i in on_gpus:
+                storages.append(on_gpus[i].untyped_storage())
+                rows.append((name, on_gpus[i], None, None, None))
+                continue
             storages.append(there[i] if i in there else fresh[i])
             if i not in there:
                 rows.append((name, torch.empty(0, dtype=torch.uint8).set_(storages[i]), None, None, None))

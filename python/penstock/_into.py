@@ -141,10 +141,10 @@ def check_like(path: str, name: str, tensor: Any, dtype: Any, shape: Iterable[in
 
 
 def check_host(place: str, target: Any) -> None:
-    if target.device.type not in ("cpu", "meta"):
+    if target.device.type not in ("cpu", "meta", "cuda"):
         raise ValueError(
-            f"load: into{place} is on {target.device}, and only tensors in host memory are filled in place; leave out "
-            "into, and give map_location"
+            f"load: into{place} is on {target.device}, and only tensors in host memory or on a CUDA GPU are filled in "
+            "place; leave out into, and give map_location"
         )
 
 

@@ -5,7 +5,7 @@ and checks it meanwhile; here tensors are put over the memory, or given to be fi
 Without `into` all of a file's data is in one mapping of huge pages, laid out so that each storage begins as far into a
 page as it does in the file: then the device writes straight into it. Each tensor's storage covers exactly its own
 bytes of the mapping, so torch.save writes no more than those. Its pages go with it, those of small ones with their
-neighbours'.
+neighbours'. What map_location puts on a CUDA GPU is read to memory of that GPU instead, where it is all of its storage.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import io
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock import _core, _errors, _into, _pickled, _state
@@ -195,7 +195,7 @@ def storages_as(kinds: list[str | None], storages: list[Any], dtype: str | None)
 
 
 def _placed(tensor: Any, map_location: Any, path: str, location: str = "cpu") -> Any:
-    if map_location is None and location == "cpu":
+    if (map_location is None and location == "cpu") or tensor.device.type == "cuda":
         return tensor
     storage = _located(tensor.untyped_storage(), location, map_location, path)
     return tensor if storage.device == tensor.device else view_of(storage, tensor, 0)
@@ -208,9 +208,23 @@ class Wish:
         self.name, self.view, self.item, self.size = name, view, item, size
 
 
-def _fetch(source: Source, wishes: list[Wish], mapped: bool, report: Any, whole: bool = False) -> list[Any]:
-    """A tensor of its own for each wish. whole: they are all there is, each of them whole."""
+def _fetch(
+    source: Source,
+    wishes: list[Wish],
+    mapped: bool,
+    report: Any,
+    whole: bool = False,
+    devices: Sequence[Any] = (),
+) -> list[Any]:
+    """A tensor of its own for each wish. whole: they are all there is, each of them whole. devices: the GPU to which
+    each goes straight where it can, or None."""
     spans = [_format.stretch(wish.view) for wish in wishes]
+    if not mapped and any(device is not None for device in devices):
+        there = _on_gpus(source, wishes, spans, devices, report)
+        rest = [i for i in range(len(wishes)) if i not in there]
+        for i, tensor in zip(rest, _fetch(source, [wishes[i] for i in rest], False, None) if rest else [], strict=True):
+            there[i] = tensor
+        return [there[i] for i in range(len(wishes))]
     parts = None if whole else [(wish.item, *span) for wish, span in zip(wishes, spans, strict=True)]
     out = []
     for wish, (_, length), (memory, at) in zip(wishes, spans, source.read(parts, mapped, report), strict=True):
@@ -218,6 +232,24 @@ def _fetch(source: Source, wishes: list[Wish], mapped: bool, report: Any, whole:
         # A view with gaps does not own the memory between its elements, so it is copied.
         out.append(tensor if tensor.numel() * tensor.element_size() == length else _own(tensor, wish.name))
     return out
+
+
+def _on_gpus(
+    source: Source, wishes: list[Wish], spans: list[Any], devices: Sequence[Any], report: Any
+) -> dict[int, Any]:
+    """Those that are all of their item, by their numbers: read to memory of their GPU by the engine, and checked."""
+    torch, made = _torch(), {}
+    for i, (wish, span, device) in enumerate(zip(wishes, spans, devices, strict=True)):
+        view = wish.view
+        plain = view.is_contiguous() and not view.is_conj() and not view.is_neg()
+        if device is not None and plain and tuple(span) == (0, wish.size):
+            made[i] = torch.empty(tuple(view.shape), dtype=view.dtype, device=device)
+    numbers = [i for i in made if wishes[i].size]
+    columns = [[wishes[i].item for i in numbers], [wishes[i].view for i in numbers], [made[i] for i in numbers]]
+    others = source.file.fill(*columns, [wishes[i].name for i in numbers], lambda _: None, report)
+    for k in others:  # no driver reaches its GPU
+        del made[numbers[k]]
+    return made
 
 
 def _own(tensor: Any, name: str) -> Any:
@@ -273,7 +305,8 @@ def _load_safetensors(
         filled = {name: into[name] for name in called}
         _fill(source, wishes, list(filled.values()), report)
         return filled
-    out = _fetch(source, wishes, mapped, report, whole=indexes is None)
+    devices = [_state.gpu_of("cpu", map_location)] * len(wishes)
+    out = _fetch(source, wishes, mapped, report, whole=indexes is None, devices=devices)
     return _named([wish.name for wish in wishes], out, dtype, lambda i, t: _placed(t, map_location, source.path))
 
 
@@ -322,8 +355,14 @@ def _load_pt(
     if not source.rows:
         return source.objects([])
     kinds = [None] * len(source.rows) if dtype is None else source.file.set_types(dtype)
-    places = zip(source.read(None, mapped, report), source.rows, strict=True)
-    storages = storages_as(kinds, [storage_over(*place, size) for place, (size, _) in places], dtype)
+    wishes = [
+        Wish(f"storage {i}", _torch().empty(size, dtype=_torch().uint8, device="meta"), i, size)
+        for i, (size, _) in enumerate(source.rows)
+    ]
+    devices = [_state.gpu_of(location, map_location) for _, location in source.rows]
+    bytes_of = _fetch(source, wishes, mapped, report, whole=True, devices=devices)
+    storages = storages_as(kinds, [tensor.untyped_storage() for tensor in bytes_of], dtype)
+    del bytes_of
     located = [
         _located(storage, location, map_location, source.path)
         for storage, (_, location) in zip(storages, source.rows, strict=True)
@@ -351,8 +390,9 @@ def _load_some_of_pt(
         item = numbers[view.untyped_storage()._cdata]
         wishes.append(Wish(called[i], sliced(view, index, called[i]), item, source.rows[item][0]))
     if into is None:
-        out = _fetch(source, wishes, mapped, report)
         locations = [source.rows[wish.item][1] for wish in wishes]
+        devices = [_state.gpu_of(location, map_location) for location in locations]
+        out = _fetch(source, wishes, mapped, report, devices=devices)
         called = [found[i][0] for i in selection]
         return _named(called, out, dtype, lambda i, t: _placed(t, map_location, source.path, locations[i]))
     _into.check_kind(into, (dict, list, tuple, _torch().Tensor))

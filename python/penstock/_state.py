@@ -244,8 +244,10 @@ def torch_row(name: str, tensor: Any) -> tuple[tuple[str, str, list[int], int, A
         )
     if tensor.device.type == "meta":
         raise TypeError(f"save: state[{shown(name)}]: the tensor is on the meta device and has no data")
-    host = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    row = (name, _SAFETENSORS[dtype], list(host.shape), host.data_ptr(), host)
+    data = tensor.detach()
+    if not (data.device.type == "cuda" and data.is_contiguous() and not data.is_conj() and not data.is_neg()):
+        data = data.resolve_conj().resolve_neg().cpu().contiguous()
+    row = (name, _SAFETENSORS[dtype], list(data.shape), data.data_ptr(), data)
     return row, (tensor.device, tensor.data_ptr(), tensor.nbytes)
 
 
@@ -292,9 +294,31 @@ def check_indexes(names: Any) -> None:
 # ---- storages
 
 
+def gpu_of(location: str, map_location: Any) -> Any:
+    """The CUDA device on which map_location puts a storage of `location`, or None: it is read into host memory, and
+    torch puts it where it belongs."""
+    torch = _torch()
+    where = map_location.get(location, location) if isinstance(map_location, Mapping) else map_location
+    where = location if where is None else where
+    if not isinstance(where, (str, torch.device)) or not str(where).startswith("cuda"):
+        return None
+    if torch.version.hip is not None or not torch.cuda.is_available():
+        return None
+    try:
+        device = torch.device(where)
+    except RuntimeError:  # no name of a device; torch says so
+        return None
+    if device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    reached = len(_core.gpus().gpus) == torch.cuda.device_count()
+    return device if reached and device.index < torch.cuda.device_count() else None
+
+
 def _located(storage: Any, location: str, map_location: Any, path: str) -> Any:
     """The storage where map_location has it, as torch.load does it."""
     torch = _torch()
+    if storage.device.type == "cuda":
+        return storage  # it was read to where gpu_of() said
     restore = torch.serialization._get_restore_location(map_location)
     try:
         there = restore(storage, location)
@@ -389,7 +413,7 @@ def load(
     map_location: as in torch.load: a device, a dict, a function (storage, location) -> storage.
     pickle_module, weights_only: as in torch.load, so that calls of it go on working; whatever they say, nothing but
         plain values is read, and a pickle_module of one's own is a ValueError.
-    into: tensors that are filled in place, straight from the device where they are contiguous in host memory: a dict
+    into: tensors that are filled in place, straight from storage where they are contiguous, on a GPU too: a dict
         of names for `.safetensors`, a state like the one in the file for a `.pt`. Names, types and shapes are compared
         before a byte is read, both ways unless `names` says which are meant. What comes back is the state of the file
         with these tensors in it. After an error while data is read, their contents are undefined.
@@ -451,8 +475,8 @@ def placing(verb: str, map_location: Any, device: Any) -> Any:
     if not isinstance(device, str) and type(device).__module__ != "torch":
         raise TypeError(f"{verb}: device: expected 'cpu', got {_arguments.got(device)}")
     raise ValueError(
-        f"{verb}: device: expected 'cpu', got {shown(str(device))}: reading into the memory of a GPU is planned; "
-        f"map_location={str(device)!r} reads into host memory and lets torch copy it"
+        f"{verb}: device: expected 'cpu', got {shown(str(device))}; give map_location={str(device)!r}, which reads to "
+        "that device"
     )
 
 

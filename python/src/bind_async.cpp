@@ -97,12 +97,11 @@ bool Saver::wait_idle(double timeout_s) {
         timeout_s, [queue = saver_->queue()](auto slice) { return queue->wait_idle(slice); });
 }
 
-store::StagedSave Saver::stage(std::vector<std::span<const std::byte>>& spans,
-                               const store::CopyChoice& choice,
+store::StagedSave Saver::stage(std::vector<ConstMemory>& spans, const store::CopyChoice& choice,
                                const std::vector<StorageMemory>& storages) {
     std::vector<store::SourceMemory> sources;
     for (const StorageMemory& storage : storages) {
-        sources.push_back({{storage.data, storage.bytes}, storage.copied});
+        sources.push_back({storage.memory(), storage.copied});
     }
     store::StagedSave staged =
         saver_->stage(spans, sources, choice, [](const auto& step) { wait_in_slices(-1, step); });
@@ -183,12 +182,13 @@ struct FileSaver {
 nb::object save_file_async(FileSaver& self, FileImageObject& made, nb::handle to, nb::handle copy,
                            nb::object progress) {
     const std::string path = path_bytes(to, "path", "");
-    const store::CopyChoice choice = copy_choice_of(copy);
+    store::CopyChoice choice = copy_choice_of(copy);
+    choice.streams = made.streams;
     Saver& saver = self.saver;
     saver.raise_failure("'" + path + "'");
     const std::shared_ptr<Engine> engine = opened(default_engine());
     const auto given = made.image.payloads();
-    std::vector<std::span<const std::byte>> payloads(given.begin(), given.end());
+    std::vector<ConstMemory> payloads(given.begin(), given.end());
     store::StagedSave staged = saver.stage(payloads, choice, made.payloads);
     struct Job {
         state::FileImage image;
@@ -196,7 +196,9 @@ nb::object save_file_async(FileSaver& self, FileImageObject& made, nb::handle to
     };
     made.image.replace_payloads(std::move(payloads));
     auto job = std::make_shared<Job>(Job{std::move(made.image), std::move(staged.copy)});
-    auto work = [job = std::move(job), engine, path](store::PendingSave& save) {
+    auto work = [job = std::move(job), engine, path,
+                 after = staged.after](store::PendingSave& save) {
+        after.wait();
         state::save_file(*engine, FileSystem::local(), path, job->image, save.progress());
     };
     return nb::cast(

@@ -7,6 +7,7 @@
 #include "borrowed_memory.hpp"
 #include "engine_object.hpp"
 #include "errors.hpp"
+#include "file_image_object.hpp"
 #include "file_object.hpp"
 #include "format/pickled.hpp"
 #include "metadata.hpp"
@@ -24,6 +25,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 namespace penstock::python {
@@ -42,7 +44,29 @@ struct Job {
 struct MadeJob {
     std::shared_ptr<Job> job;
     std::vector<StorageMemory> storages;  ///< with the GIL
+    std::vector<StreamHandle> streams;    ///< see streams_of()
 };
+
+// The structure knows addresses alone: says which of them are of GPUs.
+void place_tensors(penstock::State& state, const std::vector<StorageMemory>& storages) {
+    std::map<const std::byte*, const StorageMemory*> of_gpus;  // by where they begin
+    for (const StorageMemory& storage : storages) {
+        if (storage.where == MemoryKind::kDevice && storage.bytes != 0) {
+            of_gpus.emplace(storage.data, &storage);
+        }
+    }
+    for (StateTensor& tensor : state.tensors) {
+        auto after = of_gpus.upper_bound(tensor.data.data);
+        if (tensor.data.bytes == 0 || after == of_gpus.begin()) {
+            continue;
+        }
+        const StorageMemory& storage = *(--after)->second;
+        if (tensor.data.data < storage.data + storage.bytes) {
+            tensor.data.kind = storage.where;
+            tensor.data.device = storage.device;
+        }
+    }
+}
 
 MadeJob job_of(nb::handle object, nb::handle other, bool together) {
     MadeJob made;
@@ -54,8 +78,10 @@ MadeJob job_of(nb::handle object, nb::handle other, bool together) {
     for (const StorageMemory& storage : made.storages) {
         spans.emplace_back(storage.data, storage.bytes);
     }
+    made.streams = streams_of(made.storages);
     const WithoutGil nogil;
     made.job->state = state::state_of(made.job->tree, spans);
+    place_tensors(made.job->state, made.storages);
     return made;
 }
 
@@ -121,6 +147,7 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
     self.saver.raise_failure(step_name(step));
     SaveOptions options{.step = step, .pinned = pinned, .metadata = metadata_of(metadata)};
     const MadeJob made = job_of(object, other, false);
+    options.streams = made.streams;
     // Those in flight are earlier, and come first.
     self.saver.wait_idle(-1);
     CheckpointInfo info;
@@ -133,9 +160,9 @@ CheckpointInfo save_to_store(StoreObject& self, nb::handle object, std::uint64_t
 
 store::StagedSave stage_job(Saver& saver, const MadeJob& made, const store::CopyChoice& choice) {
     Job& job = *made.job;
-    std::vector<std::span<const std::byte>> spans;
+    std::vector<ConstMemory> spans;
     for (const StateTensor& tensor : job.state.tensors) {
-        spans.push_back(tensor.data.span());
+        spans.push_back(tensor.data);
     }
     store::StagedSave staged = saver.stage(spans, choice, made.storages);
     for (std::size_t i = 0; i < spans.size(); ++i) {
@@ -148,16 +175,18 @@ store::StagedSave stage_job(Saver& saver, const MadeJob& made, const store::Copy
 nb::object save_to_store_async(StoreObject& self, nb::handle object, std::uint64_t step,
                                bool pinned, nb::handle metadata, nb::handle other, nb::handle copy,
                                nb::object progress) {
-    const store::CopyChoice choice = copy_choice_of(copy);
+    store::CopyChoice choice = copy_choice_of(copy);
     std::shared_ptr<CheckpointStore> store = self.writable();
     Saver& saver = self.saver;
     saver.raise_failure(step_name(step));
     SaveOptions options{.step = step, .pinned = pinned, .metadata = metadata_of(metadata)};
     MadeJob made = job_of(object, other, true);
+    choice.streams = made.streams;
     const store::StagedSave staged = stage_job(saver, made, choice);
     const auto info = std::make_shared<std::optional<CheckpointInfo>>();
-    auto work = [job = std::move(made.job), store = std::move(store), info,
+    auto work = [job = std::move(made.job), store = std::move(store), info, after = staged.after,
                  options = std::move(options)](store::PendingSave& pending) mutable {
+        after.wait();
         options.progress = pending.progress();
         *info = store->save(job->state, options);
     };
@@ -201,8 +230,9 @@ struct CheckpointObject {
     std::unique_ptr<Checkpoint> checkpoint;
 };
 
-// rows: (name, memory, begin, end, strides) each; begin and end: a list of elements, or None for
-// all; strides: a list of bytes, or None.
+// rows: (name, memory, begin, end, strides) each; memory: an object that has it, or (address,
+// bytes) of a GPU; begin and end: a list of elements, or None for all; strides: a list of bytes, or
+// None.
 std::uint64_t read_tensors(const CheckpointObject& self, nb::handle rows, bool verify,
                            nb::handle progress) {
     std::vector<TensorRead> wanted;
@@ -210,8 +240,14 @@ std::uint64_t read_tensors(const CheckpointObject& self, nb::handle rows, bool v
     for (const nb::handle row : nb::iter(rows)) {
         TensorRead read;
         read.name = word_of(row[0], "name");
-        memory.push_back(borrow(nb::object(row[1]), "into", true));
-        read.into = {memory.back().data, memory.back().bytes};
+        const nb::object into = row[1];
+        if (nb::isinstance<nb::tuple>(into)) {  // (address, bytes) of a GPU
+            read.into = device_memory(reinterpret_cast<void*>(nb::cast<std::uintptr_t>(into[0])),
+                                      nb::cast<std::uint64_t>(into[1]));
+        } else {
+            memory.push_back(borrow_anywhere(into, "into", true, std::nullopt));
+            read.into = memory.back().memory();
+        }
         const nb::object begin = row[2];
         if (!begin.is_none()) {
             read.begin = counts_of(begin, "begin", "elements");
@@ -223,8 +259,14 @@ std::uint64_t read_tensors(const CheckpointObject& self, nb::handle rows, bool v
         }
         wanted.push_back(std::move(read));
     }
+    std::vector<Memory> into;
+    for (const TensorRead& read : wanted) {
+        into.push_back(read.into);
+    }
+    const std::vector<StreamHandle> streams = streams_of(into);
     std::uint64_t bytes = 0;
     run_with_progress(progress, [&](const Progress& on_progress) {
+        wait_for_streams(streams);
         bytes = self.checkpoint->read(wanted, verify, on_progress);
     });
     return bytes;

@@ -23,10 +23,11 @@
 #include "state/replace.hpp"
 #include "state/selection.hpp"
 #include "state/tensor_reader.hpp"
+#include "state/write_plan.hpp"
+#include "stream/host_windows.hpp"
 #include "without_gil.hpp"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 #include <set>
@@ -39,7 +40,6 @@ namespace penstock::python {
 namespace {
 
 constexpr std::uint64_t kWriteBytes = 16 * base::kMiB;
-constexpr std::array<std::byte, base::kPageBytes> kZeros{};
 
 std::span<const std::byte> span_of(const nb::bytes& bytes) {
     return std::as_bytes(std::span(bytes.c_str(), bytes.size()));
@@ -49,6 +49,7 @@ void save(FileImageObject& self, nb::handle to, nb::handle progress, bool sync) 
     const std::string path = path_bytes(to, "path", "");
     const std::shared_ptr<Engine> engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& report) {
+        wait_for_streams(self.streams);
         state::save_file(*engine, FileSystem::local(), path, self.image, report, sync);
     });
 }
@@ -59,6 +60,7 @@ void save_index(nb::handle to, nb::handle tensors, nb::handle metadata, std::uin
     GivenTensors rows = rows_of(tensors, metadata);
     const std::shared_ptr<Engine> engine = opened(default_engine());
     run_with_progress(progress, [&](const Progress& report) {
+        wait_for_streams(rows.streams);
         state::save_index(*engine, FileSystem::local(), path, std::move(rows.named),
                           {.shard_bytes = shard_bytes, .sync = sync, .progress = report});
     });
@@ -69,6 +71,7 @@ void write_to(FileImageObject& self, nb::handle write, nb::handle progress) {
     const std::uint64_t total = self.image.file().total_bytes();
     {
         const WithoutGil nogil;
+        wait_for_streams(self.streams);
         state::PieceSums sums(self.image);
         for (const std::size_t payload : self.image.sums_in({0, total})) {
             while (!sums.await(payload, kSignalSlice)) {
@@ -76,20 +79,16 @@ void write_to(FileImageObject& self, nb::handle write, nb::handle progress) {
             self.image.set_sums(payload, sums.of(payload));
         }
     }
+    stream::HostWindows windows;
     for (const auto range : format::cut_ranges(total, base::kPageBytes, kWriteBytes)) {
-        for (const format::PieceSlice& slice : self.image.file().slices(range)) {
-            const void* memory = slice.literal;
-            if (slice.kind == format::Piece::Kind::kPayload) {
-                memory = self.image.payloads()[slice.payload].data() + slice.payload_offset;
-            } else if (slice.kind == format::Piece::Kind::kZeros) {
-                PENSTOCK_ASSERT(slice.bytes <= kZeros.size());
-                memory = kZeros.data();
-            }
-            const nb::object view =
-                checked(PyMemoryView_FromMemory(static_cast<char*>(const_cast<void*>(memory)),
-                                                static_cast<Py_ssize_t>(slice.bytes), PyBUF_READ));
-            write(view);
-            view.attr("release")();  // nobody keeps a share of memory that is not Python's
+        for (const Extent& extent : state::extents_of(self.image, range)) {
+            windows.with(extent.memory, [&](std::span<const std::byte> bytes) {
+                auto* const begin = reinterpret_cast<char*>(const_cast<std::byte*>(bytes.data()));
+                const nb::object view = checked(PyMemoryView_FromMemory(
+                    begin, static_cast<Py_ssize_t>(bytes.size()), PyBUF_READ));
+                write(view);
+                view.attr("release")();  // nobody keeps a share of memory that is not Python's
+            });
         }
         if (!progress.is_none()) {
             progress(range.end, total);
@@ -395,9 +394,11 @@ Parts parts_of(const state::TensorReader& reader, nb::handle parts) {
     return out;
 }
 
-void read_into(const TensorFileObject& self, const Parts& parts, std::span<std::byte* const> into,
+void read_into(const TensorFileObject& self, const Parts& parts, std::span<const Memory> into,
                bool fresh, nb::handle progress) {
+    const std::vector<StreamHandle> streams = streams_of(into);
     run_with_progress(progress, [&](const Progress& report) {
+        wait_for_streams(streams);
         self.reader->read(parts, into, {.fresh = fresh, .cache = self.cache}, report);
     });
 }
@@ -417,9 +418,9 @@ nb::list read_parts(TensorFileObject& self, nb::handle wanted, nb::handle progre
         stretches[item.file].push_back({item.offset + read.back().begin, read.back().bytes});
     }
     std::vector<FreshObject> memory(stretches.begin(), stretches.end());
-    std::vector<std::byte*> into;
-    for (const auto& [file, stretch] : places) {
-        into.push_back(memory[file].address(stretch));
+    std::vector<Memory> into;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+        into.emplace_back(memory[places[i].first].address(places[i].second), read[i].bytes);
     }
     read_into(self, read, into, true, progress);
     nb::list out;
@@ -430,16 +431,16 @@ nb::list read_parts(TensorFileObject& self, nb::handle wanted, nb::handle progre
     return out;
 }
 
-// Each tensor that is as the `view` of its item, all of that and without gaps on the host, straight
-// from the file; what is there twice, once. `names`: for messages. Of a .pt tensors may share
-// memory as the views do. `begins` is called with those tensors once all are found fit, before the
-// first byte. The numbers of the others, which are to be filled by other means.
+// Each tensor that is as the `view` of its item, all of that and without gaps on the host or a GPU,
+// straight from the file; one that is there twice, once. `names`: for messages. Of a .pt tensors
+// may share memory as the views do. `begins` is called with those tensors before the first byte.
+// The numbers of the others, which are to be filled by other means.
 nb::list fill(TensorFileObject& self, const nb::list& items, const nb::list& views,
               const nb::list& tensors, const nb::list& names, nb::handle begins,
               nb::handle progress) {
     const state::TensorReader& reader = *self.reader;
     Parts parts;
-    std::vector<std::byte*> into;
+    std::vector<Memory> into;
     std::set<std::pair<std::size_t, std::byte*>> seen;
     nb::list kin;
     nb::list filled;
@@ -457,7 +458,7 @@ nb::list fill(TensorFileObject& self, const nb::list& items, const nb::list& vie
         auto* const address = reinterpret_cast<std::byte*>(target.address());
         if (seen.emplace(item, address).second) {
             parts.push_back({item, 0, bytes});
-            into.push_back(address);
+            into.push_back(target.place(bytes));
         }
     }
     refuse_unfit(names, tensors, kin);

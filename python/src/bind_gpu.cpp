@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpus(): the GPUs whose memory can be moved, or the reason without one.
 #include "bind.hpp"
+#include "borrowed_memory.hpp"
 #include "casters.hpp"
 #include "file_object.hpp"
 #include "names.hpp"
@@ -8,6 +9,7 @@
 
 #include <penstock/gpu.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,11 +75,41 @@ void bind_gpu_type(nb::module_& m) {
         .def("__repr__", [](const Gpu& gpu) { return text_of(gpu); });
 }
 
+// Host memory of a Python object that is pinned for copies of a GPU; keeps it.
+struct PinnedObject {
+    Keep keep;
+    PinnedMemory pinned;  // let go before the memory
+};
+
+// For FastFileWriter. None where it cannot be pinned, or is already.
+nb::object pin_for_gpu(nb::handle memory, std::int32_t device) {
+    BorrowedMemory host = borrow(memory, "memory", true);
+    try {
+        PinnedMemory pinned({host.data, host.bytes}, device);
+        return nb::cast(new PinnedObject{std::move(host.keep), std::move(pinned)},
+                        nb::rv_policy::take_ownership);
+    } catch (const Error&) {
+        return nb::none();  // copies are made without, slower
+    }
+}
+
+// After torch's current stream.
+void copy_from_gpu(nb::handle into, nb::handle tensor) {
+    const BorrowedMemory to = borrow(into, "into", true);
+    const BorrowedMemory from = borrow_anywhere(tensor, "data", false, std::nullopt);
+    const MemoryCopy copy{to.memory(), from.memory()};
+    const WithoutGil nogil;
+    copy_memory({&copy, 1}, {&from.stream, 1});
+}
+
 }  // namespace
 
 void bind_gpu(nb::module_& m) {
     bind_cufile(m);
     bind_gpu_type(m);
+    nb::class_<PinnedObject>(m, "_PinnedMemory");
+    m.def("_pin_for_gpu", pin_for_gpu, nb::arg("memory"), nb::arg("device"));
+    m.def("_copy_from_gpu", copy_from_gpu, nb::arg("into"), nb::arg("tensor"));
     nb::class_<GpuReport>(
         m, "GpuReport",
         "The GPUs of this process, or the reason without one; true where there are.")

@@ -78,23 +78,10 @@ bool is_on_gpu(nb::handle tensor, const std::string& argument, const Reach& reac
     if (!reach.devices || !truth(get(tensor, is_cuda))) {
         raise_device(argument, tensor, text(nb::object(tensor.attr("device"))), reach);
     }
-    // ROCm's tensors say that they are CUDA's.
-    if (const nb::object version = nb::module_::import_("torch").attr("version");
-        !nb::getattr(version, "hip", nb::none()).is_none()) {
+    if (torch_has_rocm()) {
         raise_device(argument, tensor, "a GPU of AMD (ROCm)", reach);
     }
     return true;
-}
-
-// torch's current stream of a device: what its operations are put on by this thread.
-StreamHandle current_stream(std::int32_t device) {
-    const nb::object cuda = nb::module_::import_("torch").attr("cuda");
-    StreamHandle stream{.handle = 0, .device = device};
-    if (truth(cuda.attr("is_initialized")())) {  // else torch has nothing under way there
-        stream.handle =
-            nb::cast<std::uintptr_t>(cuda.attr("current_stream")(device).attr("cuda_stream"));
-    }
-    return stream;
 }
 
 void check_torch(nb::handle tensor, const std::string& argument) {
@@ -154,7 +141,7 @@ BorrowedMemory borrow_torch(nb::handle tensor, const std::string& argument, cons
     if (on_device) {
         locate(memory, tensor, argument);
         if (!reach.stream && memory.where == MemoryKind::kDevice) {
-            memory.stream = current_stream(memory.device);
+            memory.stream = torch_stream(memory.device);
         }
     }
     return memory;
@@ -290,6 +277,21 @@ BorrowedMemory borrow_within(nb::handle object, const std::string& argument, boo
 }
 
 }  // namespace
+
+StreamHandle torch_stream(std::int32_t device) {
+    const nb::object cuda = nb::module_::import_("torch").attr("cuda");
+    StreamHandle stream{.handle = 0, .device = device};
+    if (truth(cuda.attr("is_initialized")())) {  // else torch has nothing under way there
+        stream.handle =
+            nb::cast<std::uintptr_t>(cuda.attr("current_stream")(device).attr("cuda_stream"));
+    }
+    return stream;
+}
+
+bool torch_has_rocm() {
+    const nb::object version = nb::module_::import_("torch").attr("version");
+    return !nb::getattr(version, "hip", nb::none()).is_none();
+}
 
 BorrowedMemory borrow_elements(nb::handle object, const std::string& argument) {
     BorrowedMemory memory = borrow_any(object, argument, {});

@@ -57,6 +57,10 @@ struct BorrowedMemory {
 [[nodiscard]] BorrowedMemory borrow_anywhere(nb::handle object, const std::string& argument,
                                              bool writable,
                                              const std::optional<StreamHandle>& stream);
+/// torch's current stream of a GPU: what its operations are put on by this thread.
+[[nodiscard]] StreamHandle torch_stream(std::int32_t device);
+/// ROCm's tensors say that they are CUDA's; torch is imported already.
+[[nodiscard]] bool torch_has_rocm();
 /// Host memory to look at, with the kind of its elements, torch's too.
 [[nodiscard]] BorrowedMemory borrow_elements(nb::handle object, const std::string& argument);
 

@@ -19,7 +19,7 @@ std::vector<state::FileImage::Payload> spans_of(const std::vector<StorageMemory>
     std::vector<state::FileImage::Payload> out;
     out.reserve(memory.size());
     for (const StorageMemory& m : memory) {
-        out.emplace_back(m.data, m.bytes);
+        out.push_back(m.memory());
     }
     return out;
 }
@@ -59,9 +59,16 @@ FileImageObject image_of_state(nb::handle object, nb::handle folder, nb::handle 
     State state = state_of(object, other);
     auto spans = spans_of(state.storages);
     const format::PickleOptions options = pickle_options(state.tree);
+    std::vector<StreamHandle> streams = streams_of(state.storages);
     const WithoutGil nogil;
     return {state::FileImage::torch_zip(state.tree, name, std::move(spans), options),
-            std::move(state.storages)};
+            std::move(state.storages), std::move(streams)};
+}
+
+void wait_for_streams(std::span<const StreamHandle> streams) {
+    if (!streams.empty()) {
+        StreamMark(streams, {}).wait();
+    }
 }
 
 GivenTensors rows_of(nb::handle tensors, nb::handle metadata) {
@@ -81,9 +88,17 @@ GivenTensors rows_of(nb::handle tensors, nb::handle metadata) {
         }
         out.memory.push_back({reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(row[3])),
                               static_cast<std::size_t>(*bytes), nb::borrow(row[4])});
+        StorageMemory& memory = out.memory.back();
+        if (truth(nb::getattr(row[4], "is_cuda", nb::bool_(false))) &&
+            !place_on_gpu(memory, reinterpret_cast<std::uintptr_t>(memory.data))) {
+            memory.keep = row[4].attr("cpu")();
+            memory.data = reinterpret_cast<std::byte*>(
+                nb::cast<std::uintptr_t>(memory.keep.attr("data_ptr")()));
+        }
         out.named.tensors.push_back(std::move(t));
     }
     out.named.payloads = spans_of(out.memory);
+    out.streams = streams_of(out.memory);
     out.named.metadata = word_pairs_of(metadata, "metadata");
     return out;
 }
@@ -94,7 +109,7 @@ FileImageObject image_of_tensors(nb::handle tensors, nb::handle metadata, bool c
     return {
         state::FileImage::safetensors(std::move(rows.named.tensors), std::move(rows.named.metadata),
                                       std::move(rows.named.payloads), checksums),
-        std::move(rows.memory)};
+        std::move(rows.memory), std::move(rows.streams)};
 }
 
 }  // namespace penstock::python

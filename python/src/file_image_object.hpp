@@ -8,6 +8,7 @@
 #include "state/file_image.hpp"
 #include "state/index_writer.hpp"
 
+#include <span>
 #include <vector>
 
 namespace penstock::python {
@@ -15,6 +16,7 @@ namespace penstock::python {
 struct FileImageObject {
     state::FileImage image;
     std::vector<StorageMemory> payloads;  ///< as many as the image's; drop them once it has copies
+    std::vector<StreamHandle> streams;    ///< see streams_of(); of now
 };
 
 /// A `.pt` of any state. TypeError with the place of what cannot be saved.
@@ -25,7 +27,10 @@ struct FileImageObject {
 struct GivenTensors {
     state::NamedTensors named;
     std::vector<StorageMemory> memory;
+    std::vector<StreamHandle> streams;  ///< see streams_of(); of now
 };
+/// Blocks until what the streams hold is done, where payloads are memory of GPUs.
+void wait_for_streams(std::span<const StreamHandle> streams);
 
 /// `tensors`: (name, type as the format spells it, shape, address, owner) each; `metadata`: (key,
 /// value) each.

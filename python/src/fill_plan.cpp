@@ -56,7 +56,11 @@ state::ElementLayout layout_at(nb::handle tensor, std::uint64_t begin) {
     return out;
 }
 
-nb::object memory_at(std::uint64_t address, std::uint64_t bytes) {
+// Memory as the reader takes it: that of a GPU is (address, bytes).
+nb::object memory_at(std::uint64_t address, std::uint64_t bytes, bool on_gpu) {
+    if (on_gpu) {
+        return nb::make_tuple(address, bytes);
+    }
     return checked(PyMemoryView_FromMemory(reinterpret_cast<char*>(address),
                                            static_cast<Py_ssize_t>(bytes), PyBUF_WRITE));
 }
@@ -103,16 +107,18 @@ public:
         if (elements_of(view) == 0) {
             return true;
         }
+        static const Name is_cpu("is_cpu");
+        const bool on_gpu = !truth(get(target, is_cpu));
         const auto [begin, bytes] = stretch_of(view);
         const state::ElementLayout layout = layout_at(target, address_of(target));
-        if (layout.meets_itself()) {
+        if (layout.meets_itself() || !is_reached(target)) {
             return false;
         }
         if (FillTarget(view, target).lies_as_view() && number(get(view, nbytes)) == bytes) {
-            ranges_[layout.begin - begin].emplace_back(begin, begin + bytes);
+            ranges_[{on_gpu, layout.begin - begin}].emplace_back(begin, begin + bytes);
             return true;
         }
-        if (!stored_.is(view) || !has_plain_bits(target)) {
+        if (on_gpu || !stored_.is(view) || !has_plain_bits(target)) {
             return false;
         }
         std::vector<std::uint64_t> strides;
@@ -128,17 +134,19 @@ public:
         const std::vector<Range> all{{0, stored_.bytes}};
         nb::object whole = nb::none();
         nb::list out;
-        for (auto& [address, ranges] : ranges_) {
+        for (auto& [place, ranges] : ranges_) {
+            const auto [on_gpu, address] = place;
             ranges = merged(std::move(ranges));
             const bool is_whole = ranges == all;
-            if (is_whole && whole.is_none()) {
+            if (is_whole && whole.is_none() && !on_gpu) {
                 whole = nb::cast(address);
             }
             if (!is_whole && (stored_.dtype != "torch.uint8" || nb::len(stored_.shape) != 1)) {
                 return nb::none();
             }
             for (const auto& [begin, end] : ranges) {
-                out.append(nb::make_tuple(stored_.name, memory_at(address + begin, end - begin),
+                out.append(nb::make_tuple(stored_.name,
+                                          memory_at(address + begin, end - begin, on_gpu),
                                           is_whole ? nb::none() : list_of({begin}),
                                           is_whole ? nb::none() : list_of({end}), nb::none()));
             }
@@ -147,8 +155,8 @@ public:
             return nb::none();
         }
         for (const auto& [place, bytes] : strided_) {
-            out.append(nb::make_tuple(stored_.name, memory_at(place.first, bytes), nb::none(),
-                                      nb::none(), list_of(place.second)));
+            out.append(nb::make_tuple(stored_.name, memory_at(place.first, bytes, false),
+                                      nb::none(), nb::none(), list_of(place.second)));
         }
         return nb::make_tuple(std::move(out), std::move(whole));
     }
@@ -163,7 +171,8 @@ private:
     }
 
     Stored stored_;
-    std::map<std::uint64_t, std::vector<Range>> ranges_;  // by where the first byte would be
+    /// By whether it is on a GPU, and where the first byte would be.
+    std::map<std::pair<bool, std::uint64_t>, std::vector<Range>> ranges_;
     std::map<std::pair<std::uint64_t, std::vector<std::uint64_t>>, std::uint64_t> strided_;
 };
 
@@ -213,9 +222,12 @@ nb::object FillTarget::kin(nb::handle item) const {
 }
 
 bool FillTarget::is_all_of(std::uint64_t bytes) const {
-    static const Name is_cpu("is_cpu");
     return stretch_of(view_) == std::pair(std::uint64_t{0}, bytes) && is_plain(view_) &&
-           truth(get(tensor_, is_cpu)) && is_plain(tensor_);
+           is_plain(tensor_) && is_reached(tensor_);
+}
+
+Memory FillTarget::place(std::uint64_t bytes) const {
+    return memory_of(tensor_, address(), bytes);
 }
 
 nb::object fill_rows(const nb::list& views, const nb::list& targets, const nb::tuple& stored,

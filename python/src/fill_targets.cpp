@@ -2,9 +2,12 @@
 #include "fill_targets.hpp"
 
 #include "base/align.hpp"
+#include "borrowed_memory.hpp"
 #include "names.hpp"
 #include "state/shared_memory.hpp"
 #include "writable.hpp"
+
+#include <penstock/gpu.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -77,6 +80,19 @@ std::vector<state::ElementLayout::Dimension> dimensions_of(nb::handle tensor,
     std::sort(out.begin(), out.end(),
               [](const auto& a, const auto& b) { return a.step_bytes < b.step_bytes; });
     return out;
+}
+
+bool is_reached(nb::handle tensor) {
+    static const Name is_cpu("is_cpu");
+    static const Name is_cuda("is_cuda");
+    return truth(get(tensor, is_cpu)) ||
+           (truth(get(tensor, is_cuda)) && !torch_has_rocm() && gpus().available);
+}
+
+Memory memory_of(nb::handle tensor, std::uint64_t address, std::uint64_t bytes) {
+    static const Name is_cpu("is_cpu");
+    auto* const data = reinterpret_cast<std::byte*>(address);
+    return truth(get(tensor, is_cpu)) ? Memory(data, bytes) : device_memory(data, bytes);
 }
 
 void refuse_unfit(const nb::list& names, const nb::list& tensors, const nb::list& kin) {

@@ -6,6 +6,8 @@
 #include "nanobind.hpp"
 #include "state/shared_memory.hpp"
 
+#include <penstock/types.hpp>
+
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -23,6 +25,11 @@ void refuse_unfit(const nb::list& names, const nb::list& tensors, const nb::list
 /// Those with two elements or more, the nearest first.
 [[nodiscard]] std::vector<state::ElementLayout::Dimension> dimensions_of(
     nb::handle tensor, std::uint64_t element_bytes);
+/// `bytes` of a tensor of torch from `address` on. Throws Error for memory of a GPU that the driver
+/// does not know.
+[[nodiscard]] Memory memory_of(nb::handle tensor, std::uint64_t address, std::uint64_t bytes);
+/// Whether it is on the host, or on a GPU that is reached.
+[[nodiscard]] bool is_reached(nb::handle tensor);
 /// The bytes of its storage that a tensor covers, from its first element to its last: where they
 /// begin, and how many they are.
 [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> stretch_of(nb::handle view);
@@ -36,8 +43,11 @@ public:
     [[nodiscard]] bool lies_as_view() const;
     /// For refuse_unfit().
     [[nodiscard]] nb::object kin(nb::handle item) const;
-    /// Whether the `bytes` of the item are its own, as they are, in memory of the host.
+    /// Whether the `bytes` of the item are its own, as they are, in memory of the host or of a GPU
+    /// that is reached.
     [[nodiscard]] bool is_all_of(std::uint64_t bytes) const;
+    /// Its memory, where that is so.
+    [[nodiscard]] Memory place(std::uint64_t bytes) const;
 
 private:
     nb::handle view_;

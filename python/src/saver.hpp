@@ -62,8 +62,7 @@ public:
 
     /// Copies `spans`, which lie in `storages`, and makes them those of the copy. Waits for room in
     /// the budget, and warns where that took long.
-    store::StagedSave stage(std::vector<std::span<const std::byte>>& spans,
-                            const store::CopyChoice& choice,
+    store::StagedSave stage(std::vector<ConstMemory>& spans, const store::CopyChoice& choice,
                             const std::vector<StorageMemory>& storages);
     /// Waits until the tensors may change, and warns, if the state exceeded the budget.
     PendingSaveObject add(store::SaveQueue::Work work, const std::string& name,

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "borrowed_memory.hpp"
 #include "format/grammar.hpp"
 #include "format/numpy_types.hpp"
 #include "format/pickled.hpp"
@@ -80,7 +81,7 @@ public:
     }
 
 private:
-    [[noreturn]] void refuse(const std::string& why) const {
+    [[nodiscard]] std::string place() const {
         std::string path = "state";
         for (const nb::handle step : path_) {
             if (PyUnicode_CheckExact(step.ptr()) != 0 || PyLong_CheckExact(step.ptr()) != 0) {
@@ -89,7 +90,10 @@ private:
                 path += "[...]";
             }
         }
-        raise_type("save: " + path + ": " + why);
+        return path;
+    }
+    [[noreturn]] void refuse(const std::string& why) const {
+        raise_type("save: " + place() + ": " + why);
     }
 
     static bool is(nb::handle object, const nb::object& type) {
@@ -411,6 +415,7 @@ private:
         static const Name kPointer("data_ptr");
         static const Name kDevice("device");
         static const Name kIsCpu("is_cpu");
+        static const Name kIsCuda("is_cuda");
         static const Name kCpu("cpu");
         nb::object own = call(tensor, kStorage);
         const auto [known, fresh] =
@@ -430,7 +435,9 @@ private:
         keep_.push_back(own);  // its address stays its own
         StorageMemory memory;
         memory.bytes = nb::cast<std::size_t>(call(own, kBytes));
-        memory.copied = value.location != "cpu";
+        const bool on_gpu = value.location != "cpu" && truth(get(tensor, kIsCuda)) &&
+                            placed(memory, nb::cast<std::uintptr_t>(call(own, kPointer)));
+        memory.copied = value.location != "cpu" && !on_gpu;
         if (memory.copied && together_) {
             fetched_.append(nb::make_tuple(known->second, own));
         } else if (memory.copied) {
@@ -443,6 +450,16 @@ private:
         state_.tree.storages.push_back(std::move(value));
         state_.storages.push_back(std::move(memory));
         return known->second;
+    }
+
+    // An error names the tensor.
+    bool placed(StorageMemory& memory, std::uintptr_t address) const {
+        try {
+            return place_on_gpu(memory, address);
+        } catch (const Error& error) {
+            throw Error(error.reason(), error.system_errno(), "save", "", kNoOffset,
+                        "save: " + place() + ": " + error.what());
+        }
     }
 
     // All copies from devices are under way at once.
@@ -523,6 +540,45 @@ private:
 };
 
 }  // namespace
+
+bool place_on_gpu(StorageMemory& memory, std::uintptr_t address) {
+    if (torch_has_rocm()) {
+        return false;
+    }
+    try {
+        const Memory there = device_memory(reinterpret_cast<void*>(address), memory.bytes);
+        memory.where = there.kind;
+        memory.device = there.device;
+        return true;
+    } catch (const Error& error) {
+        // torch copies for a driver that is too old for us. In the child of a fork nothing does.
+        if (error.reason() != ErrorCode::kUnsupported ||
+            std::string_view(error.what()).find("forked") != std::string_view::npos) {
+            throw;
+        }
+        return false;
+    }
+}
+
+std::vector<StreamHandle> streams_of(const std::vector<StorageMemory>& storages) {
+    std::vector<Memory> memory;
+    for (const StorageMemory& storage : storages) {
+        memory.push_back(to_write(storage.memory()));
+    }
+    return streams_of(memory);
+}
+
+std::vector<StreamHandle> streams_of(std::span<const Memory> memory) {
+    std::vector<StreamHandle> out;
+    for (const Memory& one : memory) {
+        if (one.kind == MemoryKind::kDevice && one.bytes != 0 &&
+            std::none_of(out.begin(), out.end(),
+                         [&](const StreamHandle& stream) { return stream.device == one.device; })) {
+            out.push_back(torch_stream(one.device));
+        }
+    }
+    return out;
+}
 
 State state_of(nb::handle object, nb::handle other, bool together) {
     State made = Builder(other, together).run(object);

@@ -148,6 +148,12 @@ Result<Memory> memory_at(void* pointer, std::uint64_t bytes) {
     return Memory(data, bytes, MemoryKind::kDevice, facts.device);
 }
 
+Result<void> check_memory(const Driver& driver, const Memory& claim) {
+    PENSTOCK_TRY(facts, pointer_facts(driver, claim.data));
+    const std::string wrong = objection(facts, claim);
+    return wrong.empty() ? Result<void>{} : fail(refused(wrong));
+}
+
 Result<void> check_extents(const engine::Extents& extents) {
     return base::as_result("gpu", [&]() -> Result<void> {
         const Driver* calls = nullptr;

@@ -32,6 +32,9 @@ struct PointerFacts {
 /// penstock::device_memory(), with its errors as values.
 [[nodiscard]] base::Result<Memory> memory_at(void* pointer, std::uint64_t bytes);
 
+/// Is this memory of a GPU what it claims to be? kInvalidArgument where it is not.
+[[nodiscard]] base::Result<void> check_memory(const Driver& driver, const Memory& claim);
+
 /// Is memory of GPUs what its extents say? kInvalidArgument where it is not of that GPU, was freed
 /// or reaches past its allocation; the message names the extent. Host memory is taken as it is. The
 /// driver is asked once for extents in a row that lie in one allocation.

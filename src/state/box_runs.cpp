@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state/box_runs.hpp"
 
-#include "base/host_memory.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "tensor/element_type.hpp"
+
+#include <penstock/gpu.hpp>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -87,9 +88,13 @@ void check_strides(const TensorRead& wanted, const StoredShape& tensor, const Te
 TensorBox checked_box(const TensorRead& wanted, const StoredShape& tensor, const char* operation,
                       const std::string& path) {
     const Call call{operation, path};
-    if (wanted.into.kind != MemoryKind::kHost) {
-        base::raise(base::not_host_memory(
-            operation, fmt::format("tensor {}", format::shown(wanted.name)), wanted.into, path));
+    if (wanted.into.kind != MemoryKind::kHost && !wanted.strides_bytes.empty()) {
+        base::raise(base::error(
+            ErrorCode::kUnsupported, operation,
+            fmt::format("tensor {}: memory of GPU {} was given with strides, and takes none; read "
+                        "into memory without gaps, and copy it on the GPU",
+                        format::shown(wanted.name), wanted.into.device),
+            path));
     }
     auto box = inside({wanted.begin, wanted.end}, tensor.shape, wanted.name);
     if (!box) {
@@ -108,8 +113,8 @@ TensorBox checked_box(const TensorRead& wanted, const StoredShape& tensor, const
     return std::move(*box);
 }
 
-std::optional<BoxRuns> BoxRuns::of(const StoredShape& stored, const TensorBox& box,
-                                   std::byte* memory, std::span<const std::uint64_t> strides_bytes,
+std::optional<BoxRuns> BoxRuns::of(const StoredShape& stored, const TensorBox& box, Memory memory,
+                                   std::span<const std::uint64_t> strides_bytes,
                                    const char* operation) {
     const std::size_t rank = stored.shape.size();
     BoxRuns part;
@@ -175,7 +180,7 @@ std::byte* BoxRuns::target(std::uint64_t run) const {
         at += run % d.count * d.target_step;
         run /= d.count;
     }
-    return memory_ + at;
+    return memory_.data + at;
 }
 
 std::uint64_t BoxRuns::run_behind(std::uint64_t offset) const {
@@ -194,14 +199,24 @@ std::uint64_t BoxRuns::run_behind(std::uint64_t offset) const {
 
 void BoxRuns::copy_out(std::uint64_t offset, std::span<const std::byte> bytes) const {
     const std::uint64_t end = offset + bytes.size();
+    std::vector<MemoryCopy> copies;  // to a GPU
     for (std::uint64_t run = run_behind(offset); run < runs_; ++run) {
         const std::uint64_t begin = source(run);
         if (begin >= end) {
-            return;
+            break;
         }
         const std::uint64_t from = std::max(begin, offset);
         const std::uint64_t to = std::min(begin + run_bytes_, end);
-        std::memcpy(target(run) + (from - begin), bytes.data() + (from - offset), to - from);
+        const Memory into = place(target(run) + (from - begin), to - from);
+        const std::span<const std::byte> piece = bytes.subspan(from - offset, to - from);
+        if (into.kind == MemoryKind::kHost) {
+            std::memcpy(into.data, piece.data(), piece.size());
+        } else {
+            copies.push_back({into, piece});
+        }
+    }
+    if (!copies.empty()) {
+        copy_memory(copies);
     }
 }
 

@@ -38,7 +38,7 @@ public:
     /// in TensorRead. Nothing if they do not meet. Throws kUnsupported if elements of less than a
     /// byte would have to be shifted.
     [[nodiscard]] static std::optional<BoxRuns> of(const StoredShape& stored, const TensorBox& box,
-                                                   std::byte* memory,
+                                                   Memory memory,
                                                    std::span<const std::uint64_t> strides_bytes,
                                                    const char* operation);
 
@@ -49,7 +49,12 @@ public:
     [[nodiscard]] std::byte* target(std::uint64_t run) const;
     /// The first run that ends after `offset` (in the stored bytes); runs() if none does.
     [[nodiscard]] std::uint64_t run_behind(std::uint64_t offset) const;
-    /// Copies the wanted bytes of a range of the stored bytes to their destinations.
+    /// Memory at an address that target() gave, or behind it: of the host or of a GPU.
+    [[nodiscard]] Memory place(std::byte* at, std::uint64_t bytes) const {
+        return {at, bytes, memory_.kind, memory_.device};
+    }
+    /// Copies the wanted bytes of a range of the stored bytes to their destinations. Throws Error
+    /// as copy_memory() where those are a GPU's.
     void copy_out(std::uint64_t offset, std::span<const std::byte> bytes) const;
 
 private:
@@ -60,7 +65,7 @@ private:
     };
     BoxRuns() = default;
 
-    std::byte* memory_ = nullptr;
+    Memory memory_;
     std::uint64_t source_ = 0;
     std::uint64_t target_ = 0;
     std::uint64_t run_bytes_ = 0;

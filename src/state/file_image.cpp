@@ -53,7 +53,7 @@ FileImage FileImage::torch_zip(const format::ValueTree& tree, const std::string&
                                const format::PickleOptions& options) {
     PENSTOCK_ASSERT(payloads.size() == tree.storages.size());
     for (std::size_t i = 0; i < payloads.size(); ++i) {
-        PENSTOCK_ASSERT(payloads[i].size() == tree.storages[i].bytes);
+        PENSTOCK_ASSERT(payloads[i].bytes == tree.storages[i].bytes);
     }
     FileImage image;
     image.layout_ = base::unwrap(Layout::make(tree, folder, options));
@@ -70,13 +70,13 @@ FileImage FileImage::safetensors(std::vector<safetensors_format::Tensor> tensors
     std::uint64_t pieces = 0;
     std::uint64_t total = 0;
     for (const Payload& payload : payloads) {
-        total += payload.size();
+        total += payload.bytes;
     }
     std::erase_if(metadata, [](const auto& entry) { return entry.first == kSumTableKey; });
     if (checksums && !payloads.empty()) {
         image.piece_bytes_ = table_piece_bytes(total);
         for (const Payload& payload : payloads) {
-            pieces += (payload.size() + image.piece_bytes_ - 1) / image.piece_bytes_;
+            pieces += (payload.bytes + image.piece_bytes_ - 1) / image.piece_bytes_;
         }
         // Reserves room for the table: its length does not depend on the sums.
         metadata.emplace_back(kSumTableKey, render_sum_table({}, 0, image.piece_bytes_,
@@ -87,7 +87,7 @@ FileImage FileImage::safetensors(std::vector<safetensors_format::Tensor> tensors
     auto layout = base::unwrap(safetensors_format::Layout::make(std::move(tensors), metadata));
     for (std::size_t i = 0; i < payloads.size(); ++i) {
         const auto& t = layout.tensors()[i];
-        PENSTOCK_ASSERT(payloads[i].size() == t.end - t.begin);
+        PENSTOCK_ASSERT(payloads[i].bytes == t.end - t.begin);
     }
     check_header(layout, metadata);
     image.layout_ = std::move(layout);
@@ -103,18 +103,18 @@ const format::FileLayout& FileImage::file() const {
 
 std::uint64_t FileImage::payload_bytes() const {
     return std::accumulate(payloads_.begin(), payloads_.end(), std::uint64_t{0},
-                           [](std::uint64_t sum, const Payload& p) { return sum + p.size(); });
+                           [](std::uint64_t sum, const Payload& p) { return sum + p.bytes; });
 }
 
 void FileImage::replace_payloads(std::vector<Payload> payloads) {
     PENSTOCK_ASSERT(payloads.size() == payloads_.size());
     for (std::size_t i = 0; i < payloads.size(); ++i) {
-        PENSTOCK_ASSERT(payloads[i].size() == payloads_[i].size());
+        PENSTOCK_ASSERT(payloads[i].bytes == payloads_[i].bytes);
     }
     payloads_ = std::move(payloads);
 }
 
-std::uint64_t FileImage::hash(Payload piece) const {
+std::uint64_t FileImage::hash(std::span<const std::byte> piece) const {
     return std::holds_alternative<Layout>(layout_) ? format::crc32(piece)
                                                    : stream::content_hash(piece);
 }
@@ -135,7 +135,7 @@ std::vector<std::size_t> FileImage::sums_in(format::FileRange range) const {
 void FileImage::set_sums(std::size_t payload, std::span<const std::uint64_t> pieces) {
     if (Layout* zip = std::get_if<Layout>(&layout_)) {
         std::uint32_t crc = 0;
-        std::uint64_t left = payloads_[payload].size();
+        std::uint64_t left = payloads_[payload].bytes;
         for (const std::uint64_t piece : pieces) {
             const std::uint64_t bytes = std::min(left, piece_bytes_);
             crc = format::crc32_combine(crc, static_cast<std::uint32_t>(piece), bytes);

@@ -15,6 +15,8 @@
 #include "format/safetensors.hpp"
 #include "format/torch_file.hpp"
 
+#include <penstock/types.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -26,7 +28,7 @@ namespace penstock::state {
 
 class FileImage {
 public:
-    using Payload = std::span<const std::byte>;
+    using Payload = ConstMemory;  ///< of the host or of a GPU
 
     /// A `.pt`: payload i is storage i of the tree. `folder`: the archive's own name ("archive", or
     /// the file's stem). A payload has the size of its storage. Throws Error kInvalidArgument for a
@@ -51,7 +53,7 @@ public:
     /// Payloads are hashed in pieces of so many bytes, cut from the beginning of each; 0: the file
     /// has no sums.
     [[nodiscard]] std::uint64_t piece_bytes() const { return piece_bytes_; }
-    [[nodiscard]] std::uint64_t hash(Payload piece) const;
+    [[nodiscard]] std::uint64_t hash(std::span<const std::byte> piece) const;
     /// Payloads whose sums a range of the file holds: set them before it is written.
     [[nodiscard]] std::vector<std::size_t> sums_in(format::FileRange range) const;
     /// `pieces`: hash() of each piece of it, in order. Each payload once, each time that the file

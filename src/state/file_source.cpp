@@ -135,25 +135,25 @@ void FileSource::read(std::size_t tensor, std::uint64_t begin, std::uint64_t /*e
                       std::span<std::byte> into) {
     const TensorEntry& t = table_.tensors[tensor];
     const std::uint64_t row = t.shape.empty() || t.shape[0] == 0 ? 0 : t.bytes / t.shape[0];
-    std::byte* const data = into.data();
-    read_parts({{tensor, begin * row, into.size()}}, {&data, 1}, {.verify = false}, {});
+    const Memory memory(into);
+    read_parts({{tensor, begin * row, into.size()}}, {&memory, 1}, {.verify = false}, {});
 }
 
 void FileSource::read_tensors(std::span<const TensorInto> wanted,
                               const stream::ReadFileOptions& options, const Progress& progress) {
     std::vector<TensorReader::Part> parts;
-    std::vector<std::byte*> into;
+    std::vector<Memory> into;
     for (const TensorInto& one : wanted) {
         parts.push_back({one.tensor, 0, one.into.size()});
-        into.push_back(one.into.data());
+        into.emplace_back(one.into);
     }
     read_parts(std::move(parts), into, options, progress);
 }
 
-void FileSource::read_parts(std::vector<TensorReader::Part> parts, std::span<std::byte* const> into,
+void FileSource::read_parts(std::vector<TensorReader::Part> parts, std::span<const Memory> into,
                             const stream::ReadFileOptions& options, const Progress& progress) {
     std::uint64_t total = 0;
-    std::vector<std::byte*> data;
+    std::vector<Memory> data;
     std::size_t kept = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
         const TensorReader::Part& part = parts[i];

@@ -52,7 +52,7 @@ public:
         index_.total_bytes = 0;
         std::vector<std::uint64_t> bytes;
         for (const FileImage::Payload& payload : tensors.payloads) {
-            bytes.push_back(payload.size());
+            bytes.push_back(payload.bytes);
         }
         for (const auto& shard : plan_shards(bytes, options.shard_bytes)) {
             add(shard, tensors, options.checksums);
@@ -83,7 +83,7 @@ private:
             shard_of_.push_back(images_.size());
             tensors.push_back(std::move(from.tensors[i]));
             payloads.push_back(from.payloads[i]);
-            index_.total_bytes = *index_.total_bytes + payloads.back().size();
+            index_.total_bytes = *index_.total_bytes + payloads.back().bytes;
         }
         images_.push_back(FileImage::safetensors(std::move(tensors), from.metadata,
                                                  std::move(payloads), checksums));

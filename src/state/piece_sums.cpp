@@ -28,7 +28,7 @@ PieceSums::PieceSums(const FileImage& image, std::uint64_t until, std::function<
         return;
     }
     for (std::size_t i = 0; i < image.payloads().size(); ++i) {
-        const std::uint64_t bytes = image.payloads()[i].size();
+        const std::uint64_t bytes = image.payloads()[i].bytes;
         const std::uint64_t pieces = bytes / piece_bytes + (bytes % piece_bytes != 0 ? 1 : 0);
         first_[i + 1] = first_[i] + pieces;
         left_[i].store(static_cast<std::uint32_t>(pieces), std::memory_order_relaxed);
@@ -93,10 +93,18 @@ void PieceSums::work() {
 
 void PieceSums::sum(const Task& task) {
     const std::uint64_t piece_bytes = image_.piece_bytes();
-    const FileImage::Payload payload = image_.payloads()[task.payload];
+    FileImage::Payload memory = image_.payloads()[task.payload];
     const std::uint64_t begin = task.piece * piece_bytes;
-    const std::uint64_t bytes = std::min(piece_bytes, payload.size() - begin);
-    sums_[first_[task.payload] + task.piece] = image_.hash(payload.subspan(begin, bytes));
+    memory.data += begin;
+    memory.bytes = std::min(piece_bytes, memory.bytes - begin);
+    try {
+        sums_[first_[task.payload] + task.piece] = windows_.with(
+            memory, [this](std::span<const std::byte> bytes) { return image_.hash(bytes); });
+    } catch (...) {
+        const std::lock_guard guard(failure_mutex_);
+        failure_ = std::current_exception();
+        failed_.store(true);
+    }
     if (left_[task.payload].fetch_sub(1) == 1) {
         finished_.fetch_add(1);
         if (tell_ && awaited_.load() == task.payload) {
@@ -116,10 +124,12 @@ bool PieceSums::await(std::size_t payload, std::chrono::nanoseconds timeout) {
     while (threads_.empty() && !done()) {
         sum(tasks_[next_.fetch_add(1, std::memory_order_relaxed)]);
         if (std::chrono::steady_clock::now() >= until) {
+            check_failure();
             return done();
         }
     }
     if (done()) {
+        check_failure();
         return true;
     }
     waiters_.fetch_add(1);
@@ -132,7 +142,15 @@ bool PieceSums::await(std::size_t payload, std::chrono::nanoseconds timeout) {
         base::futex_wait(finished_, seen, left.count());
     }
     waiters_.fetch_sub(1);
+    check_failure();
     return done();
+}
+
+void PieceSums::check_failure() {
+    if (failed_.load()) {
+        const std::lock_guard guard(failure_mutex_);
+        std::rethrow_exception(failure_);
+    }
 }
 
 std::span<const std::uint64_t> PieceSums::of(std::size_t payload) const {

@@ -8,12 +8,15 @@
 #pragma once
 
 #include "state/file_image.hpp"
+#include "stream/host_windows.hpp"
 
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
@@ -36,7 +39,8 @@ public:
 
     /// Allows payloads before `until`, which never decreases. One thread only.
     void let(std::uint64_t until);
-    /// Waits until all pieces of a payload are summed, or the time is over (false).
+    /// Waits until all pieces of a payload are summed, or the time is over (false). Throws the
+    /// error of a piece of a GPU that could not be brought to the host.
     [[nodiscard]] bool await(std::size_t payload, std::chrono::nanoseconds timeout);
     /// False: the sums are made by await(), at least one piece per call.
     [[nodiscard]] bool has_threads() const { return !threads_.empty(); }
@@ -52,9 +56,14 @@ private:
     void work();
     void sum(const Task& task);
     bool await_turn(std::size_t task);
+    void check_failure();
 
     const FileImage& image_;
     const std::function<void()> tell_;
+    stream::HostWindows windows_;  // for payloads of GPUs
+    std::mutex failure_mutex_;
+    std::exception_ptr failure_;
+    std::atomic<bool> failed_{false};
     std::vector<Task> tasks_;
     std::vector<std::size_t> first_;   // first sum of each payload; one more at the end
     std::vector<std::uint64_t> sums_;  // by payload

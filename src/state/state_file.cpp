@@ -97,6 +97,7 @@ void save_file(const std::shared_ptr<Engine>& engine, const std::string& path, c
                const SaveFileOptions& options, const FileSystem& files) {
     const StateFormat format = format_of(path, options.format);
     check_state(state, format, path);
+    state::wait_for_streams(state.tensors, options.streams);
     if (format == StateFormat::kIndex) {
         state::save_index(*engine, files, path, state::named_tensors(state),
                           {.shard_bytes = std::max<std::uint64_t>(options.shard_bytes, 1),
@@ -178,8 +179,13 @@ public:
         if (box.elements() == 0) {
             return;
         }
-        boxes_.push_back(
-            {&row, *state::BoxRuns::of(shape, box, wanted.into.data, wanted.strides_bytes, kRead)});
+        auto runs = *state::BoxRuns::of(shape, box, wanted.into, wanted.strides_bytes, kRead);
+        if (wanted.into.kind != MemoryKind::kHost &&
+            (runs.runs() > 1 || !row.tensor.strides.empty())) {
+            bounces_.emplace_back(pool_.take(wanted.into.bytes), wanted.into);
+            runs = *state::BoxRuns::of(shape, box, bounces_.back().first.bytes(), {}, kRead);
+        }
+        boxes_.push_back({&row, std::move(runs)});
         total_bytes_ += boxes_.back().runs.runs() * boxes_.back().runs.run_bytes();
         if (!row.tensor.strides.empty()) {
             state::check_view(source_, row);
@@ -198,6 +204,10 @@ public:
                 read_view(box);
             }
         }
+        for (const auto& [here, there] : bounces_) {
+            const MemoryCopy copy{there, here.bytes()};
+            copy_memory({&copy, 1});
+        }
         return total_bytes_;
     }
 
@@ -212,7 +222,7 @@ private:
             box.row->tensor.stretches[0].offset - source_.tensors()[tensor].stretches[0].offset;
         for (std::uint64_t i = 0; i < box.runs.runs(); ++i) {
             parts_.push_back({tensor, first + box.runs.source(i), box.runs.run_bytes()});
-            into_.push_back(box.runs.target(i));
+            into_.push_back(box.runs.place(box.runs.target(i), box.runs.run_bytes()));
             if (parts_.size() == kPartsMax) {
                 flush();
             }
@@ -257,7 +267,9 @@ private:
     MemoryPool pool_;
     std::vector<Box> boxes_;
     std::vector<state::TensorReader::Part> parts_;
-    std::vector<std::byte*> into_;
+    std::vector<Memory> into_;
+    /// Boxes that are no single stretch of the file, on their way to a GPU.
+    std::vector<std::pair<Buffer, Memory>> bounces_;
     std::uint64_t done_bytes_ = 0;
     std::uint64_t total_bytes_ = 0;
 };

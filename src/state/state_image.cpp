@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state/state_image.hpp"
 
-#include "base/host_memory.hpp"
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "stream/checksum.hpp"
 
+#include <penstock/gpu.hpp>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -21,11 +23,34 @@ void refuse_tensor(const StateTensor& tensor, const char* operation, std::string
                             fmt::format("tensor {}: {}", format::shown(tensor.name), why)));
 }
 
+namespace {
+
+// Asks the driver before anything is written: memory that was freed would be found in the middle.
+void check_device_memory(const StateTensor& tensor, const char* operation) {
+    try {
+        const ConstMemory there =
+            device_memory(const_cast<std::byte*>(tensor.data.data), tensor.data.bytes);
+        if (tensor.data.bytes == 0 ||
+            (there.kind == tensor.data.kind && there.device == tensor.data.device)) {
+            return;
+        }
+    } catch (const Error& error) {
+        throw Error(
+            error.reason(), error.system_errno(), operation, "", kNoOffset,
+            fmt::format("{}: tensor {}: {}", operation, format::shown(tensor.name), error.what()));
+    }
+    refuse_tensor(tensor, operation,
+                  fmt::format("its memory was given as that of GPU {}, and the driver says that it "
+                              "is another's; give what device_memory() returns",
+                              tensor.data.device));
+}
+
+}  // namespace
+
 tensor::ElementType check_tensor(const StateTensor& given, const char* operation, bool for_torch) {
     namespace safetensors = format::safetensors;
     if (given.data.kind != MemoryKind::kHost) {
-        base::raise(base::not_host_memory(
-            operation, fmt::format("tensor {}", format::shown(given.name)), given.data));
+        check_device_memory(given, operation);
     }
     const auto* const row = tensor::find_row([&](const tensor::ElementTypeRow& r) {
         return r.name == given.dtype && (for_torch ? r.torch[0] != 0 : r.in_safetensors);
@@ -55,6 +80,19 @@ tensor::ElementType check_tensor(const StateTensor& given, const char* operation
     return row->type;
 }
 
+void wait_for_streams(std::span<const StateTensor> tensors, std::span<const StreamHandle> streams) {
+    std::vector<std::int32_t> devices;
+    for (const StateTensor& tensor : tensors) {
+        if (tensor.data.kind == MemoryKind::kDevice && tensor.data.bytes != 0 &&
+            std::find(devices.begin(), devices.end(), tensor.data.device) == devices.end()) {
+            devices.push_back(tensor.data.device);
+        }
+    }
+    if (!devices.empty()) {
+        StreamMark(streams, devices).wait();
+    }
+}
+
 void check_structure(const State& state, std::span<const StoredTensor> tensors,
                      const char* operation) {
     const std::string& text = state.structure;
@@ -72,7 +110,7 @@ FileImage torch_image(const State& state, const std::string& path) {
     std::unordered_map<std::string_view, FileImage::Payload> data;
     for (const StateTensor& t : state.tensors) {
         tensors.push_back({t.name, t.dtype, t.shape, t.data.bytes});
-        data.emplace(t.name, t.data.span());
+        data.emplace(t.name, t.data);
     }
     const Skeleton skeleton = skeleton_of(state.structure, tensors);
     std::vector<FileImage::Payload> payloads;
@@ -89,7 +127,7 @@ NamedTensors named_tensors(const State& state) {
     NamedTensors out;
     for (const StateTensor& t : state.tensors) {
         out.tensors.push_back({t.name, *format::safetensors::type_named(t.dtype), t.shape, 0, 0});
-        out.payloads.push_back(t.data.span());
+        out.payloads.push_back(t.data);
     }
     out.metadata = state.metadata;
     if (out.metadata.empty()) {

@@ -33,4 +33,8 @@ void check_structure(const State& state, std::span<const StoredTensor> tensors,
 /// The tensors of a `.safetensors`, or of several. They are whole and checked.
 [[nodiscard]] NamedTensors named_tensors(const State& state);
 
+/// Blocks until what the streams hold is done, if tensors are memory of GPUs; see
+/// SaveOptions::streams.
+void wait_for_streams(std::span<const StateTensor> tensors, std::span<const StreamHandle> streams);
+
 }  // namespace penstock::state

@@ -128,15 +128,15 @@ void add_sums(stream::Wanted& wanted, const format::safetensors::Header& header,
               const SumTable& table, std::size_t index) {
     const format::safetensors::Tensor& t = header.tensors.at(index);
     const std::uint64_t at = wanted.offset - header.data_begin - t.begin;
-    const std::uint64_t end = at + wanted.into.size();
-    if (wanted.into.empty() || at % table.piece_bytes != 0 ||
+    const std::uint64_t end = at + wanted.into.bytes;
+    if (wanted.into.bytes == 0 || at % table.piece_bytes != 0 ||
         (end % table.piece_bytes != 0 && end != t.end - t.begin)) {
         return;
     }
     wanted.piece_bytes = table.piece_bytes;
     wanted.sums = std::span(table.sums)
                       .subspan(table.first[index] + at / table.piece_bytes,
-                               (wanted.into.size() + table.piece_bytes - 1) / table.piece_bytes);
+                               (wanted.into.bytes + table.piece_bytes - 1) / table.piece_bytes);
 }
 
 }  // namespace penstock::state

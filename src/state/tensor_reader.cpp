@@ -176,10 +176,11 @@ TensorReader::Part TensorReader::checkable(const Part& part) const {
     return {part.item, begin, std::min(pieces * piece, item.bytes - begin)};
 }
 
-stream::Wanted TensorReader::wanted_of(const Part& part, std::byte* into, bool verify) const {
+stream::Wanted TensorReader::wanted_of(const Part& part, const Memory& into, bool verify) const {
     const Item& item = items_[part.item];
     PENSTOCK_ASSERT(part.begin <= item.bytes && part.bytes <= item.bytes - part.begin);
-    stream::Wanted out{.offset = item.offset + part.begin, .into = {into, part.bytes}};
+    stream::Wanted out{.offset = item.offset + part.begin,
+                       .into = {into.data, part.bytes, into.kind, into.device}};
     if (verify) {
         out.crc = part.bytes == item.bytes ? item.crc : 0;
         if (const auto& table = sums(item.file)) {
@@ -190,7 +191,7 @@ stream::Wanted TensorReader::wanted_of(const Part& part, std::byte* into, bool v
     return out;
 }
 
-void TensorReader::read(std::span<const Part> parts, std::span<std::byte* const> into,
+void TensorReader::read(std::span<const Part> parts, std::span<const Memory> into,
                         const stream::ReadFileOptions& options, const Progress& progress) const {
     std::vector<std::vector<stream::Wanted>> wanted(data_.size());
     std::vector<std::vector<std::size_t>> items(data_.size());
@@ -219,7 +220,7 @@ void TensorReader::read(std::span<const Part> parts, std::span<std::byte* const>
                                 wrong->found, wrong->expected));
         }
         for (const stream::Wanted& one : wanted[i]) {
-            before += one.into.size();
+            before += one.into.bytes;
         }
     }
 }
@@ -230,7 +231,8 @@ std::optional<stream::WrongSum> TensorReader::read_file(const TensorFile& from,
                                                         const Progress& progress) const {
     if (!engine_) {
         for (const stream::Wanted& one : wanted) {
-            std::copy_n(bytes_.data() + one.offset, one.into.size(), one.into.data());
+            const MemoryCopy copy{one.into, bytes_.subspan(one.offset, one.into.bytes)};
+            copy_memory({&copy, 1});
         }
         return stream::check_sums(wanted);
     }

@@ -93,9 +93,9 @@ public:
 
     /// The part to read so that the one given can be checked.
     [[nodiscard]] Part checkable(const Part& part) const;
-    /// into[i] has room for parts[i]. Throws Error: kDamaged, naming the tensor, for a checksum
-    /// that is wrong; for a file that is written to meanwhile.
-    void read(std::span<const Part> parts, std::span<std::byte* const> into,
+    /// into[i] has parts[i].bytes of the host or of a GPU. Throws Error: kDamaged, naming the
+    /// tensor, for a checksum that is wrong; for a file that is written to meanwhile.
+    void read(std::span<const Part> parts, std::span<const Memory> into,
               const stream::ReadFileOptions& options, const Progress& progress) const;
     /// False: the index was saved again, and its shards were not kept open (they were too many), or
     /// the caller opened them `by_name`: what was read may be of several saves.
@@ -110,7 +110,7 @@ private:
         mutable std::optional<SumTable> sums;  // once it is parsed
     };
     void take(TensorFile file, bool is_named, const Choose& choose, bool hold_all = false);
-    [[nodiscard]] stream::Wanted wanted_of(const Part& part, std::byte* into, bool verify) const;
+    [[nodiscard]] stream::Wanted wanted_of(const Part& part, const Memory& into, bool verify) const;
     [[nodiscard]] std::optional<stream::WrongSum> read_file(const TensorFile& from,
                                                             std::span<const stream::Wanted> wanted,
                                                             const stream::ReadFileOptions& options,

@@ -63,14 +63,16 @@ WritePlan write_plan(const FileImage& image, std::uint64_t block_bytes) {
 std::vector<Extent> extents_of(const FileImage& image, FileRange range) {
     std::vector<Extent> extents;
     for (const format::PieceSlice& slice : image.file().slices(range)) {
-        const auto* memory = reinterpret_cast<const std::byte*>(slice.literal);
+        ConstMemory memory(reinterpret_cast<const std::byte*>(slice.literal), slice.bytes);
         if (slice.kind == format::Piece::Kind::kPayload) {
-            memory = image.payloads()[slice.payload].data() + slice.payload_offset;
+            const FileImage::Payload& payload = image.payloads()[slice.payload];
+            memory = {payload.data + slice.payload_offset, slice.bytes, payload.kind,
+                      payload.device};
         } else if (slice.kind == format::Piece::Kind::kZeros) {
             PENSTOCK_ASSERT(slice.bytes <= kZeros.size());
-            memory = kZeros.data();
+            memory.data = kZeros.data();
         }
-        extents.push_back({slice.offset, to_write({memory, slice.bytes}), 0});
+        extents.push_back({slice.offset, to_write(memory), 0});
     }
     return extents;
 }

@@ -132,19 +132,19 @@ void ChunkReader::make_request(Batch& batch) {
     std::uint64_t at = 0;
     std::uint32_t shard = 0;
     for (const SlicePiece& piece : batch.pieces) {
-        std::byte* memory = piece.memory;
+        Memory memory = place_of(piece);
         const std::uint64_t offset = in_file(piece);
-        if (memory == nullptr) {
-            memory = batch.ours.data() + at + offset % base::kPageBytes;
+        if (memory.data == nullptr) {
+            memory.data = batch.ours.data() + at + offset % base::kPageBytes;
             at += base::align_up(piece.bytes, base::kPageBytes) + base::kPageBytes;
         }
-        batch.memory.push_back(memory);
+        batch.memory.push_back(memory.data);
         if (request.files.empty() || parts_[piece.part].slice().shard != shard) {
             shard = parts_[piece.part].slice().shard;
             request.files.push_back(files_.open(shard));
         }
         request.extents.push_back(
-            {offset, {memory, piece.bytes}, static_cast<std::uint32_t>(request.files.size() - 1)});
+            {offset, memory, static_cast<std::uint32_t>(request.files.size() - 1)});
     }
 }
 
@@ -236,7 +236,7 @@ void ChunkReader::touch(Batch& batch) noexcept {
     {
         stream::Touch touch;
         for (const SlicePiece& piece : batch.pieces) {
-            if (piece.memory != nullptr) {
+            if (piece.memory != nullptr && place_of(piece).kind == MemoryKind::kHost) {
                 touch.add(piece.memory, piece.bytes);
             }
         }
@@ -339,23 +339,43 @@ void ChunkReader::check(Batch& batch) noexcept {
 
 void ChunkReader::check_piece(const SlicePiece& piece, const std::byte* memory) {
     const SlicePart& part = parts_[piece.part];
-    const std::span<const std::byte> bytes(memory, piece.bytes);
-    const std::vector<std::uint64_t>& sums = part.slice().sums;
-    if (options_.verify && !sums.empty()) {
-        const Shard& shard = shard_of(piece);
-        for (std::uint64_t i = 0; i < chunks_in(piece.bytes); ++i) {
-            const auto chunk = bytes.subspan(i * kChunkBytes,
-                                             std::min(kChunkBytes, piece.bytes - i * kChunkBytes));
-            const std::uint64_t offset = piece.offset + i * kChunkBytes;
-            if (stream::bind(stream::content_hash(chunk), shard.id, shard.generation,
-                             part.slice().begin + offset) != sums[offset / kChunkBytes]) {
-                found({piece.part, offset, chunk.size(), {}});
-            }
+    if (options_.verify && !part.slice().sums.empty()) {
+        ConstMemory there = place_of(piece);
+        there.data = memory;
+        const bool on_host = there.kind == MemoryKind::kHost;
+        const std::uint64_t step = on_host ? piece.bytes : stream::kHostWindowBytes;
+        for (std::uint64_t at = 0; at < piece.bytes; at += step) {
+            const ConstMemory some(memory + at, std::min(step, piece.bytes - at), there.kind,
+                                   there.device);
+            windows_.with(some, [&](std::span<const std::byte> bytes) {
+                check_chunks(piece.part, piece.offset + at, bytes);
+            });
         }
     }
     if (piece.memory == nullptr && !options_.find_all) {
-        part.copy_out(piece.offset, bytes);
+        part.copy_out(piece.offset, {memory, piece.bytes});
     }
+}
+
+void ChunkReader::check_chunks(std::size_t part, std::uint64_t first,
+                               std::span<const std::byte> bytes) {
+    const Slice& slice = parts_[part].slice();
+    const Shard& shard = files_.manifest().shards[slice.shard];
+    for (std::uint64_t i = 0; i < chunks_in(bytes.size()); ++i) {
+        const auto chunk = bytes.subspan(
+            i * kChunkBytes, std::min<std::uint64_t>(kChunkBytes, bytes.size() - i * kChunkBytes));
+        const std::uint64_t offset = first + i * kChunkBytes;
+        if (stream::bind(stream::content_hash(chunk), shard.id, shard.generation,
+                         slice.begin + offset) != slice.sums[offset / kChunkBytes]) {
+            found({part, offset, chunk.size(), {}});
+        }
+    }
+}
+
+// The caller's memory where it goes straight there; else ours, without an address.
+Memory ChunkReader::place_of(const SlicePiece& piece) const {
+    return piece.memory == nullptr ? Memory(nullptr, piece.bytes)
+                                   : parts_[piece.part].place(piece.memory, piece.bytes);
 }
 
 void ChunkReader::found(BadChunks bad) {

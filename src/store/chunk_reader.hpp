@@ -7,13 +7,16 @@
 //   one
 //             while it would wait
 //   checked   this thread hashes data that has arrived while it would wait, and helper threads join
-//             when there is much; then the data is copied out, if it is not in its place already
+//             when there is much; then the data is copied out, if it is not in its place already.
+//             What went straight to a GPU is copied back for that, some MiB at a time: what is
+//             checked is what the GPU has
 //
 // Our own memory is bounded by the limit on what is in flight, however much is read.
 #pragma once
 
 #include "store/read_plan.hpp"
 #include "store/shard_files.hpp"
+#include "stream/host_windows.hpp"
 #include "stream/progress_clock.hpp"
 #include "stream/pump.hpp"
 
@@ -86,6 +89,8 @@ private:
     [[nodiscard]] BatchPtr take_arrived();
     void check(Batch& batch) noexcept;
     void check_piece(const SlicePiece& piece, const std::byte* memory);
+    void check_chunks(std::size_t part, std::uint64_t first, std::span<const std::byte> bytes);
+    [[nodiscard]] Memory place_of(const SlicePiece& piece) const;
     void found(BadChunks bad);
     void raise_first();
     void help();
@@ -98,6 +103,7 @@ private:
     ShardFiles& files_;
     std::span<const SlicePart> parts_;
     const ChunkReadOptions options_;
+    stream::HostWindows windows_;  // what went straight to a GPU is checked through them
     stream::ProgressClock& progress_;
     std::mutex mutex_;
     std::condition_variable work_;  // a batch arrived or may be touched, or the reading is over

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
+#include <mutex>
 #include <thread>
 
 namespace penstock::store {
@@ -23,6 +25,11 @@ constexpr std::uint64_t kStepBytes = std::uint64_t{4} << 20;
 
 std::size_t chunks_of(std::uint64_t bytes) {
     return static_cast<std::size_t>((bytes + kChunkBytes - 1) / kChunkBytes);
+}
+
+std::span<const std::byte> chunk_of(std::span<const std::byte> block, std::size_t index) {
+    const std::size_t begin = index * kChunkBytes;
+    return block.subspan(begin, std::min<std::size_t>(kChunkBytes, block.size() - begin));
 }
 
 }  // namespace
@@ -45,30 +52,38 @@ ChunkSums::ChunkSums(std::span<const StateTensor> tensors) : tensors_(tensors) {
     contents_.resize(chunks);
 }
 
-std::span<const std::byte> ChunkSums::chunk(std::size_t tensor, std::size_t index) const {
-    const std::span<const std::byte> data = tensors_[tensor].data.span();
-    const std::size_t begin = index * kChunkBytes;
-    return data.subspan(begin, std::min<std::size_t>(kChunkBytes, data.size() - begin));
+ConstMemory ChunkSums::memory_of(const Block& block) const {
+    ConstMemory memory = tensors_[block.tensor].data;
+    const std::uint64_t begin = block.chunk * kChunkBytes;
+    memory.data += begin;
+    memory.bytes = std::min(block.chunks * kChunkBytes, memory.bytes - begin);
+    return memory;
 }
 
 void ChunkSums::hash(Block& block) {
-    for (std::size_t i = block.chunk; i < block.chunk + block.chunks; ++i) {
-        contents_[first_chunk_[block.tensor] + i] = stream::content_hash(chunk(block.tensor, i));
-    }
+    windows_.with(memory_of(block), [&](std::span<const std::byte> bytes) {
+        for (std::size_t i = 0; i < block.chunks; ++i) {
+            contents_[first_chunk_[block.tensor] + block.chunk + i] =
+                stream::content_hash(chunk_of(bytes, i));
+        }
+    });
     block.done = true;
 }
 
 bool ChunkSums::same(Block& block, const Slice& before, const Shard& shard) {
-    for (std::size_t i = block.chunk; i < block.chunk + block.chunks; ++i) {
-        const std::uint64_t content = stream::content_hash(chunk(block.tensor, i));
-        contents_[first_chunk_[block.tensor] + i] = content;
-        if (stream::bind(content, shard.id, shard.generation, before.begin + i * kChunkBytes) !=
-            before.sums[i]) {
-            return false;
+    block.done = windows_.with(memory_of(block), [&](std::span<const std::byte> bytes) {
+        for (std::size_t at = 0; at < block.chunks; ++at) {
+            const std::size_t i = block.chunk + at;
+            const std::uint64_t content = stream::content_hash(chunk_of(bytes, at));
+            contents_[first_chunk_[block.tensor] + i] = content;
+            if (stream::bind(content, shard.id, shard.generation, before.begin + i * kChunkBytes) !=
+                before.sums[i]) {
+                return false;
+            }
         }
-    }
-    block.done = true;
-    return true;
+        return true;
+    });
+    return block.done;
 }
 
 std::vector<bool> ChunkSums::compare(std::span<const Slice* const> before,
@@ -100,14 +115,29 @@ std::vector<bool> ChunkSums::compare(std::span<const Slice* const> before,
         }
     };
     {
-        std::vector<std::jthread> others;
-        const unsigned cores = bytes < kBytesForThreads ? 1 : usable_processors();
-        base::start_threads(others, cores - 1, [&work] { work(false); });
-        try {
-            work(true);
-        } catch (...) {
-            stop.store(true);
-            throw;
+        std::exception_ptr failure;  // of another thread: bytes of a GPU that could not be had
+        std::mutex failure_mutex;
+        {
+            std::vector<std::jthread> others;
+            const unsigned cores = bytes < kBytesForThreads ? 1 : usable_processors();
+            base::start_threads(others, cores - 1, [&] {
+                try {
+                    work(false);
+                } catch (...) {
+                    stop.store(true);
+                    const std::lock_guard guard(failure_mutex);
+                    failure = std::current_exception();
+                }
+            });
+            try {
+                work(true);
+            } catch (...) {
+                stop.store(true);
+                throw;
+            }
+        }
+        if (failure) {
+            std::rethrow_exception(failure);
         }
     }
     return {changed.begin(), changed.end()};

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contents of a state's chunks, each hashed once: first as many as show whether a tensor
 // changed, the rest while the tensors are written. Sums are bound to their place when that is
-// known.
+// known. Tensors of a GPU are hashed on the host, a block at a time (stream/host_windows.hpp).
 #pragma once
 
 #include "store/manifest.hpp"
+#include "stream/host_windows.hpp"
 #include "stream/progress_clock.hpp"
 
 #include <penstock/checkpoint.hpp>
@@ -44,11 +45,13 @@ private:
         std::size_t chunks;
         bool done;
     };
-    [[nodiscard]] std::span<const std::byte> chunk(std::size_t tensor, std::size_t index) const;
+    /// The bytes of a block, wherever they are.
+    [[nodiscard]] ConstMemory memory_of(const Block& block) const;
     void hash(Block& block);
     bool same(Block& block, const Slice& before, const Shard& shard);
 
     std::span<const StateTensor> tensors_;
+    stream::HostWindows windows_;           // for tensors of GPUs
     std::vector<std::size_t> first_chunk_;  // of tensor i, in contents_; one more at the end
     std::vector<std::size_t> first_block_;  // likewise, in blocks_
     std::vector<std::uint64_t> contents_;

@@ -14,7 +14,7 @@ constexpr std::uint64_t kExactRunBytesMin = std::uint64_t{64} << 10;
 }  // namespace
 
 std::optional<SlicePart> SlicePart::of(const Tensor& tensor, const Slice& slice,
-                                       const state::TensorBox& box, std::byte* memory,
+                                       const state::TensorBox& box, Memory memory,
                                        std::span<const std::uint64_t> strides_bytes) {
     auto runs = BoxRuns::of({tensor.name, tensor.dtype, slice.shape, slice.offset}, box, memory,
                             strides_bytes, "read checkpoint");

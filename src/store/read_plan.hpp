@@ -34,7 +34,7 @@ public:
         : SlicePart(tensor, slice, state::BoxRuns(slice.bytes)) {}
     /// The part of a box of `tensor` that `slice` holds: see BoxRuns::of().
     [[nodiscard]] static std::optional<SlicePart> of(const Tensor& tensor, const Slice& slice,
-                                                     const state::TensorBox& box, std::byte* memory,
+                                                     const state::TensorBox& box, Memory memory,
                                                      std::span<const std::uint64_t> strides_bytes);
 
     [[nodiscard]] const Tensor& tensor() const { return *tensor_; }

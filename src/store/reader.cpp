@@ -100,7 +100,12 @@ struct Checkpoint::Impl {
     Impl& operator=(const Impl&) = delete;
 
     [[nodiscard]] const Tensor& named(const std::string& name) const;
-    void add_parts(const TensorRead& wanted, std::vector<SlicePart>& parts) const;
+    struct Bounce {  // a box that is no single stretch in the file, on its way to a GPU
+        Buffer here;
+        Memory there;
+    };
+    void add_parts(const TensorRead& wanted, std::vector<SlicePart>& parts,
+                   std::vector<Bounce>& bounces);
     std::uint64_t read(std::span<const TensorRead> wanted, bool verify, const Progress& progress);
     [[nodiscard]] std::vector<CheckpointProblem> verify(const Progress& progress);
     void verify_header(std::uint32_t shard, std::vector<CheckpointProblem>& problems);
@@ -128,7 +133,8 @@ const Tensor& Checkpoint::Impl::named(const std::string& name) const {
     return *found->second;
 }
 
-void Checkpoint::Impl::add_parts(const TensorRead& wanted, std::vector<SlicePart>& parts) const {
+void Checkpoint::Impl::add_parts(const TensorRead& wanted, std::vector<SlicePart>& parts,
+                                 std::vector<Bounce>& bounces) {
     const Tensor& tensor = named(wanted.name);
     const state::TensorBox box = state::checked_box(
         wanted, {tensor.name, tensor.dtype, tensor.shape}, "read checkpoint", path);
@@ -137,11 +143,23 @@ void Checkpoint::Impl::add_parts(const TensorRead& wanted, std::vector<SlicePart
         return;
     }
     std::uint64_t held = 0;  // slices do not overlap
-    for (const Slice& slice : tensor.slices) {
-        held += common(box, slice);
-        if (auto part = SlicePart::of(tensor, slice, box, wanted.into.data, wanted.strides_bytes)) {
-            parts.push_back(std::move(*part));
+    const std::size_t first = parts.size();
+    const auto add = [&](Memory into) {
+        held = 0;
+        for (const Slice& slice : tensor.slices) {
+            held += common(box, slice);
+            if (auto part = SlicePart::of(tensor, slice, box, into, wanted.strides_bytes)) {
+                parts.push_back(std::move(*part));
+            }
         }
+    };
+    add(wanted.into);
+    if (wanted.into.kind != MemoryKind::kHost &&
+        std::any_of(parts.begin() + static_cast<std::ptrdiff_t>(first), parts.end(),
+                    [](const SlicePart& part) { return part.runs() > 1; })) {
+        parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(first), parts.end());
+        bounces.push_back({pool.take(wanted.into.bytes), wanted.into});
+        add(bounces.back().here.bytes());
     }
     if (held != elements) {
         wrong_call(fmt::format("of tensor {} only a part was saved here: {} of the {} elements "
@@ -156,8 +174,9 @@ std::uint64_t Checkpoint::Impl::read(std::span<const TensorRead> wanted, bool ve
     shards.check_open();
     std::vector<SlicePart> parts;
     parts.reserve(wanted.size());
+    std::vector<Bounce> bounces;
     for (const TensorRead& one : wanted) {
-        add_parts(one, parts);
+        add_parts(one, parts, bounces);
     }
     std::vector<SlicePiece> pieces;
     pieces.reserve(parts.size());
@@ -165,8 +184,14 @@ std::uint64_t Checkpoint::Impl::read(std::span<const TensorRead> wanted, bool ve
         store::add_pieces(parts[i], i, !verify || parts[i].slice().sums.empty(), pieces);
     }
     stream::ProgressClock clock(progress, "read checkpoint");
-    return ChunkReader(*engine, pool, shards, parts, {.verify = verify, .cache = cache}, clock)
-        .run(std::move(pieces));
+    const std::uint64_t bytes =
+        ChunkReader(*engine, pool, shards, parts, {.verify = verify, .cache = cache}, clock)
+            .run(std::move(pieces));
+    for (const Bounce& bounce : bounces) {
+        const MemoryCopy copy{bounce.there, bounce.here.bytes()};
+        copy_memory({&copy, 1});
+    }
+    return bytes;
 }
 
 // Verifies the header of a shard.

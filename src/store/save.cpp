@@ -156,7 +156,7 @@ std::vector<ShardFile> files_to_write(const SavePlan& plan, UnfinishedCheckpoint
         file.lane = part.folder;
         file.layout = &part.layout->file();
         for (const std::size_t i : part.tensors) {
-            file.payloads.push_back(plan.state.tensors[i].data.span());
+            file.payloads.push_back(plan.state.tensors[i].data);
         }
         folder.point_to(part.folder, part.file);
     }

@@ -26,11 +26,12 @@ constexpr std::size_t kSyncThreadsMax = 8;
 constexpr std::size_t kSyncThreadsMore = 2;
 
 void add_extent(TransferRequest& request, const format::PieceSlice& slice, const ShardFile& shard) {
-    const auto* memory = reinterpret_cast<const std::byte*>(slice.literal);
+    ConstMemory memory(reinterpret_cast<const std::byte*>(slice.literal), slice.bytes);
     if (slice.kind == format::Piece::Kind::kPayload) {
-        memory = shard.payloads[slice.payload].data() + slice.payload_offset;
+        const ConstMemory& payload = shard.payloads[slice.payload];
+        memory = {payload.data + slice.payload_offset, slice.bytes, payload.kind, payload.device};
     }
-    request.extents.push_back({slice.offset, to_write({memory, slice.bytes}), 0});
+    request.extents.push_back({slice.offset, to_write(memory), 0});
 }
 
 }  // namespace
@@ -51,12 +52,18 @@ std::vector<format::FileRange> ranges_of(const ShardFile& shard, std::uint64_t b
 
 bool ShardWriter::is_small(const ShardFile& shard) const {
     const std::uint64_t limit = std::min(engine_.options().inline_bytes_max, kSmallBytesMax);
-    return shard.layout->total_bytes() <= limit;
+    return shard.layout->total_bytes() <= limit &&
+           std::all_of(shard.payloads.begin(), shard.payloads.end(),
+                       [](const ConstMemory& memory) { return memory.kind == MemoryKind::kHost; });
 }
 
 void ShardWriter::write_small(const ShardFile& shard, stream::ProgressClock& progress) {
     std::vector<std::byte> bytes(shard.layout->total_bytes());
-    shard.layout->copy({0, bytes.size()}, shard.payloads, bytes);
+    std::vector<std::span<const std::byte>> payloads;
+    for (const ConstMemory& memory : shard.payloads) {
+        payloads.push_back(memory.span());
+    }
+    shard.layout->copy({0, bytes.size()}, payloads, bytes);
     File file = files_.open(shard.path, {.access = Access::kWrite,
                                          .create = true,
                                          .exclusive = true,

@@ -7,7 +7,7 @@
 //   A file whose ranges are all written is synced by a thread while the next one is written.
 //
 //   Files that fit into one small buffer are gathered there and written by the caller: no thread,
-//   no preallocation, one call.
+//   no preallocation, one call. Files with memory of a GPU are not gathered.
 //
 // A range is a piece of a file that shares no block with its neighbours, so that other processes
 // may write the rest of it.
@@ -38,7 +38,7 @@ struct ShardFile {
     std::string path;
     std::uint32_t lane = 0;  ///< folder
     const format::FileLayout* layout = nullptr;
-    std::vector<std::span<const std::byte>> payloads;  ///< by their number in the layout
+    std::vector<ConstMemory> payloads;  ///< by their number in the layout; also of GPUs
 };
 
 /// The request for one range of it. Literals point into the layout.

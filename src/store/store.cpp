@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/host_memory.hpp"
 #include "base/path.hpp"
 #include "base/raise.hpp"
 #include "base/random.hpp"
 #include "base/wait_slice.hpp"
 #include "format/fault.hpp"
 #include "format/utf8.hpp"
+#include "state/state_image.hpp"
 #include "store/background/background_saver.hpp"
 #include "store/metadata.hpp"
 #include "store/removal.hpp"
@@ -352,13 +352,15 @@ struct CheckpointStore::Impl {
             store::StagedCopy copy;
         };
         auto job = std::make_shared<Job>(Job{given, {}});
-        store::StagedSave staged = stage(own_saver, job->state, async);
+        store::StagedSave staged = stage(own_saver, job->state, async, save_options.streams);
         job->copy = std::move(staged.copy);
         const auto pending = std::make_shared<PendingSave::Impl>();
         pending->note = own_saver.reason_of_wait(staged);
-        auto work = [this, job = std::move(job), pending,
+        auto work = [this, job = std::move(job), pending, after = staged.after,
                      own = save_options](store::PendingSave& save_now) {
+            after.wait();
             SaveOptions now = own;
+            now.streams = {};
             now.progress = [&, count = save_now.progress()](std::uint64_t done,
                                                             std::uint64_t total) {
                 return count(done, total) && (!own.progress || own.progress(done, total));
@@ -374,19 +376,17 @@ struct CheckpointStore::Impl {
     }
 
     [[nodiscard]] static store::StagedSave stage(store::BackgroundSaver& saver, State& state,
-                                                 const AsyncOptions& async) {
-        store::CopyChoice choice{.copy = async.copy, .unchanging = {}};
+                                                 const AsyncOptions& async,
+                                                 const std::vector<StreamHandle>& streams) {
+        store::CopyChoice choice{.copy = async.copy, .unchanging = {}, .streams = streams};
         for (const ConstMemory& memory : async.unchanging) {
-            if (memory.kind != MemoryKind::kHost) {
-                base::raise(base::not_host_memory("save checkpoint", "`unchanging`", memory));
-            }
             choice.unchanging.emplace_back(memory.data, memory.data + memory.bytes);
         }
-        std::vector<std::span<const std::byte>> spans;
+        std::vector<ConstMemory> spans;
         std::vector<store::SourceMemory> sources;
         for (const StateTensor& tensor : state.tensors) {
-            spans.push_back(tensor.data.span());
-            sources.push_back({.bytes = tensor.data.span(), .copied = false});
+            spans.push_back(tensor.data);
+            sources.push_back({.bytes = tensor.data, .copied = false});
         }
         store::StagedSave staged = saver.stage(spans, sources, choice, [](const auto& step) {
             while (!step(base::kWaitSlice)) {
@@ -401,6 +401,7 @@ struct CheckpointStore::Impl {
     CheckpointInfo save(const State& state, const SaveOptions& save_options) {
         const std::lock_guard guard(mutex);
         begin_writing();
+        penstock::state::wait_for_streams(state.tensors, save_options.streams);
         const std::uint64_t generation = next_generation();
         std::string note;
         store::Remover remover(files, folders);

@@ -40,7 +40,7 @@ public:
         const Wanted* before = nullptr;
         for (const std::size_t i : order) {
             const Wanted& w = wanted_[i];
-            if (w.into.empty()) {
+            if (w.into.bytes == 0) {
                 continue;
             }
             if (before != nullptr) {
@@ -50,7 +50,7 @@ public:
             if (verify) {
                 add_pieces(i, out);
             }
-            add(w.offset, w.into.data(), w.into.size(), out, first);
+            add(w.offset, w.into, out, first);
             before = &w;
         }
     }
@@ -62,22 +62,23 @@ private:
             return;
         }
         const std::uint64_t piece_bytes = w.sums.empty() ? kCrcPieceBytes : w.piece_bytes;
-        for (std::uint64_t at = 0; at < w.into.size(); at += piece_bytes) {
+        for (std::uint64_t at = 0; at < w.into.bytes; at += piece_bytes) {
             out.pieces.push_back(
-                {i, at, std::min<std::uint64_t>(piece_bytes, w.into.size() - at), 0, 0});
+                {i, at, std::min<std::uint64_t>(piece_bytes, w.into.bytes - at), 0, 0});
         }
     }
 
     void add_gap(const Wanted& before, const Wanted& next, ReadSteps& out,
                  std::pmr::memory_resource& gaps) {
-        const std::uint64_t end = before.offset + before.into.size();
+        const std::uint64_t end = before.offset + before.into.bytes;
         if (next.offset <= end || next.offset - end > kGapBytesMax) {
             return;
         }
         const std::uint64_t bytes = next.offset - end;
-        std::byte* memory = before.into.data() + before.into.size();
-        const bool alike = next.into.data() > memory &&
-                           static_cast<std::uint64_t>(next.into.data() - memory) == bytes;
+        std::byte* memory = before.into.data + before.into.bytes;
+        const bool alike = before.into.kind == MemoryKind::kHost &&
+                           next.into.kind == MemoryKind::kHost && next.into.data > memory &&
+                           static_cast<std::uint64_t>(next.into.data - memory) == bytes;
         if (!fresh_ || !alike) {
             if (gap_bytes_ + bytes > kGapsBytesMax) {
                 return;
@@ -85,13 +86,13 @@ private:
             gap_bytes_ += bytes;
             memory = static_cast<std::byte*>(gaps.allocate(bytes, 1));
         }
-        add(end, memory, bytes, out, out.pieces.size());
+        add(end, {memory, bytes}, out, out.pieces.size());
     }
 
     // Cuts steps at multiples of their size in the file, so that aligned extents stay aligned.
     // Pieces from `piece` on end in the steps that are added here.
-    static void add(std::uint64_t offset, std::byte* memory, std::uint64_t bytes, ReadSteps& out,
-                    std::size_t piece) {
+    static void add(std::uint64_t offset, const Memory& memory, ReadSteps& out, std::size_t piece) {
+        const std::uint64_t bytes = memory.bytes;
         std::uint64_t done = 0;
         while (done < bytes) {
             if (out.steps.empty() || out.steps.back().bytes >= kStepBytes) {
@@ -101,7 +102,7 @@ private:
             const std::uint64_t room = base::align_down(at, kStepBytes) + kStepBytes - at;
             const std::uint64_t part = std::min(bytes - done, room);
             ReadSteps::Step& step = out.steps.back();
-            step.extents.push_back({at, {memory + done, part}, 0});
+            step.extents.push_back({at, {memory.data + done, part, memory.kind, memory.device}, 0});
             step.bytes += part;
             done += part;
             for (; piece < out.pieces.size() &&
@@ -197,7 +198,7 @@ std::optional<WrongSum> compare(std::span<const Wanted> wanted, std::span<const 
         }
         --i;
         if (crc != w.crc) {
-            return WrongSum{number, w.offset, w.into.size(), w.crc, crc};
+            return WrongSum{number, w.offset, w.into.bytes, w.crc, crc};
         }
     }
     return std::nullopt;

@@ -7,7 +7,8 @@
 //   steps   transfers of some MiB each; a window of them is with the engine
 //   fresh   untouched memory is faulted in ahead of its step, on the other cores: otherwise the
 //           device would wait for the kernel to do it page by page
-//   sums    a piece is summed when the step with its last byte is finished
+//   sums    a piece is summed when the step with its last byte is finished; one that went to a GPU
+//           is copied back for that
 #pragma once
 
 #include <penstock/engine.hpp>
@@ -24,7 +25,7 @@ namespace penstock::stream {
 /// A stretch of a file and its checksums, if known.
 struct Wanted {
     std::uint64_t offset = 0;  ///< in the file
-    std::span<std::byte> into;
+    Memory into;               ///< of the host or of a GPU
     /// XXH3 of each `piece_bytes` of it, from its beginning; or none.
     std::span<const std::uint64_t> sums = {};
     std::uint64_t piece_bytes = 0;

@@ -106,6 +106,7 @@ bool ReadHelpers::help() {
 
 bool ReadHelpers::finished() {
     const std::lock_guard lock(mutex_);
+    check_failure();
     return summed_ == steps_.pieces.size();
 }
 
@@ -115,6 +116,14 @@ void ReadHelpers::finish() {
         sum_one(lock);
     }
     done_.wait(lock, [&] { return summed_ == ready_; });
+    check_failure();
+}
+
+// With the mutex.
+void ReadHelpers::check_failure() const {
+    if (failure_) {
+        std::rethrow_exception(failure_);
+    }
 }
 
 bool ReadHelpers::may_touch() const {
@@ -140,8 +149,14 @@ void ReadHelpers::work() {
 void ReadHelpers::sum_one(std::unique_lock<std::mutex>& lock) {
     ReadPiece& piece = steps_.pieces[next_++];
     lock.unlock();
-    sum(piece);
+    std::exception_ptr failure;
+    try {
+        sum(piece);
+    } catch (...) {
+        failure = std::current_exception();
+    }
     lock.lock();
+    failure_ = failure_ ? failure_ : failure;
     if (++summed_ == steps_.pieces.size()) {
         done_.notify_all();
         tell_();
@@ -154,7 +169,9 @@ void ReadHelpers::touch_one(std::unique_lock<std::mutex>& lock) {
     {
         Touch touch;
         for (const Extent& extent : steps_.steps[step].extents) {
-            touch.add(extent.memory.data, extent.memory.bytes);
+            if (extent.memory.kind == MemoryKind::kHost) {
+                touch.add(extent.memory.data, extent.memory.bytes);
+            }
         }
     }
     lock.lock();
@@ -168,10 +185,12 @@ void ReadHelpers::touch_one(std::unique_lock<std::mutex>& lock) {
     }
 }
 
-void ReadHelpers::sum(ReadPiece& piece) const {
+void ReadHelpers::sum(ReadPiece& piece) {
     const Wanted& w = wanted_[piece.wanted];
-    const auto bytes = w.into.subspan(piece.begin, piece.bytes);
-    piece.found = w.sums.empty() ? format::crc32(bytes) : content_hash(bytes);
+    const ConstMemory memory(w.into.data + piece.begin, piece.bytes, w.into.kind, w.into.device);
+    piece.found = windows_.with(memory, [&](std::span<const std::byte> bytes) {
+        return w.sums.empty() ? std::uint64_t{format::crc32(bytes)} : content_hash(bytes);
+    });
 }
 
 }  // namespace penstock::stream

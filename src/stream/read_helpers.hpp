@@ -6,10 +6,12 @@
 
 #include "stream/checksum.hpp"
 #include "stream/file_reader.hpp"
+#include "stream/host_windows.hpp"
 
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <span>
@@ -58,17 +60,19 @@ public:
     void all_arrived();
     /// Faults memory in, or sums a piece if no thread could be started; false: nothing to do.
     bool help();
-    /// Whether all pieces are summed.
+    /// Whether all pieces are summed. Throws the error of a piece of a GPU that could not be
+    /// brought back to be summed.
     [[nodiscard]] bool finished();
-    /// Sums the rest with the helpers, once all has arrived.
+    /// Sums the rest with the helpers, once all has arrived. Throws as finished().
     void finish();
 
 private:
     void work();
     void touch_one(std::unique_lock<std::mutex>& lock);
-    void sum(ReadPiece& piece) const;
+    void sum(ReadPiece& piece);
     void sum_one(std::unique_lock<std::mutex>& lock);
     [[nodiscard]] bool may_touch() const;
+    void check_failure() const;
 
     std::span<const Wanted> wanted_;
     ReadSteps& steps_;
@@ -86,6 +90,8 @@ private:
     std::size_t next_ = 0;
     std::size_t summed_ = 0;
     bool stopped_ = false;
+    HostWindows windows_;
+    std::exception_ptr failure_;  // of a sum
     std::vector<std::thread> threads_;
 };
 

@@ -225,7 +225,7 @@ void weights::Streaming::read_residents(const std::vector<bool>& known, const Pr
             throw sources.located(error, "weights that stay in memory", named(tensors), "");
         }
         for (const stream::Wanted& one : wanted[i]) {
-            before += one.into.size();
+            before += one.into.bytes;
         }
     }
 }

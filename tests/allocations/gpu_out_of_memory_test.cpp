@@ -15,7 +15,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -157,6 +160,47 @@ TEST(GpuOutOfMemory, WhatCuFileWantsIsAnAnswerOrAnError) {
                       return !attempt(ask) || report.usable == report.reasons.empty()
                                  ? ""
                                  : "neither usable nor a reason";
+                  },
+                  1, 1),
+              "");
+}
+
+// Whether a call is an error of the kinds that a machine without that GPU gives.
+template <typename Call>
+std::string refused(allocator::Attempt& attempt, Call call) {
+    try {
+        return attempt(call) ? "it is a GPU's" : "";
+    } catch (const Error& error) {
+        const ErrorCode why = error.reason();
+        return why == ErrorCode::kUnsupported || why == ErrorCode::kInvalidArgument ? ""
+                                                                                    : error.what();
+    }
+}
+
+TEST(GpuOutOfMemory, CopiesAreMadeOrAreAnError) {
+    std::array<std::byte, 64> from{};
+    std::array<std::byte, 64> to{};
+    from.fill(std::byte{7});
+    EXPECT_EQ(allocator::each_allocation(
+                  [&](allocator::Attempt& attempt) -> std::string {
+                      to.fill(std::byte{0});
+                      const MemoryCopy copy{std::span(to), std::span(from)};
+                      const bool made = attempt([&] { copy_memory({&copy, 1}); });
+                      return !made || to == from ? "" : "it was not made";
+                  },
+                  1, 1),
+              "");
+    EXPECT_EQ(
+        allocator::each_allocation(
+            [&](allocator::Attempt& attempt) -> std::string {
+                const MemoryCopy copy{{to.data(), 64, MemoryKind::kDevice, 0}, std::span(from)};
+                return refused(attempt, [&] { copy_memory({&copy, 1}); });
+            },
+            1, 1),
+        "");
+    EXPECT_EQ(allocator::each_allocation(
+                  [&](allocator::Attempt& attempt) -> std::string {
+                      return refused(attempt, [&] { const PinnedMemory pinned(to, 64); });
                   },
                   1, 1),
               "");

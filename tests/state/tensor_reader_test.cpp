@@ -65,10 +65,10 @@ protected:
         std::vector<std::vector<std::byte>> memory(reader.items().size(),
                                                    std::vector<std::byte>(kBytes));
         std::vector<TensorReader::Part> parts;
-        std::vector<std::byte*> into;
+        std::vector<Memory> into;
         for (std::size_t i = 0; i < memory.size(); ++i) {
             parts.push_back({i, 0, kBytes});
-            into.push_back(memory[i].data());
+            into.emplace_back(std::span(memory[i]));
         }
         reader.read(parts, into, {}, {});
         std::set<std::uint64_t> out;

@@ -23,7 +23,7 @@ using ::testing::IsEmpty;
 
 constexpr std::uint64_t kMib = std::uint64_t{1} << 20;
 
-using Spans = std::vector<std::span<const std::byte>>;
+using Spans = std::vector<ConstMemory>;
 
 // As a caller who does nothing else meanwhile.
 void wait_for_it(const std::function<bool(std::chrono::nanoseconds)>& step) {
@@ -54,17 +54,17 @@ TEST_F(Saving, AllIsCopiedAndTheCallerMayChangeIt) {
     EXPECT_FALSE(staged.borrows);
     EXPECT_FALSE(staged.tight);
     a_[0] = std::byte{9};
-    EXPECT_NE(pieces[0].data(), a_.data());
-    EXPECT_EQ(pieces[0][0], std::byte{1});
-    EXPECT_EQ(pieces[1].size(), b_.size());
+    EXPECT_NE(pieces[0].data, a_.data());
+    EXPECT_EQ(pieces[0].data[0], std::byte{1});
+    EXPECT_EQ(pieces[1].bytes, b_.size());
     EXPECT_EQ(saver_.reason_of_wait(staged), "");
 }
 
 TEST_F(Saving, WhatDoesNotChangeIsWrittenFromWhereItIs) {
     Spans pieces = spans();
     const StagedSave staged = saver_.stage(pieces, sources(), unchanging(a_), wait_for_it);
-    EXPECT_EQ(pieces[0].data(), a_.data());
-    EXPECT_NE(pieces[1].data(), b_.data());
+    EXPECT_EQ(pieces[0].data, a_.data());
+    EXPECT_NE(pieces[1].data, b_.data());
     EXPECT_FALSE(staged.all);
     EXPECT_TRUE(staged.borrows);
 }
@@ -74,14 +74,14 @@ TEST_F(Saving, AMemoryThatIsHalfInARangeIsCopied) {
     CopyChoice choice;
     choice.unchanging = {{a_.data(), a_.data() + a_.size() - 1}};
     const StagedSave staged = saver_.stage(pieces, sources(), choice, wait_for_it);
-    EXPECT_NE(pieces[0].data(), a_.data());
+    EXPECT_NE(pieces[0].data, a_.data());
 }
 
 TEST_F(Saving, WithoutACopyNothingIsTheCallersToChange) {
     Spans pieces = spans();
     const StagedSave staged =
         saver_.stage(pieces, sources(), {.copy = false, .unchanging = {}}, wait_for_it);
-    EXPECT_EQ(pieces[0].data(), a_.data());
+    EXPECT_EQ(pieces[0].data, a_.data());
     EXPECT_FALSE(staged.all);
     EXPECT_TRUE(staged.borrows);
 }
@@ -89,7 +89,7 @@ TEST_F(Saving, WithoutACopyNothingIsTheCallersToChange) {
 TEST_F(Saving, WhatCameFromADeviceIsACopyAlready) {
     Spans pieces = spans();
     const StagedSave staged = saver_.stage(pieces, sources(true), {}, wait_for_it);
-    EXPECT_EQ(pieces[0].data(), a_.data());
+    EXPECT_EQ(pieces[0].data, a_.data());
     EXPECT_TRUE(staged.all);
     EXPECT_TRUE(staged.borrows);  // its memory has to stay
     EXPECT_EQ(saver_.staging().used_bytes(), 0U);
@@ -102,7 +102,7 @@ TEST_F(Saving, MoreThanTheBudgetIsNotCopied) {
     EXPECT_TRUE(staged.tight);
     EXPECT_FALSE(staged.all);
     EXPECT_TRUE(staged.borrows);
-    EXPECT_EQ(pieces[0].data(), a_.data());
+    EXPECT_EQ(pieces[0].data, a_.data());
     EXPECT_THAT(small.reason_of_wait(staged), HasSubstr("does not fit into host_memory"));
 }
 

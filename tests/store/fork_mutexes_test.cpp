@@ -90,7 +90,7 @@ TEST_F(ForkMutexes, OfAPoolOfMemory) {
 TEST_F(ForkMutexes, OfCopiesInTheBackground) {
     store::Staging staging({.budget_bytes = std::uint64_t{32} << 20, .threads = 2});
     const auto data = support::pattern(100'000, 1);
-    const std::vector<std::span<const std::byte>> pieces{data};
+    const std::vector<ConstMemory> pieces{data};
     std::optional<store::StagedCopy> parents = staging.copy(pieces, 1s);
     hammer([&] { const auto copy = staging.copy(pieces, 1s); },
            [&] {

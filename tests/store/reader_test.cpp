@@ -246,8 +246,11 @@ TEST_F(CheckpointReader, WrongRequestsAreToldApart) {
                 HasSubstr("[3, 0] to [2, 5]"));
     const TensorRead device{.name = "w", .into = {into.data(), 80, MemoryKind::kDevice, 1}};
     const Error error = error_of([&] { c.read({&device, 1}); });
-    EXPECT_EQ(error.reason(), ErrorCode::kUnsupported);
-    EXPECT_THAT(error.what(), HasSubstr("'w' has memory of device 1"));
+    // No driver, or one that knows nothing of it.
+    EXPECT_TRUE(error.reason() == ErrorCode::kUnsupported ||
+                error.reason() == ErrorCode::kInvalidArgument)
+        << error.what();
+    EXPECT_EQ(into, std::vector<std::byte>(into.size(), into[0]));
 }
 
 TEST_F(CheckpointReader, APartOfAGlobalTensorIsWhatItIs) {

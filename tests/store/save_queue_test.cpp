@@ -196,7 +196,7 @@ TEST(SaveQueue, SavesWithCopiesStayInTheBudget) {
     SaveQueue queue;
     for (int i = 0; i < 200; ++i) {
         std::memset(tensor.data(), i, tensor.size());
-        const std::span<const std::byte> piece(tensor);
+        const ConstMemory piece(tensor);
         auto copy = staging.copy({&piece, 1}, 20s);
         ASSERT_TRUE(copy);
         ASSERT_LE(staging.used_bytes() + staging.kept_bytes(), 4 * kMiB);

@@ -36,7 +36,7 @@ Memory random_bytes(std::size_t size, std::mt19937::result_type seed) {
     return out;
 }
 
-std::vector<std::span<const std::byte>> spans_of(const std::vector<Memory>& tensors) {
+std::vector<ConstMemory> spans_of(const std::vector<Memory>& tensors) {
     return {tensors.begin(), tensors.end()};
 }
 
@@ -156,7 +156,7 @@ TEST(Staging, UsedAndKeptStayWithinTheBudget) {
     std::vector<StagedCopy> held;
     const Memory memory(12 * base::kMiB);
     for (int round = 0; round < 200; ++round) {
-        const std::span<const std::byte> piece(memory.data(), random() % memory.size());
+        const ConstMemory piece(memory.data(), random() % memory.size());
         if (auto copy = staging.copy({&piece, 1}, 0ns)) {
             held.push_back(std::move(*copy));
         }

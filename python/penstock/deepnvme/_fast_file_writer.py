@@ -77,6 +77,8 @@ class FastFileWriter:
         self._options = _transfer_options(config.dnvme_handle)
         self._part_bytes = len(memory) // parts
         self._parts = [memory[i * self._part_bytes : (i + 1) * self._part_bytes] for i in range(parts)]
+        self._memory = memory
+        self._pinned: Any = None  # pinned with the first bytes of a GPU
         self._filling = 0  # the part that is being filled,
         self._filled = 0  # so far, in bytes
         self._offset = 0  # of its first byte in the file
@@ -187,7 +189,11 @@ class FastFileWriter:
             size = min(room, total - done)
             fill = time.perf_counter()
             into = self._parts[self._filling][self._filled : self._filled + size]
-            if is_tensor:
+            if is_tensor and data.device.type == "cuda" and _core.gpus():
+                if self._pinned is None:
+                    self._pinned = _core._pin_for_gpu(self._memory, data.device.index) or False
+                _core._copy_from_gpu(into, data[done : done + size])
+            elif is_tensor:
                 _as_tensor(into).copy_(data[done : done + size])
             else:
                 into[:] = data[done : done + size]

@@ -17,11 +17,11 @@ namespace {
 constexpr double kWaitReportedS = 1;
 
 // `ranges` rise, and do not overlap.
-bool lies_in(std::span<const std::byte> piece, const std::vector<CopyChoice::Range>& ranges) {
+bool lies_in(const ConstMemory& piece, const std::vector<CopyChoice::Range>& ranges) {
     const auto after = std::upper_bound(
-        ranges.begin(), ranges.end(), piece.data(),
+        ranges.begin(), ranges.end(), piece.data,
         [](const std::byte* begin, const CopyChoice::Range& range) { return begin < range.first; });
-    return after != ranges.begin() && piece.data() + piece.size() <= std::prev(after)->second;
+    return after != ranges.begin() && piece.data + piece.bytes <= std::prev(after)->second;
 }
 
 std::string message_of(const std::exception_ptr& failure) {
@@ -40,7 +40,7 @@ BackgroundSaver::BackgroundSaver(std::uint64_t budget_bytes)
     : staging_({.budget_bytes = budget_bytes, .threads = 0}),
       queue_(std::make_shared<SaveQueue>()) {}
 
-StagedSave BackgroundSaver::stage(std::vector<std::span<const std::byte>>& spans,
+StagedSave BackgroundSaver::stage(std::vector<ConstMemory>& spans,
                                   std::span<const SourceMemory> sources, const CopyChoice& choice,
                                   const Wait& wait) {
     sweep();
@@ -48,28 +48,39 @@ StagedSave BackgroundSaver::stage(std::vector<std::span<const std::byte>>& spans
     std::vector<CopyChoice::Range> uncopied = choice.unchanging;
     bool all_copied = true;
     for (const SourceMemory& source : sources) {
-        all_copied = all_copied && (source.copied || source.bytes.empty());
+        all_copied = all_copied && (source.copied || source.bytes.bytes == 0);
         if (source.copied) {
-            uncopied.emplace_back(source.bytes.data(), source.bytes.data() + source.bytes.size());
+            uncopied.emplace_back(source.bytes.data, source.bytes.data + source.bytes.bytes);
         }
     }
     const bool has_copied = uncopied.size() != choice.unchanging.size();
     std::sort(uncopied.begin(), uncopied.end());
     if (choice.copy) {
-        copy(spans, uncopied, out, wait);
+        copy(spans, uncopied, choice.streams, out, wait);
+    }
+    std::vector<std::int32_t> devices;
+    for (const ConstMemory& span : spans) {
+        if (span.kind == MemoryKind::kDevice && span.bytes != 0 &&
+            std::find(devices.begin(), devices.end(), span.device) == devices.end()) {
+            devices.push_back(span.device);
+        }
+    }
+    if (!devices.empty()) {
+        out.after = StreamMark(choice.streams, devices);
     }
     out.all = !out.tight && (all_copied || (choice.copy && choice.unchanging.empty()));
     out.borrows = !out.all || has_copied;
     return out;
 }
 
-void BackgroundSaver::copy(std::vector<std::span<const std::byte>>& spans,
-                           const std::vector<CopyChoice::Range>& uncopied, StagedSave& out,
+void BackgroundSaver::copy(std::vector<ConstMemory>& spans,
+                           const std::vector<CopyChoice::Range>& uncopied,
+                           std::span<const StreamHandle> streams, StagedSave& out,
                            const Wait& wait) {
     std::vector<std::size_t> which;
-    std::vector<std::span<const std::byte>> pieces;
+    std::vector<ConstMemory> pieces;
     for (std::size_t i = 0; i < spans.size(); ++i) {
-        if (!spans[i].empty() && !lies_in(spans[i], uncopied)) {
+        if (spans[i].bytes != 0 && !lies_in(spans[i], uncopied)) {
             which.push_back(i);
             pieces.push_back(spans[i]);
         }
@@ -86,7 +97,7 @@ void BackgroundSaver::copy(std::vector<std::span<const std::byte>>& spans,
     std::optional<StagedCopy> made;
     bool waited = false;
     wait([&](std::chrono::nanoseconds time) {
-        made = staging_.copy(pieces, time);
+        made = staging_.copy(pieces, time, streams);
         waited = waited || !made;
         if (waited) {
             out.waited_s = std::chrono::duration<double>(Clock::now() - began).count();
@@ -156,6 +167,9 @@ std::string BackgroundSaver::reason_of_wait(const StagedSave& staged) const {
             "save_async waits until the save is done; raise host_memory, or use "
             "copy=False",
             budget);
+    }
+    if (!staged.copy.note().empty()) {
+        return staged.copy.note();
     }
     if (staged.waited_s > kWaitReportedS) {
         return fmt::format(

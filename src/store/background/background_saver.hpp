@@ -30,7 +30,7 @@ namespace penstock::store {
 
 /// Memory that a state lies in.
 struct SourceMemory {
-    std::span<const std::byte> bytes;
+    ConstMemory bytes;
     bool copied = false;  ///< made for this save: nobody else changes it
 };
 
@@ -39,14 +39,17 @@ struct CopyChoice {
 
     bool copy = true;
     std::vector<Range> unchanging;  ///< needs no copy
+    /// Memory of GPUs is read after what they hold at the call; see copy_memory().
+    std::vector<StreamHandle> streams = {};
 };
 
 struct StagedSave {
     StagedCopy copy;
-    bool all = true;       ///< the save needs no memory that the caller might change
-    bool borrows = false;  ///< the save reads memory of the caller's
-    bool tight = false;    ///< nothing was copied: more than the whole budget
-    double waited_s = 0;   ///< for room in the budget
+    bool all = true;        ///< the save needs no memory that the caller might change
+    bool borrows = false;   ///< the save reads memory of the caller's
+    bool tight = false;     ///< nothing was copied: more than the whole budget
+    StreamMark after = {};  ///< to be waited for before memory of a GPU is read that was not copied
+    double waited_s = 0;    ///< for room in the budget
 };
 
 class BackgroundSaver {
@@ -61,7 +64,7 @@ public:
     ~BackgroundSaver() { queue_.reset(); }
 
     /// Copies `spans`, which lie in `sources`, as `choice` says, and points them into the copy.
-    [[nodiscard]] StagedSave stage(std::vector<std::span<const std::byte>>& spans,
+    [[nodiscard]] StagedSave stage(std::vector<ConstMemory>& spans,
                                    std::span<const SourceMemory> sources, const CopyChoice& choice,
                                    const Wait& wait);
     /// `keeps`: memory of the caller that the save needs until it is done, or nullptr.
@@ -82,8 +85,8 @@ public:
     [[nodiscard]] const std::shared_ptr<SaveQueue>& queue() const { return queue_; }
 
 private:
-    void copy(std::vector<std::span<const std::byte>>& spans,
-              const std::vector<CopyChoice::Range>& uncopied, StagedSave& out, const Wait& wait);
+    void copy(std::vector<ConstMemory>& spans, const std::vector<CopyChoice::Range>& uncopied,
+              std::span<const StreamHandle> streams, StagedSave& out, const Wait& wait);
 
     Staging staging_;
     std::shared_ptr<SaveQueue> queue_;

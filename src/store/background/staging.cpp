@@ -16,6 +16,7 @@
 #include <bit>
 #include <condition_variable>
 #include <cstring>
+#include <exception>
 #include <list>
 #include <mutex>
 #include <utility>
@@ -39,9 +40,9 @@ std::vector<std::uint64_t> places_of(Pieces pieces) {
     places.reserve(pieces.size() + 1);
     std::uint64_t at = 0;
     for (const auto& piece : pieces) {
-        at = base::align_up(at, piece.size() >= kPageFromBytes ? base::kPageBytes : kPieceAlign);
+        at = base::align_up(at, piece.bytes >= kPageFromBytes ? base::kPageBytes : kPieceAlign);
         places.push_back(at);
-        at += piece.size();
+        at += piece.bytes;
     }
     places.push_back(at);
     return places;
@@ -58,6 +59,7 @@ std::uint64_t rounded(std::uint64_t bytes) {
 struct Area {
     Buffer buffer;
     std::uint64_t touched_bytes = 0;  ///< the most that was ever used of it
+    PinnedMemory pinned;              ///< from its beginning on; let go before the memory
 };
 // A list of one area while a copy uses it: it returns to the list of kept areas without an
 // allocation.
@@ -65,7 +67,8 @@ using Areas = std::list<Area>;
 
 namespace {
 
-// The copy as a job for threads: unit i is [i, i + 1) * kUnitBytes of the area.
+// The copy as a job for threads: unit i is [i, i + 1) * kUnitBytes of the area. Pieces of GPUs are
+// left out.
 class CopyJob {
 public:
     CopyJob(Pieces pieces, const std::vector<std::uint64_t>& places, std::byte* area)
@@ -84,11 +87,11 @@ public:
         i = i == 0 ? 0 : i - 1;
         for (; i < pieces_.size() && places_[i] < end; ++i) {
             const std::uint64_t from = std::max(begin, places_[i]);
-            const std::uint64_t to = std::min(end, places_[i] + pieces_[i].size());
-            if (from >= to) {
+            const std::uint64_t to = std::min(end, places_[i] + pieces_[i].bytes);
+            if (from >= to || pieces_[i].kind != MemoryKind::kHost) {
                 continue;
             }
-            const std::byte* source = pieces_[i].data() + (from - places_[i]);
+            const std::byte* source = pieces_[i].data + (from - places_[i]);
             if (places_.back() >= kStreamFromBytes && to - from >= base::kPageBytes) {
                 stream::copy_streaming(area_ + from, source, to - from);
             } else {
@@ -102,6 +105,31 @@ private:
     const std::vector<std::uint64_t>& places_;
     std::byte* area_;
 };
+
+std::vector<MemoryCopy> gpu_copies(Pieces pieces, const std::vector<std::uint64_t>& places,
+                                   std::byte* area) {
+    std::vector<MemoryCopy> out;
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+        if (pieces[i].kind != MemoryKind::kHost && pieces[i].bytes != 0) {
+            out.push_back({{area + places[i], pieces[i].bytes}, pieces[i]});
+        }
+    }
+    return out;
+}
+
+// Empty, or why it could not be pinned: the copies are made all the same.
+std::string pin(Area& area, std::uint64_t bytes, std::int32_t device) {
+    if (area.pinned.size() >= bytes) {
+        return {};
+    }
+    area.pinned = {};
+    try {
+        area.pinned = PinnedMemory(area.buffer.bytes().first(bytes), device);
+    } catch (const Error& error) {
+        return fmt::format("the copy from the GPU was slower than it could be: {}", error.what());
+    }
+    return {};
+}
 
 }  // namespace
 
@@ -208,7 +236,8 @@ Staging::Staging(const StagingOptions& options)
 
 Staging::~Staging() = default;
 
-std::optional<StagedCopy> Staging::copy(Pieces pieces, std::chrono::nanoseconds timeout) {
+std::optional<StagedCopy> Staging::copy(Pieces pieces, std::chrono::nanoseconds timeout,
+                                        std::span<const StreamHandle> streams) {
     const std::vector<std::uint64_t> places = places_of(pieces);
     const std::uint64_t bytes = rounded(places.back());
     if (bytes > budget_bytes_) {
@@ -229,11 +258,32 @@ std::optional<StagedCopy> Staging::copy(Pieces pieces, std::chrono::nanoseconds 
     if (buffer.size() == 0) {
         buffer = own->pool.take(std::bit_ceil(bytes));
     }
+    const std::vector<MemoryCopy> of_gpus = gpu_copies(pieces, places, buffer.data());
+    if (!of_gpus.empty()) {
+        copy.note_ = pin(copy.hold_->area.front(), bytes, of_gpus.front().from.device);
+    }
+    // The GPUs' copies run while threads make the others.
     const CopyJob job(pieces, places, buffer.data());
-    own->copiers.run(job.units(), [&](std::size_t unit) { job.copy(unit); });
+    const std::size_t first = of_gpus.empty() ? 0 : 1;
+    const std::size_t units = of_gpus.size() == pieces.size() ? 0 : job.units();
+    std::exception_ptr failure;
+    own->copiers.run(first + units, [&](std::size_t unit) {
+        if (unit >= first) {
+            job.copy(unit - first);
+            return;
+        }
+        try {
+            copy_memory(of_gpus, streams);
+        } catch (...) {
+            failure = std::current_exception();
+        }
+    });
+    if (failure) {
+        std::rethrow_exception(failure);
+    }
     copy.pieces_.reserve(pieces.size());
     for (std::size_t i = 0; i < pieces.size(); ++i) {
-        copy.pieces_.emplace_back(buffer.data() + places[i], pieces[i].size());
+        copy.pieces_.emplace_back(buffer.data() + places[i], pieces[i].bytes);
     }
     return copy;
 }

@@ -5,6 +5,9 @@
 //                                                     ^ goes back with the StagedCopy, pages and
 //                                                     all
 //
+// Pieces of a GPU are copied by the GPU, into the same area, which is pinned for that as far as it
+// is used, and stays so while it is kept.
+//
 // A copy is one area of huge pages with the pieces one after the other, so that many small tensors
 // cost what one large one costs. Faulting memory in is dearer than copying into it: areas are kept,
 // within the budget; a new one is faulted in by the copying threads. The copies in flight and the
@@ -14,17 +17,22 @@
 
 #include "base/of_process.hpp"
 
+#include <penstock/gpu.hpp>
+#include <penstock/types.hpp>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace penstock::store {
 
-using Pieces = std::span<const std::span<const std::byte>>;
+/// Memory of the host and of GPUs.
+using Pieces = std::span<const ConstMemory>;
 
 /// The pieces of a copy, in the order in which they were given. Movable; any thread may drop it.
 class StagedCopy {
@@ -37,12 +45,15 @@ public:
     ~StagedCopy();
 
     [[nodiscard]] const std::vector<std::span<const std::byte>>& pieces() const { return pieces_; }
+    /// Empty, or why copies of a GPU's memory were slower than they could be.
+    [[nodiscard]] const std::string& note() const { return note_; }
 
 private:
     friend class Staging;
     struct Hold;
     std::unique_ptr<Hold> hold_;
     std::vector<std::span<const std::byte>> pieces_;
+    std::string note_;
 };
 
 struct StagingOptions {
@@ -61,7 +72,9 @@ public:
     /// Nothing when `timeout` ended before the copies in flight left room: call again. Throws
     /// kOutOfMemory for pieces larger than the whole budget (see area_bytes()), and when the system
     /// has no memory.
-    [[nodiscard]] std::optional<StagedCopy> copy(Pieces pieces, std::chrono::nanoseconds timeout);
+    /// `streams`: pieces of GPUs are copied after what they hold at the call; see copy_memory().
+    [[nodiscard]] std::optional<StagedCopy> copy(Pieces pieces, std::chrono::nanoseconds timeout,
+                                                 std::span<const StreamHandle> streams = {});
 
     /// The bytes of the budget that a copy of the pieces uses.
     [[nodiscard]] static std::uint64_t area_bytes(Pieces pieces);

@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies between the host and GPUs outside of transfers: checkpoints stage a state and look at its
+// bytes with them.
+//
+//   lane    a stream and an event of one GPU; taken from those that are kept, or made, by each call
+//   order   what the caller's streams hold is waited for first, by this thread
+//   copy    all are put on the streams, then each stream's event is asked until it has passed
+//
+// A lane that met an error waits until its stream is idle, so that no copy uses the caller's memory
+// any more, and is not kept.
+#include "base/clock.hpp"
+#include "base/raise.hpp"
+#include "base/units.hpp"
+#include "device/context.hpp"
+#include "device/driver.hpp"
+#include "device/pointer.hpp"
+#include "device/stream_order.hpp"
+
+#include <penstock/gpu.hpp>
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace penstock {
+
+namespace {
+
+using base::fail;
+using base::Result;
+using device::Current;
+using device::Driver;
+using namespace device::cuda;  // NVIDIA's names, as in its documents
+
+constexpr std::size_t kLanesKept = 32;
+// A copy engine of PCIe Gen5 moves so many bytes a microsecond.
+constexpr std::uint64_t kBytesPerMicrosecond = 50'000;
+constexpr base::Nanos kLookSoonest = 3'000;
+constexpr base::Nanos kLookLatest = 20'000;
+// A GPU that does not answer for so long after an error has let go of its copies.
+constexpr base::Nanos kPatience = 10'000'000'000;
+// A context that cannot be made current so often in a row is gone, and took its copies with it.
+constexpr int kRefusalsMax = 16;
+
+void nap(base::Nanos time) {
+    const timespec pause{0, time};
+    ::nanosleep(&pause, nullptr);
+}
+
+Result<void> wait_for(const engine::MoveOrder* order) {
+    while (order != nullptr) {
+        PENSTOCK_TRY(passed, order->passed());
+        if (passed) {
+            break;
+        }
+        nap(kLookLatest);
+    }
+    return {};
+}
+
+CUdeviceptr address_of(const std::byte* memory) {
+    return static_cast<CUdeviceptr>(reinterpret_cast<std::uintptr_t>(memory));
+}
+
+/// A stream of one GPU, and the event behind what was put on it.
+struct Lane {
+    std::int32_t device = 0;
+    CUcontext context = nullptr;
+    CUstream stream = nullptr;
+    CUevent event = nullptr;
+    std::uint64_t bytes = 0;  ///< that were put on it by this call
+    bool to_device = false;   ///< the last of its copies
+};
+
+class Lanes {
+public:
+    /// Kept until the process ends: CUDA's objects are left alone then.
+    static Lanes& kept() {
+        static auto* const lanes = new Lanes;
+        return *lanes;
+    }
+    std::optional<Lane> take(std::int32_t device) {
+        const std::lock_guard guard(mutex_);
+        const auto found = std::find_if(kept_.begin(), kept_.end(),
+                                        [&](const Lane& lane) { return lane.device == device; });
+        if (found == kept_.end()) {
+            return std::nullopt;
+        }
+        const Lane lane = *found;
+        kept_.erase(found);
+        return lane;
+    }
+    bool put(const Lane& lane) noexcept {
+        const std::lock_guard guard(mutex_);
+        if (kept_.size() == kLanesKept) {
+            return false;
+        }
+        kept_.push_back(lane);
+        return true;
+    }
+
+private:
+    Lanes() { kept_.reserve(kLanesKept); }
+    std::mutex mutex_;
+    std::vector<Lane> kept_;
+};
+
+Result<Lane> lane_of(const Driver& driver, std::int32_t device) {
+    if (auto kept = Lanes::kept().take(device)) {
+        kept->bytes = 0;
+        return *kept;
+    }
+    Lane lane;
+    lane.device = device;
+    PENSTOCK_TRY(context, device::primary_context(driver, device));
+    lane.context = context;
+    const Current current(driver, context);
+    CUresult result = current.result();
+    const char* call = "cuCtxPushCurrent";
+    if (result == CUDA_SUCCESS) {
+        call = "cuStreamCreate";
+        result = driver.cuStreamCreate(&lane.stream, CU_STREAM_NON_BLOCKING);
+    }
+    if (result == CUDA_SUCCESS) {
+        call = "cuEventCreate";
+        result = driver.cuEventCreate(&lane.event, CU_EVENT_DISABLE_TIMING);
+        if (result != CUDA_SUCCESS) {
+            driver.cuStreamDestroy(lane.stream);
+        }
+    }
+    if (result != CUDA_SUCCESS) {
+        return fail(device::cuda_error(driver, result, call, "gpu", fmt::format("GPU {}", device)));
+    }
+    return lane;
+}
+
+/// One call of copy_memory().
+class Copying {
+public:
+    explicit Copying(const Driver& driver) : driver_(driver) {}
+    Copying(const Copying&) = delete;
+    Copying& operator=(const Copying&) = delete;
+
+    /// Copies that still run, and lanes that met an error, end here.
+    ~Copying() {
+        for (const Lane& lane : lanes_) {
+            if (sound_ && Lanes::kept().put(lane)) {
+                continue;
+            }
+            let_end(lane);
+            const Current current(driver_, lane.context);
+            driver_.cuEventDestroy(lane.event);
+            driver_.cuStreamDestroy(lane.stream);
+        }
+    }
+
+    Result<void> run(std::span<const MemoryCopy> copies, std::span<const StreamHandle> streams) {
+        std::vector<engine::MemoryPlace> places;
+        for (const MemoryCopy& copy : copies) {
+            const Memory there = gpu_side(copy);
+            const engine::MemoryPlace place = engine::place_of(there);
+            if (place.kind == MemoryKind::kDevice &&
+                std::find(places.begin(), places.end(), place) == places.end()) {
+                places.push_back(place);
+            }
+        }
+        PENSTOCK_TRY(order, device::make_order(streams, places));
+        lanes_.reserve(places.size());
+        for (const engine::MemoryPlace& place : places) {
+            PENSTOCK_TRY(lane, lane_of(driver_, place.device));
+            lanes_.push_back(lane);
+        }
+        PENSTOCK_CHECK(wait_for(order.get()));
+        sound_ = false;  // until all is through
+        for (Lane& lane : lanes_) {
+            PENSTOCK_CHECK(put_on(lane, copies));
+        }
+        for (const Lane& lane : lanes_) {
+            PENSTOCK_CHECK(await(lane));
+        }
+        sound_ = true;
+        return {};
+    }
+
+    static Memory gpu_side(const MemoryCopy& copy) {
+        return copy.to.kind == MemoryKind::kDevice ? copy.to : to_write(copy.from);
+    }
+
+private:
+    [[nodiscard]] base::Error failed(const Lane& lane, CUresult result, const char* call) const {
+        return device::cuda_error(driver_, result, call, "copy",
+                                  fmt::format("a copy {} the memory of GPU {}",
+                                              lane.to_device ? "to" : "from", lane.device));
+    }
+
+    Result<void> put_on(Lane& lane, std::span<const MemoryCopy> copies) const {
+        const Current current(driver_, lane.context);
+        CUresult result = current.result();
+        const char* call = "cuCtxPushCurrent";
+        for (std::size_t i = 0; i < copies.size() && result == CUDA_SUCCESS; ++i) {
+            const MemoryCopy& copy = copies[i];
+            const Memory there = gpu_side(copy);
+            if (there.kind != MemoryKind::kDevice || there.device != lane.device ||
+                there.bytes == 0) {
+                continue;
+            }
+            lane.bytes += there.bytes;
+            lane.to_device = copy.to.kind == MemoryKind::kDevice;
+            call = lane.to_device ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync";
+            result = lane.to_device
+                         ? driver_.cuMemcpyHtoDAsync(address_of(copy.to.data), copy.from.data,
+                                                     there.bytes, lane.stream)
+                         : driver_.cuMemcpyDtoHAsync(copy.to.data, address_of(copy.from.data),
+                                                     there.bytes, lane.stream);
+        }
+        if (result == CUDA_SUCCESS) {
+            call = "cuEventRecord";
+            result = driver_.cuEventRecord(lane.event, lane.stream);
+        }
+        return result == CUDA_SUCCESS ? Result<void>{} : fail(failed(lane, result, call));
+    }
+
+    Result<void> await(const Lane& lane) const {
+        const auto expected = static_cast<base::Nanos>(lane.bytes * 1000 / kBytesPerMicrosecond);
+        const base::Nanos pause = std::clamp(expected, kLookSoonest, kLookLatest);
+        while (true) {
+            {
+                const Current current(driver_, lane.context);
+                const CUresult result = current.result() == CUDA_SUCCESS
+                                            ? driver_.cuEventQuery(lane.event)
+                                            : current.result();
+                if (result != CUDA_ERROR_NOT_READY) {
+                    return result == CUDA_SUCCESS ? Result<void>{}
+                                                  : fail(failed(lane, result, "cuEventQuery"));
+                }
+            }
+            nap(pause);
+        }
+    }
+
+    void let_end(const Lane& lane) const noexcept {
+        const base::SteadyClock clock;
+        const base::Nanos end = clock.now() + kPatience;
+        int refusals = 0;  // of the context, in a row
+        while (clock.now() < end && refusals < kRefusalsMax) {
+            {
+                const Current current(driver_, lane.context);
+                refusals = current.result() == CUDA_SUCCESS ? 0 : refusals + 1;
+                if (refusals == 0 && driver_.cuStreamQuery(lane.stream) != CUDA_ERROR_NOT_READY) {
+                    return;
+                }
+            }
+            nap(kLookLatest);
+        }
+    }
+
+    const Driver& driver_;
+    std::vector<Lane> lanes_;
+    bool sound_ = true;
+};
+
+base::Error wrong(ErrorCode code, const std::string& why) {
+    return base::error(code, "copy", why);
+}
+
+// Copies of the host are made here, where all is known to be sound; true: a GPU has a part.
+Result<bool> check(std::span<const MemoryCopy> copies, const Driver*& driver) {
+    bool on_gpu = false;
+    for (const MemoryCopy& copy : copies) {
+        if (copy.to.bytes != copy.from.bytes) {
+            return fail(wrong(ErrorCode::kInvalidArgument,
+                              fmt::format("{} were given to go to {}; give as many on both sides",
+                                          base::format_bytes(copy.from.bytes),
+                                          base::format_bytes(copy.to.bytes))));
+        }
+        const bool to_gpu = copy.to.kind == MemoryKind::kDevice;
+        const bool from_gpu = copy.from.kind == MemoryKind::kDevice;
+        if (to_gpu && from_gpu) {
+            return fail(wrong(ErrorCode::kUnsupported,
+                              "both sides are memory of GPUs, and one has to be the host's; use "
+                              "the copies of CUDA or of your framework"));
+        }
+        if ((!to_gpu && !from_gpu) || copy.to.bytes == 0) {
+            continue;
+        }
+        if (driver == nullptr) {
+            PENSTOCK_TRY(loaded, device::driver());
+            driver = loaded;
+        }
+        PENSTOCK_CHECK(device::check_memory(*driver, Copying::gpu_side(copy)));
+        on_gpu = true;
+    }
+    return on_gpu;
+}
+
+}  // namespace
+
+void copy_memory(std::span<const MemoryCopy> copies, std::span<const StreamHandle> streams) {
+    const Driver* driver = nullptr;
+    const bool on_gpu = base::unwrap(check(copies, driver));
+    for (const MemoryCopy& copy : copies) {
+        if (copy.to.kind == MemoryKind::kHost && copy.from.kind == MemoryKind::kHost &&
+            copy.to.bytes != 0) {
+            std::memcpy(copy.to.data, copy.from.data, copy.to.bytes);
+        }
+    }
+    if (on_gpu) {
+        base::unwrap(Copying(*driver).run(copies, streams));
+    }
+}
+
+// ---- memory that is pinned
+
+PinnedMemory::PinnedMemory(std::span<std::byte> memory, std::int32_t device) : device_(device) {
+    if (memory.empty()) {
+        return;
+    }
+    const Driver* const driver = base::unwrap(device::driver());
+    const Current current(*driver, base::unwrap(device::primary_context(*driver, device)));
+    CUresult result = current.result();
+    if (result == CUDA_SUCCESS) {
+        result =
+            driver->cuMemHostRegister(memory.data(), memory.size(), CU_MEMHOSTREGISTER_PORTABLE);
+    }
+    if (result != CUDA_SUCCESS) {
+        base::raise(device::cuda_error(
+            *driver, result, "cuMemHostRegister", "pin memory",
+            fmt::format("{} of host memory for copies of GPU {} (free host memory, or raise the "
+                        "limit on locked memory: 'ulimit -l unlimited')",
+                        base::format_bytes(memory.size()), device)));
+    }
+    memory_ = memory;
+}
+
+PinnedMemory& PinnedMemory::operator=(PinnedMemory&& other) noexcept {
+    if (this != &other) {
+        PinnedMemory old(std::move(*this));
+        memory_ = std::exchange(other.memory_, {});
+        device_ = other.device_;
+    }
+    return *this;
+}
+
+PinnedMemory::~PinnedMemory() {
+    const Driver* const driver = device::loaded_driver();
+    if (memory_.empty() || driver == nullptr || !device::may_call_driver()) {
+        return;
+    }
+    const auto context = device::primary_context(*driver, device_);
+    constexpr int kTries = 4;  // what stays registered would be taken for what is mapped there next
+    for (int i = 0; context && i < kTries; ++i) {
+        const Current current(*driver, *context);
+        if (driver->cuMemHostUnregister(memory_.data()) == CUDA_SUCCESS) {
+            return;
+        }
+    }
+}
+
+// ---- what streams hold
+
+StreamMark::StreamMark(std::span<const StreamHandle> streams,
+                       std::span<const std::int32_t> devices) {
+    std::vector<engine::MemoryPlace> places;
+    for (const std::int32_t device : devices) {
+        places.push_back({MemoryKind::kDevice, device});
+    }
+    if (!streams.empty() || !places.empty()) {
+        order_ = base::unwrap(device::make_order(streams, places));
+    }
+}
+
+void StreamMark::wait() const {
+    base::unwrap(wait_for(static_cast<const engine::MoveOrder*>(order_.get())));
+}
+
+}  // namespace penstock
