@@ -30,6 +30,10 @@ File open_file(const std::string& path, bool write) {
 /// Waits for nothing: fewer slots than that are a handicap.
 EngineOptions device_options(const Arguments& arguments) {
     EngineOptions options = Engine::default_options();
+    const std::string way = arguments.text("gpu_path", "auto");
+    options.gpu_path = way == "bounce"   ? GpuPath::kBounce
+                       : way == "cufile" ? GpuPath::kCuFile
+                                         : GpuPath::kAuto;
     if (arguments.handicap("one_slot")) {
         options.in_flight_bytes = options.block_bytes;
     }
@@ -70,9 +74,32 @@ struct Target {
             gpu = std::make_unique<Gpu>(arguments);
             memory = gpu->allocate(bytes);
         }
-        engine.emplace(device_options(arguments));
+        if (arguments.text("gpu_path", "auto") == "cufile") {
+            need_cufile();
+        }
+        EngineOptions options = device_options(arguments);
         file = open_file(path, write);
-        move(*engine, file, write, part(memory, 0, 48 * kMiB), 0);
+        engine.emplace(options);
+        warm_up();
+        if (arguments.handicap("other_way")) {
+            need_cufile();
+            options.gpu_path =
+                engine->stats().cufile_bytes > 0 ? GpuPath::kBounce : GpuPath::kCuFile;
+            engine.emplace(options);
+            warm_up();
+        }
+    }
+
+    void warm_up() { move(*engine, file, write, part(memory, 0, 48 * kMiB), 0); }
+
+    /// Throws CannotRun without cuFile: there is no choice to make.
+    void need_cufile() const {
+        const CuFileReport report = cufile_conditions(gpus().gpus.at(0), path);
+        if (!report.usable) {
+            throw CannotRun("cuFile cannot be used here: " +
+                            (report.reasons.empty() ? std::string("no reason is known")
+                                                    : report.reasons.front()));
+        }
     }
 
     bool write;
@@ -157,6 +184,7 @@ void device_transfer(const Arguments& arguments, Figures& figures) {
     figures.set("operations", std::uint64_t{1});
     figures.set("cpu_s", meter.cpu_s() - fake_cpu_s);
     figures.set("fake_cpu_s", fake_cpu_s);
+    figures.set("cufile_bytes", target.engine->stats().cufile_bytes);
     note_engine(*target.engine, figures);
 }
 

@@ -137,9 +137,12 @@ EngineDescription description(engine::Core& core, const EngineOptions& options) 
     for (const engine::SlotPool::Use& use : core.device_uses()) {
         constexpr std::uint64_t kMost =
             std::uint64_t{engine::SlotPool::kChunkBytes} * engine::SlotPool::kChunksMax;
-        out.gpus.push_back({use.place.device,
-                            "pinned slots of host memory, and the GPU's copy engines", use.holders,
-                            use.bytes, kMost});
+        auto& gpu = out.gpus.emplace_back();
+        gpu.number = use.place.device;
+        gpu.way = "pinned slots of host memory, and the GPU's copy engines";
+        gpu.channels = use.holders;
+        gpu.pinned_bytes = use.bytes;
+        gpu.pinned_bytes_max = kMost;
     }
     std::sort(out.gpus.begin(), out.gpus.end(),
               [](const auto& a, const auto& b) { return a.number < b.number; });

@@ -40,7 +40,7 @@ bool has_line_with(const std::string& text, std::string_view start) {
     return false;
 }
 
-// What neither way can do without.
+// Needed by both ways.
 Reasons common_reasons(const MachineFolders& folders) {
     Reasons reasons;
     if (!os::read_text(folders.proc + "/modules")) {
@@ -126,7 +126,7 @@ Reasons p2p_reasons(const Gpu& gpu, int driver_version, const MachineFolders& fo
     return reasons;
 }
 
-// The folder of a disk in sysfs, of the whole disk for a partition; empty: there is none.
+// The folder of a disk in sysfs, of the whole disk for a partition; empty where sysfs has none.
 fs::path disk_folder(DeviceId id, const MachineFolders& folders) {
     std::error_code error;
     fs::path folder =
@@ -149,7 +149,7 @@ std::string why_no_nvme(const fs::path& disk) {
                : "";
 }
 
-// What speaks against a disk by nvidia-fs and by P2PDMA, in this order.
+// Reasons against a disk by nvidia-fs and by P2PDMA, in this order.
 std::pair<Reasons, Reasons> place_reasons(const FilePlace& place, const MachineFolders& folders) {
     std::pair<Reasons, Reasons> reasons;
     const auto both = [&](const std::string& reason) {
@@ -221,7 +221,7 @@ CuFileConditions cufile_conditions(const Gpu& gpu, int driver_version,
     if (nvidia_fs.empty() || p2p.empty()) {
         return found;
     }
-    // What speaks against both is said once.
+    // Reasons against both are said once.
     for (const std::string& reason : nvidia_fs) {
         if (std::find(p2p.begin(), p2p.end(), reason) != p2p.end()) {
             found.reasons.push_back(reason);

@@ -39,7 +39,7 @@ struct CuFileConditions {
     std::vector<std::string> reasons;  ///< kNone: what is missing, and what to do; each by itself
 };
 
-/// Of the machine and this GPU; with a `place`, of that disk and file system too.
+/// Conditions of the machine and this GPU; with a `place`, of that disk and file system too.
 /// `driver_version`: GpuReport::driver_version. Reads small files only. Thread-safe.
 [[nodiscard]] CuFileConditions cufile_conditions(const Gpu& gpu, int driver_version,
                                                  const std::optional<FilePlace>& place,

@@ -35,7 +35,7 @@ public:
     [[nodiscard]] std::string text() override;
 
 private:
-    /// What the conditions are for files of one disk and one GPU.
+    /// The conditions for files of one disk and one GPU.
     struct Pair {
         DeviceId disk;
         std::string file_system;
@@ -50,7 +50,7 @@ private:
     const MachineFolders folders_;
     std::mutex mutex_;
     std::vector<std::unique_ptr<Pair>> pairs_;  ///< few; none goes or changes
-    std::string no_library_;                    ///< why there is none
+    std::string no_library_;                    ///< why it is absent
     std::string last_refusal_;
 };
 

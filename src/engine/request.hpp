@@ -26,7 +26,7 @@ using FileList = base::ShortVector<std::shared_ptr<os::File>>;
 
 enum class Op : std::uint8_t { kRead, kWrite };
 
-/// What goes straight to a device's memory (see device_path/) is aligned to so much: its offset in
+/// A request straight to a device's memory (see device_path/) is aligned to so much: its offset in
 /// the file, its length and its address.
 inline constexpr std::uint32_t kDevicePathAlign = 4096;
 

@@ -207,7 +207,7 @@ TEST_F(CuFileTransfers, ThatAreAlignedInOneOfBothAloneGoThroughTheHost) {
     EXPECT_GE(straight_bytes(), std::uint64_t{2 << 20} - (64 << 10) - 8192);
 }
 
-// What is in the page cache comes from there; who forces cuFile gets it from the device.
+// Cached pages come from the page cache; with cuFile forced they come from the device.
 TEST_F(CuFileTransfers, LookIntoThePageCacheUnlessTheyAreForced) {
     const cuda::CUdeviceptr memory = aligned_bytes(4 << 20);
     Bytes warm(4 << 20);
@@ -357,7 +357,7 @@ TEST_F(CuFileTransfers, OfManyThreadsAndFilesKeepTheirBytesApart) {
     }
 }
 
-// What the library answers is kept, so each of these is a process of its own.
+// Answers of the library are kept, so each of these is a process of its own.
 using CuFileTransfersAlone = CuFileTransfers;
 
 TEST_F(CuFileTransfersAlone, DISABLED_WithoutALibraryThatOpens) {

@@ -26,7 +26,7 @@ public:
     }
     void remove(const std::string& path) const { std::filesystem::remove_all(root_ / path); }
 
-    /// What both ways want.
+    /// Files that both ways want.
     void common() const {
         write("proc/modules", "ext4 1 0 - Live 0x0");
         write("run/udev/data/b259:0", "I:1");

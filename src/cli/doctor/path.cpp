@@ -21,6 +21,7 @@
 #include <cerrno>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 namespace penstock::cli {
 
@@ -232,12 +233,19 @@ void disk_checks(const FileInfo& info, Findings& findings) {
 }
 
 // The way to each GPU; nothing on a machine without one.
-void gpu_ways(const FileInfo& info, Findings& findings) {
+void gpu_ways(const std::string& path, const FileInfo& info, Findings& findings) {
     for (const Gpu& gpu : gpus().gpus) {
         GpuWayQuestion question;
         question.gpu = gpu;
         question.disk = info.device;
-        question.reasons = {"this version does not use cuFile"};
+        try {
+            CuFileReport report = cufile_conditions(gpu, path);
+            question.straight = report.usable;
+            question.way = std::move(report.way);
+            question.reasons = std::move(report.reasons);
+        } catch (const Error& error) {
+            question.reasons = {message_of(error)};
+        }
         check_gpu_way(question, findings);
     }
 }
@@ -315,7 +323,7 @@ void check_path(const std::string& path, Findings& findings) {
         info.device = {gnu_dev_major(status.st_dev), gnu_dev_minor(status.st_dev)};
     }
     disk_checks(info, findings);
-    gpu_ways(info, findings);
+    gpu_ways(path, info, findings);
     io_limits(info, findings);
     if (!info.is_block_device) {
         try {

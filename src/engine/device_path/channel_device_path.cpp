@@ -61,7 +61,7 @@ void Channel::bounce(ChannelRequest& request) {
         free_request(request);
         return;
     }
-    // What is through is no longer this request's.
+    // Bytes that came are done; the rest goes on through a slot.
     const auto done =
         static_cast<std::uint32_t>(base::align_down(request.done_bytes, kDevicePathAlign));
     draft.offset += done;
