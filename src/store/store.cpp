@@ -353,9 +353,9 @@ struct CheckpointStore::Impl {
         };
         auto job = std::make_shared<Job>(Job{given, {}});
         store::StagedSave staged = stage(own_saver, job->state, async, save_options.streams);
-        job->copy = std::move(staged.copy);
         const auto pending = std::make_shared<PendingSave::Impl>();
         pending->note = own_saver.reason_of_wait(staged);
+        job->copy = std::move(staged.copy);
         auto work = [this, job = std::move(job), pending, after = staged.after,
                      own = save_options](store::PendingSave& save_now) {
             after.wait();

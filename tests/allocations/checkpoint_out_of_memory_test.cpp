@@ -302,7 +302,7 @@ TEST_F(CheckpointOutOfMemory, AStoreRemovesPinsAndCollects) {
 TEST_F(CheckpointOutOfMemory, ASaveBehindTheCallersBack) {
     in_child([](Scene& scene) {
         const Saved saved(3, 2 << 20, 2);
-        const std::vector<std::span<const std::byte>> pieces(saved.data.begin(), saved.data.end());
+        const std::vector<ConstMemory> pieces(saved.data.begin(), saved.data.end());
         const std::string path = scene.folder + "/file";
         store::Staging staging({.budget_bytes = std::uint64_t{64} << 20, .threads = 3});
         store::SaveQueue queue;

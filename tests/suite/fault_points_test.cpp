@@ -109,7 +109,7 @@ public:
         }
         const auto add = [&](std::uint32_t file, std::uint64_t offset, std::uint64_t bytes,
                              std::size_t align) {
-            const bool on_gpu = scene_.gpu && extents_.size() % 2 == 0;
+            const bool on_gpu = scene_.gpu && file != 1;  // both of the run, so one request
             extents_.push_back({offset,
                                 {arena_.take(bytes, align).data(), bytes,
                                  on_gpu ? MemoryKind::kDevice : MemoryKind::kHost, 0},
