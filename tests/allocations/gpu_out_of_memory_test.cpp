@@ -204,6 +204,13 @@ TEST(GpuOutOfMemory, CopiesAreMadeOrAreAnError) {
                   },
                   1, 1),
               "");
+    EXPECT_EQ(allocator::each_allocation(
+                  [&](allocator::Attempt& attempt) -> std::string {
+                      const std::int32_t device = 64;
+                      return refused(attempt, [&] { StreamMark({}, {&device, 1}).wait(); });
+                  },
+                  1, 1),
+              "");
 }
 
 }  // namespace

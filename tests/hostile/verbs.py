@@ -116,6 +116,7 @@ EXEMPT = {
 EXEMPT_CLASSES = {
     "CheckpointInfo": "a value",
     "CheckpointProblem": "a value",
+    "CuFileReport": "a value",
     "DepthLimit": "a number",
     "DeviceDescription": "a value",
     "GpuDescription": "a value",
