@@ -183,10 +183,10 @@ def all_parts():
                 pytest_step("tests/tools"),
             ],
         ),
-        Part("release", 720, [build("release"), tests("release", seeds=100_000)]),
+        Part("release", 840, [build("release"), tests("release", seeds=100_000)]),
         Part(
             "python",
-            720,
+            520,
             [WHEEL, pytest_shares("python/tests", min(2, CPUS))],
             needs=["pyproject.toml", "python/tests"],
         ),
@@ -197,10 +197,10 @@ def all_parts():
         Part("examples", 120, [pytest_step("tests/examples")], needs=["examples/*.cpp"]),
         Part("docs", 180, [pytest_shares("tests/docs", min(2, CPUS))], needs=["tests/docs/test_*.py"]),
         Part("hostile", 150, [WHEEL, hostile("quick")], needs=["tests/hostile/test_*.py"]),
-        Part("asan-ubsan", 960, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)], level="ci"),
+        Part("asan-ubsan", 1080, [build("asan-ubsan"), tests("asan-ubsan", seeds=2_000, env=ASAN)], level="ci"),
         Part(
             "tsan",
-            720,
+            840,
             [build("tsan", "engine_tests"), tests("tsan", *ENGINE_TESTS, seeds=500, env=TSAN)],
             needs=["tests/engine/*.cpp"],
             level="ci",
@@ -208,7 +208,7 @@ def all_parts():
         Part(
             # The set-up and the package in a Debian with nothing in it but git and make: no tool of this machine helps.
             "smoke",
-            600,
+            440,
             [Step("fresh machine", ["tools/fresh.sh", "smoke"])],
             level="ci",
         ),
