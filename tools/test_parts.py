@@ -122,7 +122,13 @@ TSAN_NOT = [
     *("*FaultPoints.*", "*ShortReadTouchesNothing*", "*CrashOfFeatures*"),
     # A child of fork() may start no threads under ThreadSanitizer. Those of the fake driver go on in suite_test, whose
     # other tests have such children; device_test has them too.
-    *("*AChildMayGather", "*AChildOfForkHasMemoryOfItsOwn*", "*GoOnInTheParentOfAFork", "*DeviceLife*"),
+    *(
+        "*AChildMayGather",
+        "*AChildOfAForkGathers*",
+        "*AChildOfForkHasMemoryOfItsOwn*",
+        "*GoOnInTheParentOfAFork",
+        "*DeviceLife*",
+    ),
     "*OfTheHostAndTwoGpusEqualAModel*",
 ]
 TSAN = {

@@ -151,13 +151,14 @@ TEST_F(GpuTransfers, AreNotHeldUpByAStreamOfOthers) {
     const std::vector<std::byte> content = file_of(path, 3'000'000);
     const Memory memory = gpu_memory(content.size());
     const Memory held = gpu_memory(content.size());
-    engine_.read(path, held);
+    const Memory sent = gpu_memory(content.size());
+    engine_.read(path, sent);
     BusyStream busy(*driver_);
     std::vector<Transfer> waiting;
     for (int i = 0; i < 20; ++i) {
         waiting.push_back(engine_.read_async(path, held, 0, busy.after()));
     }
-    waiting.push_back(engine_.write_async(out, ConstMemory(held), 0, busy.after()));
+    waiting.push_back(engine_.write_async(out, ConstMemory(sent), 0, busy.after()));
     for (int round = 0; round < 3; ++round) {
         ASSERT_TRUE(engine_.read_async(path, memory).wait_for(std::chrono::seconds(10)));
         ASSERT_TRUE(
@@ -184,6 +185,7 @@ TEST_F(GpuTransfers, AreNotHeldUpByAStreamOfOthers) {
     std::vector<std::byte> back(content.size());
     engine_.read(out, Memory(back));
     EXPECT_EQ(back, content);
+    EXPECT_EQ(look(held), content);
     EXPECT_EQ(fake_->counters().missing_contexts, 0U);
 }
 
