@@ -125,6 +125,7 @@ TSAN_NOT = [
     *(
         "*AChildMayGather",
         "*AChildOfAForkGathers*",
+        "*AForkMayComeWhileAStream*",
         "*AChildOfForkHasMemoryOfItsOwn*",
         "*GoOnInTheParentOfAFork",
         "*DeviceLife*",

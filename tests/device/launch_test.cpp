@@ -150,9 +150,13 @@ TEST_F(Launches, DISABLED_AnAddressThatIsNoneIsAnErrorOfTheGpu) {
     auto launch = RowLaunch::make(0, 1);
     ASSERT_TRUE(launch.has_value());
     (*launch)->add(0x1000, device_bytes(64), 16);
-    ASSERT_TRUE((*launch)->start({0, 0}).has_value());
-    EXPECT_EQ((*launch)->wait(std::chrono::seconds(20)), RowLaunch::State::kFailed);
-    EXPECT_THAT((*launch)->error().describe(), HasSubstr("700"));
+    const auto started = (*launch)->start({0, 0});
+    if (started.has_value()) {
+        EXPECT_EQ((*launch)->wait(std::chrono::seconds(20)), RowLaunch::State::kFailed);
+        EXPECT_THAT((*launch)->error().describe(), HasSubstr("700"));
+    } else {  // the kernel ran before the calls after its launch
+        EXPECT_THAT(started.error().describe(), HasSubstr("700"));
+    }
 }
 
 TEST_F(Launches, DISABLED_AnOldDriverTakesThePtx) {
