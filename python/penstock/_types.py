@@ -21,6 +21,49 @@ Names = Sequence[str] | Set[str] | Iterator[str]
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
+class SupportsBuffer(Protocol):
+    """Memory that speaks the buffer protocol: bytearray, mmap, array."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+class SupportsDLPack(Protocol):
+    """Memory that speaks DLPack: of torch, NumPy, JAX, CuPy."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> object: ...
+
+
+class HasCudaArrayInterface(Protocol):
+    """Memory of a GPU, as Numba has it."""
+
+    @property
+    def __cuda_array_interface__(self) -> Mapping[str, Any]: ...
+
+
+# A tensor, array or buffer.
+Memory = SupportsBuffer | SupportsDLPack | HasCudaArrayInterface
+
+# Numbers of rows.
+Ids = Memory | Sequence[int]
+
+
+class SupportsCudaStream(Protocol):
+    """A stream by CUDA's protocol: a version, and the handle."""
+
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
+
+class HasCudaStream(Protocol):
+    """A stream as torch has it."""
+
+    @property
+    def cuda_stream(self) -> int: ...
+
+
+# A CUDA stream: its handle, or an object that has it.
+Stream = int | SupportsCudaStream | HasCudaStream
+
+
 class Readable(Protocol):
     """A binary file that is read."""
 

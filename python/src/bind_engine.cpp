@@ -352,11 +352,11 @@ void after_fork_in_child() {
 // types.
 #define PENSTOCK_SIGNATURE(name, self, memory, flag, returns)                       \
     "def " name "(" self                                                            \
-    "file: str | bytes | os.PathLike[str] | os.PathLike[bytes] | File | "           \
-    "collections.abc.Sequence[typing.Any], " memory                                 \
-    ": typing.Any, "                                                                \
+    "file: Path | File | "                                                          \
+    "collections.abc.Sequence[Path] | collections.abc.Sequence[File], " memory      \
+    ": Memory | collections.abc.Sequence[Memory], "                                 \
     "offset: int | collections.abc.Sequence[int] = 0, *, " flag                     \
-    ": bool = False, stream: typing.Any = None, "                                   \
+    ": bool = False, stream: Stream | None = None, "                                \
     "priority: typing.Literal['urgent', 'normal', 'background'] = 'normal', "       \
     "block_bytes: int | str | None = None, depth_limit: DepthLimit | None = None, " \
     "cache: typing.Literal['auto', 'cached', 'direct', 'required'] | None = None) -> " returns

@@ -228,7 +228,7 @@ void bind_memory(nb::module_& m) {
         "Why the page of an address cannot be written; empty when it can, or nobody knows.");
     m.def(
         "as_bytes", as_bytes, nb::arg("tensor").none(),
-        nb::sig("def as_bytes(tensor: typing.Any) -> Buffer"),
+        nb::sig("def as_bytes(tensor: Memory) -> Buffer"),
         "The bytes of a contiguous tensor, array or buffer of any element type, without a copy.\n\n"
         "The view keeps the tensor alive.");
 }

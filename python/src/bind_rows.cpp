@@ -38,14 +38,16 @@ nb::object rows_of_default(nb::handle file, nb::handle ids, nb::handle out, nb::
                         destinations, stream, priority, block_bytes, depth_limit, cache);
 }
 
-#define PENSTOCK_ROWS_SIGNATURE(name, self, returns)                                           \
-    "def " name "(" self                                                                       \
-    "file: str | bytes | os.PathLike[str] | os.PathLike[bytes] | File | RowTable | "           \
-    "collections.abc.Sequence[RowTable], ids: typing.Any, out: typing.Any, *, base: int = 0, " \
-    "stride: int | None = None, row_bytes: int | None = None, table_of: typing.Any = None, "   \
-    "destinations: typing.Any = None, stream: typing.Any = None, "                             \
-    "priority: typing.Literal['urgent', 'normal', 'background'] = 'normal', "                  \
-    "block_bytes: int | str | None = None, depth_limit: DepthLimit | None = None, "            \
+#define PENSTOCK_ROWS_SIGNATURE(name, self, returns)                                \
+    "def " name "(" self                                                            \
+    "file: Path | File | RowTable | collections.abc.Sequence[RowTable], "           \
+    "ids: Ids, out: Memory, *, base: int = 0, "                                     \
+    "stride: int | None = None, row_bytes: int | None = None, "                     \
+    "table_of: Ids | None = None, "                                                 \
+    "destinations: Ids | None = None, "                                             \
+    "stream: Stream | None = None, "                                                \
+    "priority: typing.Literal['urgent', 'normal', 'background'] = 'normal', "       \
+    "block_bytes: int | str | None = None, depth_limit: DepthLimit | None = None, " \
     "cache: typing.Literal['auto', 'cached', 'direct', 'required'] | None = None) -> " returns
 
 constexpr const char* kReadRowsDoc =

@@ -245,7 +245,7 @@ void bind_transfer(nb::module_& m) {
                     "'background']) -> None"),
             "'urgent', 'normal' or 'background', also while it runs.")
         .def("join", join, nb::arg("stream").none(),
-             nb::sig("def join(self, stream: typing.Any) -> None"),
+             nb::sig("def join(self, stream: Stream) -> None"),
              "What is put on this CUDA stream from here on comes after the transfer. stream: a "
              "handle (int), or an object\n"
              "with __cuda_stream__ or cuda_stream. Waits for the transfer. Raises what it failed "

@@ -12,8 +12,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import penstock.report.__main__ as report_command  # noqa: E402
 from penstock._measure import checkpoint_bench as bench  # noqa: E402
-from penstock._measure import models, sides, storage, tool, turns  # noqa: E402
+from penstock._measure import (  # noqa: E402
+    gnn_bench,
+    models,
+    shapes_bench,
+    sides,
+    storage,
+    tool,
+    turns,
+    weights_bench,
+)
 
 # As their publishers give them.
 PARAMETERS = {
@@ -138,6 +148,26 @@ def test_help_teaches(capsys):
     assert ended.value.code == 0
     out = capsys.readouterr().out
     assert "penstock checkpoint bench --model llama3-8b" in out and "durable" in out
+
+
+@pytest.mark.parametrize(
+    "command", [bench, gnn_bench, shapes_bench, weights_bench, report_command], ids=lambda module: module.__name__
+)
+def test_help_fits_a_terminal(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = command._parser().format_help().splitlines()
+    assert [line for line in lines if len(line) > 80 and not line.startswith("  penstock ")] == []
+    assert not any(line.startswith("  penstock ") and "  " in line[2:] for line in lines if len(line) > 80)
+
+
+def test_help_explains_a_long_command_below_it():
+    text = (
+        "examples:\n  penstock report a.json b.json  both\n  penstock report a.json         one\n\nA line\nand another."
+    )
+    shown = tool.parser("x", "", text)
+    filled = shown._get_formatter()._fill_text(text, 36, "").splitlines()
+    assert filled[1:3] == ["  penstock report a.json b.json", "      both"]
+    assert filled[3:] == ["  penstock report a.json         one", "", "A line and another."]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -66,6 +66,7 @@ def opens(path: str) -> int:
 # Results, as a reader is shown them.
 SHOWN = """
 import io
+import mmap
 from typing import Any
 
 import numpy
@@ -74,6 +75,7 @@ import penstock
 
 import torch
 from penstock.safetensors import safe_open
+from penstock.weights import Streamed
 from typing_extensions import assert_type
 
 Arrays = numpy.typing.NDArray[Any]
@@ -128,6 +130,24 @@ def streamed(path: str) -> None:
     model = penstock.stream(None, path, memory="8GiB")
     assert_type(model.stream_stats().bytes_read, int)
     model.generate(torch.zeros(1))
+
+class Mine(torch.nn.Module):
+    width = 3
+
+def streamed_own(model: Mine, path: str) -> int:
+    model = penstock.stream(model, path, memory="8GiB", device=torch.device("cuda"))
+    assert_type(model, Mine)
+    assert isinstance(model, Streamed)
+    model.set_memory("4GiB")
+    return model.stream_stats().bytes_read + model.width
+
+def gpus(path: str, on: torch.cuda.Stream, tensor: torch.Tensor, mapped: mmap.mmap) -> None:
+    penstock.read_async(path, [tensor, tensor], [0, 4], stream=on).join(torch.cuda.current_stream())
+    penstock.write(path, tensor, stream=on.cuda_stream)
+    penstock.read(path, [mapped, mapped], [0, 4])
+    penstock.read_rows(path, tensor, numpy.zeros(3), stream=on, destinations=[1])
+    with penstock.FeatureStore(path) as store:
+        assert_type(store["paper"].gather([1], device="cuda", stream=on), torch.Tensor)
 """
 QUICKSTART = pathlib.Path(__file__).resolve().parents[2] / "docs" / "quickstart.md"
 PROGRAMS = [
@@ -139,6 +159,9 @@ PROGRAMS = [
 BAD = {
     'penstock.File("a", "rb")': "Argument 2",
     'penstock.read("a", bytearray(1), priority="high")': "overload",
+    'penstock.read("a", 3)': "overload",
+    'penstock.write("a", "text")': "Argument 2",
+    'penstock.write("a", b"", stream="cuda:0")': "stream",
     'penstock.Engine(backend="uring")': "backend",
     "penstock.Engine(queue_dept=3)": "queue_dept",
     'penstock.save({}, "a", progres=True)': "progres",

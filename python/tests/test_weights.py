@@ -15,6 +15,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from penstock.weights import Streamed  # noqa: E402
+
 
 class Layer(torch.nn.Module):
     def __init__(self, width):
@@ -90,9 +92,9 @@ def test_any_budget_gives_the_same_bits(saved, share):
     assert stats.plan["used_bytes"] <= stats.plan["memory_bytes"]
     assert (stats.bytes_read == 0) == (share == 2.0)
     assert stats.rows_bytes_read == (0 if share == 2.0 else 3 * 3 * 64 * 4)  # three rows, each once
-    assert model.layers[0].up.weight.is_meta and isinstance(model, Model)
+    assert model.layers[0].up.weight.is_meta and isinstance(model, Model) and isinstance(model, Streamed)
     model.unstream()
-    assert type(model) is Model and model.head.weight is model.embed.weight
+    assert type(model) is Model and not isinstance(model, Streamed) and model.head.weight is model.embed.weight
     assert torch.equal(run(model, ids), expected) and not any(p.is_meta for p in model.parameters())
 
 

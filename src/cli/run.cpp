@@ -8,6 +8,7 @@
 #include "cli/doctor/command.hpp"
 #include "cli/environment.hpp"
 #include "cli/features/command.hpp"
+#include "cli/help.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/message.hpp"
 #include "cli/plan/command.hpp"
@@ -32,6 +33,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -54,7 +56,7 @@ constexpr const char* kFooter = R"(Examples:
   penstock tune /data -o tuned.json    the best settings for this disk, under a minute
   penstock checkpoint ls runs/a        the checkpoints of a store; show, verify, diff, convert
   penstock weights plan model/         a model that is larger than memory, before it is run
-  penstock features import x.features a.npy   rows larger than memory; show, verify
+  penstock features import f a.npy     rows larger than memory; show, verify
   penstock features simulate ids.npy   what a cache of rows would save
   penstock plan train --list           what storage a job needs, with formulas and sources
 
@@ -62,8 +64,7 @@ With the Python package, which calls this program for all else:
   penstock report bench.json           one HTML page of what --json wrote
   penstock checkpoint bench /data      how fast a model's state is saved and loaded
   penstock weights bench /data         how fast a model runs that is larger than memory
-  penstock bench --shapes /data        what programs do with files, compared with preadv,
-                                       readinto, memmap and torch.load
+  penstock bench --shapes /data        what programs do with files, compared with the stock ways
   penstock bench gnn /data             the rows of sampled batches, compared with memmap
   penstock ds_io                       DeepSpeed's I/O benchmark, on Penstock
   penstock ds_nvme_tune                DeepSpeed's tuner, on Penstock
@@ -90,7 +91,7 @@ struct CommandLine {
     DoctorOptions doctor_options;
 
     CommandLine() {
-        app.get_formatter()->column_width(28);
+        app.formatter(std::make_shared<HelpFormatter>());
         app.footer(kFooter);
         app.set_version_flag("--version", "penstock " PENSTOCK_VERSION,
                              "Print the version and exit");

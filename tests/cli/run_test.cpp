@@ -13,6 +13,9 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <sstream>
+#include <string>
+#include <vector>
 
 namespace penstock::cli {
 namespace {
@@ -29,6 +32,34 @@ TEST(RunTest, HelpTeachesWithExamples) {
         EXPECT_THAT(outcome.out, HasSubstr("Examples:"));
         EXPECT_THAT(outcome.out, HasSubstr("penstock doctor"));
     }
+}
+
+TEST(RunTest, HelpFitsATerminalAndSaysRangesInWords) {
+    for (const std::vector<std::string>& command :
+         std::vector<std::vector<std::string>>{{},
+                                               {"bench"},
+                                               {"tune"},
+                                               {"doctor"},
+                                               {"checkpoint", "convert"},
+                                               {"weights", "plan"},
+                                               {"features", "simulate"},
+                                               {"plan", "checkpoint"},
+                                               {"plan", "measure"}}) {
+        std::vector<std::string> args = command;
+        args.emplace_back("--help");
+        const std::string out = run_cli(args).out;
+        EXPECT_EQ(out.find(" in ["), std::string::npos) << out;
+        EXPECT_EQ(out.find("REQUIRED"), std::string::npos) << out;
+        std::istringstream lines(out);
+        for (std::string line; std::getline(lines, line);) {
+            EXPECT_TRUE(line.size() <= 80 || line.starts_with("  penstock ")) << line;
+        }
+    }
+    EXPECT_THAT(run_cli({"bench", "--help"}).out,
+                HasSubstr("  --seconds S               Seconds of each run (0.1 to 3600; default: "
+                          "1.5)\n"));
+    EXPECT_THAT(run_cli({"weights", "plan", "--help"}).out, HasSubstr("8GiB (required)"));
+    EXPECT_THAT(run_cli({"checkpoint", "convert", "--help"}).out, HasSubstr("  --no-verify   "));
 }
 
 TEST(RunTest, CommandsOfThePythonPackageAreListedAndNamedAsSuch) {

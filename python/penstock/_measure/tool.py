@@ -6,11 +6,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -151,10 +153,35 @@ def bar(share: float, width: int) -> str:
     return ("█" * whole + " ▏▎▍▌▋▊▉"[eighths]).ljust(width)[:width]
 
 
+class HelpText(argparse.RawDescriptionHelpFormatter):
+    """Keeps lists and examples of a description as they are where they fit the terminal; text is filled."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines: list[str] = []
+        for indented, group in itertools.groupby(text.strip("\n").splitlines(), lambda line: line[:1] in ("", " ")):
+            if indented:
+                lines += [fitted for line in group for fitted in _fitted(line, width)]
+            else:
+                lines += textwrap.wrap(" ".join(group), width, break_long_words=False, break_on_hyphens=False)
+        return "\n".join(indent + line for line in lines) + "\n"
+
+
+def _fitted(line: str, width: int) -> list[str]:
+    """An indented line: a command stays whole, and what it does goes below it where there is no room next to it."""
+    if len(line) <= width:
+        return [line]
+    start = len(line) - len(line.lstrip())
+    first, gap, rest = line.strip().partition("  ")
+    if first.startswith("penstock "):
+        more = " " * (start + 4)
+        return [line[:start] + first, *textwrap.wrap(rest.strip(), width, initial_indent=more, subsequent_indent=more)]
+    hanging = start + len(first) + len(gap) + len(rest) - len(rest.lstrip()) if gap else start
+    return textwrap.wrap(line, width, subsequent_indent=" " * hanging, drop_whitespace=True)
+
+
 def parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """One whose epilog keeps its lines."""
-    shape = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, formatter_class=shape)
+    return argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, formatter_class=HelpText)
 
 
 def list_of(flag: str, text: str, known: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from penstock._types import Path
+    from penstock._types import Path, Stream
 
 _Out = TypeVar("_Out")
 Policy = Literal["window", "static", "clock", "s3fifo"]
@@ -103,16 +103,16 @@ class FeatureTable:
 
     @overload
     def gather(
-        self, ids: torch.Tensor, out: None = None, device: Device | None = None, stream: Any = None
+        self, ids: torch.Tensor, out: None = None, device: Device | None = None, stream: Stream | None = None
     ) -> torch.Tensor: ...
     @overload
-    def gather(self, ids: Any, out: None = None, *, device: Device, stream: Any = None) -> torch.Tensor: ...
+    def gather(self, ids: Any, out: None = None, *, device: Device, stream: Stream | None = None) -> torch.Tensor: ...
     @overload
-    def gather(self, ids: Any, out: None = None, device: None = None, stream: Any = None) -> NDArray[Any]: ...
+    def gather(self, ids: Any, out: None = None, device: None = None, stream: Stream | None = None) -> NDArray[Any]: ...
     @overload
-    def gather(self, ids: Any, out: _Out, device: None = None, stream: Any = None) -> _Out: ...
+    def gather(self, ids: Any, out: _Out, device: None = None, stream: Stream | None = None) -> _Out: ...
     @_arguments.named
-    def gather(self, ids: Any, out: Any = None, device: Any = None, stream: Any = None) -> Any:
+    def gather(self, ids: Any, out: Any = None, device: Any = None, stream: Stream | None = None) -> Any:
         """Row i of the result is row ids[i] of the table: of shape (*ids.shape, *shape[1:]), as indexing would give.
         Blocks.
 
@@ -131,20 +131,24 @@ class FeatureTable:
 
     @overload
     def gather_async(
-        self, ids: torch.Tensor, out: None = None, device: Device | None = None, stream: Any = None
+        self, ids: torch.Tensor, out: None = None, device: Device | None = None, stream: Stream | None = None
     ) -> _core.Future[torch.Tensor]: ...
     @overload
     def gather_async(
-        self, ids: Any, out: None = None, *, device: Device, stream: Any = None
+        self, ids: Any, out: None = None, *, device: Device, stream: Stream | None = None
     ) -> _core.Future[torch.Tensor]: ...
     @overload
     def gather_async(
-        self, ids: Any, out: None = None, device: None = None, stream: Any = None
+        self, ids: Any, out: None = None, device: None = None, stream: Stream | None = None
     ) -> _core.Future[NDArray[Any]]: ...
     @overload
-    def gather_async(self, ids: Any, out: _Out, device: None = None, stream: Any = None) -> _core.Future[_Out]: ...
+    def gather_async(
+        self, ids: Any, out: _Out, device: None = None, stream: Stream | None = None
+    ) -> _core.Future[_Out]: ...
     @_arguments.named
-    def gather_async(self, ids: Any, out: Any = None, device: Any = None, stream: Any = None) -> _core.Future[Any]:
+    def gather_async(
+        self, ids: Any, out: Any = None, device: Any = None, stream: Stream | None = None
+    ) -> _core.Future[Any]:
         """The same, but does not wait: gives a penstock.Future, whose result() is the rows. `ids` are looked at by the
         call alone; `out` is kept alive, and is not to be used until it is done. What `stream` is given after result()
         finds the rows."""
@@ -298,32 +302,36 @@ class FeatureStore:
 
     @overload
     def gather(
-        self, ids: Mapping[str, torch.Tensor], out: None = None, device: Device | None = None, stream: Any = None
+        self,
+        ids: Mapping[str, torch.Tensor],
+        out: None = None,
+        device: Device | None = None,
+        stream: Stream | None = None,
     ) -> dict[str, torch.Tensor]: ...
     @overload
     def gather(
-        self, ids: Mapping[str, Any], out: None = None, *, device: Device, stream: Any = None
+        self, ids: Mapping[str, Any], out: None = None, *, device: Device, stream: Stream | None = None
     ) -> dict[str, torch.Tensor]: ...
     @overload
     def gather(
-        self, ids: Mapping[str, Any], out: None = None, device: None = None, stream: Any = None
+        self, ids: Mapping[str, Any], out: None = None, device: None = None, stream: Stream | None = None
     ) -> dict[str, NDArray[Any]]: ...
     @overload
     def gather(
-        self, ids: Mapping[str, Any], out: Mapping[str, _Out], device: None = None, stream: Any = None
+        self, ids: Mapping[str, Any], out: Mapping[str, _Out], device: None = None, stream: Stream | None = None
     ) -> dict[str, _Out]: ...
     @overload
     def gather(
-        self, ids: torch.Tensor, out: None = None, device: Device | None = None, stream: Any = None
+        self, ids: torch.Tensor, out: None = None, device: Device | None = None, stream: Stream | None = None
     ) -> torch.Tensor: ...
     @overload
-    def gather(self, ids: Any, out: None = None, *, device: Device, stream: Any = None) -> torch.Tensor: ...
+    def gather(self, ids: Any, out: None = None, *, device: Device, stream: Stream | None = None) -> torch.Tensor: ...
     @overload
-    def gather(self, ids: Any, out: None = None, device: None = None, stream: Any = None) -> NDArray[Any]: ...
+    def gather(self, ids: Any, out: None = None, device: None = None, stream: Stream | None = None) -> NDArray[Any]: ...
     @overload
-    def gather(self, ids: Any, out: _Out, device: None = None, stream: Any = None) -> _Out: ...
+    def gather(self, ids: Any, out: _Out, device: None = None, stream: Stream | None = None) -> _Out: ...
     @_arguments.named
-    def gather(self, ids: Any, out: Any = None, device: Any = None, stream: Any = None) -> Any:
+    def gather(self, ids: Any, out: Any = None, device: Any = None, stream: Stream | None = None) -> Any:
         """Rows of several tables as one transfer: `ids` is a dict of names and ids, and so are `out` and the result. Of
         a file with one table also ids alone. As FeatureTable.gather(); rows that go to a GPU all go to one."""
         rows, result = self._rows(ids, out, device)
@@ -332,36 +340,44 @@ class FeatureStore:
 
     @overload
     def gather_async(
-        self, ids: Mapping[str, torch.Tensor], out: None = None, device: Device | None = None, stream: Any = None
+        self,
+        ids: Mapping[str, torch.Tensor],
+        out: None = None,
+        device: Device | None = None,
+        stream: Stream | None = None,
     ) -> _core.Future[dict[str, torch.Tensor]]: ...
     @overload
     def gather_async(
-        self, ids: Mapping[str, Any], out: None = None, *, device: Device, stream: Any = None
+        self, ids: Mapping[str, Any], out: None = None, *, device: Device, stream: Stream | None = None
     ) -> _core.Future[dict[str, torch.Tensor]]: ...
     @overload
     def gather_async(
-        self, ids: Mapping[str, Any], out: None = None, device: None = None, stream: Any = None
+        self, ids: Mapping[str, Any], out: None = None, device: None = None, stream: Stream | None = None
     ) -> _core.Future[dict[str, NDArray[Any]]]: ...
     @overload
     def gather_async(
-        self, ids: Mapping[str, Any], out: Mapping[str, _Out], device: None = None, stream: Any = None
+        self, ids: Mapping[str, Any], out: Mapping[str, _Out], device: None = None, stream: Stream | None = None
     ) -> _core.Future[dict[str, _Out]]: ...
     @overload
     def gather_async(
-        self, ids: torch.Tensor, out: None = None, device: Device | None = None, stream: Any = None
+        self, ids: torch.Tensor, out: None = None, device: Device | None = None, stream: Stream | None = None
     ) -> _core.Future[torch.Tensor]: ...
     @overload
     def gather_async(
-        self, ids: Any, out: None = None, *, device: Device, stream: Any = None
+        self, ids: Any, out: None = None, *, device: Device, stream: Stream | None = None
     ) -> _core.Future[torch.Tensor]: ...
     @overload
     def gather_async(
-        self, ids: Any, out: None = None, device: None = None, stream: Any = None
+        self, ids: Any, out: None = None, device: None = None, stream: Stream | None = None
     ) -> _core.Future[NDArray[Any]]: ...
     @overload
-    def gather_async(self, ids: Any, out: _Out, device: None = None, stream: Any = None) -> _core.Future[_Out]: ...
+    def gather_async(
+        self, ids: Any, out: _Out, device: None = None, stream: Stream | None = None
+    ) -> _core.Future[_Out]: ...
     @_arguments.named
-    def gather_async(self, ids: Any, out: Any = None, device: Any = None, stream: Any = None) -> _core.Future[Any]:
+    def gather_async(
+        self, ids: Any, out: Any = None, device: Any = None, stream: Stream | None = None
+    ) -> _core.Future[Any]:
         """The same, but does not wait: gives a penstock.Future, whose result() is what gather() gives. What `stream` is
         given after result() finds the rows."""
         rows, result = self._rows(ids, out, device)

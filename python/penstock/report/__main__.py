@@ -11,6 +11,7 @@ import stat
 import sys
 from pathlib import Path
 
+from penstock._measure.tool import HelpText
 from penstock.report import ReportError, make_page, render, render_svg
 
 _EPILOG = """
@@ -32,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="penstock report",
         description="Makes one HTML page of measurements: pictures, figures, environment, verdicts.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpText,
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="what --json wrote")
     parser.add_argument("-o", "--output", default="penstock-report.html", metavar="FILE", help="default: %(default)s")
@@ -101,7 +102,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"penstock report: {error}", file=sys.stderr)
         return 1
     if pictures:
-        print(f"{', '.join(map(_shown, outputs))}: the bars of {len(args.files)} files")
+        print(f"{', '.join(map(_shown, outputs))}: the bars of {len(args.files)} file{'s' * (len(args.files) > 1)}")
         return 0
     told = f"{len(page.charts())} pictures from {len(args.files)} files"
     print(f"{_shown(args.output)}: {told}; open it in any browser")

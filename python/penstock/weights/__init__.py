@@ -17,7 +17,7 @@ _hugging_face  what transformers knows: the class, names in the files, buffers, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
 from penstock import _arguments
 from penstock._progress import Progress
@@ -26,35 +26,46 @@ from penstock.weights._plan import Plan, PlannedExperts, PlannedUnit, plan
 if TYPE_CHECKING:
     import torch
 
-    from penstock._types import Path
+    from penstock._types import Device, Path
     from penstock.weights._stream import StreamStats
 
+    _Model = TypeVar("_Model", bound=torch.nn.Module)
+
     class _StreamedModel(torch.nn.Module):
-        """A model with what stream() adds to it. Whatever else its class has, it has."""
+        """A model of transformers with what stream() adds to it. Whatever else its class has, it has."""
 
         def stream_stats(self) -> StreamStats: ...
         def set_memory(self, memory: int | str) -> None: ...
-        def unstream(self) -> Any: ...
+        def unstream(self) -> torch.nn.Module: ...
         def __getattr__(self, name: str) -> Any: ...
 
 
-__all__ = ["Plan", "PlannedExperts", "PlannedUnit", "plan", "stream"]
+__all__ = ["Plan", "PlannedExperts", "PlannedUnit", "Streamed", "plan", "stream"]
 
 
-# A model that is given goes on having its own class as well, which no type can say.
+@runtime_checkable
+class Streamed(Protocol):
+    """What stream() adds to a model. To a type checker a model that was given to stream() keeps its own class;
+    `assert isinstance(model, Streamed)` adds these."""
+
+    def stream_stats(self) -> StreamStats: ...
+    def set_memory(self, memory: int | str) -> None: ...
+    def unstream(self) -> torch.nn.Module: ...
+
+
 # fmt: off
+@overload
+def stream(
+    model: _Model, folder: Path | Sequence[Path], *, memory: int | str = "auto",
+    units: Iterable[str] | None = None, slots: int = 2, progress: Progress = None,
+    device: Device | None = None, device_memory: int | str | None = None,
+) -> _Model: ...
 @overload
 def stream(
     model: type | None, folder: Path | Sequence[Path], *, memory: int | str = "auto",
     units: Iterable[str] | None = None, slots: int = 2, progress: Progress = None,
-    device: Any = None, device_memory: int | str | None = None,
+    device: Device | None = None, device_memory: int | str | None = None,
 ) -> _StreamedModel: ...
-@overload
-def stream(
-    model: torch.nn.Module, folder: Path | Sequence[Path], *, memory: int | str = "auto",
-    units: Iterable[str] | None = None, slots: int = 2, progress: Progress = None,
-    device: Any = None, device_memory: int | str | None = None,
-) -> Any: ...
 # fmt: on
 
 
@@ -91,7 +102,8 @@ def stream(
         experts are read with their layer. Not yet run on a GPU.
 
     A parameter outside the turn of its unit is a meta tensor: who uses it gets an error. Inference only. The model has
-    stream_stats(), set_memory(bytes) and unstream(). Two threads that call it run one pass after the other.
+    stream_stats(), set_memory(bytes) and unstream(), which a type checker knows after
+    `isinstance(model, Streamed)`, of penstock.weights. Two threads that call it run one pass after the other.
     Raises MemoryError for a budget that is too small, with the least that works; KeyError and ValueError for tensors
     that are missing or of another shape or dtype, and for copies that differ, before anything is read;
     NotImplementedError for tensors that transformers cannot convert; penstock.Unsupported for a device where torch has

@@ -511,7 +511,7 @@ def test_a_picture_needs_bars_and_has_no_markup_of_a_file(write, capsys, tmp_pat
 def test_bars_of_benchmarks_are_a_picture_of_both_sides(write, tmp_path, capsys):
     light, dark = tmp_path / "light.svg", tmp_path / "dark.svg"
     assert main([write(documents.bars()), "--svg", str(light), "--svg-dark", str(dark)]) == 0
-    assert f"{light}, {dark}: the bars of 1 files" in capsys.readouterr().out
+    assert f"{light}, {dark}: the bars of 1 file" in capsys.readouterr().out
     texts = ["".join(one.itertext()) for one in ElementTree.parse(light).iter("{http://www.w3.org/2000/svg}text")]
     assert "what engine.read_1g measures, GB/s" in texts and texts.count("Penstock") == 3 and texts.count("fio") == 3
     assert "what engine.cpu measures, seconds, less is better" in texts and "engine.memory" not in "".join(texts)

@@ -242,9 +242,9 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
     app.add_option("path", options.paths,
                    "A folder: a scratch file is made in it and removed\n"
                    "A file or block device: it is only read\n"
-                   "Several, one per device: each alone, then all in one transfer")
+                   "Several devices: each alone, then all in one transfer")
         ->required()
-        ->type_name("PATH...");
+        ->type_name("PATH");
     app.add_option("--rw", options.rw_words,
                    "read,write,randread,randwrite (default: all; on a file the reads)")
         ->delimiter(',')
@@ -254,12 +254,12 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
         ->delimiter(',')
         ->type_name("SIZE");
     app.add_option("--depth", options.depths,
-                   "Blocks at the device at once (default: 16 sequential,\n"
+                   "Blocks at the device at once (default: 16 sequential, "
                    "128 and 1 random); 1: blocking, one after another")
         ->delimiter(',')
         ->type_name("N");
     app.add_option("--size", options.size_word,
-                   "Bytes of the scratch file, or of PATH that are read\n"
+                   "Bytes of the scratch file, or of PATH that are read "
                    "(default: 1GiB, less where writing that takes over 5 s)")
         ->type_name("SIZE");
     app.add_option("--seconds", options.seconds, "Seconds of each run")
@@ -278,22 +278,22 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
         ->capture_default_str()
         ->type_name("NAME");
     app.add_option("--cache", options.cache_word,
-                   "direct: bypass the page cache if possible;\n"
+                   "direct: bypass the page cache if possible; "
                    "required: an error if it cannot be bypassed; cached: through it")
         ->capture_default_str()
         ->type_name("HOW");
     app.add_option("--against", options.against,
-                   "fio: run it in turns with Penstock on the same file, with the\n"
+                   "fio: run it in turns with Penstock on the same file, with the "
                    "same block size and depth, and print the ratio")
         ->type_name("PEER");
     app.add_option("--device", options.device_word, "cuda:0: to and from the memory of that GPU")
         ->type_name("GPU");
     app.add_option("--fake-gpu", options.fake_gpu_words,
-                   "With --device: on the fake driver of a development build,\n"
+                   "With --device: on the fake driver of a development build, "
                    "which copies at this rate (20GB/s)")
         ->type_name("RATE");
     app.add_option("--json", options.json,
-                   "Write every sample, environment and command line to FILE\n"
+                   "Write every sample, environment and command line to FILE "
                    "(-: stdout, and the table to stderr)")
         ->type_name("FILE");
 }

@@ -76,7 +76,7 @@ void add_tune_options(CLI::App& app, TuneOptions& options) {
         ->type_name("PERCENT");
     app.add_flag("--full", options.full, "Use all of --seconds, also when the answer is known");
     app.add_option("--size", options.size_word,
-                   "Bytes of the scratch file, or of PATH that are read\n"
+                   "Bytes of the scratch file, or of PATH that are read "
                    "(default: 1GiB, less where writing that takes over 5 s)")
         ->type_name("SIZE");
     app.add_option("--write-limit", options.write_limit_word,
@@ -87,7 +87,7 @@ void add_tune_options(CLI::App& app, TuneOptions& options) {
                    "Write the settings to FILE, for Engine(options=\"FILE\")")
         ->type_name("FILE");
     app.add_option("--json", options.json,
-                   "Write every sample, environment and command line to FILE\n"
+                   "Write every sample, environment and command line to FILE "
                    "(-: stdout, and the table to stderr)")
         ->type_name("FILE");
 }

@@ -228,9 +228,13 @@ void print_tune_result(std::FILE* out, const TuneResult& result) {
             base::format_bytes(result.defaults.gap_bytes));
         fmt::print(out, "{}\n", Style(out).wrap(gaps, 0));
     }
-    fmt::print(out,
-               "\nPenstock: Engine(options=\"FILE\") takes this file (-o FILE writes it)\n{}\n",
-               options_json(choice, result.defaults, result.about).dump(2));
+    const std::string& written = result.options.output;
+    fmt::print(
+        out, "\nPenstock: {}\n{}\n",
+        written.empty()
+            ? "Engine(options=\"FILE\") takes this file (-o FILE writes it)"
+            : fmt::format("Engine(options=\"{0}\") takes the file {0}, which holds:", written),
+        options_json(choice, result.defaults, result.about).dump(2));
     fmt::print(out,
                "\nDeepSpeed: a section of its configuration (as measured through Penstock)\n{}\n",
                deepspeed_json(choice).dump(2));
