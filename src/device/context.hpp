@@ -38,4 +38,18 @@ private:
     cuda::CUresult result_;
 };
 
+/// Does `end` with the context current: what a destructor gives back. A push that is refused is
+/// tried again, for nobody comes back to it; without a context `end` is not done.
+template <typename End>
+void end_in(const Driver& driver, cuda::CUcontext context, End&& end) noexcept {
+    constexpr int kTries = 4;
+    for (int i = 0; i < kTries; ++i) {
+        const Current current(driver, context);
+        if (current.result() == cuda::CUDA_SUCCESS) {
+            end();
+            return;
+        }
+    }
+}
+
 }  // namespace penstock::device

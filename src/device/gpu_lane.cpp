@@ -60,8 +60,7 @@ Result<std::shared_ptr<GpuBytes>> GpuBytes::make(std::int32_t device, std::uint6
 
 GpuBytes::~GpuBytes() {
     if (data_ != nullptr && may_call_driver()) {
-        const Current current(driver_, context_);
-        driver_.cuMemFree(address_of(data_));
+        end_in(driver_, context_, [&] { driver_.cuMemFree(address_of(data_)); });
     }
 }
 
@@ -100,8 +99,7 @@ Result<std::unique_ptr<PinnedBytes>> PinnedBytes::make(std::int32_t device, std:
 
 PinnedBytes::~PinnedBytes() {
     if (is_pinned_ && may_call_driver()) {
-        const Current current(driver_, context_);
-        driver_.cuMemHostUnregister(block_.data());
+        end_in(driver_, context_, [&] { driver_.cuMemHostUnregister(block_.data()); });
     }
 }
 
@@ -134,15 +132,16 @@ GpuLane::~GpuLane() {
     if (!may_call_driver()) {
         return;
     }
-    const Current current(driver_, context_);
-    for (const CUevent event : {theirs_, ours_}) {
-        if (event != nullptr) {
-            driver_.cuEventDestroy(event);
+    end_in(driver_, context_, [&] {
+        for (const CUevent event : {theirs_, ours_}) {
+            if (event != nullptr) {
+                driver_.cuEventDestroy(event);
+            }
         }
-    }
-    if (stream_ != nullptr) {
-        driver_.cuStreamDestroy(stream_);
-    }
+        if (stream_ != nullptr) {
+            driver_.cuStreamDestroy(stream_);
+        }
+    });
 }
 
 StreamHandle GpuLane::handle() const {

@@ -250,13 +250,14 @@ RowLaunch::~RowLaunch() {
     if (queued_ && wait(kPatience) == State::kRunning) {
         return;  // the list stays where it is
     }
-    const Current current(driver_, context_);
-    if (event_ != nullptr) {
-        driver_.cuEventDestroy(event_);
-    }
-    if (rows_ != nullptr) {
-        driver_.cuMemFreeHost(rows_);
-    }
+    end_in(driver_, context_, [&] {
+        if (event_ != nullptr) {
+            driver_.cuEventDestroy(event_);
+        }
+        if (rows_ != nullptr) {
+            driver_.cuMemFreeHost(rows_);
+        }
+    });
 }
 
 void RowLaunch::add(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) {

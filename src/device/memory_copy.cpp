@@ -153,9 +153,10 @@ public:
                 continue;
             }
             let_end(lane);
-            const Current current(driver_, lane.context);
-            driver_.cuEventDestroy(lane.event);
-            driver_.cuStreamDestroy(lane.stream);
+            end_in(driver_, lane.context, [&] {
+                driver_.cuEventDestroy(lane.event);
+                driver_.cuStreamDestroy(lane.stream);
+            });
         }
     }
 

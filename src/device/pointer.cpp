@@ -101,7 +101,8 @@ Result<PointerFacts> pointer_facts(const Driver& driver, const void* pointer) {
                 PENSTOCK_TRY(context, primary_context(driver, device));
                 const Current current(driver, context);
                 answers = {};
-                result = ask(driver, address, answers);
+                result = current.result() == CUDA_SUCCESS ? ask(driver, address, answers)
+                                                          : current.result();
             }
         }
         if (result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_INVALID_VALUE) {

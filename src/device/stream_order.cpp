@@ -64,8 +64,7 @@ StreamOrder::~StreamOrder() {
 }
 
 void StreamOrder::destroy(const Recorded& recorded) const {
-    const Current current(driver_, recorded.context);
-    driver_.cuEventDestroy(recorded.event);
+    end_in(driver_, recorded.context, [&] { driver_.cuEventDestroy(recorded.event); });
 }
 
 Result<void> StreamOrder::add(const StreamHandle& stream) {

@@ -137,6 +137,15 @@ Result<std::uint64_t> LocalFile::size() const {
     return static_cast<std::uint64_t>(status.st_size);
 }
 
+std::optional<FileStatus> LocalFile::status() const {
+    const auto fd = usable("status", false);
+    struct stat status {};
+    if (!fd || ::fstat(*fd, &status) != 0) {
+        return std::nullopt;
+    }
+    return status_from(status);
+}
+
 Result<void> LocalFile::truncate(std::uint64_t bytes) {
     PENSTOCK_TRY(fd, usable("truncate", true));
     if (info_.is_block_device) {

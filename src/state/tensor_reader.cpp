@@ -5,6 +5,7 @@
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "format/torch_types.hpp"
+#include "os/file.hpp"
 #include "state/state_views.hpp"
 #include "stream/file_bytes.hpp"
 
@@ -247,10 +248,16 @@ std::optional<stream::WrongSum> TensorReader::read_file(const TensorFile& from,
     }
 }
 
-// Nothing where no path leads to the file any more.
+// Nothing where no path leads to the file any more. One that is open is asked itself: its name may
+// lead to another by now, and to a third later with the inode of the second.
 std::optional<FileStatus> TensorReader::status_of(const TensorFile& file) const {
     if (!engine_) {
         return std::nullopt;
+    }
+    if (file.file.is_open()) {
+        if (auto status = file.file.handle()->status()) {
+            return status;
+        }
     }
     try {
         return files_.status(files_.resolve(file.file.is_open() ? file.file.path() : file.path));
@@ -259,7 +266,7 @@ std::optional<FileStatus> TensorReader::status_of(const TensorFile& file) const 
     }
 }
 
-// Ignores that another file has the name by now: the open one is whole.
+// Ignores that another file has the name by now.
 void TensorReader::check_unchanged(const Data& data) const {
     const std::optional<FileStatus> now = status_of(data.file);
     const std::optional<FileStatus>& before = data.status;
