@@ -56,6 +56,8 @@ public:
     [[nodiscard]] const std::string& path() const;
     /// Bytes.
     [[nodiscard]] std::uint64_t size() const;
+    /// Of the open file, whatever has its name by now.
+    [[nodiscard]] FileStatus status() const;
     /// Cuts or extends (with zeros) to `bytes`.
     void truncate(std::uint64_t bytes);
     /// Allocates [offset, offset + bytes) on the device, and extends the file to that size. False

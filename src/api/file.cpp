@@ -95,6 +95,10 @@ std::uint64_t File::size() const {
     return unwrap(opened(file_).size());
 }
 
+FileStatus File::status() const {
+    return unwrap(opened(file_).status());
+}
+
 void File::truncate(std::uint64_t bytes) {
     flush();
     unwrap(opened(file_).truncate(bytes));

@@ -19,7 +19,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 
@@ -113,8 +112,10 @@ public:
 
     // Blocking; any thread.
     [[nodiscard]] virtual base::Result<std::uint64_t> size() const = 0;
-    /// As it is open here, whatever has its name by now; nothing where that cannot be told.
-    [[nodiscard]] virtual std::optional<FileStatus> status() const { return std::nullopt; }
+    /// Of the open file, whatever has its name by now.
+    [[nodiscard]] virtual base::Result<FileStatus> status() const {
+        return base::fail(base::system_error(ENOTSUP, "status", info_.path));
+    }
     [[nodiscard]] virtual base::Result<void> truncate(std::uint64_t bytes) = 0;
     /// Allocates [offset, offset + bytes) on the device and extends the size to its end.
     /// kUnsupported if the file system cannot (which is normal), ENOSPC early.

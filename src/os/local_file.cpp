@@ -137,11 +137,11 @@ Result<std::uint64_t> LocalFile::size() const {
     return static_cast<std::uint64_t>(status.st_size);
 }
 
-std::optional<FileStatus> LocalFile::status() const {
-    const auto fd = usable("status", false);
+Result<FileStatus> LocalFile::status() const {
+    PENSTOCK_TRY(fd, usable("status", false));
     struct stat status {};
-    if (!fd || ::fstat(*fd, &status) != 0) {
-        return std::nullopt;
+    if (::fstat(fd, &status) != 0) {
+        return fail(system_error(errno, "status", info_.path));
     }
     return status_from(status);
 }

@@ -440,6 +440,11 @@ int FakeDisk::status(const std::string& path, FileStatus& status) const {
     return status_of(names_.find(path), status);
 }
 
+int FakeDisk::status_of_open(std::uint64_t inode, FileStatus& status) const {
+    const std::lock_guard lock(mutex_);
+    return status_of(inode, status);
+}
+
 void FakeDisk::set_mode(std::uint64_t inode, std::uint32_t mode) {
     const std::lock_guard lock(mutex_);
     if (is_file(inode)) {

@@ -162,6 +162,7 @@ public:
     [[nodiscard]] int set_modified(const std::string& path, std::int64_t since_1970_ns);
     [[nodiscard]] int remove(const std::string& path);
     [[nodiscard]] int make_folder(const std::string& path);
+    [[nodiscard]] int status_of_open(std::uint64_t inode, FileStatus& status) const;
     [[nodiscard]] int list(const std::string& path, std::vector<std::string>& names) const;
     // Operations in an open folder, by its number; `path` is for people and plans.
     [[nodiscard]] Opened open_folder(const std::string& path);

@@ -113,6 +113,12 @@ base::Result<std::uint64_t> FakeFile::size() const {
     return disk_->size(inode_);
 }
 
+base::Result<FileStatus> FakeFile::status() const {
+    FileStatus status;
+    PENSTOCK_CHECK(outcome(disk_->status_of_open(inode_, status), "status", info_.path));
+    return status;
+}
+
 base::Result<void> FakeFile::truncate(std::uint64_t bytes) {
     note_size(bytes);
     return outcome(disk_->truncate(inode_, bytes), "truncate", info_.path);

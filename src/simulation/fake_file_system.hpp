@@ -35,6 +35,7 @@ public:
     [[nodiscard]] std::int64_t read_cached(std::uint64_t offset,
                                            std::span<const iovec> pieces) override;
     [[nodiscard]] base::Result<std::uint64_t> size() const override;
+    [[nodiscard]] base::Result<FileStatus> status() const override;
     [[nodiscard]] base::Result<void> truncate(std::uint64_t bytes) override;
     [[nodiscard]] base::Result<void> preallocate(std::uint64_t offset,
                                                  std::uint64_t bytes) override;

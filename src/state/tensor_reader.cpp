@@ -5,7 +5,6 @@
 #include "base/raise.hpp"
 #include "format/fault.hpp"
 #include "format/torch_types.hpp"
-#include "os/file.hpp"
 #include "state/state_views.hpp"
 #include "stream/file_bytes.hpp"
 
@@ -254,13 +253,8 @@ std::optional<FileStatus> TensorReader::status_of(const TensorFile& file) const 
     if (!engine_) {
         return std::nullopt;
     }
-    if (file.file.is_open()) {
-        if (auto status = file.file.handle()->status()) {
-            return status;
-        }
-    }
     try {
-        return files_.status(files_.resolve(file.file.is_open() ? file.file.path() : file.path));
+        return file.file.is_open() ? file.file.status() : files_.status(files_.resolve(file.path));
     } catch (const Error&) {
         return std::nullopt;
     }

@@ -352,7 +352,7 @@ std::vector<Verb> verbs() {
             File log(s.target, {.access = Access::kWrite, .append = true, .buffer_bytes = 9});
             log.append(std::as_bytes(std::span("record")));
             log.flush();
-            static_cast<void>(file.size() + log.buffered_bytes());
+            static_cast<void>(file.size() + log.buffered_bytes() + file.status().bytes);
             file.sync();
             file.sync_data();
             file.close();

@@ -248,6 +248,25 @@ TEST(PublicMemory, MoreThanThereIsNamesTheSize) {
     EXPECT_EQ(error->reason(), ErrorCode::kOutOfMemory) << error->what();
 }
 
+// Not of what has its name by now, which may even have its inode's number later.
+TEST_F(PublicFile, StatusOfAnOpenFileIsItsOwn) {
+    const std::string path = folder_ / "open";
+    const FileSystem files = FileSystem::local();
+    const auto write = [&](std::uint64_t bytes) {
+        File(path, {.access = Access::kWrite, .create = true}).truncate(bytes);
+    };
+    write(100);
+    const File open(path);
+    const FileStatus before = files.status(path);
+    files.remove(path);
+    write(200);
+    EXPECT_EQ(open.status().inode, before.inode);
+    EXPECT_EQ(open.status().bytes, 100U);
+    EXPECT_EQ(open.status().modified_ns, before.modified_ns);
+    EXPECT_EQ(open.status().links, 0U);
+    EXPECT_NE(files.status(path).inode, before.inode);
+}
+
 TEST_F(PublicFile, StatusLinksAndAttributes) {
     const FileSystem files = FileSystem::local();
     File file = make("file");
