@@ -116,12 +116,8 @@ bool Channel::turn(bool may_sleep) noexcept {
     if (!delayed_.empty()) {
         moved_on |= try_delayed();
     }
-    if (!held_.empty()) {
-        moved_on |= look_at_held();
-    }
-    movers_.forget_refusals();  // those that waited have heard them
-    if (!bounced_.empty()) {
-        moved_on |= try_bounced();
+    if (movers_.met_devices()) {
+        moved_on |= look_at_devices();
     }
     moved_on |= draw();
     if (!blocks_.empty()) {
@@ -165,7 +161,11 @@ bool Channel::take_inbox() {
     while (Part* part = parts.pop_front()) {
         any = true;
         part->queued = true;
-        queue(*part);
+        if (part->transfer->devices == nullptr || may_begin(*part)) {
+            classes_.push_back(*part, part->transfer->priority());
+        } else {
+            hold(*part);
+        }
     }
     if (poked_.load() && poked_.exchange(false)) {
         any = true;
@@ -333,8 +333,6 @@ bool Channel::start(Part& part, const Draft& draft, base::Nanos now) {
     request.op = transfer.op;
     request.draft = draft;
     request.part = &part;
-    request.slot = slot;
-    request.station = station;
     request.file = transfer.files[draft.file].get();
     request.lane = draft.lane;
     request.done_bytes = 0;
@@ -352,20 +350,22 @@ bool Channel::start(Part& part, const Draft& draft, base::Nanos now) {
     }
     request.charged = part.queue;
     counters_.requests.add(1);
-    if (slot != nullptr) {
-        counters_.slot_requests.add(1);
-    }
-    if (draft.edge) {
+    if (request.draft.edge) {
         counters_.edge_requests.add(1);
     }
     if (request.draft.to_device) {
         counters_.device_path_requests.add(1);
     }
-    if (slot != nullptr && request.op == Op::kWrite) {
-        start_move(request, MoveTo::kSlot, draft.wanted_bytes);
-    } else {
-        go_on(request, 1, now);
+    if (slot != nullptr) {
+        request.slot = slot;
+        request.station = station;
+        counters_.slot_requests.add(1);
+        if (request.op == Op::kWrite) {
+            start_move(request, MoveTo::kSlot, request.draft.wanted_bytes);
+            return true;
+        }
     }
+    go_on(request, 1, now);
     return true;
 }
 
@@ -375,15 +375,15 @@ void Channel::go_on(ChannelRequest& request, std::uint32_t align, base::Nanos no
     const auto from = static_cast<std::uint32_t>(base::align_down(request.done_bytes, align));
     request.resumed_bytes = from;
     request.offset = draft.offset + from;
-    if (draft.is_cached_list()) {
+    if (draft.memory != nullptr) {  // most are so
+        request.memory[0] = {draft.memory + from, draft.bytes - from};
+        request.pieces = {request.memory.data(), 1};
+    } else if (draft.is_cached_list()) {
         request.pieces = {};  // it walks its extents itself
     } else if (draft.apart) {
         go_on_apart(request);
     } else if (request.slot != nullptr) {
         request.memory[0] = {request.slot->data + from, draft.bytes - from};
-        request.pieces = {request.memory.data(), 1};
-    } else if (draft.memory != nullptr) {
-        request.memory[0] = {draft.memory + from, draft.bytes - from};
         request.pieces = {request.memory.data(), 1};
     } else {
         const Extents& extents = request.part->transfer->extents;

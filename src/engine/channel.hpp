@@ -125,8 +125,9 @@ private:
     [[nodiscard]] bool arrived() const;
     void look_again_at_parts();
     [[nodiscard]] std::uint32_t block_bytes_of(const Part& part) const;
-    void queue(Part& part);
+    void hold(Part& part);
     [[nodiscard]] bool may_begin(const Part& part);
+    bool look_at_devices();
     bool look_at_held();
     [[nodiscard]] base::Nanos look_at_held_in() const;
     void park(Part& part);

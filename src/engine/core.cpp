@@ -130,16 +130,15 @@ base::Result<Transfer*> Core::start(TransferSpec&& spec) {
     }
     TransferPtr transfer;
     if (checked.device_memory) {
-        std::vector<MemoryPlace> devices;
-        PENSTOCK_TRY(order, order_of(spec, devices));
+        auto devices = std::make_unique<DeviceSide>();
+        PENSTOCK_TRY(order, order_of(spec, devices->places));
+        devices->order = std::move(order);
         transfer = make_transfer(std::move(spec), checked.total_bytes);
-        transfer->device_memory = true;
+        transfer->devices = std::move(devices);
         // A slot lies in one chunk.
         transfer->block_bytes = transfer->block_bytes == 0
                                     ? SlotPool::kChunkBytes
                                     : std::min(transfer->block_bytes, SlotPool::kChunkBytes);
-        transfer->devices = std::move(devices);
-        transfer->order = std::move(order);
     } else {
         transfer = make_transfer(std::move(spec), checked.total_bytes);
     }

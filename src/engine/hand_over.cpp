@@ -94,16 +94,12 @@ void Channel::post_blocking() {
     }
 }
 
-void Channel::queue(Part& part) {
-    if (part.transfer->device_memory && !may_begin(part)) {
-        if (held_.empty()) {
-            held_since_ = clock_.now();
-        }
-        held_.push_back(part);
-        held_due_ = 0;
-        return;
+void Channel::hold(Part& part) {
+    if (held_.empty()) {
+        held_since_ = clock_.now();
     }
-    classes_.push_back(part, part.transfer->priority());
+    held_.push_back(part);
+    held_due_ = 0;
 }
 
 // True where its memory may be touched now. A part that failed goes on, to its end.
@@ -114,11 +110,12 @@ bool Channel::may_begin(const Part& part) {
     }
     const auto asked = [&]() -> base::Result<bool> {
         bool reached = true;
-        for (const MemoryPlace& place : transfer.devices) {
+        for (const MemoryPlace& place : transfer.devices->places) {
             PENSTOCK_TRY(station, movers_.at(place));
             reached = reached && station != nullptr;
         }
-        return reached && transfer.order != nullptr ? transfer.order->passed() : reached;
+        const auto& order = transfer.devices->order;
+        return reached && order != nullptr ? order->passed() : reached;
     };
     auto answer = asked();
     if (!answer) {
@@ -126,6 +123,15 @@ bool Channel::may_begin(const Part& part) {
         return true;
     }
     return *answer;
+}
+
+bool Channel::look_at_devices() {
+    bool moved_on = !held_.empty() && look_at_held();
+    movers_.forget_refusals();  // those that waited have heard them
+    if (!bounced_.empty()) {
+        moved_on |= try_bounced();
+    }
+    return moved_on;
 }
 
 bool Channel::look_at_held() {
@@ -165,7 +171,7 @@ base::Nanos Channel::look_at_held_in() const {
 base::Result<Slot*> Channel::take_slot(const Part& part, const Draft& draft, Station*& station) {
     const Transfer& transfer = *part.transfer;
     station = &movers_.host();
-    if (transfer.device_memory) {
+    if (transfer.devices != nullptr) {
         const MemoryPlace place = place_of(transfer.extents[draft.at.index].memory);
         if (place.kind != MemoryKind::kHost) {
             PENSTOCK_CHECK(check_device_path(*transfer.files[draft.file], place));

@@ -25,7 +25,7 @@ Plan plan_of(const Transfer& transfer, ExtentRange range) {
 // to another thread and back costs more than the read.
 bool Core::run_inline(Window& window) {
     Transfer& transfer = *window.transfer;
-    if (!options_.domain.threads || options_.inline_bytes_max == 0 || transfer.device_memory ||
+    if (!options_.domain.threads || options_.inline_bytes_max == 0 || transfer.devices != nullptr ||
         transfer.files.size() != 1 || transfer.files.front() == nullptr) {
         return false;
     }
@@ -60,7 +60,7 @@ bool Core::run_inline(Window& window) {
 bool Core::read_small(Window& window, std::uint32_t index) {
     Transfer& transfer = *window.transfer;
     auto& file = transfer.files[index];
-    if (!file->info().small || !options_.domain.threads || transfer.device_memory ||
+    if (!file->info().small || !options_.domain.threads || transfer.devices != nullptr ||
         transfer.depth_limit || !transfer.in_order) {
         return false;
     }

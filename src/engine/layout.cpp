@@ -182,7 +182,7 @@ void lay_out(Window& window) {
             if (transfer.small_write) {
                 part.plan.write_through_cache();
             }
-            if (transfer.device_memory) {
+            if (transfer.devices != nullptr) {
                 part.plan.expect_devices(part.channel->device_path());
             }
             part.consult_cache(part.channel->counters(), false);

@@ -249,8 +249,10 @@ void Plan::draft_read(const os::Geometry& geometry, std::uint32_t block_bytes) {
         list_end = stretch.alone ? kOffsetMax : stretch.end;
     }
     // Bytes that go through a slot are a piece of memory too.
-    const std::uint64_t align = std::max({geometry.read_align, geometry.memory_align,
-                                          path_takes_ ? kDevicePathAlign : std::uint32_t{1}});
+    std::uint64_t align = std::max(geometry.read_align, geometry.memory_align);
+    if (path_takes_) {
+        align = std::max<std::uint64_t>(align, kDevicePathAlign);
+    }
     const std::uint64_t skip = offset_ - align_down(offset_, align);
     // A whole block from here on would end past the largest offset there is.
     const std::uint64_t last = align_down(kOffsetMax, align);
@@ -326,6 +328,7 @@ bool Plan::draft_cached_list(std::uint64_t block_bytes, std::uint64_t stretch_en
         return false;
     }
     draft_straight(os::Lane::kBuffered, total);
+    draft_.memory = nullptr;
     draft_.extents = taken;
     return true;
 }

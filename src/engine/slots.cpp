@@ -172,6 +172,7 @@ base::Result<Station*> Movers::at(const MemoryPlace& place) {
         }
     }
     PENSTOCK_ASSERT(pool_ != nullptr);
+    met_devices_ = true;
     return base::as_result("reach a device", [&]() -> base::Result<Station*> {
         auto making = std::find_if(makings_.begin(), makings_.end(),
                                    [&](const auto& each) { return each->place == place; });

@@ -96,6 +96,8 @@ public:
     /// nullptr: it is being made, and the channel is poked when it is there. An error says why that
     /// place cannot be reached, until forget_refusals(); the next use tries again.
     [[nodiscard]] base::Result<Station*> at(const MemoryPlace& place);
+    /// False: at() was asked for the host's alone, so far.
+    [[nodiscard]] bool met_devices() const { return met_devices_; }
     void forget_refusals() {
         if (!makings_.empty()) {
             forget_those_refused();
@@ -147,6 +149,7 @@ private:
     Station host_;
     std::vector<std::unique_ptr<Station>> devices_;  ///< few
     std::vector<std::unique_ptr<Making>> makings_;   ///< fewer
+    bool met_devices_ = false;
 };
 
 }  // namespace penstock::engine

@@ -114,6 +114,12 @@ public:
     virtual void unobserved(base::Error&& error) noexcept = 0;
 };
 
+/// What a transfer to or from memory of devices has besides.
+struct DeviceSide {
+    std::vector<MemoryPlace> places;         ///< whose memory it moves bytes to or from
+    std::shared_ptr<const MoveOrder> order;  ///< or none: what it begins after
+};
+
 class Transfer {
 public:
     Transfer(TransferOwner& owner, Op op, FileList&& files, Extents&& extents,
@@ -128,13 +134,11 @@ public:
     FileList files;
     const Extents extents;
     const std::uint64_t total_bytes;
-    std::uint32_t block_bytes = 0;            ///< as asked for; Part has it in whole blocks
-    std::shared_ptr<DepthLimit> depth_limit;  ///< or none
-    const void* group = nullptr;              ///< an address that the transfers of one flow share
-    bool device_memory = false;               ///< some extent is of a device's
-    std::vector<MemoryPlace> devices;         ///< whose memory it moves bytes to or from
-    std::shared_ptr<const MoveOrder> order;   ///< or none: what it begins after
-    std::shared_ptr<const void> keep;         ///< the caller's
+    std::uint32_t block_bytes = 0;              ///< as asked for; Part has it in whole blocks
+    std::shared_ptr<DepthLimit> depth_limit;    ///< or none
+    const void* group = nullptr;                ///< an address that the transfers of one flow share
+    std::unique_ptr<const DeviceSide> devices;  ///< or none: all extents are of the host's memory
+    std::shared_ptr<const void> keep;           ///< the caller's
 
     // ---- any thread
     [[nodiscard]] Priority priority() const { return priority_.load(std::memory_order_relaxed); }
