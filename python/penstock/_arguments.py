@@ -56,7 +56,7 @@ def named(function: _Call) -> _Call:
     def call(*arguments: Any, **keywords: Any) -> Any:
         for name in keywords:
             if name not in names:
-                own = [known for known in names if known != "self" and not known.startswith("_")]
+                own = [known for known in names if known not in ("self", "cls") and not known.startswith("_")]
                 near = _core.nearest(name, own)
                 hint = f"did you mean '{near}'?" if near else f"expected {', '.join(own)}"
                 raise TypeError(f"{verb}(): there is no argument '{name}'; {hint}")

@@ -14,6 +14,8 @@ def numbers(ids: Any, on_gpu: Any = None) -> Any:
     on_gpu: what makes a copy on the host of a tensor that is elsewhere; None: it stays."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(ids, torch.Tensor):
+        if ids.dtype == torch.bool:
+            raise TypeError("ids: this tensor is a mask; give the numbers of its rows: mask.nonzero().view(-1)")
         return ids.contiguous() if on_gpu is None or ids.is_cpu else on_gpu(ids)
     if isinstance(ids, range):
         return list(ids)
@@ -24,6 +26,12 @@ def numbers(ids: Any, on_gpu: Any = None) -> Any:
 
         array = np.asarray(ids)
         return array if array.size else array.astype(np.int64)
+    dtype = getattr(ids, "dtype", None)
+    kind = getattr(dtype, "kind", None)
+    if kind == "b":
+        raise TypeError("ids: this array is a mask; give the numbers of its rows: numpy.flatnonzero(mask)")
+    if kind is not None and kind in "iu" and not getattr(dtype, "isnative", True):
+        return ids.astype(dtype.newbyteorder("="), order="C")
     flags = getattr(ids, "flags", None)
     if flags is not None and not getattr(flags, "c_contiguous", True):
         import numpy as np
@@ -71,6 +79,13 @@ def made_for(ids: Any, row_shape: tuple[int, ...], dtype: str, device: Any = Non
                 f"gather: NumPy has no {dtype}; give `out`, or `ids` as a torch tensor, or install ml_dtypes"
             ) from None
     return np.empty((*shape_of(ids), *row_shape), wanted)
+
+
+def as_torch_counts(dtype: str, row_shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+    """The dtype and the shape of a row as torch has them: its elements of float4_e2m1fn_x2 are two of F4 each."""
+    if dtype == "F4" and row_shape and row_shape[-1] % 2 == 0:
+        return "float4_e2m1fn_x2", (*row_shape[:-1], row_shape[-1] // 2)
+    return dtype, row_shape
 
 
 def checked(out: Any, ids: Any, row_shape: tuple[int, ...], dtype: str) -> Any:

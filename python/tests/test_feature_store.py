@@ -329,3 +329,40 @@ def test_numbers_that_are_no_integers_are_no_ids(store):
     for ids in (np.zeros(2, "M8[s]"), np.zeros(2, "m8[s]"), np.zeros(2, ml_dtypes.bfloat16)):
         with pytest.raises(TypeError, match="are no integers"):
             store["paper"].gather(ids)
+
+
+def test_rows_of_halves_of_a_byte_are_those_of_torch(tmp_path):
+    rows = torch.arange(24, dtype=torch.uint8).reshape(4, 2, 3).view(torch.float4_e2m1fn_x2)
+    penstock.FeatureStore.write(tmp_path / "x", {"a": rows}, progress=None)
+    table = penstock.FeatureStore.open(tmp_path / "x")["a"]
+    assert (table.shape, table.dtype, table.row_bytes) == ((4, 2, 3), "float4_e2m1fn_x2", 6)
+    found = table.gather(torch.tensor([3, 0]), out=torch.empty((2, 2, 3), dtype=rows.dtype))
+    assert torch.equal(found.view(torch.uint8), rows.view(torch.uint8)[[3, 0]])
+    assert table.gather(torch.tensor([1])).dtype == rows.dtype
+
+
+def test_a_pickled_table_is_a_table(store):
+    whole, table = pickle.loads(pickle.dumps((store, store["author"])))
+    assert table is whole["author"]
+    alone = pickle.loads(pickle.dumps(penstock.FeatureStore.open(store.path)["author"]))  # its store is gone
+    assert np.array_equal(alone.gather([5, 899]), AUTHOR[[5, 899]])
+
+
+def test_ids_of_another_byte_order_and_masks(store):
+    assert np.array_equal(store["paper"].gather(np.array([[5, 6]], ">i8")), PAPER[[[5, 6]]])
+    for mask in (np.ones(700, bool), torch.ones(700, dtype=torch.bool)):
+        for verb in (store["paper"].gather, store["paper"].hint):
+            with pytest.raises(TypeError, match="is a mask; give the numbers"):
+                verb(mask)
+    with pytest.raises(TypeError, match="hint: ids: expected a tensor, .* got None"):
+        store["paper"].hint(None)
+
+
+def test_a_scalar_and_a_name_that_is_no_text_are_refused(tmp_path):
+    np.save(tmp_path / "scalar.npy", np.float32(3))
+    with pytest.raises(ValueError, match="a scalar has no rows"):
+        penstock.FeatureStore.write(tmp_path / "x", {"a": tmp_path / "scalar.npy"}, progress=None)
+    with pytest.raises(ValueError, match="is no text of UTF-8"):
+        penstock.FeatureStore.write(tmp_path / "x", {"\ud800": PAPER}, progress=None)
+    with pytest.raises(TypeError, match="expected path, ram"):
+        penstock.FeatureStore.open(tmp_path / "x", zzzzzz=1)

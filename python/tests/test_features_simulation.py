@@ -84,6 +84,7 @@ def test_hints_hot_rows_and_the_beginning_count():
         (([1], 5), TypeError, "trace"),
         (([[1]], -5), ValueError, "slots"),
         (([[1]], 1 << 31), ValueError, "slots: got 2147483648; expected at most"),
+        ((None, 5), TypeError, "trace: expected batches of ids, or a path, got None"),
         (("/none/trace.npy", 5), FileNotFoundError, "trace.npy"),
     ],
 )

@@ -55,6 +55,8 @@ def simulate(
     if isinstance(policies, str):
         raise TypeError(f"simulate: policies: expected a list of names, got {_arguments.got(policies)}; give [name]")
     is_path = isinstance(trace, (str, bytes, os.PathLike))
+    if not is_path and not hasattr(trace, "__iter__"):
+        raise TypeError(f"simulate: trace: expected batches of ids, or a path, got {_arguments.got(trace)}")
     batches = trace if is_path else [_gathered.numbers(ids) for ids in trace]
     if hot is not None:
         hot = _gathered.numbers(hot)

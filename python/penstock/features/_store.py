@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
@@ -73,15 +75,18 @@ class FeatureTable:
 
     name. shape: (rows, *row shape). dtype: of torch ("float32"). row_bytes, stride: bytes of a row, and from row to
     row. touched_512, touched_4096: mean bytes of the blocks of 512 and 4096 bytes that a row touches, which a device
-    with such blocks moves for it."""
+    with such blocks moves for it. A pickled one opens its file again, with the store's arguments."""
 
-    def __init__(self, opened: Any, index: int, described: dict[str, Any]) -> None:
+    def __init__(self, opened: Any, index: int, described: dict[str, Any], store: FeatureStore) -> None:
         self._opened = opened
+        self._store = weakref.ref(store)  # which has this table
+        self._remade = store.__reduce__()
         self._index = index
-        self._row_shape: tuple[int, ...] = described["row_shape"]
+        self.dtype: str
+        self._row_shape: tuple[int, ...]
+        self.dtype, self._row_shape = _gathered.as_torch_counts(described["dtype"], tuple(described["row_shape"]))
         self.name: str = described["name"]
         self.shape: tuple[int, ...] = (described["rows"], *self._row_shape)
-        self.dtype: str = described["dtype"]
         self.row_bytes: int = described["row_bytes"]
         self.stride: int = described["stride_bytes"]
         self.touched_512: float = described["touched_512"]
@@ -89,6 +94,12 @@ class FeatureTable:
 
     def __len__(self) -> int:
         return self.shape[0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        store = self._store()
+        if store is not None:
+            return operator.getitem, (store, self.name)
+        return _table_of, (*self._remade, self.name)
 
     def __repr__(self) -> str:
         return f"FeatureTable({self.name!r}, shape={self.shape}, dtype={self.dtype!r})"
@@ -160,6 +171,8 @@ class FeatureTable:
         """These rows are gathered soon, after those of all hints before: with the policy "window" they stay in memory,
         or are kept when they come. False where the hint was not taken: without memory, with another policy, or with too
         many outstanding. A wrong one costs reads and nothing else. ValueError for a row that is not there."""
+        if ids is None:
+            raise TypeError("hint: ids: expected a tensor, an array or a list of integers, got None")
         return self._opened.hint(self._index, _gathered.numbers(ids))
 
 
@@ -214,7 +227,7 @@ class FeatureStore:
         )
         self._file = self._opened.file()
         self.tables: dict[str, FeatureTable] = {
-            one["name"]: FeatureTable(self._opened, index, one) for index, one in enumerate(self._file["tables"])
+            one["name"]: FeatureTable(self._opened, index, one, self) for index, one in enumerate(self._file["tables"])
         }
 
     @classmethod
@@ -418,3 +431,8 @@ class FeatureStore:
 
     def __repr__(self) -> str:
         return f"FeatureStore({self.path!r}, {len(self.tables)} tables)"
+
+
+def _table_of(made: Any, arguments: tuple[Any, ...], name: str) -> FeatureTable:
+    """A table of a store that is opened again: of one that was pickled without its store."""
+    return made(*arguments)[name]

@@ -35,6 +35,8 @@ def write(
             begun: tuple[str, tuple[int, ...]] | None = None
             for piece in _pieces(rows):
                 dtype, shape = _dtype(name, piece), tuple(piece.shape)[1:]
+                if dtype == "float4_e2m1fn_x2" and shape:
+                    shape = (*shape[:-1], 2 * shape[-1])  # torch's element is two of the file's
                 if begun is None:
                     writer.begin_table(name, dtype, shape)
                     begun = dtype, shape
@@ -59,6 +61,12 @@ def write(
 def _source(name: Any, rows: Any) -> Any:
     if not isinstance(name, str):
         raise TypeError(f"write: tables: expected a str as each name, got {_arguments.got(name)}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"write: tables: the name {_arguments.shown(name)} is no text of UTF-8; give another"
+        ) from None
     if isinstance(rows, (str, os.PathLike)):
         import numpy as np
 
@@ -66,7 +74,7 @@ def _source(name: Any, rows: Any) -> Any:
         try:
             loaded = np.load(rows, mmap_mode="r")
             if isinstance(loaded, np.ndarray):
-                return loaded
+                return _with_rows(name, loaded)
             loaded.close()
         except FileNotFoundError:
             raise _core.system_error(errno.ENOENT, "write", os.fspath(rows)) from None
@@ -78,14 +86,18 @@ def _source(name: Any, rows: Any) -> Any:
         )
     _check_dense(rows)
     if hasattr(rows, "shape") and hasattr(rows, "dtype"):
-        if len(rows.shape) == 0:
-            raise ValueError(f"write: table '{name}': a scalar has no rows; give 1 dimension or more")
-        return rows
+        return _with_rows(name, rows)
     if isinstance(rows, Mapping) or not hasattr(rows, "__iter__") or isinstance(rows, (bytes, bytearray, memoryview)):
         raise TypeError(
             f"write: table '{name}': expected an array, a tensor, the path of a .npy or an iterator of arrays, got "
             f"{_arguments.got(rows)}"
         )
+    return rows
+
+
+def _with_rows(name: str, rows: Any) -> Any:
+    if len(rows.shape) == 0:
+        raise ValueError(f"write: table '{name}': a scalar has no rows; give 1 dimension or more")
     return rows
 
 

@@ -42,6 +42,8 @@ class FeatureStore(torch_geometric.data.FeatureStore):
     @_arguments.named
     def __init__(self, store: Any, attrs: Mapping[_Key, str] | None = None) -> None:
         super().__init__()
+        if not hasattr(store, "tables"):
+            raise TypeError(f"FeatureStore: store: expected an open penstock.FeatureStore, got {_arguments.got(store)}")
         tables = list(store.tables)
         if attrs is None:
             attrs = {_key_of(name): name for name in tables}
@@ -153,6 +155,8 @@ class GraphStore(torch_geometric.data.GraphStore):
     @_arguments.named
     def __init__(self, graphs: _graph.Graph | Mapping[_graph.EdgeType, _graph.Graph] | None = None) -> None:
         super().__init__()
+        if graphs is not None and not isinstance(graphs, (_graph.Graph, Mapping)):
+            raise TypeError(f"GraphStore: graphs: expected a Graph, or a dict of them, got {_arguments.got(graphs)}")
         named = {None: graphs} if isinstance(graphs, _graph.Graph) else dict(graphs or {})
         self.graphs: dict[Any, _graph.Graph] = named
 
