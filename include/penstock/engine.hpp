@@ -114,11 +114,17 @@ public:
     /// Bytes requested in all.
     [[nodiscard]] std::uint64_t total_bytes() const noexcept;
     /// What is put on a stream of a GPU after this call finds the bytes of a read there, and may
-    /// change those of a write. Waits on the host for the end of the transfer, as wait() does,
-    /// after which its bytes are visible to every stream: a stream can wait for copies that were
-    /// queued, and not for bytes that are still on their way from the disk. Throws the transfer's
-    /// Error, and kInvalidArgument where the stream is none.
+    /// change those of a write, also before the transfer is over. The host waits until all copies
+    /// of the transfer are queued on the GPU, and the stream for the copies: so a write that has
+    /// room in the slots waits for no disk, and of a read the last copies run while the host goes
+    /// on. The host waits for the end, as wait() does, where the transfer has no memory of a GPU,
+    /// may be short or goes by cuFile, and where the driver refuses an event.
+    /// Errors that come later are those of wait(): after a failed transfer a stream that joined it
+    /// reads what is undefined, and goes on. Throws the Error of a transfer that has failed by now,
+    /// and kInvalidArgument where the stream is none or takes part in the capture of a CUDA graph.
     void join(StreamHandle stream);
+    /// As join(); false if the time is over before, and then nothing was put on the stream.
+    [[nodiscard]] bool join_for(StreamHandle stream, std::chrono::nanoseconds timeout);
     /// Adds 1 to an eventfd when it is done (immediately if it is already): for event loops. The
     /// caller may close the descriptor at any time. Throws kInvalidArgument if it is not an
     /// eventfd, kSystem if there is no descriptor left.

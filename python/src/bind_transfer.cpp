@@ -184,9 +184,17 @@ void join(TransferObject& self, nb::handle stream) {
     if (!handle) {
         raise_type("stream: got None; give the stream that is to come after the transfer");
     }
-    python::wait(*self.held, -1);
-    const WithoutGil nogil;
-    self.held->transfer.join(*handle);
+    for (bool joined = false; !joined;) {
+        {
+            const WithoutGil nogil;
+            joined = self.held->transfer.join_for(*handle, kSignalSlice);
+        }
+        if (PyErr_CheckSignals() != 0) {
+            throw nb::python_error();
+        }
+    }
+    static_cast<void>(self.done());
+    sweep_orphans();
 }
 
 }  // namespace
@@ -246,11 +254,15 @@ void bind_transfer(nb::module_& m) {
             "'urgent', 'normal' or 'background', also while it runs.")
         .def("join", join, nb::arg("stream").none(),
              nb::sig("def join(self, stream: Stream) -> None"),
-             "What is put on this CUDA stream from here on comes after the transfer. stream: a "
-             "handle (int), or an object\n"
-             "with __cuda_stream__ or cuda_stream. Waits for the transfer. Raises what it failed "
-             "with, and ValueError for\n"
-             "what is no stream.")
+             "What is put on this CUDA stream from here on finds the bytes of a read, and may "
+             "change those of a write. stream: a\n"
+             "handle (int), or an object with __cuda_stream__ or cuda_stream. Waits until all "
+             "copies of the transfer are queued\n"
+             "on the GPU, not for their end: a write that has room in the slots waits for no disk. "
+             "Errors that come later are\n"
+             "those of wait() and result(); after them the stream reads what is undefined. Raises "
+             "what the transfer has failed\n"
+             "with by now, and ValueError for what is no stream, or captures a CUDA graph.")
         .def("__repr__", [](TransferObject& t) {
             return "<penstock.Transfer of " + std::to_string(t.held->transfer.total_bytes()) +
                    " bytes, " + status(t) + ">";

@@ -92,13 +92,38 @@ std::optional<std::uint64_t> Transfer::wait_for(std::chrono::nanoseconds timeout
     return result();
 }
 
-// A transfer ends when the copies are through on the device, and then there is nothing left that a
-// stream could wait for. To make it wait for what is not queued yet takes a wait that CUDA does not
-// see (cuStreamWaitValue32), behind which it may put our copies, or a host function that waits for
-// other work of CUDA's, which is forbidden.
 void Transfer::join(StreamHandle stream) {
-    static_cast<void>(wait());
+    while (!join_for(stream, base::kWaitSlice)) {
+    }
+}
+
+// The host waits until all copies are queued, and the stream for these: see copy_streams.hpp.
+bool Transfer::join_for(StreamHandle stream, std::chrono::nanoseconds timeout) {
+    engine::Transfer& transfer = require(transfer_);
+    const base::SteadyClock clock;
+    const base::Nanos start = clock.now();
+    bool by_stream = transfer.devices != nullptr;
+    while (!transfer.finished()) {
+        by_stream = by_stream && !transfer.stopped();
+        if (by_stream && transfer.settled()) {
+            if (base::unwrap(device::hold_up(stream, transfer.devices->places,
+                                             transfer.op == engine::Op::kRead
+                                                 ? engine::MoveTo::kExtents
+                                                 : engine::MoveTo::kSlot))) {
+                return true;
+            }
+            by_stream = false;
+        }
+        const base::Nanos left = timeout.count() - (clock.now() - start);
+        if (left <= 0) {
+            return false;
+        }
+        const base::Nanos slice = std::min<base::Nanos>(left, base::kWaitSlice.count());
+        static_cast<void>(by_stream ? transfer.wait_settled(slice) : transfer.wait(slice));
+    }
+    static_cast<void>(result());
     base::unwrap(device::check_stream(stream));
+    return true;
 }
 
 bool Transfer::done() const noexcept {

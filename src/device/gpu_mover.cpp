@@ -5,6 +5,7 @@
 #include "base/clock.hpp"
 #include "base/units.hpp"
 #include "device/context.hpp"
+#include "device/copy_streams.hpp"
 #include "os/limits.hpp"
 
 #include <fmt/format.h>
@@ -106,6 +107,10 @@ Result<std::unique_ptr<GpuMover>> GpuMover::make(std::int32_t device) {
                 CUDA_SUCCESS) {
             mover->numa_node_ = node;
         }
+        for (const Lane* lane : {&mover->in_, &mover->out_}) {
+            add_copy_stream({context, device,
+                             lane == &mover->in_ ? MoveTo::kExtents : MoveTo::kSlot, lane->stream});
+        }
         return mover;
     });
 }
@@ -115,6 +120,9 @@ Result<std::unique_ptr<GpuMover>> GpuMover::make(std::int32_t device) {
 GpuMover::~GpuMover() {
     if (abandoned_ || !may_call_driver()) {
         return;
+    }
+    for (const Lane* lane : {&in_, &out_}) {
+        remove_copy_stream(lane->stream);
     }
     for (std::uint32_t tries = 0; tries < kRefusalsMax; ++tries) {
         const Current current(driver_, context_);

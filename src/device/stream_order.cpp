@@ -2,6 +2,7 @@
 #include "device/stream_order.hpp"
 
 #include "device/context.hpp"
+#include "device/copy_streams.hpp"
 
 #include <fmt/format.h>
 
@@ -35,7 +36,7 @@ base::Error refused(const Driver& driver, const StreamHandle& stream, CUresult r
         return base::error(
             ErrorCode::kInvalidArgument, "gpu",
             fmt::format("{} takes part in the capture of a CUDA graph, which no transfer can be a "
-                        "part of; start the transfer before the capture or after it",
+                        "part of; start or join the transfer before the capture or after it",
                         name_of(stream)));
     }
     base::Error error = cuda_error(driver, result, call, "gpu", name_of(stream));
@@ -49,6 +50,44 @@ base::Error refused(const Driver& driver, const StreamHandle& stream, CUresult r
             name_of(stream), call, static_cast<unsigned int>(result));
     }
     return error;
+}
+
+Result<CUcontext> context_of(const Driver& driver, const StreamHandle& stream) {
+    if (is_default(stream)) {
+        return primary_context(driver, stream.device);
+    }
+    CUcontext context = nullptr;
+    const CUresult result =
+        driver.cuStreamGetCtx(reinterpret_cast<CUstream>(stream.handle), &context);
+    if (result != CUDA_SUCCESS) {
+        return fail(refused(driver, stream, result, "cuStreamGetCtx"));
+    }
+    return context;
+}
+
+/// With the stream's context current; an error of captures where it is part of one.
+CUresult capture_of(const Driver& driver, CUstream stream) {
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUresult result = driver.cuStreamIsCapturing(stream, &capture);
+    return result == CUDA_SUCCESS && capture != CU_STREAM_CAPTURE_STATUS_NONE
+               ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+               : result;
+}
+
+/// False where the driver refuses a call that has nothing to do with the stream.
+Result<bool> hold_up_one(const Driver& driver, const StreamHandle& stream,
+                         std::span<const engine::MemoryPlace> devices, engine::MoveTo to) {
+    auto* handle = reinterpret_cast<CUstream>(stream.handle);
+    PENSTOCK_TRY(context, context_of(driver, stream));
+    const Current current(driver, context);
+    if (current.result() != CUDA_SUCCESS) {
+        return fail(refused(driver, stream, current.result(), "cuCtxPushCurrent"));
+    }
+    if (const CUresult result = capture_of(driver, handle); result != CUDA_SUCCESS) {
+        return fail(refused(driver, stream, result, "cuStreamIsCapturing"));
+    }
+    CopyMarks marks(driver);
+    return marks.record(devices, to) && marks.hold_up(handle) == CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -70,24 +109,15 @@ void StreamOrder::destroy(const Recorded& recorded) const {
 Result<void> StreamOrder::add(const StreamHandle& stream) {
     auto* handle = reinterpret_cast<CUstream>(stream.handle);
     Recorded made;
-    if (is_default(stream)) {
-        PENSTOCK_TRY(context, primary_context(driver_, stream.device));
-        made.context = context;
-    } else if (const CUresult result = driver_.cuStreamGetCtx(handle, &made.context);
-               result != CUDA_SUCCESS) {
-        return fail(refused(driver_, stream, result, "cuStreamGetCtx"));
-    }
+    PENSTOCK_TRY(context, context_of(driver_, stream));
+    made.context = context;
     events_.reserve(events_.size() + 1);
     const Current current(driver_, made.context);
     CUresult result = current.result();
     const char* call = "cuCtxPushCurrent";
     if (result == CUDA_SUCCESS) {
-        CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
         call = "cuStreamIsCapturing";
-        result = driver_.cuStreamIsCapturing(handle, &capture);
-        if (result == CUDA_SUCCESS && capture != CU_STREAM_CAPTURE_STATUS_NONE) {
-            result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-        }
+        result = capture_of(driver_, handle);
     }
     if (result == CUDA_SUCCESS) {
         call = "cuEventCreate";
@@ -142,11 +172,30 @@ Result<void> check_stream(const StreamHandle& stream) {
             }
             return {};
         }
-        CUcontext context = nullptr;
-        const CUresult result =
-            calls->cuStreamGetCtx(reinterpret_cast<CUstream>(stream.handle), &context);
-        return result == CUDA_SUCCESS ? Result<void>{}
-                                      : fail(refused(*calls, stream, result, "cuStreamGetCtx"));
+        PENSTOCK_CHECK(context_of(*calls, stream));
+        return {};
+    });
+}
+
+Result<bool> hold_up(const StreamHandle& stream, std::span<const engine::MemoryPlace> devices,
+                     engine::MoveTo to) {
+    return base::as_result("gpu", [&]() -> Result<bool> {
+        const Driver* const calls = loaded_driver();
+        if (calls == nullptr || !may_call_driver()) {
+            return false;
+        }
+        if (!is_default(stream) || stream.device >= 0) {
+            return hold_up_one(*calls, stream, devices, to);
+        }
+        for (const engine::MemoryPlace& place : devices) {
+            if (place.kind == MemoryKind::kDevice) {
+                PENSTOCK_TRY(held, hold_up_one(*calls, {stream.handle, place.device}, devices, to));
+                if (!held) {
+                    return false;
+                }
+            }
+        }
+        return true;
     });
 }
 

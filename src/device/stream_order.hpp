@@ -55,4 +55,12 @@ private:
 /// is asked.
 [[nodiscard]] base::Result<void> check_stream(const StreamHandle& stream);
 
+/// Puts what comes on `stream` from here on behind the copies of that direction, to or from the
+/// memory of `devices`, that are queued now. A default stream without a device: that of each of
+/// them. False where the driver refuses that, and only the host can wait. kInvalidArgument as in
+/// StreamOrder::add(). By the thread that asks: the default stream may be its own.
+[[nodiscard]] base::Result<bool> hold_up(const StreamHandle& stream,
+                                         std::span<const engine::MemoryPlace> devices,
+                                         engine::MoveTo to);
+
 }  // namespace penstock::device

@@ -337,6 +337,8 @@ bool Channel::start(Part& part, const Draft& draft, base::Nanos now) {
     request.lane = draft.lane;
     request.done_bytes = 0;
     request.tries = 0;
+    request.unsettled_bytes =
+        transfer.devices == nullptr ? 0 : bytes_to_settle(transfer, draft);
     part.plan.pop();
     ++part.in_flight;
     ++out_;
@@ -540,6 +542,9 @@ void Channel::end_of_file(ChannelRequest& request) {
 
 void Channel::free_request(ChannelRequest& request) {
     Part& part = *request.part;
+    if (request.unsettled_bytes != 0) {
+        settle(request);
+    }
     if (request.slot != nullptr) {
         request.station->slots.give_back(*request.slot);
         request.slot = nullptr;

@@ -47,13 +47,18 @@ struct ChannelOptions {
 class Channel;
 class DevicePath;
 
+/// A request that is through adds so many bytes to Transfer::settle(): its wanted ones; 0 for a
+/// transfer that nobody can join before its end. Of a transfer to or from memory of devices.
+[[nodiscard]] std::uint64_t bytes_to_settle(const Transfer& transfer, const Draft& draft);
+
 /// A request of a channel, with what it needs while it is moved or done by an executor.
 struct ChannelRequest : Request, Job {
     Channel* channel = nullptr;
     Move move;
-    Station* station = nullptr;       ///< whose slot it has
-    std::uint32_t resumed_bytes = 0;  ///< where in draft.bytes the last try began
-    std::uint32_t cached_bytes = 0;   ///< of the last try, from the page cache
+    Station* station = nullptr;         ///< whose slot it has
+    std::uint32_t resumed_bytes = 0;    ///< where in draft.bytes the last try began
+    std::uint32_t cached_bytes = 0;     ///< of the last try, from the page cache
+    std::uint64_t unsettled_bytes = 0;  ///< for Transfer::settle(), where it is to be told
     Priority charged = Priority::kNormal;
     base::Fifo<Request> batch;       ///< done by one job, this one first
     base::Nanos troubled_since = 0;  ///< the first of `tries`
@@ -155,6 +160,7 @@ private:
     void end_of_file(ChannelRequest& request);
     void start_move(ChannelRequest& request, MoveTo to, std::uint64_t bytes);
     void moved(ChannelRequest& request);
+    static void settle(ChannelRequest& request);
     void free_request(ChannelRequest& request);
     void retire(Part& part);
     void part_quiet(Part& part);

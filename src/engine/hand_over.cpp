@@ -183,6 +183,22 @@ base::Result<Slot*> Channel::take_slot(const Part& part, const Draft& draft, Sta
     return station->slots.take(draft.bytes, *station->mover);
 }
 
+std::uint64_t bytes_to_settle(const Transfer& transfer, const Draft& draft) {
+    if (transfer.allow_short) {
+        return 0;
+    }
+    // Between the extents of a request over gaps lies what nobody wants.
+    return draft.extents == 0 || draft.is_cached_list()
+               ? draft.wanted_bytes
+               : for_each_piece_over_gaps(transfer.extents, draft, draft.wanted_bytes,
+                                          [](std::byte*, std::uint64_t, std::uint64_t) {});
+}
+
+void Channel::settle(ChannelRequest& request) {
+    request.part->transfer->settle(std::exchange(request.unsettled_bytes, 0));
+}
+
+// A copy of a device is queued now, and streams of its caller may be put behind it.
 void Channel::start_move(ChannelRequest& request, MoveTo to, std::uint64_t bytes) {
     const Transfer& transfer = *request.part->transfer;
     Move& move = request.move;
@@ -194,6 +210,10 @@ void Channel::start_move(ChannelRequest& request, MoveTo to, std::uint64_t bytes
     move.bytes = bytes;
     move.error = 0;
     request.station->mover->start(move);
+    if (request.station->place.kind != MemoryKind::kHost && move.error == 0 &&
+        request.unsettled_bytes != 0) {
+        settle(request);
+    }
 }
 
 void Channel::moved(ChannelRequest& request) {

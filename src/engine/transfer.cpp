@@ -72,15 +72,33 @@ TransferStatus Transfer::status() const {
 }
 
 bool Transfer::wait(base::Nanos timeout) const {
-    if (finished()) {
+    return wait_for_any(kFinished, timeout);
+}
+
+bool Transfer::wait_settled(base::Nanos timeout) const {
+    return wait_for_any(kFinished | kSettled, timeout);
+}
+
+bool Transfer::wait_for_any(std::uint32_t bits, base::Nanos timeout) const {
+    if ((state() & bits) != 0) {
         return true;
     }
     const std::uint32_t seen = state_.fetch_or(kWaited, std::memory_order_acq_rel) | kWaited;
-    if ((seen & kFinished) != 0) {
+    if ((seen & bits) != 0) {
         return true;
     }
     base::futex_wait(state_, seen, timeout);
-    return finished();
+    return (state() & bits) != 0;
+}
+
+void Transfer::settle(std::uint64_t bytes) noexcept {
+    if (stopped() ||
+        settled_bytes_.fetch_add(bytes, std::memory_order_acq_rel) + bytes != total_bytes) {
+        return;
+    }
+    if ((state_.fetch_or(kSettled, std::memory_order_acq_rel) & kWaited) != 0) {
+        base::futex_wake_all(state_);
+    }
 }
 
 // finish() sees either kNotifies or comes first; then it is for us to see that it has finished.

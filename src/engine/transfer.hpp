@@ -156,6 +156,11 @@ public:
 
     /// Sleeps until it has finished or the time is over; false then. May return false early.
     bool wait(base::Nanos timeout) const;
+    /// Of memory of a device: each byte is in place, or its copy is queued on a stream of the
+    /// mover's. Not of every transfer (not of one that failed, or may be short) before its end.
+    [[nodiscard]] bool settled() const { return (state() & kSettled) != 0; }
+    /// As wait(), and for settled(), too.
+    bool wait_settled(base::Nanos timeout) const;
     /// Adds 1 to an eventfd when it has finished (at once when it has).
     void notify(base::SharedEventfd eventfd);
     /// Watch::ended() when it has finished (at once when it has). One watch at a time.
@@ -164,6 +169,8 @@ public:
     // ---- channels
     /// A read found the end of file number `file` at `end_offset`; `draft` is the request that did.
     void note_end_of_file(const Draft& draft, std::uint64_t end_offset);
+    /// So many bytes more are in place, or their copy is queued. Each byte once.
+    void settle(std::uint64_t bytes) noexcept;
     /// One part is quiet and has nothing more to draw.
     void part_done(const Part& part) noexcept;
 
@@ -220,8 +227,10 @@ private:
     static constexpr std::uint32_t kAbandoned = 8;
     static constexpr std::uint32_t kWaited = 16;    ///< a thread may sleep until it has finished
     static constexpr std::uint32_t kNotifies = 32;  ///< there are eventfds to write to
+    static constexpr std::uint32_t kSettled = 64;
 
     ~Transfer() = default;
+    bool wait_for_any(std::uint32_t bits, base::Nanos timeout) const;
     void tell_unobserved() noexcept;
     void tell_watch() noexcept;
     void tell_eventfds() noexcept;
@@ -232,6 +241,7 @@ private:
     std::atomic<std::uint32_t> references_{1};
     std::atomic<Priority> priority_{Priority::kNormal};
     std::atomic<bool> observed_{false};
+    std::atomic<std::uint64_t> settled_bytes_{0};
     std::atomic<bool> linked_{false};
     std::optional<base::Error> error_;
     std::mutex notify_mutex_;  ///< taken by finish() only where kNotifies is set

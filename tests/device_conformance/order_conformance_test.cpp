@@ -485,6 +485,48 @@ STATEMENT(AnEventMayBeDestroyedBeforeItIsDone, "Event Management, cuEventDestroy
     OK(gpu->cuStreamSynchronize(second));
 }
 
+// What Transfer::join() is built of: our copies on a stream of ours, the caller's stream in any
+// context of the GPU, its event destroyed at once.
+STATEMENT(AStreamWaitsForAnEventOfAnotherContext,
+          "Stream Management, cuStreamWaitEvent: an event of another context or device") {
+    const CUstream first = stream();
+    const CUevent e = event();
+    Gate gate(*gpu, first);
+    OK(gpu->cuEventRecord(e, first));
+    CUcontext second = nullptr;
+    OK(gpu->cuCtxCreate(&second, 0, 0));  // is current now
+    CUstream s = nullptr;
+    OK(gpu->cuStreamCreate(&s, CU_STREAM_NON_BLOCKING));
+    OK(gpu->cuStreamWaitEvent(s, e, CU_EVENT_WAIT_DEFAULT));
+    a_while();
+    EXPECT_EQ(gpu->cuStreamQuery(s), CUDA_ERROR_NOT_READY);
+    gate.open();
+    OK(gpu->cuStreamSynchronize(s));
+    OK(gpu->cuStreamDestroy(s));
+    OK(gpu->cuCtxDestroy(second));
+    OK(gpu->cuCtxSetCurrent(context));
+}
+
+STATEMENT(TheDefaultStreamsWaitForAnEvent, "Stream Management, cuStreamWaitEvent") {
+    const CUdeviceptr memory = device_memory(kMiB);
+    unsigned char* host = pinned(kMiB, 0x01);
+    for (const std::uintptr_t name : {std::uintptr_t{0}, CU_STREAM_PER_THREAD}) {
+        auto* const second = reinterpret_cast<CUstream>(name);
+        const CUstream first = stream();
+        const CUevent e = event();
+        Gate gate(*gpu, first);
+        OK(gpu->cuMemsetD8Async(memory, static_cast<unsigned char>(0x70 + name), kMiB, first));
+        OK(gpu->cuEventRecord(e, first));
+        OK(gpu->cuStreamWaitEvent(second, e, CU_EVENT_WAIT_DEFAULT));
+        OK(gpu->cuMemcpyDtoHAsync(host, memory, kMiB, second));
+        a_while();
+        EXPECT_EQ(gpu->cuStreamQuery(second), CUDA_ERROR_NOT_READY);
+        gate.open();
+        OK(gpu->cuStreamSynchronize(second));
+        EXPECT_EQ(host[kMiB - 1], 0x70 + name);
+    }
+}
+
 STATEMENT(ElapsedTimeGrows, "Event Management, cuEventElapsedTime") {
     const CUdeviceptr memory = device_memory(64 * kMiB);
     const CUstream s = stream();

@@ -399,13 +399,19 @@ def test_none_is_the_default_stream_for_others(path):
     assert content(path) == new
 
 
-def test_a_stream_comes_after_a_transfer_that_it_joins(path):
+@pytest.mark.parametrize("by_fake", [False, True], ids=["free", "held"])
+def test_a_stream_comes_after_a_transfer_that_it_joins(path, by_fake, request):
     data = data_of(3_000_000)
     file_of(path, data)
     tensor, copy = Tensor(Memory(3_000_000)), Memory(3_000_000)
     stream = cuda_memory.cuda().stream()
-    transfer = penstock.read_async(path, tensor, stream=stream)
-    transfer.join(stream)
+    fake = request.getfixturevalue("fake") if by_fake else None
+    with held(fake) if by_fake else contextlib.nullcontext():
+        transfer = penstock.read_async(path, tensor, stream=stream)
+        transfer.join(stream)
+        if by_fake:
+            assert not transfer.done()
+            fake.fake_gpu_set_rate(200e6, 0, 0)
     cuda_memory.cuda().use(0)
     cuda_memory.cuda().call(
         "cuMemcpyDtoDAsync_v2",
