@@ -337,8 +337,7 @@ bool Channel::start(Part& part, const Draft& draft, base::Nanos now) {
     request.lane = draft.lane;
     request.done_bytes = 0;
     request.tries = 0;
-    request.unsettled_bytes =
-        transfer.devices == nullptr ? 0 : bytes_to_settle(transfer, draft);
+    request.unsettled_bytes = transfer.devices == nullptr ? 0 : bytes_to_settle(transfer, draft);
     part.plan.pop();
     ++part.in_flight;
     ++out_;

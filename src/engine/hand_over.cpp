@@ -111,7 +111,7 @@ bool Channel::may_begin(const Part& part) {
     const auto asked = [&]() -> base::Result<bool> {
         bool reached = true;
         for (const MemoryPlace& place : transfer.devices->places) {
-            PENSTOCK_TRY(station, movers_.at(place));
+            PENSTOCK_TRY(station, movers_.at(place, transfer.number));
             reached = reached && station != nullptr;
         }
         const auto& order = transfer.devices->order;
@@ -176,7 +176,7 @@ base::Result<Slot*> Channel::take_slot(const Part& part, const Draft& draft, Sta
         if (place.kind != MemoryKind::kHost) {
             PENSTOCK_CHECK(check_device_path(*transfer.files[draft.file], place));
         }
-        PENSTOCK_TRY(found, movers_.at(place));
+        PENSTOCK_TRY(found, movers_.at(place, transfer.number));
         PENSTOCK_ASSERT(found != nullptr);  // may_begin() asked for all of them
         station = found;
     }

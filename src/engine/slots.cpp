@@ -162,7 +162,7 @@ Movers::Movers(const MakeMover& make, const std::function<void()>& wake,
       maker_(maker),
       host_(slots, make_host_mover(make, wake)) {}
 
-base::Result<Station*> Movers::at(const MemoryPlace& place) {
+base::Result<Station*> Movers::at(const MemoryPlace& place, std::uint64_t number) {
     if (place == host_.place) {
         return &host_;
     }
@@ -176,11 +176,16 @@ base::Result<Station*> Movers::at(const MemoryPlace& place) {
     return base::as_result("reach a device", [&]() -> base::Result<Station*> {
         auto making = std::find_if(makings_.begin(), makings_.end(),
                                    [&](const auto& each) { return each->place == place; });
+        if (making != makings_.end() && (*making)->number < number && refused(**making)) {
+            makings_.erase(making);
+            making = makings_.end();
+        }
         if (making == makings_.end()) {
             makings_.reserve(makings_.size() + 1);
             auto fresh = std::make_unique<Making>();
             fresh->movers = this;
             fresh->place = place;
+            fresh->number = number;
             fresh->run = make;
             fresh->may_take_long = true;  // a fork does not wait for it
             makings_.push_back(std::move(fresh));
@@ -214,11 +219,14 @@ void Movers::make(Job& job) noexcept {
     movers.poke_();
 }
 
+bool Movers::refused(const Making& making) {
+    return making.done.load() && !*making.made;
+}
+
 void Movers::forget_those_refused() {
-    makings_.erase(
-        std::remove_if(makings_.begin(), makings_.end(),
-                       [](const auto& making) { return making->done.load() && !*making->made; }),
-        makings_.end());
+    makings_.erase(std::remove_if(makings_.begin(), makings_.end(),
+                                  [](const auto& making) { return refused(*making); }),
+                   makings_.end());
 }
 
 bool Movers::ready() const {

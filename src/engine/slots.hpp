@@ -94,8 +94,10 @@ public:
 
     [[nodiscard]] Station& host() { return host_; }
     /// nullptr: it is being made, and the channel is poked when it is there. An error says why that
-    /// place cannot be reached, until forget_refusals(); the next use tries again.
-    [[nodiscard]] base::Result<Station*> at(const MemoryPlace& place);
+    /// place cannot be reached, until forget_refusals(); the next use tries again. So does a
+    /// transfer of a higher `number` than those that asked before: what it hears is never older
+    /// than it.
+    [[nodiscard]] base::Result<Station*> at(const MemoryPlace& place, std::uint64_t number);
     /// False: at() was asked for the host's alone, so far.
     [[nodiscard]] bool met_devices() const { return met_devices_; }
     void forget_refusals() {
@@ -134,10 +136,12 @@ private:
     struct Making : Job {
         Movers* movers = nullptr;
         MemoryPlace place;
+        std::uint64_t number = 0;  ///< of the transfer that asked for it
         std::optional<base::Result<std::unique_ptr<Mover>>> made;
         std::atomic<bool> done{false};
     };
     static void make(Job& job) noexcept;
+    [[nodiscard]] static bool refused(const Making& making);
     void forget_those_refused();
 
     MakeMover make_;
