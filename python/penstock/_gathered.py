@@ -56,9 +56,7 @@ def made_for(ids: Any, row_shape: tuple[int, ...], dtype: str, device: Any = Non
         try:
             import torch
         except ImportError:
-            raise ImportError(
-                "gather: device: it makes a tensor of torch, which is not installed; give `out`"
-            ) from None
+            raise ImportError("gather: device: makes a tensor of torch, which is not installed; give `out`") from None
     if torch is not None and (device is not None or isinstance(ids, torch.Tensor)):
         kind = getattr(torch, dtype, None)
         if kind is None:
@@ -94,9 +92,7 @@ def checked(out: Any, ids: Any, row_shape: tuple[int, ...], dtype: str) -> Any:
         return out
     found = str(out.dtype).removeprefix("torch.")
     if found != dtype:
-        raise TypeError(
-            f"gather: out: expected elements of {dtype}, got {found}; give torch.empty or numpy.empty of it"
-        )
+        raise TypeError(f"gather: out: expected elements of {dtype}, got {found}; give an empty tensor of it")
     shape = (*shape_of(ids), *row_shape)
     if tuple(out.shape) != shape:
         raise ValueError(f"gather: out: expected shape {shape}, got {tuple(out.shape)}")
