@@ -40,7 +40,7 @@ struct RowServerOptions {
 struct RowServerStats {
     std::uint64_t rows = 0;      ///< answered with the row
     std::uint64_t refused = 0;   ///< answered with an error, or that the server is stopped
-    std::uint64_t given_up = 0;  ///< requests that were given up before they were looked at
+    std::uint64_t given_up = 0;  ///< given up by those who asked, and no row was read
     std::uint64_t batches = 0;   ///< gathers
 };
 

@@ -118,9 +118,18 @@ struct RowServer::Impl {
     }
 
     void answer(std::uint64_t ticket, RowStatus status) {
-        (status == RowStatus::kReady ? answered : refused).fetch_add(1, std::memory_order_relaxed);
+        counted_as(ticket, status).fetch_add(1, std::memory_order_relaxed);
         reading[ring.number(ticket)] = false;
         ring.answer(ticket, status);
+    }
+
+    std::atomic<std::uint64_t>& counted_as(std::uint64_t ticket, RowStatus status) {
+        if (status == RowStatus::kReady) {
+            return answered;
+        }
+        // Nobody hears of an error on a request that was given up.
+        std::uint64_t row = 0;
+        return ring.look(ring.number(ticket), row, ticket) == Seen::kGivenUp ? given_up : refused;
     }
 
     /// True: there was something.
@@ -138,8 +147,7 @@ struct RowServer::Impl {
             const Seen seen = reading[number] ? Seen::kNothing : ring.look(number, row, ticket);
             taken = taken || seen != Seen::kNothing;
             if (seen == Seen::kGivenUp) {
-                given_up.fetch_add(1, std::memory_order_relaxed);
-                ring.answer(ticket, RowStatus::kStopped);
+                answer(ticket, RowStatus::kStopped);
             } else if (seen == Seen::kAsked && row >= rows) {
                 answer(ticket, RowStatus::kNoSuchRow);
             } else if (seen == Seen::kAsked) {

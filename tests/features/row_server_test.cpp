@@ -120,6 +120,22 @@ TEST_F(RowServerTest, RowsOfStripesComeToo) {
     expect_all_right(open(), {.slots = 32}, 4, 80);
 }
 
+TEST_F(RowServerTest, WhatWasGivenUpBeforeAStopIsNotRefused) {
+    const auto store = open();
+    for (int round = 0; round < 200; ++round) {
+        RowServer server(store, 1, {.slots = 8});
+        const auto rows = server.array<float>();
+        for (std::uint64_t row = 0; row < 8; ++row) {
+            Loading loading = rows.load_async(row * 300, kNoLimit);
+            rows.release(loading);
+        }
+        server.stop();
+        const RowServerStats stats = server.stats();
+        EXPECT_EQ(stats.rows + stats.given_up, 8U);
+        EXPECT_EQ(stats.refused, 0U);
+    }
+}
+
 TEST_F(RowServerTest, OneRowForManyIsReadOnce) {
     const auto store = open();
     RowServer server(store, 1);
