@@ -139,7 +139,8 @@ struct FeatureSource {
 };
 
 /// Makes a feature file of other files, with bounded memory. Throws what FeatureWriter and
-/// inspect_features() throw, and kDamaged for a raw file that ends within a row. Blocks.
+/// inspect_features() throw, kDamaged for a raw file that ends within a row, and kInvalidArgument
+/// where `path` is a source, or ends in ".npy". Blocks.
 PENSTOCK_API void import_features(const std::shared_ptr<Engine>& engine, const std::string& path,
                                   std::span<const FeatureSource> sources,
                                   const FeatureWriterOptions& options = {},

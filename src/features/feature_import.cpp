@@ -25,6 +25,28 @@ namespace {
 
 constexpr std::string_view kImport = "import features";
 
+// A commit replaces the file at `path`, so a source, or a .npy, in its place is a slip of the
+// caller's, who left the new file's name out.
+void refuse_to_replace(const std::string& path, std::span<const FeatureSource> sources,
+                       const FileSystem& files) {
+    const auto refuse = [&path](std::string_view why) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, kImport,
+                                fmt::format("the new feature file would replace {}; give it a name "
+                                            "of its own, before those of its sources",
+                                            why),
+                                path));
+    };
+    if (path.ends_with(".npy")) {
+        refuse("a .npy");
+    }
+    const std::string target = files.resolve(path);
+    if (std::ranges::any_of(sources, [&](const FeatureSource& source) {
+            return files.resolve(source.path) == target;
+        })) {
+        refuse("a source");
+    }
+}
+
 // A file whose rows become a table.
 struct ImportedTable {
     NewFeatureTable table;
@@ -159,6 +181,7 @@ void import_features(const std::shared_ptr<Engine>& engine, const std::string& p
                      std::span<const FeatureSource> sources, const FeatureWriterOptions& options,
                      const Progress& progress, const FileSystem& files) {
     using features::ImportedTable;
+    features::refuse_to_replace(path, sources, files);
     std::vector<ImportedTable> tables;
     std::uint64_t total = 0;
     for (const FeatureSource& source : sources) {

@@ -113,6 +113,9 @@ TEST_F(FeatureFilesCommandTest, WrongCallsSayWhatToDo) {
     wrong = features({"import", path_, "a=" + npy_, "a=" + npy_});
     EXPECT_EQ(wrong.status, 2);
     EXPECT_THAT(wrong.err, HasSubstr("comes twice"));
+    wrong = features({"import", npy_, "a=" + npy_});
+    EXPECT_EQ(wrong.status, 2);
+    EXPECT_THAT(wrong.err, HasSubstr("would replace a .npy"));
     wrong = features({"import", path_});
     EXPECT_EQ(wrong.status, 2);
     wrong = features({"show", raw_});

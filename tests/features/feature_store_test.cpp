@@ -245,6 +245,25 @@ TEST_F(FeatureStoreTest, ImportsRawFiles) {
     EXPECT_EQ(FeatureStore::open(engine_, path_).tables()[0].rows, 7U);
 }
 
+TEST_F(FeatureStoreTest, AnImportReplacesNoSourceAndNoNpy) {
+    const std::string raw = folder_ / "raw.bin";
+    const std::string link = folder_ / "link.features";
+    const std::string npy = folder_ / "paper.npy";
+    test::write_text(raw, std::string(400, 'x'));
+    test::write_text(npy, "rows of somebody's");
+    std::filesystem::create_symlink("raw.bin", link);
+    const FeatureSource source{{"paper", "U8", {4}}, raw, false};
+    for (const std::string& path : {raw, link, npy}) {
+        const Error error =
+            error_of([&] { import_features(engine_, path, std::span(&source, 1)); });
+        EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument) << path;
+        EXPECT_THAT(error.what(), HasSubstr("would replace a ")) << path;
+    }
+    EXPECT_EQ(test::read_text(raw), std::string(400, 'x'));
+    EXPECT_EQ(test::read_text(npy), "rows of somebody's");
+    EXPECT_TRUE(std::filesystem::is_symlink(link));
+}
+
 TEST_F(FeatureStoreTest, NothingIsWrittenUnlessAllIs) {
     write(path_, {tables_[0]}, {.folders = two_folders()});
     const std::size_t before = files_in(folder_.path()) + files_in(folder_ / "a");
