@@ -154,6 +154,16 @@ void cancel_and_wait(Held& held) {
     }
 }
 
+std::optional<std::uint64_t> run_cached(Engine& engine, const Request& parsed) {
+    if (!parsed.one) {
+        return std::nullopt;
+    }
+    const OneExtent& one = *parsed.one;
+    const TransferOptions& options = parsed.request.options;
+    return parsed.request.write ? engine.try_write_cached(one.file, one.memory, one.offset, options)
+                                : engine.try_read_cached(one.file, one.memory, one.offset, options);
+}
+
 Transfer run(Engine& engine, Request& parsed) {
     if (!parsed.one) {
         return engine.run(std::move(parsed.request));
@@ -179,9 +189,16 @@ Transfer submit(Engine& engine, Request& parsed) {
 nb::object run_request(EngineObject& self, Request parsed) {
     const std::shared_ptr<Engine> engine = use(self);
     Held held{.transfer = {}, .keeps = std::move(parsed.keeps)};
+    std::optional<std::uint64_t> cached;
     {
         const WithoutGil nogil;
-        held.transfer = run(*engine, parsed);
+        cached = run_cached(*engine, parsed);
+        if (!cached) {
+            held.transfer = run(*engine, parsed);
+        }
+    }
+    if (cached) {
+        return nb::int_(*cached);
     }
     try {
         wait(held, -1);

@@ -66,6 +66,9 @@ CacheLookup::Stretch CacheLookup::look_at_list(os::File& file, std::uint64_t off
         if (file.cache_history().refused()) {
             return {};
         }
+        if (whole == Answer::kAll) {
+            file.cache_history().found_warm();
+        }
         if (whole == Answer::kNone || whole == Answer::kAll) {
             return {offset + bytes, whole == Answer::kAll};
         }

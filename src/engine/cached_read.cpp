@@ -23,11 +23,14 @@ bool is_miss(std::int64_t result) {
 
 class ListReader {
 public:
-    ListReader(os::File& file, const Extents& extents, const Draft& draft, std::uint64_t done_bytes)
+    /// `only_cached`: it ends where something is not in the page cache.
+    ListReader(os::File& file, const Extents& extents, Position at, std::uint64_t end_index,
+               std::uint64_t done_bytes, bool only_cached)
         : file_(file),
           extents_(extents),
-          at_(draft.at),
-          end_index_(draft.at.index + draft.extents) {
+          at_(at),
+          end_index_(end_index),
+          only_cached_(only_cached) {
         while (done_bytes != 0) {
             const std::uint64_t here = extents_[at_.index].memory.bytes - at_.skip;
             const std::uint64_t step = std::min(done_bytes, here);
@@ -42,6 +45,8 @@ public:
         }
         return done_;
     }
+    /// After read(): every byte came.
+    [[nodiscard]] bool whole() const { return whole_; }
 
 private:
     struct Piece {
@@ -115,7 +120,8 @@ private:
             }
             count(here);
             done_.cached_bytes += ended_ ? 0 : static_cast<std::uint32_t>(here);
-            if (here < piece.bytes && !read_rest(piece, here)) {
+            if (here < piece.bytes && (only_cached_ || !read_rest(piece, here))) {
+                whole_ = false;
                 return false;
             }
         }
@@ -127,13 +133,19 @@ private:
         for (std::size_t i = 0; i < count_; ++i) {
             parts[i] = {pieces_[i].memory, pieces_[i].bytes};
         }
-        return file_.read_cached(pieces_[0].offset, {parts.data(), count_});
+        return read_call_of(pieces_[0].offset, {parts.data(), count_});
     }
 
     std::int64_t read_scratch() {
         const std::uint64_t begin = pieces_[0].offset;
         const iovec whole{scratch_.data(), call_end_ - begin};
-        return file_.read_cached(begin, {&whole, 1});
+        return read_call_of(begin, {&whole, 1});
+    }
+
+    // What has no device below its page cache is all there.
+    std::int64_t read_call_of(std::uint64_t offset, std::span<const iovec> pieces) {
+        return file_.info().in_memory ? file_.read_at(os::Lane::kBuffered, offset, pieces)
+                                      : file_.read_cached(offset, pieces);
     }
 
     // Nothing between the pieces is read here: it may be what could not be read. Extents may lie
@@ -177,12 +189,14 @@ private:
     const Extents& extents_;
     Position at_;
     const std::uint64_t end_index_;
+    const bool only_cached_;
     Piece next_;
     std::array<Piece, kPiecesPerCall> pieces_;
     std::size_t count_ = 0;
     std::uint64_t call_end_ = 0;
     CachedRead done_;
     bool ended_ = false;  ///< the file did, before the end of a piece
+    bool whole_ = true;
     alignas(64) std::array<std::byte, kScratchBytes> scratch_;
 };
 
@@ -199,7 +213,15 @@ CachedRead read_cached(os::File& file, std::uint64_t offset, std::span<const iov
 
 CachedRead read_cached(os::File& file, const Extents& extents, const Draft& draft,
                        std::uint32_t done_bytes) {
-    return ListReader(file, extents, draft, done_bytes).read();
+    return ListReader(file, extents, draft.at, draft.at.index + draft.extents, done_bytes, false)
+        .read();
+}
+
+bool read_where_cached(os::File& file, const Extents& extents, std::uint64_t begin,
+                       std::uint64_t end) {
+    ListReader reader(file, extents, {begin, 0}, end, 0, true);
+    static_cast<void>(reader.read());
+    return reader.whole();
 }
 
 }  // namespace penstock::engine

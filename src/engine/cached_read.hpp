@@ -35,4 +35,9 @@ struct CachedRead {
 [[nodiscard]] CachedRead read_cached(os::File& file, const Extents& extents, const Draft& draft,
                                      std::uint32_t done_bytes);
 
+/// Extents [begin, end), all of one file, as long as all of them are there: false where one is not,
+/// and then some of their memory may have been read.
+[[nodiscard]] bool read_where_cached(os::File& file, const Extents& extents, std::uint64_t begin,
+                                     std::uint64_t end);
+
 }  // namespace penstock::engine

@@ -11,9 +11,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 namespace penstock::engine {
+
+namespace {
+
+constexpr base::Nanos kAtOnceTakes = 20'000;
+
+}  // namespace
 
 Core::Core(const CoreOptions& options, Platform platform)
     : options_(options),
@@ -301,7 +309,7 @@ void Core::poke(Transfer& transfer) {
 // of them.
 bool Core::add_live(Transfer& transfer) noexcept {
     const std::lock_guard lock(live_mutex_);
-    if (refusing_) {
+    if (refusing_.load(std::memory_order_relaxed)) {
         return false;
     }
     transfer.number = ++started_;
@@ -351,10 +359,21 @@ std::uint64_t Core::started() {
 
 void Core::refuse() {
     const std::lock_guard lock(live_mutex_);
-    refusing_ = true;
+    refusing_.store(true);
 }
 
+// Nobody counts what is moved at once. Once that is refused, it is waited for as well: whoever took
+// a lane before had shown it before they looked whether they are refused.
 bool Core::wait_for_first(std::uint64_t count, base::Nanos timeout) {
+    if (refusing_.load()) {
+        bool at_once = false;
+        for_each_domain([&](Domain& domain) { at_once |= domain.anyone_passes_by(); });
+        if (at_once) {
+            std::this_thread::sleep_for(
+                std::chrono::nanoseconds(std::min<base::Nanos>(timeout, kAtOnceTakes)));
+            return false;
+        }
+    }
     std::unique_lock lock(live_mutex_);
     const auto over = [&] { return oldest_ == nullptr || oldest_->number > count; };
     if (!over()) {

@@ -70,6 +70,15 @@ public:
     }
     /// Until it has, or the time is over (false). May return false early.
     [[nodiscard]] bool wait_for_room(base::Nanos timeout);
+    /// A small one that a caller waits for, on its thread, without a transfer and without waiting
+    /// for a device, where the page cache serves it whole: its bytes. Else nothing, also where
+    /// anything is wrong: it is for start() then.
+    [[nodiscard]] std::optional<std::uint64_t> read_at_once(os::File& file, Memory into,
+                                                            std::uint64_t offset,
+                                                            const TransferOptions& options);
+    [[nodiscard]] std::optional<std::uint64_t> write_at_once(os::File& file, Memory data,
+                                                             std::uint64_t offset,
+                                                             const TransferOptions& options);
     /// No more requests of it; it finishes when what is at the device has come back.
     void cancel(Transfer& transfer);
     void set_priority(Transfer& transfer, Priority priority);
@@ -167,7 +176,9 @@ private:
     base::Result<void> preallocate(Window& window, std::uint32_t group);
     void preallocate_by_device(Window& window) noexcept;
     void move_files(Window& window) noexcept;
+    [[nodiscard]] std::optional<Domain::InlineLane> lane_at_once(const os::File& file);
     bool run_inline(Window& window);
+    bool copy_cached(Window& window);
     bool read_small(Window& window, std::uint32_t index);
     static void set_up(Part& part, const Domain& domain, ExtentRange range);
     static void turn_here(Window& window, Part& part) noexcept;
@@ -193,7 +204,7 @@ private:
     Transfer* newest_ = nullptr;
     Transfer* oldest_ = nullptr;
     std::uint64_t started_ = 0;
-    bool refusing_ = false;
+    std::atomic<bool> refusing_{false};
     std::uint32_t drainers_ = 0;
     std::uint32_t room_waiters_ = 0;
     std::atomic<std::uint32_t> oldest_went_{0};  ///< changes when the oldest does: drainers sleep

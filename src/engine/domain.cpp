@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <future>
 #include <system_error>
 
@@ -173,6 +174,19 @@ std::optional<Domain::InlineLane> Domain::take_inline_lane() {
             return std::nullopt;
         }
     }
+    return take_lane(false);
+}
+
+std::optional<Domain::InlineLane> Domain::take_lane_past_transfers() {
+    return take_lane(true);
+}
+
+bool Domain::anyone_passes_by() const {
+    return std::any_of(lanes_.begin(), lanes_.end(),
+                       [](const Lane& lane) { return lane.passes_by.load(); });
+}
+
+std::optional<Domain::InlineLane> Domain::take_lane(bool passes_by) {
     std::uint32_t index = 0;
     std::unique_lock lock = lock_inline_lane(index);
     if (!lock || paused_.load()) {
@@ -183,7 +197,11 @@ std::optional<Domain::InlineLane> Domain::take_inline_lane() {
         lane.channel = make_inline_channel();
         lane.published.store(lane.channel.get(), std::memory_order_release);
     }
-    return std::optional<InlineLane>(std::in_place, std::move(lock), *lane.channel);
+    if (passes_by) {
+        lane.passes_by.store(true);
+    }
+    return std::optional<InlineLane>(std::in_place, std::move(lock), *lane.channel,
+                                     passes_by ? &lane.passes_by : nullptr);
 }
 
 // There are as many lanes as callers have ever wanted one at once. A thread tries the one that it

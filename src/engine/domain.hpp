@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace penstock::engine {
@@ -65,18 +66,36 @@ public:
     /// The cost of a request of this device, in bytes; see Plan::read_over_gaps().
     [[nodiscard]] std::uint64_t gap_bytes() const { return options_.channel.gap_bytes; }
 
-    /// A channel for the caller's own thread, when nothing is before it here; else nothing.
+    /// A channel for the caller's own thread.
     class InlineLane {
     public:
-        InlineLane(std::unique_lock<std::mutex> lock, Channel& channel)
-            : lock_(std::move(lock)), channel_(&channel) {}
+        InlineLane(std::unique_lock<std::mutex> lock, Channel& channel,
+                   std::atomic<bool>* passes_by)
+            : lock_(std::move(lock)), channel_(&channel), passes_by_(passes_by) {}
+        InlineLane(InlineLane&& other) noexcept
+            : lock_(std::move(other.lock_)),
+              channel_(other.channel_),
+              passes_by_(std::exchange(other.passes_by_, nullptr)) {}
+        InlineLane& operator=(InlineLane&&) = delete;
+        ~InlineLane() {
+            if (passes_by_ != nullptr) {
+                passes_by_->store(false, std::memory_order_release);
+            }
+        }
         [[nodiscard]] Channel& channel() { return *channel_; }
 
     private:
         std::unique_lock<std::mutex> lock_;
         Channel* channel_;
+        std::atomic<bool>* passes_by_;
     };
+    /// When nothing is before it here; else nothing.
     [[nodiscard]] std::optional<InlineLane> take_inline_lane();
+    /// For what the page cache serves, which passes by the transfers, for it takes nothing of the
+    /// device.
+    [[nodiscard]] std::optional<InlineLane> take_lane_past_transfers();
+    /// Has a thread one of the latter? Those who take one later see what was written before.
+    [[nodiscard]] bool anyone_passes_by() const;
     /// Callers that may have a lane at once; the next ones' transfers go through the channels.
     static constexpr std::uint32_t kInlineLanesMax = 256;
     template <typename Visit>
@@ -108,6 +127,7 @@ private:
         std::mutex mutex;
         std::unique_ptr<Channel> channel;
         std::atomic<const Channel*> published{nullptr};
+        std::atomic<bool> passes_by{false};  ///< it was taken past the transfers
     };
 
     Domain(DeviceId device, const DomainOptions& options, const DomainParts& parts);
@@ -116,6 +136,7 @@ private:
     base::Result<std::unique_ptr<Mover>> make_mover(const MemoryPlace& place,
                                                     const std::function<void()>& wake);
     std::unique_lock<std::mutex> lock_inline_lane(std::uint32_t& index);
+    std::optional<InlineLane> take_lane(bool passes_by);
     [[nodiscard]] std::unique_ptr<Channel> make_inline_channel();
 
     const DeviceId device_;

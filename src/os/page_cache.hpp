@@ -45,6 +45,12 @@ public:
         return before >= kSequence;
     }
 
+    /// Without a note: what is read from there on is likely in the cache.
+    [[nodiscard]] bool expects_cached(std::uint64_t offset) const {
+        return warm() ||
+               (next_offset_.load(kRelaxed) == offset && in_a_row_.load(kRelaxed) >= kSequence);
+    }
+
     /// The last read that looked found its bytes in the cache.
     [[nodiscard]] bool warm() const { return warm_.load(kRelaxed); }
     /// True where this read goes without a question, because those before it were cold.

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small reads and writes of one extent that the page cache serves: one call of the kernel's on the
+// thread that waits, as a program's own loop makes it, and no transfer. Most small calls are such,
+// and a transfer costs three times what they do.
+//
+// Where a try does not move every byte, start() does the whole again, and says what is wrong: so
+// there are no errors here, and nothing waits for a device.
+//
+// Each has an inline lane meanwhile, also while transfers run, which are at the device: a fork and
+// close() wait for those, and the counters of a lane have one writer.
+#include "engine/core.hpp"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+namespace penstock::engine {
+
+namespace {
+
+constexpr std::uint64_t kOffsetMax = INT64_MAX;  // the kernel's (loff_t)
+
+bool is_plain(Memory memory, std::uint64_t offset, std::uint64_t bytes_max) {
+    return memory.kind == MemoryKind::kHost && memory.data != nullptr && memory.bytes != 0 &&
+           memory.bytes <= bytes_max && offset <= kOffsetMax - memory.bytes;
+}
+
+bool is_plain(const TransferOptions& options) {
+    return options.cache == CachePolicy::kAuto && options.priority <= Priority::kBackground &&
+           options.depth_limit.handle() == nullptr;
+}
+
+std::uint64_t moved(std::int64_t result) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(result, 0));
+}
+
+}  // namespace
+
+std::optional<Domain::InlineLane> Core::lane_at_once(const os::File& file) {
+    if (!options_.domain.threads || options_.inline_bytes_max == 0 || options_.transfers_max != 0 ||
+        options_.cache != CachePolicy::kAuto || refusing_.load(std::memory_order_relaxed)) {
+        return std::nullopt;
+    }
+    const auto domain = domain_of(file);
+    if (!domain) {
+        return std::nullopt;
+    }
+    auto lane = (*domain)->take_lane_past_transfers();
+    return lane && !refusing_.load() ? std::move(lane) : std::nullopt;
+}
+
+std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std::uint64_t offset,
+                                                const TransferOptions& options) {
+    const os::FileInfo& info = file.info();
+    const bool in_memory = info.in_memory && !info.geometry.direct;
+    if (!in_memory && !(info.asks_cache && file.cache_history().expects_cached(offset))) {
+        return std::nullopt;
+    }
+    if (!is_plain(into, offset, options_.inline_bytes_max) || !is_plain(options) || options.sync ||
+        info.access == Access::kWrite) {
+        return std::nullopt;
+    }
+    auto lane = lane_at_once(file);
+    if (!lane) {
+        return std::nullopt;
+    }
+    const iovec piece{into.data, into.bytes};
+    const std::int64_t got = in_memory ? file.read_at(os::Lane::kBuffered, offset, {&piece, 1})
+                                       : file.read_cached(offset, {&piece, 1});
+    if (moved(got) != into.bytes) {
+        return std::nullopt;
+    }
+    if (!in_memory) {
+        static_cast<void>(file.cache_history().in_sequence(offset, into.bytes));
+    }
+    Counters& counters = lane->channel().counters();
+    counters.requests.add(1);
+    (in_memory ? counters.bytes_read : counters.bytes_cached).add(into.bytes);
+    return into.bytes;
+}
+
+std::optional<std::uint64_t> Core::write_at_once(os::File& file, Memory data, std::uint64_t offset,
+                                                 const TransferOptions& options) {
+    const os::FileInfo& info = file.info();
+    const bool by_cache = info.asks_cache && info.geometry.direct;
+    if ((!by_cache && !info.in_memory) || info.append || info.access == Access::kRead ||
+        options.sync || options.allow_short || !is_plain(options) ||
+        !is_plain(data, offset, options_.domain.channel.block_bytes)) {
+        return std::nullopt;
+    }
+    auto lane = lane_at_once(file);
+    if (!lane) {
+        return std::nullopt;
+    }
+    std::unique_lock<std::mutex> gate;
+    if (by_cache) {
+        gate = std::unique_lock(file.edge_gate());
+    }
+    const iovec piece{data.data, data.bytes};
+    if (moved(file.write_at(os::Lane::kBuffered, offset, {&piece, 1})) != data.bytes) {
+        return std::nullopt;
+    }
+    Counters& counters = lane->channel().counters();
+    counters.requests.add(1);
+    counters.edge_requests.add(by_cache ? 1 : 0);
+    counters.bytes_written.add(data.bytes);
+    return data.bytes;
+}
+
+}  // namespace penstock::engine
