@@ -362,8 +362,8 @@ void Core::refuse() {
     refusing_.store(true);
 }
 
-// Nobody counts what is moved at once. Once that is refused, it is waited for as well: whoever took
-// a lane before had shown it before they looked whether they are refused.
+// Nobody counts what is moved at once. Once that is refused, it is waited for as well: a thread
+// that took a lane before showed that, and then looked whether it is refused.
 bool Core::wait_for_first(std::uint64_t count, base::Nanos timeout) {
     if (refusing_.load()) {
         bool at_once = false;

@@ -89,7 +89,7 @@ public:
         Channel* channel_;
         std::atomic<bool>* passes_by_;
     };
-    /// When nothing is before it here; else nothing.
+    /// Nothing where anything is before it here.
     [[nodiscard]] std::optional<InlineLane> take_inline_lane();
     /// For what the page cache serves, which passes by the transfers, for it takes nothing of the
     /// device.

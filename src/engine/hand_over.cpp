@@ -4,8 +4,8 @@
 // before their devices can be reached and the streams of their caller are so far: what waits behind
 // a stream would hold slots and the copies of others.
 #include "base/assert.hpp"
-#include "engine/cached_read.hpp"
 #include "engine/channel.hpp"
+#include "engine/page_cache/cached_read.hpp"
 
 #include <algorithm>
 #include <mutex>

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is read and written on the thread of the caller, or of the one that opens a file: on a lane
 // of the domain, which is a channel that no other thread has meanwhile.
-#include "engine/cached_read.hpp"
 #include "engine/core.hpp"
 #include "engine/layout.hpp"
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -16,7 +14,6 @@ namespace {
 constexpr std::uint64_t kInlineExtentsMax = 16;
 constexpr std::uint64_t kInlineCachedExtentsMax =
     1024;  ///< of a small write, and of what is cached
-constexpr std::uint64_t kInlineCachedBytesMax = 2 << 20;  ///< then several threads copy sooner
 constexpr std::chrono::microseconds kNothingToDo{50};
 
 Plan plan_of(const Transfer& transfer, ExtentRange range) {
@@ -60,45 +57,6 @@ bool Core::run_inline(Window& window) {
     set_up(part, **domain, range);
     turn_here(window, part);
     lane.reset();  // a fork waits for lanes, and not for syncs
-    parts_are_through(window);
-    return true;
-}
-
-// A read whose files have had what was read of them in the page cache. The caller copies that
-// sooner than others can be asked to; they do all of it where some is not there.
-bool Core::copy_cached(Window& window) {
-    Transfer& transfer = *window.transfer;
-    const Extents& extents = transfer.extents;
-    const auto expects_cached = [](const auto& file) {
-        return file != nullptr && (file->info().in_memory ||
-                                   (file->info().asks_cache && file->cache_history().warm()));
-    };
-    if (transfer.op != Op::kRead || transfer.cache != CachePolicy::kAuto ||
-        transfer.total_bytes > kInlineCachedBytesMax || extents.count() > kInlineCachedExtentsMax ||
-        extents.count() == 0 ||
-        !std::all_of(transfer.files.begin(), transfer.files.end(), expects_cached)) {
-        return false;
-    }
-    const auto domain = domain_of(*transfer.files.front());
-    auto lane = domain ? (*domain)->take_lane_past_transfers() : std::nullopt;
-    if (!lane) {
-        return false;
-    }
-    Counters& counters = lane->channel().counters();
-    for (std::uint64_t begin = 0, end = 0; begin < extents.count(); begin = end) {
-        const std::uint32_t number = extents[begin].file;
-        while (end < extents.count() && extents[end].file == number) {
-            ++end;
-        }
-        os::File& file = *transfer.files[number];
-        if (!read_where_cached(file, extents, begin, end)) {
-            file.cache_history().missed();
-            return false;
-        }
-        counters.requests.add(1);
-    }
-    counters.bytes_cached.add(transfer.total_bytes);
-    lane.reset();
     parts_are_through(window);
     return true;
 }

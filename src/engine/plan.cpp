@@ -3,8 +3,8 @@
 
 #include "base/align.hpp"
 #include "base/assert.hpp"
-#include "engine/cached_read.hpp"
 #include "engine/device_path/device_path.hpp"
+#include "engine/page_cache/cached_read.hpp"
 
 #include <algorithm>
 

@@ -35,8 +35,8 @@
 
 #include "base/align.hpp"
 #include "base/assert.hpp"
-#include "engine/cache_lookup.hpp"
 #include "engine/extents.hpp"
+#include "engine/page_cache/cache_lookup.hpp"
 #include "engine/request.hpp"
 #include "os/file.hpp"
 

@@ -73,7 +73,7 @@ public:
         skip_.store(pause, kRelaxed);
         pause_.store(std::min(pause * 2 + 1, pause_max), kRelaxed);
     }
-    /// What was taken for cached was not: the next read asks.
+    /// Bytes that were taken for cached were not: the next read asks.
     void missed() {
         warm_.store(false, kRelaxed);
         skip_.store(0, kRelaxed);

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small reads and writes of one extent that the page cache serves: one call of the kernel's on the
-// thread that waits, as a program's own loop makes it, and no transfer. Most small calls are such,
-// and a transfer costs three times what they do.
+// Small reads and writes that the page cache serves, on the thread that waits. One extent is one
+// call of the kernel's, as a program's own loop makes it, and no transfer, which would cost three
+// times that. A list is copied without a hop to other threads.
 //
-// Where a try does not move every byte, start() does the whole again, and says what is wrong: so
-// there are no errors here, and nothing waits for a device.
+// Where a try does not move every byte, the transfer does the whole again, and says what is wrong:
+// so there are no errors here, and nothing waits for a device.
 //
 // Each has an inline lane meanwhile, also while transfers run, which are at the device: a fork and
 // close() wait for those, and the counters of a lane have one writer.
 #include "engine/core.hpp"
+#include "engine/page_cache/cached_read.hpp"
 
 #include <sys/uio.h>
 
@@ -22,6 +23,10 @@ namespace penstock::engine {
 namespace {
 
 constexpr std::uint64_t kOffsetMax = INT64_MAX;  // the kernel's (loff_t)
+
+// Limit a list. From there on several threads copy sooner.
+constexpr std::uint64_t kCopiedBytesMax = 2 << 20;
+constexpr std::uint64_t kCopiedExtentsMax = 1024;
 
 bool is_plain(Memory memory, std::uint64_t offset, std::uint64_t bytes_max) {
     return memory.kind == MemoryKind::kHost && memory.data != nullptr && memory.bytes != 0 &&
@@ -108,6 +113,45 @@ std::optional<std::uint64_t> Core::write_at_once(os::File& file, Memory data, st
     counters.edge_requests.add(by_cache ? 1 : 0);
     counters.bytes_written.add(data.bytes);
     return data.bytes;
+}
+
+// A read whose files have had what was read of them in the page cache. The caller copies that
+// sooner than others can be asked to; they do all of it where some is not there.
+bool Core::copy_cached(Window& window) {
+    Transfer& transfer = *window.transfer;
+    const Extents& extents = transfer.extents;
+    const auto expects_cached = [](const auto& file) {
+        return file != nullptr && (file->info().in_memory ||
+                                   (file->info().asks_cache && file->cache_history().warm()));
+    };
+    if (transfer.op != Op::kRead || transfer.cache != CachePolicy::kAuto ||
+        transfer.total_bytes > kCopiedBytesMax || extents.count() > kCopiedExtentsMax ||
+        extents.count() == 0 ||
+        !std::all_of(transfer.files.begin(), transfer.files.end(), expects_cached)) {
+        return false;
+    }
+    const auto domain = domain_of(*transfer.files.front());
+    auto lane = domain ? (*domain)->take_lane_past_transfers() : std::nullopt;
+    if (!lane) {
+        return false;
+    }
+    Counters& counters = lane->channel().counters();
+    for (std::uint64_t begin = 0, end = 0; begin < extents.count(); begin = end) {
+        const std::uint32_t number = extents[begin].file;
+        while (end < extents.count() && extents[end].file == number) {
+            ++end;
+        }
+        os::File& file = *transfer.files[number];
+        if (!read_where_cached(file, extents, begin, end)) {
+            file.cache_history().missed();
+            return false;
+        }
+        counters.requests.add(1);
+    }
+    counters.bytes_cached.add(transfer.total_bytes);
+    lane.reset();
+    parts_are_through(window);
+    return true;
 }
 
 }  // namespace penstock::engine

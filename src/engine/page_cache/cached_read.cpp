@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/cached_read.hpp"
+#include "engine/page_cache/cached_read.hpp"
 
 #include <algorithm>
 #include <array>

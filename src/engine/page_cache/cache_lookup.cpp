@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/cache_lookup.hpp"
+#include "engine/page_cache/cache_lookup.hpp"
 
 #include "base/align.hpp"
 
