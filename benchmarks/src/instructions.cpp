@@ -62,6 +62,13 @@ public:
         return *file;
     }
 
+    /// As Engine::read() does it.
+    void read_one(const std::shared_ptr<os::File>& file, const Extent& extent) {
+        if (!core_->read_at_once(*file, extent.memory, extent.offset, {})) {
+            read(file, engine::Extents::of_one(extent), true);
+        }
+    }
+
     void read(const std::shared_ptr<os::File>& file, engine::Extents extents, bool blocking) {
         engine::TransferSpec spec;
         spec.files.push_back(file);
@@ -156,10 +163,13 @@ void instructions(const Arguments& arguments, Figures& figures) {
         const std::uint64_t block = bytes == kMiB ? i % blocks : random.below(blocks);
         extents[i] = {block * bytes, {memory.data() + i * bytes % kWindow, bytes}, 0};
     }
-    const bool hop = arguments.handicap("hop");
-    if (blocking || arguments.handicap("each")) {
+    if (blocking && !arguments.handicap("hop")) {
         for (const Extent& extent : extents) {
-            engine.read(file, engine::Extents::of_one(extent), blocking && !hop);
+            engine.read_one(file, extent);
+        }
+    } else if (blocking || arguments.handicap("each")) {
+        for (const Extent& extent : extents) {
+            engine.read(file, engine::Extents::of_one(extent), false);
         }
     } else {
         engine.read(file, engine::Extents(std::move(extents)), false);

@@ -269,18 +269,18 @@ public:
                                     const TransferOptions& options = {});
     [[nodiscard]] Transfer run_write(const File& file, ConstMemory data, std::uint64_t offset = 0,
                                      const TransferOptions& options = {});
-    /// A read or write of at most `inline_bytes_max` or `block_bytes` that the page cache serves
-    /// whole, on this thread and without a Transfer: read() and write() try it first. Returns the
-    /// bytes, or nothing where the cache lacks some of a read, where it is not likely to have them
-    /// (no question is asked), where the policy of the file, the engine or `options` is not kAuto,
-    /// or anything is wrong: then the memory of a read is undefined, and read() or write() does it
-    /// or says what is wrong. Waits for no device.
-    std::optional<std::uint64_t> try_read_cached(const File& file, Memory into,
-                                                 std::uint64_t offset = 0,
-                                                 const TransferOptions& options = {});
-    std::optional<std::uint64_t> try_write_cached(const File& file, ConstMemory data,
+    /// A read of at most `inline_bytes_max` or a write of at most `block_bytes` that is one call of
+    /// the kernel's, on this thread and without a Transfer: a read of what is likely cached, or an
+    /// aligned one of what is not while no transfer is at the device; a write that goes through the
+    /// page cache. read() and write() try it first. Returns the bytes, or nothing where it is not
+    /// such a one, or anything is wrong: then the memory of a read is undefined, and read() or
+    /// write() does it, or says what is wrong. drain() does not wait for it, close() does.
+    std::optional<std::uint64_t> try_read_at_once(const File& file, Memory into,
                                                   std::uint64_t offset = 0,
                                                   const TransferOptions& options = {});
+    std::optional<std::uint64_t> try_write_at_once(const File& file, ConstMemory data,
+                                                   std::uint64_t offset = 0,
+                                                   const TransferOptions& options = {});
     /// submit() and run() that return nothing instead of throwing kWouldBlock if `transfers_max`
     /// transfers are in flight. The request is copied, so it can be tried again. Throws the other
     /// errors of submit().

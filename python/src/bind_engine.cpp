@@ -154,14 +154,15 @@ void cancel_and_wait(Held& held) {
     }
 }
 
-std::optional<std::uint64_t> run_cached(Engine& engine, const Request& parsed) {
+std::optional<std::uint64_t> run_at_once(Engine& engine, const Request& parsed) {
     if (!parsed.one) {
         return std::nullopt;
     }
     const OneExtent& one = *parsed.one;
     const TransferOptions& options = parsed.request.options;
-    return parsed.request.write ? engine.try_write_cached(one.file, one.memory, one.offset, options)
-                                : engine.try_read_cached(one.file, one.memory, one.offset, options);
+    return parsed.request.write
+               ? engine.try_write_at_once(one.file, one.memory, one.offset, options)
+               : engine.try_read_at_once(one.file, one.memory, one.offset, options);
 }
 
 Transfer run(Engine& engine, Request& parsed) {
@@ -192,7 +193,7 @@ nb::object run_request(EngineObject& self, Request parsed) {
     std::optional<std::uint64_t> cached;
     {
         const WithoutGil nogil;
-        cached = run_cached(*engine, parsed);
+        cached = run_at_once(*engine, parsed);
         if (!cached) {
             held.transfer = run(*engine, parsed);
         }

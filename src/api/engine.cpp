@@ -199,7 +199,7 @@ Transfer Engine::run(TransferRequest request) {
 
 std::uint64_t Engine::read(const File& file, Memory into, std::uint64_t offset,
                            const TransferOptions& options) {
-    if (const auto bytes = try_read_cached(file, into, offset, options)) {
+    if (const auto bytes = try_read_at_once(file, into, offset, options)) {
         return *bytes;
     }
     return run_read(file, into, offset, options).wait();
@@ -212,7 +212,7 @@ std::uint64_t Engine::read(const std::string& path, Memory into, std::uint64_t o
 
 std::uint64_t Engine::write(const File& file, ConstMemory data, std::uint64_t offset,
                             const TransferOptions& options) {
-    if (const auto bytes = try_write_cached(file, data, offset, options)) {
+    if (const auto bytes = try_write_at_once(file, data, offset, options)) {
         return *bytes;
     }
     return run_write(file, data, offset, options).wait();
@@ -257,17 +257,17 @@ Transfer Engine::run_write(const File& file, ConstMemory data, std::uint64_t off
     return {core, unwrap(core->start(one(true, file, to_write(data), offset, options, true)))};
 }
 
-std::optional<std::uint64_t> Engine::try_read_cached(const File& file, Memory into,
-                                                     std::uint64_t offset,
-                                                     const TransferOptions& options) {
+std::optional<std::uint64_t> Engine::try_read_at_once(const File& file, Memory into,
+                                                      std::uint64_t offset,
+                                                      const TransferOptions& options) {
     const std::shared_ptr<os::File> opened = file.handle();  // stays open meanwhile
     return opened == nullptr ? std::nullopt
                              : impl_->get()->read_at_once(*opened, into, offset, options);
 }
 
-std::optional<std::uint64_t> Engine::try_write_cached(const File& file, ConstMemory data,
-                                                      std::uint64_t offset,
-                                                      const TransferOptions& options) {
+std::optional<std::uint64_t> Engine::try_write_at_once(const File& file, ConstMemory data,
+                                                       std::uint64_t offset,
+                                                       const TransferOptions& options) {
     const std::shared_ptr<os::File> opened = file.handle();  // stays open meanwhile
     return opened == nullptr
                ? std::nullopt

@@ -367,7 +367,7 @@ void Core::refuse() {
 bool Core::wait_for_first(std::uint64_t count, base::Nanos timeout) {
     if (refusing_.load()) {
         bool at_once = false;
-        for_each_domain([&](Domain& domain) { at_once |= domain.anyone_passes_by(); });
+        for_each_domain([&](Domain& domain) { at_once |= domain.any_at_once(); });
         if (at_once) {
             std::this_thread::sleep_for(
                 std::chrono::nanoseconds(std::min<base::Nanos>(timeout, kAtOnceTakes)));

@@ -70,8 +70,8 @@ public:
     }
     /// Until it has, or the time is over (false). May return false early.
     [[nodiscard]] bool wait_for_room(base::Nanos timeout);
-    /// A small one that a caller waits for, on its thread, without a transfer and without waiting
-    /// for a device, where the page cache serves it whole: its bytes. Else nothing, also where
+    /// A small one that a caller waits for, on its thread and without a transfer: its bytes.
+    /// Nothing where it takes more than one call of the kernel's, has to wait for others, or
     /// anything is wrong: it is for start() then.
     [[nodiscard]] std::optional<std::uint64_t> read_at_once(os::File& file, Memory into,
                                                             std::uint64_t offset,
@@ -176,7 +176,16 @@ private:
     base::Result<void> preallocate(Window& window, std::uint32_t group);
     void preallocate_by_device(Window& window) noexcept;
     void move_files(Window& window) noexcept;
-    [[nodiscard]] std::optional<Domain::InlineLane> lane_at_once(const os::File& file);
+    enum class AtOnce : std::uint8_t { kNone, kCached, kInMemory, kDirect };
+    [[nodiscard]] AtOnce way_at_once(os::File& file, Memory into, std::uint64_t offset,
+                                     const TransferOptions& options) const;
+    [[nodiscard]] std::optional<Domain::InlineLane> lane_at_once(const os::File& file,
+                                                                 bool past_transfers);
+    /// What was read of it last was in the page cache.
+    static bool is_warm(const std::shared_ptr<os::File>& file) {
+        return file != nullptr && (file->info().in_memory ||
+                                   (file->info().asks_cache && file->cache_history().warm()));
+    }
     bool run_inline(Window& window);
     bool copy_cached(Window& window);
     bool read_small(Window& window, std::uint32_t index);

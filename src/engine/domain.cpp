@@ -168,25 +168,25 @@ Domain::~Domain() {
     }
 }
 
+bool Domain::idle() const {
+    return std::all_of(channels_.begin(), channels_.end(),
+                       [](const auto& member) { return member->channel->linked_parts() == 0; });
+}
+
 std::optional<Domain::InlineLane> Domain::take_inline_lane() {
-    for (const auto& member : channels_) {
-        if (member->channel->linked_parts() != 0) {
-            return std::nullopt;
-        }
-    }
-    return take_lane(false);
+    return idle() ? take_lane(false) : std::nullopt;
 }
 
-std::optional<Domain::InlineLane> Domain::take_lane_past_transfers() {
-    return take_lane(true);
+std::optional<Domain::InlineLane> Domain::take_lane_at_once(bool past_transfers) {
+    return past_transfers || idle() ? take_lane(true) : std::nullopt;
 }
 
-bool Domain::anyone_passes_by() const {
+bool Domain::any_at_once() const {
     return std::any_of(lanes_.begin(), lanes_.end(),
-                       [](const Lane& lane) { return lane.passes_by.load(); });
+                       [](const Lane& lane) { return lane.at_once.load(); });
 }
 
-std::optional<Domain::InlineLane> Domain::take_lane(bool passes_by) {
+std::optional<Domain::InlineLane> Domain::take_lane(bool at_once) {
     std::uint32_t index = 0;
     std::unique_lock lock = lock_inline_lane(index);
     if (!lock || paused_.load()) {
@@ -197,11 +197,11 @@ std::optional<Domain::InlineLane> Domain::take_lane(bool passes_by) {
         lane.channel = make_inline_channel();
         lane.published.store(lane.channel.get(), std::memory_order_release);
     }
-    if (passes_by) {
-        lane.passes_by.store(true);
+    if (at_once) {
+        lane.at_once.store(true);
     }
     return std::optional<InlineLane>(std::in_place, std::move(lock), *lane.channel,
-                                     passes_by ? &lane.passes_by : nullptr);
+                                     at_once ? &lane.at_once : nullptr);
 }
 
 // There are as many lanes as callers have ever wanted one at once. A thread tries the one that it

@@ -69,17 +69,16 @@ public:
     /// A channel for the caller's own thread.
     class InlineLane {
     public:
-        InlineLane(std::unique_lock<std::mutex> lock, Channel& channel,
-                   std::atomic<bool>* passes_by)
-            : lock_(std::move(lock)), channel_(&channel), passes_by_(passes_by) {}
+        InlineLane(std::unique_lock<std::mutex> lock, Channel& channel, std::atomic<bool>* at_once)
+            : lock_(std::move(lock)), channel_(&channel), at_once_(at_once) {}
         InlineLane(InlineLane&& other) noexcept
             : lock_(std::move(other.lock_)),
               channel_(other.channel_),
-              passes_by_(std::exchange(other.passes_by_, nullptr)) {}
+              at_once_(std::exchange(other.at_once_, nullptr)) {}
         InlineLane& operator=(InlineLane&&) = delete;
         ~InlineLane() {
-            if (passes_by_ != nullptr) {
-                passes_by_->store(false, std::memory_order_release);
+            if (at_once_ != nullptr) {
+                at_once_->store(false, std::memory_order_release);
             }
         }
         [[nodiscard]] Channel& channel() { return *channel_; }
@@ -87,15 +86,14 @@ public:
     private:
         std::unique_lock<std::mutex> lock_;
         Channel* channel_;
-        std::atomic<bool>* passes_by_;
+        std::atomic<bool>* at_once_;
     };
     /// Nothing where anything is before it here.
     [[nodiscard]] std::optional<InlineLane> take_inline_lane();
-    /// For what the page cache serves, which passes by the transfers, for it takes nothing of the
-    /// device.
-    [[nodiscard]] std::optional<InlineLane> take_lane_past_transfers();
+    /// For a call that is no transfer; `past_transfers`: whatever is before it here.
+    [[nodiscard]] std::optional<InlineLane> take_lane_at_once(bool past_transfers);
     /// Has a thread one of the latter? Those who take one later see what was written before.
-    [[nodiscard]] bool anyone_passes_by() const;
+    [[nodiscard]] bool any_at_once() const;
     /// Callers that may have a lane at once; the next ones' transfers go through the channels.
     static constexpr std::uint32_t kInlineLanesMax = 256;
     template <typename Visit>
@@ -127,7 +125,7 @@ private:
         std::mutex mutex;
         std::unique_ptr<Channel> channel;
         std::atomic<const Channel*> published{nullptr};
-        std::atomic<bool> passes_by{false};  ///< it was taken past the transfers
+        std::atomic<bool> at_once{false};  ///< its owner is no transfer
     };
 
     Domain(DeviceId device, const DomainOptions& options, const DomainParts& parts);
@@ -136,7 +134,8 @@ private:
     base::Result<std::unique_ptr<Mover>> make_mover(const MemoryPlace& place,
                                                     const std::function<void()>& wake);
     std::unique_lock<std::mutex> lock_inline_lane(std::uint32_t& index);
-    std::optional<InlineLane> take_lane(bool passes_by);
+    [[nodiscard]] bool idle() const;
+    std::optional<InlineLane> take_lane(bool at_once);
     [[nodiscard]] std::unique_ptr<Channel> make_inline_channel();
 
     const DeviceId device_;

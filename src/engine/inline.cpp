@@ -29,7 +29,8 @@ bool Core::run_inline(Window& window) {
     if (!options_.domain.threads || options_.inline_bytes_max == 0 || transfer.devices != nullptr) {
         return false;
     }
-    if (copy_cached(window)) {
+    if (transfer.op == Op::kRead && transfer.cache == CachePolicy::kAuto &&
+        !transfer.files.empty() && is_warm(transfer.files.front()) && copy_cached(window)) {
         return true;
     }
     if (transfer.files.size() != 1 || transfer.files.front() == nullptr) {

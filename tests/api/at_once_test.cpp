@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small calls that the page cache serves on the caller's thread: the bytes are right, counted, and
-// those of a transfer in every other case; nothing that close(), a fork or a policy says is passed
-// by.
+// Small calls that are one call of the kernel's on the caller's thread: the bytes are right,
+// counted, and those of a transfer in every other case; close(), forks and policies hold for them.
 #include "os/file.hpp"
 #include "support/temp_folder.hpp"
 
@@ -92,10 +91,13 @@ TEST_F(AtOnce, WhatIsCachedIsReadWithoutATransfer) {
     EXPECT_EQ(after.cache_questions, before.cache_questions);
 }
 
-TEST_F(AtOnce, WhatIsColdIsATransferAndStaysOutOfTheCache) {
+TEST_F(AtOnce, WhatIsColdComesFromTheDeviceAndStaysOutOfTheCache) {
     warm_up();
     evict();
-    std::vector<std::byte> into(kPage);
+    const Buffer buffer = MemoryPool().take(kPage);
+    const std::span into(buffer.data(), kPage);
+    const EngineStats before = engine_.stats();
+    const std::uint64_t transfers = engine_.submitted();
     for (std::uint64_t i = 0; i < 300; ++i) {
         const std::uint64_t offset = (i * 7919 % (kBytes / kPage)) * kPage;
         ASSERT_EQ(engine_.read(file_, into, offset), kPage);
@@ -104,7 +106,35 @@ TEST_F(AtOnce, WhatIsColdIsATransferAndStaysOutOfTheCache) {
     os::CachedPages pages;
     ASSERT_EQ(file_.handle()->cached_pages(0, kBytes, pages), 0);
     EXPECT_LE(pages.pages, 64U);  // one miss, and what the kernel read ahead of it
-    EXPECT_FALSE(engine_.try_read_cached(file_, into, kPage).has_value());
+    const EngineStats after = engine_.stats();
+    EXPECT_LE(engine_.submitted() - transfers, 20U);  // questions are the transfers'
+    EXPECT_EQ(after.bytes_read + after.bytes_cached - before.bytes_read - before.bytes_cached,
+              300 * kPage);
+    EXPECT_EQ(after.requests - before.requests, 300U);
+    EXPECT_GE(after.latency.p50, 100);
+}
+
+TEST_F(AtOnce, AColdReadIsATransferWhereItIsNotAlignedOrMayBeShort) {
+    evict();
+    const File file(path_, {.cache = CachePolicy::kDirect});
+    const Buffer buffer = MemoryPool().take(2 * kPage);
+    const std::span into(buffer.data(), kPage);
+    ASSERT_EQ(engine_.try_read_at_once(file, into, kPage), kPage);
+    ASSERT_TRUE(is_there(kPage, into));
+    EXPECT_FALSE(engine_.try_read_at_once(file, into, kPage + 1).has_value());
+    EXPECT_FALSE(engine_.try_read_at_once(file, into.first(100), 0).has_value());
+    EXPECT_FALSE(engine_.try_read_at_once(file, {into.data() + 1, kPage}, 0).has_value());
+    TransferOptions shorter;
+    shorter.allow_short = true;
+    EXPECT_FALSE(engine_.try_read_at_once(file, into, 0, shorter).has_value());
+    EXPECT_FALSE(engine_.try_read_at_once(file, into, kBytes).has_value());
+    for (const std::uint64_t offset : {std::uint64_t{1}, kPage + 1, kBytes - kPage}) {
+        ASSERT_EQ(engine_.read(file, into, offset), kPage);
+        ASSERT_TRUE(is_there(offset, into));
+    }
+    TransferOptions cached;
+    cached.cache = CachePolicy::kCached;
+    EXPECT_FALSE(engine_.try_read_at_once(file_, into, 0, cached).has_value());
 }
 
 TEST_F(AtOnce, AListThatIsCachedIsCopiedByItsCaller) {
@@ -181,35 +211,38 @@ TEST_F(AtOnce, WrongCallsAreRefusedAsEver) {
     EXPECT_THROW(engine_.write(file_, into, 0, shorter), Error);
     const File reads(path_);
     EXPECT_THROW(engine_.write(reads, into, 0), Error);
-    EXPECT_FALSE(engine_.try_write_cached(reads, into, 0).has_value());
-    EXPECT_FALSE(engine_.try_read_cached(File(), into, 0).has_value());
+    EXPECT_FALSE(engine_.try_write_at_once(reads, into, 0).has_value());
+    EXPECT_FALSE(engine_.try_read_at_once(File(), into, 0).has_value());
     const File writes(path_, {.access = Access::kWrite});
-    EXPECT_FALSE(engine_.try_read_cached(writes, into, 0).has_value());
+    EXPECT_FALSE(engine_.try_read_at_once(writes, into, 0).has_value());
 }
 
 TEST_F(AtOnce, APolicyOfTheFileTheCallOrTheEngineIsKept) {
     warm_up();
     std::vector<std::byte> into(kPage);
-    ASSERT_TRUE(engine_.try_read_cached(file_, into, 0).has_value());
+    ASSERT_TRUE(engine_.try_read_at_once(file_, into, 0).has_value());
     TransferOptions direct;
     direct.cache = CachePolicy::kDirect;
-    EXPECT_FALSE(engine_.try_read_cached(file_, into, 0, direct).has_value());
-    EXPECT_FALSE(engine_.try_write_cached(file_, into, 0, direct).has_value());
+    const std::uint64_t cached = engine_.stats().bytes_cached;
+    engine_.read(file_, into, 0, direct);
+    EXPECT_FALSE(engine_.try_write_at_once(file_, into, 0, direct).has_value());
     const File past(path_, {.access = Access::kReadWrite, .cache = CachePolicy::kDirect});
-    EXPECT_FALSE(engine_.try_read_cached(past, into, 0).has_value());
-    EXPECT_FALSE(engine_.try_write_cached(past, into, 0).has_value());
+    engine_.read(past, into, 0);
+    EXPECT_EQ(engine_.stats().bytes_cached, cached);
+    EXPECT_FALSE(engine_.try_write_at_once(past, into, 0).has_value());
     EngineOptions options;
     options.cache = CachePolicy::kDirect;
     Engine engine(options);
-    EXPECT_FALSE(engine.try_read_cached(file_, into, 0).has_value());
-    EXPECT_FALSE(engine.try_write_cached(file_, into, 0).has_value());
+    engine.read(file_, into, 0);
+    EXPECT_EQ(engine.stats().bytes_cached, 0U);
+    EXPECT_FALSE(engine.try_write_at_once(file_, into, 0).has_value());
     EngineOptions off;
     off.inline_bytes_max = 0;
     Engine never(off);
-    EXPECT_FALSE(never.try_read_cached(file_, into, 0).has_value());
+    EXPECT_FALSE(never.try_read_at_once(file_, into, 0).has_value());
     TransferOptions synced;
     synced.sync = true;
-    EXPECT_FALSE(engine_.try_write_cached(file_, into, 0, synced).has_value());
+    EXPECT_FALSE(engine_.try_write_at_once(file_, into, 0, synced).has_value());
 }
 
 TEST_F(AtOnce, SmallWritesAreSeenAtOnceAndSurviveASync) {
@@ -270,8 +303,8 @@ TEST_F(AtOnce, NothingIsMovedAfterClose) {
         EXPECT_EQ(late.load(), 0);
         std::vector<std::byte> into(kPage);
         EXPECT_THROW(engine.read(file_, into, 0), Error);
-        EXPECT_FALSE(engine.try_read_cached(file_, into, 0).has_value());
-        EXPECT_FALSE(engine.try_write_cached(file_, into, 0).has_value());
+        EXPECT_FALSE(engine.try_read_at_once(file_, into, 0).has_value());
+        EXPECT_FALSE(engine.try_write_at_once(file_, into, 0).has_value());
     }
 }
 

@@ -59,7 +59,7 @@ public:
     /// The same as memory of the place where the arena is.
     [[nodiscard]] Memory take_memory(std::size_t bytes, std::size_t align = 1,
                                      std::size_t gap = 64);
-    /// Where the host has what the arena was made with at such an address.
+    /// The host has there what the arena was made with at such an address.
     [[nodiscard]] const std::byte* host_of(const Memory& memory) const;
     /// These bytes of a piece are to hold `data`.
     void expect(const std::byte* at, std::span<const std::byte> data);
@@ -94,8 +94,8 @@ protected:
     [[nodiscard]] std::string path(const std::string& name) const {
         return fake() ? "/" + name : folder_ + "/" + name;
     }
-    /// What was written behind the engine's back is in the page cache: the forced backends read it
-    /// from the device all the same, the best of them from where it is.
+    /// The page cache has bytes that were written without the engine: the forced backends read them
+    /// from the device all the same, the best of them from where they are.
     [[nodiscard]] CachePolicy policy() const {
         return fake() || GetParam() == EngineKind::kAuto ? CachePolicy::kAuto
                                                          : CachePolicy::kDirect;

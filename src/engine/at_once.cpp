@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small reads and writes that the page cache serves, on the thread that waits. One extent is one
-// call of the kernel's, as a program's own loop makes it, and no transfer, which would cost three
-// times that. A list is copied without a hop to other threads.
+// Small reads and writes on the thread that waits, by one call of the kernel's for each, as a
+// program's own loop makes it. One extent is no transfer, which would cost three times that: of
+// what the page cache serves, and aligned reads of what it has not, with nothing before them at
+// their device. A list that is cached is copied without a hop to other threads.
 //
 // Where a try does not move every byte, the transfer does the whole again, and says what is wrong:
-// so there are no errors here, and nothing waits for a device.
+// so there are no errors here.
 //
-// Each has an inline lane meanwhile, also while transfers run, which are at the device: a fork and
-// close() wait for those, and the counters of a lane have one writer.
+// Each has an inline lane meanwhile: a fork and close() wait for those, and the counters of a lane
+// have one writer. What is cached passes by transfers that run, for it takes nothing of the device.
+#include "base/align.hpp"
 #include "engine/core.hpp"
 #include "engine/page_cache/cached_read.hpp"
 
@@ -34,8 +36,7 @@ bool is_plain(Memory memory, std::uint64_t offset, std::uint64_t bytes_max) {
 }
 
 bool is_plain(const TransferOptions& options) {
-    return options.cache == CachePolicy::kAuto && options.priority <= Priority::kBackground &&
-           options.depth_limit.handle() == nullptr;
+    return options.priority <= Priority::kBackground && options.depth_limit.handle() == nullptr;
 }
 
 std::uint64_t moved(std::int64_t result) {
@@ -44,46 +45,80 @@ std::uint64_t moved(std::int64_t result) {
 
 }  // namespace
 
-std::optional<Domain::InlineLane> Core::lane_at_once(const os::File& file) {
-    if (!options_.domain.threads || options_.inline_bytes_max == 0 || options_.transfers_max != 0 ||
-        options_.cache != CachePolicy::kAuto || refusing_.load(std::memory_order_relaxed)) {
+// Past transfers goes what takes nothing of the device.
+std::optional<Domain::InlineLane> Core::lane_at_once(const os::File& file, bool past_transfers) {
+    if (!options_.domain.threads || options_.transfers_max != 0 ||
+        refusing_.load(std::memory_order_relaxed)) {
         return std::nullopt;
     }
     const auto domain = domain_of(file);
     if (!domain) {
         return std::nullopt;
     }
-    auto lane = (*domain)->take_lane_past_transfers();
+    auto lane = (*domain)->take_lane_at_once(past_transfers);
     return lane && !refusing_.load() ? std::move(lane) : std::nullopt;
+}
+
+// A file that is asked for its pages goes this way between two questions, which are the transfers'.
+Core::AtOnce Core::way_at_once(os::File& file, Memory into, std::uint64_t offset,
+                               const TransferOptions& options) const {
+    const os::FileInfo& info = file.info();
+    const os::Geometry& geometry = info.geometry;
+    if (!geometry.direct) {
+        return info.in_memory ? AtOnce::kInMemory : AtOnce::kNone;
+    }
+    os::CacheHistory& history = file.cache_history();
+    const bool asks = info.asks_cache && options.cache == CachePolicy::kAuto &&
+                      options_.cache == CachePolicy::kAuto;
+    if (asks && history.expects_cached(offset)) {
+        return AtOnce::kCached;
+    }
+    // The end of a file may lie within a block, which a device moves whole.
+    const std::uint64_t align = std::max(geometry.read_align, geometry.memory_align);
+    const bool straight = base::is_aligned(offset | into.bytes, align) &&
+                          base::is_aligned(into.data, geometry.memory_align);
+    const bool past_cache =
+        options.cache != CachePolicy::kCached && options_.cache != CachePolicy::kCached;
+    if (!straight || !past_cache || options.allow_short || (asks && !history.skip())) {
+        return AtOnce::kNone;
+    }
+    return AtOnce::kDirect;
 }
 
 std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std::uint64_t offset,
                                                 const TransferOptions& options) {
-    const os::FileInfo& info = file.info();
-    const bool in_memory = info.in_memory && !info.geometry.direct;
-    if (!in_memory && !(info.asks_cache && file.cache_history().expects_cached(offset))) {
-        return std::nullopt;
-    }
     if (!is_plain(into, offset, options_.inline_bytes_max) || !is_plain(options) || options.sync ||
-        info.access == Access::kWrite) {
+        file.info().access == Access::kWrite) {
         return std::nullopt;
     }
-    auto lane = lane_at_once(file);
+    const AtOnce way = way_at_once(file, into, offset, options);
+    if (way == AtOnce::kNone) {
+        return std::nullopt;
+    }
+    auto lane = lane_at_once(file, way != AtOnce::kDirect);
     if (!lane) {
         return std::nullopt;
     }
+    Counters& counters = lane->channel().counters();
     const iovec piece{into.data, into.bytes};
-    const std::int64_t got = in_memory ? file.read_at(os::Lane::kBuffered, offset, {&piece, 1})
-                                       : file.read_cached(offset, {&piece, 1});
+    std::int64_t got = 0;
+    if (way == AtOnce::kCached) {
+        got = file.read_cached(offset, {&piece, 1});
+    } else if (way == AtOnce::kInMemory) {
+        got = file.read_at(os::Lane::kBuffered, offset, {&piece, 1});
+    } else {
+        const base::Nanos begin = platform_.clock->now();
+        got = file.read_at(os::Lane::kDirect, offset, {&piece, 1});
+        counters.latency.add(platform_.clock->now() - begin);
+    }
     if (moved(got) != into.bytes) {
         return std::nullopt;
     }
-    if (!in_memory) {
+    if (way != AtOnce::kInMemory) {
         static_cast<void>(file.cache_history().in_sequence(offset, into.bytes));
     }
-    Counters& counters = lane->channel().counters();
     counters.requests.add(1);
-    (in_memory ? counters.bytes_read : counters.bytes_cached).add(into.bytes);
+    (way == AtOnce::kCached ? counters.bytes_cached : counters.bytes_read).add(into.bytes);
     return into.bytes;
 }
 
@@ -92,11 +127,12 @@ std::optional<std::uint64_t> Core::write_at_once(os::File& file, Memory data, st
     const os::FileInfo& info = file.info();
     const bool by_cache = info.asks_cache && info.geometry.direct;
     if ((!by_cache && !info.in_memory) || info.append || info.access == Access::kRead ||
-        options.sync || options.allow_short || !is_plain(options) ||
-        !is_plain(data, offset, options_.domain.channel.block_bytes)) {
+        options.sync || options.allow_short || options.cache != CachePolicy::kAuto ||
+        options_.cache != CachePolicy::kAuto || options_.inline_bytes_max == 0 ||
+        !is_plain(options) || !is_plain(data, offset, options_.domain.channel.block_bytes)) {
         return std::nullopt;
     }
-    auto lane = lane_at_once(file);
+    auto lane = lane_at_once(file, true);
     if (!lane) {
         return std::nullopt;
     }
@@ -120,18 +156,12 @@ std::optional<std::uint64_t> Core::write_at_once(os::File& file, Memory data, st
 bool Core::copy_cached(Window& window) {
     Transfer& transfer = *window.transfer;
     const Extents& extents = transfer.extents;
-    const auto expects_cached = [](const auto& file) {
-        return file != nullptr && (file->info().in_memory ||
-                                   (file->info().asks_cache && file->cache_history().warm()));
-    };
-    if (transfer.op != Op::kRead || transfer.cache != CachePolicy::kAuto ||
-        transfer.total_bytes > kCopiedBytesMax || extents.count() > kCopiedExtentsMax ||
-        extents.count() == 0 ||
-        !std::all_of(transfer.files.begin(), transfer.files.end(), expects_cached)) {
+    if (transfer.total_bytes > kCopiedBytesMax || extents.count() > kCopiedExtentsMax ||
+        !std::all_of(transfer.files.begin(), transfer.files.end(), is_warm)) {
         return false;
     }
     const auto domain = domain_of(*transfer.files.front());
-    auto lane = domain ? (*domain)->take_lane_past_transfers() : std::nullopt;
+    auto lane = domain ? (*domain)->take_lane_at_once(true) : std::nullopt;
     if (!lane) {
         return false;
     }
