@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small reads and writes on the thread that waits, by one call of the kernel's for each, as a
-// program's own loop makes it. One extent is no transfer, which would cost three times that: of
-// what the page cache serves, and aligned reads of what it has not, with nothing before them at
-// their device. A list that is cached is copied without a hop to other threads.
+// Small reads and writes on the thread that waits, by one call of the kernel's, as a program's own
+// loop makes it. A transfer would cost three times that, so one extent is none:
+//
+//   cached read   where the file's last reads were cached, or in sequence; also while transfers run,
+//                 for it takes nothing of the device
+//   direct read   aligned, where the last reads were not cached and nothing is before it
+//   write         through the page cache
+//
+// A list that is cached is a transfer, which the caller copies without a hop to other threads.
 //
 // Where a try does not move every byte, the transfer does the whole again, and says what is wrong:
-// so there are no errors here.
-//
-// Each has an inline lane meanwhile: a fork and close() wait for those, and the counters of a lane
-// have one writer. What is cached passes by transfers that run, for it takes nothing of the device.
+// so there are no errors here. Each try has an inline lane: a fork and close() wait for those, and
+// the counters of a lane have one writer.
 #include "base/align.hpp"
 #include "engine/core.hpp"
 #include "engine/page_cache/cached_read.hpp"
@@ -118,7 +121,7 @@ std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std
         static_cast<void>(file.cache_history().in_sequence(offset, into.bytes));
     }
     counters.requests.add(1);
-    (way == AtOnce::kCached ? counters.bytes_cached : counters.bytes_read).add(into.bytes);
+    (way == AtOnce::kDirect ? counters.bytes_read : counters.bytes_cached).add(into.bytes);
     return into.bytes;
 }
 
