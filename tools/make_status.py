@@ -233,15 +233,23 @@ def standings(table, bars):
 
 PLACES = {
     "throttled": "a loop device in memory, limited to the rate shown",
-    "loop": "a loop device in memory",
+    "loop": "a loop device in memory, without a limit",
     "disk": "the disk of a virtual machine",
     "memory": "memory",
 }
 
 
+def place_text(row):
+    """Where a row is measured, with the limits of the device."""
+    rate = row.get("rate", {})
+    limits = [f"{rate['bps'] / 1e9:g} GB/s"] if "bps" in rate else []
+    limits += [f"{rate['iops']:,} operations/s"] if "iops" in rate else []
+    return ", ".join([row["place"], *limits])
+
+
 def readme_figures(table, bars, chosen):
     """The figures that the README shows, those of docs/promises.toml, whatever their verdict."""
-    rows = ["| what | Penstock | compared with | ratio | verdict |", "|---|---|---|---|---|"]
+    rows = ["| what | where | Penstock | compared with | ratio | limit: verdict |", "|---|---|---|---|---|---|"]
     known = {row["id"]: row for row in table}
     places = set()
     for name in chosen:
@@ -250,16 +258,17 @@ def readme_figures(table, bars, chosen):
         value, interval, _ = figure(bar["line"])
         theirs = f": {bar['theirs']}" if bar.get("theirs") else ""
         rows.append(
-            f"| {row['what']} (`{name}`) | {bar.get('ours', '')} | {row.get('peer', '')}{theirs} | {value} {interval} "
-            f"| {row['bar']}: {standing(row, bar)} |"
+            f"| {row['what']} (`{name}`) | {place_text(row)} | {bar.get('ours') or 'not kept'} "
+            f"| {row.get('peer', '')}{theirs} | {value} {interval} | {row['bar']}: {standing(row, bar)} |"
         )
     machines = sorted({f"{bar['cpus']} cores, kernel {bar['kernel']}" for bar in bars.values()})
     where = "; ".join(f"`{place}` is {PLACES[place]}" for place in sorted(places) if place in PLACES)
     rows += [
         "",
-        f"Measured on a virtual machine ({'; '.join(machines)}) without an NVMe drive: {where}. Runs of Penstock and "
-        "of what it is compared with alternate. The interval is of 95 %. `undecided`: it contains the limit, or the "
-        "machine was too noisy.",
+        f"Measured on a virtual machine ({'; '.join(machines)}) without an NVMe drive: {where}. Penstock and what it "
+        "is compared with ran in turns. The ratio is Penstock's figure divided by the other's, with its 95 % interval; "
+        "where the limit is `>=` a higher ratio is better, where it is `<=` a lower one. `undecided`: the interval "
+        "contains the limit, or the machine was too noisy. `not kept`: that run kept the ratio alone.",
         "",
         standings(table, bars),
     ]

@@ -160,7 +160,7 @@ def main():
     args = parser.parse_args()
     wanted = args.python.split(",")
     if unknown := [version for version in wanted if version not in VERSIONS]:
-        parser.error(f"--python {unknown[0]}: expected of {', '.join(VERSIONS)}")
+        parser.error(f"--python {unknown[0]}: expected one of {', '.join(VERSIONS)}")
     made = []
     for version in wanted:
         python = find_interpreter(version)

@@ -216,7 +216,7 @@ def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
         is_torch = torch is not None and isinstance(tensor, torch.Tensor)
         if not isinstance(name, str) or not (is_torch or hasattr(tensor, "__dlpack__")):
             raise TypeError(
-                f"save: state[{shown(name)}]: a .safetensors holds tensors and arrays under names, and this is a "
+                f"save: state[{shown(name)}]: a .safetensors holds named tensors and arrays, got "
                 f"{type(tensor).__name__}; save it as .pt"
             )
         row, extent = (torch_row if is_torch else array_row)(name, tensor)

@@ -115,9 +115,9 @@ nb::object items_of(nb::handle object, const char* argument, std::size_t count) 
     nb::object owned = nb::steal(items);
     const auto length = static_cast<std::size_t>(PyList_Size(items));
     if (length != count) {
-        raise_value(std::string(argument) + ": " + std::to_string(length) +
-                    " elements came, and there are " + std::to_string(count) +
-                    " tensors; sequences have one length");
+        raise_value(std::string(argument) + ": got " + std::to_string(length) +
+                    (length == 1 ? " element" : " elements") + " for " + std::to_string(count) +
+                    (count == 1 ? " tensor" : " tensors") + "; give one for each tensor");
     }
     return owned;
 }
@@ -143,7 +143,7 @@ nb::object offsets_of(const Arguments& arguments, std::size_t count) {
     if (count == 0 || (is_sequence(arguments.file) && offset == 0)) {
         return {};
     }
-    raise_value("offset: one came for " + std::to_string(count) +
+    raise_value("offset: got one for " + std::to_string(count) +
                 (count == 1 ? " tensor" : " tensors") + " in a sequence; give a sequence of " +
                 std::to_string(count) + " (in bytes, one for each)");
 }

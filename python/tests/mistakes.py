@@ -8,7 +8,7 @@ MESSAGE_MAX = 700
 ADVICE = re.compile(
     r"expected|give |open |did you mean|ask for|make |check |choose|save |move |use |go through|add |"
     r"only local paths|reads it|loads (it|its)|comes first|nothing was read|it is (text|empty)|it begins with|"
-    r"which numpy.load|sequences have one length|it has no offsets|there (is|are) \d|remove|end it in|copy |list\(\)|"
+    r"which numpy.load|it has no offsets|there (is|are) \d|remove|end it in|copy |list\(\)|"
     r"write each|not writable|wait|run |name |install|convert|read it|the least that works|unstream\(\)|set it|"
     r"its names are"
 )

@@ -56,9 +56,9 @@ def test_reads(engine, path, verb, kwargs, error, words):
 
 def test_sequences_of_files(engine, path, tmp_path):
     into = [bytearray(4), bytearray(4)]
-    with pytest.raises(ValueError, match=r"file: 1 elements came, and there are 2"):
+    with pytest.raises(ValueError, match=r"file: got 1 element for 2"):
         engine.read([path], into, [0, 0])
-    with pytest.raises(ValueError, match=r"offset: one came for 2"):
+    with pytest.raises(ValueError, match=r"offset: got one for 2"):
         engine.read([path, path], into, 8)
     with penstock.File(path) as file, pytest.raises(ValueError, match="do not mix"):
         engine.read([file, path], into, [0, 0])
@@ -191,7 +191,7 @@ def test_no_tensors_are_nothing_to_move(path):
     assert penstock.read(path, []) == 0
     assert penstock.read(path, [], []) == 0
     assert penstock.read(path, [], allow_short=True) == []
-    with pytest.raises(ValueError, match=r"offset: one came for 1 tensor in a sequence"):
+    with pytest.raises(ValueError, match=r"offset: got one for 1 tensor in a sequence"):
         penstock.read(path, [bytearray(1)], 0)
 
 

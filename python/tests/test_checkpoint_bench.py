@@ -129,8 +129,8 @@ def test_a_side_that_gives_back_other_bits_is_found(tmp_path, monkeypatch, capsy
     ("words", "said"),
     [
         (["--model", "gpt5"], "--model gpt5: choose one of gpt2"),
-        (["--against", "tape"], "--against tape: expected of torch, safetensors, fio"),
-        (["--what", "burn"], "--what burn: expected of save, load, async"),
+        (["--against", "tape"], "--against tape: expected one of torch, safetensors, fio"),
+        (["--what", "burn"], "--what burn: expected one of save, load, async"),
         (["--rounds", "0"], "--rounds 0: at least 1"),
         (["--dir", "/nowhere"], "--dir /nowhere: no folder that can be written"),
         (["--json", "/nowhere/x"], "--json /nowhere/x: its folder is not there"),

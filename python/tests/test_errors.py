@@ -37,7 +37,7 @@ def test_a_folder(engine, tmp_path, verb):
 
 
 def test_a_missing_folder(engine, tmp_path):
-    with pytest.raises(FileNotFoundError, match="a folder is not"):
+    with pytest.raises(FileNotFoundError, match="no missing folder"):
         engine.write(tmp_path / "no" / "file", b"x")
 
 

@@ -107,7 +107,7 @@ def test_a_file_system_in_memory_has_no_cold_rows(tmp_path_factory, capsys):
     ("words", "status", "said"),
     [
         (["--only", "sequenze"], 2, "--only sequenze: did you mean sequence?"),
-        (["--only", "x"], 2, "--only x: expected of whole, sequence"),
+        (["--only", "x"], 2, "--only x: expected one of whole, sequence"),
         (["--seconds", "0"], 2, "--seconds 0: expected 1 to 86400"),
         (["--json", "/nowhere/x"], 2, "its folder is not there"),
     ],

@@ -17,7 +17,7 @@ HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
     ("words", "message"),
     [
         (["--preset", "llama3-8"], "--preset llama3-8: did you mean llama3-8b?"),
-        (["--preset", "gpt2"], "expected of llama3.2-1b"),
+        (["--preset", "gpt2"], "expected one of llama3.2-1b"),
         (["--tokens", "0"], "--tokens 0: at least 1"),
         (["--rounds", "0"], "--rounds 0: at least 1"),
         (["--memory", "much"], "--memory: got much"),

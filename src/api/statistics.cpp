@@ -124,7 +124,7 @@ EngineDescription description(engine::Core& core, const EngineOptions& options) 
     out.refusals = core.refusals();
     const std::string refusal = os::cachestat_refusal();
     out.page_cache = refusal.empty()
-                         ? "cachestat(2) tells what of a file is in it"
+                         ? "cachestat(2) reports which parts of a file are in it"
                          : "'auto' tries single bytes to find out what is in it, for " + refusal;
     engine::DevicePath* const path = core.device_path();
     out.cufile = path == nullptr ? "not used: gpu_path is 'bounce'" : path->text();

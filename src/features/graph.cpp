@@ -42,8 +42,9 @@ std::string shown_index(const IndexArray& array, std::uint64_t i) {
 Result<void> check_indices(const IndexArray& indices, std::uint64_t nodes, const char* name) {
     for (std::uint64_t i = 0; i < indices.size(); ++i) {
         if (indices[i] >= nodes) {
-            return no_graph(fmt::format("{}[{}] is {}, which is no node: there are {}, from 0 on",
-                                        name, i, shown_index(indices, i), nodes));
+            return no_graph(
+                fmt::format("{}[{}] is {}, which is no node: there are {}, numbered from 0", name,
+                            i, shown_index(indices, i), nodes));
         }
     }
     return {};

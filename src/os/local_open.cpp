@@ -329,8 +329,8 @@ base::Error not_direct(const char* operation, const FileInfo& info) {
     return base::error(
         ErrorCode::kUnsupported, operation,
         fmt::format(
-            "direct I/O was required, and this file has none: {}; use CachePolicy::kDirect, "
-            "or a file on ext4, XFS or a block device",
+            "direct I/O was required, and this file has none: {}; use a file on ext4, XFS or a "
+            "block device, or cache=\"direct\" (C++: CachePolicy::kDirect)",
             info.geometry.reason),
         info.path);
 }

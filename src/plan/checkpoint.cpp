@@ -67,8 +67,7 @@ constexpr std::array<Field<CheckpointOptions>, 23> kFields{{
     {"storage_low", Amount::kRate, &CheckpointOptions::storage_low,
      "The lower end of its interval"},
     {"storage_high", Amount::kRate, &CheckpointOptions::storage_high, "The upper end"},
-    {"tensors", Amount::kFlag, &CheckpointOptions::tensors,
-     "Also a table of the model's tensors, which its parameters are the sum of"},
+    {"tensors", Amount::kFlag, &CheckpointOptions::tensors, "Also a table of the model's tensors"},
     {"list", Amount::kFlag, &CheckpointOptions::list,
      "SNIA's sizes side by side, and nothing else"},
 }};

@@ -34,7 +34,7 @@ constexpr std::array<Field<IntervalOptions>, 12> kFields{{
     {"save", Amount::kSeconds, &IntervalOptions::save,
      "From the beginning of a save until it is durable"},
     {"stall", Amount::kSeconds, &IntervalOptions::stall,
-     "Training stands still for so long of that (default: all of it; less is an overlapped save)",
+     "The part of --save in which training stops (default: all of it; less: an overlapped save)",
      true},
     {"slowdown", Amount::kShare, &IntervalOptions::slowdown,
      "Share of its speed that training loses during the rest of a save (default: 0)", true},
@@ -45,7 +45,7 @@ constexpr std::array<Field<IntervalOptions>, 12> kFields{{
     {"interval", Amount::kSeconds, &IntervalOptions::interval,
      "One of your own, to see its goodput next to the best"},
     {"simulate", Amount::kCount, &IntervalOptions::simulate,
-     "Play so many random failures, to check the goodput"},
+     "Simulate so many random failures, to check the goodput"},
     {"seed", Amount::kCount, &IntervalOptions::seed, "Of the simulation (default: 1)", true},
 }};
 

@@ -38,9 +38,9 @@ constexpr std::array<Field<SizeOptions>, 11> kFields{{
      "In place of the preset's: 150KB"},
     {"samples_per_file", Amount::kCount, &SizeOptions::samples_per_file,
      "In place of the preset's (default: 1)"},
-    {"steps", Amount::kCount, &SizeOptions::steps, "The least steps of an epoch (default: 500)"},
+    {"steps", Amount::kCount, &SizeOptions::steps, "Steps of an epoch, at least (default: 500)"},
     {"memory_factor", Amount::kNumber, &SizeOptions::memory_factor,
-     "Data by the memory of all hosts (default: 5)"},
+     "Data divided by the memory of all hosts (default: 5)"},
 }};
 
 constexpr const char* kDetails =

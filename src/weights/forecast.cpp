@@ -281,8 +281,8 @@ WeightForecast forecast_weights(const TensorTable& table, std::uint64_t memory_b
     if (memory_bytes < out.least_memory_bytes) {
         base::raise(base::error(
             ErrorCode::kOutOfMemory, kOperation,
-            fmt::format("a budget of {} is too small: the least that works is {} ({} bytes), for "
-                        "{} slots must hold tensors such as '{}'",
+            fmt::format("a budget of {} is too small: the least that works is {} ({} bytes), "
+                        "because {} slots must hold tensors such as '{}'",
                         base::format_bytes(memory_bytes),
                         base::format_bytes(out.least_memory_bytes), out.least_memory_bytes, slots,
                         out.least_tensor),

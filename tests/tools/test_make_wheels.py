@@ -66,4 +66,4 @@ def test_a_wheel_without_the_tag_is_refused():
 
 def test_wrong_words():
     done = subprocess.run([sys.executable, make_wheels.__file__, "--python", "2.7"], capture_output=True, text=True)
-    assert done.returncode == 2 and "--python 2.7: expected of 3.10, 3.11, 3.12" in done.stderr
+    assert done.returncode == 2 and "--python 2.7: expected one of 3.10, 3.11, 3.12" in done.stderr

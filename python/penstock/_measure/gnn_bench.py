@@ -37,26 +37,25 @@ _PUBLISHED = {
 }
 
 _EPILOG = """
-A table of rows whose bytes follow from their numbers is made in DIR, and batches of rows are gathered from it: the
-neighbourhoods that the sampler finds in an R-MAT graph, and as many rows a batch by Zipf's law (0.6) and uniformly, on
-which a cache gains little. Every byte of every batch is checked (not of fio's); that is the step during which `ahead`
-reads.
+Makes a table of rows with known bytes in DIR, and gathers batches of rows from it: the neighbourhoods that a sampler
+finds in an R-MAT graph, and as many rows a batch by Zipf's law (0.6) and uniformly, on which a cache gains little.
+Every byte of every batch is checked (not of fio's). The check stands for a training step: `ahead` reads during it.
 
-  memmap     np.memmap[ids], one thread: the default of PyTorch Geometric and DGL
+  memmap     np.memmap[ids], one thread: the default of PyTorch Geometric, DGL
   tuned      the same mapping with MADV_RANDOM, 32 threads
-  pread      preadv, a call a row, 32 threads, through the page cache
-  graphbolt  the loop of GraphBolt's arrays on disk, stated again over Penstock's
-             Engine: 512 rows at once, all awaited, copied out of a bounce buffer
-  fio        its random reads of a row each, depth 128, as many: what the device
-             can do. No batches, and no bytes that are checked
+  pread      one preadv for each row, 32 threads, through the page cache
+  graphbolt  GraphBolt's loop for arrays on disk, written over Penstock's
+             Engine: 512 rows at once, all awaited, copied out of a buffer
+  fio        as many random reads of a row, depth 128: what the device can do.
+             No batches, and no bytes are checked
   penstock   FeatureStore.gather()
   ahead      FeatureStore.gather_async(), one batch ahead, with hints of eight
 
 Each side has a process of its own, and begins with no page of the table cached. exposed: seconds that the loop waits
-for rows. CPU: of the process, without the checks. read: bytes from the device by bytes wanted. --memory limits what
-each process may keep of the table (Penstock in its own memory, ram=), besides 160 MiB and three batches for itself, as
-root, through control groups; otherwise it prints that there is no limit. The mapping's figures follow the device's
-read-ahead, which is printed.
+for rows. CPU: of the process, without the checks. read: bytes from the device divided by bytes wanted. --memory
+limits what each process may keep of the table (for Penstock: ram=), plus 160 MiB and three batches for itself. It
+needs root, for control groups; otherwise the output says that there is no limit. The figures of mappings depend on
+the device's read-ahead, which is printed.
 
 It makes a folder penstock-gnn-* in DIR, and removes it at the end, also after Ctrl-C.
 

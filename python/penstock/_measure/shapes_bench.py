@@ -29,8 +29,8 @@ _EPILOG = f"""
 Each row is one thing that programs do, by Penstock with its defaults and by the stock ways (os.preadv, readinto,
 numpy.memmap, torch.load, safetensors), in turns, in one process. Cold: not in the page cache; warm: all in it; dirty:
 just written and not synced; new: the files do not exist. Cold and warm are checked, and each side's bytes are compared
-with the others', outside the clock. Ratio: Penstock's time by that of the best stock way, medians; below 1 Penstock is
-faster.
+with the others', outside the clock. Ratio: Penstock's time divided by that of the best stock way, medians; below 1
+Penstock is faster.
 
 It makes a folder penstock-shapes-* with up to {shapes.DISK_BYTES >> 20} MiB in DIR, and removes it at the end, also
 after Ctrl-C.
@@ -228,7 +228,7 @@ def _run(args: argparse.Namespace, out: tool.Print) -> None:
     out("\n".join(["", *_table(rows, tool.Colour(sys.stderr if args.json == "-" else sys.stdout))]))
     counts = {verdict: sum(row.verdict == verdict for row in rows if not row.skipped) for verdict in _VERDICTS}
     out("\nPenstock, compared with the best stock way: " + ", ".join(f"{n} {word}" for word, n in counts.items()))
-    out("Ratio: our time by that of the best stock way, medians; below 1 is faster.")
+    out("Ratio: Penstock / the best stock way, time, medians; below 1 Penstock is faster.")
     out(f"It took {args.took_s:.0f} s.")
     document = {
         "program": _COMMAND,

@@ -190,7 +190,7 @@ def list_of(flag: str, text: str, known: Iterable[str]) -> list[str]:
     for word in words:
         if word not in known:
             near = difflib.get_close_matches(word, known, 1)
-            told = f"did you mean {near[0]}?" if near else f"expected of {', '.join(known)}"
+            told = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
             raise WrongArguments(f"{flag} {word}: {told}")
     return words
 

@@ -74,7 +74,7 @@ class gds_handle(aio_handle):  # noqa: N801 (DeepNVMe's name)
             raise TypeError(f"example: got {type(example_tenosr).__name__}; give a torch tensor, whose dtype is taken")
         count = operator.index(num_elem)
         if count < 0:
-            raise ValueError(f"num_elem: {count} elements cannot be; give 0 or more")
+            raise ValueError(f"num_elem: got {count}; expected 0 or more")
         tensor = torch().empty(count, dtype=example_tenosr.dtype, device="cuda")
         self.pin_device_tensor(tensor)
         return tensor

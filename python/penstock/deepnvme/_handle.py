@@ -59,7 +59,7 @@ def _count(name: str, value: Any, at_most: int) -> int:
     except TypeError:
         raise TypeError(f"{name}: got {type(value).__name__}; give an int, 1 or more") from None
     if not 1 <= count <= at_most:
-        raise ValueError(f"{name}: {count} cannot be; give 1 to {at_most}")
+        raise ValueError(f"{name}: got {count}; expected 1 to {at_most}")
     return count
 
 

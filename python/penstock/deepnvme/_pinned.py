@@ -109,7 +109,7 @@ def new_locked_tensor(num_elem: int, example: Any) -> Any:
         raise TypeError(f"example: got {type(example).__name__}; give a torch tensor, whose dtype is taken")
     count = operator.index(num_elem)
     if count < 0:
-        raise ValueError(f"num_elem: {count} elements cannot be; give 0 or more")
+        raise ValueError(f"num_elem: got {count}; expected 0 or more")
     if count == 0:
         return torch().empty(0, dtype=example.dtype)
     num_bytes = count * example.element_size()

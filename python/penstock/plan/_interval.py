@@ -32,7 +32,7 @@ def interval(
     save: from the beginning of a save until it is durable. Times are seconds or words such as "6min".
     mtbf, nodes: mean time between failures of one node, and how many; accelerator_mtbf, accelerators: in place of them,
         or in addition.
-    stall: training stands still for so long of a save (all of it); slowdown: the share of its speed that it loses in
+    stall: the part of a save in which training stops (all of it); slowdown: the share of its speed that it loses in
         the rest. restore: reading the last save (as long as save). downtime: after each failure, before that.
     interval: one of your own, to see its goodput. simulate: play so many random failures, from `seed` on.
     The table "rules" of the answer has Young's, Daly's and the availability optimum, the series "goodput" the curve.

@@ -22,16 +22,16 @@ examples:
   penstock report bench.json --svg light.svg --svg-dark dark.svg  the same, for <picture> with prefers-color-scheme
   penstock report bench.json tune.json bars.json -o all.html      a section each, and what can be compared
 
-Files: the JSON of penstock bench, bench gnn, tune, ds_io, ds_nvme_tune, checkpoint bench and plan (--json FILE), and of
-python -m benchmarks --json FILE.
-The page holds all it needs (plotly.js too, 5 MB): it opens from disk, without a network, and can be sent as it is.
+Files: the JSON that these commands write with --json FILE: penstock bench, bench --shapes, bench gnn, tune, ds_io,
+ds_nvme_tune, checkpoint bench and plan, and python -m benchmarks.
+The page contains all it needs (plotly.js too, 5 MB). It opens from disk without a network, and can be sent as one file.
 """
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock report",
-        description="Makes one HTML page of measurements: pictures, figures, environment, verdicts.",
+        description="Makes one HTML page of measurements: charts, figures, environment, verdicts.",
         epilog=_EPILOG,
         formatter_class=HelpText,
     )

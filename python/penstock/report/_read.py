@@ -160,7 +160,7 @@ def _parse(path: str) -> Any:
     except OSError as error:
         raise ReportError(f"{path}: {error.strerror}; name a file that --json wrote") from error
     except UnicodeDecodeError as error:
-        raise ReportError(f"{path}: JSON is UTF-8 text, and byte {error.start} of this file is none") from error
+        raise ReportError(f"{path}: expected JSON as UTF-8 text; byte {error.start} is not UTF-8") from error
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -261,7 +261,7 @@ def test_files_that_cannot_be_read(tmp_path):
         with pytest.raises(report.ReportError, match=message):
             report.make_page([str(path)])
     (tmp_path / "latin").write_bytes(b'{"command": "\xe9"}')
-    with pytest.raises(report.ReportError, match="UTF-8 text, and byte 13"):
+    with pytest.raises(report.ReportError, match="UTF-8 text; byte 13"):
         report.make_page([str(tmp_path / "latin")])
 
 

@@ -256,7 +256,7 @@ private:
         const std::uint64_t taken = options_.memory.empty() ? 0 : taken_;
         if (taken > may || bytes > may - taken) {
             throw Error(ErrorCode::kOutOfMemory, 0, "convert", source_.path(), kNoOffset,
-                        fmt::format("{}: tensor {} does not stand in a row in memory; to put it so "
+                        fmt::format("{}: tensor {} is not contiguous in memory; a contiguous copy "
                                     "takes {} bytes, and {} may be taken; give more with --memory, "
                                     "or convert it on a machine with more",
                                     source_.path(), format::shown(name), bytes,

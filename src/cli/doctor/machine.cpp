@@ -81,7 +81,7 @@ Finding backend() {
 Finding cachestat() {
     const std::string refusal = os::cachestat_refusal();
     if (refusal.empty()) {
-        return {"cachestat", Severity::kOk, "the kernel tells what of a file is in it",
+        return {"cachestat", Severity::kOk, "the kernel reports which parts of a file are cached",
                 "cachestat() = success", ""};
     }
     return {"cachestat", Severity::kBetter,
