@@ -2,8 +2,8 @@
 // Small reads and writes on the thread that waits, by one call of the kernel's, as a program's own
 // loop makes it. A transfer would cost three times that, so one extent is none:
 //
-//   cached read   where the file's last reads were cached, or in sequence; also while transfers run,
-//                 for it takes nothing of the device
+//   cached read   where the file's last reads were cached, or in sequence; also while transfers
+//                 run, for it takes nothing of the device
 //   direct read   aligned, where the last reads were not cached and nothing is before it
 //   write         through the page cache
 //
