@@ -5,6 +5,7 @@
 
 #include <penstock/feature_store.hpp>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -128,6 +129,30 @@ TEST_F(FeatureFilesCommandTest, WrongCallsSayWhatToDo) {
     EXPECT_EQ(wrong.status, 1);
     EXPECT_FALSE(std::filesystem::exists(path_));
     EXPECT_EQ(names_in(folder_.path()).size(), 2U);
+}
+
+TEST_F(FeatureFilesCommandTest, NumbersOfRawFilesAreChecked) {
+    const auto refused = [&](const std::vector<std::string>& words, const std::string& reason) {
+        std::vector<std::string> all{"import", path_, "paper=" + raw_, "--dtype", "float32"};
+        all.insert(all.end(), words.begin(), words.end());
+        const Outcome wrong = features(all);
+        EXPECT_EQ(wrong.status, 2) << reason;
+        EXPECT_THAT(wrong.err, HasSubstr(reason));
+    };
+    const std::string row = "; expected elements of a row: 1024, or 3,224,224 for several";
+    for (const char* const word :
+         {"-3", "4,,3", "0", ",", "4,", "x", "4.5", "010", "+4", "99999999999999999999", "4, 3"}) {
+        refused({std::string("--row=") + word}, fmt::format("--row: got '{}'", word) + row);
+    }
+    refused({"--row", "4", "--rows", "0"}, "--rows: got '0'; expected a whole number, 1 or more");
+    refused({"--row", "4", "--rows", "-1"}, "--rows: got '-1'; expected a whole number");
+    refused({"--row", "4", "--rows", "1.5"}, "--rows: got '1.5'; expected a whole number");
+    refused({"--row", "4", "--offset", "-1"}, "--offset: got '-1'; expected a whole number, 0");
+    EXPECT_FALSE(std::filesystem::exists(path_));
+    const Outcome done = features({"import", path_, "paper=" + raw_, "--dtype", "float32", "--row",
+                                   "2,0x10,32", "--rows", "3", "--offset", "0"});
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_THAT(done.out, HasSubstr("[2, 16, 32]"));
 }
 
 }  // namespace

@@ -191,7 +191,7 @@ class FeatureStore:
     policy: which rows stay: "window" (those that hints name, the soonest first, then those that were used most),
         "static" (hot rows, and the first that came), "clock", "s3fifo".
     hot: ids that are read into memory now, the most used first, as far as they fit (into that of the GPU first, where
-        there is some); a dict of names and ids where there are several tables.
+        there is some); a dict of names and ids where there are several tables. Needs `ram` or `device_memory`.
     device_memory: bytes ("4GiB") of a GPU for rows that stay there, for gathers into its memory; device: which GPU. The
         policy and the hints are then those of this memory. Rows that `ram` keeps are pinned by the first gather into
         the memory of a GPU.
@@ -220,7 +220,7 @@ class FeatureStore:
                     f"FeatureStore: hot: expected a dict of tables and ids, for this file has {len(tables)} tables"
                 )
             hot = {tables[0]["name"]: hot}
-        rows = [(name, _gathered.numbers(ids)) for name, ids in (hot or {}).items()]
+        rows = [(name, _gathered.numbers(ids, named="hot")) for name, ids in (hot or {}).items()]
         number = 0 if device_memory is None else _number_of(device)
         self._opened = _core.FeatureStore(
             path, 0 if ram is None else ram, policy, rows, 0 if device_memory is None else device_memory, number
