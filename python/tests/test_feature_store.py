@@ -279,6 +279,17 @@ def test_wrong_memory_is_refused(store):
     assert store["paper"].hint([1]) is False  # no memory
 
 
+def test_wrong_paths_folders_and_devices_are_named(store, tmp_path):
+    for path in (None, 3):
+        with pytest.raises(TypeError, match=r"^write: path: expected a path, got"):
+            penstock.FeatureStore.write(path, {"a": PAPER})
+    with pytest.raises(TypeError, match=r"^write: folders: expected a list of folders, got 3"):
+        penstock.FeatureStore.write(tmp_path / "x", {"a": PAPER}, folders=3)
+    for device in (99999999999, "cuda:99999999999"):
+        with pytest.raises(ValueError, match=r"^FeatureStore: device: got .*; expected 'cuda:0'"):
+            penstock.FeatureStore.open(store.path, device_memory="1MiB", device=device)
+
+
 def test_errors_of_hints_and_hot_rows_name_what_was_called(store):
     with pytest.raises(ValueError, match=r"^hint '.*': ids\[0\]: table 'paper' has no row 700"):
         store["paper"].hint([700])

@@ -155,5 +155,31 @@ TEST_F(FeatureFilesCommandTest, NumbersOfRawFilesAreChecked) {
     EXPECT_THAT(done.out, HasSubstr("[2, 16, 32]"));
 }
 
+// A slip with the arguments of a command that only reads would destroy what it reads.
+TEST_F(FeatureFilesCommandTest, JsonReplacesNothingButItsOwnOutput) {
+    ASSERT_EQ(features({"import", path_, "paper=" + npy_}).status, 0);
+    const auto refused = [&](const std::vector<std::string>& words) {
+        const std::string& file = words.back();
+        const auto size = std::filesystem::file_size(file);
+        const Outcome wrong = features(words);
+        EXPECT_EQ(wrong.status, 2) << wrong.out;
+        EXPECT_THAT(wrong.err, HasSubstr("--json: '" + file + "' is there"));
+        EXPECT_EQ(std::filesystem::file_size(file), size);
+    };
+    refused({"show", path_, "--json", path_});
+    refused({"verify", path_, "--json", path_});
+    refused({"import", folder_ / "y.features", "paper=" + npy_, "--json", npy_});
+    std::ofstream(folder_ / "config.json") << "{\n  \"command\": [\"mine\"]\n}\n";
+    refused({"show", path_, "--json", folder_ / "config.json"});
+    const std::string json = folder_ / "out.json";
+    std::ofstream(json).flush();  // an empty file is nobody's
+    for (int i = 0; i < 2; ++i) {
+        const Outcome shown = features({"show", path_, "--json", json});
+        EXPECT_EQ(shown.status, 0) << shown.err;
+    }
+    EXPECT_EQ(nlohmann::json::parse(std::ifstream(json))["file"]["tables"].size(), 1U);
+    EXPECT_EQ(features({"verify", path_}).status, 0);
+}
+
 }  // namespace
 }  // namespace penstock::cli

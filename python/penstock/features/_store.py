@@ -27,14 +27,16 @@ Device = Union[str, int, "torch.device"]
 
 def _number_of(device: Any) -> int:
     """CUDA's number of "cuda:1", 1 or torch.device("cuda", 1); "cuda" is 0."""
-    if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
-        return device
-    found = re.fullmatch(r"cuda(?::(\d+))?", str(device))
-    if found is None:
+    if isinstance(device, int) and not isinstance(device, bool):
+        number = device
+    else:
+        found = re.fullmatch(r"cuda(?::([0-9]{1,9}))?", str(device))
+        number = -1 if found is None else int(found[1] or 0)
+    if not 0 <= number < 1 << 31:
         raise ValueError(
             f"FeatureStore: device: got {_arguments.shown(device)}; expected 'cuda:0' or another GPU of CUDA"
         )
-    return int(found[1] or 0)
+    return number
 
 
 @dataclass(frozen=True)
