@@ -244,7 +244,8 @@ struct FeatureStoreOptions {
     std::uint64_t ram_bytes = 0;
     RowPolicy policy = RowPolicy::kWindow;  ///< which rows stay
     /// Rows that are read when the store is opened, as far as they fit: into the memory of the GPU
-    /// first, where `device_bytes` is given, and the others into that of the host.
+    /// first, where `device_bytes` is given, and the others into that of the host. Rows that are
+    /// named while there is memory of neither are kInvalidArgument.
     std::vector<HotRows> hot = {};
     /// Memory of GPU number `device` for rows that stay there, for gathers into its memory: shared
     /// and planned as `ram_bytes` is. 0: none. Hints are for this memory where there is some.

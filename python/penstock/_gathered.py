@@ -9,13 +9,13 @@ from typing import Any
 from penstock import _arguments
 
 
-def numbers(ids: Any, on_gpu: Any = None) -> Any:
+def numbers(ids: Any, on_gpu: Any = None, named: str = "ids") -> Any:
     """Integers as they lie in memory, one after the other: of a strided tensor or array, or a list of lists, a copy.
     on_gpu: what makes a copy on the host of a tensor that is elsewhere; None: it stays."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(ids, torch.Tensor):
         if ids.dtype == torch.bool:
-            raise TypeError("ids: this tensor is a mask; give the numbers of its rows: mask.nonzero().view(-1)")
+            raise TypeError(f"{named}: this tensor is a mask; give the numbers of its rows: mask.nonzero().view(-1)")
         return ids.contiguous() if on_gpu is None or ids.is_cpu else on_gpu(ids)
     if isinstance(ids, range):
         return list(ids)
@@ -29,7 +29,7 @@ def numbers(ids: Any, on_gpu: Any = None) -> Any:
     dtype = getattr(ids, "dtype", None)
     kind = getattr(dtype, "kind", None)
     if kind == "b":
-        raise TypeError("ids: this array is a mask; give the numbers of its rows: numpy.flatnonzero(mask)")
+        raise TypeError(f"{named}: this array is a mask; give the numbers of its rows: numpy.flatnonzero(mask)")
     if kind is not None and kind in "iu" and not getattr(dtype, "isnative", True):
         return ids.astype(dtype.newbyteorder("="), order="C")
     flags = getattr(ids, "flags", None)

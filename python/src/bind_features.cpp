@@ -407,7 +407,7 @@ void bind_features(nb::module_& m) {
     bind_feature_writer(m);
     m.def("inspect_features", inspect_file, nb::arg("path").none(),
           nb::sig("def inspect_features(path: typing.Any) -> dict[str, typing.Any]"),
-          "Private; penstock.features.inspect() is public.");
+          "Private: what a feature file or .npy has.");
     m.def("verify_features", verify_file, nb::arg("path").none(), nb::arg("progress").none(),
           nb::sig("def verify_features(path: typing.Any, progress: "
                   "collections.abc.Callable[[int, int], object] | None) -> "

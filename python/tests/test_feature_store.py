@@ -279,6 +279,36 @@ def test_wrong_memory_is_refused(store):
     assert store["paper"].hint([1]) is False  # no memory
 
 
+def test_wrong_paths_folders_and_devices_are_named(store, tmp_path):
+    for path in (None, 3):
+        with pytest.raises(TypeError, match=r"^write: path: expected a path, got"):
+            penstock.FeatureStore.write(path, {"a": PAPER})
+    with pytest.raises(TypeError, match=r"^write: folders: expected a list of folders, got 3"):
+        penstock.FeatureStore.write(tmp_path / "x", {"a": PAPER}, folders=3)
+    for device in (99999999999, "cuda:99999999999"):
+        with pytest.raises(ValueError, match=r"^FeatureStore: device: got .*; expected 'cuda:0'"):
+            penstock.FeatureStore.open(store.path, device_memory="1MiB", device=device)
+
+
+def test_errors_of_hints_and_hot_rows_name_what_was_called(store):
+    with pytest.raises(ValueError, match=r"^hint '.*': ids\[0\]: table 'paper' has no row 700"):
+        store["paper"].hint([700])
+    with pytest.raises(ValueError, match=r"^open features '.*': hot\[1\]: table 'paper' has no row 700"):
+        penstock.FeatureStore.open(store.path, ram="1MiB", hot={"paper": [1, 700]})
+    with pytest.raises(ValueError, match=r"^open features '.*': hot: there is no table 'papers'"):
+        penstock.FeatureStore.open(store.path, ram="1MiB", hot={"papers": [1]})
+    with pytest.raises(TypeError, match=r"^hot: this array is a mask"):
+        penstock.FeatureStore.open(store.path, ram="1MiB", hot={"paper": np.array([True])})
+    for none in (None, 0):
+        with pytest.raises(ValueError, match=r"hot: there is no memory for these rows; give ram"):
+            penstock.FeatureStore.open(store.path, ram=none, hot={"paper": [1]})
+        penstock.FeatureStore.open(store.path, ram=none, hot={"paper": []}).close()
+    closed = penstock.FeatureStore.open(store.path)
+    closed.close()
+    with pytest.raises(ValueError, match=r"^hint '.*': this FeatureStore is closed"):
+        closed["paper"].hint([1])
+
+
 def test_a_program_may_end_with_gathers_under_way(store):
     code = (
         "import penstock, numpy, sys; s = penstock.FeatureStore(sys.argv[1]);"

@@ -184,3 +184,14 @@ def test_rows_of_a_law_are_the_same_for_the_same_batch():
     assert np.array_equal(rows, zipf_rows(1000, 0.6, 5000, batch=3))
     assert not np.array_equal(rows, zipf_rows(1000, 0.6, 5000, batch=4))
     assert np.bincount(zipf_rows(100, 1.2, 20_000), minlength=100).max() > 2000 > 20_000 / 100
+
+
+def test_edges_may_be_strided():
+    pairs = np.array([[0, 1], [1, 2], [2, 0], [0, 2]])
+    expected = Graph.from_edges(np.ascontiguousarray(pairs.T))
+    for edges in (pairs.T, torch.from_numpy(pairs).t(), np.repeat(pairs.T, 2, axis=1)[:, ::2]):
+        graph = Graph.from_edges(edges)
+        assert all(
+            np.array_equal(*both) for both in zip((graph.indptr, graph.indices), (expected.indptr, expected.indices))
+        )
+        assert pickle.loads(pickle.dumps(graph)).edges == 4

@@ -92,6 +92,19 @@ def test_gids_refuses_what_does_not_fit(store, papers):
         gids.GIDS(cache_dim=8, path=papers.path).store_tensor(torch.ones(1), 0)
 
 
+def test_gids_takes_no_more_elements_than_a_row_has(papers):
+    loader = gids.GIDS(cache_dim=8, store=papers)
+    batches = iter([(torch.tensor([1, 2]),)])
+    for wrong in (9, 0, -1):
+        with pytest.raises(ValueError, match=rf"fetch_feature: dim: expected 1 to 8, got {wrong}"):
+            loader.fetch_feature(wrong, batches)
+    with pytest.raises(TypeError, match="fetch_feature: dim: expected an integer, got '4'"):
+        loader.fetch_feature("4", batches)
+    assert loader.fetch_feature(3, batches)[-1].shape == (2, 3)  # no batch was lost
+    with pytest.raises(ValueError, match="read_tensor: num: expected 0"):
+        loader.read_tensor(-2, 9)
+
+
 def test_the_arguments_are_those_of_gids():
     """In their order, for calls by place (GIDS at 523836c)."""
     names = list(inspect.signature(gids.GIDS).parameters)

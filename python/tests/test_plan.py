@@ -284,3 +284,23 @@ def test_a_keyword_that_is_not_known_names_the_nearest(call):
         wrong = name + "x"
         with pytest.raises(TypeError, match=rf"there is no argument '{wrong}'; did you mean"):
             call(**{wrong: 1})
+
+
+def test_an_answer_has_its_figures_by_name():
+    answer = plan.checkpoint("13B", seconds=60)
+    assert "write_bytes_per_second" in answer and "bytes" not in answer and 0 not in answer
+    assert list(answer) == [figure.name for figure in answer.figures]
+
+
+def test_flags_may_be_those_of_numpy():
+    np = pytest.importorskip("numpy")
+    asked = [plan.checkpoint("13B", interval="2h", overlapped=flag) for flag in (True, np.True_)]
+    assert asked[0] == asked[1]
+    with pytest.raises(ValueError, match="seconds: got 'true'"):
+        plan.checkpoint("13B", seconds=np.True_)
+
+
+def test_measure_names_itself():
+    for wrong, error in [({"paths": None}, TypeError), ({"paths": "x", "seconds": float("nan")}, ValueError)]:
+        with pytest.raises(error, match=r"^plan measure: "):
+            plan.measure(**wrong)

@@ -12,8 +12,8 @@ namespace penstock::cli {
 class JsonOutput {
 public:
     /// `option` is the command-line option, for messages. A file name, "-" for stdout, or empty for
-    /// none. The file is opened here, before the work, so that a wrong path costs no time. Throws
-    /// Error.
+    /// none. The file is opened here, before the work, so that a wrong path costs no time; a file
+    /// that is there is replaced only where it is empty or an earlier output. Throws Error.
     JsonOutput(std::string option, std::string path);
 
     /// The stream of the text for people: stderr when the JSON is written to stdout.

@@ -26,9 +26,30 @@ namespace features {
 
 namespace {
 
+constexpr RowsAsked kHint{"hint", "ids"};
+constexpr RowsAsked kHot{"open features", "hot"};
+
 [[noreturn]] void refuse_call(ErrorCode code, const std::string& message,
-                              const std::string& path = {}) {
-    base::raise(base::error(code, "gather", message, path));
+                              const std::string& path = {}, const char* operation = "gather") {
+    base::raise(base::error(code, operation, message, path));
+}
+
+std::uint32_t table_number(const FeatureFile& file, std::string_view name, const char* operation,
+                           std::string_view argument) {
+    std::vector<std::string_view> known;
+    for (const FeatureTable& one : file.tables) {
+        if (one.name == name) {
+            return static_cast<std::uint32_t>(known.size());
+        }
+        known.emplace_back(one.name);
+    }
+    const std::string_view near = base::nearest(name, known);
+    refuse_call(ErrorCode::kInvalidArgument,
+                fmt::format("{}there is no table {}; {}", argument, format::shown(name),
+                            !near.empty()   ? fmt::format("did you mean {}?", format::shown(near))
+                            : known.empty() ? "the file has none"
+                                            : fmt::format("expected {}", fmt::join(known, ", "))),
+                file.path, operation);
 }
 
 }  // namespace
@@ -70,12 +91,13 @@ struct FeatureStore::Impl {
     base::OfProcess<features::DeviceTiers> gpus{
         [] { return std::make_shared<features::DeviceTiers>(); }};
 
-    [[nodiscard]] std::shared_ptr<const features::OpenedFeatures> get() {
+    [[nodiscard]] std::shared_ptr<const features::OpenedFeatures> get(
+        const char* operation = "gather") {
         const std::shared_ptr<std::mutex> its = mutex.get();
         const std::lock_guard lock(*its);
         if (opened == nullptr) {
             features::refuse_call(ErrorCode::kClosed, "this FeatureStore is closed; open it again",
-                                  described.path);
+                                  described.path, operation);
         }
         return opened;
     }
@@ -248,7 +270,9 @@ FeatureStore FeatureStore::open(std::shared_ptr<Engine> engine, const std::strin
     }
     FeatureStore store(std::move(impl));
     for (const HotRows& rows : options.hot) {
-        store.preload(store.table(rows.table), rows.ids);
+        store.preload(
+            features::table_number(store.file(), rows.table, features::kHot.operation, "hot: "),
+            rows.ids);
     }
     return store;
 }
@@ -258,7 +282,13 @@ FeatureStore FeatureStore::open(std::shared_ptr<Engine> engine, const std::strin
 void FeatureStore::preload(std::uint32_t table, std::span<const std::uint64_t> ids) const {
     constexpr std::size_t kStepRows = 16384;
     const std::shared_ptr<const features::OpenedFeatures> opened = there().get();
-    features::check_ids(*opened, table, ids);
+    features::check_ids(*opened, table, ids, features::kHot);
+    if (!ids.empty() && there().device_bytes == 0 && there().tier == nullptr) {
+        features::refuse_call(ErrorCode::kInvalidArgument,
+                              "hot: there is no memory for these rows; give ram, such as 4GiB, or "
+                              "device_memory",
+                              opened->described.path, features::kHot.operation);
+    }
     struct Place {
         features::RowCache* cache;
         Memory memory;
@@ -316,21 +346,7 @@ const FeatureFile& FeatureStore::file() const {
 }
 
 std::uint32_t FeatureStore::table(std::string_view name) const {
-    std::vector<std::string_view> known;
-    for (const FeatureTable& one : tables()) {
-        if (one.name == name) {
-            return static_cast<std::uint32_t>(known.size());
-        }
-        known.emplace_back(one.name);
-    }
-    const std::string_view near = base::nearest(name, known);
-    features::refuse_call(
-        ErrorCode::kInvalidArgument,
-        fmt::format("there is no table {}; {}", format::shown(name),
-                    !near.empty()   ? fmt::format("did you mean {}?", format::shown(near))
-                    : known.empty() ? "the file has none"
-                                    : fmt::format("expected {}", fmt::join(known, ", "))),
-        file().path);
+    return features::table_number(file(), name, "table", "");
 }
 
 FeatureGather FeatureStore::start(std::span<const FeatureRequest> requests,
@@ -455,7 +471,7 @@ FeatureGather FeatureStore::run(std::span<const FeatureRequest> requests,
 }
 
 bool FeatureStore::hint(std::uint32_t table, std::span<const std::uint64_t> ids) const {
-    features::check_ids(*there().get(), table, ids);
+    features::check_ids(*there().get(features::kHint.operation), table, ids, features::kHint);
     if (const auto* const slots = there().on_gpu(table)) {
         return slots->cache->hint(ids) != features::kNoHint;
     }

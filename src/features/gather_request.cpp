@@ -14,10 +14,10 @@ namespace penstock::features {
 
 namespace {
 
-constexpr const char* kGather = "gather";
-
-[[noreturn]] void refuse_ids(const OpenedFeatures& opened, const std::string& message) {
-    base::raise(base::error(ErrorCode::kInvalidArgument, kGather, message, opened.described.path));
+[[noreturn]] void refuse_ids(const OpenedFeatures& opened, const std::string& message,
+                             const RowsAsked& asked = {}) {
+    base::raise(
+        base::error(ErrorCode::kInvalidArgument, asked.operation, message, opened.described.path));
 }
 
 // Rows of one table: 16 bytes a row in the engine, and errors that name the row.
@@ -65,20 +65,23 @@ void add_extents(const OpenedFeatures& opened, const WantedRows& wanted, RowRead
 }  // namespace
 
 void check_ids(const OpenedFeatures& opened, std::uint32_t number,
-               std::span<const std::uint64_t> ids) {
+               std::span<const std::uint64_t> ids, const RowsAsked& asked) {
     if (number >= opened.directory.tables.size()) {
-        refuse_ids(opened, fmt::format("there is no table number {}; there are {}, from 0 on",
-                                       number, opened.directory.tables.size()));
+        refuse_ids(opened,
+                   fmt::format("there is no table number {}; there are {}, from 0 on", number,
+                               opened.directory.tables.size()),
+                   asked);
     }
     const Table& table = opened.directory.tables[number];
     const auto outside = std::find_if(ids.begin(), ids.end(),
                                       [&table](std::uint64_t id) { return id >= table.rows; });
     if (outside != ids.end()) {
         refuse_ids(opened,
-                   fmt::format("ids[{}]: table {} has no row {}; {}", outside - ids.begin(),
-                               format::shown(table.name), *outside,
+                   fmt::format("{}[{}]: table {} has no row {}; {}", asked.argument,
+                               outside - ids.begin(), format::shown(table.name), *outside,
                                table.rows == 0 ? "it has no rows"
-                                               : fmt::format("expected 0 to {}", table.rows - 1)));
+                                               : fmt::format("expected 0 to {}", table.rows - 1)),
+                   asked);
     }
 }
 

@@ -20,9 +20,15 @@ void check_request(const OpenedFeatures& opened, const FeatureRequest& request);
 /// Throws kInvalidArgument for a stream where no memory is of a GPU, or of several.
 void check_stream(const OpenedFeatures& opened, std::span<const FeatureRequest> requests,
                   const std::optional<StreamHandle>& stream);
+/// Names a call and its numbers of rows, in messages.
+struct RowsAsked {
+    const char* operation = "gather";
+    const char* argument = "ids";
+};
+
 /// The first two of what check_request() throws.
 void check_ids(const OpenedFeatures& opened, std::uint32_t table,
-               std::span<const std::uint64_t> ids);
+               std::span<const std::uint64_t> ids, const RowsAsked& asked = {});
 
 /// Rows that are to be read: ids[i] to memory + destinations[i] * row_bytes.
 struct WantedRows {

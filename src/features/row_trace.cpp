@@ -72,7 +72,9 @@ RowTrace npy_trace(Engine& engine, const File& file, std::uint64_t batch) {
     if (header.shape.size() == 2) {
         batch = header.shape[1];
     } else if (batch == 0) {
-        refuse_trace(path, "it has one dimension; expected how many of its ids are a batch");
+        refuse_trace(path,
+                     "it has one dimension; say how many of its ids are a batch "
+                     "(--batch 1024)");
     }
     const std::uint64_t size = file.size();
     if (header.data_bytes > size - std::min(size, header.header_bytes)) {

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 
 namespace penstock::plan {
@@ -17,7 +18,8 @@ constexpr std::string_view kReading = "read config.json";
 constexpr std::size_t kFieldsMax = 10'000;
 constexpr std::size_t kItemsMax = 100'000;  // of a list
 constexpr std::size_t kShownBytes = 40;
-constexpr int kKeptDepth = 2;  // "text_config.hidden_size"
+constexpr double kWholeRealMax = 9'007'199'254'740'992;  // 2^53: up to there a double counts
+constexpr int kKeptDepth = 2;                            // "text_config.hidden_size"
 
 std::string shortened(std::string_view text) {
     return text.size() <= kShownBytes ? std::string(text)
@@ -44,6 +46,9 @@ ConfigValue value_of(const JsonScalar& scalar) {
         case Kind::kNegative:
         case Kind::kReal:
             out.kind = ConfigValue::Kind::kNumber;
+            out.whole = scalar.real >= 0 && scalar.real <= kWholeRealMax &&
+                        scalar.real == std::floor(scalar.real);
+            out.number = out.whole ? static_cast<std::uint64_t>(scalar.real) : 0;
             out.text = fmt::format("{}", scalar.real);
             break;
         case Kind::kString:
@@ -73,15 +78,18 @@ public:
         }
         if (array) {
             if (lists_++ == 0 && is_kept()) {
-                list_ =
-                    &put(ConfigValue{ConfigValue::Kind::kList, false, false, 0, "a list", {}, {}});
+                list_ = &put(
+                    ConfigValue{ConfigValue::Kind::kList, false, false, 0, "a list", {}, {}, {}});
             } else {
+                note_odd("a list");
                 list_ = nullptr;  // a list of lists is nothing that is asked for
             }
         } else {
             if (depth_ > 0 && lists_ == 0 && is_kept()) {
-                put(ConfigValue{ConfigValue::Kind::kOther, false, false, 0, "an object", {}, {}});
+                put(ConfigValue{
+                    ConfigValue::Kind::kOther, false, false, 0, "an object", {}, {}, {}});
             }
+            note_odd("an object");
             ++depth_;
             list_ = nullptr;
         }
@@ -113,6 +121,8 @@ public:
             list_->numbers.push_back(item.number);
         } else if (item.kind == ConfigValue::Kind::kText) {
             list_->texts.push_back(std::move(item.text));
+        } else {
+            note_odd(item.kind == ConfigValue::Kind::kNull ? "null" : item.text);
         }
         return {};
     }
@@ -122,6 +132,12 @@ private:
     [[nodiscard]] std::string full() const {
         return values.size() <= kFieldsMax ? std::string()
                                            : fmt::format("it has more than {} fields", kFieldsMax);
+    }
+    // An item of the open list.
+    void note_odd(const std::string& item) {
+        if (list_ != nullptr && list_->odd.empty()) {
+            list_->odd = item;
+        }
     }
     ConfigValue& put(ConfigValue value) {
         std::string path;
@@ -249,10 +265,11 @@ std::vector<std::uint64_t> ConfigFields::whole_numbers(std::string_view name) {
     if (value == nullptr) {
         return {};
     }
-    if (value->kind != ConfigValue::Kind::kList || !value->texts.empty()) {
-        refuse(fmt::format(
-            "{}{} is {}; expected a list of whole numbers", prefix_, name,
-            value->kind == ConfigValue::Kind::kList ? "a list with texts" : as_shown(*value)));
+    if (value->kind != ConfigValue::Kind::kList || !value->texts.empty() || !value->odd.empty()) {
+        refuse(fmt::format("{}{} is {}; expected a list of whole numbers", prefix_, name,
+                           value->kind != ConfigValue::Kind::kList ? as_shown(*value)
+                           : !value->texts.empty()                 ? "a list with texts"
+                                                   : "a list with " + shortened(value->odd)));
         return {};
     }
     return value->numbers;

@@ -28,6 +28,7 @@ struct ConfigValue {
     std::string text;                    // of kText; of kNumber and kOther: as a message shows it
     std::vector<std::uint64_t> numbers;  // of kList: its whole numbers
     std::vector<std::string> texts;      // of kList: its texts
+    std::string odd;                     // of kList: its first item that is neither, as shown
 };
 
 class ConfigFields {

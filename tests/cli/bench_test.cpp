@@ -279,9 +279,10 @@ TEST_F(BenchTest, BesideFioItPrintsTheRatioOfEachPair) {
 
 TEST_F(BenchTest, ARunThatFailsLeavesTheJsonOfTheOneBefore) {
     const std::string json = folder() + "/bench.json";
-    std::ofstream(json) << "of before";
+    const std::string before = R"({"command": ["penstock", "bench"]})";
+    std::ofstream(json) << before;
     EXPECT_NE(run_cli({"bench", folder() + "/absent", "--json", json}).status, 0);
-    EXPECT_EQ(contents(json), "of before");
+    EXPECT_EQ(contents(json), before);
     EXPECT_EQ(run_cli(quick(make_file(8 << 20), {"--rw", "read", "--json", json})).status, 0);
     EXPECT_TRUE(nlohmann::json::parse(contents(json)).contains("jobs"));
 }

@@ -5,6 +5,7 @@
 
 #include <penstock/feature_store.hpp>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -128,6 +129,56 @@ TEST_F(FeatureFilesCommandTest, WrongCallsSayWhatToDo) {
     EXPECT_EQ(wrong.status, 1);
     EXPECT_FALSE(std::filesystem::exists(path_));
     EXPECT_EQ(names_in(folder_.path()).size(), 2U);
+}
+
+TEST_F(FeatureFilesCommandTest, NumbersOfRawFilesAreChecked) {
+    const auto refused = [&](const std::vector<std::string>& words, const std::string& reason) {
+        std::vector<std::string> all{"import", path_, "paper=" + raw_, "--dtype", "float32"};
+        all.insert(all.end(), words.begin(), words.end());
+        const Outcome wrong = features(all);
+        EXPECT_EQ(wrong.status, 2) << reason;
+        EXPECT_THAT(wrong.err, HasSubstr(reason));
+    };
+    const std::string row = "; expected elements of a row: 1024, or 3,224,224 for several";
+    for (const char* const word :
+         {"-3", "4,,3", "0", ",", "4,", "x", "4.5", "010", "+4", "99999999999999999999", "4, 3"}) {
+        refused({std::string("--row=") + word}, fmt::format("--row: got '{}'", word) + row);
+    }
+    refused({"--row", "4", "--rows", "0"}, "--rows: got '0'; expected a whole number, 1 or more");
+    refused({"--row", "4", "--rows", "-1"}, "--rows: got '-1'; expected a whole number");
+    refused({"--row", "4", "--rows", "1.5"}, "--rows: got '1.5'; expected a whole number");
+    refused({"--row", "4", "--offset", "-1"}, "--offset: got '-1'; expected a whole number, 0");
+    EXPECT_FALSE(std::filesystem::exists(path_));
+    const Outcome done = features({"import", path_, "paper=" + raw_, "--dtype", "float32", "--row",
+                                   "2,0x10,32", "--rows", "3", "--offset", "0"});
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_THAT(done.out, HasSubstr("[2, 16, 32]"));
+}
+
+// A slip with the arguments of a command that only reads would destroy what it reads.
+TEST_F(FeatureFilesCommandTest, JsonReplacesNothingButItsOwnOutput) {
+    ASSERT_EQ(features({"import", path_, "paper=" + npy_}).status, 0);
+    const auto refused = [&](const std::vector<std::string>& words) {
+        const std::string& file = words.back();
+        const auto size = std::filesystem::file_size(file);
+        const Outcome wrong = features(words);
+        EXPECT_EQ(wrong.status, 2) << wrong.out;
+        EXPECT_THAT(wrong.err, HasSubstr("--json: '" + file + "' is there"));
+        EXPECT_EQ(std::filesystem::file_size(file), size);
+    };
+    refused({"show", path_, "--json", path_});
+    refused({"verify", path_, "--json", path_});
+    refused({"import", folder_ / "y.features", "paper=" + npy_, "--json", npy_});
+    std::ofstream(folder_ / "config.json") << "{\n  \"command\": [\"mine\"]\n}\n";
+    refused({"show", path_, "--json", folder_ / "config.json"});
+    const std::string json = folder_ / "out.json";
+    std::ofstream(json).flush();  // an empty file is nobody's
+    for (int i = 0; i < 2; ++i) {
+        const Outcome shown = features({"show", path_, "--json", json});
+        EXPECT_EQ(shown.status, 0) << shown.err;
+    }
+    EXPECT_EQ(nlohmann::json::parse(std::ifstream(json))["file"]["tables"].size(), 1U);
+    EXPECT_EQ(features({"verify", path_}).status, 0);
 }
 
 }  // namespace

@@ -94,8 +94,16 @@ TEST_F(FeaturesCommandTest, SimulateRefusesWrongWords) {
     refused({trace_, "--cache", "nan%"}, "--cache: got 'nan%'");
     refused({trace_, "--cache", "1.5"}, "--cache: got '1.5'");
     refused({trace_, "--policy", "windwo"}, "did you mean 'window'?");
-    refused({trace_, "--window", "31"}, "31");
+    refused({trace_, "--window", "31"}, "--window: got '31'; expected a whole number, 0 to 30");
     refused({trace_, "--rows", "10"}, "--rows: got 10, and the trace has row 4999");
+    refused({trace_, "--rows", "-1"}, "--rows: got '-1'; expected a whole number, 1 or more");
+    refused({trace_, "--batch", "-1"}, "--batch: got '-1'; expected a whole number, 1 or more");
+    refused({trace_, "--batch", "0"}, "--batch: got '0'");
+    refused({trace_, "--warm-up", "-1"}, "--warm-up: got '-1'; expected a whole number, 0 or more");
+    refused({trace_, "--window", "1.5"}, "--window: got '1.5'; expected a whole number, 0 to 30");
+    refused({trace_, "--rows", "9223372036854775807", "--cache", "5%"},
+            "--cache: 5% of 9223372036854775807 rows are 461168601842738816; expected at most "
+            "1073741824");
     EXPECT_EQ(simulate({folder_ / "missing"}).status, 1);
     std::ofstream(folder_ / "odd") << "12345";
     refused({folder_ / "odd"}, "expected a multiple of 8");

@@ -113,6 +113,14 @@ TEST_F(PlanCliTest, JobsComeFromAFile) {
     EXPECT_THAT(plan({"mix", path}).err, HasSubstr("longer than 16 MiB"));
 }
 
+TEST_F(PlanCliTest, AnEmptyDocumentIsNamed) {
+    for (const char* const verb : {"checkpoint", "restore", "stream", "mix"}) {
+        const Outcome outcome = run_cli({"plan", verb, "/dev/null"});
+        EXPECT_EQ(outcome.status, 2) << outcome.out;
+        EXPECT_THAT(outcome.err, HasSubstr("'/dev/null': this is empty; expected a JSON document"));
+    }
+}
+
 TEST_F(PlanCliTest, MeasuresAllPatternsAndLeavesTheFolderEmpty) {
     const std::string json = folder_ / "out.json";
     const Outcome found = plan(quick({"--checkpoint-bytes", "1GB", "--json", json}));

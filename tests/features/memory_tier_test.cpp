@@ -99,6 +99,47 @@ TEST_P(MemoryTierTest, GathersTheSameRowsInAnyMemory) {
     }
 }
 
+TEST_P(MemoryTierTest, ErrorsNameTheCall) {
+    const auto message_of = [](const auto& call) -> std::string {
+        try {
+            call();
+        } catch (const Error& error) {
+            return error.operation() + ": " + error.what();
+        }
+        return "no error";
+    };
+    FeatureStore store = open(8'000'000);
+    EXPECT_THAT(message_of([&] { store.hint(0, Ids{kRows}); }),
+                testing::AllOf(testing::StartsWith("hint: "), testing::HasSubstr("ids[0]")));
+    EXPECT_THAT(message_of([&] { store.hint(7, Ids{1}); }), testing::StartsWith("hint: "));
+    EXPECT_THAT(message_of([&] {
+                    static_cast<void>(open(8'000'000, {{"a", {1, kRows}}}));
+                }),
+                testing::AllOf(testing::StartsWith("open features: "),
+                               testing::HasSubstr("hot[1]: table 'a' has no row 3000")));
+    EXPECT_THAT(message_of([&] {
+                    static_cast<void>(open(8'000'000, {{"c", {1}}}));
+                }),
+                testing::AllOf(testing::StartsWith("open features: "),
+                               testing::HasSubstr("hot: there is no table 'c'")));
+    EXPECT_THAT(message_of([&] { static_cast<void>(store.table("c")); }),
+                testing::StartsWith("table: "));
+    store.close();
+    EXPECT_THAT(message_of([&] { store.hint(0, Ids{1}); }),
+                testing::AllOf(testing::StartsWith("hint: "), testing::HasSubstr("is closed")));
+}
+
+TEST_P(MemoryTierTest, HotRowsNeedMemory) {
+    EXPECT_NO_THROW(static_cast<void>(open(0, {{"a", {}}})));
+    try {
+        static_cast<void>(open(0, {{"a", {1}}}));
+        ADD_FAILURE() << "opened";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument);
+        EXPECT_THAT(error.what(), testing::HasSubstr("hot: there is no memory for these rows"));
+    }
+}
+
 TEST_P(MemoryTierTest, WhatFitsIsReadOnce) {
     const FeatureStore store = open(8'000'000);
     Ids all(kRows);

@@ -276,7 +276,7 @@ TEST_F(RowTraceFile, IsANpyOfIntegers) {
     const std::string bytes(reinterpret_cast<const char*>(narrow.data()), 12);
     EXPECT_EQ(read(npy("<i4", "(3,)", bytes), 3).ids, (Ids{1, 2, 3}));
     EXPECT_EQ(read(npy("<u4", "(3,)", bytes), 100).ends, (Ids{3}));
-    expect_refused(npy("<i8", "(5,)", ids), "expected how many of its ids are a batch");
+    expect_refused(npy("<i8", "(5,)", ids), "how many of its ids are a batch (--batch 1024)");
     expect_refused(npy("<f8", "(5,)", ids), "expected int32, int64, uint32 or uint64", 1);
     expect_refused(npy("<i8", "(1, 1, 5)", ids), "expected one dimension", 1);
     expect_refused(npy("<i8", "(1,)", words({UINT64_MAX})), "element 0 is -1", 1);

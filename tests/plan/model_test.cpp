@@ -102,6 +102,27 @@ TEST(PlanModel, RefusesFieldsByName) {
     EXPECT_THAT(message_of(R"({"model_type": "gemma3"})"), HasSubstr("text_config"));
 }
 
+// A program that computed a field in doubles wrote 64.0.
+TEST(PlanModel, TakesWholeNumbersThatAreWrittenAsReals) {
+    const auto parameters = [](const std::string& fields) {
+        return read_model(R"({"model_type": "qwen3_moe", )" + fields + "}").parameters;
+    };
+    EXPECT_EQ(parameters(R"("hidden_size": 64.0)"), parameters(R"("hidden_size": 64)"));
+    EXPECT_EQ(parameters(R"("hidden_size": 1e3)"), parameters(R"("hidden_size": 1000)"));
+    EXPECT_EQ(parameters(R"("mlp_only_layers": [1.0, 3])"),
+              parameters(R"("mlp_only_layers": [1, 3])"));
+    const auto refused = [](const std::string& field) {
+        return message_of(R"({"model_type": "qwen3_moe", )" + field + "}");
+    };
+    EXPECT_THAT(refused(R"("hidden_size": -64.0)"), HasSubstr("hidden_size is -64; expected"));
+    EXPECT_THAT(refused(R"("hidden_size": 1e300)"), HasSubstr("hidden_size is 1e+300; expected"));
+    for (const char* const list : {"[1.5]", "[1, -1]", "[null]", "[true]", "[[1]]", "[{}]"}) {
+        EXPECT_THAT(refused(std::string("\"mlp_only_layers\": ") + list),
+                    HasSubstr("mlp_only_layers is a list with"))
+            << list;
+    }
+}
+
 TEST(PlanModel, RefusesTypesThatItDoesNotKnow) {
     EXPECT_THAT(message_of(R"({"model_type": "lama"})"),
                 AllOf(HasSubstr("\"lama\""), HasSubstr("did you mean llama?"), HasSubstr("gpt2")));

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock import _arguments, _core
+from penstock import _arguments, _core, _gathered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +52,7 @@ class Graph:
         Raises ValueError for nodes that are not there, MemoryError."""
         if len(edge_index) != 2:
             raise ValueError(f"from_edges: edge_index: expected the shape (2, edges), got {_arguments.got(edge_index)}")
-        begins, ends = edge_index[0], edge_index[1]
+        begins, ends = (_gathered.numbers(edge_index[end], named="edge_index") for end in (0, 1))
         if nodes is None:
             nodes = max((_largest(end) for end in (begins, ends)), default=-1) + 1
         if isinstance(nodes, tuple | list):

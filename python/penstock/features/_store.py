@@ -27,14 +27,16 @@ Device = Union[str, int, "torch.device"]
 
 def _number_of(device: Any) -> int:
     """CUDA's number of "cuda:1", 1 or torch.device("cuda", 1); "cuda" is 0."""
-    if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
-        return device
-    found = re.fullmatch(r"cuda(?::(\d+))?", str(device))
-    if found is None:
+    if isinstance(device, int) and not isinstance(device, bool):
+        number = device
+    else:
+        found = re.fullmatch(r"cuda(?::([0-9]{1,9}))?", str(device))
+        number = -1 if found is None else int(found[1] or 0)
+    if not 0 <= number < 1 << 31:
         raise ValueError(
             f"FeatureStore: device: got {_arguments.shown(device)}; expected 'cuda:0' or another GPU of CUDA"
         )
-    return int(found[1] or 0)
+    return number
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ class FeatureStore:
     policy: which rows stay: "window" (those that hints name, the soonest first, then those that were used most),
         "static" (hot rows, and the first that came), "clock", "s3fifo".
     hot: ids that are read into memory now, the most used first, as far as they fit (into that of the GPU first, where
-        there is some); a dict of names and ids where there are several tables.
+        there is some); a dict of names and ids where there are several tables. Needs `ram` or `device_memory`.
     device_memory: bytes ("4GiB") of a GPU for rows that stay there, for gathers into its memory; device: which GPU. The
         policy and the hints are then those of this memory. Rows that `ram` keeps are pinned by the first gather into
         the memory of a GPU.
@@ -220,7 +222,7 @@ class FeatureStore:
                     f"FeatureStore: hot: expected a dict of tables and ids, for this file has {len(tables)} tables"
                 )
             hot = {tables[0]["name"]: hot}
-        rows = [(name, _gathered.numbers(ids)) for name, ids in (hot or {}).items()]
+        rows = [(name, _gathered.numbers(ids, named="hot")) for name, ids in (hot or {}).items()]
         number = 0 if device_memory is None else _number_of(device)
         self._opened = _core.FeatureStore(
             path, 0 if ram is None else ram, policy, rows, 0 if device_memory is None else device_memory, number

@@ -24,6 +24,10 @@ def write(
     """FeatureStore.write()."""
     if not isinstance(tables, Mapping):
         raise TypeError(f"write: tables: expected a dict of names and rows, got {_arguments.got(tables)}")
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"write: path: expected a path, got {_arguments.got(path)}")
+    if folders is not None and not hasattr(folders, "__iter__"):
+        raise TypeError(f"write: folders: expected a list of folders, got {_arguments.got(folders)}")
     if isinstance(folders, (str, bytes, os.PathLike)):
         raise TypeError("write: folders: this is one path; give a list of folders")
     sources = {name: _source(name, rows) for name, rows in tables.items()}

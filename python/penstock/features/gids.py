@@ -87,8 +87,9 @@ class GIDS:
 
     def fetch_feature(self, dim: int, it: Iterator[Any], device: Any = "cpu") -> Any:
         """The next batch with its rows at the end, the first `dim` elements of each, on `device`: a tensor, or a dict
-        by type. Raises StopIteration after the last one. GIDS loses the last wb_size batches of an iterator; here they
-        come."""
+        by type. Raises StopIteration after the last one, ValueError for a dim other than 1 to cache_dim. GIDS loses the
+        last wb_size batches of an iterator; here they come."""
+        dim = _arguments.whole("fetch_feature", "dim", dim, 1, self.cache_dim)
         ahead = self.wb_size if self.window_buffering_flag else 0
         self.fill_wb(it, ahead + 1 - len(self.window_buffer))
         if not self.window_buffer:
@@ -101,6 +102,9 @@ class GIDS:
 
     def read_tensor(self, num: int, offset: int) -> torch.Tensor:
         """`num` rows of the first table, from row `offset` on."""
+        num, offset = (
+            _arguments.whole("read_tensor", name, value) for name, value in [("num", num), ("offset", offset)]
+        )
         return next(iter(self.store.tables.values())).gather(torch.arange(offset, offset + num))
 
     def set_required_storage_access(self, *ignored: Any) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -73,8 +73,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a function of penstock.plan returns. answer["read_bytes_per_second"] is the Figure of that name. Immutable;
-    thread-safe."""
+    """What a function of penstock.plan returns. answer["read_bytes_per_second"] is the Figure of that name, and
+    iterating gives the names. Immutable; thread-safe."""
 
     verb: str
     title: str
@@ -91,6 +91,12 @@ class Answer:
         near = _core.nearest(name, names) if isinstance(name, str) else ""
         hint = f"did you mean {near!r}?" if near else f"expected one of {', '.join(names)}"
         raise KeyError(f"plan.{self.verb}: there is no figure {got(name)}; {hint}")
+
+    def __contains__(self, name: object) -> bool:
+        return any(figure.name == name for figure in self.figures)
+
+    def __iter__(self) -> Iterator[str]:
+        return (figure.name for figure in self.figures)
 
     def text(self, columns: int = 80) -> str:
         """As `penstock plan` prints it."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock import _core
-from penstock._arguments import flag, got
+from penstock._arguments import got
 from penstock.plan._answer import Answer
 from penstock.plan._measure_options import measure_of
 
@@ -17,18 +17,20 @@ def ask(verb: str, *, measured: Any = None, **options: Any) -> Answer:
     words = [(name, word(verb, name, value)) for name, value in options.items() if value is not None]
     if measured is None:
         return Answer.from_json(_core.plan_ask(verb, words))
-    return Answer.from_json(_core.plan_measure(verb, words, *measure_of(verb, measured)))
+    return Answer.from_json(
+        _core.plan_measure(verb, words, *measure_of("measure" if verb == "feeds" else verb, measured))
+    )
 
 
 def word(verb: str, name: str, value: Any) -> str:
     """A number, True, False or a text, as it is written on the command line."""
     if isinstance(value, str):
         return _utf8(verb, name, value)
-    if isinstance(value, bool):
-        return "true" if flag(f"plan {verb}", name, value) else "false"
     if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a scalar of NumPy
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, int | float):
         raise TypeError(f'plan {verb}: {name}: expected a number or words such as "2.5GB", got {got(value)}')
     return repr(value)
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/features/command.hpp"
 
+#include "cli/number_from.hpp"
+
 #include <CLI/CLI.hpp>
 
 namespace penstock::cli {
@@ -87,17 +89,20 @@ FeaturesCommand::FeaturesCommand(CLI::App& app) {
     simulate_
         ->add_option("--rows", options.rows,
                      "Rows of the table (default: up to the highest in the trace)")
+        ->check(whole_from(1))
         ->type_name("N");
     simulate_->add_option("--batch", options.batch, "Ids a batch, for a .npy of one dimension")
+        ->check(whole_from(1))
         ->type_name("N");
     simulate_
         ->add_option("--window", options.window,
                      "Batches that are hinted ahead, for window (default: 8)")
-        ->check(CLI::Range(0, 30))
+        ->check(whole_from(0, 30))
         ->type_name("N");
     simulate_
         ->add_option("--warm-up", options.warm_up,
                      "Batches at the beginning that are not counted (default: 0)")
+        ->check(whole_from(0))
         ->type_name("N");
     simulate_
         ->add_option("--json", options.json,
@@ -122,13 +127,21 @@ void FeaturesCommand::add_file_commands() {
     import_->add_option("--dtype", options_.dtype, "Of raw files: float32, int64 ...")
         ->type_name("TYPE");
     import_->add_option("--row", options_.row, "Of raw files: elements of a row, 1024 or 3,224,224")
-        ->delimiter(',')
-        ->allow_extra_args(false)
+        ->check(CLI::Validator(
+            [](const std::string& word) {
+                return row_shape_of(word) ? std::string()
+                                          : fmt::format(
+                                                "got '{}'; expected elements of a row: "
+                                                "1024, or 3,224,224 for several dimensions",
+                                                word);
+            },
+            ""))
         ->type_name("N");
     import_->add_option("--offset", options_.offset, "Of raw files: byte of row 0 (default: 0)")
+        ->check(whole_from(0))
         ->type_name("BYTES");
     import_->add_option("--rows", options_.rows, "Take so many rows of each file (default: all)")
-        ->check(CLI::PositiveNumber)
+        ->check(whole_from(1))
         ->type_name("N");
     import_->footer(kImportFooter);
     show_ = app_->add_subcommand("show", "Say what a feature file or .npy has");

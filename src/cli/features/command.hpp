@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace CLI {
@@ -29,8 +31,8 @@ struct FeaturesOptions {
     std::string path;
     std::vector<std::string> sources;  ///< NAME=FILE
     std::vector<std::string> folders;
-    std::string dtype;               ///< of raw files
-    std::vector<std::uint64_t> row;  ///< shape of theirs
+    std::string dtype;  ///< of raw files
+    std::string row;    ///< shape of theirs: "3,224,224"
     std::uint64_t offset = 0;
     std::uint64_t rows = 0;  ///< 0: all
     std::string json;
@@ -57,6 +59,9 @@ private:
     FeaturesOptions options_;
     SimulateOptions simulate_options_;
 };
+
+/// The shape of a row of "3,224,224"; nothing where a number is missing or 0, or is no number.
+[[nodiscard]] std::optional<std::vector<std::uint64_t>> row_shape_of(std::string_view word);
 
 /// The exit code, of all.
 [[nodiscard]] int import_feature_files(const FeaturesOptions& options,

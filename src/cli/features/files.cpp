@@ -9,6 +9,7 @@
 #include "cli/features/command.hpp"
 #include "cli/flush.hpp"
 #include "cli/json_output.hpp"
+#include "cli/number_from.hpp"
 #include "cli/progress.hpp"
 #include "format/fault.hpp"
 
@@ -52,7 +53,7 @@ FeatureSource feature_source(const std::string& word, const FeaturesOptions& opt
     }
     if (!source.is_npy) {
         source.table.dtype = options.dtype;
-        source.table.row_shape = options.row;
+        source.table.row_shape = row_shape_of(options.row).value_or(std::vector<std::uint64_t>());
         source.offset = options.offset;
     }
     source.rows_max = options.rows == 0 ? UINT64_MAX : options.rows;
@@ -116,6 +117,22 @@ nlohmann::ordered_json features_json(const FeatureFile& file) {
 }
 
 }  // namespace
+
+std::optional<std::vector<std::uint64_t>> row_shape_of(std::string_view word) {
+    std::vector<std::uint64_t> shape;
+    while (true) {
+        const std::size_t comma = word.find(',');
+        const std::optional<std::uint64_t> length = whole_number(word.substr(0, comma));
+        if (!length || *length == 0) {
+            return std::nullopt;
+        }
+        shape.push_back(*length);
+        if (comma == std::string_view::npos) {
+            return shape;
+        }
+        word.remove_prefix(comma + 1);
+    }
+}
 
 int import_feature_files(const FeaturesOptions& options, std::span<const std::string> command) {
     JsonOutput json("--json", options.json);

@@ -21,6 +21,8 @@ namespace penstock::cli {
 
 namespace {
 
+constexpr double kSlotsMax = 1U << 30U;  // that a simulator takes
+
 struct CacheSize {
     std::string word;
     std::uint64_t slots = 0;
@@ -45,6 +47,12 @@ CacheSize cache_of(const std::string& word, std::uint64_t rows) {
         refuse_cache(word);
     }
     const double slots = is_share ? static_cast<double>(rows) * value / 100 : value;
+    if (slots > kSlotsMax) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "simulate",
+                                fmt::format("--cache: {} of {} rows are {:.0f}; expected at most "
+                                            "{:.0f}: give fewer",
+                                            word, rows, slots, kSlotsMax)));
+    }
     return {word, static_cast<std::uint64_t>(slots)};
 }
 

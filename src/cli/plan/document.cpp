@@ -39,6 +39,10 @@ std::string document_text(const std::string& path) {
         if (count < 0) {
             base::raise(base::system_error(errno, "read", path));
         }
+        if (count == 0 && text.empty()) {
+            base::raise(base::error(ErrorCode::kInvalidArgument, "read",
+                                    "this is empty; expected a JSON document", path));
+        }
         if (count == 0) {
             return text;
         }
