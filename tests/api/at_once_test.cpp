@@ -134,6 +134,45 @@ TEST_F(AtOnce, AListThatIsCachedIsCopiedByItsCaller) {
     EXPECT_GE(after.inline_requests - before.inline_requests, 49U);
 }
 
+// A list is counted as its pieces would be, and what was copied in vain is not counted twice.
+TEST_F(AtOnce, ListsAreCountedOnceAndAsReadsOfTheirFilesAre) {
+    warm_up();
+    const support::TempFolder memory("/dev/shm");
+    const File shared(memory.path() + "/file", {.access = Access::kReadWrite, .create = true});
+    engine_.write(shared, data_);
+    std::vector<std::byte> into(4 * 1000);
+    const auto read_of_both = [&](std::uint64_t offset) {
+        TransferRequest request;
+        request.files = {file_, shared};
+        for (std::uint32_t i = 0; i < 4; ++i) {
+            request.extents.push_back(
+                {offset + i * 5000, std::span(into).subspan(i * 1000, 1000), i / 2});
+        }
+        const EngineStats before = engine_.stats();
+        engine_.run(std::move(request)).wait();
+        const EngineStats after = engine_.stats();
+        EngineStats moved;
+        moved.bytes_read = after.bytes_read - before.bytes_read;
+        moved.bytes_cached = after.bytes_cached - before.bytes_cached;
+        moved.inline_requests = after.inline_requests - before.inline_requests;
+        return moved;
+    };
+    EngineStats moved = read_of_both(0);
+    EXPECT_EQ(moved.bytes_cached, 2000U);
+    EXPECT_EQ(moved.bytes_read, 2000U);
+    EXPECT_EQ(moved.inline_requests, 2U);
+
+    // The second file is cut below what is asked for: its transfer tells, and the copy of the first
+    // file's bytes was for nothing.
+    File(shared.path(), {.access = Access::kReadWrite}).truncate(100);
+    TransferRequest request;
+    request.files = {file_, shared};
+    request.extents = {{0, std::span(into).first(1000), 0}, {0, std::span(into).last(1000), 1}};
+    const EngineStats before = engine_.stats();
+    EXPECT_THROW(engine_.run(std::move(request)).wait(), Error);
+    EXPECT_EQ(engine_.stats().inline_requests, before.inline_requests);
+}
+
 // Some of it is there and some is not: what was copied is copied again, by those who read the rest.
 TEST_F(AtOnce, AListThatIsHalfCachedIsRight) {
     for (int round = 0; round < 20; ++round) {
