@@ -177,6 +177,7 @@ private:
     void preallocate_by_device(Window& window) noexcept;
     void move_files(Window& window) noexcept;
     [[nodiscard]] std::optional<Domain::InlineLane> lane_at_once(const os::File& file);
+    [[nodiscard]] bool anyone_passes_by();
     bool run_inline(Window& window);
     bool copy_cached(Window& window);
     bool read_small(Window& window, std::uint32_t index);

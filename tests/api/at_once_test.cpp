@@ -15,7 +15,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <ctime>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
@@ -312,6 +315,32 @@ TEST_F(AtOnce, NothingIsMovedAfterClose) {
         EXPECT_FALSE(engine.try_read_cached(file_, into, 0).has_value());
         EXPECT_FALSE(engine.try_write_cached(file_, into, 0).has_value());
     }
+}
+
+// As where its disk does not answer.
+TEST_F(AtOnce, CloseWaitsForAWriteThatHangsAsLongAsItIsToldAndWithoutWork) {
+    warm_up();
+    std::unique_lock gate(file_.handle()->edge_gate());
+    const std::uint64_t before = engine_.stats().requests;
+    std::thread writer([&] { engine_.write(file_, std::span(data_).first(100), 0); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const auto cpu = [] {
+        timespec now{};
+        ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+        return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+    };
+    const auto cpu_before = cpu();
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_FALSE(engine_.close(std::chrono::milliseconds(500)));
+    const auto took = std::chrono::steady_clock::now() - began;
+    EXPECT_GE(took, std::chrono::milliseconds(500));
+    EXPECT_LT(took, std::chrono::milliseconds(1500));
+    EXPECT_LT(cpu() - cpu_before, std::chrono::milliseconds(8));
+    EXPECT_EQ(engine_.stats().requests, before);
+    gate.unlock();
+    EXPECT_TRUE(engine_.close());
+    EXPECT_EQ(engine_.stats().requests, before + 1);
+    writer.join();
 }
 
 TEST_F(AtOnce, ForksWhileThreadsReadLeaveBothSidesWorking) {
