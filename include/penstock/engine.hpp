@@ -149,6 +149,7 @@ struct LatencyBucket {
 };
 
 /// Percentiles of the requests' time at the device, in nanoseconds (to within 12 %).
+/// Calls that the page cache served on their caller's thread met none, and are not among them.
 struct LatencyStats {
     std::int64_t p50 = 0;
     std::int64_t p90 = 0;

@@ -121,7 +121,7 @@ std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std
         static_cast<void>(file.cache_history().in_sequence(offset, into.bytes));
     }
     counters.requests.add(1);
-    (way == AtOnce::kDirect ? counters.bytes_read : counters.bytes_cached).add(into.bytes);
+    (way == AtOnce::kCached ? counters.bytes_cached : counters.bytes_read).add(into.bytes);
     return into.bytes;
 }
 
@@ -168,20 +168,25 @@ bool Core::copy_cached(Window& window) {
     if (!lane) {
         return false;
     }
-    Counters& counters = lane->channel().counters();
-    for (std::uint64_t begin = 0, end = 0; begin < extents.count(); begin = end) {
+    std::uint64_t requests = 0;
+    std::uint64_t in_memory_bytes = 0;
+    for (std::uint64_t begin = 0, end = 0; begin < extents.count(); begin = end, ++requests) {
         const std::uint32_t number = extents[begin].file;
-        while (end < extents.count() && extents[end].file == number) {
-            ++end;
+        std::uint64_t bytes = 0;
+        for (; end < extents.count() && extents[end].file == number; ++end) {
+            bytes += extents[end].memory.bytes;
         }
         os::File& file = *transfer.files[number];
         if (!read_where_cached(file, extents, begin, end)) {
             file.cache_history().missed();
             return false;
         }
-        counters.requests.add(1);
+        in_memory_bytes += file.info().in_memory ? bytes : 0;
     }
-    counters.bytes_cached.add(transfer.total_bytes);
+    Counters& counters = lane->channel().counters();
+    counters.requests.add(requests);
+    counters.bytes_read.add(in_memory_bytes);
+    counters.bytes_cached.add(transfer.total_bytes - in_memory_bytes);
     lane.reset();
     parts_are_through(window);
     return true;

@@ -20,6 +20,7 @@ namespace penstock::engine {
 namespace {
 
 constexpr base::Nanos kAtOnceTakes = 20'000;
+constexpr base::Nanos kAtOnceAsksLatest = 5'000'000;
 
 }  // namespace
 
@@ -363,16 +364,18 @@ void Core::refuse() {
 }
 
 // Nobody counts what is moved at once. Once that is refused, it is waited for as well: a thread
-// that took a lane before showed that, and then looked whether it is refused.
+// that took a lane before showed that, and then looked whether it is refused. Few take longer than
+// a copy; one whose disk does not answer is asked for more and more rarely.
 bool Core::wait_for_first(std::uint64_t count, base::Nanos timeout) {
-    if (refusing_.load()) {
-        bool at_once = false;
-        for_each_domain([&](Domain& domain) { at_once |= domain.any_at_once(); });
-        if (at_once) {
-            std::this_thread::sleep_for(
-                std::chrono::nanoseconds(std::min<base::Nanos>(timeout, kAtOnceTakes)));
+    base::Nanos pause = kAtOnceTakes;
+    while (refusing_.load() && any_at_once()) {
+        pause = std::min({pause, kAtOnceAsksLatest, timeout});
+        if (pause <= 0) {
             return false;
         }
+        std::this_thread::sleep_for(std::chrono::nanoseconds(pause));
+        timeout -= pause;
+        pause *= 2;
     }
     std::unique_lock lock(live_mutex_);
     const auto over = [&] { return oldest_ == nullptr || oldest_->number > count; };
@@ -385,6 +388,12 @@ bool Core::wait_for_first(std::uint64_t count, base::Nanos timeout) {
         --drainers_;
     }
     return over();
+}
+
+bool Core::any_at_once() {
+    bool any = false;
+    for_each_domain([&](const Domain& domain) { any |= domain.any_at_once(); });
+    return any;
 }
 
 // finishing() makes room before finished() looks for waiters under the lock.

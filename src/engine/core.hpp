@@ -181,6 +181,7 @@ private:
                                      const TransferOptions& options) const;
     [[nodiscard]] std::optional<Domain::InlineLane> lane_at_once(const os::File& file,
                                                                  bool past_transfers);
+    [[nodiscard]] bool any_at_once();
     /// What was read of it last was in the page cache.
     static bool is_warm(const std::shared_ptr<os::File>& file) {
         return file != nullptr && (file->info().in_memory ||

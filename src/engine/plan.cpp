@@ -188,22 +188,24 @@ CacheLookup::Stretch Plan::look_where_long(os::File& file) {
     return known.end != 0 || covered(bytes_min) < bytes_min ? known : look(file);
 }
 
-// Bytes after the end of a file are in no cache.
+// Bytes after the end of a file are in no cache, and not asked for: what reads them from there
+// finds the end, whatever their number, and no device.
 CacheLookup::Stretch Plan::look(os::File& file) {
     const CacheLookup::Stretch known = lookup_->known(file, offset_);
     if (known.end != 0) {
         return known;
     }
     ahead_bytes_ = covered(CacheLookup::kWindowBytes);
-    std::uint64_t bytes = ahead_bytes_;
-    std::uint64_t list_bytes = gap_bytes_ == 0 ? 0 : list_bytes_ahead();
-    if (allow_short_) {
+    std::uint64_t most = kOffsetMax;
+    if (allow_short_ && !file.info().in_memory) {
         const std::uint64_t size = file.size_seen();
-        const std::uint64_t most = size > offset_ ? size - offset_ : std::uint64_t{1};
-        bytes = std::min(bytes, most);
-        list_bytes = std::min(list_bytes, most);
+        if (size <= offset_) {
+            return {kOffsetMax, true, true};
+        }
+        most = size - offset_;
     }
-    return lookup_->look(file, offset_, bytes, list_bytes);
+    const std::uint64_t list_bytes = gap_bytes_ == 0 ? 0 : list_bytes_ahead();
+    return lookup_->look(file, offset_, std::min(ahead_bytes_, most), std::min(list_bytes, most));
 }
 
 // From the cursor to the end of the extents that follow one another in the file, within a window;

@@ -50,7 +50,7 @@ std::uint32_t descriptors_of(const os::File& file) {
 
 // A short read must know where the file ends: see Plan.
 void note_end(const Transfer& transfer, os::File& file) {
-    if (transfer.allow_short && file.geometry().direct) {
+    if (transfer.allow_short && (file.geometry().direct || file.info().keeps_cache)) {
         file.note_size(file.size_at_hand());
     }
 }

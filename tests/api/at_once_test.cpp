@@ -14,7 +14,10 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <ctime>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <string>
@@ -164,6 +167,45 @@ TEST_F(AtOnce, AListThatIsCachedIsCopiedByItsCaller) {
     EXPECT_GE(after.inline_requests - before.inline_requests, 49U);
 }
 
+// A list is counted as its pieces would be, and what was copied in vain is not counted twice.
+TEST_F(AtOnce, ListsAreCountedOnceAndAsReadsOfTheirFilesAre) {
+    warm_up();
+    const support::TempFolder memory("/dev/shm");
+    const File shared(memory.path() + "/file", {.access = Access::kReadWrite, .create = true});
+    engine_.write(shared, data_);
+    std::vector<std::byte> into(4 * 1000);
+    const auto read_of_both = [&](std::uint64_t offset) {
+        TransferRequest request;
+        request.files = {file_, shared};
+        for (std::uint32_t i = 0; i < 4; ++i) {
+            request.extents.push_back(
+                {offset + i * 5000, std::span(into).subspan(i * 1000, 1000), i / 2});
+        }
+        const EngineStats before = engine_.stats();
+        engine_.run(std::move(request)).wait();
+        const EngineStats after = engine_.stats();
+        EngineStats moved;
+        moved.bytes_read = after.bytes_read - before.bytes_read;
+        moved.bytes_cached = after.bytes_cached - before.bytes_cached;
+        moved.inline_requests = after.inline_requests - before.inline_requests;
+        return moved;
+    };
+    EngineStats moved = read_of_both(0);
+    EXPECT_EQ(moved.bytes_cached, 2000U);
+    EXPECT_EQ(moved.bytes_read, 2000U);
+    EXPECT_EQ(moved.inline_requests, 2U);
+
+    // The second file is cut below what is asked for: its transfer tells, and the copy of the first
+    // file's bytes was for nothing.
+    File(shared.path(), {.access = Access::kReadWrite}).truncate(100);
+    TransferRequest request;
+    request.files = {file_, shared};
+    request.extents = {{0, std::span(into).first(1000), 0}, {0, std::span(into).last(1000), 1}};
+    const EngineStats before = engine_.stats();
+    EXPECT_THROW(engine_.run(std::move(request)).wait(), Error);
+    EXPECT_EQ(engine_.stats().inline_requests, before.inline_requests);
+}
+
 // Some of it is there and some is not: what was copied is copied again, by those who read the rest.
 TEST_F(AtOnce, AListThatIsHalfCachedIsRight) {
     for (int round = 0; round < 20; ++round) {
@@ -306,6 +348,32 @@ TEST_F(AtOnce, NothingIsMovedAfterClose) {
         EXPECT_FALSE(engine.try_read_at_once(file_, into, 0).has_value());
         EXPECT_FALSE(engine.try_write_at_once(file_, into, 0).has_value());
     }
+}
+
+// As where its disk does not answer.
+TEST_F(AtOnce, CloseWaitsForAWriteThatHangsAsLongAsItIsToldAndWithoutWork) {
+    warm_up();
+    std::unique_lock gate(file_.handle()->edge_gate());
+    const std::uint64_t before = engine_.stats().requests;
+    std::thread writer([&] { engine_.write(file_, std::span(data_).first(100), 0); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const auto cpu = [] {
+        timespec now{};
+        ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+        return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+    };
+    const auto cpu_before = cpu();
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_FALSE(engine_.close(std::chrono::milliseconds(500)));
+    const auto took = std::chrono::steady_clock::now() - began;
+    EXPECT_GE(took, std::chrono::milliseconds(500));
+    EXPECT_LT(took, std::chrono::milliseconds(1500));
+    EXPECT_LT(cpu() - cpu_before, std::chrono::milliseconds(8));
+    EXPECT_EQ(engine_.stats().requests, before);
+    gate.unlock();
+    EXPECT_TRUE(engine_.close());
+    EXPECT_EQ(engine_.stats().requests, before + 1);
+    writer.join();
 }
 
 TEST_F(AtOnce, ForksWhileThreadsReadLeaveBothSidesWorking) {

@@ -301,6 +301,38 @@ TEST_F(PublicEngine, APolicyOfTheEngineIsForWhatSaysNothing) {
     EXPECT_EQ(back_, data_);
 }
 
+// Bytes past the end are in no cache; that is no reason to ask for them one by one.
+TEST_F(PublicEngine, ShortReadsPastTheEndAreFewRequests) {
+    const support::TempFolder memory("/dev/shm");
+    const std::vector<std::byte> data(1'000'003, std::byte{5});
+    std::vector<std::byte> into(3'000'000);
+    const TransferOptions shorter{.allow_short = true};
+    for (const std::string& folder : {folder_.path(), memory.path()}) {
+        for (const CachePolicy cache :
+             {CachePolicy::kAuto, CachePolicy::kCached, CachePolicy::kDirect}) {
+            const File file(folder + "/short",
+                            {.access = Access::kReadWrite, .create = true, .cache = cache});
+            engine_.write(file, data);
+            Engine engine;
+            EXPECT_EQ(engine.read(file, into, 0, shorter), data.size());
+            EXPECT_EQ(engine.read(file, into, 900'000, shorter), data.size() - 900'000);
+            EXPECT_EQ(engine.read(file, into, 2'000'000, shorter), 0U);
+            EXPECT_EQ(
+                engine.read(folder + "/short", into, 0, {.allow_short = true, .cache = cache}),
+                data.size());
+            TransferRequest request;
+            request.files = {file};
+            request.options = shorter;
+            for (std::uint64_t at = 0; at < into.size(); at += 3000) {
+                request.extents.push_back({at, std::span(into).subspan(at, 3000), 0});
+            }
+            EXPECT_EQ(engine.run(std::move(request)).wait(), data.size());
+            EXPECT_LE(engine.stats().requests, 60U)
+                << folder << ", " << static_cast<int>(cache) << ": " << file.info().page_cache;
+        }
+    }
+}
+
 TEST_F(PublicEngine, FileMayBeClosedUnderATransfer) {
     engine_.write(folder_ / "file", data_);
     File file(folder_ / "file");

@@ -200,6 +200,40 @@ def write_async(box):
     assert done == SIZE and Path(path).read_bytes()[5:] == DATA
 
 
+def warmed(path, mode="r"):
+    """An open file of which the engine knows that it is in the page cache."""
+    assert Path(path).read_bytes() == DATA
+    file, into = penstock.File(path, mode), bytearray(100)
+    for offset in (300, 9):
+        penstock.read(file, into, offset)
+    return file
+
+
+@verb("read:at_once", torch=False)
+def read_at_once(box):
+    with warmed(box.file()) as file:
+        one, some, rows = bytearray(5000), [bytearray(900) for _ in range(30)], bytearray(400)
+        short = bytearray(500)
+        with box.call():
+            done = penstock.read(file, one, 77)
+            listed = penstock.read(file, some, [i * 5003 for i in range(30)])
+            gathered = penstock.read_rows(file, [1999, 0, 7, 7], rows, row_bytes=100)
+            left = penstock.read(file, short, SIZE - 100, allow_short=True)
+    assert (done, listed, gathered, left) == (5000, 27_000, 400, 100)
+    assert one == DATA[77:5077] and all(part == DATA[i * 5003 : i * 5003 + 900] for i, part in enumerate(some))
+    assert rows == DATA[199_900:200_000] + DATA[:100] + 2 * DATA[700:800] and short[:100] == DATA[-100:]
+
+
+@verb("write:at_once", torch=False)
+def write_at_once(box):
+    path = box.file()
+    with warmed(path, "rw") as file:
+        with box.call():
+            done = [penstock.write(file, DATA[i : i + 700], i + 5) for i in range(0, 7000, 700)]
+            file.sync()
+    assert done == [700] * 10 and Path(path).read_bytes() == DATA[:5] + DATA[:7000] + DATA[7005:]
+
+
 @verb("read:many", torch=False)
 def read_many(box):
     paths = [box.file(DATA[i : i + 5000]) for i in range(12)]

@@ -237,6 +237,8 @@ WRAP_FILE(ssize_t, pread, pread, (int fd, void* to, size_t n, off_t o), (int, vo
 WRAP_FILE(ssize_t, pread, pread64, (int fd, void* to, size_t n, off_t o), (int, void*, size_t, off_t), (fd, to, n, o))
 WRAP_FILE(ssize_t, pread, preadv, (int fd, const struct iovec* v, int n, off_t o), (int, const struct iovec*, int, off_t),
      (fd, v, n, o))
+WRAP_FILE(ssize_t, pread, preadv2, (int fd, const struct iovec* v, int n, off_t o, int f),
+     (int, const struct iovec*, int, off_t, int), (fd, v, n, o, f))
 WRAP_FILE(ssize_t, write, write, (int fd, const void* from, size_t n), (int, const void*, size_t), (fd, from, n))
 WRAP_FILE(ssize_t, write, writev, (int fd, const struct iovec* v, int n), (int, const struct iovec*, int), (fd, v, n))
 WRAP_FILE(ssize_t, pwrite, pwrite, (int fd, const void* from, size_t n, off_t o), (int, const void*, size_t, off_t),
