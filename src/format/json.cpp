@@ -334,7 +334,11 @@ private:
         while (true) {
             const char* const begin = at_;
             skip_plain();
-            text_.append(begin, at_);
+            if (text_.empty() && text_.capacity() < static_cast<std::size_t>(at_ - begin)) {
+                text_ = std::string(begin, at_);  // of that size: mostly there is no more
+            } else {
+                text_.append(begin, at_);
+            }
             if (peek() == '"') {
                 ++at_;
                 return true;

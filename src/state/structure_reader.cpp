@@ -26,10 +26,14 @@ using format::Value;
 using format::ValueId;
 using format::ValueKind;
 
-// A checkpoint's tensor as torch has it: half a byte has no type there, two halves have one.
-std::string whole_tensor(const StoredTensor& stored, TensorValue& out) {
-    const auto* const row =
-        tensor::find_row([&](const auto& r) { return r.name == stored.dtype && r.torch[0] != 0; });
+// A checkpoint's tensor as torch has it: half a byte has no type there, two halves have one. `row`:
+// of the tensor before, mostly of this one too; nullptr: of none.
+std::string whole_tensor(const StoredTensor& stored, const tensor::ElementTypeRow*& row,
+                         TensorValue& out) {
+    if (row == nullptr || row->name != stored.dtype) {
+        row = tensor::find_row(
+            [&](const auto& r) { return r.name == stored.dtype && r.torch[0] != 0; });
+    }
     if (row == nullptr) {
         return fmt::format("tensor {} is of type {}, which torch does not have", shown(stored.name),
                            shown(stored.dtype));
@@ -165,7 +169,7 @@ public:
             root.items.push_back(out_.tree.add(std::move(value)));
             TensorValue& t = out_.tree.tensors.emplace_back();
             t.storage = static_cast<std::uint32_t>(out_.sources.size());
-            if (const std::string wrong = whole_tensor(tensor, t); !wrong.empty()) {
+            if (const std::string wrong = whole_tensor(tensor, type_, t); !wrong.empty()) {
                 base::raise(base::error(ErrorCode::kUnsupported, kReadStructure, wrong));
             }
             out_.tree.storages.push_back({tensor.bytes, "cpu", std::string(tensor.name)});
@@ -237,7 +241,8 @@ private:
         TensorValue& t = out_.tree.tensors.emplace_back();
         t.storage = static_cast<std::uint32_t>(entry.storage);
         if (entry.dtype.empty()) {
-            if (std::string wrong = whole_tensor(*sources_[entry.storage], t); !wrong.empty()) {
+            if (std::string wrong = whole_tensor(*sources_[entry.storage], type_, t);
+                !wrong.empty()) {
                 return wrong;
             }
         } else {
@@ -270,6 +275,7 @@ private:
     std::span<const StoredTensor> tensors_;
     std::unordered_map<std::string_view, const StoredTensor*> by_name_;
     std::vector<const StoredTensor*> sources_;
+    const tensor::ElementTypeRow* type_ = nullptr;  // of the last whole tensor
     Skeleton out_;
 };
 
@@ -288,7 +294,7 @@ Skeleton skeleton_of(std::string_view structure, std::span<const StoredTensor> t
     if (structure == "null") {
         return Builder(tensors).of_all();
     }
-    auto read = parse_structure(structure);
+    auto read = parse_structure(structure, tensors.size());
     if (!read) {
         damaged(read.error().message);
     }

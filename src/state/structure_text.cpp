@@ -24,6 +24,12 @@ using Scalar = format::JsonScalar;
 
 class Handler final : public format::JsonHandler {
 public:
+    explicit Handler(std::size_t tensors) {
+        result.values.reserve(2 * tensors + tensors / 8);  // mostly a key and a value each
+        result.tensors.reserve(tensors);
+        result.storages.reserve(tensors);
+    }
+
     StructureText result;
 
     std::string key(std::string& name) override {
@@ -217,13 +223,16 @@ private:
             if (value.kind != Scalar::Kind::kString || value.text->empty()) {
                 return false;
             }
-            const auto* const row =
-                std::find_if(format::kKinds.begin(), format::kKinds.end(),
-                             [&](const format::KindRow& r) { return r.tag == *value.text; });
-            if (row == format::kKinds.end()) {
+            if (last_kind_->tag != *value.text) {
+                last_kind_ =
+                    std::find_if(format::kKinds.begin(), format::kKinds.end(),
+                                 [&](const format::KindRow& r) { return r.tag == *value.text; });
+            }
+            if (last_kind_ == format::kKinds.end()) {
+                last_kind_ = format::kKinds.begin();
                 return false;
             }
-            v.kind = row->kind;
+            v.kind = last_kind_->kind;
             return true;
         }
         if (index <= head_fields(v.kind)) {
@@ -317,12 +326,14 @@ private:
     Section section_ = Section::kVersion;
     std::uint32_t seen_ = 0;
     std::size_t part_ = 0;  // of a tensor's list: 4 its shape, 5 its strides
+    const format::KindRow* last_kind_ = format::kKinds.begin();  // mostly the next one too
 };
 
 }  // namespace
 
-format::Result<StructureText> parse_structure(std::string_view text) {
-    Handler handler;
+format::Result<StructureText> parse_structure(std::string_view text, std::size_t tensors) {
+    constexpr std::size_t kEntryBytesMin = 16;  // of a tensor: its value, its own entry, its name
+    Handler handler(std::min(tensors, text.size() / kEntryBytesMin));
     PENSTOCK_CHECK(format::read_json(text, handler, kReadStructure));
     return std::move(handler.result);
 }

@@ -5,6 +5,7 @@
 #include "format/fault.hpp"
 #include "state/structure_tags.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -33,6 +34,8 @@ struct StructureText {
     std::vector<StorageEntry> storages;
 };
 
-[[nodiscard]] format::Result<StructureText> parse_structure(std::string_view text);
+/// `tensors`: about as many as the checkpoint has, so that room for their entries is made once.
+[[nodiscard]] format::Result<StructureText> parse_structure(std::string_view text,
+                                                            std::size_t tensors);
 
 }  // namespace penstock::state
