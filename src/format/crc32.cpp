@@ -2,8 +2,10 @@
 // Folding by carry-less multiply: 64 bytes are kept as four 128-bit remainders; each round
 // multiplies them by x^512 mod P (two halves, two constants) and adds the next 64 bytes. At the end
 // the four are folded into one by x^128, and its 16 bytes, which have the same CRC as all that went
-// in, go through the tables. In reflected bit order the constant for a shift of n bits is
-// x^(n+64-1) or x^(n-1) mod P, which is computed here rather than copied from anywhere.
+// in, go through the tables. A processor that multiplies four pairs at once keeps 256 bytes as four
+// vectors of four remainders, multiplies by x^2048, and ends with the 64 bytes of the former. In
+// reflected bit order the constant for a shift of n bits is x^(n+64-1) or x^(n-1) mod P, which is
+// computed here rather than copied from anywhere.
 #include "format/crc32.hpp"
 
 #include <immintrin.h>
@@ -126,29 +128,85 @@ PENSTOCK_CLMUL std::uint32_t run_folding(const std::byte* data, std::size_t byte
     return run_tables(last.data(), last.size(), 0);
 }
 
-bool can_fold() {
-    static const bool can =
-        __builtin_cpu_supports("pclmul") != 0 && __builtin_cpu_supports("sse4.1") != 0;
-    return can;
+#define PENSTOCK_WIDE_CLMUL __attribute__((target("avx512f,vpclmulqdq,pclmul,sse4.1")))
+
+constexpr std::size_t kWideFoldBytes = 256;
+
+PENSTOCK_WIDE_CLMUL __m512i wide_constants(std::uint64_t bits) {
+    const std::int64_t low = fold_constant(bits + 64 - 1);
+    const std::int64_t high = fold_constant(bits - 1);
+    return _mm512_set_epi64(high, low, high, low, high, low, high, low);
+}
+
+PENSTOCK_WIDE_CLMUL __m512i wide_fold(__m512i x, __m512i constants, __m512i next) {
+    constexpr int kXorOfThree = 0x96;
+    const __m512i low = _mm512_clmulepi64_epi128(x, constants, 0x00);
+    const __m512i high = _mm512_clmulepi64_epi128(x, constants, 0x11);
+    return _mm512_ternarylogic_epi64(low, high, next, kXorOfThree);
+}
+
+// Requires that `bytes` is a multiple of 256 and not 0.
+PENSTOCK_WIDE_CLMUL std::uint32_t run_wide_folding(const std::byte* data, std::size_t bytes,
+                                                   std::uint32_t crc) {
+    const __m512i by_2048 = wide_constants(2048);
+    const __m512i by_512 = wide_constants(512);
+    __m512i x[4] = {_mm512_loadu_si512(data), _mm512_loadu_si512(data + 64),
+                    _mm512_loadu_si512(data + 128), _mm512_loadu_si512(data + 192)};
+    const __m128i before = _mm_cvtsi32_si128(static_cast<int>(crc));
+    x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(before));
+    for (data += kWideFoldBytes, bytes -= kWideFoldBytes; bytes > 0;
+         data += kWideFoldBytes, bytes -= kWideFoldBytes) {
+        for (std::size_t k = 0; k < 4; ++k) {
+            __builtin_prefetch(data + kPrefetchBytes + 64 * k);
+            x[k] = wide_fold(x[k], by_2048, _mm512_loadu_si512(data + 64 * k));
+        }
+    }
+    __m512i rest = x[0];
+    for (std::size_t k = 1; k < 4; ++k) {
+        rest = wide_fold(rest, by_512, x[k]);
+    }
+    std::array<std::byte, kFoldBytes> last{};
+    _mm512_storeu_si512(last.data(), rest);
+    return run_folding(last.data(), last.size(), 0);
+}
+
+CrcWay find_best_way() {
+    if (__builtin_cpu_supports("pclmul") == 0 || __builtin_cpu_supports("sse4.1") == 0) {
+        return CrcWay::kTables;
+    }
+    const bool wide =
+        __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("vpclmulqdq") != 0;
+    return wide ? CrcWay::kWideFolding : CrcWay::kFolding;
 }
 
 }  // namespace
 
+CrcWay best_crc_way() {
+    static const CrcWay way = find_best_way();
+    return way;
+}
+
 std::uint32_t crc32(std::span<const std::byte> bytes, std::uint32_t before) {
+    return crc32_by(best_crc_way(), bytes, before);
+}
+
+std::uint32_t crc32_by(CrcWay way, std::span<const std::byte> bytes, std::uint32_t before) {
     std::uint32_t crc = ~before;
     const std::byte* data = bytes.data();
     std::size_t count = bytes.size();
-    if (count >= kFoldBytes && can_fold()) {
+    if (count >= kWideFoldBytes && way == CrcWay::kWideFolding) {
+        const std::size_t folded = count / kWideFoldBytes * kWideFoldBytes;
+        crc = run_wide_folding(data, folded, crc);
+        data += folded;
+        count -= folded;
+    }
+    if (count >= kFoldBytes && way != CrcWay::kTables) {
         const std::size_t folded = count / kFoldBytes * kFoldBytes;
         crc = run_folding(data, folded, crc);
         data += folded;
         count -= folded;
     }
     return ~run_tables(data, count, crc);
-}
-
-std::uint32_t crc32_by_tables(std::span<const std::byte> bytes, std::uint32_t before) {
-    return ~run_tables(bytes.data(), bytes.size(), ~before);
 }
 
 std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second, std::uint64_t second_bytes) {

@@ -3,6 +3,8 @@
 
 #include "format/support.hpp"
 
+#include <vector>
+
 namespace penstock::format {
 namespace {
 
@@ -23,18 +25,35 @@ std::uint32_t by_definition(std::span<const std::byte> bytes) {
 TEST(Crc32, KnownValues) {
     EXPECT_EQ(crc32({}), 0U);
     EXPECT_EQ(crc32(bytes_of("123456789")), 0xCBF43926U);
-    EXPECT_EQ(crc32_by_tables(bytes_of("123456789")), 0xCBF43926U);
+    EXPECT_EQ(crc32_by(CrcWay::kTables, bytes_of("123456789")), 0xCBF43926U);
 }
 
+// The ways that this processor has.
+std::vector<CrcWay> ways() {
+    std::vector<CrcWay> ways{CrcWay::kTables};
+    for (const CrcWay way : {CrcWay::kFolding, CrcWay::kWideFolding}) {
+        if (way <= best_crc_way()) {
+            ways.push_back(way);
+        }
+    }
+    return ways;
+}
+
+// Up to rounds of the widest folding, with an end of each narrower way after them.
 TEST(Crc32, EveryLengthAndPlaceIsTheDefinitions) {
+    constexpr std::size_t kBytes = 1100;
     Random random(1);
-    const Bytes data = random_bytes(random, 1200);
-    for (std::size_t bytes = 0; bytes < 600; ++bytes) {
-        const auto part = std::span(data).subspan(below(random, 600), bytes);
+    const Bytes data = random_bytes(random, 2 * kBytes);
+    for (std::size_t bytes = 0; bytes < kBytes; ++bytes) {
+        const auto part = std::span(data).subspan(below(random, kBytes), bytes);
         const std::uint32_t expected = by_definition(part);
         ASSERT_EQ(crc32(part), expected) << bytes;
-        ASSERT_EQ(crc32_by_tables(part), expected) << bytes;
         const std::size_t cut = below(random, bytes + 1);
+        for (const CrcWay way : ways()) {
+            ASSERT_EQ(crc32_by(way, part), expected) << bytes;
+            ASSERT_EQ(crc32_by(way, part.subspan(cut), crc32_by(way, part.first(cut))), expected)
+                << bytes;
+        }
         ASSERT_EQ(crc32(part.subspan(cut), crc32(part.first(cut))), expected) << bytes;
         ASSERT_EQ(crc32_combine(crc32(part.first(cut)), crc32(part.subspan(cut)), bytes - cut),
                   expected)
