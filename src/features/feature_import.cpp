@@ -142,7 +142,11 @@ public:
             }
         }
     }
+    // A machine that lacks memory says nothing of the file.
     void not_read(std::size_t stretch, std::uint64_t at, std::uint64_t bytes, const Error& error) {
+        if (!error.is_about_the_file()) {
+            throw Error(error);
+        }
         add(stretch, at, bytes, error.what());
     }
 

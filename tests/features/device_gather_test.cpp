@@ -160,9 +160,11 @@ TEST_F(DeviceGathers, EqualThoseOfTheHost) {
               std::tuple(200'000, 200'000, RowPolicy::kClock),
               std::tuple(0, 8 << 20, RowPolicy::kS3Fifo)}) {
             FeatureStoreOptions options{.ram_bytes = static_cast<std::uint64_t>(ram),
-                                        .policy = policy,
-                                        .hot = {{"wide", most}, {"odd", most}}};
+                                        .policy = policy};
             options.device_bytes = static_cast<std::uint64_t>(on_gpu);
+            if (ram + on_gpu != 0) {
+                options.hot = {{"wide", most}, {"odd", most}};
+            }
             const FeatureStore store = FeatureStore::open(engine_, path, options);
             EXPECT_EQ(store.stats().device_bytes != 0, on_gpu != 0);
             for (int round = 0; round < 6; ++round) {
