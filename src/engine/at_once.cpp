@@ -105,8 +105,11 @@ std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std
     Counters& counters = lane->channel().counters();
     const iovec piece{into.data, into.bytes};
     std::int64_t got = 0;
+    std::uint64_t cached_bytes = 0;
     if (way == AtOnce::kCached) {
-        got = file.read_cached(offset, {&piece, 1});
+        const CachedRead read = read_cached(file, offset, {&piece, 1});
+        got = read.result;
+        cached_bytes = read.cached_bytes;
     } else if (way == AtOnce::kInMemory) {
         got = file.read_at(os::Lane::kBuffered, offset, {&piece, 1});
     } else {
@@ -121,7 +124,8 @@ std::optional<std::uint64_t> Core::read_at_once(os::File& file, Memory into, std
         static_cast<void>(file.cache_history().in_sequence(offset, into.bytes));
     }
     counters.requests.add(1);
-    (way == AtOnce::kCached ? counters.bytes_cached : counters.bytes_read).add(into.bytes);
+    counters.bytes_cached.add(cached_bytes);
+    counters.bytes_read.add(into.bytes - cached_bytes);
     return into.bytes;
 }
 
@@ -179,6 +183,7 @@ bool Core::copy_cached(Window& window) {
         os::File& file = *transfer.files[number];
         if (!read_where_cached(file, extents, begin, end)) {
             file.cache_history().missed();
+            transfer.has_missed = true;
             return false;
         }
         in_memory_bytes += file.info().in_memory ? bytes : 0;

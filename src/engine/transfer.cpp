@@ -33,7 +33,7 @@ Transfer::Transfer(TransferOwner& owner, Op operation, FileList&& its_files, Ext
 void Part::consult_cache(Counters& counters, bool caller_waits) {
     const CachePolicy policy = transfer->cache;
     if (policy == CachePolicy::kAuto || policy == CachePolicy::kCached) {
-        lookup = CacheLookup(counters, caller_waits);
+        lookup = CacheLookup(counters, caller_waits, transfer->has_missed);
         plan.consult(lookup, policy == CachePolicy::kCached);
     }
 }

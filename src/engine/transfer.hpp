@@ -216,6 +216,7 @@ public:
     Transfer* live_previous = nullptr;
     std::uint64_t number = 0;  ///< of those that the engine has started, from 1 on
     bool sync = false;         ///< make it durable before it finishes
+    bool has_missed = false;   ///< not all of it was in the page cache, where it was looked for
     bool small_write = false;  ///< goes through the page cache whole, where a file's policy is auto
     /// Writes of paths, cache `auto`, not synced: bytes for each file. Else empty.
     std::vector<std::uint64_t> file_bytes;

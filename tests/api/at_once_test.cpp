@@ -52,7 +52,16 @@ protected:
     }
 
     [[nodiscard]] int fd() const { return file_.handle()->descriptor(os::Lane::kBuffered); }
-    void evict() const { ASSERT_EQ(::posix_fadvise(fd(), 0, 0, POSIX_FADV_DONTNEED), 0); }
+    /// The kernel keeps pages for a moment that another core has just put into its lists.
+    void evict() const {
+        os::CachedPages pages{.pages = 1};
+        for (int tries = 0; pages.pages != 0 && tries < 200; ++tries) {
+            ASSERT_EQ(::posix_fadvise(fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
+            ASSERT_EQ(file_.handle()->cached_pages(0, kBytes, pages), 0);
+            std::this_thread::sleep_for(std::chrono::milliseconds(pages.pages == 0 ? 0 : 10));
+        }
+        ASSERT_EQ(pages.pages, 0U);
+    }
     /// Brings the file into the cache, and lets the engine find that out.
     void warm_up() {
         std::vector<std::byte> all(kBytes);
@@ -97,6 +106,7 @@ TEST_F(AtOnce, WhatIsCachedIsReadWithoutATransfer) {
 TEST_F(AtOnce, WhatIsColdComesFromTheDeviceAndStaysOutOfTheCache) {
     warm_up();
     evict();
+    ASSERT_EQ(::posix_fadvise(fd(), 0, 0, POSIX_FADV_RANDOM), 0);  // no page but what is missed
     const Buffer buffer = MemoryPool().take(kPage);
     const std::span into(buffer.data(), kPage);
     const EngineStats before = engine_.stats();
@@ -108,13 +118,34 @@ TEST_F(AtOnce, WhatIsColdComesFromTheDeviceAndStaysOutOfTheCache) {
     }
     os::CachedPages pages;
     ASSERT_EQ(file_.handle()->cached_pages(0, kBytes, pages), 0);
-    EXPECT_LE(pages.pages, 64U);  // one miss, and what the kernel read ahead of it
+    EXPECT_LE(pages.pages, 16U);
     const EngineStats after = engine_.stats();
-    EXPECT_LE(engine_.submitted() - transfers, 20U);  // questions are the transfers'
+    EXPECT_LE(engine_.submitted() - transfers, 60U);  // questions are the transfers'
     EXPECT_EQ(after.bytes_read + after.bytes_cached - before.bytes_read - before.bytes_cached,
               300 * kPage);
     EXPECT_EQ(after.requests - before.requests, 300U);
     EXPECT_GE(after.latency.p50, 100);
+}
+
+// A miss brings its pages into the cache. They are no sign of a file that is cached.
+TEST_F(AtOnce, ListsOfAColdFileStayOutOfTheCache) {
+    warm_up();
+    evict();
+    ASSERT_EQ(::posix_fadvise(fd(), 0, 0, POSIX_FADV_RANDOM), 0);
+    std::vector<std::byte> into(3 * 512);
+    for (std::uint64_t i = 0; i < 200; ++i) {
+        const std::uint64_t page = (i * 7919 % (kBytes / kPage)) * kPage;
+        TransferRequest request;
+        request.files = {file_};
+        for (std::uint64_t k = 0; k < 3; ++k) {
+            request.extents.push_back({page + k * 1000, std::span(into).subspan(k * 512, 512), 0});
+        }
+        engine_.run(std::move(request)).wait();
+        ASSERT_TRUE(is_there(page + 2000, std::span(into).last(512)));
+    }
+    os::CachedPages pages;
+    ASSERT_EQ(file_.handle()->cached_pages(0, kBytes, pages), 0);
+    EXPECT_LE(pages.pages, 16U);
 }
 
 TEST_F(AtOnce, AColdReadIsATransferWhereItIsNotAlignedOrMayBeShort) {
@@ -350,13 +381,20 @@ TEST_F(AtOnce, NothingIsMovedAfterClose) {
     }
 }
 
-// As where its disk does not answer.
+// The write hangs as one whose disk does not answer.
 TEST_F(AtOnce, CloseWaitsForAWriteThatHangsAsLongAsItIsToldAndWithoutWork) {
     warm_up();
     std::unique_lock gate(file_.handle()->edge_gate());
     const std::uint64_t before = engine_.stats().requests;
-    std::thread writer([&] { engine_.write(file_, std::span(data_).first(100), 0); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::atomic<bool> begun{false};
+    std::thread writer([&] {
+        begun = true;
+        engine_.write(file_, std::span(data_).first(100), 0);
+    });
+    while (!begun) {
+        std::this_thread::yield();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // it is at the gate by now
     const auto cpu = [] {
         timespec now{};
         ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -368,7 +406,7 @@ TEST_F(AtOnce, CloseWaitsForAWriteThatHangsAsLongAsItIsToldAndWithoutWork) {
     const auto took = std::chrono::steady_clock::now() - began;
     EXPECT_GE(took, std::chrono::milliseconds(500));
     EXPECT_LT(took, std::chrono::milliseconds(1500));
-    EXPECT_LT(cpu() - cpu_before, std::chrono::milliseconds(8));
+    EXPECT_LT(cpu() - cpu_before, std::chrono::milliseconds(50));
     EXPECT_EQ(engine_.stats().requests, before);
     gate.unlock();
     EXPECT_TRUE(engine_.close());
@@ -377,6 +415,9 @@ TEST_F(AtOnce, CloseWaitsForAWriteThatHangsAsLongAsItIsToldAndWithoutWork) {
 }
 
 TEST_F(AtOnce, ForksWhileThreadsReadLeaveBothSidesWorking) {
+#ifdef __SANITIZE_THREAD__
+    GTEST_SKIP() << "ThreadSanitizer: a child of fork() may start no threads";
+#endif
     warm_up();
     std::atomic<bool> stop{false};
     std::vector<std::thread> threads;

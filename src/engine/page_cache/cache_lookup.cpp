@@ -51,7 +51,7 @@ bool CacheLookup::small_is_cached(os::File& file, std::uint64_t offset, std::uin
     const Answer answer = ask(file, offset, bytes);
     const bool cached = answer == Answer::kAll || answer == Answer::kSomeDirty;
     if (cached) {
-        history.found_warm();
+        found_warm(file);
     } else {
         history.found_cold(history.refused() ? kProbePauseMax : kPauseMax);
     }
@@ -67,7 +67,7 @@ CacheLookup::Stretch CacheLookup::look_at_list(os::File& file, std::uint64_t off
             return {};
         }
         if (whole == Answer::kAll) {
-            file.cache_history().found_warm();
+            found_warm(file);
         }
         if (whole == Answer::kNone || whole == Answer::kAll) {
             return {offset + bytes, whole == Answer::kAll};
@@ -112,7 +112,7 @@ CacheLookup::Stretch CacheLookup::probe_run(os::File& file, std::uint64_t offset
     const std::uint64_t end =
         std::min(offset + bytes, base::align_down(offset, kProbedBytes) + kProbedBytes);
     if (probe(file, offset, end - offset)) {
-        history.found_warm();
+        found_warm(file);
         return {end, true};
     }
     history.found_cold(kProbePauseMax);

@@ -36,9 +36,11 @@ public:
     };
 
     CacheLookup() = default;
-    /// `caller_waits`: one read after the other, so that a sequence is one.
-    CacheLookup(Counters& counters, bool caller_waits)
-        : counters_(&counters), caller_waits_(caller_waits) {}
+    /// `caller_waits`: one read after the other, so that a sequence is one. `has_missed`: it was
+    /// tried from the cache and was not there. That brought some of it in, which says nothing of
+    /// the file.
+    CacheLookup(Counters& counters, bool caller_waits, bool has_missed)
+        : counters_(&counters), caller_waits_(caller_waits), has_missed_(has_missed) {}
 
     /// The stretch that `offset` is in, where an earlier answer covers it; else with `end` 0.
     [[nodiscard]] Stretch known(const os::File& file, std::uint64_t offset) const {
@@ -77,6 +79,11 @@ private:
         return file_ == &file && offset >= begin_ && offset < end;
     }
     [[nodiscard]] Answer ask(os::File& file, std::uint64_t offset, std::uint64_t bytes);
+    void found_warm(os::File& file) const {
+        if (!has_missed_) {
+            file.cache_history().found_warm();
+        }
+    }
     [[nodiscard]] bool probe(os::File& file, std::uint64_t offset, std::uint64_t bytes);
 
     Counters* counters_ = nullptr;
@@ -86,6 +93,7 @@ private:
     std::uint64_t mixed_until_ = 0;  ///< up to here it is asked a MiB at a time
     std::uint64_t each_until_ = 0;   ///< up to here the extents of a list are asked for one by one
     bool caller_waits_ = false;
+    bool has_missed_ = false;
 };
 
 }  // namespace penstock::engine
