@@ -39,7 +39,7 @@ public:
     /// `caller_waits`: one read after the other, so that a sequence is one. `has_missed`: it was
     /// tried from the cache and was not there. That brought some of it in, which says nothing of
     /// the file.
-    CacheLookup(Counters& counters, bool caller_waits, bool has_missed)
+    CacheLookup(Counters& counters, bool caller_waits, bool has_missed = false)
         : counters_(&counters), caller_waits_(caller_waits), has_missed_(has_missed) {}
 
     /// The stretch that `offset` is in, where an earlier answer covers it; else with `end` 0.
