@@ -188,23 +188,26 @@ CacheLookup::Stretch Plan::look_where_long(os::File& file) {
     return known.end != 0 || covered(bytes_min) < bytes_min ? known : look(file);
 }
 
-// Bytes after the end of a file are in no cache, and not asked for: what reads them from there
-// finds the end, whatever their number, and no device.
 CacheLookup::Stretch Plan::look(os::File& file) {
     const CacheLookup::Stretch known = lookup_->known(file, offset_);
     if (known.end != 0) {
         return known;
     }
     ahead_bytes_ = covered(CacheLookup::kWindowBytes);
-    std::uint64_t most = kOffsetMax;
-    if (allow_short_ && !file.info().in_memory) {
-        const std::uint64_t size = file.size_seen();
-        if (size <= offset_) {
-            return {kOffsetMax, true, true};
-        }
-        most = size - offset_;
-    }
     const std::uint64_t list_bytes = gap_bytes_ == 0 ? 0 : list_bytes_ahead();
+    return allow_short_ && !file.info().in_memory
+               ? look_before_end(file, list_bytes)
+               : lookup_->look(file, offset_, ahead_bytes_, list_bytes);
+}
+
+// Bytes after the end of a file are in no cache, and not asked for: what reads them from there
+// finds the end, whatever their number, and no device.
+CacheLookup::Stretch Plan::look_before_end(os::File& file, std::uint64_t list_bytes) {
+    const std::uint64_t size = file.size_seen();
+    if (size <= offset_) {
+        return {kOffsetMax, true, true};
+    }
+    const std::uint64_t most = size - offset_;
     return lookup_->look(file, offset_, std::min(ahead_bytes_, most), std::min(list_bytes, most));
 }
 

@@ -112,6 +112,7 @@ private:
     void draft_buffered(std::uint32_t block_bytes);
     [[nodiscard]] inline CacheLookup::Stretch look(os::File& file);
     [[nodiscard]] CacheLookup::Stretch look_where_long(os::File& file);
+    [[nodiscard]] CacheLookup::Stretch look_before_end(os::File& file, std::uint64_t list_bytes);
     [[nodiscard]] std::uint64_t list_bytes_ahead();
     [[nodiscard]] bool draft_cached_list(std::uint64_t block_bytes, std::uint64_t stretch_end);
     [[nodiscard]] bool draft_over_gaps(std::uint64_t align, std::uint64_t block_bytes,
