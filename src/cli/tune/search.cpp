@@ -174,6 +174,10 @@ void TuneSearch::begin_round() {
         }
     }
     std::shuffle(order_.begin(), order_.end(), random_);
+    if (round_ == 0) {
+        // All are compared with the defaults: a search that ends within its first round has them.
+        std::iter_swap(order_.begin(), std::find(order_.begin(), order_.end(), std::size_t{0}));
+    }
     if (stage_ == Stage::kFinal) {
         const std::vector<std::size_t> there = order_;
         order_.insert(order_.end(), there.rbegin(), there.rend());
