@@ -190,16 +190,16 @@ Transfer submit(Engine& engine, Request& parsed) {
 nb::object run_request(EngineObject& self, Request parsed) {
     const std::shared_ptr<Engine> engine = use(self);
     Held held{.transfer = {}, .keeps = std::move(parsed.keeps)};
-    std::optional<std::uint64_t> cached;
+    std::optional<std::uint64_t> bytes;
     {
         const WithoutGil nogil;
-        cached = run_at_once(*engine, parsed);
-        if (!cached) {
+        bytes = run_at_once(*engine, parsed);
+        if (!bytes) {
             held.transfer = run(*engine, parsed);
         }
     }
-    if (cached) {
-        return nb::int_(*cached);
+    if (bytes) {
+        return nb::int_(*bytes);
     }
     try {
         wait(held, -1);

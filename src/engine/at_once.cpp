@@ -3,7 +3,7 @@
 // loop makes it. A transfer would cost three times that, so one extent is none:
 //
 //   cached read   where the file's last reads were cached, or in sequence; also while transfers
-//                 run, for it takes nothing of the device
+//                 run, for it takes nothing of the device but after a miss
 //   direct read   aligned, where the last reads were not cached and nothing is before it
 //   write         through the page cache
 //
