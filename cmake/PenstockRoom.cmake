@@ -6,10 +6,23 @@
 # makes the object library penstock_engine_uring of src/engine/uring/*.cpp, and of the FOLDERS below it. A room whose
 # folder does not exist or holds no source is no target of its own: headers alone need none. A target that links objects
 # asks penstock_rooms_closure() for a room and everything under it.
+#
+# With PENSTOCK_UNITY the files of a room or a test are compiled several at a time, which takes 60 % of the time.
+# APART names those with names of their own file that others have too (kFields in each answer of plan); NO_UNITY says
+# that most have.
 set(PENSTOCK_ROOMS "" CACHE INTERNAL "")
 
+function(penstock_compile_together target)
+    if(PENSTOCK_UNITY)
+        set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
+        set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+        # GCC takes an included file for a header, where types of its own would be a mistake.
+        target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+    endif()
+endfunction()
+
 function(penstock_room name)
-    cmake_parse_arguments(arg "UNITY" "PCH" "DEPENDS;LIBS;EXCLUDE;FOLDERS" ${ARGN})
+    cmake_parse_arguments(arg "NO_UNITY" "PCH" "DEPENDS;LIBS;EXCLUDE;FOLDERS;APART" ${ARGN})
     if(NOT arg_PCH)
         set(arg_PCH ROOMS)
     endif()
@@ -32,8 +45,9 @@ function(penstock_room name)
     target_link_libraries(${target} PRIVATE Threads::Threads tl::expected penstock_fmt
                                             ${arg_LIBS})
     penstock_precompiled(${target} ${arg_PCH})
-    if(PENSTOCK_UNITY AND arg_UNITY)
-        set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 7)
+    if(NOT arg_NO_UNITY)
+        list(TRANSFORM arg_APART PREPEND "${PROJECT_SOURCE_DIR}/src/${name}/")
+        penstock_compile_together(${target} ${arg_APART})
     endif()
     set_property(GLOBAL APPEND PROPERTY PENSTOCK_ROOMS ${name})
     set_property(GLOBAL PROPERTY PENSTOCK_ROOM_TARGET_${name} ${target})
@@ -88,7 +102,7 @@ endfunction()
 # penstock_test(engine ROOMS simulation): tests/engine/*.cpp become engine_test, linked with the room, all below it and
 # the rooms named. Nothing happens while the folder is absent.
 function(penstock_test name)
-    cmake_parse_arguments(arg "" "" "ROOMS;LIBS" ${ARGN})
+    cmake_parse_arguments(arg "" "" "ROOMS;LIBS;APART" ${ARGN})
     file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${name}/*.cpp")
     if(NOT sources)
         return()
@@ -97,6 +111,8 @@ function(penstock_test name)
     penstock_program(${target} PCH TESTS SOURCES ${sources} ROOMS ${name} ${arg_ROOMS}
                      LIBS ${arg_LIBS} penstock_test_support GTest::gmock GTest::gtest_main)
     target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+    list(TRANSFORM arg_APART PREPEND "${PROJECT_SOURCE_DIR}/tests/${name}/")
+    penstock_compile_together(${target} ${arg_APART})
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY
                                                "${PROJECT_BINARY_DIR}/tests")
     add_test(NAME ${target} COMMAND ${target})

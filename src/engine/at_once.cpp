@@ -27,8 +27,6 @@ namespace penstock::engine {
 
 namespace {
 
-constexpr std::uint64_t kOffsetMax = INT64_MAX;  // the kernel's (loff_t)
-
 // Limit a list. From there on several threads copy sooner.
 constexpr std::uint64_t kCopiedBytesMax = 2 << 20;
 constexpr std::uint64_t kCopiedExtentsMax = 1024;

@@ -25,10 +25,6 @@ constexpr base::Nanos kBatchWait = 50'000;
 // The clock is read once for all requests that are drawn in a turn: they are handed over together.
 constexpr base::Nanos kNotRead = -1;
 
-ChannelRequest& of(Request& request) {
-    return static_cast<ChannelRequest&>(request);
-}
-
 bool tries_again(std::int64_t result) {
     return result == -EAGAIN || result == -EINTR;
 }
@@ -243,7 +239,7 @@ bool Channel::reap() {
         const base::Nanos now = clock_.now();
         for (std::size_t i = 0; i < count; ++i) {
             counters_.latency.add(now - done[i]->submitted);
-            came_back(of(*done[i]));
+            came_back(as_channel_request(*done[i]));
         }
     }
     // Only a device that brings more at once than we waited for is waited on for more; one that
@@ -259,7 +255,7 @@ bool Channel::reap() {
         any = true;
         --at_executor_;
         counters_.latency.add(clock_.now() - request->submitted);
-        came_back(of(*request));
+        came_back(as_channel_request(*request));
     }
     if (out_ > at_backend_) {  // else no move is out
         any |= movers_.reap([this](Station& /*station*/, Move& move) {
@@ -329,7 +325,7 @@ bool Channel::start(Part& part, const Draft& draft, base::Nanos now) {
         }
     }
     Transfer& transfer = *part.transfer;
-    ChannelRequest& request = of(*free_.pop_front());
+    ChannelRequest& request = as_channel_request(*free_.pop_front());
     request.op = transfer.op;
     request.draft = draft;
     request.part = &part;

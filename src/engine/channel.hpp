@@ -68,6 +68,11 @@ struct ChannelRequest : Request, Job {
     void read_from_cache();
 };
 
+/// A channel's backend has no other requests.
+[[nodiscard]] inline ChannelRequest& as_channel_request(Request& request) {
+    return static_cast<ChannelRequest&>(request);
+}
+
 class Channel {
 public:
     /// `blocking` does what would block this thread: buffered ends, and all buffered I/O where the

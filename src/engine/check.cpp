@@ -14,7 +14,6 @@ namespace penstock::engine {
 namespace {
 
 // The largest offset that the kernel knows (loff_t).
-constexpr std::uint64_t kOffsetMax = INT64_MAX;
 
 base::Failure wrong(const TransferSpec& spec, const std::string& message,
                     const std::string& path = {}) {

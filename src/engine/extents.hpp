@@ -17,6 +17,9 @@
 
 namespace penstock::engine {
 
+/// In a file, the kernel's (loff_t).
+inline constexpr std::uint64_t kOffsetMax = INT64_MAX;
+
 /// Whose memory it is, and of which device.
 struct MemoryPlace {
     MemoryKind kind = MemoryKind::kHost;

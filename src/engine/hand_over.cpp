@@ -23,10 +23,6 @@ constexpr base::Nanos kLookAPart = 10'000;
 constexpr base::Nanos kWaitedPerLook = 8;
 constexpr std::uint32_t kPartsPerLook = 500;
 
-ChannelRequest& of(Request& request) {
-    return static_cast<ChannelRequest&>(request);
-}
-
 void do_blocking(Request& request) {
     os::File& file = *request.file;
     if (request.op == Op::kRead) {
@@ -74,7 +70,7 @@ void Channel::hand_over(ChannelRequest& request) {
 // them, and several threads would only wait for each other there.
 void Channel::post_blocking() {
     while (Request* first = blocks_.pop_front()) {
-        ChannelRequest& request = of(*first);
+        ChannelRequest& request = as_channel_request(*first);
         request.batch.push_back(request);
         while (request.draft.edge && blocks_.front() != nullptr && blocks_.front()->draft.edge &&
                blocks_.front()->file == request.file) {

@@ -32,8 +32,6 @@ constexpr std::uint32_t kExtentsCachedMax = 4096;
 // A list of fewer is not worth a question about the page cache.
 constexpr std::uint64_t kListExtentsMin = 8;
 
-constexpr std::uint64_t kOffsetMax = INT64_MAX;  // the kernel's (loff_t)
-
 // A piece of the caller's memory, with the run's rule for what may follow it.
 struct Piece {
     std::byte* memory = nullptr;

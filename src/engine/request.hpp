@@ -89,6 +89,9 @@ struct Request {
     std::array<iovec, kPiecesMax> memory{};
 };
 
+/// In a row of what the kernel refuses for a moment; the channel makes a pause before the next.
+inline constexpr std::uint32_t kTriesAtOnce = 16;
+
 /// Calls visit(memory, bytes) for `bytes` bytes from `at` on.
 template <typename Visit>
 void for_each_piece(const Extents& extents, Position at, std::uint64_t bytes, Visit visit) {

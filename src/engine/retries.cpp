@@ -12,7 +12,6 @@ namespace {
 // EAGAIN and EINTR are tried again: a few times at once, then after pauses that grow, for what the
 // machine lacks (memory, room in a queue) comes back in milliseconds or seconds. A device that says
 // nothing else for so long is broken.
-constexpr std::uint32_t kTriesAtOnce = 16;
 constexpr std::uint32_t kPauseDoublings = 14;  // 1 us to 16 ms
 constexpr base::Nanos kPauseMin = 1'000;
 constexpr base::Nanos kTroubleMax = 5'000'000'000;

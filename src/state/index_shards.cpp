@@ -31,7 +31,7 @@ std::string folder_of(const std::string& path) {
     return path.substr(0, path.size() - base::last_name(path).size());
 }
 
-bool is_there(const FileSystem& files, const std::string& path) {
+bool is_reachable(const FileSystem& files, const std::string& path) {
     try {
         static_cast<void>(files.status(files.resolve(path)));
         return true;
@@ -46,7 +46,8 @@ std::string folder_of_shards(const FileSystem& files, const std::string& path,
     const std::string here = folder_of(path);
     const std::string there = folder_of(files.resolve(path));
     const auto is_in = [&](const std::string& folder) {
-        return [&files, &folder](const auto& row) { return is_there(files, folder + row.second); };
+        return
+            [&files, &folder](const auto& row) { return is_reachable(files, folder + row.second); };
     };
     const auto& rows = index.weight_map;
     return std::all_of(rows.begin(), rows.end(), is_in(here))    ? here

@@ -51,7 +51,7 @@ std::optional<FileLock> lock_if_possible(const FileSystem& files, const std::str
     }
 }
 
-bool is_there(const FileSystem& files, const std::string& path) {
+bool is_there_to_replace(const FileSystem& files, const std::string& path) {
     try {
         const FileKind kind = files.status(path).kind;
         if (kind != FileKind::kFile) {
@@ -114,7 +114,7 @@ Replacement::Replacement(FileSystem files, const std::string& path, Abandoned ab
     : process_(::getpid()), files_(std::move(files)), target_(files_.resolve(path)) {
     folder_ = base::folder_of(target_);
     const std::string name(base::last_name(target_));
-    const bool replaces = is_there(files_, target_);
+    const bool replaces = is_there_to_replace(files_, target_);
     if (!replaces && !has_folder(files_, folder_)) {
         base::raise(base::system_error(ENOENT, "save into folder", folder_));
     }

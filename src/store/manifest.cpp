@@ -41,13 +41,9 @@ constexpr std::size_t kTailBytes = kSumKey.size() + base::kHexDigits + kSumEnd.s
 
 // ---- written ----
 
-[[noreturn]] void refuse(std::string_view why) {
-    base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint", why));
-}
-
 void text(std::string& out, std::string_view value, std::string_view what) {
     if (!format::is_utf8(value)) {
-        refuse(
+        refuse_save(
             fmt::format("{} {} is not UTF-8, which a manifest is written in", what, shown(value)));
     }
     format::append_json_string(out, value);
@@ -60,17 +56,17 @@ void check_written(const Manifest& manifest) {
     names.reserve(manifest.tensors.size());
     for (const Tensor& tensor : manifest.tensors) {
         if (!names.insert(tensor.name).second) {
-            refuse(fmt::format("the tensor {} comes twice", shown(tensor.name)));
+            refuse_save(fmt::format("the tensor {} comes twice", shown(tensor.name)));
         }
     }
     names.clear();
     for (const auto& [key, value] : manifest.metadata) {
         if (!names.insert(key).second) {
-            refuse(fmt::format("the metadata {} comes twice", shown(key)));
+            refuse_save(fmt::format("the metadata {} comes twice", shown(key)));
         }
     }
     if (const std::string wrong = check_manifest(manifest); !wrong.empty()) {
-        refuse(wrong);
+        refuse_save(wrong);
     }
 }
 

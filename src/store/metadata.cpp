@@ -20,13 +20,9 @@ namespace {
 
 using format::shown;
 
-[[noreturn]] void refuse(std::string_view why) {
-    base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint", why));
-}
-
 void check_utf8(std::string_view name, std::string_view text) {
     if (!format::is_utf8(text)) {
-        refuse(
+        refuse_save(
             fmt::format("the metadata {} is not UTF-8: {}; give UTF-8", shown(name), shown(text)));
     }
 }
@@ -45,6 +41,10 @@ std::string text_of(double number) {
 
 }  // namespace
 
+void refuse_save(std::string_view why) {
+    base::raise(base::error(ErrorCode::kInvalidArgument, "save checkpoint", why));
+}
+
 CheckpointMetadata metadata_of(const SaveOptions& options, const State& state) {
     CheckpointMetadata out = options.metadata;
     for (const auto& [name, text] : state.metadata) {
@@ -57,11 +57,12 @@ CheckpointMetadata metadata_of(const SaveOptions& options, const State& state) {
             check_utf8(name, *text);
         }
         if (!names.insert(name).second) {
-            refuse(fmt::format("the metadata {} comes twice; give each name once", shown(name)));
+            refuse_save(
+                fmt::format("the metadata {} comes twice; give each name once", shown(name)));
         }
     }
     if (const std::size_t bytes = bytes_of(out); bytes > kMetadataBytesMax) {
-        refuse(
+        refuse_save(
             fmt::format("the metadata has {} bytes of names and texts, and {} are the most; "
                         "save what is large in the state",
                         bytes, kMetadataBytesMax));

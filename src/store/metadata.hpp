@@ -16,6 +16,9 @@ namespace penstock::store {
 
 inline constexpr std::size_t kMetadataBytesMax = std::size_t{1} << 20;
 
+/// Throws kInvalidArgument: the manifest of a checkpoint cannot have what the caller gave.
+[[noreturn]] void refuse_save(std::string_view why);
+
 /// Joins the values of the options and the texts of the state, which a save keeps. Throws
 /// kInvalidArgument for a name that comes twice, for what is not UTF-8 and for more than
 /// kMetadataBytesMax.

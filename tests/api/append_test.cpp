@@ -2,6 +2,7 @@
 // Files that are open for appending: records are whole and in the order of their calls, while
 // others append; what was flushed survives the death of the process, what was synced a power cut.
 #include "simulation/fake_disk.hpp"
+#include "support/error_of.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 
@@ -25,6 +26,7 @@
 namespace penstock {
 namespace {
 
+using support::error_of;
 using ::testing::HasSubstr;
 
 constexpr FileOptions kAppend{.access = Access::kWrite, .create = true, .append = true};
@@ -33,16 +35,6 @@ FileOptions with_buffer(std::uint64_t bytes) {
     FileOptions options = kAppend;
     options.buffer_bytes = bytes;
     return options;
-}
-
-template <typename Call>
-std::optional<Error> error_of(Call&& call) {
-    try {
-        call();
-    } catch (const Error& error) {
-        return error;
-    }
-    return std::nullopt;
 }
 
 std::string bytes_of(const std::string& path) {

@@ -2,6 +2,7 @@
 // The engine at the public border: options, the environment, verbs, the handle of a transfer. How
 // transfers behave on each backend is tests/suite.
 #include "simulation/fake_file_system.hpp"
+#include "support/error_of.hpp"
 #include "support/temp_folder.hpp"
 
 #include <penstock/penstock.hpp>
@@ -27,17 +28,8 @@ namespace penstock {
 namespace {
 
 using namespace std::chrono_literals;
+using support::error_of;
 using ::testing::HasSubstr;
-
-template <typename Call>
-std::optional<Error> error_of(Call&& call) {
-    try {
-        static_cast<void>(call());
-    } catch (const Error& error) {
-        return error;
-    }
-    return std::nullopt;
-}
 
 std::vector<std::byte> numbers(std::size_t bytes) {
     std::vector<std::byte> out(bytes);

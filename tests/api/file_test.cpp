@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files and file systems at the public border.
+#include "support/error_of.hpp"
 #include "support/temp_folder.hpp"
 
 #include <penstock/penstock.hpp>
@@ -15,18 +16,9 @@
 namespace penstock {
 namespace {
 
+using support::error_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-template <typename Call>
-std::optional<Error> error_of(Call&& call) {
-    try {
-        static_cast<void>(call());
-    } catch (const Error& error) {
-        return error;
-    }
-    return std::nullopt;
-}
 
 class PublicFile : public ::testing::Test {
 protected:

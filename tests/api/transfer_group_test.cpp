@@ -24,7 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kBytes = 4096;
+constexpr std::size_t kMemberBytes = 4096;
 
 class Group : public ::testing::Test {
 protected:
@@ -55,11 +55,11 @@ protected:
     [[nodiscard]] TransferRequest request(const std::string& path) {
         TransferRequest request;
         request.paths = {path};
-        request.extents = {{0, {memory().data(), kBytes}, 0}};
+        request.extents = {{0, {memory().data(), kMemberBytes}, 0}};
         return request;
     }
     // Memory of each transfer: several run at once.
-    std::span<std::byte> memory() { return memory_.emplace_back(kBytes); }
+    std::span<std::byte> memory() { return memory_.emplace_back(kMemberBytes); }
 
     std::shared_ptr<simulation::FakeDisk> first_ = disk(0);
     std::shared_ptr<simulation::FakeDisk> second_ = disk(1);
@@ -89,7 +89,7 @@ TEST_F(Group, TheFirstToEndIsTheFirstToBeReturned) {
     auto ended = group.wait_any();
     ASSERT_TRUE(ended);
     EXPECT_EQ(ended->number, 1U);
-    EXPECT_EQ(ended->transfer.wait(), kBytes);
+    EXPECT_EQ(ended->transfer.wait(), kMemberBytes);
     EXPECT_FALSE(group.wait_any(20ms));
     EXPECT_EQ(group.size(), 1U);
     first_held_ = false;

@@ -12,11 +12,11 @@
 namespace penstock::base {
 namespace {
 
-using Item = std::shared_ptr<int>;
+using Shared = std::shared_ptr<int>;
 
-std::vector<int> numbers(const ShortVector<Item>& items) {
+std::vector<int> numbers(const ShortVector<Shared>& items) {
     std::vector<int> out;
-    for (const Item& item : items) {
+    for (const Shared& item : items) {
         out.push_back(item ? *item : -1);
     }
     EXPECT_EQ(out.size(), items.size());
@@ -31,7 +31,7 @@ TEST(ShortVector, HasWhatAVectorHas) {
         std::vector<int> expected;
         std::weak_ptr<int> any;
         {
-            ShortVector<Item> items;
+            ShortVector<Shared> items;
             for (int step = 0; step < 30; ++step) {
                 const int number = static_cast<int>(random() % 1000);
                 switch (random() % 7) {
@@ -51,7 +51,7 @@ TEST(ShortVector, HasWhatAVectorHas) {
                         break;
                     }
                     case 4: {
-                        ShortVector<Item> moved(std::move(items));
+                        ShortVector<Shared> moved(std::move(items));
                         EXPECT_TRUE(items.empty());  // NOLINT: what was moved from is empty
                         items.push_back(std::make_shared<int>(-2));
                         items = std::move(moved);
@@ -78,12 +78,12 @@ TEST(ShortVector, HasWhatAVectorHas) {
 }
 
 TEST(ShortVector, TakesAListAsItIs) {
-    std::vector<Item> list{std::make_shared<int>(1), std::make_shared<int>(2)};
-    const Item* const first = list.data();
-    ShortVector<Item> items(std::move(list));
+    std::vector<Shared> list{std::make_shared<int>(1), std::make_shared<int>(2)};
+    const Shared* const first = list.data();
+    ShortVector<Shared> items(std::move(list));
     EXPECT_EQ(items.data(), first);
     EXPECT_EQ(numbers(items), (std::vector<int>{1, 2}));
-    ShortVector<Item> none{std::vector<Item>()};
+    ShortVector<Shared> none{std::vector<Shared>()};
     EXPECT_TRUE(none.empty());
     none.push_back(std::make_shared<int>(3));
     none.push_back(std::make_shared<int>(4));
@@ -92,11 +92,11 @@ TEST(ShortVector, TakesAListAsItIs) {
 
 TEST(ShortVector, ClearedItKeepsNothing) {
     const auto item = std::make_shared<int>(1);
-    ShortVector<Item> items{item};
+    ShortVector<Shared> items{item};
     EXPECT_EQ(item.use_count(), 2);
     items.clear();
     EXPECT_EQ(item.use_count(), 1);
-    items = ShortVector<Item>{item, item, item};
+    items = ShortVector<Shared>{item, item, item};
     items.clear();
     EXPECT_EQ(item.use_count(), 1);
 }

@@ -48,14 +48,14 @@ TEST(Futex, AWakeEndsEveryWait) {
     EXPECT_EQ(awake.load(), 4);
 }
 
-struct Item {
-    Link<Item> link;
+struct Linked {
+    Link<Linked> link;
     int value = 0;
 };
 
 TEST(Fifo, FirstInFirstOut) {
-    std::vector<Item> items(5);
-    Fifo<Item> fifo;
+    std::vector<Linked> items(5);
+    Fifo<Linked> fifo;
     EXPECT_TRUE(fifo.empty());
     EXPECT_EQ(fifo.pop_front(), nullptr);
     for (int i = 0; i < 4; ++i) {
@@ -64,7 +64,7 @@ TEST(Fifo, FirstInFirstOut) {
     }
     items[4].value = -1;
     fifo.push_front(items[4]);
-    Fifo<Item> other;
+    Fifo<Linked> other;
     other.take(fifo);
     EXPECT_TRUE(fifo.empty());
     for (int i = -1; i < 4; ++i) {
@@ -79,8 +79,8 @@ TEST(Fifo, FirstInFirstOut) {
 TEST(Inbox, AllOfEveryProducerAndEachInItsOrder) {
     constexpr std::size_t kProducers = 3;
     constexpr std::size_t kEach = 2000;
-    std::vector<std::vector<Item>> items(kProducers, std::vector<Item>(kEach));
-    Inbox<Item> inbox;
+    std::vector<std::vector<Linked>> items(kProducers, std::vector<Linked>(kEach));
+    Inbox<Linked> inbox;
     std::vector<std::jthread> producers;
     for (std::size_t p = 0; p < kProducers; ++p) {
         producers.emplace_back([&, p] {
@@ -93,7 +93,7 @@ TEST(Inbox, AllOfEveryProducerAndEachInItsOrder) {
     std::vector<std::size_t> seen(kProducers, 0);
     for (std::size_t taken = 0; taken < kProducers * kEach;) {
         auto some = inbox.take_all();
-        while (const Item* item = some.pop_front()) {
+        while (const Linked* item = some.pop_front()) {
             const auto value = static_cast<std::size_t>(item->value);
             EXPECT_EQ(value % kEach, seen[value / kEach]++);
             ++taken;

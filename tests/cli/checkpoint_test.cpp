@@ -374,6 +374,16 @@ TEST_F(CheckpointCliTest, WrongUsageSaysWhatToDo) {
         EXPECT_THAT(run_cli({"checkpoint", command, "--help"}).out, HasSubstr("Examples:"));
     }
     EXPECT_THAT(run_cli({"checkpoint", "bench", "x"}).err, HasSubstr("Python package"));
+    // CLI11 alone makes 2^64 - 1 of "-1" and 8 of "010".
+    for (const char* number : {"-1", "010", "1.5", "18446744073709551616"}) {
+        for (const char* option : {"--step", "--generation"}) {
+            const Outcome wrong =
+                run_cli({"checkpoint", "convert", store_path(), folder_ / "new", option, number});
+            EXPECT_EQ(wrong.status, 2) << option << " " << number;
+            EXPECT_THAT(wrong.err, HasSubstr("expected a whole number, 0 or more"));
+            EXPECT_FALSE(std::filesystem::exists(folder_ / "new"));
+        }
+    }
     const Outcome nothing = run_cli({"checkpoint", "show", folder_.path()});
     EXPECT_EQ(nothing.status, 2);
     EXPECT_THAT(nothing.err, HasSubstr("no checkpoints in this folder"));

@@ -151,11 +151,13 @@ TEST_F(WeightsCliTest, WhatIsRefused) {
              {{"--memory", "3MB", "--compute", "-1"}, "expected seconds from 0 to 1000000"},
              {{"--memory", "3MB", "--compute", "nan"}, "expected seconds from 0 to 1000000"},
              {{"--memory", "3MB", "--experts", "0"}, "--experts"},
+             {{"--memory", "3MB", "--experts", "010"}, "a whole number, 1 to 1048576"},
              {{"--memory", "3MB", "--slots", "1"}, "--slots"},
              {{}, "--memory"}}) {
         const Outcome wrong = plan(words);
         EXPECT_EQ(wrong.status, 2) << message;
         EXPECT_THAT(wrong.err, HasSubstr(message));
+        EXPECT_EQ(wrong.out, "") << message;
     }
     EXPECT_EQ(run_cli({"weights", "plan", folder_ / "nothing", "--memory", "3MB"}).status, 1);
     EXPECT_THAT(run_cli({"weights"}).err, HasSubstr("Try: penstock weights --help"));

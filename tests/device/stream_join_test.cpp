@@ -29,7 +29,7 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using Bytes = std::vector<std::byte>;
 
-constexpr std::uint64_t kBytes = 3'000'001;
+constexpr std::uint64_t kTransferBytes = 3'000'001;
 
 class StreamJoins : public OnFakeGpu {
 protected:
@@ -39,7 +39,7 @@ protected:
                   cuda::CUDA_SUCCESS);
         ASSERT_EQ(driver_->cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING),
                   cuda::CUDA_SUCCESS);
-        host_ = memory::Block::make(kBytes).value();
+        host_ = memory::Block::make(kTransferBytes).value();
         ASSERT_EQ(driver_->cuMemHostRegister(host_.data(), host_.size(), 0), cuda::CUDA_SUCCESS);
         old_ = random_bytes();
         new_ = random_bytes();
@@ -57,7 +57,7 @@ protected:
         OnFakeGpu::TearDown();
     }
     [[nodiscard]] Bytes random_bytes() {
-        Bytes made(kBytes);
+        Bytes made(kTransferBytes);
         for (std::byte& byte : made) {
             byte = static_cast<std::byte>(random_());
         }
@@ -65,8 +65,8 @@ protected:
     }
     [[nodiscard]] Memory gpu_memory(std::int32_t gpu = 0) {
         return device_memory(
-            reinterpret_cast<void*>(static_cast<std::uintptr_t>(device_bytes(kBytes, gpu))),
-            kBytes);
+            reinterpret_cast<void*>(static_cast<std::uintptr_t>(device_bytes(kTransferBytes, gpu))),
+            kTransferBytes);
     }
     [[nodiscard]] static cuda::CUdeviceptr address(const Memory& memory) {
         return reinterpret_cast<std::uintptr_t>(memory.data);
@@ -74,10 +74,10 @@ protected:
     [[nodiscard]] StreamHandle mine() const {
         return {reinterpret_cast<std::uintptr_t>(stream_), 0};
     }
-    [[nodiscard]] Bytes copied() const { return {host_.data(), host_.data() + kBytes}; }
+    [[nodiscard]] Bytes copied() const { return {host_.data(), host_.data() + kTransferBytes}; }
     /// Puts a copy of device memory to host_ on a stream.
     void copy_out(const Memory& from, cuda::CUstream stream) {
-        ASSERT_EQ(driver_->cuMemcpyDtoHAsync(host_.data(), address(from), kBytes, stream),
+        ASSERT_EQ(driver_->cuMemcpyDtoHAsync(host_.data(), address(from), kTransferBytes, stream),
                   cuda::CUDA_SUCCESS);
     }
     void finish(cuda::CUstream stream) {
@@ -113,7 +113,7 @@ TEST_F(StreamJoins, PutTheStreamBehindTheCopiesOfARead) {
         fake_->hold(false);
         finish(handle);
         EXPECT_TRUE(copied() == old_) << stream;
-        EXPECT_EQ(transfer.wait(), kBytes);
+        EXPECT_EQ(transfer.wait(), kTransferBytes);
         fake_->calm();
     }
     EXPECT_EQ(fake_->counters().synchronizations, 0U);
@@ -132,15 +132,16 @@ TEST_F(StreamJoins, PutTheStreamBehindTheCopiesOfAWrite) {
         path, ConstMemory(Memory(memory_of_.data, kWhole, MemoryKind::kDevice)));
     transfer.join(mine());
     EXPECT_FALSE(transfer.done());
-    ASSERT_EQ(driver_->cuMemcpyHtoDAsync(address(memory_of_), host_.data(), kBytes, stream_),
-              cuda::CUDA_SUCCESS);
+    ASSERT_EQ(
+        driver_->cuMemcpyHtoDAsync(address(memory_of_), host_.data(), kTransferBytes, stream_),
+        cuda::CUDA_SUCCESS);
     fake_->hold(false);
     finish();
     EXPECT_EQ(transfer.wait(), kWhole);
     Bytes found(kWhole);
     engine_.read(path, Memory(found));
     EXPECT_TRUE(std::equal(found.begin(), found.end(), old_.begin()));
-    EXPECT_EQ(look(address(memory_of_), kBytes), new_);
+    EXPECT_EQ(look(address(memory_of_), kTransferBytes), new_);
 }
 
 // Extents in any order, over gaps, twice the same bytes, host memory between: each byte is counted
@@ -160,10 +161,11 @@ TEST_F(StreamJoins, KnowWhenAllIsQueuedWhateverIsRead) {
             std::uint64_t at = random_() % 5000;
             for (std::uint64_t left = 1 + random_() % 40; left != 0; --left) {
                 const std::uint64_t bytes = random_() % (round % 3 == 0 ? 300'000 : 3'000);
-                if (at + bytes > kBytes) {
+                if (at + bytes > kTransferBytes) {
                     break;
                 }
-                const std::uint64_t from = round % 4 == 0 ? at : random_() % (kBytes - bytes);
+                const std::uint64_t from =
+                    round % 4 == 0 ? at : random_() % (kTransferBytes - bytes);
                 extents.push_back({from, {memory_of_.data + at, bytes, MemoryKind::kDevice, 0}, 0});
                 std::copy_n(old_.begin() + static_cast<std::ptrdiff_t>(from), bytes,
                             expected.begin() + static_cast<std::ptrdiff_t>(at));
@@ -234,7 +236,7 @@ TEST_F(StreamJoins, AreErrorsOrWholeWhicheverCallFails) {
     fake_->hold(false);
     finish();
     EXPECT_TRUE(copied() == old_);
-    EXPECT_EQ(transfer.wait(), kBytes);
+    EXPECT_EQ(transfer.wait(), kTransferBytes);
 }
 
 // A stream goes on whatever becomes of the transfer, and who waits for that hears it.
@@ -287,7 +289,7 @@ TEST_F(StreamJoinsAlone, DISABLED_OfTwoGpus) {
     finish();
     EXPECT_TRUE(copied() == old_);
     transfer.wait();
-    EXPECT_TRUE(look(address(memory_of_), kBytes) == old_);
+    EXPECT_TRUE(look(address(memory_of_), kTransferBytes) == old_);
 }
 
 TEST_F(StreamJoins, OfTwoGpus) {

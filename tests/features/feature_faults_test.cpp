@@ -39,7 +39,7 @@ using Ids = std::vector<std::uint64_t>;
 constexpr std::uint64_t kRow = 512;
 constexpr std::uint64_t kRows = 1000;  // 7 stripes and a part of one
 
-Bytes rows_of(std::uint64_t version) {
+Bytes table_of(std::uint64_t version) {
     return pattern(kRows * kRow, version);
 }
 
@@ -47,7 +47,7 @@ void write(CrashRig& rig, const std::string& path, std::uint64_t version,
            const std::vector<std::string>& folders = {}) {
     FeatureWriter writer(rig.engine(), path, {.folders = folders}, rig.files());
     writer.begin_table({"a", "U8", {kRow}});
-    writer.append(rows_of(version));
+    writer.append(table_of(version));
     writer.begin_table({"b", "U8", {40}});
     writer.append(pattern(4000, version + 100));
     writer.commit();
@@ -85,10 +85,10 @@ TEST_P(EachOperationFails, TheFileIsTheOldOneOrTheNewOne) {
         [&](CrashRig& rig, bool failed) {
             EXPECT_TRUE(verify_features(rig.engine(), path, {}, rig.files()).empty());
             const Bytes found = all_rows(FeatureStore::open(rig.engine(), path, {}, rig.files()));
-            EXPECT_TRUE(found == rows_of(2) || (failed && found == rows_of(1)));
+            EXPECT_TRUE(found == table_of(2) || (failed && found == table_of(1)));
             write(rig, path, 3, folders);  // and takes away what was left
             EXPECT_TRUE(all_rows(FeatureStore::open(rig.engine(), path, {}, rig.files())) ==
-                        rows_of(3));
+                        table_of(3));
             EXPECT_EQ(rig.files().list("/f").size(), 1U);
             for (const std::string& folder : folders) {
                 EXPECT_EQ(rig.files().list(folder).size(), 1U);
@@ -111,7 +111,7 @@ TEST_P(EachOperationFails, AReadThatFailsIsAnErrorAndNoOtherGatherIsWrong) {
                 rig.engine(), path, {.ram_bytes = 200'000, .hot = {{"a", {1, 900}}, {"b", {7}}}},
                 rig.files());
             for (int i = 0; i < 2; ++i) {
-                EXPECT_TRUE(all_rows(store) == rows_of(1));
+                EXPECT_TRUE(all_rows(store) == table_of(1));
             }
         },
         [](CrashRig&, bool) {});
@@ -140,7 +140,7 @@ TEST(FeatureFaults, AReaderGetsASetThatIsReplacedAgainAndAgain) {
     last = 9;
     const FeatureStore store = FeatureStore::open(rig.engine(), path, {}, rig.files());
     EXPECT_EQ(version, last);
-    EXPECT_TRUE(all_rows(store) == rows_of(last));
+    EXPECT_TRUE(all_rows(store) == table_of(last));
 }
 
 // Two disks, of which the second may fail, or not answer until it is let go.
@@ -172,7 +172,7 @@ protected:
         return FeatureStore::open(rig_.engine(), path_, {.ram_bytes = ram_bytes}, rig_.files());
     }
     static void expect_row(const Bytes& out, std::size_t at, std::uint64_t id) {
-        const Bytes rows = rows_of(1);
+        const Bytes rows = table_of(1);
         EXPECT_EQ(std::memcmp(&out[at * kRow], &rows[id * kRow], kRow), 0) << "row " << id;
     }
 
@@ -207,8 +207,8 @@ TEST_F(StripeFaults, ADiskThatFailsIsNamedWithTheRowAndTheOthersAreRead) {
         fail_second(0);
         EXPECT_EQ(error_of([&] { static_cast<void>(open(ram_bytes)); }).system_errno(), EIO);
         rig_.disks()[1]->set_faults({});
-        EXPECT_TRUE(all_rows(store) == rows_of(1));
-        EXPECT_TRUE(all_rows(store) == rows_of(1));
+        EXPECT_TRUE(all_rows(store) == table_of(1));
+        EXPECT_TRUE(all_rows(store) == table_of(1));
     }
 }
 
@@ -296,7 +296,7 @@ TEST_F(StripeFaults, MemoryOfADroppedGatherThatIsUsedAgainSpoilsNoOtherGather) {
     hold(false);
     rig_.engine()->drain();
     second.finish();
-    EXPECT_TRUE(all_rows(store) == rows_of(1));
+    EXPECT_TRUE(all_rows(store) == table_of(1));
     // It is over: rows that are gathered into that memory are kept again.
     store.gather(0, ids, out);
     const std::uint64_t read = store.stats().rows_read;
@@ -315,7 +315,7 @@ TEST_F(StripeFaults, RowsThatTheirOwnerChangesOnceTheyAreDoneSpoilNoOtherGather)
     expect_row(out, 1, kOnFirst);
     std::fill(out.begin(), out.end(), std::byte{0});
     gather.wait();
-    EXPECT_TRUE(all_rows(store) == rows_of(1));
+    EXPECT_TRUE(all_rows(store) == table_of(1));
     EXPECT_GE(store.stats().rows_hit, 2U);
 }
 
@@ -342,7 +342,7 @@ TEST_F(StripeFaults, AReadErrorReachesThoseWhoAskedForTheRow) {
         for (std::uint64_t row = kOnSecond - 20; row < kOnSecond + 20; ++row) {
             asked.push_back(rows.load_async(row, device::kNoLimit));
         }
-        const Bytes right = rows_of(1);
+        const Bytes right = table_of(1);
         for (std::uint64_t row = kOnSecond - 20; device::Loading & loading : asked) {
             const bool on_first = row < 128;
             ASSERT_EQ(rows.wait(loading, device::kNoLimit),
@@ -362,7 +362,7 @@ TEST_F(StripeFaults, AReadErrorReachesThoseWhoAskedForTheRow) {
 TEST_F(StripeFaults, ARowThatDoesNotComeEndsInTimeAndItsSlotIsNobodys) {
     using device::RowStatus;
     constexpr std::uint64_t kSoon = 20'000'000;
-    const Bytes right = rows_of(1);
+    const Bytes right = table_of(1);
     RowServer server(std::make_shared<FeatureStore>(open(0)), 0, {.slots = 2});
     const auto rows = server.array<std::byte>();
     hold(true);

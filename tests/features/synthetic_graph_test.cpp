@@ -125,25 +125,25 @@ class ZipfRowsTest : public testing::TestWithParam<double> {};
 // The counts by frequency against the law; chi-square with 99.99 % of its distribution (Wilson and
 // Hilferty's approximation).
 TEST_P(ZipfRowsTest, FollowTheLaw) {
-    constexpr std::uint64_t kRows = 50;
+    constexpr std::uint64_t kRanks = 50;
     constexpr std::size_t kDraws = 200'000;
-    const ZipfRows rows(kRows, GetParam(), 11);
+    const ZipfRows rows(kRanks, GetParam(), 11);
     std::vector<std::uint64_t> ids(kDraws);
     rows.fill(ids, 3);
-    std::vector<double> counts(kRows);
+    std::vector<double> counts(kRanks);
     for (const std::uint64_t id : ids) {
-        ASSERT_LT(id, kRows);
+        ASSERT_LT(id, kRanks);
         counts[id] += 1;
     }
     std::sort(counts.begin(), counts.end(), std::greater<>());
-    std::vector<double> expected(kRows);
-    for (std::size_t k = 0; k < kRows; ++k) {
+    std::vector<double> expected(kRanks);
+    for (std::size_t k = 0; k < kRanks; ++k) {
         expected[k] = std::pow(static_cast<double>(k + 1), -GetParam());
     }
     const double total = std::accumulate(expected.begin(), expected.end(), 0.0);
     double chi_square = 0;
     double cells = 0;
-    for (std::size_t k = 0; k < kRows; ++k) {
+    for (std::size_t k = 0; k < kRanks; ++k) {
         const double wanted = expected[k] / total * kDraws;
         if (wanted >= 20) {
             chi_square += (counts[k] - wanted) * (counts[k] - wanted) / wanted;

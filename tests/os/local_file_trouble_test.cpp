@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr FileOptions kNew{.access = Access::kReadWrite, .create = true};
+constexpr FileOptions kCreated{.access = Access::kReadWrite, .create = true};
 
 class LocalFileTrouble : public ::testing::Test {
 protected:
@@ -37,7 +37,7 @@ protected:
 
 // A kernel that undoes it at each tick of a fast timer must not keep us forever.
 TEST_F(LocalFileTrouble, PreallocationThatIsInterruptedAgainAndAgain) {
-    auto file = open(folder_ / "f", kNew);
+    auto file = open(folder_ / "f", kCreated);
     testing::faults.eintr_first = 1'000'000;
     const auto interrupted = file->preallocate(0, 4096);
     ASSERT_FALSE(interrupted);
@@ -53,7 +53,7 @@ TEST_F(LocalFileTrouble, OpeningOfAFolderIsTriedAgainAfterASignal) {
 
 // Trouble with the second opening is no reason to go through the page cache unasked.
 TEST_F(LocalFileTrouble, OnlyWhatHasNoDirectIoIsBuffered) {
-    ASSERT_TRUE(open(folder_ / "f", kNew));
+    ASSERT_TRUE(open(folder_ / "f", kCreated));
     for (const int error : {EINVAL, EOPNOTSUPP, EACCES, EPERM}) {
         testing::faults.direct_errno = error;
         const auto file = open_local_file(folder_ / "f", {});
@@ -82,17 +82,17 @@ TEST_F(LocalFileTrouble, OnlyWhatHasNoDirectIoIsBuffered) {
 TEST_F(LocalFileTrouble, LengthOfRequestOfANetworkIsNoBlock) {
     for (const long bytes : {1L << 20, 4L << 20}) {
         testing::faults.f_bsize = bytes;
-        const auto file = open(folder_ / "f", kNew);
+        const auto file = open(folder_ / "f", kCreated);
         EXPECT_LE(file->geometry().edge_align(), 64U << 10);
     }
     testing::faults.f_bsize = 16384;
-    EXPECT_EQ(open(folder_ / "f", kNew)->geometry().block_bytes, 16384U);
+    EXPECT_EQ(open(folder_ / "f", kCreated)->geometry().block_bytes, 16384U);
 }
 
 // ---- a file that an opening made, taken back
 
 TEST_F(LocalFileTrouble, EmptyFileThatWeMadeIsTakenBack) {
-    auto file = open(folder_ / "f", kNew);
+    auto file = open(folder_ / "f", kCreated);
     EXPECT_TRUE(file->info().created);
     file->take_back();
     ASSERT_TRUE(file->close());
@@ -108,30 +108,30 @@ TEST_F(LocalFileTrouble, NothingElseIsTakenBack) {
         ::unlink(path.c_str());
     };
     {  // bytes in it
-        auto file = open(path, kNew);
+        auto file = open(path, kCreated);
         ASSERT_EQ(::pwrite(file->descriptor(Lane::kBuffered), "x", 1, 0), 1);
         stays(file, "it has bytes");
     }
     {  // not ours
-        ASSERT_TRUE(open(path, kNew)->close());
-        auto file = open(path, kNew);
+        ASSERT_TRUE(open(path, kCreated)->close());
+        auto file = open(path, kCreated);
         EXPECT_FALSE(file->info().created);
         stays(file, "somebody else made it");
     }
     {  // another process is about to write to it
-        auto file = open(path, kNew);
+        auto file = open(path, kCreated);
         const base::UniqueFd other(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
         ASSERT_TRUE(other);
         stays(file, "somebody else has it open");
     }
     {  // another file has its name now
-        auto file = open(path, kNew);
-        ASSERT_TRUE(open(folder_ / "other", kNew)->close());
+        auto file = open(path, kCreated);
+        ASSERT_TRUE(open(folder_ / "other", kCreated)->close());
         ASSERT_EQ(::rename((folder_ / "other").c_str(), path.c_str()), 0);
         stays(file, "it is another file");
     }
     {  // it has another name now
-        auto file = open(path, kNew);
+        auto file = open(path, kCreated);
         ASSERT_EQ(::rename(path.c_str(), (folder_ / "moved").c_str()), 0);
         file->take_back();
         ASSERT_TRUE(file->close());
@@ -139,7 +139,7 @@ TEST_F(LocalFileTrouble, NothingElseIsTakenBack) {
     }
     {  // the name is a link to it
         ASSERT_EQ(::symlink((folder_ / "target").c_str(), path.c_str()), 0);
-        auto file = open(path, kNew);
+        auto file = open(path, kCreated);
         file->take_back();
         ASSERT_TRUE(file->close());
         struct stat status {};

@@ -20,7 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
-using State = PendingSave::State;
+using SaveState = PendingSave::State;
 
 // Work that stands still until it is released.
 struct Gate {
@@ -54,7 +54,7 @@ TEST(SaveQueue, SavesGoInTheirOrder) {
     ASSERT_TRUE(queue.wait_idle(20s));
     for (int i = 0; i < 100; ++i) {
         EXPECT_EQ(order[static_cast<std::size_t>(i)], i);
-        EXPECT_EQ(saves[static_cast<std::size_t>(i)]->state(), State::kDurable);
+        EXPECT_EQ(saves[static_cast<std::size_t>(i)]->state(), SaveState::kDurable);
     }
 }
 
@@ -63,9 +63,9 @@ TEST(SaveQueue, StatesFromQueuedToDurable) {
     Gate gate;
     const auto copied = queue.add([&](PendingSave&) { gate.wait(); }, "copied", true);
     const auto straight = queue.add([](PendingSave&) {}, "straight", false);
-    EXPECT_EQ(copied->state(), State::kStaged);
+    EXPECT_EQ(copied->state(), SaveState::kStaged);
     EXPECT_TRUE(copied->wait_staged(0ns));
-    EXPECT_EQ(straight->state(), State::kQueued);
+    EXPECT_EQ(straight->state(), SaveState::kQueued);
     EXPECT_FALSE(straight->staged());
     EXPECT_FALSE(straight->wait_staged(5ms));
     EXPECT_FALSE(copied->wait_done(5ms));
@@ -74,7 +74,7 @@ TEST(SaveQueue, StatesFromQueuedToDurable) {
     gate.open = true;
     EXPECT_TRUE(straight->wait_staged(20s));
     EXPECT_TRUE(copied->wait_done(20s));
-    EXPECT_EQ(copied->state(), State::kDurable);
+    EXPECT_EQ(copied->state(), SaveState::kDurable);
     EXPECT_TRUE(straight->wait_done(20s));
     EXPECT_TRUE(queue.wait_idle(20s));
     EXPECT_EQ(queue.in_flight(), 0U);
@@ -87,8 +87,8 @@ TEST(SaveQueue, AFailureIsKeptUntilItIsToldOnceAndTheNextSaveGoesOn) {
         queue.add([](PendingSave&) { throw std::runtime_error("disk full"); }, "step 1", true);
     const auto good = queue.add([](PendingSave&) {}, "step 2", true);
     ASSERT_TRUE(good->wait_done(20s));
-    EXPECT_EQ(good->state(), State::kDurable);
-    EXPECT_EQ(bad->state(), State::kFailed);
+    EXPECT_EQ(good->state(), SaveState::kDurable);
+    EXPECT_EQ(bad->state(), SaveState::kFailed);
     const auto told = queue.take_failure();
     ASSERT_EQ(told, bad);
     EXPECT_EQ(message_of(told->failure()), "disk full");
@@ -132,7 +132,7 @@ TEST(SaveQueue, CancelStopsTheRunningOneAndSkipsThoseThatWait) {
     }
     queue.cancel_all();
     ASSERT_TRUE(waiting->wait_done(20s));
-    EXPECT_EQ(running->state(), State::kFailed);
+    EXPECT_EQ(running->state(), SaveState::kFailed);
     EXPECT_EQ(running->done_bytes(), 1U);
     EXPECT_EQ(running->total_bytes(), 2U);
     EXPECT_FALSE(ran);
@@ -155,7 +155,7 @@ TEST(SaveQueue, ItsEndFinishesWhatIsInIt) {
         }
     }
     EXPECT_EQ(done, 5);
-    EXPECT_EQ(saves.back()->state(), State::kDurable);
+    EXPECT_EQ(saves.back()->state(), SaveState::kDurable);
 }
 
 TEST(SaveQueue, ManyThreadsAddWaitAndAsk) {
@@ -223,10 +223,10 @@ TEST(SaveQueue, InTheChildOfAForkSavesAreTheParents) {
     const pid_t child = ::fork();
     if (child == 0) {
         // Not a wait forever, and an error that says why; and a queue that works.
-        bool fine = save->wait_done(5s) && save->state() == State::kFailed &&
+        bool fine = save->wait_done(5s) && save->state() == SaveState::kFailed &&
                     message_of(save->failure()).find("belongs to the process") != std::string::npos;
         const auto own = queue.add([](PendingSave&) {}, "mine", true);
-        fine = fine && own->wait_done(20s) && own->state() == State::kDurable;
+        fine = fine && own->wait_done(20s) && own->state() == SaveState::kDurable;
         ::_exit(fine ? 0 : 1);
     }
     int status = 0;
@@ -234,7 +234,7 @@ TEST(SaveQueue, InTheChildOfAForkSavesAreTheParents) {
     EXPECT_EQ(status, 0);
     gate.open = true;
     EXPECT_TRUE(save->wait_done(20s));
-    EXPECT_EQ(save->state(), State::kDurable);
+    EXPECT_EQ(save->state(), SaveState::kDurable);
 }
 
 }  // namespace

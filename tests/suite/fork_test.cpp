@@ -194,16 +194,16 @@ bool come_down_to(int expected, const std::string& name) {
 
 // Whichever thread of the child comes first, there is one engine, and drain() knows of everything.
 TEST_P(Fork, ThreadsOfTheChildGetOneEngine) {
-    constexpr std::size_t kThreads = 8;
+    constexpr std::size_t kCallers = 8;
     const auto work = [&] {
         ::alarm(60);
         std::atomic<std::size_t> ready{0};
-        std::vector<Transfer> transfers(kThreads);
+        std::vector<Transfer> transfers(kCallers);
         std::vector<std::thread> threads;
-        for (std::size_t i = 0; i < kThreads; ++i) {
+        for (std::size_t i = 0; i < kCallers; ++i) {
             threads.emplace_back([&, i] {
                 ready.fetch_add(1);
-                while (ready.load() < kThreads) {
+                while (ready.load() < kCallers) {
                 }
                 transfers[i] = engine_->write_async(path_ + std::to_string(i), data_);
             });
@@ -225,7 +225,7 @@ TEST_P(Fork, ThreadsOfTheChildGetOneEngine) {
         ASSERT_EQ(::waitpid(pid, &status, 0), pid);
         ASSERT_EQ(status, 0) << round;
     }
-    for (std::size_t i = 0; i < kThreads; ++i) {
+    for (std::size_t i = 0; i < kCallers; ++i) {
         std::filesystem::remove(path_ + std::to_string(i));
     }
 }

@@ -19,7 +19,7 @@ using simulation::DiskCall;
 using simulation::DiskOperation;
 using simulation::Fault;
 
-constexpr std::size_t kFileBytes = 5000;
+constexpr std::size_t kSmallFileBytes = 5000;
 
 FakeSetup cached_disk(std::uint64_t seed) {
     FakeSetup setup;
@@ -34,12 +34,12 @@ FakeSetup cached_disk(std::uint64_t seed) {
 class SmallFiles : public EveryBackend {
 protected:
     void lay_out(std::uint32_t files) {
-        std::vector<std::byte> all = pattern(files * kFileBytes, 5);
+        std::vector<std::byte> all = pattern(files * kSmallFileBytes, 5);
         data_ = all;
         for (std::uint32_t i = 0; i < files; ++i) {
-            static_cast<void>(
-                with_bytes("small" + std::to_string(i),
-                           std::span(data_).subspan(std::size_t{i} * kFileBytes, kFileBytes)));
+            static_cast<void>(with_bytes(
+                "small" + std::to_string(i),
+                std::span(data_).subspan(std::size_t{i} * kSmallFileBytes, kSmallFileBytes)));
             paths_.push_back(path("small" + std::to_string(i)));
         }
         back_.resize(data_.size());
@@ -50,15 +50,15 @@ protected:
         request.paths = paths_;
         request.options.allow_short = beyond != 0;
         for (std::uint32_t i = 0; i < paths_.size(); ++i) {
-            std::byte* const at = back_.data() + i * kFileBytes;
+            std::byte* const at = back_.data() + i * kSmallFileBytes;
             request.extents.push_back({0, {at, head}, i});
-            if (head != kFileBytes) {
-                request.extents.push_back({head, {at + head, kFileBytes - head}, i});
+            if (head != kSmallFileBytes) {
+                request.extents.push_back({head, {at + head, kSmallFileBytes - head}, i});
             }
         }
         if (beyond != 0) {
             past_.resize(beyond);
-            request.extents.push_back({kFileBytes - 1, {past_.data(), beyond}, 0});
+            request.extents.push_back({kSmallFileBytes - 1, {past_.data(), beyond}, 0});
         }
         return request;
     }
@@ -74,7 +74,7 @@ TEST_P(SmallFiles, AreReadWhereTheyAreOpened) {
     use({}, cached_disk(2));
     lay_out(300);
     const EngineStats before = engine().stats();
-    for (const std::size_t head : {kFileBytes, std::size_t{1234}}) {
+    for (const std::size_t head : {kSmallFileBytes, std::size_t{1234}}) {
         for (const bool blocking : {true, false}) {
             const TransferRequest all = request(head);
             ASSERT_EQ((blocking ? engine().run(all) : engine().submit(all))->wait(), data_.size());
@@ -94,16 +94,16 @@ TEST_P(SmallFiles, AreReadWhereTheyAreOpened) {
 TEST_P(SmallFiles, MayEndEarlyAndBeMixedWithLargeOnes) {
     use({}, cached_disk(3));
     lay_out(10);
-    const TransferPtr shorter = engine().run(request(kFileBytes, 100));
+    const TransferPtr shorter = engine().run(request(kSmallFileBytes, 100));
     EXPECT_EQ(shorter->wait(), data_.size() + 1);
     EXPECT_EQ(shorter->extent_bytes(10), 1U);
-    EXPECT_EQ(past_.front(), data_[kFileBytes - 1]);
+    EXPECT_EQ(past_.front(), data_[kSmallFileBytes - 1]);
 
     const std::vector<std::byte> large = pattern(300'000, 8);
     static_cast<void>(with_bytes("large", large));
     paths_.push_back(path("large"));
     std::vector<std::byte> into(large.size());
-    TransferRequest mixed = request(kFileBytes);
+    TransferRequest mixed = request(kSmallFileBytes);
     mixed.extents.back() = {0, {into.data(), into.size()}, 10};
     EXPECT_EQ(engine().run(mixed)->wait(), data_.size() + into.size());
     EXPECT_EQ(into, large);
@@ -115,7 +115,7 @@ TEST_P(SmallFiles, AFileThatIsTooShortIsNamed) {
     lay_out(200);
     static_cast<void>(with_bytes("small77", std::span(data_).first(100)));
     for (const bool blocking : {true, false}) {
-        const TransferRequest all = request(kFileBytes);
+        const TransferRequest all = request(kSmallFileBytes);
         const auto error =
             error_of([&] { return (blocking ? engine().run(all) : engine().submit(all))->wait(); });
         ASSERT_TRUE(error);
@@ -162,15 +162,16 @@ TEST(SmallFilesInTrouble, EveryOpeningAndReadIsRefusedOnce) {
         bool struck = true;
         for (std::uint64_t at = 0; struck; ++at) {
             const auto engine = TestEngine::make(EngineKind::kFake, {}, cached_disk(at + 2));
-            const std::vector<std::byte> data = pattern(kFiles * kFileBytes, 5);
+            const std::vector<std::byte> data = pattern(kFiles * kSmallFileBytes, 5);
             TransferRequest request;
             std::vector<std::byte> back(data.size());
             for (std::uint32_t i = 0; i < kFiles; ++i) {
                 request.paths.push_back("/" + std::to_string(i));
                 File file = engine->files().open(request.paths.back(),
                                                  {.access = Access::kReadWrite, .create = true});
-                put_bytes(file, 0, std::span(data).subspan(i * kFileBytes, kFileBytes));
-                request.extents.push_back({0, {back.data() + i * kFileBytes, kFileBytes}, i});
+                put_bytes(file, 0, std::span(data).subspan(i * kSmallFileBytes, kSmallFileBytes));
+                request.extents.push_back(
+                    {0, {back.data() + i * kSmallFileBytes, kSmallFileBytes}, i});
             }
             std::atomic<std::uint64_t> seen{0};
             struck = false;

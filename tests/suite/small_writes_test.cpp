@@ -17,7 +17,6 @@ namespace penstock::suite {
 namespace {
 
 constexpr std::uint64_t kKiB = 1 << 10;
-constexpr std::uint64_t kMiB = 1 << 20;
 
 class SmallWrites : public EveryBackend {
 protected:
@@ -74,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, SmallWrites,
 TEST_P(SmallWrites, ABlockingRecordIsOneBufferedCallAndThereForEverybody) {
     std::uint64_t end = 0;
     for (const std::uint64_t bytes : {std::uint64_t{1}, 4 * kKiB, std::uint64_t{10'000}, 64 * kKiB,
-                                      std::uint64_t{1'000'000}, kMiB}) {
+                                      std::uint64_t{1'000'000}, base::kMiB}) {
         const auto record = pattern(bytes, bytes);
         const Taken t = taken([&] { engine().write(file_, record, end); });
         EXPECT_EQ(t.requests, 1U) << bytes;
@@ -87,7 +86,7 @@ TEST_P(SmallWrites, ABlockingRecordIsOneBufferedCallAndThereForEverybody) {
 
 // Longer writes are the device's: an aligned block and more at once, and what nobody waits for.
 TEST_P(SmallWrites, BigAndUnawaitedAlignedWritesAreDirect) {
-    const auto data = pattern(4 * kMiB, 1);
+    const auto data = pattern(4 * base::kMiB, 1);
     EXPECT_EQ(taken([&] { engine().write(file_, data, 0); }).cached, 0U);
     const auto part = std::span(data).first(64 * kKiB);
     EXPECT_EQ(taken([&] {
@@ -134,8 +133,8 @@ TEST_P(SmallWrites, AListOfOddPiecesTakesOneCallARun) {
 // read them through the cache and past it. In the end the sync finds nothing that was lost: a
 // direct write that could not drop a page would make it EIO.
 TEST_P(SmallWrites, AppendersOfEverySizeAreRightForReadersOfEveryKind) {
-    constexpr std::uint64_t kEnd = 6 * kMiB;
-    const auto truth = pattern(kEnd + 3 * kMiB, 5);
+    constexpr std::uint64_t kEnd = 6 * base::kMiB;
+    const auto truth = pattern(kEnd + 3 * base::kMiB, 5);
     std::atomic<std::uint64_t> next{0};
     std::atomic<std::uint64_t> wrong{0};
     std::atomic<std::uint64_t> looks{0};
@@ -145,7 +144,8 @@ TEST_P(SmallWrites, AppendersOfEverySizeAreRightForReadersOfEveryKind) {
         threads.emplace_back([&, w] {
             std::mt19937_64 random(w);
             while (true) {
-                const std::uint64_t bytes = 1 + random() % (random() % 16 == 0 ? 2 * kMiB : 20'000);
+                const std::uint64_t bytes =
+                    1 + random() % (random() % 16 == 0 ? 2 * base::kMiB : 20'000);
                 const std::uint64_t begin = next.fetch_add(bytes);
                 if (begin >= kEnd) {
                     return;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "suite/fake_driver.hpp"
+#include "support/error_of.hpp"
 #include "support/test_engine.hpp"
 
 #include <gmock/gmock.h>
@@ -22,6 +23,7 @@
 namespace penstock::suite {
 
 using support::EngineKind;
+using support::error_of;
 using support::FakeSetup;
 using support::get_bytes;
 using support::pattern;
@@ -32,17 +34,6 @@ using support::TransferPtr;
 
 /// A folder for this process, made before the first thread of an engine.
 [[nodiscard]] const std::string& scratch_folder();
-
-/// The Error that a call threw, or nothing.
-template <typename Call>
-[[nodiscard]] std::optional<Error> error_of(Call&& call) {
-    try {
-        static_cast<void>(call());
-    } catch (const Error& error) {
-        return error;
-    }
-    return std::nullopt;
-}
 
 /// Memory that a test hands out piece by piece, with gaps at odd places between the pieces. What
 /// was read into it is told by expect(); check() finds every byte that changed without that.

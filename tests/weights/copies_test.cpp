@@ -2,6 +2,8 @@
 // Which bytes are read from which copy: all of them once, and all devices done at the same time.
 #include "weights/copies.hpp"
 
+#include "base/align.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,8 +13,6 @@
 
 namespace penstock::weights {
 namespace {
-
-constexpr std::uint64_t kMiB = 1 << 20;
 
 std::vector<double> busy(const std::vector<CopyRead>& reads, const std::vector<double>& speeds) {
     std::vector<double> out(speeds.size());
@@ -24,9 +24,10 @@ std::vector<double> busy(const std::vector<CopyRead>& reads, const std::vector<d
 
 TEST(Copies, FullCopiesAreReadInTheRatioOfTheSpeeds) {
     const std::vector<double> speeds{300e6, 100e6};
-    const std::vector<CopyRead> reads = share_reads(
-        std::vector<WantedBytes>{{0, 4096, 40 * kMiB}, {0, 4096 + 40 * kMiB, 40 * kMiB}},
-        std::vector<std::vector<std::uint32_t>>{{0, 1}}, speeds);
+    const std::vector<CopyRead> reads =
+        share_reads(std::vector<WantedBytes>{{0, 4096, 40 * base::kMiB},
+                                             {0, 4096 + 40 * base::kMiB, 40 * base::kMiB}},
+                    std::vector<std::vector<std::uint32_t>>{{0, 1}}, speeds);
     EXPECT_EQ(reads.size(), 3U);  // one cut
     const std::vector<double> ends = busy(reads, speeds);
     EXPECT_NEAR(ends[0], ends[1], 0.001);
@@ -35,19 +36,19 @@ TEST(Copies, FullCopiesAreReadInTheRatioOfTheSpeeds) {
 TEST(Copies, WhatOneFolderAloneHasIsItsWork) {
     const std::vector<double> speeds{100e6, 100e6};
     const std::vector<CopyRead> reads =
-        share_reads(std::vector<WantedBytes>{{0, 0, 30 * kMiB}, {1, 0, 40 * kMiB}},
+        share_reads(std::vector<WantedBytes>{{0, 0, 30 * base::kMiB}, {1, 0, 40 * base::kMiB}},
                     std::vector<std::vector<std::uint32_t>>{{0}, {0, 1}}, speeds);
     const std::vector<double> ends = busy(reads, speeds);
     EXPECT_NEAR(ends[0], ends[1], 0.001);
     EXPECT_EQ(reads[0].folder, 0U);
-    EXPECT_EQ(reads[0].part.bytes, 30 * kMiB);
+    EXPECT_EQ(reads[0].part.bytes, 30 * base::kMiB);
 }
 
 // A folder that has more to do alone than all others with it takes no part in what is shared.
 TEST(Copies, ABusyFolderTakesNoPart) {
     const std::vector<double> speeds{100e6, 100e6, 100e6};
     const std::vector<CopyRead> reads =
-        share_reads(std::vector<WantedBytes>{{0, 0, 90 * kMiB}, {1, 0, 20 * kMiB}},
+        share_reads(std::vector<WantedBytes>{{0, 0, 90 * base::kMiB}, {1, 0, 20 * base::kMiB}},
                     std::vector<std::vector<std::uint32_t>>{{1}, {0, 1, 2}}, speeds);
     for (const CopyRead& read : reads) {
         EXPECT_EQ(read.folder == 1, read.part.file == 0);
@@ -65,7 +66,7 @@ TEST(Copies, SmallTensorsAreNotCut) {
 
 // Whatever is wanted: each byte once, in the order of the list, from a folder that has it.
 TEST(Copies, AnyBytesAreReadOnce) {
-    std::vector<std::byte> memory(8 * kMiB);
+    std::vector<std::byte> memory(8 * base::kMiB);
     for (std::uint64_t seed = 0; seed < 500; ++seed) {
         std::mt19937_64 random(seed);
         const std::size_t folders = 1 + random() % 4;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a budget would do: of a Llama by its names alone, and the seconds of a pass.
+#include "base/align.hpp"
 #include "support/text_files.hpp"
 
 #include <penstock/weight_plan.hpp>
@@ -20,8 +21,6 @@ using test::error_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-constexpr std::uint64_t kMiB = 1 << 20;
 
 // 20 layers of 40 MiB (16, 16, 8), a head and an embedding of 100 MiB.
 TensorTable llama() {
@@ -51,17 +50,18 @@ TensorTable llama() {
 }
 
 TEST(Forecast, TheBudgetIsUsedAndTheEmbeddingIsReadByRow) {
-    const WeightForecast forecast = forecast_weights(llama(), 400 * kMiB);
-    EXPECT_EQ(forecast.weight_bytes, 1000 * kMiB);
+    const WeightForecast forecast = forecast_weights(llama(), 400 * base::kMiB);
+    EXPECT_EQ(forecast.weight_bytes, 1000 * base::kMiB);
     EXPECT_THAT(forecast.rows, ElementsAre("model.embed_tokens.weight"));
     EXPECT_EQ(forecast.plan.units.size(), 21U);
-    EXPECT_LE(forecast.plan.used_bytes(), 400 * kMiB);
-    EXPECT_GE(forecast.plan.used_bytes(), 388 * kMiB);
-    EXPECT_NEAR(static_cast<double>(forecast.plan.read_bytes), 560.0 * kMiB, 50.0 * kMiB);
+    EXPECT_LE(forecast.plan.used_bytes(), 400 * base::kMiB);
+    EXPECT_GE(forecast.plan.used_bytes(), 388 * base::kMiB);
+    EXPECT_NEAR(static_cast<double>(forecast.plan.read_bytes), 560.0 * base::kMiB,
+                50.0 * base::kMiB);
 }
 
 TEST(Forecast, WhereAllFitsNothingIsRead) {
-    const WeightForecast forecast = forecast_weights(llama(), 1100 * kMiB);
+    const WeightForecast forecast = forecast_weights(llama(), 1100 * base::kMiB);
     EXPECT_EQ(forecast.plan.read_bytes, 0U);
     EXPECT_EQ(forecast.plan.slots, 0U);
     EXPECT_THAT(forecast.rows, IsEmpty());
@@ -70,9 +70,9 @@ TEST(Forecast, WhereAllFitsNothingIsRead) {
 
 // The least budget works, a byte less does not, and the tensor that sets it is named.
 TEST(Forecast, TheLeastThatWorks) {
-    const std::uint64_t least = forecast_weights(llama(), 1000 * kMiB).least_memory_bytes;
-    EXPECT_GE(least, 2 * 16 * kMiB);
-    EXPECT_LT(least, 240 * kMiB);
+    const std::uint64_t least = forecast_weights(llama(), 1000 * base::kMiB).least_memory_bytes;
+    EXPECT_GE(least, 2 * 16 * base::kMiB);
+    EXPECT_LT(least, 240 * base::kMiB);
     const WeightForecast forecast = forecast_weights(llama(), least);
     EXPECT_EQ(forecast.least_memory_bytes, least);
     EXPECT_LE(forecast.plan.used_bytes(), least);
@@ -85,7 +85,7 @@ TEST(Forecast, TheLeastThatWorks) {
 TEST(Forecast, ATiedHeadIsAUnit) {
     TensorTable tied = llama();
     tied.tensors.erase(tied.tensors.begin());
-    const WeightForecast forecast = forecast_weights(tied, 400 * kMiB);
+    const WeightForecast forecast = forecast_weights(tied, 400 * base::kMiB);
     EXPECT_THAT(forecast.rows, ElementsAre("model.embed_tokens.weight"));
     EXPECT_EQ(std::count_if(forecast.plan.units.begin(), forecast.plan.units.end(),
                             [](const auto& unit) { return unit.name == "model.embed_tokens"; }),
@@ -93,20 +93,21 @@ TEST(Forecast, ATiedHeadIsAUnit) {
 }
 
 TEST(Forecast, WhatCannotBePlannedIsRefused) {
-    EXPECT_THAT(error_of([] { static_cast<void>(forecast_weights({}, kMiB)); }).what(),
+    EXPECT_THAT(error_of([] { static_cast<void>(forecast_weights({}, base::kMiB)); }).what(),
                 HasSubstr("there are no tensors in it"));
     EXPECT_THAT(
-        error_of([] { static_cast<void>(forecast_weights(llama(), 400 * kMiB, 1)); }).what(),
+        error_of([] { static_cast<void>(forecast_weights(llama(), 400 * base::kMiB, 1)); }).what(),
         HasSubstr("slots=1"));
 }
 
 TEST(PassSeconds, TheSlowerOfDeviceAndComputation) {
-    const WeightPlan plan = forecast_weights(llama(), 400 * kMiB).plan;
+    const WeightPlan plan = forecast_weights(llama(), 400 * base::kMiB).plan;
     const double reading = static_cast<double>(plan.read_bytes) / 1e9;
     EXPECT_NEAR(pass_seconds(plan, 1e9), reading, 1e-9);
     EXPECT_NEAR(pass_seconds(plan, 1e9, 0.2 * reading), reading, 0.1 * reading);
     EXPECT_NEAR(pass_seconds(plan, 1e9, 5 * reading), 5 * reading, 0.1 * reading);
-    EXPECT_NEAR(pass_seconds(forecast_weights(llama(), 1100 * kMiB).plan, 1e9, 0.5), 0.5, 1e-9);
+    EXPECT_NEAR(pass_seconds(forecast_weights(llama(), 1100 * base::kMiB).plan, 1e9, 0.5), 0.5,
+                1e-9);
 }
 
 // Two slots: a unit that takes long to compute keeps the device waiting, and the reverse.

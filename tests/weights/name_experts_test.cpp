@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Experts found in the names of tensors, how many of them a token uses, and what a plan makes of
 // that.
+#include "base/align.hpp"
 #include "support/temp_folder.hpp"
 #include "support/test_engine.hpp"
 #include "support/text_files.hpp"
@@ -30,7 +31,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-constexpr std::uint64_t kMiB = 1 << 20;
 constexpr std::uint64_t kLayers = 12;
 constexpr std::uint64_t kExperts = 8;
 
@@ -91,12 +91,12 @@ TEST(NameExperts, OneByOneAndJoined) {
             ASSERT_THAT(layer.experts, SizeIs(kExperts));
             for (const std::vector<TensorPart>& expert : layer.experts) {
                 ASSERT_THAT(expert, SizeIs(2));
-                EXPECT_EQ(expert[0].bytes, 4 * kMiB);
-                EXPECT_EQ(expert[1].bytes, 2 * kMiB);
+                EXPECT_EQ(expert[0].bytes, 4 * base::kMiB);
+                EXPECT_EQ(expert[1].bytes, 2 * base::kMiB);
             }
         }
-        EXPECT_EQ(layers[0].experts[3][1].offset, joined ? 6 * kMiB : 0);
-        EXPECT_EQ(least_expert_memory(mixture(joined), layers), 2 * 6 * kMiB);
+        EXPECT_EQ(layers[0].experts[3][1].offset, joined ? 6 * base::kMiB : 0);
+        EXPECT_EQ(least_expert_memory(mixture(joined), layers), 2 * 6 * base::kMiB);
     }
 }
 
@@ -130,31 +130,32 @@ TEST(NameExperts, OtherFormsAreNotFound) {
 TEST(ForecastOfExperts, ATokenReadsThoseThatItUsesAndThatAreNotInMemory) {
     for (const bool joined : {false, true}) {
         const TensorTable table = mixture(joined);
-        const WeightForecast all = forecast_weights(table, 400 * kMiB);
-        const WeightForecast two = forecast_weights(table, 400 * kMiB, 2, 2);
+        const WeightForecast all = forecast_weights(table, 400 * base::kMiB);
+        const WeightForecast two = forecast_weights(table, 400 * base::kMiB, 2, 2);
         EXPECT_EQ(all.experts.experts, kLayers * kExperts);
         EXPECT_EQ(all.experts.chosen, kLayers * kExperts);
         EXPECT_EQ(two.experts.chosen, kLayers * 2);
         EXPECT_EQ(two.experts.layers, kLayers);
-        EXPECT_EQ(two.experts.bytes, kLayers * kExperts * 6 * kMiB);
-        EXPECT_EQ(two.experts.slot_bytes, 6 * kMiB);
+        EXPECT_EQ(two.experts.bytes, kLayers * kExperts * 6 * base::kMiB);
+        EXPECT_EQ(two.experts.slot_bytes, 6 * base::kMiB);
         EXPECT_EQ(two.plan.read_bytes, 0U);  // layers come first, and stay
         const double missing = 1 - static_cast<double>(two.experts.slots) / (kLayers * kExperts);
         EXPECT_NEAR(two.experts.hits, 1 - missing, 1e-9);
-        EXPECT_NEAR(static_cast<double>(two.read_bytes()), missing * kLayers * 2 * 6 * kMiB, 100);
+        EXPECT_NEAR(static_cast<double>(two.read_bytes()), missing * kLayers * 2 * 6 * base::kMiB,
+                    100);
         EXPECT_NEAR(static_cast<double>(all.read_bytes()),
                     4 * static_cast<double>(two.read_bytes()), 100);
-        EXPECT_LE(two.used_bytes(), 400 * kMiB);
-        EXPECT_GE(two.used_bytes(), 380 * kMiB);
+        EXPECT_LE(two.used_bytes(), 400 * base::kMiB);
+        EXPECT_GE(two.used_bytes(), 380 * base::kMiB);
         EXPECT_EQ(std::accumulate(two.expert_read_bytes.begin(), two.expert_read_bytes.end(),
                                   std::uint64_t{0}),
                   two.experts.read_bytes);
-        EXPECT_EQ(two.weights_of_token() / kMiB, 8 + kLayers * (4 + 2 * 6));
+        EXPECT_EQ(two.weights_of_token() / base::kMiB, 8 + kLayers * (4 + 2 * 6));
         for (std::size_t i = 0; i < two.plan.units.size(); ++i) {
             EXPECT_EQ(two.expert_read_bytes[i] != 0, two.plan.units[i].name != "lm_head");
         }
         // More than there are is all.
-        EXPECT_EQ(forecast_weights(table, 400 * kMiB, 2, 99).read_bytes(), all.read_bytes());
+        EXPECT_EQ(forecast_weights(table, 400 * base::kMiB, 2, 99).read_bytes(), all.read_bytes());
     }
 }
 
@@ -163,7 +164,7 @@ TEST(ForecastOfExperts, OfNothingButExpertsTheyAreUnits) {
     std::erase_if(table.tensors, [](const TensorEntry& entry) {
         return entry.name.find("experts") == std::string::npos;
     });
-    const WeightForecast forecast = forecast_weights(table, 200 * kMiB, 2, 2);
+    const WeightForecast forecast = forecast_weights(table, 200 * base::kMiB, 2, 2);
     EXPECT_EQ(forecast.experts.experts, 0U);
     EXPECT_GT(forecast.read_bytes(), 0U);
     EXPECT_GT(pass_seconds(forecast, 1e9), 0);
@@ -171,8 +172,8 @@ TEST(ForecastOfExperts, OfNothingButExpertsTheyAreUnits) {
 
 TEST(ForecastOfExperts, TheLeastThatWorksHasTwoExperts) {
     const TensorTable table = mixture(true);
-    const std::uint64_t least = forecast_weights(table, 400 * kMiB).least_memory_bytes;
-    EXPECT_GE(least, 2 * 6 * kMiB + 2 * 4 * kMiB);
+    const std::uint64_t least = forecast_weights(table, 400 * base::kMiB).least_memory_bytes;
+    EXPECT_GE(least, 2 * 6 * base::kMiB + 2 * 4 * base::kMiB);
     const WeightForecast forecast = forecast_weights(table, least, 2, 2);
     EXPECT_EQ(forecast.experts.slots, 2U);
     EXPECT_LE(forecast.used_bytes(), least);
@@ -182,16 +183,16 @@ TEST(ForecastOfExperts, TheLeastThatWorksHasTwoExperts) {
 }
 
 TEST(ForecastOfExperts, WhereAllFitsNothingIsReadAndATokenIsComputedWithThoseThatItUses) {
-    const WeightForecast forecast = forecast_weights(mixture(false), 4000 * kMiB, 2, 2);
+    const WeightForecast forecast = forecast_weights(mixture(false), 4000 * base::kMiB, 2, 2);
     EXPECT_EQ(forecast.read_bytes(), 0U);
     EXPECT_EQ(forecast.experts.experts, 0U);
-    EXPECT_EQ(forecast.weights_of_token() / kMiB, 8 + kLayers * (4 + 2 * 6));
+    EXPECT_EQ(forecast.weights_of_token() / base::kMiB, 8 + kLayers * (4 + 2 * 6));
     EXPECT_NEAR(pass_seconds(forecast, 1e9, 0.5), 0.5, 1e-9);
 }
 
 // The layer waits for its experts, so what computing takes comes on top of it.
 TEST(ForecastOfExperts, AWaitForExpertsIsNotHiddenByComputing) {
-    const WeightForecast forecast = forecast_weights(mixture(true), 200 * kMiB, 2, 2);
+    const WeightForecast forecast = forecast_weights(mixture(true), 200 * base::kMiB, 2, 2);
     const double reading = static_cast<double>(forecast.read_bytes()) / 1e9;
     const double experts = static_cast<double>(forecast.experts.read_bytes) / 1e9;
     EXPECT_NEAR(pass_seconds(forecast, 1e9), reading, 1e-6);

@@ -2,6 +2,8 @@
 // What stays in memory, for models of any shape and budgets of any size.
 #include "weights/residency.hpp"
 
+#include "base/align.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,8 +14,6 @@
 
 namespace penstock::weights {
 namespace {
-
-constexpr std::uint64_t kMiB = 1 << 20;
 
 struct Model {
     std::vector<std::uint64_t> bytes;
@@ -35,10 +35,11 @@ struct Model {
 Model llama() {
     Model out;
     for (int i = 0; i < 22; ++i) {
-        out.add({8 * kMiB, kMiB, kMiB, 8 * kMiB, 22 * kMiB, 22 * kMiB, 22 * kMiB, 4096, 4096});
+        out.add({8 * base::kMiB, base::kMiB, base::kMiB, 8 * base::kMiB, 22 * base::kMiB,
+                 22 * base::kMiB, 22 * base::kMiB, 4096, 4096});
     }
     out.add({4096});
-    out.add({125 * kMiB});
+    out.add({125 * base::kMiB});
     return out;
 }
 
@@ -62,7 +63,7 @@ TEST(Residency, ALargeHeadDoesNotSizeTheSlots) {
     const Model model = llama();
     const Residency out = choose_residency(model.bytes, model.units, model.total() / 3, 2);
     EXPECT_TRUE(out.stays[model.bytes.size() - 1]);
-    EXPECT_LT(out.slot_bytes, 90 * kMiB);
+    EXPECT_LT(out.slot_bytes, 90 * base::kMiB);
 }
 
 TEST(Residency, ReadsAreEvenOverTheDepth) {
@@ -79,7 +80,7 @@ TEST(Residency, ReadsAreEvenOverTheDepth) {
     // A tensor is the smallest piece, so two halves of the depth differ by one a few layers.
     const std::uint64_t first = std::accumulate(read.begin(), read.begin() + 11, std::uint64_t{0});
     const std::uint64_t second = std::accumulate(read.begin() + 11, read.end(), std::uint64_t{0});
-    EXPECT_LT(std::max(first, second) - std::min(first, second), 2 * 22 * kMiB);
+    EXPECT_LT(std::max(first, second) - std::min(first, second), 2 * 22 * base::kMiB);
 }
 
 TEST(Residency, WhatFitsStays) {

@@ -267,11 +267,11 @@ void add_bench_options(CLI::App& app, BenchOptions& options) {
         ->capture_default_str()
         ->type_name("S");
     app.add_option("--repeats", options.repeats, "Runs of each row; the table shows their median")
-        ->check(CLI::Range(1, 1000))
+        ->check(whole_from(1, 1000))
         ->capture_default_str()
         ->type_name("N");
     app.add_option("--channels", options.channels, "Engine threads for the device")
-        ->check(CLI::Range(1, 64))
+        ->check(whole_from(1, 64))
         ->capture_default_str()
         ->type_name("N");
     app.add_option("--backend", options.backend_word, backends())

@@ -3,6 +3,7 @@
 
 #include "base/units.hpp"
 #include "cli/interrupt.hpp"
+#include "cli/number_from.hpp"
 #include "cli/progress.hpp"
 
 #include <penstock/options.hpp>
@@ -102,6 +103,7 @@ void add_path(CLI::App& app, CheckpointOptions& options, const char* what) {
 
 void add_generation(CLI::App& app, CheckpointOptions& options) {
     app.add_option("--generation", options.generation, "The checkpoint of a store with this number")
+        ->check(whole_from(0))
         ->type_name("N");
 }
 
@@ -170,6 +172,7 @@ CheckpointCommand::CheckpointCommand(CLI::App& app) {
     convert_
         ->add_option("--step", options_.step,
                      "Step of the new checkpoint in a store (default: the source's)")
+        ->check(whole_from(0))
         ->each([this](const std::string&) { options_.step_given = true; })
         ->type_name("N");
     add_cache(*convert_, options_);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/weights/command.hpp"
 
+#include "cli/number_from.hpp"
+
 #include <CLI/CLI.hpp>
 
 namespace penstock::cli {
@@ -63,12 +65,12 @@ WeightsCommand::WeightsCommand(CLI::App& app) {
     plan_
         ->add_option("--experts", options_.experts,
                      "Experts that a token uses in each layer (default: as config.json says)")
-        ->check(CLI::Range(1, 1 << 20))
+        ->check(whole_from(1, 1 << 20))
         ->type_name("N");
     plan_
         ->add_option("--slots", options_.slots,
                      "Slots for units that are read; 2 or more (default: 2)")
-        ->check(CLI::Range(2, 1024))
+        ->check(whole_from(2, 1024))
         ->type_name("N");
     plan_
         ->add_option("--json", options_.json,

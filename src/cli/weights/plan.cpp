@@ -29,8 +29,11 @@ using base::format_bytes;
 constexpr std::string_view kMeasured = "measured";
 constexpr std::size_t kNameWidth = 34;
 
-// "3GB/s" and "3GB" in bytes a second.
-double rate_of(const std::string& word) {
+// "3GB/s" and "3GB" in bytes a second; 0 where none is given.
+double given_rate(const std::string& word) {
+    if (word.empty() || word == kMeasured) {
+        return 0;
+    }
     std::string_view bytes = word;
     if (bytes.ends_with("/s")) {
         bytes.remove_suffix(2);
@@ -45,13 +48,10 @@ double rate_of(const std::string& word) {
     return static_cast<double>(*rate);
 }
 
-// Seconds of computing a token.
-double compute_of(const std::string& word, const WeightForecast& forecast) {
-    if (word.empty()) {
+// Seconds of computing a token; 0 where none are given.
+double given_compute(const std::string& word) {
+    if (word.empty() || word == kMeasured) {
         return 0;
-    }
-    if (word == kMeasured) {
-        return static_cast<double>(forecast.weights_of_token()) / measure_memory_rate();
     }
     constexpr double kSecondsMax = 1e6;
     double seconds = -1;
@@ -72,17 +72,20 @@ struct Speed {
     double seconds = 0;
 };
 
-Speed speed_of(const WeightsOptions& options, Engine& engine, const WeightFolders& model,
-               const WeightForecast& forecast) {
-    Speed out;
-    out.compute_seconds = compute_of(options.compute, forecast);
-    if (options.rate.empty()) {
-        return out;
+// `given`: what the options say in numbers. The rest is measured.
+Speed speed_of(Speed given, const WeightsOptions& options, Engine& engine,
+               const WeightFolders& model, const WeightForecast& forecast) {
+    if (options.compute == kMeasured) {
+        given.compute_seconds =
+            static_cast<double>(forecast.weights_of_token()) / measure_memory_rate();
     }
-    out.rate =
-        options.rate == kMeasured ? measure_weight_rate(engine, model) : rate_of(options.rate);
-    out.seconds = pass_seconds(forecast, out.rate, out.compute_seconds);
-    return out;
+    if (options.rate == kMeasured) {
+        given.rate = measure_weight_rate(engine, model);
+    }
+    if (given.rate > 0) {
+        given.seconds = pass_seconds(forecast, given.rate, given.compute_seconds);
+    }
+    return given;
 }
 
 // Layers of one group, which follow one another.
@@ -226,6 +229,7 @@ int weights_plan(const WeightsOptions& options, std::span<const std::string> com
         base::raise(base::error(ErrorCode::kInvalidArgument, "plan",
                                 "--memory: " + memory.error().message));
     }
+    const Speed given{given_rate(options.rate), given_compute(options.compute)};
     JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     const auto engine = std::make_shared<Engine>();
@@ -237,7 +241,7 @@ int weights_plan(const WeightsOptions& options, std::span<const std::string> com
     const WeightForecast forecast = forecast_weights(model.table, *memory, options.slots, experts);
     print_plan(out, model, forecast);
     flush(out);
-    const Speed speed = speed_of(options, *engine, model, forecast);
+    const Speed speed = speed_of(given, options, *engine, model, forecast);
     print_speed(out, options, forecast, speed);
     flush(out);
     nlohmann::ordered_json words = nlohmann::ordered_json::array({"penstock"});

@@ -12,14 +12,6 @@
 
 namespace penstock::engine {
 
-namespace {
-
-ChannelRequest& of(Request& request) {
-    return static_cast<ChannelRequest&>(request);
-}
-
-}  // namespace
-
 void Channel::push_to_device(ChannelRequest& request) {
     ++at_executor_;
     request.run = [](Job& job) noexcept {
@@ -84,7 +76,7 @@ void Channel::bounce(ChannelRequest& request) {
 bool Channel::try_bounced() {
     bool any = false;
     while (Request* first = bounced_.front()) {
-        ChannelRequest& request = of(*first);
+        ChannelRequest& request = as_channel_request(*first);
         Transfer& transfer = *request.part->transfer;
         Slot* slot = nullptr;
         if (!transfer.stopped()) {

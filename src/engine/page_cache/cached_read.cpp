@@ -13,8 +13,6 @@ namespace {
 // It stays in a core's first caches, and every thread's stack has room for it.
 constexpr std::uint64_t kScratchBytes = 16 << 10;
 constexpr std::size_t kPiecesPerCall = 128;
-// Then it is the channel's to try again, after a pause.
-constexpr std::uint32_t kTriesAtOnce = 16;
 
 // Pages that were taken for cached may have gone meanwhile.
 bool is_miss(std::int64_t result) {

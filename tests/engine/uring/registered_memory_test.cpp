@@ -30,7 +30,7 @@ namespace {
 
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kFilePages = 64;
-constexpr base::Nanos kSecond = 1'000'000'000;
+constexpr base::Nanos kWait = 1'000'000'000;
 constexpr int kMakeTable = 15;  // IORING_REGISTER_BUFFERS2
 constexpr int kUpdate = 16;     // IORING_REGISTER_BUFFERS_UPDATE
 
@@ -74,7 +74,7 @@ public:
         backend_->push(request);
         std::array<Request*, 1> done{};
         while (backend_->reap(done) == 0) {
-            backend_->enter(1, kSecond);
+            backend_->enter(1, kWait);
         }
         return request.result;
     }
@@ -167,7 +167,7 @@ TEST_P(RegisteredMemoryTest, ARingThatSleepsLetsGoOfWhatGoes) {
         block.reset();
     });
     if (scene.status().bytes != 0) {
-        scene.backend().enter(1, 20 * kSecond);  // the removal ends the sleep
+        scene.backend().enter(1, 20 * kWait);  // the removal ends the sleep
     }
     frees.join();
     scene.backend().enter(0, 0);
