@@ -3,8 +3,8 @@
 ours worse.
 
 The layers are those of a Llama of 1.1 billion parameters (width 2048, 5632 inside, 32 heads over 4, 32,000 words) in
-bf16: 88 MB each, embedding and head 131 MB each. There are `layers` of them, not its 22, so that the model fits the
-places: 8 make 966 MB. The head so has a larger share than in the whole model.
+bf16: 88 MB each, embedding and head 131 MB each. The whole model has 22 layers. With fewer the head has a larger share,
+so bars whose result depends on what fits into memory take all 22; 8 make 966 MB.
 
 The mixture has the shapes of Qwen3-MoE (width 2048, experts of 768 inside, saved one by one) and 16 experts, of which
 one runs: the share that 8 of its 128 are. A layer is 151 MB of experts and 38 MB of others. Its tokens are drawn, for

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints: a training state in a folder, numbered, durable, never incomplete.
+// Checkpoints: training states in a folder; numbered, durable, never incomplete.
 //
 //     auto engine = std::make_shared<penstock::Engine>();
 //     penstock::CheckpointStore store(engine, penstock::FileSystem::local(), {"checkpoints"});
@@ -34,24 +34,24 @@
 
 namespace penstock {
 
-/// A tensor to be saved, row-major without gaps, in memory of the host or of a GPU. With
-/// `global_shape` it is a slice of a larger one; other writers have the rest.
+/// A tensor to save, row-major without gaps, in memory of the host or of a GPU. With `global_shape`
+/// it is a slice of a larger tensor; other writers have the rest.
 struct StateTensor {
-    std::string name;   ///< UTF-8; once in a state (once for each slice of a global tensor)
+    std::string name;   ///< UTF-8; unique in a state (slices of a global tensor share it)
     std::string dtype;  ///< of name_of(ElementType): "F32", "I64"; in a `.pt` also "C32", "C128"
     std::vector<std::uint64_t> shape;
     ConstMemory data;
     std::vector<std::uint64_t> global_shape = {};   ///< empty: the tensor is whole
-    std::vector<std::uint64_t> global_offset = {};  ///< elements, where the slice begins
+    std::vector<std::uint64_t> global_offset = {};  ///< begin of the slice, in elements
 };
 
 /// A state: tensors, and the structure around them, as a JSON text (docs/formats.md, "The
-/// structure"). Texts of the caller belong into the metadata.
+/// structure"). The caller's own texts belong in the metadata.
 struct State {
     std::vector<StateTensor> tensors;
-    std::string structure = "null";                                  ///< tensors only
+    std::string structure = "null";                                  ///< "null": only tensors
     std::vector<std::pair<std::string, std::string>> metadata = {};  ///< for people and tools
-    /// XXH3 of `structure`, if its maker has read it again already; save() reads any other.
+    /// XXH3 of `structure`, if it was already checked by decoding; otherwise save() checks it.
     std::uint64_t structure_sum = 0;
 };
 
@@ -60,23 +60,23 @@ using MetadataValue = std::variant<std::monostate, bool, std::int64_t, double, s
 /// Names, each once, and their values. At most 1 MiB of names and texts.
 using CheckpointMetadata = std::vector<std::pair<std::string, MetadataValue>>;
 
-/// A number in the metadata by which checkpoints are compared: a loss, an accuracy.
+/// The number in the metadata by which checkpoints are compared: a loss, an accuracy.
 struct Metric {
     std::string name;
     bool greater_is_better = false;
 };
 
 struct StoreOptions {
-    /// Newest checkpoints that are kept; 0: all, or with `keep_best` 1. Pinned ones, and every
-    /// `keep_every`-th generation (0: none), are kept beyond that.
+    /// The number of newest checkpoints to keep; 0: all, or with `keep_best` 1. Pinned ones, and
+    /// every `keep_every`-th generation (0: none), are also kept.
     std::uint32_t keep = 0;
     std::uint32_t keep_every = 0;
-    /// Checkpoints with the best `metric` that are kept beyond that; 0: none. See best().
+    /// The number of checkpoints with the best `metric` that are also kept; 0: none. See best().
     std::uint32_t keep_best = 0;
     Metric metric = {};
     std::uint64_t shard_bytes = std::uint64_t{256} << 20;  ///< approximate size of the tensors in a
                                                            ///< shard
-    bool checksums = true;  ///< of every chunk; without them nothing can be verified
+    bool checksums = true;  ///< for every chunk; without them nothing can be verified
     /// Shards whose tensors did not change since the last checkpoint are linked, not written.
     /// Needs checksums.
     bool incremental = true;
@@ -84,27 +84,27 @@ struct StoreOptions {
     std::uint64_t host_memory_bytes = 0;
     /// How long save() waits for another process that writes to the same folder.
     std::uint32_t lock_wait_ms = 10'000;
-    CachePolicy cache = CachePolicy::kAuto;  ///< of reads, as in Checkpoint
+    CachePolicy cache = CachePolicy::kAuto;  ///< for reads, as in Checkpoint
 };
 
 /// The description of a checkpoint, read without its tensors.
 struct CheckpointInfo {
-    std::uint64_t generation = 0;  ///< rises with every save; what "newest" means
+    std::uint64_t generation = 0;  ///< rises with every save; the newest has the highest
     std::uint64_t step = 0;        ///< the caller's own number; may repeat
     std::string path;              ///< its folder
     std::int64_t saved_unix_ns = 0;
     std::uint64_t tensors = 0;
     std::uint64_t tensor_bytes = 0;
-    std::uint64_t written_bytes = 0;  ///< of tensors, by this save; the rest was linked
+    std::uint64_t written_bytes = 0;  ///< bytes of tensors that this save wrote; others were linked
     std::uint32_t shards = 0;
     std::uint32_t linked_shards = 0;
     bool pinned = false;
     /// Values of SaveOptions::metadata, then texts of State::metadata.
     CheckpointMetadata metadata;
-    /// From save(): empty, or anything out of the ordinary (no direct I/O here and why; shards that
-    /// could not be linked; an old checkpoint that could not be removed; entries with a name of the
-    /// store's that are not its own, once). From list(): empty, or why the store neither counts nor
-    /// removes it ("it is a symbolic link").
+    /// From save(): empty, or unusual events: no direct I/O, with the reason; shards that could not
+    /// be linked; an old checkpoint that could not be removed; foreign entries with a name of the
+    /// store (reported once). From list(): empty, or why the store neither counts nor removes it
+    /// ("it is a symbolic link").
     std::string note;
     /// Empty, or why it cannot be used ("shard-00002.safetensors is missing").
     std::string problem;
@@ -113,10 +113,10 @@ struct CheckpointInfo {
 struct SaveOptions {
     std::uint64_t step = 0;
     bool pinned = false;
-    CheckpointMetadata metadata = {};  ///< comes back in CheckpointInfo
+    CheckpointMetadata metadata = {};  ///< returned in CheckpointInfo
     Progress progress = {};
-    /// Tensors of a GPU are read after what these streams hold at the call. Empty: the legacy
-    /// default stream of each GPU whose memory it is.
+    /// Tensors of a GPU are read after the work that these streams hold at the call. Empty: the
+    /// legacy default stream of each GPU with tensors.
     std::vector<StreamHandle> streams = {};
 };
 
@@ -126,21 +126,21 @@ struct AsyncOptions {
     bool copy = true;
     /// Memory that will not change before the save is done: it is written without a copy.
     std::vector<ConstMemory> unchanging = {};
-    /// An object to keep until the save is done: the owner of memory that is not copied. Released
-    /// by a call of the store that finds the save done, never on the thread that saves.
+    /// An object to keep until the save is done: the owner of memory that is not copied. It is
+    /// released by a later call of the store, never on the thread that saves.
     std::shared_ptr<void> keeps = nullptr;
 };
 
 /// A save in the background: queued, staged (the tensors may change), then durable or failed.
-/// Copies refer to the same save. It continues when it is dropped; the next save() or save_async()
-/// throws a failure that was not reported yet. Thread-safe. In the child of a fork, a save of the
-/// parent counts as failed (kCancelled).
+/// Copies refer to the same save. It continues if it is dropped; the next save() or save_async()
+/// then throws its failure. Thread-safe. In the child of a fork, a save of the parent counts as
+/// failed (kCancelled).
 class PENSTOCK_API PendingSave {
 public:
     struct Impl;
     explicit PendingSave(std::shared_ptr<Impl> impl);  ///< made by save_async()
 
-    /// Whether the tensors may change: true at once if all were copied.
+    /// Whether the tensors may change; true at once if all were copied.
     [[nodiscard]] bool staged() const;
     /// Whether it is durable or has failed.
     [[nodiscard]] bool done() const;
@@ -149,7 +149,7 @@ public:
     bool wait(std::chrono::nanoseconds timeout = kNoTimeout) const;
     /// Waits. Throws the error of the save.
     CheckpointInfo result() const;
-    /// Stops it; result() then throws kCancelled, unless it was over.
+    /// Stops the save; result() then throws kCancelled, unless the save was already over.
     void cancel();
     [[nodiscard]] std::uint64_t done_bytes() const;
     [[nodiscard]] std::uint64_t total_bytes() const;  ///< 0 before it begins
@@ -176,17 +176,17 @@ struct CheckpointTensor {
     std::string dtype;
     std::vector<std::uint64_t> shape;  ///< of the whole tensor
     std::uint64_t bytes = 0;
-    std::uint64_t changed_generation = 0;  ///< the generation in which its content changed last
+    std::uint64_t changed_generation = 0;  ///< the generation in which its content last changed
 };
 
-/// A wanted piece of a tensor: [begin[d], end[d]) of each dimension, all of it when empty; into
-/// memory of exactly that many bytes, row-major. Nothing else is written, not even the gaps between
-/// elements that `strides_bytes` leaves. Memory of a GPU is without strides. What is one stretch in
-/// the file goes straight there, and is copied back piece by piece to check it; any other box goes
-/// through host memory of its size.
+/// A piece of a tensor to read: [begin[d], end[d]) of each dimension, or all of it if empty. `into`
+/// has exactly that many bytes, row-major. Nothing else is written, not even gaps between elements
+/// because of `strides_bytes`. Memory of a GPU cannot have strides. A piece that is contiguous in
+/// the file is read directly to the GPU, and copied back part by part to check it. Any other piece
+/// goes through host memory of its size.
 struct TensorRead {
     std::string name;
-    Memory into;  ///< from the first element to the end of the last
+    Memory into;  ///< from the first element to the end of the last one
     std::vector<std::uint64_t> begin = {};
     std::vector<std::uint64_t> end = {};
     /// Distance in `into` from one element to the next in each dimension: a column of a matrix, a
@@ -194,13 +194,13 @@ struct TensorRead {
     std::vector<std::uint64_t> strides_bytes = {};
 };
 
-/// One checkpoint, opened for reading. It stays readable when the store deletes it meanwhile, and
-/// the space on the disk is freed when the Checkpoint is closed or destroyed. Movable, thread-safe
-/// except for moving; calls of one that was moved from throw kInvalidArgument.
+/// One checkpoint, opened for reading. It stays readable if the store deletes it meanwhile; the
+/// space on the disk is then freed when the Checkpoint is closed or destroyed. Movable, thread-safe
+/// except for moving. Calls of a moved-from object throw kInvalidArgument.
 class PENSTOCK_API Checkpoint {
 public:
-    /// Opens a folder by its path, without a store. `cache`: of read(), see TransferOptions::cache.
-    /// kDamaged if its manifest is damaged.
+    /// Opens a folder by its path, without a store. `cache`: for read(), see
+    /// TransferOptions::cache. Throws kDamaged if its manifest is damaged.
     Checkpoint(std::shared_ptr<Engine> engine, const FileSystem& files, const std::string& path,
                CachePolicy cache = CachePolicy::kAuto);
     Checkpoint(Checkpoint&& other) noexcept;
@@ -212,18 +212,19 @@ public:
     [[nodiscard]] const CheckpointInfo& info() const;
     [[nodiscard]] const std::vector<CheckpointTensor>& tensors() const;
     [[nodiscard]] const std::string& structure() const;
-    /// As text: numbers as JSON writes them. info() has the values.
+    /// The metadata as text, with numbers as in JSON. info() has the values.
     [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& metadata() const;
-    /// Reads pieces of tensors and checks their chunks: along the first dimension that is the piece
-    /// and at most one chunk (256 KiB) at each end. kInvalidArgument for a name or a range that
-    /// does not exist, kDamaged for a checksum mismatch. Returns the bytes read from storage.
+    /// Reads pieces of tensors and checks their chunks. For a piece along the first dimension, that
+    /// reads the piece and at most one chunk (256 KiB) at each end. Throws kInvalidArgument for an
+    /// unknown name or an invalid range, kDamaged for a checksum mismatch. Returns the bytes read
+    /// from storage.
     std::uint64_t read(std::span<const TensorRead> wanted, bool verify = true,
                        const Progress& progress = {});
-    /// Reads everything from the device, whatever is in the page cache, and checks it. Empty: no
-    /// problem was found.
+    /// Reads everything from the device, whatever is in the page cache, and checks it. Returns the
+    /// problems; empty if there are no such.
     [[nodiscard]] std::vector<CheckpointProblem> verify(const Progress& progress = {});
-    /// Closes the files. Afterwards read() and verify() throw kClosed, also those that run on other
-    /// threads and need another file; the description stays available. May be called again.
+    /// Closes the files. Afterwards read() and verify() throw kClosed, also running calls of other
+    /// threads that need another file. The description stays available. May be called again.
     void close() noexcept;
 
 private:
@@ -233,13 +234,13 @@ private:
 
 /// Numbered checkpoints in a folder, or with their shards spread over several. Any number of
 /// readers; one process writes at a time (a lock, taken by the first save and held until the store
-/// is destroyed). Thread-safe; saves of one store run one after another. Calls of one that was
-/// moved from throw kInvalidArgument.
+/// is destroyed). Thread-safe; saves of one store run one after another. Calls of a moved-from
+/// store throw kInvalidArgument.
 class PENSTOCK_API CheckpointStore {
 public:
-    /// `folders`: the folders of the checkpoints; the first has the manifests, each gets shards by
-    /// the speed of its device. The first save makes missing ones, and their parents. A second
-    /// store that writes to the same folders, even in the same process, is refused.
+    /// `folders`: the folders of the checkpoints. The first has the manifests, and each gets shards
+    /// according to the speed of its device. The first save makes missing folders and their
+    /// parents. A second store that writes to the same folders is refused, even in one process.
     CheckpointStore(std::shared_ptr<Engine> engine, FileSystem files,
                     std::vector<std::string> folders, const StoreOptions& options = {});
     CheckpointStore(CheckpointStore&& other) noexcept;
@@ -248,51 +249,52 @@ public:
     CheckpointStore& operator=(const CheckpointStore&) = delete;
     ~CheckpointStore();
 
-    /// Durable when it returns; then older checkpoints are removed, as `keep` says. When it throws,
-    /// nothing has changed: a failure after the checkpoint is durable is reported in
-    /// CheckpointInfo::note, if there is memory for that. The tensors must not change meanwhile.
-    /// kInvalidArgument for a structure that cannot be read with these tensors. Earlier saves of
-    /// save_async() finish first. Tensors of a GPU are written through the engine's slots, and
-    /// copied to the host once more, some MiB at a time, for their checksums.
+    /// Saves a state. It is durable when the call returns; older checkpoints have then been removed
+    /// as `keep` says. When it throws, nothing has changed: a failure after the checkpoint is
+    /// durable is reported in CheckpointInfo::note, if there is memory for that. The tensors must
+    /// not change during the call. Throws kInvalidArgument for a structure that cannot be read with
+    /// these tensors. Earlier saves of save_async() finish first. Tensors of a GPU are written
+    /// through the engine's slots, and copied to the host once more, some MiB at a time, for their
+    /// checksums.
     CheckpointInfo save(const State& state, const SaveOptions& options = {});
-    /// A save() that returns when a copy of the tensors is made: then they may change or be freed.
-    /// Those of a GPU are copied by the GPU into memory that is pinned and kept for the next save.
-    /// Saves run in order on one thread; `progress` is called there. Copies in flight hold at most
-    /// host_memory_bytes together: at that limit the call waits for one to finish. A state larger
+    /// A save() that returns when the tensors have been copied; they may then change or be freed.
+    /// The GPU copies its tensors into memory that is pinned and kept for the next save. Saves run
+    /// in order on one thread; `progress` is called there. Copies in flight hold at most
+    /// host_memory_bytes in total: at that limit the call waits for one to finish. A state larger
     /// than the limit is not copied: the call waits until it is saved (PendingSave::note()). Throws
-    /// the failure of an earlier save that was not reported yet; then this one has not begun. The
-    /// destructor of the store finishes the saves in flight; failures that were not reported before
-    /// are lost then.
+    /// the failure of an earlier save that was not reported yet; this one has then not begun. The
+    /// destructor of the store finishes the saves in flight; failures that were not reported by
+    /// then are lost.
     PendingSave save_async(const State& state, const SaveOptions& options = {},
                            const AsyncOptions& async = {});
-    /// The newest whole checkpoint: manifest sound, every shard there with its size. `skipped`:
-    /// newer ones that are not, and why. Throws if a newer one may be sound and cannot be read
-    /// (Error::is_about_the_file() is false). Also throws if all are skipped and the system could
-    /// not read one (EIO), after `skipped` is filled: "no checkpoint" would be a reason to start
-    /// over.
+    /// The newest complete checkpoint: its manifest is valid, and every shard exists with its size.
+    /// `skipped`: newer ones that are not complete, and why. Throws if a newer one may be valid but
+    /// cannot be read (Error::is_about_the_file() is false). Also throws if all are skipped and the
+    /// system could not read one (EIO), after filling `skipped`: the caller must not take that for
+    /// an empty store and start over.
     [[nodiscard]] std::optional<CheckpointInfo> latest(
         std::vector<CheckpointInfo>* skipped = nullptr) const;
-    /// Opens the latest() and passes it to `use`; only checkpoints of `step`, if given. If `use`
-    /// throws an error about the file (a damaged chunk), that one is skipped, and the one before is
-    /// opened.
+    /// Opens the latest() and passes it to `use`; if `step` is given, only checkpoints of that
+    /// step. If `use` throws an error about the file (a damaged chunk), that checkpoint is skipped,
+    /// and the previous one is opened.
     std::optional<CheckpointInfo> open_newest(const std::function<void(Checkpoint)>& use,
                                               std::optional<std::uint64_t> step = {},
                                               std::vector<CheckpointInfo>* skipped = nullptr) const;
-    /// All, oldest first, those with a problem included.
+    /// All checkpoints, oldest first, including those with a problem.
     [[nodiscard]] std::vector<CheckpointInfo> list() const;
-    /// At most `count` of the checkpoints with the best metric, the best first; of equal ones the
-    /// newest first. One without a problem, whose metadata has a number of that name, counts; NaN
-    /// does not. Throws as latest(), and kInvalidArgument where no metadata has the name and one
-    /// has nearly that name.
+    /// At most `count` checkpoints with the best metric, the best first; of equal ones the newest
+    /// first. Only checkpoints without a problem count, whose metadata has a number of that name
+    /// other than NaN. Throws as latest(), and kInvalidArgument if no metadata has the name but one
+    /// has a similar name.
     [[nodiscard]] std::vector<CheckpointInfo> best(const Metric& metric,
                                                    std::size_t count = 1) const;
     [[nodiscard]] Checkpoint open(std::uint64_t generation) const;
-    /// Keeps it whatever `keep` says, durably.
+    /// Keeps a checkpoint whatever `keep` says, durably.
     void pin(std::uint64_t generation, bool pinned = true);
-    /// Throws kInvalidArgument for the newest whole one.
+    /// Removes a checkpoint. Throws kInvalidArgument for the newest complete one.
     void remove(std::uint64_t generation);
-    /// Removes unfinished checkpoints of killed processes; save() does it by itself. Returns the
-    /// bytes freed.
+    /// Removes unfinished checkpoints of killed processes; save() does this too. Returns the bytes
+    /// freed.
     std::uint64_t collect();
     [[nodiscard]] const std::vector<std::string>& folders() const;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a table on storage for code that finds out while it runs which rows it needs: warps of a
-// CUDA kernel, or threads of the host. It asks for a row, does something else, and waits with a
-// limit. A CPU thread reads the rows and answers: a RowServer (row_server.hpp). This file is CUDA
-// C++ and C++20, without the library.
+// Rows of a table on storage, for code that only finds out while it runs which rows it needs: warps
+// of a CUDA kernel, or threads of the host. It requests a row, does something else, and waits with
+// a time limit. A CPU thread reads the rows and answers: a RowServer (row_server.hpp). This file
+// is CUDA C++ and C++20, and needs no library.
 //
 //     __global__ void sums(penstock::device::Array<float> rows, const uint64_t* ids, float* out) {
 //         auto loading = rows.load_async(ids[blockIdx.x], second);  // all lanes of the warp
@@ -14,18 +14,18 @@
 //         }
 //     }
 //
-// The protocol. A ring of slots lies in memory that both sides can address. Each slot has two
-// words, and each word has one side that writes it, for the atomics of a GPU on memory of the host
-// need not be atomic for the CPU:
+// The protocol. A ring of slots is in memory that both sides can address. Each slot has two words.
+// Only one side writes each word, because the atomics of a GPU on memory of the host need not be
+// atomic for the CPU:
 //
 //     asker   4 * lap: free; 4 * lap + 1: taken; 4 * lap + 2: asked; 4 * (lap + 1): given back
 //     server  lap: not answered; lap + 1: answered
 //
-// A slot may be taken for a lap when both words say so; askers settle among themselves which of
-// them takes it. Any slot that is free will do: one that is held for long stops nobody. An asker
-// may give a slot back before it was answered: nobody takes the slot until the server has answered,
-// too, so that no read goes to memory that is somebody else's. Each side releases what it wrote and
-// acquires what the other wrote (RingOrders), at system scope.
+// A slot may be taken for a lap if both words allow it; askers decide by an atomic exchange which
+// of them takes it. Any free slot can be used, so a slot that is held for long blocks no asker. An
+// asker may give a slot back before it was answered. The slot is then not taken again until the
+// server has answered too, so that no read goes to memory of another asker. Each side releases what
+// it wrote and acquires what the other side wrote (RingOrders), at system scope.
 #pragma once
 
 #include <cstddef>
@@ -45,24 +45,24 @@
 
 namespace penstock::device {
 
-/// The outcome of a row that was asked for.
+/// The outcome of a requested row.
 enum class RowStatus : std::uint32_t {
-    kPending,    ///< asked for, not answered yet
+    kPending,    ///< requested, not answered yet
     kReady,      ///< there, until release()
     kNoSuchRow,  ///< the table has no such row
-    kReadError,  ///< reading failed, also when the row was tried again by itself
+    kReadError,  ///< reading failed, also in a second try for this row alone
     kClosed,     ///< the FeatureStore is closed
     kStopped,    ///< the server was stopped, or is in the parent of this fork
     kTimedOut,   ///< the time limit was over: no answer, or no free slot
 };
 
-/// A time limit for no limit.
+/// The value of a time limit that means no limit.
 inline constexpr std::uint64_t kNoLimit = UINT64_MAX;
 
 enum class Order : std::uint32_t { kRelaxed, kAcquire, kRelease };
 
-/// The orders of the protocol. Each is needed: tests/features/row_ring_test.cpp weakens one after
-/// the other.
+/// The memory orders of the protocol. Each is needed: tests/features/row_ring_test.cpp weakens one
+/// after the other.
 struct RingOrders {
     static constexpr Order kAsk = Order::kRelease;       ///< asker: the row's number is there
     static constexpr Order kAsked = Order::kAcquire;     ///< server: it is, and the slot is free
@@ -101,13 +101,13 @@ struct SystemWords {
     PENSTOCK_DEVICE static void store(Word& word, std::uint64_t value) {
         Atomic(word).store(value, order == Order::kRelease ? kRelease : kRelaxed);
     }
-    /// Relaxed. Only askers do that, on words of theirs.
+    /// A relaxed exchange. Only askers use it, on their own words.
     PENSTOCK_DEVICE static bool exchange(Word& word, std::uint64_t from, std::uint64_t to) {
         return Atomic(word).compare_exchange_strong(from, to, kRelaxed, kRelaxed);
     }
 };
 
-/// Each side has a cache line of its own to write to.
+/// Each side writes to its own cache line.
 template <typename Words>
 struct RingSlot {
     alignas(64) typename Words::Word asker{};
@@ -118,18 +118,18 @@ struct RingSlot {
 
 template <typename Words>
 struct RingHead {
-    alignas(64) typename Words::Word hint{};     ///< where a free slot may be; of askers alone
+    alignas(64) typename Words::Word hint{};     ///< where a free slot may be; only for askers
     alignas(64) typename Words::Word serving{};  ///< 1 while there is a server, then 0
 };
 
-/// The protocol over words of any kind. `Orders` is another one in tests alone.
+/// The protocol over words of any kind. Only tests use other `Orders`.
 template <typename Words = SystemWords, typename Orders = RingOrders>
 struct Ring {
     RingHead<Words>* head = nullptr;
     RingSlot<Words>* slots = nullptr;
     std::uint32_t slot_bits = 0;  ///< there are 2^slot_bits slots
 
-    /// Slots that try_ask() looks at.
+    /// The number of slots that try_ask() checks.
     static constexpr std::uint64_t kLooks = 16;
 
     /// The server's view of a slot.
@@ -151,7 +151,7 @@ struct Ring {
 
     // Askers.
 
-    /// False where none of the next slots is free; the next call looks at others.
+    /// False if none of the next slots is free; the next call checks other slots.
     PENSTOCK_DEVICE bool try_ask(std::uint64_t row, std::uint64_t& ticket) const {
         const std::uint64_t first = Words::template load<Order::kRelaxed>(head->hint);
         for (std::uint64_t i = 0; i < kLooks && i < size(); ++i) {
@@ -170,7 +170,7 @@ struct Ring {
         Words::template store<Order::kRelaxed>(head->hint, first + kLooks);
         return false;
     }
-    /// kPending, or what the server has answered: then the row is there until give_back().
+    /// kPending, or the answer of the server; then the row is there until give_back().
     [[nodiscard]] PENSTOCK_DEVICE RowStatus answered(std::uint64_t ticket) const {
         RingSlot<Words>& its = slot(ticket);
         if (Words::template load<Orders::kAnswered>(its.server) != lap(ticket) + 1) {
@@ -178,7 +178,7 @@ struct Ring {
         }
         return static_cast<RowStatus>(static_cast<std::uint32_t>(its.status));
     }
-    /// The asker looks at the slot no more. Also before it was answered.
+    /// The asker does not use the slot any more. May be called before it was answered.
     PENSTOCK_DEVICE void give_back(std::uint64_t ticket) const {
         Words::template store<Orders::kGiveBack>(slot(ticket).asker, 4 * (lap(ticket) + 1));
     }
@@ -188,7 +188,7 @@ struct Ring {
 
     // The server, one thread.
 
-    /// A slot by its number. One that was kAsked is so until it is answered, or given up.
+    /// The state of a slot, by its number. kAsked lasts until the slot is answered, or given up.
     PENSTOCK_DEVICE Seen look(std::uint64_t slot_number, std::uint64_t& row,
                               std::uint64_t& ticket) const {
         RingSlot<Words>& its = slots[slot_number];
@@ -201,7 +201,7 @@ struct Ring {
         }
         return seen == 4 * (its_lap + 1) ? Seen::kGivenUp : Seen::kNothing;
     }
-    /// Once for each ticket that was not kNothing, in any order.
+    /// Answers a ticket: once for each that was not kNothing, in any order.
     PENSTOCK_DEVICE void answer(std::uint64_t ticket, RowStatus status) const {
         RingSlot<Words>& its = slot(ticket);
         its.status = static_cast<std::uint32_t>(status);
@@ -212,8 +212,8 @@ struct Ring {
     }
 };
 
-/// Those that ask together: on a GPU the 32 lanes of a warp, all of which make each call at once;
-/// on the host a thread.
+/// The lanes that make a request together: on a GPU the 32 lanes of a warp, which all make each
+/// call at the same time; on the host one thread.
 struct Lanes {
     PENSTOCK_DEVICE static bool lead() {
 #if defined(__CUDA_ARCH__)
@@ -224,7 +224,7 @@ struct Lanes {
         return true;
 #endif
     }
-    /// The value of the lane that leads, and whatever that lane has seen.
+    /// The value of the leading lane, with everything that this lane has acquired.
     PENSTOCK_DEVICE static std::uint64_t from_lead(std::uint64_t value) {
 #if defined(__CUDA_ARCH__)
         const auto given = static_cast<unsigned long long>(value);
@@ -243,11 +243,11 @@ struct Lanes {
     }
 };
 
-/// A wait that looks again and again, ever less often, until its time is over.
+/// A wait that polls with growing pauses until its time is over.
 class Polling {
 public:
     PENSTOCK_DEVICE explicit Polling(std::uint64_t limit_ns) : limit_(limit_ns), start_(now()) {}
-    /// How often it has paused.
+    /// The number of pauses so far.
     [[nodiscard]] PENSTOCK_DEVICE std::uint32_t pauses() const { return pauses_; }
     /// False: the time is over.
     PENSTOCK_DEVICE bool pause() {
@@ -284,26 +284,27 @@ private:
     std::uint32_t pauses_ = 0;
 };
 
-/// A row that was asked for. A plain value; its slot is in use from load_async() to release(), or
-/// to a wait() that does not say kReady.
+/// A requested row. A plain value; its slot is in use from load_async() to release(), or to a
+/// wait() that does not return kReady.
 struct Loading {
     std::uint64_t ticket = 0;
     RowStatus status = RowStatus::kStopped;
     bool holds_slot = false;
 };
 
-/// The rows of a table, CPU-served. A plain value that is given to a kernel or a thread; it is good
-/// as long as its RowServer. Thread-safe, but for a Loading that two use. On a GPU all 32 lanes of
-/// a warp make each call together, with the same arguments; each gets the same result.
+/// The rows of a table, CPU-served. A plain value that is passed to a kernel or a thread; it is
+/// valid as long as its RowServer exists. Thread-safe, but two threads must not use one Loading. On
+/// a GPU all 32 lanes of a warp make each call together, with the same arguments; each gets the
+/// same result.
 ///
-/// The ring needs as many slots as rows are held or asked for at once, over all that ask. With
-/// fewer, those that hold some and wait for another may wait for one another until their time is
-/// over.
+/// The ring needs as many slots as rows that are held or requested at the same time, over all
+/// requesters. With fewer, requesters that hold rows and wait for another row may wait for one
+/// another until their time is over.
 template <typename T>
 class Array {
 public:
     Array() = default;
-    /// As RowServer::array() makes it. `memory`: the rows of the slots.
+    /// Made by RowServer::array(). `memory`: the rows of the slots.
     PENSTOCK_DEVICE Array(const Ring<>& ring, const T* memory, std::uint64_t rows,
                           std::uint64_t row_elements)
         : ring_(ring), memory_(memory), rows_(rows), row_elements_(row_elements) {}
@@ -313,8 +314,8 @@ public:
 
     [[nodiscard]] PENSTOCK_DEVICE const Ring<>& ring() const { return ring_; }
 
-    /// Asks for a row and does not wait for it. Waits for a free slot, at most `limit_ns`
-    /// nanoseconds (0: tries once). What cannot be asked for is reported by wait().
+    /// Requests a row and does not wait for it. Waits for a free slot, at most `limit_ns`
+    /// nanoseconds (0: tries once). If the row cannot be requested, wait() reports it.
     [[nodiscard]] PENSTOCK_DEVICE Loading load_async(std::uint64_t row,
                                                      std::uint64_t limit_ns) const {
         Loading loading;
@@ -341,8 +342,8 @@ public:
         loading.holds_slot = loading.status == RowStatus::kPending;
         return loading;
     }
-    /// Waits for the row, at most `limit_ns` nanoseconds (0: looks once). kReady: row() is there
-    /// until release(). Anything else is the end of this loading: its slot is given back.
+    /// Waits for the row, at most `limit_ns` nanoseconds (0: checks once). kReady: row() is valid
+    /// until release(). Any other result ends this loading: its slot is given back.
     PENSTOCK_DEVICE RowStatus wait(Loading& loading, std::uint64_t limit_ns) const {
         if (loading.status != RowStatus::kPending) {
             return loading.status;
@@ -351,7 +352,7 @@ public:
         if (Lanes::lead()) {
             Polling polling(limit_ns);
             while ((status = ring_.answered(loading.ticket)) == RowStatus::kPending) {
-                // Asked after the look: what was answered before the end is not missed for long.
+                // Reads the answer again after a stop, so that an earlier one is not missed.
                 if (polling.pauses() % 8 == 0 && !ring_.serving()) {
                     status = ring_.answered(loading.ticket);
                     status = status == RowStatus::kPending ? RowStatus::kStopped : status;
@@ -369,7 +370,7 @@ public:
         }
         return loading.status;
     }
-    /// True: wait() would not wait.
+    /// True if wait() would not wait.
     [[nodiscard]] PENSTOCK_DEVICE bool done(const Loading& loading) const {
         std::uint64_t over = 1;
         if (loading.status == RowStatus::kPending && Lanes::lead()) {
@@ -377,11 +378,11 @@ public:
         }
         return Lanes::from_lead(over) != 0;
     }
-    /// The row: row_elements() elements. After wait() has said kReady, and until release().
+    /// The row: row_elements() elements. Valid after wait() has returned kReady, until release().
     [[nodiscard]] PENSTOCK_DEVICE const T* row(const Loading& loading) const {
         return memory_ + ring_.number(loading.ticket) * row_elements_;
     }
-    /// The row is not needed any more. One that is not there yet is given up. Once or more.
+    /// Releases the row; gives up a row that is not there yet. May be called again.
     PENSTOCK_DEVICE void release(Loading& loading) const {
         leave(loading);
         loading.status = RowStatus::kStopped;
@@ -389,7 +390,7 @@ public:
 
 private:
     PENSTOCK_DEVICE void leave(Loading& loading) const {
-        Lanes::together();  // the other lanes have read the row
+        Lanes::together();  // waits until the other lanes have read the row
         if (loading.holds_slot && Lanes::lead()) {
             ring_.give_back(loading.ticket);
         }

@@ -34,59 +34,59 @@ class Transfer;
 /// named after, and nothing that a program sets itself.
 struct EngineOptions {
     /// kAuto: io_uring, else libaio, else POSIX threads; `describe()` says which and why. Another
-    /// value forces it, or is an error where it cannot be had; small reads are then not done
-    /// inline.
+    /// value forces that backend, and is an error if it is not available; small reads are then not
+    /// done inline.
     BackendKind backend = BackendKind::kAuto;
     std::uint32_t block_bytes = 1 << 20;  ///< limit per request; a multiple of 64 KiB
     std::uint32_t queue_depth = 128;      ///< requests at the device, per channel
     std::uint64_t in_flight_bytes = std::uint64_t{16} << 20;  ///< at the device, per channel
     std::uint32_t channels = 1;      ///< per device; more only if one thread cannot keep it busy
     std::uint32_t copy_threads = 2;  ///< for memory that the device cannot reach itself
-    /// Blocking transfers up to so many bytes run on the caller's thread when no other is before
-    /// them.
+    /// Blocking transfers up to so many bytes run on the caller's thread if no other transfer is
+    /// ahead of them.
     std::uint64_t inline_bytes_max = 64 << 10;
     /// Limit on transfers in flight; beyond it kWouldBlock, or see Engine::try_submit(). 0: no
     /// limit.
     std::uint32_t transfers_max = 0;
     /// Limit of the background class at the device, so that urgent requests wait less.
     std::uint64_t background_bytes = 1280 << 10;
-    /// Reads: what a request costs the device, in bytes that it could move instead. Small extents
-    /// and rows that lie no further apart are read by one request, in whatever order they are
-    /// listed, and what lies between is dropped. The default is 2 us at 4 GB/s. 0: only what
-    /// adjoins is one request. Writes never touch what they were not given.
+    /// Reads: the cost of a request, as the bytes that the device could move instead. Small extents
+    /// and rows that are no further apart are read by one request, whatever their order in the
+    /// list, and the bytes between them are dropped. The default is 2 us at 4 GB/s. 0: only
+    /// adjoining extents are read together. Writes never touch other bytes than their extents.
     std::uint64_t gap_bytes = 8 << 10;
-    /// What transfers that say CachePolicy::kAuto do with files that were opened with it, too; also
-    /// those of `load`, StateFile and checkpoints. See TransferOptions::cache.
+    /// The policy where both the transfer and the file have CachePolicy::kAuto, also for `load`,
+    /// StateFile and checkpoints. See TransferOptions::cache.
     CachePolicy cache = CachePolicy::kAuto;
-    /// How bytes get between files and memory of GPUs. kAuto: straight by cuFile where that is
-    /// direct (cufile_conditions()) and a read is not in the page cache, else through pinned memory
-    /// of the host. kCuFile: a transfer to or from a file that cuFile cannot serve is an error
-    /// (kUnsupported, with the reason). In both, what is shorter than 64 KiB, or not aligned to
-    /// 4 KiB in the file as in memory, and what cuFile refuses goes through the host.
+    /// The path of bytes between files and memory of GPUs. kAuto: directly by cuFile if that is
+    /// possible (cufile_conditions()) and a read is not in the page cache, else through pinned
+    /// memory of the host. kCuFile: a transfer to or from a file that cuFile cannot serve is an
+    /// error (kUnsupported, with the reason). In both cases these go through the host: requests
+    /// shorter than 64 KiB, requests not aligned to 4 KiB in file and memory, and requests that
+    /// cuFile refuses.
     GpuPath gpu_path = GpuPath::kAuto;
 };
 
-/// A transfer in full generality; the verbs of Engine are short forms of it.
+/// A transfer with all options; the functions of Engine are short forms of it.
 struct TransferRequest {
     bool write = false;
-    std::vector<File> files;  ///< the extents refer to these by number; or
-    /// Opened for this transfer, a few at a time, so there may be more of them than descriptors.
-    /// Writes create, nothing truncates.
+    std::vector<File> files;  ///< the extents refer to these by number; or use `paths`
+    /// Opened for this transfer, a few at a time, so there may be more paths than descriptors.
+    /// Writes create missing files, and never truncate.
     std::vector<std::string> paths;
     std::vector<Extent> extents;
-    std::optional<Rows> rows;  ///< instead of extents, of which there are none then
+    std::optional<Rows> rows;  ///< instead of extents, which must then be empty
     TransferOptions options;
-    /// The transfer keeps it until it is over and its handle is gone: the owner of its memory, for
-    /// example. Any thread may drop the last share.
+    /// An object that the transfer keeps until it is over and its handle is destroyed, for example
+    /// the owner of its memory. Any thread may drop the last reference.
     std::shared_ptr<const void> keep = {};
 };
 
-/// One read or write, running or finished. Movable. Its memory must stay valid until it is done,
-/// even when this handle is dropped: the transfer continues, and its error is raised by the next
-/// Engine::drain(). Memory that maps a file which is cut meanwhile is an error (EFAULT) if the
-/// kernel moves the bytes, and SIGBUS if the engine copies them, as it does for unaligned ones and
-/// for small extents that are read together.
-/// Thread-safe, except for moving.
+/// One read or write, running or finished. Movable. Thread-safe, except for moving. Its memory must
+/// stay valid until it is done. If the handle is dropped, the transfer continues, and the next
+/// Engine::drain() raises its error. If the memory maps a file that is truncated meanwhile, the
+/// transfer fails (EFAULT) if the kernel moves the bytes. If the engine copies them (unaligned
+/// bytes, and small extents that are read together), the result is SIGBUS.
 class PENSTOCK_API Transfer {
 public:
     Transfer() = default;
@@ -96,34 +96,34 @@ public:
     Transfer& operator=(const Transfer&) = delete;
     ~Transfer();
 
-    /// Bytes moved. Throws the transfer's Error.
+    /// Waits. Returns the bytes moved. Throws the Error of the transfer.
     std::uint64_t wait();
     /// The same, or nothing when the time is over; the transfer continues.
     std::optional<std::uint64_t> wait_for(std::chrono::nanoseconds timeout);
     /// Never throws, never blocks.
     [[nodiscard]] bool done() const noexcept;
     [[nodiscard]] TransferStatus status() const noexcept;
-    /// Submits no more and waits for requests at the device; wait() then throws kCancelled. The
-    /// memory of a read and the extent of a write are undefined. Does nothing after its end.
+    /// Submits no more requests and waits for those at the device; wait() then throws kCancelled.
+    /// The memory of a read and the extent of a write are undefined. Does nothing after its end.
     void cancel();
-    /// May be called while it runs; does nothing after its end. Throws kInvalidArgument when there
-    /// is no such priority.
+    /// May be called while it runs; does nothing after its end. Throws kInvalidArgument for an
+    /// invalid priority.
     void set_priority(Priority priority);
-    /// Bytes of one extent: fewer than requested only with allow_short. Valid once done.
+    /// Bytes of one extent: fewer than requested only with allow_short. Valid when it is done.
     [[nodiscard]] std::uint64_t extent_bytes(std::size_t index) const;
-    /// Bytes requested in all.
+    /// The total of requested bytes.
     [[nodiscard]] std::uint64_t total_bytes() const noexcept;
-    /// What is put on a stream of a GPU after this call finds the bytes of a read there, and may
-    /// change those of a write, also before the transfer is over. The host waits until all copies
-    /// of the transfer are queued on the GPU, and the stream for the copies: so a write that has
-    /// room in the slots waits for no disk, and of a read the last copies run while the host goes
-    /// on. The host waits for the end, as wait() does, where the transfer has no memory of a GPU,
-    /// may be short or goes by cuFile, and where the driver refuses an event.
-    /// Errors that come later are those of wait(): after a failed transfer a stream that joined it
-    /// reads what is undefined, and goes on. Throws the Error of a transfer that has failed by now,
-    /// and kInvalidArgument where the stream is none or takes part in the capture of a CUDA graph.
+    /// Makes a stream of a GPU wait for the copies of the transfer. Work that is put on the stream
+    /// after this call finds the bytes of a read, and may change the memory of a write, also before
+    /// the transfer is over. The host waits only until all copies are queued on the GPU: a write
+    /// that fits into the slots does not wait for the disk, and the last copies of a read run while
+    /// the host continues. The host waits for the end, as in wait(), if the transfer has no GPU
+    /// memory, may be short or uses cuFile, or if the driver refuses an event.
+    /// wait() reports later errors. After a failed transfer, a stream that joined it continues and
+    /// reads undefined bytes. Throws the Error of a transfer that has already failed, and
+    /// kInvalidArgument for an invalid stream and for one that captures a CUDA graph.
     void join(StreamHandle stream);
-    /// As join(); false if the time is over before, and then nothing was put on the stream.
+    /// As join(); false if the time is over first: then nothing was put on the stream.
     [[nodiscard]] bool join_for(StreamHandle stream, std::chrono::nanoseconds timeout);
     /// Adds 1 to an eventfd when it is done (immediately if it is already): for event loops. The
     /// caller may close the descriptor at any time. Throws kInvalidArgument if it is not an
@@ -142,14 +142,14 @@ private:
     engine::Transfer* transfer_ = nullptr;
 };
 
-/// Requests that took longer than the bucket before allows, and at most `upper_ns`.
+/// Requests that took longer than the limit of the previous bucket, and at most `upper_ns`.
 struct LatencyBucket {
     std::int64_t upper_ns = 0;
     std::uint64_t requests = 0;
 };
 
-/// Percentiles of the requests' time at the device, in nanoseconds (to within 12 %).
-/// Calls that the page cache served on their caller's thread met none, and are not among them.
+/// Percentiles of the requests' time at the device, in nanoseconds (to within 12 %). They do not
+/// include calls that the page cache served on the caller's thread.
 struct LatencyStats {
     std::int64_t p50 = 0;
     std::int64_t p90 = 0;
@@ -161,27 +161,26 @@ struct LatencyStats {
 
 /// Counters since the engine was made; take differences for an interval.
 struct EngineStats {
-    std::uint64_t bytes_read = 0;  ///< at the devices
+    std::uint64_t bytes_read = 0;  ///< from the devices
     std::uint64_t bytes_written = 0;
-    std::uint64_t bytes_cached = 0;  ///< of reads, from the page cache; in no other figure
-    /// What of a file is in the page cache: calls of cachestat(2), and probes of one byte where
-    /// that is refused.
+    std::uint64_t bytes_cached = 0;  ///< read from the page cache; in no other count
+    /// Lookups of the page cache: calls of cachestat(2), or probes of one byte if that is refused.
     std::uint64_t cache_questions = 0;
     std::uint64_t requests = 0;
     std::uint64_t inline_requests = 0;  ///< of them, on callers' threads
-    /// Of them, from and to memory whose pages the kernel holds: buffers of a MemoryPool and the
-    /// engine's own, with io_uring, once they are used again and again.
+    /// Requests with memory that is registered with io_uring: buffers of a MemoryPool and the
+    /// engine's own memory, after repeated use.
     std::uint64_t registered_requests = 0;
-    std::uint64_t registered_bytes = 0;  ///< of such memory, now; of it at each channel
+    std::uint64_t registered_bytes = 0;  ///< of such memory now, counted for each channel
     std::uint64_t retries = 0;
-    std::uint64_t slot_requests = 0;    ///< through aligned memory of ours
+    std::uint64_t slot_requests = 0;    ///< through aligned memory of the engine
     std::uint64_t edge_requests = 0;    ///< ends of writes and small writes, through the page cache
-    std::uint64_t copied_bytes = 0;     ///< by us, between that memory and callers'
-    std::uint64_t cufile_requests = 0;  ///< straight between files and GPUs
+    std::uint64_t copied_bytes = 0;     ///< by the CPU, between that memory and the callers'
+    std::uint64_t cufile_requests = 0;  ///< directly between files and GPUs
     std::uint64_t cufile_bytes = 0;     ///< moved by them
-    std::uint64_t cufile_refusals = 0;  ///< of them, those that went on through host memory
-    std::uint64_t gpu_copied_bytes = 0;  ///< by copy engines, between that memory and GPUs
-    std::uint64_t gpu_pinned_bytes = 0;  ///< of that memory, now: pinned for GPUs
+    std::uint64_t cufile_refusals = 0;  ///< of them, those that continued through host memory
+    std::uint64_t gpu_copied_bytes = 0;  ///< by GPU copy engines, between that memory and GPUs
+    std::uint64_t gpu_pinned_bytes = 0;  ///< of that memory now: pinned for GPUs
     std::uint64_t system_calls = 0;      ///< of the backends' submission and completion
     std::uint32_t running = 0;           ///< transfers
     LatencyStats latency;
@@ -190,39 +189,39 @@ struct EngineStats {
 /// The configuration that runs, and why.
 struct EngineDescription {
     std::string backend;                ///< "io_uring", "libaio", "posix"
-    std::string detail;                 ///< flags and rungs in use
-    std::vector<std::string> refusals;  ///< why the backends before it were not used
+    std::string detail;                 ///< flags and fallbacks that are in use
+    std::vector<std::string> refusals;  ///< why the preferred backends were not used
     struct Device {
         DeviceId id;
         std::uint32_t channels = 0;
         std::string backend;
-        /// Why the kernel holds no more memory for good (EngineStats::registered_bytes); or empty.
+        /// Why no more memory is registered (EngineStats::registered_bytes); or empty.
         std::string memory_refused;
     };
     std::vector<Device> devices;
     /// A GPU whose memory the engine has moved bytes to or from.
     struct OfGpu {
         std::int32_t number = 0;             ///< as in "cuda:0"
-        std::string way;                     ///< by which the bytes go
-        std::uint32_t channels = 0;          ///< that move them
+        std::string way;                     ///< the path of the bytes
+        std::uint32_t channels = 0;          ///< channels that move them
         std::uint64_t pinned_bytes = 0;      ///< of the slots that these share, now
-        std::uint64_t pinned_bytes_max = 0;  ///< at most
+        std::uint64_t pinned_bytes_max = 0;  ///< limit for these
     };
-    std::vector<OfGpu> gpus;  ///< those that the engine has met; of the machine: penstock::gpus()
-    /// Whether this kernel can be asked what of a file is in the page cache, and what `auto` does
-    /// if it cannot. Of one file: FileInfo::page_cache.
+    std::vector<OfGpu> gpus;  ///< GPUs that transfers have used; all GPUs: penstock::gpus()
+    /// Whether this kernel can report which parts of a file are in the page cache, and what `auto`
+    /// does if it cannot. For one file: FileInfo::page_cache.
     std::string page_cache;
-    /// Whether cuFile is used, by which way, and what it refused last; or why not, for each disk
-    /// and GPU that a transfer met.
+    /// Whether cuFile is used, its path, and its last refusal; or the reason why not, for each disk
+    /// and GPU that transfers have used.
     std::string cufile;
     EngineOptions options;
     /// A few lines for people.
     [[nodiscard]] PENSTOCK_API std::string text() const;
 };
 
-/// Moves bytes between files and memory. Thread-safe. Costs nothing while idle; threads and rings
-/// are made by the first transfer to a device. In the child of a fork() it continues to work: the
-/// first thread that uses it makes it again.
+/// Moves bytes between files and memory. Thread-safe. Costs nothing while idle; the first transfer
+/// to a device makes its threads and rings. It also works in the child of a fork(), where the first
+/// thread that uses it sets it up again.
 class PENSTOCK_API Engine {
 public:
     explicit Engine(const EngineOptions& options = default_options());
@@ -230,8 +229,8 @@ public:
     Engine(const EngineOptions& options, const FileSystem& file_system);
     Engine(const Engine&) = delete;
     Engine& operator=(const Engine&) = delete;
-    /// Refuses new transfers, as close() does, and waits for earlier ones, without a limit and
-    /// without an error.
+    /// Refuses new transfers, as close() does, and waits for earlier ones, without a time limit and
+    /// without reporting errors.
     ~Engine();
 
     /// The defaults, overridden by the environment. Throws kInvalidArgument for an invalid value.
@@ -259,49 +258,50 @@ public:
                                        std::uint64_t offset = 0,
                                        const TransferOptions& options = {});
 
-    /// Many extents over many files on several devices: one transfer. Extents that follow one
-    /// another both in the list and in the file are combined, so list them in the order of the
-    /// files; a read brings small ones into that order (EngineOptions::gap_bytes).
+    /// Submits many extents over many files on several devices as one transfer. Extents that are
+    /// consecutive both in the list and in the file are combined, so list them in the order of the
+    /// files. A read sorts small extents itself (EngineOptions::gap_bytes).
     [[nodiscard]] Transfer submit(TransferRequest request);
     /// The same, for callers that wait immediately: small transfers are done when this returns.
     [[nodiscard]] Transfer run(TransferRequest request);
-    /// The same for one extent of one open file, without a request to be filled.
+    /// The same for one extent of one open file, without a TransferRequest.
     [[nodiscard]] Transfer run_read(const File& file, Memory into, std::uint64_t offset = 0,
                                     const TransferOptions& options = {});
     [[nodiscard]] Transfer run_write(const File& file, ConstMemory data, std::uint64_t offset = 0,
                                      const TransferOptions& options = {});
-    /// A read of at most `inline_bytes_max` or a write of at most `block_bytes` that is one call of
-    /// the kernel's, on this thread and without a Transfer: a read of what is likely cached, or an
-    /// aligned one of what is not while no transfer is at the device; a write that goes through the
-    /// page cache. read() and write() try it first. Returns the bytes, or nothing where it is not
-    /// such a one, or anything is wrong: then the memory of a read is undefined, and read() or
-    /// write() does it, or says what is wrong. drain() does not wait for it, close() does.
+    /// Tries a read of at most `inline_bytes_max`, or a write of at most `block_bytes`, by one
+    /// system call, on this thread and without a Transfer. This is possible for a read of bytes
+    /// that are likely cached, for an aligned read of other bytes while no transfer is at the
+    /// device, and for a write that goes through the page cache. read() and write() try it first.
+    /// Returns the bytes, or nothing if it is not possible or failed: the memory of a read is then
+    /// undefined; call read() or write(), which does it or throws the error. drain() does not wait
+    /// for it, close() does.
     std::optional<std::uint64_t> try_read_at_once(const File& file, Memory into,
                                                   std::uint64_t offset = 0,
                                                   const TransferOptions& options = {});
     std::optional<std::uint64_t> try_write_at_once(const File& file, ConstMemory data,
                                                    std::uint64_t offset = 0,
                                                    const TransferOptions& options = {});
-    /// submit() and run() that return nothing instead of throwing kWouldBlock if `transfers_max`
-    /// transfers are in flight. The request is copied, so it can be tried again. Throws the other
-    /// errors of submit().
+    /// As submit() and run(), but they return nothing instead of throwing kWouldBlock if
+    /// `transfers_max` transfers are in flight. The request is copied, so it can be tried again.
+    /// Throws the other errors of submit().
     [[nodiscard]] std::optional<Transfer> try_submit(const TransferRequest& request);
     [[nodiscard]] std::optional<Transfer> try_run(const TransferRequest& request);
     /// Waits until fewer than `transfers_max` transfers are in flight, or the time is over (false).
-    /// Another thread may use the room first. Returns true immediately if there is no limit.
+    /// Another thread may submit a transfer first. Returns true immediately if there is no limit.
     bool wait_for_room(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
 
-    /// Waits until all earlier transfers are done, or the time is over (false); then throws the
+    /// Waits until all earlier transfers are done, or the time is over (false). Then throws the
     /// first error of a transfer that was dropped before its end was checked. Transfers that other
     /// threads submit meanwhile are not waited for.
     bool drain(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
-    /// The number of transfers so far, and drain() for the first so many of them: for callers that
-    /// wait in slices. 0 in the child of a fork until its first transfer.
+    /// The number of transfers so far; 0 in the child of a fork until its first transfer.
     [[nodiscard]] std::uint64_t submitted() const;
+    /// drain() for the first `transfers` transfers, for callers that wait in slices.
     bool drain_first(std::uint64_t transfers, std::chrono::nanoseconds timeout);
-    /// Makes every later verb throw kClosed, and waits for earlier transfers, as drain() does, or
+    /// Makes every later transfer throw kClosed, and waits for earlier ones, as drain() does, or
     /// until the time is over (false): call it again to continue waiting. Threads and rings are
-    /// freed with the Engine. A concurrent verb of another thread is either waited for or refused.
+    /// freed with the Engine. A concurrent call of another thread is either waited for or refused.
     bool close(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
     [[nodiscard]] bool closed() const noexcept;
     /// Running transfers; 0 in the child of a fork until its first transfer.
@@ -317,10 +317,11 @@ private:
     std::unique_ptr<Impl> impl_;
 };
 
-/// Does the waiting of fork() beforehand. fork() waits for requests at the devices of the process's
-/// engines, which may take too long for a thread that holds a lock. After this call the engines
-/// rest until this thread forks, or calls end_fork() instead. Other threads may submit transfers
-/// meanwhile, which wait, and may fork. Python does this at each os.fork(), without the GIL.
+/// Does the waiting of fork() in advance. fork() waits for requests at the devices of all engines
+/// of the process, which may take too long for a thread that holds a lock. After this call the
+/// engines are idle until this thread forks, or calls end_fork() instead. Other threads may submit
+/// transfers meanwhile, which wait, and may fork. Python does this at each os.fork(), without the
+/// GIL.
 PENSTOCK_API void prepare_fork();
 PENSTOCK_API void end_fork();
 

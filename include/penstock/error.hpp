@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors of the public API. Inside the library operating errors are values; they become an Error at
-// this border, with all their details.
+// Errors of the public API. Inside the library operating errors are values; the API turns them into
+// an Error with all their details.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ PENSTOCK_API const std::error_category& error_category() noexcept;
 /// The offset of an error without one.
 inline constexpr std::uint64_t kNoOffset = ~std::uint64_t{0};
 
-/// Thrown by every public call that fails. `what()` has the request, the failure and the advice.
+/// Thrown by every public call that fails. `what()` has the request, the failure and the fix.
 /// Copyable, thread-safe to read.
 class PENSTOCK_API Error : public std::system_error {
 public:
@@ -46,16 +46,16 @@ public:
     [[nodiscard]] const std::string& operation() const noexcept { return operation_; }
     /// The file concerned, or empty.
     [[nodiscard]] const std::string& path() const noexcept { return path_; }
-    /// Byte offset in the file, of the first byte asked for that is not moved, or `kNoOffset`.
+    /// The offset in the file of the first requested byte that was not moved, or `kNoOffset`.
     [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
     /// The errno of the system, or 0 if the error is not of the system.
     [[nodiscard]] int system_errno() const noexcept { return system_errno_; }
-    /// The same as `code()`, as our enumeration.
+    /// The same as `code()`, as an ErrorCode.
     [[nodiscard]] ErrorCode reason() const noexcept { return reason_; }
     /// Whether the file is the reason, and not this machine or the call: it is damaged, cut short,
-    /// missing, or its bytes cannot be read (EIO). A search for the newest sound checkpoint skips
+    /// missing, or its bytes cannot be read (EIO). A search for the newest valid checkpoint skips
     /// such a file. A file that could not be read because of memory, descriptors, a permission or a
-    /// server (ENOMEM, EMFILE, EACCES, ESTALE) may be sound.
+    /// server (ENOMEM, EMFILE, EACCES, ESTALE) may be valid.
     [[nodiscard]] bool is_about_the_file() const noexcept;
 
 private:

@@ -21,8 +21,8 @@ class FileSystem;
 class Folder;
 }  // namespace os
 
-/// The description of an open file. Alignments are in bytes, 1 = none required; Penstock meets them
-/// by itself, and callers may use them to lay bytes out well.
+/// The description of an open file. Alignments are in bytes; 1: none is required. Penstock handles
+/// them itself; callers can use them to choose good offsets.
 struct FileInfo {
     std::string path;
     Access access = Access::kRead;
@@ -36,8 +36,8 @@ struct FileInfo {
     std::uint32_t block_bytes = 4096;  ///< block of the file system
     std::string reason;                ///< the source of the alignments, or why it is not direct
     bool append = false;               ///< open for append()
-    std::uint64_t buffer_bytes = 0;    ///< that append() gathers at most
-    CachePolicy cache = CachePolicy::kAuto;  ///< as it was opened
+    std::uint64_t buffer_bytes = 0;    ///< limit on the bytes that append() gathers
+    CachePolicy cache = CachePolicy::kAuto;  ///< the policy it was opened with
     std::string page_cache;                  ///< how reads use the page cache, and why
 };
 
@@ -56,35 +56,40 @@ public:
     [[nodiscard]] const std::string& path() const;
     /// Bytes.
     [[nodiscard]] std::uint64_t size() const;
-    /// Of the open file, whatever has its name by now.
+    /// The status of the open file, even if another file has its name now.
     [[nodiscard]] FileStatus status() const;
     /// Cuts or extends (with zeros) to `bytes`.
     void truncate(std::uint64_t bytes);
     /// Allocates [offset, offset + bytes) on the device, and extends the file to that size. False
     /// if the file system cannot, which is normal.
     bool preallocate(std::uint64_t offset, std::uint64_t bytes);
-    /// Puts `record` at the end of a file that is open for that (FileOptions::append), whole, after
-    /// those of earlier calls. Other processes may append to the file at the same time in the same
-    /// way: records come one after the other, in any order. (Not over NFS.) Without a buffer it is
-    /// one write(2): when it returns, every reader sees the record, and it survives the death of
-    /// this process. With one it may be gathered; a flush writes whole records. (Linux ends the
-    /// write(2) of a process that SIGKILL hits at the next page: the record in it may be cut, if
-    /// it crosses a page.) Throws kInvalidArgument for a file that is not open so. When the system
-    /// fails (a full disk), a record that would be gathered is not taken; of one that is written at
-    /// once the message says how many bytes are in the file.
+    /// Writes `record` to the end of a file that was opened for that (FileOptions::append),
+    /// completely, after the records of earlier calls. Other processes may append to the file at
+    /// the same time in the same way: their records are never mixed, but their order is undefined.
+    /// (Not over NFS.)
+    ///
+    /// Without a buffer this is one write(2): when it returns, every reader sees the record, and it
+    /// survives the death of this process. With a buffer the record may be gathered; a flush writes
+    /// complete records. (If SIGKILL hits a process during write(2), Linux ends the call at the
+    /// next page. A record that crosses a page may then be truncated.)
+    ///
+    /// Throws kInvalidArgument for a file that was not opened for appending. After an error of the
+    /// system (a full disk), a record that would be gathered is not accepted; for a record that is
+    /// written at once, the message says how many bytes of it are in the file.
     void append(ConstMemory record);
-    /// Writes what append() has gathered. After an error what is not in the file yet stays
-    /// gathered, and the next flush goes on with it. Does nothing for files without a buffer.
+    /// Writes the records that append() has gathered. After an error the unwritten ones stay
+    /// gathered, and the next flush continues. Does nothing for files without a buffer.
     void flush();
-    /// Bytes that append() has gathered and that are in no file yet.
+    /// Bytes that append() has gathered and that are not yet in the file.
     [[nodiscard]] std::uint64_t buffered_bytes() const;
-    /// Makes data, size and name survive a power cut; what is gathered, too.
+    /// Makes data, size and name survive a power cut, including gathered records.
     void sync();
-    /// Syncs only data and size: for many files of one folder, whose names
-    /// FileSystem::sync_folder() syncs all at once at the end.
+    /// Syncs only data and size. For many files of one folder: FileSystem::sync_folder() then syncs
+    /// all their names at once.
     void sync_data();
-    /// Throws the error of closing, or of writing what was gathered, which is lost then. (Without
-    /// close() the last copy does the same, and nobody hears of an error.) May be called again.
+    /// Closes the file. Throws the error of closing, or of writing gathered records, which are then
+    /// lost. (Without close(), the destructor of the last copy does the same, and errors are not
+    /// reported.) May be called again.
     void close();
 
     /// For Engine and FileSystem.
@@ -103,19 +108,19 @@ class PENSTOCK_API FileLock {
 public:
     FileLock() = default;
     explicit FileLock(std::shared_ptr<os::FileLock> lock) : lock_(std::move(lock)) {}
-    /// Whether it is held, on the file that its path names now. A lock on a file that was removed
-    /// or replaced meanwhile excludes no process.
+    /// Whether it is held, and on the file that its path names now. A lock on a file that was
+    /// removed or replaced meanwhile excludes no process.
     [[nodiscard]] bool held() const noexcept;
 
 private:
     std::shared_ptr<os::FileLock> lock_;
 };
 
-/// An open folder. Operations happen in this very folder, whatever its path names by then. A name
-/// is one component of a path (kInvalidArgument for any other), and no symbolic link is ever
+/// An open folder. Operations apply to this folder, even if its path names another one by then. A
+/// name is one component of a path (kInvalidArgument otherwise), and symbolic links are never
 /// followed: a tree can be removed without touching the targets of its links. Copies share one
-/// opening, a descriptor on this machine's file system; it is closed with the last of them.
-/// Thread-safe. All calls block and throw Error with the operation and path.
+/// descriptor, which is closed with the last of them. Thread-safe. All calls block and throw Error
+/// with the operation and path.
 class PENSTOCK_API Folder {
 public:
     /// Not open.
@@ -129,16 +134,16 @@ public:
     /// ENOTDIR or ELOOP for anything but a folder, also for a link to one. EXDEV if another file
     /// system, or another part of this one (a bind mount), is mounted there.
     [[nodiscard]] Folder open_folder(const std::string& name) const;
-    /// A file or a symbolic link; EISDIR for a folder.
+    /// Removes a file or a symbolic link; EISDIR for a folder.
     void remove(const std::string& name) const;
-    /// An empty one; ENOTDIR for anything else, also for a link to a folder.
+    /// Removes an empty folder; ENOTDIR for anything else, also for a link to a folder.
     void remove_folder(const std::string& name) const;
-    /// Within this folder; replaces `to` atomically when it is there.
+    /// Renames within this folder; replaces `to` atomically if it exists.
     void rename(const std::string& from, const std::string& to) const;
     /// Makes its names survive a power cut.
     void sync() const;
-    /// An exclusive lock of the folder itself, for processes that lock it too; nothing is made in
-    /// it. An Error with EWOULDBLOCK when it is held.
+    /// Takes an exclusive lock on the folder itself, against processes that lock it too; creates no
+    /// file. Throws an Error with EWOULDBLOCK if it is held.
     [[nodiscard]] FileLock lock() const;
 
     /// For FileSystem.
@@ -149,22 +154,23 @@ private:
 };
 
 /// Operations on storage other than transfers. Thread-safe. All calls block and throw Error with
-/// the operation and path; those of an empty one (made of nullptr, or moved from) kInvalidArgument.
+/// the operation and path. Calls of an empty one (from nullptr, or moved-from) throw
+/// kInvalidArgument.
 class PENSTOCK_API FileSystem {
 public:
-    /// This machine's.
+    /// The file system of this machine.
     [[nodiscard]] static FileSystem local();
 
     [[nodiscard]] File open(const std::string& path, const FileOptions& options = {}) const;
-    /// Replaces `to` atomically when it is there.
+    /// Replaces `to` atomically if it exists.
     void rename(const std::string& from, const std::string& to) const;
-    /// A second name for the same file.
+    /// Makes a second name for the same file.
     void link(const std::string& from, const std::string& to) const;
-    /// Makes a name that leads to `target`, which may be missing. Never replaces.
+    /// Makes a symbolic link to `target`, which may be missing. Never replaces.
     void symbolic_link(const std::string& target, const std::string& path) const;
-    /// A file, a symbolic link (not what it points to) or an empty folder.
+    /// Removes a file, a symbolic link (not its target) or an empty folder.
     void remove(const std::string& path) const;
-    /// One level.
+    /// Makes one folder, without missing parents.
     void make_folder(const std::string& path) const;
     /// Names, sorted, without "." and "..".
     [[nodiscard]] std::vector<std::string> list(const std::string& path) const;
@@ -180,10 +186,10 @@ public:
     /// Sets FileStatus::modified_ns, as exactly as the file system keeps it; no symbolic link is
     /// followed. May be lost with a power cut.
     void set_modified(const std::string& path, std::int64_t since_1970_ns) const;
-    /// Symbolic links on the way are followed.
+    /// Opens a folder; follows symbolic links in the path.
     [[nodiscard]] Folder open_folder(const std::string& path) const;
-    /// An exclusive lock of a regular file, made when it does not exist. An Error with EWOULDBLOCK
-    /// when it is held, with ELOOP for a symbolic link.
+    /// Takes an exclusive lock on a regular file, which is made if it does not exist. Throws an
+    /// Error with EWOULDBLOCK if it is held, with ELOOP for a symbolic link.
     [[nodiscard]] FileLock lock(const std::string& path) const;
     /// Makes the names in a folder survive a power cut.
     void sync_folder(const std::string& path) const;

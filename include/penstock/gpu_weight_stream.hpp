@@ -10,9 +10,9 @@
 //         weights.release(unit, {.handle = stream});                       // once `stream` passes
 //     }
 //
-// As much as fits stays in the memory of the GPU; of the rest, as much as fits stays in pinned host
-// memory and is copied in each pass; the remainder is read from the files in each pass. Copies and
-// reads go ahead of their use, into slots on the GPU.
+// As many weights as fit stay in the memory of the GPU. Of the others, as many as fit stay in
+// pinned host memory and are copied in each pass. The rest is read from the files in each pass.
+// Copies and reads are made ahead of their use, into slots on the GPU.
 #pragma once
 
 #include <penstock/engine.hpp>
@@ -40,14 +40,14 @@ struct GpuWeightPlan {
     struct Unit {
         std::string name;
         std::uint64_t bytes = 0;         ///< of its tensors
-        std::uint64_t copied_bytes = 0;  ///< of them, from host memory in each pass
-        std::uint64_t read_bytes = 0;    ///< of them, from the files in each pass
+        std::uint64_t copied_bytes = 0;  ///< copied from host memory in each pass
+        std::uint64_t read_bytes = 0;    ///< read from the files in each pass
     };
     std::vector<Unit> units;
-    std::uint64_t resident_bytes = 0;  ///< device memory of the tensors that stay there, at most
+    std::uint64_t resident_bytes = 0;  ///< limit on device memory of the tensors that stay there
     std::uint32_t slots = 0;           ///< of `slot_bytes` each; 0: everything stays on the GPU
     std::uint64_t slot_bytes = 0;
-    std::uint64_t host_bytes = 0;    ///< pinned host memory of the tensors that stay there, at most
+    std::uint64_t host_bytes = 0;    ///< limit on pinned host memory of the tensors that stay there
     std::uint64_t copied_bytes = 0;  ///< in each pass, of all units
     std::uint64_t read_bytes = 0;    ///< in each pass, of all units
     /// Device memory of residents and slots; at most the budget.
@@ -56,9 +56,10 @@ struct GpuWeightPlan {
     }
 };
 
-/// Chooses what stays where: of each unit the same share as far as its tensors allow, first on the
-/// GPU, then in host memory. The least device memory is least_weight_memory(); host memory may be
-/// 0. Throws as plan_weights(). Thread-safe; needs no GPU.
+/// Chooses the place of each tensor: first the GPU, then host memory. Each keeps the same share of
+/// every unit, as far as the sizes of tensors allow. The minimum of device memory is
+/// least_weight_memory(); host memory may be 0. Throws as plan_weights(). Thread-safe, and needs no
+/// GPU.
 [[nodiscard]] PENSTOCK_API GpuWeightPlan plan_gpu_weights(const TensorTable& table,
                                                           std::span<const WeightUnit> units,
                                                           std::uint64_t device_memory_bytes,
@@ -66,7 +67,7 @@ struct GpuWeightPlan {
                                                           std::uint32_t slots = 2);
 
 struct GpuWeightStreamOptions {
-    std::int32_t device = 0;                ///< CUDA's number of the GPU
+    std::int32_t device = 0;                ///< the CUDA number of the GPU
     std::uint64_t device_memory_bytes = 0;  ///< for slots and residents together
     std::uint64_t host_memory_bytes = 0;    ///< pinned; the engine's slots are not part of it
     std::uint32_t slots = 2;                ///< see plan_weights()
@@ -75,8 +76,8 @@ struct GpuWeightStreamOptions {
 
 /// The tensors of a unit on the GPU.
 struct GpuWeightView {
-    /// In the order of WeightUnit::tensors, row-major, device memory. At the same address modulo 64
-    /// as in their file, where that is a multiple of their element.
+    /// In the order of WeightUnit::tensors, row-major, in device memory. A tensor that is aligned
+    /// to its elements in the file has the same address modulo 64 as there.
     std::vector<ConstMemory> tensors;
     /// Keeps the addresses allocated, not the content.
     std::vector<std::shared_ptr<void>> owners;
@@ -86,13 +87,13 @@ struct GpuWeightView {
 
 /// Counters since the stream was made.
 struct GpuWeightStreamStats {
-    std::uint64_t passes = 0;         ///< a pass ends when a unit comes again
-    std::uint64_t acquired = 0;       ///< units
-    std::uint64_t ready = 0;          ///< of them, without waiting for a file
-    std::uint64_t on_demand = 0;      ///< of them, not begun ahead
-    std::uint64_t bytes_read = 0;     ///< from files, without what stays
+    std::uint64_t passes = 0;         ///< a pass ends when a unit is repeated
+    std::uint64_t acquired = 0;       ///< acquired units
+    std::uint64_t ready = 0;          ///< of them, those that did not wait for a file
+    std::uint64_t on_demand = 0;      ///< of them, those that were not read ahead
+    std::uint64_t bytes_read = 0;     ///< from files, without the tensors that stay
     std::uint64_t bytes_copied = 0;   ///< from pinned host memory
-    std::vector<std::int64_t> stall;  ///< of each unit: nanoseconds of waiting for its files
+    std::vector<std::int64_t> stall;  ///< for each unit: nanoseconds of waiting for its files
     std::vector<WeightFolderStats> folders;
 };
 
@@ -102,9 +103,9 @@ struct GpuWeightStreamStats {
 /// default stream. Movable.
 class PENSTOCK_API GpuWeightStream {
 public:
-    /// Opens the files, allocates, reads what stays, and begins to read ahead. Throws Error: those
-    /// of plan_weights(); kUnsupported where there is no GPU, or a tensor has strides;
-    /// kInvalidArgument for a GPU that is not there; kOutOfMemory where the GPU has no room or host
+    /// Opens the files, allocates, reads the tensors that stay, and begins to read ahead. Throws
+    /// Error: those of plan_weights(); kUnsupported without a GPU, or for a tensor with strides;
+    /// kInvalidArgument for a GPU that does not exist; kOutOfMemory if the GPU has no room or host
     /// memory cannot be pinned; errors of the system.
     GpuWeightStream(std::shared_ptr<Engine> engine, const TensorTable& table,
                     std::vector<WeightUnit> units, const GpuWeightStreamOptions& options,
@@ -117,21 +118,21 @@ public:
     ~GpuWeightStream();
 
     [[nodiscard]] const GpuWeightPlan& plan() const;
-    /// Waits until what is read from files is there, and makes `stream` wait on the GPU for what is
-    /// copied from host memory. The unit stays until release(). A unit that was not begun ahead is
-    /// read at once, before others. Throws Error: kInvalidArgument when more units are held than
-    /// there are slots; kDamaged for a file that was changed, found once a pass; errors of reading,
-    /// with the file and a tensor; errors of the GPU. The next acquire() tries again.
+    /// Waits until the unit's bytes from files are there, and makes `stream` wait on the GPU for
+    /// the copies from host memory. The unit stays until release(). A unit that was not read ahead
+    /// is read at once, before others. Throws Error: kInvalidArgument if more units are held than
+    /// there are slots; kDamaged for a file that was changed, checked once a pass; errors of
+    /// reading, with the file and a tensor; errors of the GPU. The next acquire() tries again.
     const GpuWeightView& acquire(std::size_t unit, const StreamHandle& stream = {});
-    /// The same, or nullptr when the time is over; reading goes on.
+    /// The same, or nullptr when the time is over; reading continues.
     const GpuWeightView* acquire_for(std::size_t unit, std::chrono::nanoseconds timeout,
                                      const StreamHandle& stream = {});
-    /// Its slot is used for other units once `stream` has passed what it holds now; no thread waits
-    /// for that. As often as acquire(). After an error of the GPU the unit is still held.
+    /// Releases a unit, once for each acquire(). Its slot is reused after the work that `stream`
+    /// holds now; no thread waits for that. After an error of the GPU the unit is still held.
     void release(std::size_t unit, const StreamHandle& stream = {});
     [[nodiscard]] GpuWeightStreamStats stats() const;
-    /// Cancels what is being read, and waits for the copies that are under way, which streams that
-    /// released units may hold up (10 s at most). Later calls throw kClosed. Again is fine.
+    /// Cancels running reads, and waits for running copies, at most 10 s: streams that released
+    /// units may delay them. Later calls throw kClosed. May be called again.
     void close() noexcept;
 
 private:

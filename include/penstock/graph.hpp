@@ -22,7 +22,8 @@
 
 namespace penstock {
 
-/// Integers of 32 or 64 bits at any address, which their owner keeps. Copyable. Thread-safe.
+/// A view of integers of 32 or 64 bits at any address; the owner keeps them alive. Copyable.
+/// Thread-safe.
 class IndexArray {
 public:
     IndexArray() = default;
@@ -42,7 +43,7 @@ public:
     [[nodiscard]] bool empty() const noexcept { return count_ == 0; }
     [[nodiscard]] ElementType type() const noexcept { return type_; }
     [[nodiscard]] const std::byte* data() const noexcept { return data_; }
-    /// Element `i`, which has to exist; a negative one comes as 2^63 or more.
+    /// Element `i`, which must exist; a negative value is returned as 2^63 or more.
     [[nodiscard]] std::uint64_t operator[](std::uint64_t i) const noexcept {
         switch (type_) {
             case ElementType::kI32:
@@ -71,41 +72,40 @@ private:
 struct GraphFiles {
     std::string indptr;
     std::string indices;
-    std::string edge_ids = {};  ///< empty: an edge's number is its place in `indices`
-    /// The type of the elements of raw files. Nothing: the files are .npy files, whose headers say
-    /// it.
+    std::string edge_ids = {};  ///< empty: the number of an edge is its place in `indices`
+    /// The type of the elements of raw files. Nothing: the files are .npy files with the type in
+    /// their headers.
     std::optional<ElementType> type = {};
-    /// Nothing: as many as destinations.
+    /// The number of sources. Nothing: the number of destinations.
     std::optional<std::uint64_t> sources = {};
-    /// Reads the files where they are, through the page cache, instead of copying them to memory.
-    /// They must not be cut while the graph exists: the system ends a process that reads a mapped
+    /// Maps the files and reads through the page cache, instead of copying them to memory. They
+    /// must not be truncated while the graph exists: the system ends a process that reads a mapped
     /// page beyond the end of its file (SIGBUS).
     bool mapped = false;
-    /// Reads all of it once, and refuses what is invalid at once. Without it sampling finds the
-    /// same when it gets there.
+    /// Reads and checks all of it now. Without it, sampling finds the same errors later.
     bool check = true;
 };
 
 /// Edges of one type, by the node that they end at. The edges to node v come from the nodes
-/// indices[indptr[v]] to indices[indptr[v + 1] - 1]. Cheap to copy: copies share it. Immutable,
-/// thread-safe.
+/// indices[indptr[v]] to indices[indptr[v + 1] - 1]. Cheap to copy, because copies share the data.
+/// Immutable, thread-safe.
 class PENSTOCK_API Graph {
 public:
-    /// On memory of the caller, which `keep` (or the caller) keeps alive. `indptr` has one element
-    /// more than there are destinations. `sources`: nodes that edges begin at; nothing: as many as
-    /// destinations. `edge_ids`: one an edge, or none. Throws kInvalidArgument for types that are
-    /// no integers of 32 or 64 bits, for an `indptr` that is empty, does not begin with 0, falls,
-    /// or does not end with the number of edges, and for a node that is not there. `check`: see
-    /// GraphFiles.
+    /// A graph on memory of the caller, which `keep` (or the caller) keeps alive. `indptr` has one
+    /// element more than there are destinations. `sources`: the number of nodes that edges begin
+    /// at; nothing: the number of destinations. `edge_ids`: one for each edge, or none. Throws
+    /// kInvalidArgument for types other than integers of 32 or 64 bits, for an `indptr` that is
+    /// empty, does not begin with 0, decreases, or does not end with the number of edges, and for a
+    /// node that does not exist. `check`: see GraphFiles.
     Graph(IndexArray indptr, IndexArray indices, std::optional<std::uint64_t> sources = {},
           IndexArray edge_ids = {}, std::shared_ptr<const void> keep = {}, bool check = true);
-    /// Sorts a copy of the edges from[i] -> to[i]: those to one node keep their order, and edge i
-    /// keeps number i. Throws kInvalidArgument for lists of different lengths and
-    /// for nodes that are not there, kOutOfMemory.
+    /// Sorts a copy of the edges from[i] -> to[i]: edges to one node keep their order, and edge i
+    /// keeps number i. Throws kInvalidArgument for lists of different lengths and for nodes that do
+    /// not exist, kOutOfMemory.
     static Graph from_edges(IndexArray from, IndexArray to, std::uint64_t sources,
                             std::uint64_t destinations);
-    /// Throws kDamaged for files that are not such a graph, what read_npy_header() throws, and
-    /// errors of the system. Blocks.
+    /// Opens files. Throws kDamaged for an invalid graph, errors of read_npy_header(), and errors
+    /// of the system. Blocks.
     static Graph open(Engine& engine, const GraphFiles& files);
 
     [[nodiscard]] std::uint64_t sources() const noexcept;
@@ -115,7 +115,7 @@ public:
     [[nodiscard]] bool mapped() const noexcept;
     [[nodiscard]] const IndexArray& indptr() const noexcept;
     [[nodiscard]] const IndexArray& indices() const noexcept;
-    /// Empty where an edge's number is its place.
+    /// Empty if the number of an edge is its place.
     [[nodiscard]] const IndexArray& edge_ids() const noexcept;
 
     /// Places in indices() of the edges that end at a node.
@@ -124,8 +124,8 @@ public:
         std::uint64_t end = 0;
         [[nodiscard]] std::uint64_t size() const noexcept { return end - begin; }
     };
-    /// Throws kInvalidArgument for a node that is not there; kDamaged where the memory or file
-    /// changed since it was checked, or was not checked.
+    /// Throws kInvalidArgument for a node that does not exist; kDamaged if the memory or file is
+    /// invalid, because it was not checked or has changed since.
     [[nodiscard]] Range edges_to(std::uint64_t node) const;
     [[nodiscard]] std::uint64_t degree(std::uint64_t node) const { return edges_to(node).size(); }
     /// The node that the edge at a place of a Range begins at. Throws as edges_to().

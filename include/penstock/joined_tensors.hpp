@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors of a table that are put together of parts of others: the experts of a layer that were
-// saved one by one, one part of a fused product.
+// Tensors of a table that are joined from parts of other tensors: the experts of a layer that were
+// saved one by one, or one part of a fused product.
 //
 //     const std::vector<penstock::JoinedTensor> joined{
 //         {"down", {2, 64, 32}, {{"experts.0.down", 0, 4096}, {"experts.1.down", 0, 4096}}}};
@@ -32,11 +32,11 @@ struct JoinedTensor {
     std::vector<TensorPart> parts;     ///< its bytes, in their order
 };
 
-/// Adds tensors to a table. Their dtype is that of their parts, which may be of tensors that were
-/// joined before. Throws Error, and leaves the table as it was: kInvalidArgument for a name that
-/// the table has already, no parts, a part of a tensor that it does not have or beyond its end,
-/// dtypes that differ, or a shape with another number of bytes; kUnsupported for a tensor with
-/// strides. Thread-safe for tables that are not shared.
+/// Adds tensors to a table. They have the dtype of their parts, which may be parts of tensors that
+/// were joined before. Throws Error, and then does not change the table: kInvalidArgument for a
+/// name that the table already has, for no parts, for a part of an unknown tensor or beyond its
+/// end, for different dtypes, and for a shape with another number of bytes; kUnsupported for a
+/// tensor with strides. Thread-safe for different tables.
 PENSTOCK_API void join_tensors(TensorTable& table, std::span<const JoinedTensor> joined);
 
 }  // namespace penstock

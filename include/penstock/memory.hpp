@@ -14,13 +14,12 @@
 namespace penstock {
 
 struct MemoryOptions {
-    bool lock =
-        false;  ///< mlock; where the limit forbids it, not locked and `shortfall()` says why
-    bool huge_pages = true;  ///< transparent huge pages from 2 MiB up, where the system gives them
+    bool lock = false;  ///< mlock; if the limit forbids it, not locked and `shortfall()` says why
+    bool huge_pages = true;  ///< transparent huge pages from 2 MiB up, if the system provides them
     std::uint64_t kept_bytes_max = std::uint64_t{1} << 30;  ///< limit on the bytes that a pool
                                                             ///< keeps
-    /// Faults pages in before a block is handed out; false: the first write does, which several
-    /// threads may share.
+    /// Faults pages in before a block is handed out. False: the first writes fault them in, which
+    /// several threads can do concurrently.
     bool touch = true;
     bool keep_on_fork = true;  ///< false: a child of fork() does not have the memory at all
 };
@@ -60,8 +59,8 @@ private:
     std::uint64_t bytes_ = 0;
 };
 
-/// Hands out buffers and keeps returned ones. Thread-safe. Buffers may outlive it. In the child of
-/// a fork it begins empty. Calls of one that was moved from throw kInvalidArgument.
+/// Hands out buffers and keeps returned ones. Thread-safe. Buffers may outlive it. It is empty in
+/// the child of a fork. Calls of a moved-from pool throw kInvalidArgument.
 class PENSTOCK_API MemoryPool {
 public:
     explicit MemoryPool(const MemoryOptions& options = {});

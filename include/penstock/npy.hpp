@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NumPy's files of one array each (.npy): many of one dtype and shape, read as one array.
+// Files of NumPy with one array each (.npy): many of one dtype and shape are read as one array.
 //
 //     const auto header = penstock::read_npy_header(paths.front());
 //     std::vector<std::byte> rows(paths.size() * header.data_bytes);
@@ -30,16 +30,17 @@ struct NpyOptions {
     Progress progress;  ///< of the elements' bytes
 };
 
-/// The header of a .npy file. Throws kInvalidArgument for what is no such file, kUnsupported for
-/// elements in Fortran's order, big-endian, structured, of Python objects, or of another dtype than
-/// bool, int, uint, float, complex, S and U. Any thread; blocks.
+/// Reads the header of a .npy file. Throws kInvalidArgument for a file that is not .npy,
+/// kUnsupported for Fortran order, big-endian or structured elements, Python objects, or another
+/// dtype than bool, int, uint, float, complex, S and U. Any thread; blocks.
 [[nodiscard]] PENSTOCK_API NpyHeader read_npy_header(Engine& engine, const std::string& path);
 
-/// Reads the elements of file i to `into` from byte i * expected.data_bytes on: `paths.size()`
-/// times so many bytes. Any number of files, with few descriptors. Returns the bytes of all
-/// elements. Throws what read_npy_header() throws, kInvalidArgument for the first file whose dtype
-/// or shape is not as expected (and for memory of another size), kEndOfFile for one that is cut,
-/// and kCancelled when `progress` says so; what `into` holds then is undefined. Any thread; blocks.
+/// Reads the elements of file i to `into`, from byte i * expected.data_bytes on; `into` has
+/// `paths.size()` times as many bytes. Any number of files, with few descriptors. Returns the bytes
+/// of all elements. Throws the errors of read_npy_header(), kInvalidArgument for the first file
+/// whose dtype or shape is not as expected (and for memory of another size), kEndOfFile for a
+/// truncated file, and kCancelled if `progress` returns false; the contents of `into` are then
+/// undefined. Any thread; blocks.
 PENSTOCK_API std::uint64_t read_npy(Engine& engine, std::span<const std::string> paths,
                                     const NpyHeader& expected, Memory into,
                                     const NpyOptions& options = {});

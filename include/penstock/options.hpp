@@ -38,13 +38,13 @@ namespace penstock {
 /// "auto", "bounce" and "cufile"; nothing for another word.
 [[nodiscard]] PENSTOCK_API std::optional<GpuPath> gpu_path_named(std::string_view word);
 
-/// The word of a path; "" for what is no GpuPath.
+/// The name of a path; "" for any other value.
 [[nodiscard]] PENSTOCK_API const char* name_of(GpuPath path);
 
 /// "auto", "cached", "direct" and "required"; nothing for another word.
 [[nodiscard]] PENSTOCK_API std::optional<CachePolicy> cache_policy_named(std::string_view word);
 
-/// The word of a policy; "" for what is no CachePolicy.
+/// The name of a policy; "" for any other value.
 [[nodiscard]] PENSTOCK_API const char* name_of(CachePolicy policy);
 
 }  // namespace penstock

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What storage a job needs: arithmetic with its sources. Nothing here touches a disk.
+// The storage that a job needs: arithmetic with its sources. Nothing here touches a disk.
 //
 //     penstock::plan::TrainOptions job{.model = "resnet50", .accelerators = 8};
 //     const penstock::plan::Answer answer = penstock::plan::train(job);
@@ -23,7 +23,7 @@
 
 namespace penstock::plan {
 
-/// How an option is written.
+/// The kind of value of an option.
 enum class Amount {
     kCount,       ///< a whole number
     kNumber,      ///< a number
@@ -33,7 +33,7 @@ enum class Amount {
     kSeconds,     ///< 300, 300s, 5min, 2h, 1d, 20ms
     kParameters,  ///< a whole number, 70B (1e9 each), 350M, 1T
     kText,
-    kFlag,      ///< true, where it is given
+    kFlag,      ///< true if it is given
     kDocument,  ///< the text of a JSON document; on the command line a file that holds it
 };
 
@@ -60,9 +60,9 @@ struct Word {
 /// All questions. Thread-safe.
 [[nodiscard]] PENSTOCK_API std::vector<Verb> verbs();
 
-/// The answer of a question whose options are words. Throws Error (kInvalidArgument) that names the
-/// option, what came and what is expected; the nearest name for a verb, an option, a preset or a
-/// model that is not known. Thread-safe.
+/// The answer of a question whose options are words. Throws Error (kInvalidArgument) with the
+/// option, its value and what is expected; for an unknown verb, option, preset or model with the
+/// nearest name. Thread-safe.
 [[nodiscard]] PENSTOCK_API Answer ask(std::string_view verb, const std::vector<Word>& words);
 
 }  // namespace penstock::plan

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer of a question about storage: figures that carry their formula, their inputs and the
-// source of each constant. Text, derivation, Markdown and JSON are made of the same data.
+// The answer of a question about storage: figures with their formula, their inputs and the source
+// of each constant. Text, derivation, Markdown and JSON are made from the same data.
 #pragma once
 
 #include <penstock/error.hpp>
@@ -13,7 +13,7 @@
 
 namespace penstock::plan {
 
-/// A number that a formula takes. Units are those of Figure.
+/// A number in a formula. Units are those of Figure.
 struct Input {
     std::string name;
     double value = 0;
@@ -30,8 +30,8 @@ struct Figure {
     /// for a plain number, "share" for 0 to 1, or a noun that is counted ("files").
     std::string unit;
     /// Names of inputs, numbers, + - * / ** ( ), sqrt, min, max, ceil, floor: an expression with
-    /// the meaning that it has in Python. Or words in square brackets where it is a longer
-    /// computation: "[99th percentile of the sum, by time]".
+    /// the same meaning as in Python. Or a text in square brackets for a longer computation:
+    /// "[99th percentile of the sum, by time]".
     std::string formula;
     std::vector<Input> inputs;
 };
@@ -43,7 +43,7 @@ struct Column {
     std::string name;   ///< an identifier
     std::string label;  ///< for people
     std::string unit;   ///< of the numbers, as in Figure; empty for texts and plain numbers
-    bool wide = false;  ///< left out of text, which has 80 columns; Markdown and JSON have it
+    bool wide = false;  ///< omitted in text, which has 80 columns; Markdown and JSON have it
 };
 
 struct Table {
@@ -53,7 +53,7 @@ struct Table {
     std::vector<std::vector<Cell>> rows;  ///< each as long as `columns`
 };
 
-/// A curve, drawn as a picture of characters in text.
+/// A curve; in text it is drawn with characters.
 struct Series {
     std::string name;
     std::string label;
@@ -62,7 +62,7 @@ struct Series {
     std::string y_label;
     std::string y_unit;
     std::vector<double> x;  ///< ascending
-    std::vector<double> y;  ///< as many
+    std::vector<double> y;  ///< the same number
 };
 
 struct Answer {
@@ -73,18 +73,18 @@ struct Answer {
     std::vector<Series> series;
     std::vector<std::string> notes;  ///< sentences
 
-    /// Throws Error (kInvalidArgument) for a name that is not there, with the nearest one.
+    /// Throws Error (kInvalidArgument) for an unknown name, with the nearest one.
     [[nodiscard]] PENSTOCK_API const Figure& at(std::string_view name) const;
 };
 
-/// At most `columns` characters a line, where words allow it. All of these are thread-safe.
+/// Lines have at most `columns` characters if words allow it. All of these are thread-safe.
 [[nodiscard]] PENSTOCK_API std::string text_of(const Answer& answer, std::size_t columns = 80);
 /// The derivation: each figure with its formula, its inputs and their sources.
 [[nodiscard]] PENSTOCK_API std::string explain(const Answer& answer, std::size_t columns = 80);
 [[nodiscard]] PENSTOCK_API std::string markdown_of(const Answer& answer);
-/// All of the answer, numbers with every digit that they have.
+/// The whole answer; numbers keep every digit.
 [[nodiscard]] PENSTOCK_API std::string json_of(const Answer& answer);
-/// The answer that json_of() wrote. Throws Error (kInvalidArgument) with the place and what was
+/// Reads the text of json_of(). Throws Error (kInvalidArgument) with the place and what was
 /// expected.
 [[nodiscard]] PENSTOCK_API Answer answer_of_json(std::string_view json);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several jobs in one namespace: the sum of what they read and write over time.
+// Several jobs on one storage: the sum of their reads and writes over time.
 #pragma once
 
 #include <penstock/plan_answer.hpp>
@@ -16,9 +16,9 @@ namespace penstock::plan {
 ///
 ///     train        model or samples_per_second and bytes_per_sample, accelerators, utilisation;
 ///                  start, length (default: to the end)
-///     evaluation   the same, for `length` seconds `every` so often
+///     evaluation   the same; runs for `length` seconds, once in `every` seconds
 ///     checkpoint   bytes, every, within (seconds that a save may take)
-///     restore      bytes, within, copies (how many read all of it), start
+///     restore      bytes, within, copies (number of readers of all bytes), start
 ///     preparation  bytes (read) and write_bytes, within; start, every
 ///     inference    bytes (of a model), within, copies (replicas that load it); start, every
 struct MixJob {
@@ -42,14 +42,14 @@ struct MixJob {
 
 struct MixOptions {
     std::string title;
-    double length = 86400;  ///< seconds that are looked at
+    double length = 86400;  ///< simulated seconds
     std::vector<MixJob> jobs;
 };
 
 /// Figures: peak_bytes_per_second of the sum, peak_read_bytes_per_second,
 /// peak_write_bytes_per_second, mean_bytes_per_second, p50_, p90_, p99_bytes_per_second (by time),
-/// read_bytes, write_bytes, and aligned_bytes_per_second, were all bursts to meet. Table "jobs";
-/// series "sum", "read", "write". Throws Error (kInvalidArgument) that names the job. Thread-safe.
+/// read_bytes, write_bytes, and aligned_bytes_per_second (if all bursts coincide). Table "jobs";
+/// series "sum", "read", "write". Throws Error (kInvalidArgument) with the job. Thread-safe.
 [[nodiscard]] PENSTOCK_API Answer mix(const MixOptions& options);
 
 /// The jobs of a JSON document: {"title": "...", "length": "4h", "jobs": [{"kind": "train", ...}]},

@@ -16,18 +16,18 @@
 
 namespace penstock::plan {
 
-/// The part of a model that a tensor lies in, which decides on its pipeline stage.
+/// The part of a model that contains a tensor; it determines the pipeline stage.
 enum class TensorPlace : std::uint8_t {
     kBegin,  ///< before the layers (embeddings): the first stage
     kLayer,  ///< in layers: the stage of the layer
     kEnd,    ///< after the layers (last norm, head): the last stage
 };
 
-/// How tensor parallelism (as Megatron-LM does it) divides a tensor.
+/// The division of a tensor by tensor parallelism (as in Megatron-LM).
 enum class TensorSplit : std::uint8_t {
     kWhole,       ///< not at all: every rank has a copy (norms, routers)
     kHeads,       ///< by attention heads
-    kKeyHeads,    ///< by key/value heads; a rank has one copy of one where there are more ranks
+    kKeyHeads,    ///< by key/value heads; with more ranks than heads, each rank has a copy of one
     kInner,       ///< by the inner width of the feed-forward block
     kVocabulary,  ///< by rows of the vocabulary, padded to equal shares
 };
@@ -35,18 +35,18 @@ enum class TensorSplit : std::uint8_t {
 /// Equal tensors of a model.
 struct TensorGroup {
     std::string name;           ///< as in the files, "*" for the number of the layer
-    std::uint64_t rows = 0;     ///< elements, of a vector
+    std::uint64_t rows = 0;     ///< for a vector, its elements
     std::uint64_t columns = 1;  ///< 1 for a vector
-    bool matrix = false;        ///< whether it has two dimensions (a factored optimizer asks)
+    bool matrix = false;        ///< whether it has two dimensions (for factored optimizers)
     std::uint64_t in_a_layer =
-        1;  ///< how many: the experts, which expert parallelism divides; else 1
+        1;  ///< their number: of the experts, which expert parallelism divides; else 1
     std::vector<std::uint32_t> layers;  ///< the layers that have it; none outside of layers
     TensorPlace place = TensorPlace::kLayer;
     TensorSplit split = TensorSplit::kWhole;
     std::uint64_t units = 0;       ///< what `split` divides: heads, rows; 0 for kWhole
     bool divides_columns = false;  ///< `split` divides the columns of a matrix, else its rows
 
-    /// How many tensors: `in_a_layer` × layers.
+    /// The number of tensors: `in_a_layer` × layers.
     [[nodiscard]] std::uint64_t tensors() const noexcept {
         return in_a_layer * (place == TensorPlace::kLayer ? layers.size() : 1);
     }
@@ -54,8 +54,8 @@ struct TensorGroup {
     [[nodiscard]] std::uint64_t parameters() const noexcept { return rows * columns * tensors(); }
 };
 
-/// The elements that a model keeps of each token of a sequence: keys and values, or with
-/// latent attention the narrow vector that they follow from.
+/// The elements that a model keeps for each token of a sequence: keys and values, or with latent
+/// attention the narrow vector that they are computed from.
 struct KeyValueCache {
     std::uint64_t elements = 0;         ///< of one layer and one token, keys and values together
     std::uint64_t layers = 0;           ///< that keep all tokens
@@ -63,13 +63,13 @@ struct KeyValueCache {
     std::uint64_t window = 0;
 };
 
-/// A model, as far as storage is concerned.
+/// The properties of a model that matter for storage.
 struct ModelParameters {
     std::string name;                 ///< the model_type, or the name of the preset
-    std::uint64_t parameters = 0;     ///< all of them; shared (tied) ones once
-    std::uint32_t layers = 0;         ///< 0 where only the count is known
-    std::vector<TensorGroup> groups;  ///< empty where only the count is known
-    /// Nothing where only the count is known, and for encoders.
+    std::uint64_t parameters = 0;     ///< all of them; shared (tied) ones count once
+    std::uint32_t layers = 0;         ///< 0 if only the count is known
+    std::vector<TensorGroup> groups;  ///< empty if only the count is known
+    /// Nothing if only the count is known, and for encoders.
     std::optional<KeyValueCache> cache;
     /// A line for each field that the file lacks and for each choice that it leaves open: the
     /// field, the value that was assumed, and the source of that value.
@@ -78,11 +78,11 @@ struct ModelParameters {
 };
 
 /// Counts the parameters of a Hugging Face model from the text of its config.json, exactly as
-/// transformers builds it. A field that is not there has transformers' default, and a line in
+/// transformers builds it. A missing field has the default of transformers, and a line in
 /// `assumed`. Throws Error: kInvalidArgument for text that is not JSON (with the offset), and for a
 /// field that is negative, too large, of another type, or contradicts another one; kUnsupported for
-/// a model_type that is not known, with the nearest one and the whole list.
-/// Thread-safe; the text may be hostile.
+/// an unknown model_type, with the nearest one and the whole list. Thread-safe; the text may be
+/// hostile.
 [[nodiscard]] PENSTOCK_API ModelParameters read_model(std::string_view config_json);
 
 /// A model by its name: DLIO's Llamas ("dlio-llama-70b"), the sizes of SNIA's table ("175b"), or a
@@ -93,7 +93,7 @@ struct ModelParameters {
 /// The names of model_named(), in the order of size within their source.
 [[nodiscard]] PENSTOCK_API std::vector<std::string> model_names();
 
-/// The values of model_type that read_model() knows, sorted.
+/// The values of model_type that read_model() supports, sorted.
 [[nodiscard]] PENSTOCK_API std::vector<std::string> model_types();
 
 }  // namespace penstock::plan

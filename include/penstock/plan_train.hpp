@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast a training job reads, and how large a data set has to be for a benchmark of it.
+// The read rate of a training job.
 #pragma once
 
 #include <penstock/plan_answer.hpp>
@@ -12,24 +12,24 @@ namespace penstock::plan {
 
 /// Numbers are finite and above 0.
 struct TrainOptions {
-    /// "resnet50", "unet3d", ...: see train_presets(). Empty where samples_per_second and
+    /// "resnet50", "unet3d", ...: see train_presets(). Empty if samples_per_second and
     /// bytes_per_sample are given.
     std::string model;
     std::string preset;  ///< "snia-2024", "storage-3.0", ...; empty: the first that has the model
     std::string accelerator;  ///< "h100", ...; empty: the first of the preset that has the model
     double accelerators = 1;  ///< a whole number
     double utilisation = 1;   ///< the share of time in which accelerators compute, at most 1
-    std::optional<double> samples_per_second;  ///< an accelerator, in place of the preset's
-    std::optional<double> bytes_per_sample;    ///< in place of the preset's
-    std::optional<double> storage;      ///< bytes/s that the storage reads: whether it is enough
-    std::optional<double> storage_low;  ///< the ends of its 95 % interval
+    std::optional<double> samples_per_second;  ///< of one accelerator, instead of the preset's
+    std::optional<double> bytes_per_sample;    ///< instead of the preset's
+    std::optional<double> storage;             ///< bytes/s that the storage reads, to check it
+    std::optional<double> storage_low;         ///< the ends of its 95 % interval
     std::optional<double> storage_high;
-    bool list = false;  ///< all presets side by side, and nothing else
+    bool list = false;  ///< a table of all presets, and nothing else
 };
 
-/// Figures: read_bytes_per_second, samples_per_second (of all accelerators), and, where the preset
-/// has a passing utilisation, pass_bytes_per_second. With `storage` storage_bytes_per_second and
-/// accelerators_fed, with an interval each with _low and _high, and a note that says whether it is
+/// Figures: read_bytes_per_second, samples_per_second (of all accelerators), and, if the preset has
+/// a passing utilisation, pass_bytes_per_second. With `storage` storage_bytes_per_second and
+/// accelerators_fed, with an interval also their _low and _high, and a note that says whether it is
 /// enough. Throws Error (kInvalidArgument). Thread-safe.
 [[nodiscard]] PENSTOCK_API Answer train(const TrainOptions& options);
 
@@ -40,8 +40,8 @@ struct TrainPreset {
     std::string accelerator;        ///< "h100"
     double samples_per_second = 0;  ///< of one accelerator
     double bytes_per_sample = 0;
-    double batch = 0;        ///< samples a step of one accelerator; 0 where the source has none
-    double utilisation = 0;  ///< the least that passes; 0 where the source has none
+    double batch = 0;        ///< samples a step of one accelerator; 0 if the source has none
+    double utilisation = 0;  ///< the minimum to pass; 0 if the source has none
     double samples_per_file = 1;
     std::string source;        ///< of samples_per_second
     std::string bytes_source;  ///< of bytes_per_sample

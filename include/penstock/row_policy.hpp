@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The policy of a cache of rows: which of them stay in memory.
+// The policy of a row cache: which rows stay in memory.
 #pragma once
 
 #include <penstock/error.hpp>
@@ -10,16 +10,16 @@
 namespace penstock {
 
 enum class RowPolicy : std::uint8_t {
-    kStatic,  ///< the preloaded rows stay, and the first that came to free memory
-    kClock,   ///< rows that were used lately stay
-    kS3Fifo,  ///< rows that were used more than once lately stay
-    kWindow,  ///< rows that hints name stay, the soonest first; then those that were used most
+    kStatic,  ///< the preloaded rows stay, and the first rows that are read into free memory
+    kClock,   ///< recently used rows stay
+    kS3Fifo,  ///< rows that were recently used more than once stay
+    kWindow,  ///< rows that hints name stay, the soonest first; then the most used rows
 };
 
 /// "static", "clock", "s3fifo" or "window".
 [[nodiscard]] PENSTOCK_API std::string_view name_of(RowPolicy policy) noexcept;
 
-/// The policy of that name. Throws Error: kInvalidArgument with the names there are.
+/// The policy of that name. Throws Error: kInvalidArgument with the valid names.
 [[nodiscard]] PENSTOCK_API RowPolicy row_policy(std::string_view name);
 
 }  // namespace penstock

@@ -53,13 +53,13 @@ struct SaveFileOptions {
     std::vector<StreamHandle> streams = {};
 };
 
-/// Saves a state. The new file takes the place of an old one in one step; when the call throws, the
-/// old file is as it was. A symbolic link is followed; mode, owner and ACL of the old file are
-/// kept. The tensors must not change meanwhile. A `.pt` has the structure, and no metadata. The
-/// other formats have the metadata ({"format": "pt"} where none is given, which transformers looks
-/// for), and no structure. Throws Error: kInvalidArgument for what the format cannot hold (a slice
-/// of a global tensor, too), kUnsupported for memory of a device, ENOSPC with the missing bytes
-/// before the first one is written. Blocks; thread-safe.
+/// Saves a state. The new file replaces an old one in one step; if the call throws, the old file is
+/// unchanged. A symbolic link is followed; mode, owner and ACL of the old file are kept. The
+/// tensors must not change during the call. A `.pt` has the structure, and no metadata. The other
+/// formats have the metadata (by default {"format": "pt"}, which transformers looks for), and no
+/// structure. Throws Error: kInvalidArgument for a state that the format cannot hold (also a slice
+/// of a global tensor), kUnsupported for memory of a GPU without a driver, ENOSPC with the missing
+/// bytes before the first one is written. Blocks; thread-safe.
 PENSTOCK_API void save_file(const std::shared_ptr<Engine>& engine, const std::string& path,
                             const State& state, const SaveFileOptions& options = {},
                             const FileSystem& files = FileSystem::local());
@@ -71,11 +71,11 @@ struct VerifiedFile {
 };
 
 /// A `.pt`, a `.safetensors` or an index of shards, open for reading; recognised by its content.
-/// Movable. Thread-safe but for moving and close(). Calls of one that was moved from throw
+/// Movable. Thread-safe except for moving and close(). Calls of a moved-from object throw
 /// kInvalidArgument, calls after close() kClosed.
 class PENSTOCK_API StateFile {
 public:
-    /// Reads the headers. `path`: a file, or a folder with an index. `cache`: of read(), see
+    /// Reads the headers. `path`: a file, or a folder with an index. `cache`: for read(), see
     /// TransferOptions::cache. Throws as inspect().
     StateFile(std::shared_ptr<Engine> engine, const std::string& path,
               const FileSystem& files = FileSystem::local(),
@@ -86,26 +86,26 @@ public:
     StateFile& operator=(const StateFile&) = delete;
     ~StateFile();
 
-    /// As inspect() has it.
+    /// The same table as from inspect().
     [[nodiscard]] const TensorTable& table() const;
     /// The structure around the tensors of a `.pt`, as in State; "null" for the other formats.
     [[nodiscard]] const std::string& structure() const;
-    /// The names of the selected tensors: each element of `wanted` is the name of a tensor, or of
-    /// what is above tensors ("model" for "model.weight"), or a pattern, with the rules of Python's
-    /// fnmatch.fnmatchcase(). Each name once, in the order of `wanted`. Throws kInvalidArgument for
-    /// what no tensor has.
+    /// The names of the selected tensors. Each element of `wanted` is the name of a tensor, or a
+    /// prefix of names ("model" for "model.weight"), or a pattern with the rules of Python's
+    /// fnmatch.fnmatchcase(). Each name once, in the order of `wanted`. Throws kInvalidArgument if
+    /// an element matches no tensor.
     [[nodiscard]] std::vector<std::string> select(std::span<const std::string> wanted) const;
-    /// Reads tensors, or pieces of them, by their names in table(); the same name may be wanted
-    /// several times. `verify`: what covers whole checksums of the file is compared with them. A
-    /// tensor with strides (in a `.pt`) takes memory for itself and what is behind it meanwhile.
-    /// Throws kInvalidArgument for a name or a range that is not there, kDamaged for a checksum
-    /// mismatch and for a file that was written to after it was opened. Bytes of what was wanted.
+    /// Reads tensors, or pieces of them, by their names in table(); names may be repeated.
+    /// `verify`: pieces that cover whole checksums of the file are checked. For a tensor with
+    /// strides (in a `.pt`) the bytes between its elements need memory during the call. Throws
+    /// kInvalidArgument for an unknown name or an invalid range, kDamaged for a checksum mismatch
+    /// and for a file that was written to after it was opened. Returns the bytes of the pieces.
     std::uint64_t read(std::span<const TensorRead> wanted, bool verify = true,
                        const Progress& progress = {});
     /// Reads everything from the device, whatever is in the page cache, and compares it with the
     /// checksums that are in the file.
     [[nodiscard]] VerifiedFile verify(const Progress& progress = {});
-    /// Closes the files; what is known without reading stays. Again is fine.
+    /// Closes the files; table() and structure() stay available. May be called again.
     void close() noexcept;
 
 private:
@@ -116,27 +116,28 @@ private:
 struct LoadFileOptions {
     /// Names and patterns, as in StateFile::select(); empty: everything, with the structure.
     std::vector<std::string> names = {};
-    /// Checksums of the file are compared. False: damage is not noticed.
+    /// Checks the checksums of the file. False: damage is not noticed.
     bool verify = true;
     CachePolicy cache = CachePolicy::kAuto;  ///< see TransferOptions::cache
-    Progress progress = {};                  ///< bytes of what is loaded
+    Progress progress = {};                  ///< loaded bytes
 };
 
 /// A state, and the memory of its tensors. Movable; a copy shares the memory.
 struct LoadedState {
     State state;    ///< its tensors are in `memory`
-    Buffer memory;  ///< one block, to be written to freely
+    Buffer memory;  ///< one block, which the caller may change
     /// The bytes of tensor i of the state.
     [[nodiscard]] Memory tensor(std::size_t i) const { return to_write(state.tensors.at(i).data); }
 };
 
 /// Loads a state: a `.pt`, a `.safetensors`, an index, or a checkpoint of a store (the path of its
-/// folder; CheckpointInfo::path). Without `names` its tensors are as the file has them, and with
-/// the structure save_file() and CheckpointStore::save() take it as it is. In the structure tensors
-/// that share memory are views of one. With `names` the tensors have their names in the state, each
-/// row-major, and there is no structure. Throws Error: kInvalidArgument for a name or pattern that
-/// no tensor has and for a folder that is neither, kDamaged naming the tensor, kUnsupported for
-/// forms that are not read, kOutOfMemory, kCancelled by `progress`. Blocks; thread-safe.
+/// folder; CheckpointInfo::path). Without `names` it has the tensors of the file and the structure,
+/// and save_file() and CheckpointStore::save() accept it unchanged. In the structure, tensors that
+/// share memory are views of one tensor. With `names` the tensors have their names in the state,
+/// each row-major, and there is no structure. Throws Error: kInvalidArgument for a name or pattern
+/// without a match and for a folder without an index or checkpoint, kDamaged with the tensor,
+/// kUnsupported for forms that are not read, kOutOfMemory, kCancelled by `progress`. Blocks;
+/// thread-safe.
 [[nodiscard]] PENSTOCK_API LoadedState load_file(const std::shared_ptr<Engine>& engine,
                                                  const std::string& path,
                                                  const LoadFileOptions& options = {},

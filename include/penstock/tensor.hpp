@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an element of a tensor is, and how many bytes a tensor has.
+// Element types of tensors, and the bytes of a tensor.
 //
 //     const auto type = penstock::element_type_named("BF16");
 //     const std::vector<std::uint64_t> shape{4096, 4096};
@@ -15,7 +15,7 @@
 
 namespace penstock {
 
-/// All types that safetensors or torch have.
+/// All element types of safetensors and torch.
 enum class ElementType : std::uint8_t {
     kBool,
     kU8,
@@ -43,15 +43,15 @@ enum class ElementType : std::uint8_t {
     kF4E2M1,
 };
 
-/// "BF16" as safetensors spells it, or "bfloat16" as torch does. Nothing for any other name.
-/// Thread- safe, as all of these.
+/// The type of a name of safetensors ("BF16") or of torch ("bfloat16"). Nothing for any other name.
+/// Thread-safe, as all of these functions.
 [[nodiscard]] PENSTOCK_API std::optional<ElementType> element_type_named(
     std::string_view name) noexcept;
-/// "BF16": as safetensors spells it; "C32" and "C128", which it does not have, likewise.
+/// The name in safetensors, "BF16"; "C32" and "C128", which it lacks, have names of the same style.
 [[nodiscard]] PENSTOCK_API std::string_view name_of(ElementType type) noexcept;
 /// Bits of an element: 4 to 128.
 [[nodiscard]] PENSTOCK_API std::uint32_t bits_of(ElementType type) noexcept;
-/// Bytes of a tensor without gaps. Nothing if they are 2^61 or more, or no whole number.
+/// Bytes of a contiguous tensor. Nothing if they are 2^61 or more, or not a whole number.
 [[nodiscard]] PENSTOCK_API std::optional<std::uint64_t> bytes_of(
     ElementType type, std::span<const std::uint64_t> shape) noexcept;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of tables that stay in their files: embeddings, also those that are cut into several tensors
+// Rows of tables that stay in their files: embeddings, also if they are cut into several tensors
 // and shards.
 //
 //     const penstock::TensorTable table = penstock::inspect(engine, "model/");
@@ -21,8 +21,8 @@
 
 namespace penstock {
 
-/// Tensors of one dtype and row, one after the other, as one table. A row is what one index of the
-/// first dimension selects. Movable. Thread-safe, except for moving and close().
+/// Concatenated tensors with the same dtype and row shape, as one table. An index of the first
+/// dimension selects a row. Movable. Thread-safe, except for moving and close().
 class PENSTOCK_API TensorRows {
 public:
     /// Opens the files. `names`: tensors of the table, in the order of their rows. Throws Error:
@@ -36,26 +36,26 @@ public:
     [[nodiscard]] std::uint64_t row_bytes() const noexcept { return row_bytes_; }
     /// As TensorEntry::dtype.
     [[nodiscard]] const std::string& dtype() const noexcept { return dtype_; }
-    /// Dimensions of a row, in elements; those of the tensors but the first.
+    /// Dimensions of a row, in elements: those of the tensors without the first.
     [[nodiscard]] const std::vector<std::uint64_t>& row_shape() const noexcept {
         return row_shape_;
     }
 
-    /// Row `ids[i]` goes to out[i * row_bytes()]. One transfer: in the order of the files, near
-    /// rows together, a row that comes several times once. Bytes moved. Blocks. Throws Error:
-    /// kInvalidArgument for a row that is not there and for `out` of another size; errors of
-    /// reading.
+    /// Reads row `ids[i]` to out[i * row_bytes()]. It is one transfer, in the order of the files:
+    /// near rows are read together, and a repeated row once. Returns the bytes moved. Blocks.
+    /// Throws Error: kInvalidArgument for a row that does not exist and for `out` of another size;
+    /// errors of reading.
     std::uint64_t gather(std::span<const std::uint64_t> ids, std::span<std::byte> out,
                          const TransferOptions& options = {}) const;
-    /// The same, without waiting. `ids` are looked at by the call alone.
+    /// The same, without waiting. `ids` are used only during the call.
     [[nodiscard]] Transfer gather_async(std::span<const std::uint64_t> ids,
                                         std::span<std::byte> out,
                                         const TransferOptions& options = {}) const;
-    /// What these submit.
+    /// The request that these submit.
     [[nodiscard]] TransferRequest request(std::span<const std::uint64_t> ids,
                                           std::span<std::byte> out,
                                           const TransferOptions& options = {}) const;
-    /// Later calls throw kClosed. Transfers under way are finished first.
+    /// Closes the files after running transfers. Later calls throw kClosed.
     void close();
 
 private:

@@ -43,11 +43,11 @@ struct TensorStretch {
 };
 
 struct TensorEntry {
-    std::string name;                  ///< in a `.pt` its place in the state, keys joined by dots
-    std::string dtype;                 ///< as name_of(ElementType) has it: "F32", "BF16", "C128"
+    std::string name;                  ///< in a `.pt` the keys in the state, joined by dots
+    std::string dtype;                 ///< a name of name_of(ElementType): "F32", "BF16", "C128"
     std::vector<std::uint64_t> shape;  ///< of the whole tensor, in elements
-    /// In elements; empty: row-major without gaps. With strides the stretch is where the first
-    /// element is, and the others are in the same storage.
+    /// In elements; empty: row-major without gaps. With strides the stretch begins at the first
+    /// element, and the others are in the same storage.
     std::vector<std::uint64_t> strides;
     std::uint64_t bytes = 0;  ///< of its elements
     /// One, or one for each slice that was saved separately.

@@ -21,7 +21,7 @@
 
 namespace penstock {
 
-/// Transfers under way, of one engine or several. One thread at a time may use a group, except for
+/// Running transfers of one or several engines. One thread at a time may use a group, except for
 /// wake(). In the child of a fork() the parent's transfers end as cancelled.
 class PENSTOCK_API TransferGroup {
 public:
@@ -38,13 +38,13 @@ public:
     /// transfers are dropped.
     ~TransferGroup();
 
-    /// Takes a transfer, also one that is over. Numbers count from 0 in the order of the calls.
+    /// Adds a transfer, which may have ended. Numbers count from 0 in the order of the calls.
     /// Throws kInvalidArgument for an empty handle, and std::bad_alloc: the transfer has then been
     /// cancelled and waited for.
     std::uint64_t add(Transfer transfer);
-    /// The transfer that ended first of those that were not returned yet, also a failed one.
-    /// Nothing when the group is empty, when `timeout` is over, or after wake(). Throws no error of
-    /// a transfer: Transfer::wait() of the returned one does.
+    /// The first transfer to end of those that were not returned yet, also if it failed. Nothing if
+    /// the group is empty, after `timeout`, or after wake(). Errors of a transfer are thrown by its
+    /// own Transfer::wait().
     [[nodiscard]] std::optional<Ended> wait_any(
         std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max());
     /// Transfers that were added and not returned.
@@ -52,7 +52,7 @@ public:
     [[nodiscard]] bool empty() const noexcept { return size() == 0; }
     /// Cancels all of them; wait_any() returns each.
     void cancel();
-    /// Ends the wait_any() that is under way, or else the next one that would wait. Any thread.
+    /// Ends the running wait_any(), or else the next one that would wait. Any thread.
     void wake() noexcept;
 
 private:

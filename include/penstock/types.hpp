@@ -16,26 +16,27 @@ enum class Access : std::uint8_t { kRead, kWrite, kReadWrite };
 
 /// The use of the page cache by a file. `name_of()` has the words.
 enum class CachePolicy : std::uint8_t {
-    kAuto,      ///< reads take what is cached or dirty there, small writes go through it, the rest
-                ///< is as kDirect
-    kCached,    ///< all of it through the page cache
+    kAuto,      ///< reads take cached and dirty bytes from the page cache, small writes go through
+                ///< it, the rest is as kDirect
+    kCached,    ///< all reads and writes go through the page cache
     kDirect,    ///< bypasses it if the file system can; File::info() reports whether it does, and
                 ///< why
     kRequired,  ///< bypasses it, or fails if the file system cannot
 };
 
-/// Classes of transfers on one device; a lower class gets at least 1/16 of the bytes while a higher
+/// Classes of transfers on one device. A lower class gets at least 1/16 of the bytes while a higher
 /// one has work. Inside a class **flows** take turns, a block each, and so share its bytes equally.
-/// A flow is what one group of transfers (TransferOptions::group), one File or one call by path
-/// asks for, first in, first out. All transfers of at most a block (EngineOptions::block_bytes) are
-/// one flow, whose turn is the next: a small read waits for what is at the device, not for a queue.
+/// A flow is all transfers of one group (TransferOptions::group), of one File, or of one call by
+/// path, first in, first out. All transfers of at most a block (EngineOptions::block_bytes) are one
+/// flow, which always has the next turn: a small read waits only for requests at the device, not
+/// for a queue.
 enum class Priority : std::uint8_t { kUrgent = 0, kNormal = 1, kBackground = 2 };
 inline constexpr std::size_t kPriorityCount = 3;
 
 /// The mechanism that carries requests to the kernel.
 enum class BackendKind : std::uint8_t { kAuto, kUring, kAio, kPosix };
 
-/// How bytes get between files and memory of GPUs: see EngineOptions::gpu_path.
+/// The path of bytes between files and memory of GPUs: see EngineOptions::gpu_path.
 enum class GpuPath : std::uint8_t { kAuto, kBounce, kCuFile };
 
 /// The state of a transfer.
@@ -52,11 +53,11 @@ struct FileOptions {
     bool truncate = false;   ///< cut it to zero bytes; nothing else ever truncates
     bool follow = true;      ///< false: an error (ELOOP) if the path ends in a symbolic link
     CachePolicy cache = CachePolicy::kAuto;
-    /// File::append() alone writes, at the end of the file as it is by then, through the page
-    /// cache. Needs Access::kWrite.
+    /// Only File::append() writes, at the current end of the file, through the page cache. Needs
+    /// Access::kWrite.
     bool append = false;
     /// With append: up to so many bytes (at most kAppendBufferMax) are gathered in memory until
-    /// File::flush(), sync() or close(). The death of the process loses them. 0: each record is
+    /// File::flush(), sync() or close(). They are lost if the process dies. 0: each record is
     /// written at once.
     std::uint64_t buffer_bytes = 0;
 };
@@ -86,12 +87,12 @@ struct Space {
     std::uint64_t free_bytes = 0;  ///< available to this user
 };
 
-/// Whose memory it is.
+/// The owner of memory: the host or a device.
 enum class MemoryKind : std::uint8_t { kHost, kDevice };
 
-/// Memory that belongs to the caller: a span of bytes becomes one. Transfers of an Engine move
-/// memory of the host and of GPUs (device_memory() makes one of a pointer); a call that takes the
-/// host's alone throws kUnsupported for others.
+/// Memory of the caller. A span of bytes converts to it. Transfers of an Engine move memory of the
+/// host and of GPUs (device_memory() makes one from a pointer). Calls that take only host memory
+/// throw kUnsupported for other memory.
 template <typename Byte>
 struct BasicMemory {
     Byte* data = nullptr;
@@ -119,7 +120,7 @@ struct BasicMemory {
 using Memory = BasicMemory<std::byte>;
 using ConstMemory = BasicMemory<const std::byte>;  ///< is only read
 
-/// Memory as an extent of a write has it, which only reads it.
+/// Memory for an extent of a write, which only reads it.
 [[nodiscard]] constexpr Memory to_write(ConstMemory memory) noexcept {
     return {const_cast<std::byte*>(memory.data), memory.bytes, memory.kind, memory.device};
 }
@@ -137,17 +138,17 @@ struct RowTable {
     std::uint64_t base = 0;  ///< offset of row 0, bytes
     std::uint64_t row_bytes = 0;
     std::uint64_t stride_bytes = 0;   ///< from row to row; 0: row_bytes
-    std::uint64_t rows = UINT64_MAX;  ///< how many there are; by default whatever the file holds
+    std::uint64_t rows = UINT64_MAX;  ///< number of rows; by default as many as the file holds
     std::uint32_t file = 0;           ///< of the transfer's files
 };
 
-/// Rows of one table or of several, to one piece of memory (or, for a write, from it). A row that
-/// comes several times is read once where it is no longer than a block. At most 2^32 - 1 rows. The
-/// spans but `memory` are looked at by the call alone.
+/// Rows of one or several tables, to one piece of memory (or, for a write, from it). A repeated row
+/// is read once if it is no longer than a block. At most 2^32 - 1 rows. All spans except `memory`
+/// are used only during the call.
 struct Rows {
     std::vector<RowTable> tables = {};
-    /// Numbers of rows: in table `table_of[i]`; or, without `table_of`, through all tables, one
-    /// after the other, of which only the last may leave its `rows` open.
+    /// Row numbers in table `table_of[i]`. Without `table_of`, rows are numbered through all
+    /// tables; only the last table may then have the default for `rows`.
     std::span<const std::uint64_t> ids = {};
     std::span<const std::uint32_t> table_of = {};
     /// Row `ids[i]` goes to memory + destinations[i] * memory_stride_bytes; empty: i.

@@ -126,11 +126,11 @@ __all__ = [
     "write_async",
 ]
 
-# Finishes running transfers at exit: they use memory that belongs to Python.
-_atexit.register(_futures.at_exit)  # comes last
+# Finishes running transfers at exit: they use memory that belongs to Python. atexit runs these in reverse order.
+_atexit.register(_futures.at_exit)  # runs last
 _atexit.register(_core.at_exit)
-_atexit.register(_core._async.at_exit)  # comes before it
-_atexit.register(_core.refuse_other_threads)  # comes first
+_atexit.register(_core._async.at_exit)
+_atexit.register(_core.refuse_other_threads)  # runs first
 _os.register_at_fork(
     before=_core.prepare_fork, after_in_parent=_core.end_fork, after_in_child=_core.after_fork_in_child
 )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `penstock` program: python -m penstock. Commands that are Python themselves are called here; the library's own
-program (src/cli) does all others, and lists these in its help."""
+"""The `penstock` program: python -m penstock. Commands that are written in Python are called here. The program in C++
+(src/cli) runs all others, and lists these in its help."""
 
 import importlib
 import os
@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def _mix_of_yaml(words: list[str]) -> int:
-    """The program reads jobs in JSON: each file of YAML becomes one, in memory."""
+    """Converts each YAML file to JSON in memory, because the program reads jobs in JSON."""
     mix = importlib.import_module("penstock.plan._mix")
     files = []
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Buffer to the arrays of others, which are imported only here and only when asked for."""
+"""Converts a Buffer to arrays of NumPy and torch, which are imported only here and only when needed."""
 
 from __future__ import annotations
 
@@ -8,23 +8,31 @@ from typing import Any
 from penstock import _core
 
 
-def to_numpy(buffer: _core.Buffer) -> Any:
+def numpy_dtype(name: str) -> Any:
+    """The NumPy dtype of this name, which may be one of ml_dtypes; None if neither package has it."""
     import numpy
 
-    flat = numpy.asarray(_core.as_bytes(buffer))
     try:
-        dtype = numpy.dtype(buffer.dtype)
+        return numpy.dtype(name)
     except TypeError:
         try:
             import ml_dtypes
 
-            dtype = numpy.dtype(getattr(ml_dtypes, buffer.dtype))
+            return numpy.dtype(getattr(ml_dtypes, name))
         except (ImportError, AttributeError):
-            raise TypeError(
-                f"numpy: NumPy has no {buffer.dtype}; install ml_dtypes, or take the bytes: "
-                "numpy.asarray(penstock.as_bytes(buffer))"
-            ) from None
-    return flat.view(dtype).reshape(buffer.shape)
+            return None
+
+
+def to_numpy(buffer: _core.Buffer) -> Any:
+    import numpy
+
+    dtype = numpy_dtype(buffer.dtype)
+    if dtype is None:
+        raise TypeError(
+            f"numpy: NumPy has no {buffer.dtype}; install ml_dtypes, or take the bytes: "
+            "numpy.asarray(penstock.as_bytes(buffer))"
+        )
+    return numpy.asarray(_core.as_bytes(buffer)).view(dtype).reshape(buffer.shape)
 
 
 def to_torch(buffer: _core.Buffer) -> Any:
@@ -35,7 +43,7 @@ def to_torch(buffer: _core.Buffer) -> Any:
             "torch: this Buffer is a view of read-only memory, and torch has no tensors that are read-only; "
             "copy it: torch.tensor(buffer.numpy())"
         )
-    # By way of bytes, which every version of torch takes; the type need not be one that its DLPack knows.
+    # Converts bytes, which every version of torch accepts: its DLPack may not support the type.
     dtype = getattr(torch, buffer.dtype, None)
     if dtype is None:
         raise TypeError(f"torch: torch {torch.__version__} has no {buffer.dtype}")

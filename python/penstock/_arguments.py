@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain arguments, looked at before anything is done with them: an error names the verb, the argument, what came and
-what is allowed."""
+"""Checks of plain arguments. An error names the call, the argument, the given value and the allowed values."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ def shown(value: Any) -> str:
     """repr(value), cut to what fits into a message."""
     try:
         text = repr(value)
-    except Exception:  # of a foreign class, or an int of 5,000 digits
+    except Exception:  # raised by the object's class, or for an int of 5,000 digits
         return f"a {_type(value)}"
     text = " ".join(text.split()) if "\n" in text else text
     return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
@@ -47,7 +46,7 @@ _Call = TypeVar("_Call", bound=Callable[..., Any])
 
 
 def named(function: _Call) -> _Call:
-    """The function. Where a keyword is not one of its own, the TypeError names the nearest that is."""
+    """Wraps a function: for an unknown keyword, the TypeError names the nearest valid one."""
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     verb = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
@@ -66,7 +65,7 @@ def named(function: _Call) -> _Call:
 
 
 def whole(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_MAX) -> int:
-    """An integer, NumPy's too."""
+    """An integer, also of NumPy."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -77,7 +76,7 @@ def whole(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_M
 
 
 def size(verb: str, name: str, value: Any, least: int = 0, most: int = NUMBER_MAX) -> int:
-    """Bytes: an integer, or words ("4MiB")."""
+    """Bytes: an integer, or a text with a unit ("4MiB")."""
     number = _core._format.parse_size(value, f"{verb}: {name}") if isinstance(value, str) else value
     if not hasattr(number, "__index__"):
         raise TypeError(f'{verb}: {name}: expected bytes (an integer), or a size such as "4MiB", got {got(value)}')
@@ -92,7 +91,7 @@ def step(verb: str, value: Any, state: Any) -> int:
 
 
 def seconds(verb: str, name: str, value: Any) -> float:
-    """A time, 0 or more; inf is one."""
+    """A time in seconds, 0 or more; may be inf."""
     if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
         raise TypeError(f"{verb}: {name}: expected seconds, got {got(value)}")
     number = float(value)
@@ -102,14 +101,14 @@ def seconds(verb: str, name: str, value: Any) -> float:
 
 
 def local_path(verb: str, path: str) -> str:
-    """A path as it is. A URL is refused here where a folder of its name would be made, or its slashes joined."""
+    """The path, unchanged. Refuses a URL, which would otherwise become the name of a new folder."""
     if "://" in path and not os.path.exists(path):
         raise _core.system_error(errno.ENOENT, verb, path)
     return path
 
 
 def function(verb: str, name: str, value: Any) -> Any:
-    """Something that can be called."""
+    """A callable."""
     if not callable(value):
         raise TypeError(f"{verb}: {name}: expected a function, got {got(value)}")
     return value
@@ -123,7 +122,7 @@ def flag(verb: str, name: str, value: Any) -> bool | None:
 
 
 def texts(verb: str, name: str, value: Any) -> Any:
-    """A str, or several: of a mapping the keys."""
+    """A str, or several; of a mapping its keys are checked."""
     if isinstance(value, bytes) or not isinstance(value, Iterable):
         raise TypeError(f"{verb}: {name}: expected a str or several, got {got(value)}")
     if isinstance(value, str):
@@ -136,7 +135,7 @@ def texts(verb: str, name: str, value: Any) -> Any:
 
 
 def strings(verb: str, name: str, value: Any) -> list[tuple[str, str]]:
-    """The rows of a dict of strings, or of None."""
+    """The rows of a dict of strings; None has no rows."""
     if value is None:
         return []
     if not isinstance(value, Mapping):
@@ -157,8 +156,8 @@ def _utf8(verb: str, name: str, text: str) -> None:
 
 
 def metadata(verb: str, value: Any, metric: str | None) -> list[tuple[str, Any]]:
-    """The rows of a dict of plain values, or of None. A scalar of NumPy, and a tensor of one element, is its item().
-    metric: a name by which checkpoints are compared; of one that is nearly that a warning."""
+    """The rows of a dict of plain values; None has no rows. A NumPy scalar, or a tensor of one element, is its item().
+    metric: the name by which checkpoints are compared; warns if only a similar name is in the dict."""
     if value is None:
         return []
     if not isinstance(value, Mapping):
@@ -167,7 +166,7 @@ def metadata(verb: str, value: Any, metric: str | None) -> list[tuple[str, Any]]
     for key, given in value.items():
         plain = given
         if hasattr(given, "item"):
-            with contextlib.suppress(ValueError, RuntimeError):  # of more than one
+            with contextlib.suppress(ValueError, RuntimeError):  # it has several elements
                 plain = given.item()
         if not isinstance(key, str) or not isinstance(plain, str | float | int | None):
             raise TypeError(

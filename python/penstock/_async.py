@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """save_async() of single files, and StepOverlap: saves in every step.
 
-queued  ->  staged  ->  durable        PendingSave has the states; the compiled part does the work
+queued  ->  staged  ->  durable        the states of a PendingSave; the compiled part does the work
    |           tensors may change
-   +-- skipped when a copy was made
+   +-- not waited for if a copy was made
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ def save_async(
     progress: Progress = False,
 ) -> _core.PendingSave[None]:
     """Saves a state to a file as save() does, and returns when training may change its tensors again: a copy of them is
-    made on all cores, and written in the background. Several saves may be in flight; they are done in order.
+    made on all cores, and written in the background. Several saves may be in flight; they run in order.
 
     obj, f, metadata, default: as for save(); f is the path of one file, not of an index of shards.
-    copy: False: no copy is made, and the caller promises to leave the tensors alone until
+    copy: False: no copy is made, and the caller must not change the tensors until
         `pending.wait_before_update()` returns.
-    progress: True, or called with (done, total) in bytes, while somebody waits for it.
+    progress: True, or a function that is called with (done, total) in bytes, while a caller waits for the save.
 
-    Copies take half of the machine's memory at most; where saves in flight hold that, the call waits for one, and where
-    one state needs more, it waits for its own save (both with a RuntimeWarning).
+    Copies take at most half of the memory that this process may use. If saves in flight hold all of it, the call waits
+    for one. If one state needs more, the call waits for its own save. Both give a RuntimeWarning.
 
-    Raises as save() for what cannot be saved, and what an earlier save_async() failed with when nobody asked for its
-    result; then this save was not begun. A failure later is raised by `result()`. Safe to call from several threads."""
+    Raises as save() for a state that cannot be saved. Raises the error of an earlier save_async() that was not reported
+    yet; then this save has not begun. `result()` raises later errors. Safe to call from several threads."""
     if _state._path(f, "save_async").endswith(_state.INDEX):
         raise ValueError(
             f"save_async: '{os.fsdecode(f)}': an index of shards is written by save() alone; give the path of one file "
@@ -66,8 +66,8 @@ def save_async(
 
 
 def host_copies(storages: list[Any]) -> list[Any]:
-    """Copies of devices' storages in host memory, all under way at once; they are there when it returns. The memory is
-    locked where the device is a CUDA one, and torch keeps it for the next save."""
+    """Copies storages of devices to host memory, all concurrently. The copies are complete when it returns. For CUDA
+    devices the memory is locked, and torch keeps it for the next save."""
     torch = _state._torch()
     copies, devices = [], set()
     for storage in storages:
@@ -104,28 +104,28 @@ def _storages_of(optimizers: Iterable[Any]) -> list[tuple[int, int]]:
 
 
 class StepOverlap:
-    """Saves a training state in every step, with the write hidden behind forward and backward.
+    """Saves a training state in every step. The write runs concurrently with forward and backward.
 
         overlap = penstock.StepOverlap(store, optimizer, lambda: {"model": model.state_dict(), ...})
-        for batch in data:                 # the loop stays as it is
+        for batch in data:                 # the loop needs no change
             loss = model(batch).sum()
             loss.backward()
-            optimizer.step()               # waits until the save of the step before has read the tensors,
+            optimizer.step()               # waits until the save of the previous step has read the tensors,
             optimizer.zero_grad()          # changes them, and begins the next save
         overlap.close()
 
-    What the optimizer's step() alone changes (parameters, and its own state) is written from where it is, with no copy;
-    everything else in the state (buffers that forward changes, random states) is copied first. So nothing but
+    Tensors that only the optimizer's step() changes (parameters, and its own state) are written without a copy.
+    Everything else in the state (buffers that forward changes, random states) is copied first. So nothing but
     optimizer.step() may change the parameters.
 
     store: a CheckpointStore (with keep=..., or it fills the disk).
     optimizer: a torch optimizer, or several: the save begins after the step of the last one.
-    get_state: called with nothing after a step; gives the state.
+    get_state: called without arguments after a step; returns the state.
     every: save every N steps.
     step: the number of steps that were done before.
-    on_error: "warn": a failed save is a RuntimeWarning and training goes on; "raise": the next step raises it.
+    on_error: "warn": a failed save is a RuntimeWarning and training continues; "raise": the next step raises it.
 
-    Tensors of a GPU are copied into pinned memory by the call, which is not hidden. A context manager, not
+    Tensors of a GPU are copied into pinned memory by the call; that copy delays the step. A context manager, not
     thread-safe."""
 
     @_arguments.named
@@ -199,7 +199,7 @@ class StepOverlap:
             self.saves += 1
 
     def _ask(self) -> None:
-        """Whether the save before went well; it need not be over."""
+        """Handles the error of the previous save, if that save has ended."""
         if self._pending is not None and self._pending.done():
             error = self._pending.exception()
             self._pending = None
@@ -215,7 +215,7 @@ class StepOverlap:
         )
 
     def close(self) -> None:
-        """Takes the hooks off and waits for the last save."""
+        """Removes the hooks and waits for the last save."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

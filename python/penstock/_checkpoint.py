@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoint: one checkpoint, opened for reading. The compiled part has the bytes and their checksums; here are torch,
-NumPy and indices."""
+"""Checkpoint: one checkpoint, opened for reading. The compiled part has the bytes and their checksums. This module has
+torch, NumPy and indices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from penstock._types import Cache, Device, Dtype, Index, Into, MapLocation, Names
 
-# Name, memory, begin and end of what is wanted or None for all, strides of the memory in bytes or None.
+# Name, memory, begin and end of the wanted box (None: all), strides of the memory in bytes or None.
 _ReadRow = tuple[str, Any, Any, Any, Any]
 
 
@@ -28,16 +28,16 @@ def _read(core: Any, rows: list[_ReadRow], progress: Any = None) -> int:
 
 
 class CheckpointTensor:
-    """A tensor of a checkpoint. Nothing of it is read before it is indexed:
+    """A tensor of a checkpoint. It is read only when it is indexed:
 
-        checkpoint["layer.0.weight"][10:20]     # these rows, and at most one chunk (256 KiB) at each end
-        checkpoint["layer.0.weight"][...]       # all of it
+        checkpoint["layer.0.weight"][10:20]     # reads these rows, and at most one chunk (256 KiB) at each end
+        checkpoint["layer.0.weight"][...]       # reads all of it
 
-    The result is a torch tensor where torch is installed, else a NumPy array, in memory of its own. Indices are
-    integers, slices and `...`; along other dimensions than the first whatever lies between is read too."""
+    The result is a torch tensor if torch is installed, else a NumPy array, in its own memory. Indices are integers,
+    slices and `...`. A slice of another dimension than the first also reads the bytes between its elements."""
 
     def __init__(self, core: Any, row: tuple[str, str, list[int], int, int]) -> None:
-        self._core = core  # and not the Checkpoint, which has this tensor: its files close with their last user
+        self._core = core  # not the Checkpoint, which refers to this tensor: files must close with their last user
         self.name, self._type, shape, self.nbytes, self.changed_generation = row
         self.shape = tuple(shape)
         self.dtype: str = _state._TORCH.get(self._type, self._type)
@@ -56,13 +56,13 @@ class CheckpointTensor:
         return made[after] if after else made
 
     def _plan(self, index: Any) -> tuple[Any, _ReadRow, tuple[Any, ...]]:
-        """Memory for what is read, what is to be read, and what is then taken of it."""
+        """Memory for the result, the row to read, and the index to apply to the result."""
         begin, end, after = self._box(index if isinstance(index, tuple) else (index,))
         made = _new_array([e - b for b, e in zip(begin, end, strict=True)], self.dtype, self.name)
         return made, (self.name, made, begin, end, None), after
 
     def _box(self, index: tuple[Any, ...]) -> tuple[list[int], list[int], tuple[Any, ...]]:
-        """The smallest box that holds what is asked for, and what is then taken of it."""
+        """The smallest box that contains the index (begin, end), and the index to apply to the box."""
         index = self._spread(index)
         begin, end, after = [], [], []
         for dimension, (extent, wanted) in enumerate(zip(self.shape, index, strict=True)):
@@ -109,7 +109,7 @@ def _new_array(shape: Sequence[int], dtype: str, name: str) -> Any:
 
 
 def _fresh(sizes: list[int]) -> list[Any]:
-    """Storages of these sizes, in huge pages. Large ones begin on pages, as they do in their files."""
+    """Storages of these sizes, in huge pages. Large ones begin at a page, as in their files."""
     stretches, at = [], 0
     for size in sizes:
         align = 4096 if size >= 4096 else 64
@@ -131,14 +131,14 @@ class CheckpointProblem:
 
 
 class Checkpoint(Mapping[str, CheckpointTensor]):
-    """One checkpoint, opened for reading: a mapping of names to CheckpointTensors. It stays readable when a store
-    deletes it meanwhile. Safe to use from several threads.
+    """One checkpoint, opened for reading: a mapping of names to CheckpointTensors. It stays readable if a store deletes
+    it meanwhile. Safe to use from several threads.
 
-    Its files are open until close(), the end of a `with` block, or until nothing refers to it and its CheckpointTensors
-    any more. What load() and indexing gave has memory of its own.
+    Its files are open until close(), until the end of a `with` block, or until the last reference to it and its
+    CheckpointTensors is gone. Results of load() and indexing have their own memory.
 
-    path: its folder; a store is not needed. cache: as in penstock.load(). Raises penstock.Damaged for a manifest that
-    is not sound."""
+    path: its folder; a store is not needed. cache: as in penstock.load(). Raises penstock.Damaged for an invalid
+    manifest."""
 
     @_arguments.named
     def __init__(self, path: str | os.PathLike[str], *, cache: Cache = "auto") -> None:
@@ -179,8 +179,8 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         return len(self._tensors)
 
     def close(self) -> None:
-        """Closes its files. What needs them raises ValueError afterwards (load(), verify(), indexing a tensor); names,
-        shapes, info and metadata stay. Calling it again is fine."""
+        """Closes its files. Calls that need them (load(), verify(), indexing a tensor) then raise ValueError; names,
+        shapes, info and metadata stay available. May be called again."""
         self._core.close()
 
     def __enter__(self) -> Checkpoint:
@@ -191,8 +191,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
 
     @_arguments.named
     def verify(self, progress: Progress = False) -> list[CheckpointProblem]:
-        """Reads everything from the device, whatever is in the page cache, and checks it against its checksums. Empty:
-        all is as it was saved."""
+        """Reads everything from the device, not from the page cache, and checks all checksums. Returns problems."""
         return [CheckpointProblem(*row) for row in self._core.verify(reporter(progress, "verify"))]
 
     # fmt: off
@@ -234,7 +233,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         pickle: bool = False,
         progress: Progress = False,
     ) -> Any:
-        """The state, as it was saved; every chunk is checked. See CheckpointStore.load()."""
+        """Loads the state as it was saved; every chunk is checked. See CheckpointStore.load()."""
         pickle = bool(_arguments.flag("load", "pickle", pickle))
         report = reporter(progress, "load")
         map_location = _state.placing("load", map_location, device)
@@ -264,7 +263,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
     ) -> Any:
         kinds = None if dtype is None else skeleton.set_types(dtype)
         sources = skeleton.sources
-        # A state of NumPy data alone needs no torch.
+        # A state with only NumPy data needs no torch.
         if into is not None and (sources or _state.torch_or_none()):
             return self._fill(skeleton, into, pickle, report)
         arrays = [] if into is None else _into.arrays(self._without_data(skeleton, pickle)[0], self.info.path, into)
@@ -287,8 +286,8 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         there: Mapping[int, Any] = {},
         devices: Sequence[Any] = (),
     ) -> list[Any]:
-        """Storages of the state in fresh memory, but for those that are `there`. rows: what is read with them. devices:
-        the GPU that each goes to, or None; none is named where all go to the host."""
+        """The storages of the state, in new memory except those in `there`. rows: other reads to do in the same call.
+        devices: the GPU for each storage, or None; empty if all go to the host."""
         sources = skeleton.sources
         torch = _state._torch()
         on_gpus = {
@@ -310,7 +309,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         return storages
 
     def _fill(self, skeleton: Any, into: Any, pickle: bool, report: Any) -> Any:
-        """load() into tensors that exist: nothing but their elements is written."""
+        """load() into existing tensors: only their elements are written."""
         state, numbers = self._without_data(skeleton, pickle)
         stored = {name: (tensor.dtype, tensor.shape) for name, tensor in self._tensors.items()}
         plan = _into.Plan(into, self.info.path, skeleton, state, numbers, stored)
@@ -324,8 +323,8 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         return _into.filled(state, arrays, by_place, done)
 
     def _load_names(self, names: Any, map_location: Any, dtype: str | None, report: Any) -> dict[str, Any]:
-        """By their names in the state, or in the shards where those are others. Of a strided tensor the storage is read
-        whole."""
+        """Loads tensors by their names in the state, or by names that only the shards have. For a strided tensor the
+        whole storage is read."""
         skeleton, found = self._views()
         asked = [names] if isinstance(names, str) else list(names)
         there = {name for name, _, _ in found}
@@ -371,7 +370,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
         return _load.without_data(skeleton, (size for _, size, _ in skeleton.sources), self.info.path, pickle)
 
     def _stored_as(self, skeleton: _Skeleton, view: Any) -> str | None:
-        """The tensor of a shard that is this one, if it lies there as it is."""
+        """The name of the tensor of a shard that equals this one, if there is one."""
         name, size, _ = skeleton.sources[skeleton.numbers[view.untyped_storage()._cdata]]
         stored = self._tensors.get(name)
         is_all = view.is_contiguous() and view.nbytes == size and not view.is_conj() and not view.is_neg()
@@ -381,7 +380,7 @@ class Checkpoint(Mapping[str, CheckpointTensor]):
 
 @dataclass(frozen=True)
 class _Skeleton:
-    """sources: name in the shards, bytes and place of each storage. numbers: which one a storage of the skeleton is."""
+    """sources: name in the shards, bytes and device of each storage. numbers: the numbers of the state's storages."""
 
     sources: list[tuple[str, int, str]]
     numbers: dict[int, int]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for `import deepspeed`, and then lets penstock.deepnvme put itself under it.
+"""Waits for `import deepspeed`, and then installs penstock.deepnvme into it.
 
-Two come here: penstock.deepnvme.install() when DeepSpeed is not imported yet, and penstock_deepnvme.pth, which every
-interpreter reads when it starts: where the environment has PENSTOCK_DEEPNVME=1 it calls arm(). That is how processes
-that spawn, forkserver and torchrun start have it too. So this module imports little, and lies outside the package
-penstock.deepnvme, whose import costs more.
+It has two callers. penstock.deepnvme.install() calls it if DeepSpeed is not imported yet. penstock_deepnvme.pth, which
+every interpreter reads at start, calls arm() if the environment has PENSTOCK_DEEPNVME=1: so processes that are started
+by spawn, forkserver and torchrun are covered too. For that reason this module imports little, and is outside the
+package penstock.deepnvme, whose import costs more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PACKAGE = "deepspeed"
 
 
 class _Finder:
-    """Finds nothing itself: what the others find of DeepSpeed gets our step at the end of its loading."""
+    """Finds nothing itself. It adds a step at the end of loading to the DeepSpeed that the other finders find."""
 
     def __init__(self) -> None:
         self._asking = False
@@ -40,11 +40,11 @@ _finder = _Finder()
 
 
 def _follow(loader: Any) -> None:
-    """Lets the loader load once more as it does, then calls us. Nothing of this stays in the loader."""
+    """Makes the loader call us after its next load. The change is removed from the loader by then."""
     load = loader.exec_module
 
     def exec_module(module: Any) -> None:
-        del loader.exec_module  # the method of its class is under it
+        del loader.exec_module  # uncovers the method of its class
         load(module)
         if armed():
             from penstock.deepnvme import _install
@@ -55,13 +55,13 @@ def _follow(loader: Any) -> None:
 
 
 def arm() -> None:
-    """From here on the next import of DeepSpeed ends with ours underneath. Again is fine."""
+    """Makes the next import of DeepSpeed install penstock.deepnvme. May be called again."""
     if not armed():
         sys.meta_path.insert(0, _finder)
 
 
 def disarm() -> None:
-    """Takes that back."""
+    """Undoes arm()."""
     if armed():
         sys.meta_path.remove(_finder)
 

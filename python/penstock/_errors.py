@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions of Penstock. Wrong arguments are ValueError or TypeError, memory that cannot be had is MemoryError,
-and what the system or a transfer refuses is an Error."""
+"""The exceptions of Penstock. A wrong argument is a ValueError or TypeError, a failed allocation is a MemoryError, and
+an error of the system or of a transfer is an Error."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Any, BinaryIO
 
 
 class Error(OSError):
-    """An operation failed. What the system refused is also the built-in class of its errno, so that
+    """An operation failed. An error of the system is also of the built-in class for its errno, so that
     `except FileNotFoundError` works.
 
-    operation: what was done: "open", "read", "write", "sync", ...
+    operation: the operation that failed: "open", "read", "write", "sync", ...
     filename, path: the file concerned, or None.
     offset: byte offset in the file, or None.
-    errno: the system's, or None when it was not the system that refused.
-    """
+    errno: the errno of the system, or None if the error is not of the system."""
 
     operation: str | None
     offset: int | None
@@ -49,8 +48,8 @@ class Error(OSError):
 
     @property
     def is_about_the_file(self) -> bool:
-        """Whether the file is the reason: damaged, cut short, not there, not readable any more. Otherwise it is this
-        machine (memory, open files, a permission, a server), and the file may be sound."""
+        """True if the file is the reason: it is damaged, cut short, missing, or can no longer be read. False if this
+        machine is the reason (memory, open files, a permission, a server); the file may then be valid."""
         from penstock import _core
 
         return _core.is_about_the_file(self._code, self.errno or 0)
@@ -87,13 +86,13 @@ class Unsupported(Error):
 
 
 class Damaged(Error, ValueError):
-    """A file is not what it should be: cut short, changed, or made to harm; nothing of it was executed."""
+    """A file is invalid: cut short, changed, or hostile. Nothing of it was executed."""
 
     _code = 9
 
 
 def _of_system(builtin: type[OSError]) -> type[Error]:
-    """Both: an Error, and the built-in class that Python has for the errno."""
+    """A class that is both an Error and Python's built-in class for the errno."""
     made: type[Error] = type(builtin.__name__, (Error, builtin), {"__module__": __name__, "__doc__": builtin.__doc__})
     return made
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FileWriter: a file for code that cannot be changed and writes to one, torch.save first of all.
+"""FileWriter: a file object for code that writes to one and cannot be changed, such as torch.save.
 
-What is written goes to a temporary file next to the target, through two blocks of memory of which one is filled while
-the other is on its way to the device (FastFileWriter does that); close() makes it durable and gives it its name.
+Data goes to a temporary file next to the target, through two blocks of memory: one is filled while the other is written
+to the device (by FastFileWriter). close() makes the file durable and renames it to the target.
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ _BUFFER_BYTES = 32 << 20
 
 
 class FileWriter:
-    """A binary file being written, which takes the place of the one under its name when it is closed: whole, durable,
-    and at once.
+    """A binary file for writing. close() replaces the file of that name: completely, durably, and in one step.
 
         with penstock.FileWriter("state.pt") as f:
             torch.save(state, f)
 
-    Until then, and for good after abort() or an exception in the `with` block, the old file is untouched. A writer that
-    is dropped without close() is given up with a ResourceWarning. A symbolic link is followed; mode and owner of an
-    existing file are kept. Bytes can only be appended. Not thread-safe.
+    The old file is untouched until then. After abort(), or an exception in the `with` block, it stays. A writer that is
+    dropped without close() is aborted with a ResourceWarning. A symbolic link is followed; mode and owner of a file
+    that exists are kept. Bytes can only be appended. Not thread-safe.
 
-    An error of the storage (a full disk) is raised by the call that finds it and by every later one. Where torch.save
-    makes a RuntimeError of it, the end of the `with` block raises the error itself.
+    An error of the storage (a full disk) is raised by the call that finds it and by every later one. If torch.save
+    turns it into a RuntimeError, the end of the `with` block raises the original error.
 
-    file: the path. buffer_bytes: of memory that is used."""
+    file: the path. buffer_bytes: memory to use for the two blocks."""
 
-    _writer: Any = None  # of an object whose making failed, too: for __del__
+    _writer: Any = None  # set in the class for __del__, which also runs if __init__ failed
 
     @_arguments.named
     def __init__(self, file: str | os.PathLike[str], *, buffer_bytes: int = _BUFFER_BYTES) -> None:
@@ -56,7 +55,7 @@ class FileWriter:
 
     @_arguments.named
     def write(self, data: Any) -> int:
-        """Takes the bytes of a bytes-like object; gives their number. They may be changed as soon as it returns."""
+        """Takes the bytes of a bytes-like object and returns their number. They may be changed when it returns."""
         size: int = self._open().write(data)
         self._position += size
         return size
@@ -66,13 +65,12 @@ class FileWriter:
         self._open().flush()
 
     def tell(self) -> int:
-        """Bytes that were written."""
+        """The number of bytes written so far."""
         self._open()
         return self._position
 
     def close(self) -> None:
-        """Makes the file durable and gives it its name. Again is fine and does nothing. When it raises, the old file is
-        as it was."""
+        """Makes the file durable and gives it its name. When it raises, the old file is unchanged. May be repeated."""
         if self._writer is None:
             return
         writer, self._writer = self._writer, None
@@ -83,14 +81,14 @@ class FileWriter:
             self._replacement.give_up()
 
     def abort(self) -> None:
-        """Gives it up; the old file stays. Nothing after close()."""
+        """Discards the new file; the old file stays. Does nothing after close()."""
         if self._writer is None:
             return
         writer, self._writer = self._writer, None
         try:
             writer.close()
         except OSError:
-            pass  # it was raised when it was found
+            pass  # an earlier call raised it
         finally:
             self._replacement.give_up()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`await future` in asyncio, and callbacks of futures: one eventfd a loop, and one for a thread that calls callbacks.
+"""`await future` in asyncio, and callbacks of futures: one eventfd a loop, and one for the thread that calls callbacks.
 
-A future has a copy of the descriptor that it was given, so that of a closed loop is closed, whatever still runs.
-Cancelling the task that awaits leaves the future running, as the time limit of result() does.
+A future keeps a copy of the descriptor. So the descriptor of a closed loop can be closed while futures still run.
+Cancelling the awaiting task does not cancel the future, and neither does the time limit of result().
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Call = Callable[[], object]
 
 
 class _Watch:
-    """Futures, and what is called once each is done. flags: of the eventfd."""
+    """Futures, and the functions to call when each is done. flags: of the eventfd."""
 
     def __init__(self, flags: int = 0) -> None:
         self.pid = os.getpid()
@@ -74,7 +74,7 @@ _all: list[tuple[weakref.ref[asyncio.AbstractEventLoop], _LoopWatch]] = []
 
 
 def _close_old() -> None:
-    """The descriptors of loops that are closed or gone."""
+    """Closes the descriptors of loops that are closed or no longer exist."""
     for entry in list(_all):
         loop, watch = entry[0](), entry[1]
         if loop is None or loop.is_closed():
@@ -92,9 +92,9 @@ def _watch_of(loop: asyncio.AbstractEventLoop) -> _LoopWatch:
 
 
 async def result(future: _Future[Any]) -> Any:
-    """Each task that waits has a future of asyncio of its own: one that gives up is not the others' affair."""
+    """Each waiting task has its own asyncio future, so that cancelling one task does not affect the others."""
     if not future.done():
-        import asyncio  # not with the package: it takes 20 ms
+        import asyncio  # imported here because it takes 20 ms
 
         loop = asyncio.get_running_loop()
         woken = loop.create_future()
@@ -147,12 +147,12 @@ def _call_all(watch: _Watch) -> None:
 
 
 def at_exit() -> None:
-    """When all futures are done: what the thread has not called yet."""
+    """Calls the remaining callbacks, after all futures are done."""
     for call in _caller.take_done() if _caller is not None else []:
         call()
 
 
 def after_fork_in_child() -> None:
-    """The thread is the parent's, and so are the callbacks: they are called there."""
+    """Drops the thread and the callbacks: they belong to the parent, which calls them."""
     global _caller, _caller_lock
     _caller, _caller_lock = None, threading.Lock()

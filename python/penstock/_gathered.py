@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of gathers: numbers of rows in any shape, and the memory of the result."""
+"""Arguments of gathers: row numbers in any shape, and memory for the result."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from penstock import _arguments
+from penstock import _adapters, _arguments
 
 
 def numbers(ids: Any, on_gpu: Any = None, named: str = "ids") -> Any:
-    """Integers as they lie in memory, one after the other: of a strided tensor or array, or a list of lists, a copy.
-    on_gpu: what makes a copy on the host of a tensor that is elsewhere; None: it stays."""
+    """Contiguous integers; a strided tensor or array, or a list of lists, is copied. on_gpu: a function that copies a
+    tensor of a device to the host; None: the tensor stays there."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(ids, torch.Tensor):
         if ids.dtype == torch.bool:
             raise TypeError(f"{named}: this tensor is a mask; give the numbers of its rows: mask.nonzero().view(-1)")
+        if ids.is_meta:
+            raise ValueError(f"{named}: this tensor is on the meta device, where it has no numbers")
         return ids.contiguous() if on_gpu is None or ids.is_cpu else on_gpu(ids)
     if isinstance(ids, range):
         return list(ids)
@@ -24,7 +26,10 @@ def numbers(ids: Any, on_gpu: Any = None, named: str = "ids") -> Any:
             return ids
         import numpy as np
 
-        array = np.asarray(ids)
+        try:
+            array = np.asarray(ids)
+        except ValueError:
+            raise ValueError(f"{named}: expected lists of the same length inside a list") from None
         return array if array.size else array.astype(np.int64)
     dtype = getattr(ids, "dtype", None)
     kind = getattr(dtype, "kind", None)
@@ -41,7 +46,7 @@ def numbers(ids: Any, on_gpu: Any = None, named: str = "ids") -> Any:
 
 
 def shape_of(ids: Any) -> tuple[int, ...]:
-    """Of what numbers() gave."""
+    """The shape of a result of numbers()."""
     shape = getattr(ids, "shape", None)
     if shape is None and not hasattr(ids, "__len__"):
         raise TypeError(f"gather: ids: expected a tensor, an array or a list of integers, got {_arguments.got(ids)}")
@@ -49,9 +54,10 @@ def shape_of(ids: Any) -> tuple[int, ...]:
 
 
 def made_for(ids: Any, row_shape: tuple[int, ...], dtype: str, device: Any = None) -> Any:
-    """New memory for the rows: a torch tensor where `ids` is one or a device is named, else a NumPy array. dtype: of
-    torch."""
+    """New memory for the rows: a torch tensor if `ids` is one or a device is given, else a NumPy array. dtype: a name
+    of torch."""
     torch = sys.modules.get("torch")
+    shape = (*shape_of(ids), *row_shape)
     if torch is None and device is not None:
         try:
             import torch
@@ -61,33 +67,27 @@ def made_for(ids: Any, row_shape: tuple[int, ...], dtype: str, device: Any = Non
         kind = getattr(torch, dtype, None)
         if kind is None:
             raise TypeError(f"gather: torch has no {dtype}; give `out`: a bytearray, for example")
-        shape = (*shape_of(ids), *row_shape)
-        return torch.empty(shape, dtype=kind) if device is None else torch.empty(shape, dtype=kind, device=device)
+        try:
+            return torch.empty(shape, dtype=kind, device=device)
+        except AssertionError as error:  # this torch has no CUDA
+            raise ValueError(f"gather: device {str(device)!r}: {error}") from None
     import numpy as np
 
-    try:
-        wanted = np.dtype(dtype)
-    except TypeError:  # a type that ml_dtypes brings
-        try:
-            import ml_dtypes
-
-            wanted = np.dtype(getattr(ml_dtypes, dtype))
-        except (ImportError, AttributeError):
-            raise TypeError(
-                f"gather: NumPy has no {dtype}; give `out`, or `ids` as a torch tensor, or install ml_dtypes"
-            ) from None
-    return np.empty((*shape_of(ids), *row_shape), wanted)
+    wanted = _adapters.numpy_dtype(dtype)
+    if wanted is None:
+        raise TypeError(f"gather: NumPy has no {dtype}; give `out`, or `ids` as a torch tensor, or install ml_dtypes")
+    return np.empty(shape, wanted)
 
 
 def as_torch_counts(dtype: str, row_shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """The dtype and the shape of a row as torch has them: its elements of float4_e2m1fn_x2 are two of F4 each."""
+    """The dtype and shape of a row in torch, where an element of float4_e2m1fn_x2 holds two F4 elements."""
     if dtype == "F4" and row_shape and row_shape[-1] % 2 == 0:
         return "float4_e2m1fn_x2", (*row_shape[:-1], row_shape[-1] // 2)
     return dtype, row_shape
 
 
 def checked(out: Any, ids: Any, row_shape: tuple[int, ...], dtype: str) -> Any:
-    """`out`, where it has the rows' dtype and shape; of memory without them the bytes are counted later."""
+    """`out`, if it has the rows' dtype and shape. Memory without them is checked later, by its number of bytes."""
     if not hasattr(out, "dtype") or not hasattr(out, "shape"):
         return out
     found = str(out.dtype).removeprefix("torch.")

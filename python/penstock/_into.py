@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that a load fills in place: which of them stands for which of the file, and whether they can.
+"""Tensors that a load fills in place: which tensor of the file each one gets, and whether it can be filled.
 
-A place is what leads to a tensor, as one would write it ("['model']['0.weight']"), and no two tensors share one. A name
-is the same joined by dots, which is shorter and may have several places: {"a": {"b": ..}, "a.b": ..}.
+A place is the path to a tensor in Python syntax ("['model']['0.weight']"). No two tensors have the same place. A name
+is the keys joined by dots. It is shorter, and may stand for several places: {"a": {"b": ..}, "a.b": ..}.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Row = tuple[str, str, Any]  # name, place, tensor
 
 
 def tensors(obj: Any) -> Iterator[Row]:
-    """Those of a state. What is in it twice is met once."""
+    """The tensors of a state. A container that occurs twice is visited once."""
     yield from _of_type(_torch().Tensor, obj, "", "", set())
 
 
@@ -42,8 +42,8 @@ def _of_type(kind: type, obj: Any, name: str, place: str, seen: set[int]) -> Ite
 
 
 def _entries(obj: Any) -> Iterator[tuple[Any, str, Any]]:
-    """Key, step of the place, and value of each. Where objects among the keys have one repr(), their steps are of this
-    state alone, so that none of them stands for one of another state."""
+    """Key, step of the place, and value of each entry. If several keys have the same repr(), their steps contain id(),
+    so that they match nothing in another state."""
     if not isinstance(obj, dict):
         yield from ((i, f"[{i}]", value) for i, value in enumerate(obj))
         return
@@ -56,7 +56,7 @@ def _entries(obj: Any) -> Iterator[tuple[Any, str, Any]]:
 
 
 def _written(key: Any) -> str:
-    """A key as it is written. The repr() of a Pickled has no more than its type and length."""
+    """A key in Python syntax. The repr() of a Pickled is not enough: it has only its type and length."""
     if isinstance(key, Pickled):
         return f"Pickled({key.data!r})"
     if type(key) is tuple:
@@ -65,8 +65,8 @@ def _written(key: Any) -> str:
 
 
 def replaced(obj: Any, by: dict[str, Any], done: dict[int, Any], place: str = "") -> Any:
-    """The state with others at its places. by: those of tensors(), and of arrays. done: at first the tensors by the ids
-    of the old ones, for what is met on a second way."""
+    """The state with other objects at some places. by: the new tensors and arrays, by place. done: results by the id of
+    the old object, at first of the tensors; for objects that occur in a second place."""
     if place in by:
         return by[place]
     if id(obj) in done:
@@ -87,7 +87,7 @@ def replaced(obj: Any, by: dict[str, Any], done: dict[int, Any], place: str = ""
 
 
 def _only(rows: list[Row]) -> dict[str, int]:
-    """Names that have one place, and the numbers of their rows."""
+    """Names that have only one place, and the numbers of their rows."""
     out: dict[str, int] = {}
     several = set()
     for i, (name, _, _) in enumerate(rows):
@@ -97,14 +97,14 @@ def _only(rows: list[Row]) -> dict[str, int]:
 
 
 def labels(rows: list[Row]) -> list[str]:
-    """For messages: the name, or the place where the name has several."""
+    """For messages: the name, or the place if the name has several places."""
     only = _only(rows)
     return [name if name in only else f"state{place}" for name, place, _ in rows]
 
 
 def matched(found: list[Row], into: list[Row]) -> list[int | None]:
-    """For each tensor of `into` the number of the one in the file that it stands for. By place; and by name where that
-    has one place on either side, so that a list may stand for a dict of numbers."""
+    """For each tensor of `into` the number of the matching tensor in the file. By place; or by name if the name has one
+    place on both sides, so that a list matches a dict with numbers as keys."""
     places = {place: i for i, (_, place, _) in enumerate(found)}
     theirs, own = _only(found), _only(into)
     return [places.get(place, theirs.get(name) if name in own else None) for name, place, _ in into]
@@ -173,8 +173,8 @@ def check_lacking(path: str, lacking: list[str]) -> None:
 
 
 def arrays(found: Any, path: str, into: Any) -> list[tuple[str, Any, Any]]:
-    """(place, target, source) of each array of `into`. found: the state as it is in the file, without tensors' data."""
-    numpy = sys.modules.get("numpy")  # who has not imported it has none
+    """(place, target, source) of each array of `into`. found: the state of the file, without the data of tensors."""
+    numpy = sys.modules.get("numpy")  # without the import there are no arrays
     if numpy is None:
         return []
     theirs = {place: array for _, place, array in _of_type(numpy.ndarray, found, "", "", set())}
@@ -197,7 +197,7 @@ def arrays(found: Any, path: str, into: Any) -> list[tuple[str, Any, Any]]:
 
 
 def filled(state: Any, rows: list[tuple[str, Any, Any]], by: dict[str, Any], done: dict[int, Any]) -> Any:
-    """The state with the arrays of arrays(), which get their values, and what else is in `by` and `done`."""
+    """Fills the arrays of arrays() and puts them into the state, with the other objects in `by` and `done`."""
     for place, target, source in rows:
         target[...] = source
         by[place] = target
@@ -208,8 +208,8 @@ def filled(state: Any, rows: list[tuple[str, Any, Any]], by: dict[str, Any], don
 
 
 def touched(filled: Iterable[Any]) -> None:
-    """Tells autograd that tensors were written behind its back, as an operation in place does: who saved one for a
-    backward pass gets an error, and no wrong gradient."""
+    """Reports to autograd that tensors were written, as an in-place operation does. A backward pass that saved one of
+    them then gets an error instead of a wrong gradient."""
     bump = _torch().autograd.graph.increment_version
     for tensor in filled:
         if not tensor.is_inference():
@@ -222,14 +222,14 @@ def touched(filled: Iterable[Any]) -> None:
 class Plan:
     """The reads of a checkpoint, planned so that the elements of `into` get their values and no other byte changes.
 
-        without gaps  elements that fill a stretch of memory, as they do in the storage: its bytes, straight there
-        strided       a tensor that is in a shard as it is in the state: straight there, element by element
-        copied        all others: their storage is read whole into fresh memory, and copied from there
+        without gaps  the elements are contiguous, in memory and in the storage: the bytes are read directly
+        strided       the tensor is stored in a shard as it is in the state: it is read directly, element by element
+        copied        all others: their storage is read whole into new memory, and the elements are copied
 
-    rows: for the reader. there: storages that need no fresh memory. filled: tensors that `rows` fill.
+    rows: for the reader. there: storages that need no new memory. filled: tensors that `rows` fill.
 
-    state: without data, numbers: of its storages, by what they are known by. stored: type and shape of each tensor of
-    the shards."""
+    state: the state without data. numbers: the numbers of its storages, by storage. stored: type and shape of each
+    tensor of the shards."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class Plan:
                 self.there[number] = shared.untyped_storage()
 
     def finish(self, state: Any) -> tuple[dict[str, Any], dict[int, Any]]:
-        """Copies what was not read straight into place. state: with its data. What replaced() puts into it."""
+        """Copies the tensors that were not read directly. state: with data. Returns `by` and `done` of replaced()."""
         rows = list(tensors(state))
         with _torch().no_grad():
             for i in self._copied:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""load(): the compiled part opens and recognises a file or an index, reads what is wanted at the speed of the device,
-and checks it meanwhile; here tensors are put over the memory, or given to be filled.
+"""load(): the compiled part recognises and opens a file or an index, and reads and checks the wanted bytes at the speed
+of the device. This module makes tensors on that memory, or passes the tensors to be filled.
 
-Without `into` all of a file's data is in one mapping of huge pages, laid out so that each storage begins as far into a
-page as it does in the file: then the device writes straight into it. Each tensor's storage covers exactly its own
-bytes of the mapping, so torch.save writes no more than those. Its pages go with it, those of small ones with their
-neighbours'. What map_location puts on a CUDA GPU is read to memory of that GPU instead, where it is all of its storage.
+Without `into` all data of a file is in one mapping of huge pages. Each storage begins at the same offset in a page as
+in the file, so the device writes straight into it. Each tensor's storage covers exactly its own bytes of the mapping,
+so torch.save writes no more than those. Its pages are freed with it; small tensors that share a page, together. A whole
+storage that map_location puts on a CUDA GPU is read to memory of that GPU instead.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from penstock._state import _located, _objects, _selection, _torch
 
 _format = _core._format
 
-_TRIES = 3  # of an index whose shards cannot all be kept open: an attempt has read all of it
+_TRIES = 3  # for an index whose shards cannot all be kept open: each attempt reads all of it
 # The classes whose fileno() is the file that read() reads.
 _REAL_FILES = (io.FileIO, io.BufferedReader, io.BufferedRandom)
 
 
 class Source:
-    """A file, or an index with its shards, open to be loaded. handle: a descriptor, or bytes; None: that of the path.
-    begin: where the file begins in it; None: it is the file of the path. kind, rows: as bind_format.cpp has them.
-    names: what remains to be selected by name; None where the file is read as the part of it that was wanted."""
+    """A file, or an index with its shards, open to be loaded. handle: a descriptor, or bytes; None: opens the path.
+    begin: the offset of the file in the handle; None: the file of the path. kind, rows: as in bind_format.cpp.
+    names: names that are still to be selected; None if the file was opened as only the wanted part."""
 
     def __init__(
         self, path: str, verb: str, names: Any, cache: str, handle: Any = None, begin: int | None = None
@@ -53,11 +53,11 @@ class Source:
         return _objects(self.file, storages, self.path, self.pickle)
 
     def read(self, parts: list[tuple[int, int, int]] | None, mapped: bool, report: Any) -> Any:
-        """(memory, where it begins there) of each part: (item, begin, bytes) in it; None: all of each item."""
+        """(memory, offset in it) for each part. A part is (item, begin, bytes); None: all bytes of each item."""
         return self._map(parts) if mapped else self.file.read(parts, report)
 
     def _map(self, parts: list[tuple[int, int, int]] | None) -> Iterator[tuple[Any, int]]:
-        """The same over the files themselves; what is written into the tensors stays in memory."""
+        """The same with the files mapped; writes to the tensors stay in memory."""
         if isinstance(self.handle, bytes):
             raise ValueError("load: mmap: only a file of the system can be mapped; give its path")
         maps: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def opened(f: Any, verb: str, names: Any = None, mapped: bool = False, cache: st
 def _source_of(
     f: Any, verb: str, names: Any, mapped: bool, cache: str, stack: contextlib.ExitStack
 ) -> tuple[Source, Any]:
-    """And the file of the system that it was given as. mapped: what a path names gets a descriptor."""
+    """The source, and the file object of the system if `f` is one. mapped: a path is opened to get a descriptor."""
     if isinstance(f, (str, bytes, os.PathLike)):
         path = os.fsdecode(f)
         if not mapped or path.endswith(".json"):
@@ -121,7 +121,7 @@ def load(
     pickle: bool,
     report: Any,
 ) -> Any:
-    """Again where the shards of an index were not kept open, and may be of several saves."""
+    """Tries again if the shards of an index could not be kept open and may be of several saves."""
     _state.check_indexes(names)
     for _ in range(_TRIES):
         with opened(f, "load", names, mapped, cache) as source:
@@ -148,7 +148,7 @@ def _load_from(source: Source, map_location: Any, into: Any, mapped: bool, dtype
     names = source.names
     if not isinstance(names, str):
         return read(source, map_location, into, names, mapped, dtype, report)
-    # A name is what has it, and a pattern a dict.
+    # A name gives its value, a pattern gives a dict.
     one = into if into is None or isinstance(into, Mapping) else {names: into}
     found = read(source, map_location, one, names, mapped, dtype, report)
     return found.get(names, found)
@@ -166,7 +166,7 @@ def storage_over(memory: Any, begin: int, size: int) -> Any:
 
 
 def view_of(storage: Any, like: Any, begin: int | None = None) -> Any:
-    """A tensor as `like` on another storage, there from element `begin` on, or from the one that it has on its own."""
+    """A view like `like` on another storage, from element `begin` on; None: from the same element as `like`."""
     torch = _torch()
     begin = like.storage_offset() if begin is None else begin
     out = torch.empty(0, dtype=like.dtype, device=storage.device).set_(storage, begin, like.shape, like.stride())
@@ -175,15 +175,15 @@ def view_of(storage: Any, like: Any, begin: int | None = None) -> Any:
 
 
 def converted(tensor: Any, dtype: str | None) -> Any:
-    """The tensor as this type, if both are types that a load converts."""
+    """The tensor converted to this type, if a load converts both types."""
     if dtype is None or str(tensor.dtype).removeprefix("torch.") not in _state.FLOATS:
         return tensor
     return tensor.to(getattr(_torch(), dtype))
 
 
 def storages_as(kinds: list[str | None], storages: list[Any], dtype: str | None) -> Iterator[Any]:
-    """Storages as this type. kinds: what each has, None for one that stays as it is. One after another, and each is
-    let go before the next, so that its memory is."""
+    """Converts storages to this type. kinds: the type of each storage, None for one that stays as it is. Each storage
+    is released before the next is converted, to free its memory."""
     torch = _torch()
     for i, kind in enumerate(kinds):
         storage, storages[i] = storages[i], None
@@ -202,7 +202,7 @@ def _placed(tensor: Any, map_location: Any, path: str, location: str = "cpu") ->
 
 
 class Wish:
-    """A tensor of which some is wanted. view: on the meta device, of that. item: what has its bytes, `size` of them."""
+    """A wanted tensor, or a part of one. view: the part, on the meta device. item: has its bytes, `size` of them."""
 
     def __init__(self, name: str, view: Any, item: int, size: int) -> None:
         self.name, self.view, self.item, self.size = name, view, item, size
@@ -216,8 +216,8 @@ def _fetch(
     whole: bool = False,
     devices: Sequence[Any] = (),
 ) -> list[Any]:
-    """A tensor of its own for each wish. whole: they are all there is, each of them whole. devices: the GPU to which
-    each goes straight where it can, or None."""
+    """A separate tensor for each wish. whole: the wishes are all items, each of them whole. devices: for each wish the
+    GPU to which it is read directly if possible, or None."""
     spans = [_format.stretch(wish.view) for wish in wishes]
     if not mapped and any(device is not None for device in devices):
         there = _on_gpus(source, wishes, spans, devices, report)
@@ -237,7 +237,7 @@ def _fetch(
 def _on_gpus(
     source: Source, wishes: list[Wish], spans: list[Any], devices: Sequence[Any], report: Any
 ) -> dict[int, Any]:
-    """Those that are all of their item, by their numbers: read to memory of their GPU by the engine, and checked."""
+    """By number: wishes that cover their whole item. The engine reads them to memory of their GPU and checks them."""
     torch, made = _torch(), {}
     for i, (wish, span, device) in enumerate(zip(wishes, spans, devices, strict=True)):
         view = wish.view
@@ -247,7 +247,7 @@ def _on_gpus(
     numbers = [i for i in made if wishes[i].size]
     columns = [[wishes[i].item for i in numbers], [wishes[i].view for i in numbers], [made[i] for i in numbers]]
     others = source.file.fill(*columns, [wishes[i].name for i in numbers], lambda _: None, report)
-    for k in others:  # no driver reaches its GPU
+    for k in others:  # the driver cannot use the GPU of these
         del made[numbers[k]]
     return made
 
@@ -263,7 +263,7 @@ def _own(tensor: Any, name: str) -> Any:
 
 
 def _fill(source: Source, wishes: list[Wish], into: list[Any], report: Any) -> None:
-    """Straight into memory where a tensor is all of its storage in the file; by way of other memory where not."""
+    """Reads directly into tensors that are a whole storage in the file; others are copied from temporary memory."""
     rows = [(wish.item, wish.view, target, wish.name) for wish, target in zip(wishes, into, strict=True)]
     columns = map(list, zip(*rows, strict=True)) if rows else ([], [], [], [])
     others = source.file.fill(*columns, _into.touched, report)
@@ -275,7 +275,7 @@ def _fill(source: Source, wishes: list[Wish], into: list[Any], report: Any) -> N
 
 
 def _fetch_checked(source: Source, wishes: list[Wish]) -> list[Any]:
-    """Of a .pt, views of storages that are read whole, so that their CRCs can be checked."""
+    """From a .pt whole storages are read, so that their CRCs can be checked; the results are views of them."""
     if source.kind != "pt":
         return _fetch(source, wishes, False, None)
     sizes = {wish.item: wish.size for wish in wishes}
@@ -311,7 +311,7 @@ def _load_safetensors(
 
 
 def _named(names: Iterable[str], tensors: list[Any], dtype: str | None, placed: Any) -> dict[str, Any]:
-    """A dict of tensors, each of which is let go before the next is converted."""
+    """A dict of the tensors; each original is released before the next is converted."""
     out = {}
     for i, name in enumerate(names):
         tensor, tensors[i] = tensors[i], None
@@ -329,7 +329,7 @@ def _meta(path: str, name: str, kind: str, shape: list[int]) -> Any:
         )
     try:
         return torch.empty(shape, dtype=dtype, device="meta")
-    except (RuntimeError, TypeError, OverflowError) as error:  # next to a 0 an extent may be anything
+    except (RuntimeError, TypeError, OverflowError) as error:  # with an extent of 0, another may have any value
         raise Damaged(f"load: '{path}': tensor {shown(name)}: {shape} is no possible shape", path=path) from error
 
 
@@ -371,7 +371,7 @@ def _load_pt(
 
 
 def without_data(made_by: Any, sizes: Iterable[int], path: str, pickle: bool = False) -> tuple[Any, dict[int, int]]:
-    """The state of a file, its tensors on the meta device; and of each of their storages which it is."""
+    """The state of a file with its tensors on the meta device, and the number of each of their storages."""
     storages = [_torch().UntypedStorage(size, device="meta") for size in sizes]
     return _objects(made_by, storages, path, pickle), {s._cdata: i for i, s in enumerate(storages)}
 
@@ -379,7 +379,7 @@ def without_data(made_by: Any, sizes: Iterable[int], path: str, pickle: bool = F
 def _load_some_of_pt(
     source: Source, map_location: Any, into: Any, names: Any, mapped: bool, dtype: str | None, report: Any
 ) -> Any:
-    makes = source.pickle and into is not None  # else the state is looked at, and dropped
+    makes = source.pickle and into is not None  # else the state is only inspected
     state, numbers = without_data(source.file, (size for size, _ in source.rows), source.path, makes)
     found = list(_into.tensors(state))
     called = _into.labels(found)
@@ -414,7 +414,7 @@ def _load_some_of_pt(
 
 
 def chosen(found: list[_into.Row], names: Any, path: str) -> dict[int, Any]:
-    """The rows that are wanted, and what of each."""
+    """The numbers of the wanted rows, and the index of each; None: all of it."""
     if names is None:
         return dict.fromkeys(range(len(found)))
     rows: dict[str, list[int]] = {}

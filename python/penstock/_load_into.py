@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""load_into(): the tensors of a file, read straight into a torch module, as load_state_dict() would put them there."""
+"""load_into(): reads the tensors of a file directly into a torch module, with the result of load_state_dict()."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class IncompatibleKeys(NamedTuple):
-    """The tensors of a model that a file has not, and those of a file that the model has not."""
+    """Names of tensors that only the model has (missing), and that only the file has (unexpected)."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -30,21 +30,21 @@ def load_into(
     strict: bool = True,
     dtype: Dtype | None = None,
 ) -> IncompatibleKeys:
-    """Reads the tensors of a file into the parameters and buffers of a torch.nn.Module: what
-    `model.load_state_dict(penstock.load(f, names=names))` does, without a second copy of them.
+    """Reads the tensors of a file into the parameters and buffers of a torch.nn.Module. The result is that of
+    `model.load_state_dict(penstock.load(f, names=names))`, without a second copy of the tensors.
 
     f: the path of a `.pt`, a `.safetensors` or an index of shards.
-    names: where the module's state is in the file ("model"); None: the file has nothing else.
-    strict: names that only the file or only the module has are a RuntimeError. False: they are returned, and the others
-        are read. A name that is tied to one that is read is not missing.
+    names: the name of the module's state in the file ("model"); None: the file has only that state.
+    strict: True: names that only the file or only the module has are a RuntimeError. False: they are returned, and the
+        others are read. A missing name that is tied to one that is read does not count.
     dtype: the module's floats become this type (model.to(dtype)) before anything is read; None: they stay.
 
-    A tensor of float64, float32, float16 or bfloat16 is converted to the type of the module's, by way of a copy of it
-    alone. Every other difference of type is a RuntimeError, and so is each of shape, whatever `strict` says. All
-    RuntimeErrors are those of load_state_dict(), name everything at once, and come before the module is changed.
-    After an error while data is read, the contents of its tensors are undefined. Hooks of load_state_dict() are not
-    called. Raises as load() for what is wrong with the file, TypeError for a module with an extra state that is not a
-    tensor. Not thread-safe: nothing else may use the module meanwhile."""
+    A tensor of float64, float32, float16 or bfloat16 is converted to the type of the module's tensor, through a copy of
+    that one tensor. Any other difference of type is a RuntimeError, and so is a difference of shape, whatever `strict`
+    says. All RuntimeErrors are those of load_state_dict(), list all problems, and come before the module is changed.
+    After an error while data is read, the contents of the module's tensors are undefined. Hooks of load_state_dict()
+    are not called. Errors of the file are raised as by load(). TypeError for a module with an extra state that is not a
+    tensor. Not thread-safe: nothing else may use the module during the call."""
     torch = _state._torch()
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"load_into: model: expected a torch.nn.Module, got {got(model)}")
@@ -90,7 +90,7 @@ def _tensors_of(model: Any) -> dict[str, Any]:
 
 
 def _compared(state: dict[str, Any], there: dict[str, Any], torch: Any) -> tuple[IncompatibleKeys, list[str]]:
-    """Names that only one side has, and what stands against reading the others."""
+    """Names that only one side has, and the problems of the others."""
     read = {_memory(tensor) for name, tensor in state.items() if name in there}
     missing = [name for name, tensor in state.items() if name not in there and _memory(tensor) not in read]
     problems = []
@@ -110,7 +110,7 @@ def _compared(state: dict[str, Any], there: dict[str, Any], torch: Any) -> tuple
 
 
 def _memory(tensor: Any) -> tuple[Any, ...]:
-    """Tensors without elements are never tied."""
+    """Identifies the memory of a tensor. Tensors without elements are never tied."""
     return (tensor.data_ptr() or id(tensor), tensor.dtype, tuple(tensor.shape), tensor.stride())
 
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The logger "penstock": what a run's log wants to have of saves and loads. Silent unless the program configures
-logging."""
+"""The logger "penstock": records of saves and loads. Silent unless the program configures logging."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def _rate(size: int, began: float) -> str:
 
 
 def _harmless(log: Callable[..., None]) -> Callable[..., None]:
-    """A line that cannot be written, because memory has run out, fails no save that is done."""
+    """Drops errors of logging, such as lack of memory: they must not fail a save that is done."""
 
     @functools.wraps(log)
     def call(*arguments: Any) -> None:
@@ -53,7 +52,7 @@ def timed(what: str, size: int) -> Iterator[None]:
 
 @_harmless
 def saved(info: _core.CheckpointInfo, began: float, background: str = "") -> None:
-    """INFO, and a WARNING of what was out of the ordinary, such as I/O that is not direct."""
+    """INFO, and a WARNING for anything unusual, such as I/O that is not direct."""
     size = info.written_bytes
     linked = f" ({(info.tensor_bytes - size) / 1e9:.3f} GB more linked)" if info.linked_shards else ""
     logger.info("saved '%s'%s: %s%s", info.path, background, _rate(size, began), linked)
@@ -63,13 +62,13 @@ def saved(info: _core.CheckpointInfo, began: float, background: str = "") -> Non
 
 @_harmless
 def pickled(places: str) -> None:
-    """INFO of what a save pickles."""
+    """INFO with the objects that a save pickles."""
     logger.info("save: pickled, and made again by load(pickle=True) alone: %s", places)
 
 
 @_harmless
 def watch(pending: _core.PendingSave[Any], what: str) -> None:
-    """Logs the end of a save in the background. Its error stays for who asks: that is not reported by a log."""
+    """Logs the end of a background save. It does not count as reporting the error: result() still raises that."""
     if not logger.isEnabledFor(logging.WARNING):
         return
     began = time.perf_counter()

@@ -45,15 +45,14 @@ def read_npy(
     cache: Cache | None = None,
     progress: Progress = True,
 ) -> numpy.typing.NDArray[Any]:
-    """Reads .npy files of one dtype and shape into one array, which has them along a new first axis.
+    """Reads .npy files of one dtype and shape into one array, stacked along a new first axis.
 
-    paths: any number of files; few of them are open at once. out: None, or a C-contiguous array of shape
-    (len(paths), *shape) and the files' dtype. cache: as of read(). progress: True (a line on stderr where it takes over
-    two seconds), None, or a function of (done, total) in bytes. ValueError where a file is no .npy file or where the
-    dtype or shape of one differs from the first's, penstock.Unsupported where the elements are in Fortran's order,
-    big-endian, structured or objects, EndOfFile where a file is cut, OSError of the system: each names the file; what
-    is in `out` then is undefined. Blocks; thread-safe; Ctrl-C stops it.
-    """
+    paths: any number of files; only a few are open at a time. out: None, or a C-contiguous array of shape
+    (len(paths), *shape) and the files' dtype. cache: as in read(). progress: True (a line on stderr if it takes more
+    than two seconds), None, or a function of (done, total) in bytes. Raises ValueError for a file that is not .npy or
+    whose dtype or shape differs from the first; penstock.Unsupported for Fortran order, big-endian, structured or
+    object elements; EndOfFile for a truncated file; OSError for errors of the system. Each names the file; the contents
+    of `out` are then undefined. Blocks; thread-safe; Ctrl-C stops it."""
     if isinstance(paths, (str, bytes, os.PathLike)):
         raise TypeError("read_npy: paths: this is one path; give a list of them, [path] for one")
     names = list(paths)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects that a state holds as pickles, by choice: when it is saved, and again when it is loaded."""
+"""Objects that a state holds as pickles. The caller chooses that at the save, and again at the load."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock import _core, _log
 class Pickled:
     """An object that a state cannot hold (a Path, a dataclass, a function), as a pickle.
 
-        penstock.save(state, "run.pt", default=penstock.Pickled)       # each such object of the state
-        state = penstock.load("run.pt", pickle=True)                   # and they come back
+        penstock.save(state, "run.pt", default=penstock.Pickled)       # pickles each such object of the state
+        state = penstock.load("run.pt", pickle=True)                   # makes the objects again
 
-    To make an object of a pickle runs what it says. So load() gives a Pickled in its place, unless pickle=True says
-    that the file is trusted; everything else in the state is loaded. A Pickled is saved again as it is. torch.load
-    makes the objects with weights_only=False, and refuses them with True.
+    Unpickling an object can run any code. So load() gives a Pickled in its place, unless pickle=True says that the file
+    is trusted. Everything else in the state is loaded. A Pickled can be saved again, unchanged. torch.load makes the
+    objects with weights_only=False, and refuses them with True.
 
-    type: the class or function that makes it ("pathlib.PosixPath"), as the pickle says. data: the pickle. Two objects
-    that one state pickles share nothing when they come back."""
+    type: the class or function that makes it ("pathlib.PosixPath"), according to the pickle. data: the pickle. Each
+    object is pickled separately: two of them share nothing when they come back."""
 
     __slots__ = ("data",)
 
@@ -38,8 +38,8 @@ class Pickled:
         return _core._checkpoint.pickled_type(self.data)
 
     def load(self) -> Any:
-        """The object. Runs what the pickle says: only where it is trusted. Raises pickle.UnpicklingError where it
-        cannot be made, as of a class that is not here."""
+        """Unpickles the object. This can run any code: use it only for trusted files. Raises pickle.UnpicklingError if
+        the object cannot be made, for example if its class is missing."""
         try:
             return pickle.loads(self.data)
         except MemoryError:
@@ -61,12 +61,12 @@ class Pickled:
 
 
 def unpickler(allowed: bool) -> Any:
-    """What makes an object of the bytes of a pickle."""
+    """A function that makes an object from the bytes of a pickle."""
     return (lambda data: Pickled._of(data).load()) if allowed else Pickled._of
 
 
 def warn(made_by: Any, path: str) -> None:
-    """Of what was not made."""
+    """Warns of objects that were not unpickled."""
     places = made_by.pickled()
     if places:
         shown = ", ".join(places[:8]) + (", ..." if len(places) > 8 else "")

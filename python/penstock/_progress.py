@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`progress=`: nothing, a line on stderr, or a call of the user's."""
+"""`progress=`: nothing, a line on stderr, or a function of the caller."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _GIB = 1 << 30
 
 
 class _Line:
-    """Says how far it is from two seconds on: one line that is drawn again on a terminal, a line every ten seconds
-    elsewhere."""
+    """Prints progress after two seconds: on a terminal one line that is redrawn, else a line every ten seconds."""
 
     def __init__(self, verb: str) -> None:
         self._verb = verb
@@ -46,7 +45,7 @@ class _Line:
 
 
 def reporter(progress: Progress, verb: str) -> Callable[[int, int], object] | None:
-    """The callback of the compiled part, with (done, total) in bytes."""
+    """The callback for the compiled part, called with (done, total) in bytes."""
     if progress is None or progress is False:
         return None
     if progress is True:

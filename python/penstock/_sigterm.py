@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class SaveOnSigterm:
-    """The guard of CheckpointStore.save_on_sigterm(). In the main thread only; puts the old handler back at its end."""
+    """The guard of CheckpointStore.save_on_sigterm(). Main thread only; restores the old handler at its end."""
 
     def __init__(self, store: CheckpointStore, get_state: Callable[[], Any], exit_code: int, pinned: bool) -> None:
-        # Checked now: a wrong argument must not be found out only at SIGTERM.
+        # Checked now, so that a wrong argument is not found only at SIGTERM.
         self._get_state = _arguments.function("save_on_sigterm", "get_state", get_state)
         self._exit_code = _arguments.whole("save_on_sigterm", "exit_code", exit_code, 0, 255)
         self._store = store
@@ -40,7 +40,7 @@ class SaveOnSigterm:
         return self
 
     def step_end(self, step: int) -> None:
-        """Call it when the state is whole. After SIGTERM it saves it as `step`, and raises SystemExit."""
+        """Call it when the state is consistent. After SIGTERM it saves the state as `step`, and raises SystemExit."""
         self._step = _arguments.whole("step_end", "step", step)
         if self.arrived:
             self._leave()
@@ -61,5 +61,5 @@ class SaveOnSigterm:
         if kind is None:
             self._leave()
         else:
-            # Something else ends the training: the signal is for the next handler.
+            # Another exception ends the training: the signal goes to the next handler.
             os.kill(os.getpid(), signal.SIGTERM)

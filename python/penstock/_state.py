@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""save(): a training state in one file. Also what save(), load() and the stores share: the names of types, and
-which tensors are meant.
+"""save(): a training state in one file. Also the code that save(), load() and the stores share: the names of types,
+and the selection of tensors.
 
-What is saved is whole, durable and under its name, or the old file is untouched:
+A save leaves a complete, durable file under its name, or the old file untouched:
 
-    1. the state becomes an image: every offset of the file is known, its pickle and headers are made
-    2. a temporary file next to the target, with room for all of it, and the mode that the target has or would get
-    3. the engine writes it from the tensors themselves, checksums are made on other cores meanwhile; sync
-    4. rename over the target, sync of the folder
+    1. the state becomes an image: every offset of the file is known, and its pickle and headers are made
+    2. a temporary file is made next to the target, with space for all of it, and the mode that the target has or gets
+    3. the engine writes it directly from the tensors; checksums are computed on other cores meanwhile; sync
+    4. it is renamed to the target, and the folder is synced
 
-The compiled part does all of that (docs/formats.md has the bytes); here are arguments and torch.
+The compiled part does all of that (docs/formats.md has the bytes). This module has the arguments and torch.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _format = _core._format
 _TORCH = dict(_format.torch_types())  # name in safetensors: name in torch
 _SAFETENSORS = {name: ours for ours, name in _TORCH.items()}
 
-FLOATS = ("float64", "float32", "float16", "bfloat16")  # what a load converts, and to what
+FLOATS = ("float64", "float32", "float16", "bfloat16")  # types that a load converts, and converts to
 
 INDEX = ".safetensors.index.json"
 _NESTED = "a nested tensor cannot be saved; save its parts (a list of what its unbind() gives)"
-_SHARD_BYTES = 5_000_000_000  # what Hugging Face's writers take
+_SHARD_BYTES = 5_000_000_000  # the default of Hugging Face's writers
 
 
 def torch_or_none() -> Any:
@@ -88,32 +88,32 @@ def save(
     default: Callable[[Any], Any] | None = None,
     progress: Progress = False,
 ) -> None:
-    """Saves a state to a file that stock `torch.load` (or `safetensors`) reads. When it returns the file is whole and
-    survives a power failure; when it raises, a file that was there before is as it was.
+    """Saves a state to a file that stock `torch.load` (or `safetensors`) reads. When it returns, the file is complete
+    and survives a power failure. When it raises, an existing file is unchanged.
 
     obj: tensors, parameters, numbers, strings, bytes, None, NumPy data, and dicts, lists, tuples, sets,
         OrderedDict, defaultdict, Counter of them (docs/formats.md, "The grammar"). For `.safetensors`: a dict of names
         and dense tensors.
-    f: a path: one that ends in ".safetensors" is that format, one in ".safetensors.index.json" an index with its
-        shards next to it, any other a `.pt` of torch (but for another ".json", which load() would take for an index: a
-        ValueError). Or a binary file to write to, which gets a `.pt`, from where it stands on; its durability is the
-        caller's.
-    pickle_module, pickle_protocol, and the two after them: as in torch.save, so that calls of it go on working. The
-        pickle is made by Penstock, at protocol 2; another pickle_module, or the legacy form, is a ValueError.
-    metadata: of `.safetensors` only, strings; {"format": "pt"} where none is given.
-    shard_bytes: of an index: bytes of tensors in a shard at most (one that is larger has a shard of its own).
-    sync: False does not wait for the device. Other processes still see the old file or the new one, whole; after a
-        power failure within moments of the call, the file may be damaged or missing. Of a binary file to write to it
-        says nothing.
-    default: a function, called with each object that a `.pt` cannot hold (a Path, a dataclass, an Enum): what it gives
-        is saved in its place, as in json.dumps. What it raises ends the call. load() gives what was saved.
-        penstock.Pickled is one that pickles them: load(pickle=True) makes them again.
+    f: a path. ".safetensors" at its end selects that format, ".safetensors.index.json" an index with its shards in the
+        same folder, any other ending a `.pt` of torch. Any other ".json" is a ValueError, because load() would read it
+        as an index. Or a binary file: a `.pt` is written to it, from its current position on; its durability is up to
+        the caller.
+    pickle_module, pickle_protocol, and the next two: accepted for compatibility with torch.save. Penstock makes the
+        pickle, at protocol 2; another pickle_module, or the legacy form, is a ValueError.
+    metadata: for `.safetensors` only: strings; the default is {"format": "pt"}.
+    shard_bytes: for an index: the limit on the bytes of tensors in a shard. A larger tensor has its own shard.
+    sync: False does not wait for the device. Other processes still see either the old file or the complete new one.
+        After a power failure within moments of the call, the file may be damaged or missing. It has no effect for a
+        binary file.
+    default: a function that is called with each object that a `.pt` cannot hold (a Path, a dataclass, an Enum). Its
+        result is saved, and loaded, in place of the object, as in json.dumps. Its exceptions end the call.
+        default=penstock.Pickled pickles the objects, and load(pickle=True) makes them again.
     progress: True for a line on stderr, or a function that is called with (done, total) in bytes.
 
-    A symbolic link is followed; mode and owner of a file that exists are kept. Tensors must not change meanwhile.
-    Ctrl-C leaves the old file. Raises TypeError naming the place in the state for what cannot be saved
-    ("state['opt'][3]"), penstock.Error (an OSError) for what the system refuses: a full disk before the first byte,
-    with the bytes that are missing. Safe to call from several threads."""
+    A symbolic link is followed; mode and owner of a file that exists are kept. Tensors must not change during the save.
+    Ctrl-C leaves the old file. Raises TypeError with the place in the state ("state['opt'][3]") for an object that
+    cannot be saved, and penstock.Error (an OSError) for errors of the system. A full disk is reported before the first
+    byte, with the missing bytes. Safe to call from several threads."""
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
         raise ValueError(
             f"save: pickle_module: {shown(pickle_module)} is not used: the pickle holds plain values only "
@@ -149,7 +149,7 @@ def check_default(verb: str, default: Any) -> None:
 
 
 def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | None, default: Any) -> tuple[str, Any]:
-    """The path, absolute and without symbolic links, and what is going to be the file."""
+    """The path, absolute and without symbolic links, and the image of the file."""
     given = _path(f, "save")
     path = os.path.realpath(given)
     if given.endswith(".safetensors"):
@@ -169,7 +169,7 @@ def _image_of(obj: Any, f: str | os.PathLike[str], metadata: dict[str, str] | No
 
 @contextlib.contextmanager
 def named_in(obj: Any) -> Iterator[None]:
-    """Turns torch's error about a nested tensor into one that names its place in the state."""
+    """Adds the place in the state to torch's error about a nested tensor."""
     try:
         yield
     except RuntimeError as error:
@@ -199,7 +199,7 @@ def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, default: An
         rest = memoryview(piece)
         while rest:
             done = f.write(rest)
-            # Raw files may take a part; other writers return what they like.
+            # Only raw files may take a part of the bytes; other writers may return anything.
             if not isinstance(f, io.RawIOBase):
                 return
             rest = rest[done or 0 :]
@@ -210,7 +210,7 @@ def _save_to_file(obj: Any, f: Any, metadata: dict[str, str] | None, default: An
 def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
     if not isinstance(obj, Mapping):
         raise TypeError(f"save: a .safetensors holds a dict of tensors, got {type(obj).__name__}")
-    torch = sys.modules.get("torch")  # who has not imported it has no tensors of it
+    torch = sys.modules.get("torch")  # without the import there are no tensors of torch
     rows, ranges = [], []
     for name, tensor in obj.items():
         is_torch = torch is not None and isinstance(tensor, torch.Tensor)
@@ -233,7 +233,7 @@ def _safetensors_rows(obj: Any) -> list[tuple[str, str, list[int], int, Any]]:
 
 
 def torch_row(name: str, tensor: Any) -> tuple[tuple[str, str, list[int], int, Any], tuple[Any, int, int]]:
-    """Name, type, shape, address and owner of its bytes; device, address and bytes of the memory that it has."""
+    """A row (name, type, shape, address and owner of the bytes) and an extent (device, address and size of memory)."""
     torch = _torch()
     if tensor.is_nested:
         raise TypeError(f"save: state[{shown(name)}]: {_NESTED}")
@@ -252,7 +252,7 @@ def torch_row(name: str, tensor: Any) -> tuple[tuple[str, str, list[int], int, A
 
 
 def array_row(name: str, array: Any) -> tuple[tuple[str, str, list[int], int, Any], tuple[Any, int, int]]:
-    """The same of an array of NumPy, or of what NumPy sees as one: of JAX, a Buffer."""
+    """The same for an array of NumPy, or an object that NumPy converts: an array of JAX, a Buffer."""
     import numpy
 
     host = array.numpy() if isinstance(array, _core.Buffer) else numpy.asarray(array)
@@ -263,12 +263,12 @@ def array_row(name: str, array: Any) -> tuple[tuple[str, str, list[int], int, An
     return (name, _SAFETENSORS[host.dtype.name], list(host.shape), host.ctypes.data, host), extent
 
 
-# ---- which tensors are meant
+# ---- selection of tensors
 
 
 def _selection(there: Iterable[str], names: Any, path: str) -> dict[str, Any]:
-    """Names and what of each is wanted: an index (slices), or None for all of it. there: the names that there are.
-    KeyError for what nothing has."""
+    """The selected names, each with the index (slices) that is wanted, or None for all of it. there: all names.
+    KeyError if no name matches."""
     found = list(there)
     if names is None:
         return dict.fromkeys(found)
@@ -281,7 +281,7 @@ def _selection(there: Iterable[str], names: Any, path: str) -> dict[str, Any]:
 
 
 def check_indexes(names: Any) -> None:
-    """TypeError for what a mapping of names has in place of slices."""
+    """Raises TypeError if a mapping of names has values that are not slices."""
     for wanted, index in names.items() if isinstance(names, Mapping) else ():
         for part in index if isinstance(index, tuple) else (index,):
             if part is not None and part is not ... and not isinstance(part, (slice, int)):
@@ -295,8 +295,8 @@ def check_indexes(names: Any) -> None:
 
 
 def gpu_of(location: str, map_location: Any) -> Any:
-    """The CUDA device on which map_location puts a storage of `location`, or None: it is read into host memory, and
-    torch puts it where it belongs."""
+    """The CUDA device on which map_location puts a storage of `location`. None: the storage is read to host memory, and
+    torch moves it."""
     torch = _torch()
     where = map_location.get(location, location) if isinstance(map_location, Mapping) else map_location
     where = location if where is None else where
@@ -306,7 +306,7 @@ def gpu_of(location: str, map_location: Any) -> Any:
         return None
     try:
         device = torch.device(where)
-    except RuntimeError:  # no name of a device; torch says so
+    except RuntimeError:  # not a device; torch raises the error later
         return None
     if device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
@@ -315,14 +315,14 @@ def gpu_of(location: str, map_location: Any) -> Any:
 
 
 def _located(storage: Any, location: str, map_location: Any, path: str) -> Any:
-    """The storage where map_location has it, as torch.load does it."""
+    """The storage on the device that map_location selects, as in torch.load."""
     torch = _torch()
     if storage.device.type == "cuda":
-        return storage  # it was read to where gpu_of() said
+        return storage  # it was read to the GPU of gpu_of()
     restore = torch.serialization._get_restore_location(map_location)
     try:
         there = restore(storage, location)
-    except Exception as error:  # torch's are of many kinds
+    except Exception as error:  # torch raises many types
         if callable(map_location) or isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
             raise
         given = map_location.get(location, location) if isinstance(map_location, Mapping) else map_location
@@ -337,8 +337,8 @@ def _located(storage: Any, location: str, map_location: Any, path: str) -> Any:
 
 
 def _objects(made_by: Any, storages: list[Any], path: str, pickle: bool = False) -> Any:
-    """The state that a file holds, as objects. Where torch refuses to make one of them, the file is not sound: it says
-    what it likes, and torch's errors are of many kinds."""
+    """The state of a file as objects. If torch refuses to make one of them, the file is invalid: it may contain any
+    values, and torch raises many types of errors."""
     try:
         return made_by.objects(storages, _pickled.unpickler(pickle))
     except (RuntimeError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -405,47 +405,47 @@ def load(
     cache: str = "auto",
     progress: Progress = False,
 ) -> Any:
-    """Reads a state that penstock.save, torch.save or safetensors wrote. Nothing in the file is executed: it can build
-    containers, numbers, strings and tensors, and an object that is anything else is an error with its place.
+    """Reads a state that penstock.save, torch.save or safetensors wrote. Nothing in the file is executed: containers,
+    numbers, strings and tensors are made. Any other object is an error with its place in the state.
 
-    f: the path of a `.pt` (zip or legacy), a `.safetensors`, or an index of shards: recognised by content (what ends in
-        `.json` is always an index). Or a binary file, from where it stands to its end, where it is left.
+    f: the path of a `.pt` (zip or legacy), a `.safetensors`, or an index of shards. It is recognised by its content; a
+        path that ends in `.json` is always an index. Or a binary file, read from its position to its end.
     map_location: as in torch.load: a device, a dict, a function (storage, location) -> storage.
-    pickle_module, weights_only: as in torch.load, so that calls of it go on working; whatever they say, nothing but
-        plain values is read, and a pickle_module of one's own is a ValueError.
-    into: tensors that are filled in place, straight from storage where they are contiguous, on a GPU too: a dict
+    pickle_module, weights_only: accepted for compatibility with torch.load. Whatever their values are, only plain
+        values are read, and another pickle_module is a ValueError.
+    into: tensors that are filled in place, directly from storage if they are contiguous, on a GPU too: a dict
         of names for `.safetensors`, a state like the one in the file for a `.pt`. Names, types and shapes are compared
-        before a byte is read, both ways unless `names` says which are meant. What comes back is the state of the file
-        with these tensors in it. After an error while data is read, their contents are undefined.
-    names: what is wanted of the state; nothing else is read, or takes memory.
-        a name ("model", "model.0.weight": keys joined by dots, as inspect() has them): what is there, as it would be in
-            the whole state, load(f)["model"]: a dict or list with all that is in it, a tensor, a number. Where keys
-            have dots in them, as in a `.safetensors`: a dict of the tensors below the name, without it.
-        a pattern ("layers.3.*"): a dict of the tensors that have such names.
-        several of both: a dict of them, each under its name; of a `.safetensors` all tensors have their full names.
+        before a byte is read. Without `names`, both sides must have the same names. The result is the state of the
+        file with these tensors in it. After an error while data is read, their contents are undefined.
+    names: the wanted parts of the state; nothing else is read, or takes memory.
+        a name ("model", "model.0.weight": keys joined by dots, as in inspect()): gives the same value as in the whole
+            state, load(f)["model"]: a dict or list with everything in it, a tensor, a number. If the keys themselves
+            contain dots, as in a `.safetensors`: a dict of the tensors below the name, without that prefix.
+        a pattern ("layers.3.*"): a dict of the tensors with matching names.
+        several of both: a dict of them, each under its name; from a `.safetensors`, tensors have their full names.
         a mapping of names or patterns of tensors to slices, {"wte": slice(0, 10), "wpe": (..., 0)}: a dict of these
-            slices, and what the first dimension cuts off costs nothing. None as a slice is all of it.
-    device: "cpu", where all is read to; for another, map_location.
-    dtype: a torch.dtype or its name: tensors of float64, float32, float16 and bfloat16 become this one of these,
-        storage after storage, and each is freed as the next is converted. Other types stay as they are (integers,
-        bool, complex, float8), and so does a storage that tensors of several types share.
-    pickle: True makes the objects that save(default=penstock.Pickled) pickled, and runs what the pickles say: only
-        where the file is trusted. False gives a penstock.Pickled for each, and a RuntimeWarning that names them.
-    mmap: True: nothing is read, the file is mapped, and pages come when they are touched (and are not checked).
-    cache: "auto" takes what is in the page cache from there and the rest directly from the device; "cached" reads all
-        of it through the page cache (several processes that load one file at once read the device once), "direct" none,
-        and "required" is penstock.Unsupported where the file system has no direct I/O (docs/page_cache.md).
+            slices. Rows outside a slice of the first dimension are not read. None as a slice is the whole tensor.
+    device: "cpu", the default; for another device use map_location.
+    dtype: float64, float32, float16 or bfloat16, as torch.dtype or name: tensors of these types are converted to it,
+        one storage after another, and each is freed before the next is converted. Other types are not converted
+        (integers, bool, complex, float8), nor is a storage that tensors of several types share.
+    pickle: True unpickles the objects that save(default=penstock.Pickled) pickled. This can run any code: use it only
+        for trusted files. False gives a penstock.Pickled for each, and a RuntimeWarning that names them.
+    mmap: True: nothing is read, the file is mapped, and pages are read at their first use, without a check.
+    cache: "auto" takes cached bytes from the page cache and the rest directly from the device. "cached" reads all bytes
+        through the page cache, so that several processes that load one file read the device once. "direct" bypasses it.
+        "required" raises penstock.Unsupported if the file system has no direct I/O (docs/page_cache.md).
     progress: True for a line on stderr, or a function that is called with (done, total) in bytes.
 
-    Checksums are checked during the reading: the CRCs of a `.pt`, the table in a `.safetensors` of ours. Of a slice of
-    a `.pt`, or one of its tensors that is a part of a larger storage, the CRC says nothing and is not checked.
-    Storages cannot be resized; the memory of each is given back when the last tensor on it is gone.
-    To a type checker a state is a dict[str, Any], which most are; typing.cast() says so of another.
-    Raises penstock.Damaged (a ValueError and an OSError) naming the tensor for a file that is damaged, hostile or
-    written to meanwhile, ValueError for a storage of a device that is not here (give map_location),
-    penstock.Unsupported for a type of elements that torch lacks, KeyError for a name that is not there, ValueError and
-    TypeError for `into` that does not fit, MemoryError for more than there is, penstock.Error for what the system
-    refuses. Safe to call from several threads."""
+    Checksums are checked during the read: the CRCs of a `.pt`, and the table in a `.safetensors` that Penstock wrote.
+    The CRC of a `.pt` covers whole storages: a slice, or a tensor that is a part of a larger storage, is not checked.
+    Storages cannot be resized; the memory of each is freed when the last tensor on it is deleted.
+    Type checkers see a state as dict[str, Any], the common case; use typing.cast() for another type.
+    Raises penstock.Damaged (a ValueError and an OSError) with the tensor for a file that is damaged, hostile or
+    written to during the load, ValueError for a storage of a missing device (give map_location),
+    penstock.Unsupported for an element type that torch lacks, KeyError for an unknown name, ValueError and TypeError
+    for an `into` that does not match, MemoryError if memory runs out, penstock.Error for errors of the
+    system. Safe to call from several threads."""
     from penstock import _load
 
     if pickle_module is not None and getattr(pickle_module, "__name__", "") not in ("pickle", "_pickle"):
@@ -467,7 +467,7 @@ def load(
 
 
 def placing(verb: str, map_location: Any, device: Any) -> Any:
-    """map_location, where `device` asks for the host."""
+    """The map_location to use, with `device` taken into account."""
     if device is None or map_location is None and str(device) == "cpu":
         return map_location if device is None else "cpu"
     if map_location is not None:
@@ -481,7 +481,7 @@ def placing(verb: str, map_location: Any, device: Any) -> Any:
 
 
 def float_name(verb: str, dtype: Any, into: Any) -> str | None:
-    """The name of a type that tensors are converted to."""
+    """The name of the type to convert tensors to, or None."""
     if dtype is None:
         return None
     if into is not None:
@@ -495,7 +495,7 @@ def float_name(verb: str, dtype: Any, into: Any) -> str | None:
 @dataclass(frozen=True)
 class TensorInfo:
     """A tensor in a file. offset: of its first element, in bytes from the start of the file. nbytes: of its elements.
-    path: of the file, where it is a shard."""
+    path: of the file, if it is a shard."""
 
     name: str
     dtype: str
@@ -506,16 +506,16 @@ class TensorInfo:
 
 
 class Inspection(list[TensorInfo]):
-    """The tensors of a file. pickled: places and types of the objects that it holds as pickles, which load() makes with
-    pickle=True alone: ["state['args'] (argparse.Namespace)"]."""
+    """The tensors of a file. pickled: places and types of its pickled objects, which only load(pickle=True) makes:
+    ["state['args'] (argparse.Namespace)"]."""
 
     pickled: list[str]
 
 
 @_arguments.named
 def inspect(f: Path | Readable) -> Inspection:
-    """The tensors of a `.pt`, a `.safetensors` or an index of shards, without reading their data. Names are keys of
-    `.safetensors`, or the places in the state of a `.pt`, joined by dots ("model.0.weight"). Raises as load()."""
+    """Lists the tensors of a `.pt`, a `.safetensors` or an index of shards, without reading their data. Names are keys
+    of a `.safetensors`, or keys in the state of a `.pt` joined by dots ("model.0.weight"). Raises as load()."""
     from penstock import _load
 
     with _load.opened(f, "inspect") as source:

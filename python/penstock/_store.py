@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """CheckpointStore: numbered checkpoints in a folder. The compiled part has the bytes, the order of a commit and the
-lock (docs/checkpoint.md); here are arguments, and signals."""
+lock (docs/checkpoint.md). This module checks arguments and handles signals."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ _WAIT_MAX_S = 1e9  # 30 years
 
 
 class CheckpointStore:
-    """Numbered checkpoints in a folder, each of them whole and durable, or not there.
+    """Numbered checkpoints in a folder. Each one is complete and durable, or does not exist.
 
         store = penstock.CheckpointStore("checkpoints", keep=3)
         store.save({"model": model.state_dict(), "step": step}, step=step)      # durable when it returns
-        pending = store.save_async(state, step=step)                            # when the tensors may change
-        state = store.load()                                                    # of the newest that is sound
+        pending = store.save_async(state, step=step)                            # returns when the tensors may change
+        state = store.load()                                                    # the newest valid checkpoint
 
     A checkpoint is a folder of safetensors files with a manifest of checksums; stock readers read it. One process
-    writes at a time (a lock, from the first save to close()); any number read.
+    writes at a time (a lock, from the first save to close()); any number of processes may read.
 
-    folder: where; or several, over whose devices the files are spread by speed, the first has the manifests. Made
-        by the first save, with its parents, when it is not there.
-    keep: newest checkpoints that are kept (None: all, or with keep_best the newest); keep_every: and every n-th beyond
-        that (None: none); keep_best: and those with the best `metric` (None: none).
-    metric: a name in the metadata of the saves ("loss"); mode: "min" where less is better, or "max".
-    shard_bytes: of a file, about.
+    folder: a folder, or several on different devices. The files are spread over them by speed; the first has the
+        manifests. The first save creates missing folders and their parents.
+    keep: number of newest checkpoints to keep (None: all, or with keep_best the newest). Also kept: with keep_every
+        every n-th one, with keep_best those with the best `metric`.
+    metric: a name in the metadata of the saves ("loss"). mode: "min" if a lower number is better, or "max".
+    shard_bytes: approximate size of a file.
     checksums: of every chunk; without them nothing can be verified.
     incremental: files whose tensors did not change are linked, not written.
-    host_memory: bytes that copies of save_async() may take; None: half of what this process may have.
-    lock_wait_s: seconds that a save waits for another process that writes here. Another CheckpointStore of this
-        process that writes here is not waited for: BlockingIOError.
-    cache: of reads, as in penstock.load().
+    host_memory: limit in bytes on the copies of save_async(); None: half of the memory that this process may use.
+    lock_wait_s: seconds that a save waits for another process that writes here. If another CheckpointStore of this
+        process writes here, BlockingIOError is raised at once.
+    cache: for reads, as in penstock.load().
 
-    Safe to use from several threads; saves go one after another."""
+    Safe to use from several threads; saves run one after another."""
 
     @_arguments.named
     def __init__(
@@ -123,18 +123,18 @@ class CheckpointStore:
         default: Callable[[Any], Any] | None = None,
         progress: Progress = False,
     ) -> _core.CheckpointInfo:
-        """Saves a state. When it returns the checkpoint survives a power failure, and older ones were deleted as `keep`
-        says; when it raises, everything is as it was.
+        """Saves a state. When it returns, the checkpoint survives a power failure, and older ones have been deleted as
+        `keep` says. When it raises, nothing has changed.
 
-        state: as penstock.save() takes it; NumPy-only states need no torch. The tensors must not change meanwhile.
-        step: the caller's own number. pinned: kept whatever `keep` says.
-        metadata: a dict of text, numbers, True, False and None, 1 MiB at most, as {"loss": 0.3}: what CheckpointInfo
-            has, and best() compares. A tensor of one element, or a scalar of NumPy, is its number.
+        state: as for penstock.save(); NumPy-only states need no torch. The tensors must not change during the save.
+        step: the caller's own number. pinned: the checkpoint is kept whatever `keep` says.
+        metadata: a dict of text, numbers, True, False and None, 1 MiB at most, such as {"loss": 0.3}. CheckpointInfo
+            has it, and best() compares it. A tensor of one element, or a NumPy scalar, counts as its number.
         default: called with each object that a state cannot hold, as in penstock.save().
-        progress: True, or called with (done, total) in bytes about ten times a second.
+        progress: True, or a function that is called with (done, total) in bytes about ten times a second.
 
-        Raises TypeError naming the place in the state for what cannot be saved, penstock.Error (an OSError) for what
-        the system refuses, and first what an earlier save_async() failed with when nobody asked for its result."""
+        Raises TypeError with the place in the state for an object that cannot be saved, and penstock.Error (an OSError)
+        for errors of the system. The error of an earlier save_async() that was not reported yet is raised first."""
         step, rows = _arguments.step("save", step, state), _arguments.metadata("save", metadata, self._metric)
         _state.check_default("save", default)
         began = time.perf_counter()
@@ -155,8 +155,8 @@ class CheckpointStore:
         default: Callable[[Any], Any] | None = None,
         progress: Progress = False,
     ) -> _core.PendingSave[_core.CheckpointInfo]:
-        """save() that returns when training may change the tensors again; `result()` of what it gives is the
-        CheckpointInfo. The rest as for penstock.save_async(): `copy`, the budget, failures."""
+        """A save() that returns when training may change the tensors again. `result()` of the returned object gives the
+        CheckpointInfo. `copy`, the memory budget and failures are as for penstock.save_async()."""
         step, rows = (
             _arguments.step("save_async", step, state),
             _arguments.metadata("save_async", metadata, self._metric),
@@ -178,8 +178,8 @@ class CheckpointStore:
             )
 
     def latest(self) -> _core.CheckpointInfo | None:
-        """The newest checkpoint whose manifest is sound and whose files are there, or None. Of newer ones that were
-        passed over a RuntimeWarning says why."""
+        """The newest checkpoint with a valid manifest and all its files, or None. A RuntimeWarning says why newer ones
+        were skipped."""
         return self._store.latest(self._skipped)
 
     @overload
@@ -192,12 +192,12 @@ class CheckpointStore:
     ) -> list[_core.CheckpointInfo]: ...
     @_arguments.named
     def best(self, metric: str | None = None, k: int | None = None, *, mode: Any = None) -> Any:
-        """The checkpoint with the least number of that name in its metadata, or None where there is no such number; of
-        equal ones the newest. Those with a `problem`, and those whose number is NaN, are passed over.
+        """The checkpoint with the lowest number of that name in its metadata, or None if no metadata has it. Of equal
+        ones the newest. Checkpoints with a `problem`, and those whose number is NaN, are skipped.
 
-        metric: the name; None: that of the store. mode: "max": the greatest number; None: as the store has it.
-        k: a list of that many at most, the best first. Raises penstock.Error as latest() does, and ValueError where no
-            metadata has the name and one has nearly that name ("los" for "loss")."""
+        metric: the name; None: that of the store. mode: "max" for the highest number; None: that of the store.
+        k: returns a list of at most k, the best first. Raises penstock.Error as latest() does, and ValueError if no
+            metadata has the name but one has a similar name ("los" for "loss")."""
         if metric is None and self._metric is None:
             raise ValueError('best: metric: none was given, and the store has none; give a name: best("loss")')
         name, greater = self._compared("best", metric or self._metric, mode or self._mode)
@@ -207,7 +207,7 @@ class CheckpointStore:
 
     @staticmethod
     def _compared(verb: str, metric: Any, mode: Any) -> tuple[str, bool]:
-        """The name of a metric, and whether more of it is better."""
+        """The name of a metric, and whether a higher number is better."""
         if not isinstance(metric, str) or not metric:
             raise TypeError(f"{verb}: metric: expected a name in the metadata, got {_arguments.got(metric)}")
         if mode not in _MODES:
@@ -215,23 +215,23 @@ class CheckpointStore:
         return metric, mode == "max"
 
     def list(self) -> list[_core.CheckpointInfo]:
-        """All checkpoints, oldest first; those with a `problem` included."""
+        """All checkpoints, oldest first, including those with a `problem`."""
         return self._store.list()
 
     def __iter__(self) -> Iterator[_core.CheckpointInfo]:
-        """The checkpoints that list() has."""
+        """The checkpoints of list()."""
         return iter(self.list())
 
     def __len__(self) -> int:
         return len(self.list())
 
     def __contains__(self, step: object) -> bool:
-        """Whether there is a checkpoint of a step that is not known to be damaged; or a CheckpointInfo, still there."""
+        """Whether there is a checkpoint of this step without a `problem`. Also takes a CheckpointInfo."""
         key = "step" if isinstance(step, int) else "generation"
         return any(not info.problem and getattr(info, key) == getattr(step, key, step) for info in self)
 
     def __bool__(self) -> bool:
-        return True  # also where it has no checkpoint yet
+        return True  # also without a checkpoint
 
     @staticmethod
     def _skipped(path: str, why: str) -> None:
@@ -240,7 +240,7 @@ class CheckpointStore:
 
     @_arguments.named
     def open(self, generation: int) -> Checkpoint:
-        """A checkpoint for reading: its tensors, and slices of them."""
+        """Opens a checkpoint for reading: its tensors, and slices of them."""
         return Checkpoint._of(self._store.open(_arguments.whole("open", "generation", generation)))
 
     # fmt: off
@@ -284,18 +284,18 @@ class CheckpointStore:
         pickle: bool = False,
         progress: Progress = False,
     ) -> Any:
-        """A state, as it was saved; every chunk is checked.
+        """Loads a state as it was saved; every chunk is checked.
 
-        step, generation: which checkpoint (of several of one step the newest); neither: the newest that is sound. One
-            that turns out to be damaged is passed over with a RuntimeWarning that says why.
+        step, generation: which checkpoint (of several with one step the newest). Neither: the newest valid one. A
+            checkpoint that is found to be damaged is skipped, with a RuntimeWarning that says why.
         map_location: as in torch.load.
-        into: a state whose tensors are filled in place, their elements and nothing else; what comes back is the state
-            as saved with these tensors in it. Each tensor of it has to be in the checkpoint, with its type and shape.
-        names: what is wanted of the state, as in penstock.load(). device, dtype, pickle: likewise.
+        into: a state whose tensors are filled in place; only their elements are written. The result is the saved state
+            with these tensors in it. Each of them has to be in the checkpoint, with the same type and shape.
+        names: the wanted parts of the state, as in penstock.load(). device, dtype, pickle: as there.
 
-        Raises penstock.Damaged naming file and tensor, KeyError for a name, FileNotFoundError where none is sound. What
-        the machine lacks (open files, memory, a permission) is raised as it is, and so is what the system says (a disk
-        that cannot be read) where no checkpoint can be used."""
+        Raises penstock.Damaged with file and tensor, KeyError for an unknown name, FileNotFoundError if none is valid.
+        Errors of the machine (open files, memory, a permission) are raised as they are. So are errors of the system (a
+        disk that cannot be read) if no checkpoint can be used."""
         names = None if names is None else _arguments.texts("load", "names", names)
         arguments = {"into": into, "names": names, "device": device, "dtype": dtype, "pickle": pickle}
         arguments["progress"] = progress
@@ -334,25 +334,25 @@ class CheckpointStore:
 
     @_arguments.named
     def pin(self, generation: int, pinned: bool = True) -> None:
-        """Keeps a checkpoint whatever `keep` says, durably; pinned=False: not any more."""
+        """Keeps a checkpoint whatever `keep` says, durably. pinned=False undoes it."""
         self._store.pin(_arguments.whole("pin", "generation", generation), bool(pinned))
 
     @_arguments.named
     def remove(self, generation: int) -> None:
-        """Deletes a checkpoint. ValueError for the newest that is whole."""
+        """Deletes a checkpoint. Raises ValueError for the newest complete one."""
         self._store.remove(_arguments.whole("remove", "generation", generation))
 
     def collect(self) -> int:
-        """Takes away what a killed process left unfinished (save() does it by itself). Bytes freed."""
+        """Removes unfinished checkpoints of killed processes, as save() does by itself. Returns the bytes freed."""
         return self._store.collect()
 
     @_arguments.named
     def wait(self, timeout: float | None = None) -> bool:
-        """Until no save is in flight. False after `timeout` seconds."""
+        """Waits until no save is in flight. Returns False after `timeout` seconds."""
         return self._store.wait(-1 if timeout is None else _arguments.seconds("wait", "timeout", timeout))
 
     def close(self) -> None:
-        """Finishes the saves that are in flight and lets the lock go. Calling it again is fine."""
+        """Finishes the saves in flight and releases the lock. May be called again."""
         self._store.close()
 
     def __enter__(self) -> CheckpointStore:
@@ -365,12 +365,12 @@ class CheckpointStore:
     def save_on_sigterm(
         self, get_state: Callable[[], Any], *, exit_code: int = 143, pinned: bool = False
     ) -> SaveOnSigterm:
-        """When the process is asked to end (SIGTERM), saves once more at the next step boundary, and leaves.
+        """After SIGTERM, saves once more at the next step boundary, and ends the process.
 
             with store.save_on_sigterm(lambda: training.state()) as guard:
                 for step in range(steps):
                     train(step)
                     guard.step_end(step)
 
-        get_state: called with nothing at the step boundary; gives the state. exit_code: of SystemExit."""
+        get_state: called without arguments at the step boundary; returns the state. exit_code: of SystemExit."""
         return SaveOnSigterm(self, get_state, exit_code, pinned)

@@ -8,33 +8,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-# A read of the page cache, or past it.
+# The use of the page cache by reads.
 Cache = Literal["auto", "cached", "direct", "required"]
 
 # A part of a tensor.
 _Part = int | slice | EllipsisType
 Index = _Part | tuple[_Part, ...]
 
-# Several names: what is no Mapping.
+# Several names, not as a Mapping.
 Names = Sequence[str] | Set[str] | Iterator[str]
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 class SupportsBuffer(Protocol):
-    """Memory that speaks the buffer protocol: bytearray, mmap, array."""
+    """Memory with the buffer protocol: bytearray, mmap, array."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 
 class SupportsDLPack(Protocol):
-    """Memory that speaks DLPack: of torch, NumPy, JAX, CuPy."""
+    """Memory with DLPack: of torch, NumPy, JAX, CuPy."""
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> object: ...
 
 
 class HasCudaArrayInterface(Protocol):
-    """Memory of a GPU, as Numba has it."""
+    """Memory of a GPU, with the interface of Numba."""
 
     @property
     def __cuda_array_interface__(self) -> Mapping[str, Any]: ...
@@ -48,13 +48,13 @@ Ids = Memory | Sequence[int]
 
 
 class SupportsCudaStream(Protocol):
-    """A stream by CUDA's protocol: a version, and the handle."""
+    """A stream with CUDA's stream protocol: a version, and the handle."""
 
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
 
 class HasCudaStream(Protocol):
-    """A stream as torch has it."""
+    """A stream of torch."""
 
     @property
     def cuda_stream(self) -> int: ...
@@ -83,5 +83,5 @@ if TYPE_CHECKING:
     Device = torch.device | str
     MapLocation = Device | Mapping[str, str] | Callable[[Any, str], Any]
 
-    # Tensors that are filled in place: the same comes back.
+    # Tensors that are filled in place; the result has the same type.
     Into = TypeVar("Into", bound=Mapping[Any, Any] | list[Any] | tuple[Any, ...] | torch.Tensor)

@@ -386,6 +386,16 @@ def test_ids_of_another_byte_order_and_masks(store):
                 verb(mask)
     with pytest.raises(TypeError, match="hint: ids: expected a tensor, .* got None"):
         store["paper"].hint(None)
+    with pytest.raises(ValueError, match="^ids: expected lists of the same length"):
+        store["paper"].gather([[1, 2], [3]])
+    with pytest.raises(ValueError, match="^ids: this tensor is on the meta device"):
+        store["paper"].gather(torch.empty(3, dtype=torch.int64, device="meta"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch has CUDA here")
+def test_a_device_that_torch_has_not_is_named(store):
+    with pytest.raises(ValueError, match="^gather: device 'cuda:0': Torch not compiled with CUDA"):
+        store["paper"].gather([1], device="cuda:0")
 
 
 def test_a_scalar_and_a_name_that_is_no_text_are_refused(tmp_path):

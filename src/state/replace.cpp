@@ -115,6 +115,10 @@ Replacement::Replacement(FileSystem files, const std::string& path, Abandoned ab
     folder_ = base::folder_of(target_);
     const std::string name(base::last_name(target_));
     const bool replaces = is_there_to_replace(files_, target_);
+    if (path.ends_with('/')) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "save",
+                                "the path of a folder ends in '/'; give the path of a file", path));
+    }
     if (!replaces && !has_folder(files_, folder_)) {
         base::raise(base::system_error(ENOENT, "save into folder", folder_));
     }

@@ -217,6 +217,20 @@ TEST(ReplacementAlone, TheFolderIsOpenedBeforeTheRename) {
 
 // A folder in which files may be made and replaced, and that may not be listed (mode -wx): it
 // cannot be opened for its sync.
+// As of open(2): the name before the slash would be a surprise.
+TEST(ReplacementAlone, ThePathOfAFolderIsRefused) {
+    const support::TempFolder folder("/dev/shm");
+    const std::string path = folder / "model.pt/";
+    try {
+        const Replacement replacement(FileSystem::local(), path);
+        FAIL();
+    } catch (const Error& error) {
+        EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument) << error.what();
+        EXPECT_EQ(error.path(), path);
+    }
+    EXPECT_TRUE(FileSystem::local().open_folder(folder.path()).list().empty());
+}
+
 TEST(ReplacementAlone, AFolderThatMayNotBeListed) {
     if (::geteuid() != 0) {
         GTEST_SKIP() << "only root may become somebody else";

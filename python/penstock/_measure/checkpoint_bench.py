@@ -62,13 +62,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _installed() -> dict[str, str]:
-    """Peers, and what to do about those that are not there (empty: nothing)."""
+    """The peers; for those that are missing, how to get them (empty: installed)."""
     found = {name: "" if importlib.util.find_spec(name) else f"pip install {name}" for name in ("torch", "safetensors")}
     return found | {"fio": "" if shutil.which("fio") else "apt-get install fio"}
 
 
 def _refine(args: argparse.Namespace) -> None:
-    """Checks everything before any work. WrongArguments says what to do."""
+    """Checks all arguments before any work. WrongArguments says what to do."""
     if args.model not in models.MODELS:
         raise WrongArguments(f"--model {args.model}: choose one of {', '.join(models.MODELS)}")
     if args.folder and args.dir:
@@ -90,7 +90,7 @@ def _refine(args: argparse.Namespace) -> None:
 
 
 def _limit(args: argparse.Namespace) -> tuple[int, str]:
-    """Bytes that a state may have here, and whose limit that is."""
+    """The limit on the bytes of a state, and the reason for the limit."""
     limits = [
         (_core.available_memory_bytes() // 3, "a third of the free memory"),
         (shutil.disk_usage(args.dir).free // 2, f"half of what is free in {args.dir}"),
@@ -166,7 +166,7 @@ def _run(args: argparse.Namespace, out: tool.Print) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit status as tool.run() says."""
+    """The command. Returns its exit status, as tool.run() does."""
     args = _parser().parse_args(argv)
     return tool.run(_COMMAND, args.json, functools.partial(_run, args))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """fio as a peer: direct I/O, and the figures of its job.
 
-CPU seconds are those of fio's job (`usr_cpu`, `sys_cpu` of `job_runtime`), not of its process, which burns four times
-as much around a short job.
+CPU seconds are those of fio's job (`usr_cpu`, `sys_cpu` of `job_runtime`). Its process needs four times as much for a
+short job.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 
 def command(way: str, **options: object) -> list[str]:
-    """fio's command line of a job of `read`, `write`, `randread` or `randwrite`."""
+    """fio's command line for a job of `read`, `write`, `randread` or `randwrite`."""
     words = ["fio", "--name=job", f"--rw={way}", "--direct=1", "--output-format=json", "--eta=never"]
     return words + [f"--{key}={value}" for key, value in options.items()]
 
 
 def filename(path: str) -> str:
-    """A path as fio takes it, which has several files with colons between."""
+    """A path for fio, escaped because fio separates several files by colons."""
     return path.replace("\\", "\\\\").replace(":", "\\:")
 
 

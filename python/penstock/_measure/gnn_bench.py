@@ -28,8 +28,8 @@ _SIDES = ("memmap", "tuned", "pread", "graphbolt", "fio", "penstock", "ahead")
 _FIO_DEPTH = 128
 _FIO_BLOCK = 512
 _PART_ROWS = 1 << 14
-_OWN_BYTES = 160 << 20  # of a process: Python, NumPy, the engine
-# Published for the full IGB graph on an A100 (Micron and GIDS, 2024; docs/features.md): not measured here.
+_OWN_BYTES = 160 << 20  # memory of a process: Python, NumPy, the engine
+# Published for the full IGB graph on an A100 (Micron and GIDS, 2024; docs/features.md), and not measured here.
 _PUBLISHED = {
     "np.memmap": {"iterations": 100, "seconds": 1130.0, "rows_per_second": 47_000},
     "GIDS, 1 SSD": {"iterations": 100, "seconds": 31.6, "rows_per_second": 1_700_000},
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _refine(args: argparse.Namespace) -> None:
-    """Checks everything before any work. WrongArguments says what to do."""
+    """Checks all arguments before any work. WrongArguments says what to do."""
     if importlib.util.find_spec("numpy") is None:
         raise WrongArguments("the rows are NumPy arrays, and NumPy is not installed: pip install numpy")
     for flag, value, most in (("--scale", args.scale, 34), ("--batch", args.batch, 1 << 20)):
@@ -125,7 +125,7 @@ def _refine(args: argparse.Namespace) -> None:
 
 
 def _write_table(path: str, args: argparse.Namespace, progress: tool.Progress) -> None:
-    """A .npy whose rows begin at byte 4096, so that mappings and direct reads have the same rows at the same places."""
+    """Writes a .npy whose rows begin at byte 4096, so that memory maps and direct reads find them at the same place."""
     import numpy as np
 
     from penstock._measure import gnn_side
@@ -142,7 +142,7 @@ def _write_table(path: str, args: argparse.Namespace, progress: tool.Progress) -
 
 
 def _batches(args: argparse.Namespace, progress: tool.Progress) -> tuple[dict[str, list[Any]], float]:
-    """The rows of each batch, by trace, and the seconds of sampling a batch."""
+    """The rows of each batch, by trace, and the seconds to sample a batch."""
     import numpy as np
 
     from penstock.features import Graph, NeighborSampler, zipf_rows
@@ -167,7 +167,7 @@ def _batches(args: argparse.Namespace, progress: tool.Progress) -> tuple[dict[st
 
 
 def read_ahead_kb(path: str) -> int | None:
-    """Of the device that a file lies on; None where the system does not say."""
+    """The read-ahead of the device of a file; None if the system does not report it."""
     device = os.stat(path).st_dev
     folder = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"
     for place in ("queue", "../queue"):
@@ -178,7 +178,7 @@ def read_ahead_kb(path: str) -> int | None:
 
 @contextmanager
 def limited(limit: int | None) -> Iterator[tuple[str | None, str]]:
-    """A control group with that limit of memory, or the reason why it cannot be had."""
+    """A control group with that memory limit, or the reason why none can be made."""
     if limit is None:
         yield None, "no limit"
         return
@@ -219,7 +219,7 @@ def _run_side(
 
 
 def _no_fio(row_bytes: int) -> str:
-    """Why fio cannot be a side; nothing where it can."""
+    """The reason why fio cannot be used; empty if it can."""
     if not shutil.which("fio"):
         return "fio is not installed: apt-get install fio"
     if row_bytes % _FIO_BLOCK:
@@ -228,7 +228,7 @@ def _no_fio(row_bytes: int) -> str:
 
 
 def _run_fio(table: str, rows: int, args: argparse.Namespace) -> dict[str, Any]:
-    """As many random rows of the table by fio, by the first of its engines that runs."""
+    """Reads the same number of random rows of the table with fio, with the first of its engines that runs."""
     size = args.row_bytes << args.scale
     told = ""
     for engine in ("io_uring", "libaio"):
@@ -356,7 +356,7 @@ def _run(args: argparse.Namespace, out: tool.Print) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit status as tool.run() says."""
+    """The command. Returns its exit status, as tool.run() does."""
     args = _parser().parse_args(argv)
     return tool.run(_COMMAND, args.json, functools.partial(_run, args))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One side of `penstock bench gnn` in a process of its own: gathers the rows of each batch and checks every byte.
+"""One side of `penstock bench gnn` in a separate process: gathers the rows of each batch and checks every byte.
 
 python -m penstock._measure.gnn_side '{"side": "memmap", "table": ..., "ids": ..., "ends": ..., "words": ...}'"""
 
@@ -25,7 +25,7 @@ _STEP = np.uint64(0xD1342543DE82EF95)
 
 
 def row_keys(ids: Any) -> Any:
-    """The first word of each row: SplitMix64's finaliser of its number."""
+    """The first word of each row: its number, hashed by the finaliser of SplitMix64."""
     bits = ids.astype(np.uint64)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -33,13 +33,13 @@ def row_keys(ids: Any) -> Any:
 
 
 def rows_of(ids: Any, words: int) -> Any:
-    """The rows themselves: word j is the first plus j times a constant, so that no two words of a table are alike by
+    """The rows: word j is the first word plus j times a constant, so that two words of a table are not equal by
     chance."""
     return row_keys(ids)[:, None] + np.arange(words, dtype=np.uint64) * _STEP
 
 
 def check(rows: Any, ids: Any) -> None:
-    """ValueError names the first row with a wrong byte."""
+    """Raises ValueError with the first row that has a wrong byte."""
     part = 4096
     for begin in range(0, len(ids), part):
         wanted = rows_of(ids[begin : begin + part], rows.shape[1])
@@ -49,7 +49,7 @@ def check(rows: Any, ids: Any) -> None:
 
 
 def _parts(ids: Any, out: Any, take: Callable[[Any, Any], None], pool: ThreadPoolExecutor) -> Any:
-    """`out`, of which each thread fills a part."""
+    """Fills `out`, each thread a part of it."""
     part = -(-len(ids) // _THREADS) or 1
     list(pool.map(lambda begin: take(ids[begin : begin + part], out[begin : begin + part]), range(0, len(ids), part)))
     return out
@@ -77,7 +77,7 @@ def _tuned(path: str, batches: list[Any], memory: int | None) -> Waits:
 
 
 def _rows_begin(path: str) -> tuple[int, int]:
-    """Where the rows of a .npy begin, and the words of one."""
+    """The offset of the rows in a .npy, and the words of a row."""
     table = np.load(path, mmap_mode="r")
     return table.offset, table.shape[1]
 
@@ -145,8 +145,8 @@ def _ahead(path: str, batches: list[Any], memory: int | None) -> Waits:
             yield wait
 
 
-# path of the table, batches, bytes for rows that stay (of Penstock's own): for each batch a call that waits for its
-# rows.
+# Arguments of a side: the path of the table, batches, memory for rows that stay (for Penstock). For each batch a side
+# yields a call that waits for its rows.
 SIDES: dict[str, Callable[[str, list[Any], int | None], Waits]] = {
     "memmap": _memmap,
     "tuned": _tuned,
@@ -163,8 +163,8 @@ def _read_bytes() -> int:
 
 
 def run(side: str, table: str, ids: str, ends: str, memory: int | None = None) -> dict[str, Any]:
-    """exposed_s: the loop waits for rows. step_s: it checks their bytes, which stands in for training. cpu_s: of the
-    process without the checks."""
+    """Measures a side. exposed_s: time that the loop waits for rows. step_s: time to check their bytes, in place of
+    training. cpu_s: of the process without the checks."""
     every, stops = np.load(ids), np.load(ends)
     batches = np.split(every, stops[:-1])
     exposed, steps, checks_cpu = [], [], 0.0
@@ -189,7 +189,7 @@ def run(side: str, table: str, ids: str, ends: str, memory: int | None = None) -
 
 
 def main(words: str) -> None:
-    """Enters the control group `group`, where there is one; the other words are those of run()."""
+    """Enters the control group `group`, if there is one; the other arguments are those of run()."""
     arguments = json.loads(words)
     group = arguments.pop("group", None)
     if group:

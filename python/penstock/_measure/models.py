@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes of models as their public configurations give them, and of the state that training them has.
+"""The shapes of models from their public configurations, and of their training states.
 
 A state is `weights` (bf16 or fp32), or `full`: bf16 weights, the fp32 master copy and Adam's two moments, 14 bytes a
-parameter; with fp32 weights there is no master copy, 12 bytes a parameter. What does not fit is made smaller by leaving
-out blocks, never by changing the shape of one; where a single block is too much, the embedding loses rows.
-"""
+parameter; with fp32 weights there is no master copy, 12 bytes a parameter. A model that does not fit is made smaller by
+omitting blocks; the shape of a block is never changed. If a single block is too large, rows of the embedding are
+omitted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Shapes = list[tuple[str, tuple[int, ...]]]
 
 @dataclass(frozen=True)
 class Model:
-    """One of the two families that are known: GPT-2's, and Llama's (also Phi-3, Mistral, Qwen 2.5)."""
+    """A model of one of two families: GPT-2, and Llama (also Phi-3, Mistral, Qwen 2.5)."""
 
     name: str
     width: int
@@ -26,10 +26,10 @@ class Model:
     vocabulary: int
     inner: int  # width of the MLP
     key_value: int = 0  # width of keys, and of values
-    positions: int = 0  # learnt ones: GPT-2
-    fused: bool = False  # Phi-3: one tensor for query, key and value, one for gate and up
+    positions: int = 0  # number of learnt positions: GPT-2
+    fused: bool = False  # one tensor for query, key and value, one for gate and up: Phi-3
     tied: bool = False  # the output layer is the embedding
-    query_bias: bool = False  # Qwen 2.5
+    query_bias: bool = False  # the query has a bias: Qwen 2.5
 
     def block_shapes(self) -> Shapes:
         width, inner = self.width, self.inner
@@ -55,7 +55,7 @@ class Model:
         return [*attention, *mlp, *down, *norms]
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """(name, shape) of every parameter, in the model's own order, names as its published files have them."""
+        """(name, shape) of every parameter, in the order of the model, with the names in its published files."""
         gpt2 = bool(self.positions)
         yield ("wte.weight" if gpt2 else "model.embed_tokens.weight"), (self.vocabulary, self.width)
         if gpt2:
@@ -102,8 +102,8 @@ def bytes_a_parameter(state: str, dtype: str) -> int:
 
 
 def fit(model: Model, per_parameter: int, limit: int) -> tuple[Model, str]:
-    """The model as it is, or with fewer blocks (then with fewer rows of the embedding) so that its state is at most
-    `limit` bytes; and a sentence on what was left out, empty when nothing was."""
+    """The model, if necessary with fewer blocks (then fewer rows of the embedding), so that its state is at most
+    `limit` bytes; and a sentence about the omitted parts, or empty."""
     if model.parameters() * per_parameter <= limit:
         return model, ""
     fixed = replace(model, blocks=0).parameters()
@@ -121,8 +121,8 @@ def fit(model: Model, per_parameter: int, limit: int) -> tuple[Model, str]:
 
 
 def make_state(shapes: Iterable[tuple[str, tuple[int, ...]]], state: str, dtype: str) -> dict[str, Any]:
-    """{"model": ..., "master": ..., "optimizer": ...} as a training loop has it. Every tensor begins with the same
-    random numbers."""
+    """{"model": ..., "master": ..., "optimizer": ...} as in a training loop. Every tensor begins with the same random
+    numbers."""
     import torch
 
     shapes = list(shapes)

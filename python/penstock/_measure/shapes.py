@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shapes of I/O that programs have, each by Penstock and by the stock ways that people write: what
-`penstock bench --shapes` measures, and the loops that benchmarks/ compares with.
+"""Typical file accesses of programs ("shapes"), each with Penstock and with the usual calls: measured by
+`penstock bench --shapes`, and used by benchmarks/ for comparison.
 
-Every side of a shape moves the same bytes from the same beginning (cold, warm, dirty, new), into the same memory or the
-same files, so that a checksum says whether they did."""
+All sides of a shape move the same bytes from the same initial state (cold, warm, dirty, new), into the same memory or
+the same files. A checksum checks that."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TENSORS = 64
 
 @dataclass
 class Shape:
-    """The sides that do the same; the first is Penstock's."""
+    """Several sides with the same work; the first is Penstock's."""
 
     what: str
     sides: dict[str, Callable[[], object]]
@@ -38,11 +38,11 @@ class Shape:
     nbytes: int
     checksum: Callable[[], int]
     states: tuple[str, ...] = ("cold", "warm")
-    paths: list[str] = field(default_factory=list)  # what is read, or what is new each time
+    paths: list[str] = field(default_factory=list)  # files that are read, or written new each time
     write_dirty: Callable[[], None] | None = None
 
     def begin(self, state: str) -> None:
-        """Brings the files to the state from which each side begins. NotInState where they do not get there."""
+        """Puts the files into the initial state of each side. Raises NotInState if that fails."""
         if state == "new":
             for path in self.paths:
                 storage.remove(path)
@@ -57,11 +57,11 @@ class Shape:
                 raise storage.NotInState(f"{100 * cached // size} % stay in the page cache")
 
 
-# ---- the stock ways
+# ---- the usual calls
 
 
 def preadv(fd: int, memory: Any, offset: int) -> None:
-    """All of it: a call moves 2 GiB at most."""
+    """Reads all bytes; one call moves at most 2 GiB."""
     done = os.preadv(fd, [memory], offset)
     while done < len(memory):
         more = os.preadv(fd, [memory[done:]], offset + done)
@@ -71,7 +71,7 @@ def preadv(fd: int, memory: Any, offset: int) -> None:
 
 
 def preadv_each(path: str, pieces: Iterable[Any], offsets: Iterable[int], flags: int = 0) -> None:
-    """A call of os.preadv each, the open included."""
+    """A call of os.preadv for each piece, including the open."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         for piece, offset in zip(pieces, offsets):
@@ -92,7 +92,7 @@ def readinto_threads(paths: Sequence[str], pieces: Sequence[Any], threads: int =
 
 
 def memmap_rows(path: str, out: Any, stride: int) -> None:
-    """`out[:]` becomes the first bytes of each stride, by numpy.memmap, the mapping included."""
+    """Copies the first bytes of each stride to `out[:]`, with numpy.memmap, including the mapping."""
     import numpy
 
     out[:] = numpy.memmap(path, numpy.uint8, "r", shape=(len(out), stride))[:, : out.shape[1]]
@@ -131,7 +131,7 @@ def _ours_appends(path: str, pieces: Iterable[Any], offsets: Iterable[int]) -> N
         file.sync()
 
 
-# ---- what the sides share
+# ---- code that the sides share
 
 
 def has(module: str) -> bool:
@@ -139,14 +139,14 @@ def has(module: str) -> bool:
 
 
 def memory_of(size: int) -> memoryview:
-    """Memory that starts at a page and is touched: nobody pays for it on the clock."""
+    """Memory that starts at a page and is touched, so that no side is timed with page faults."""
     memory = memoryview(mmap.mmap(-1, max(size, 1)))
     memory[:: mmap.PAGESIZE] = bytes(len(memory[:: mmap.PAGESIZE]))
     return memory[:size]
 
 
 def _crc_of(memory: Any) -> Callable[[], int]:
-    """The checksum of what is in the memory, which is cleared for the next side."""
+    """The checksum of the memory, which is then cleared for the next side."""
 
     def checksum() -> int:
         found = zlib.crc32(memory)
@@ -169,14 +169,14 @@ def _crc_of_files(paths: Sequence[str]) -> Callable[[], int]:
 
 
 def write_random(path: str, size: int) -> None:
-    """Bytes that nothing can compress, through the page cache, not synced."""
+    """Writes incompressible bytes, through the page cache, without a sync."""
     with open(path, "wb", buffering=0) as file:
         for offset in range(0, size, 8 * MIB):
             file.write(os.urandom(min(8 * MIB, size - offset)))
 
 
 class Files:
-    """The files of a run, in a folder of its own, made when a shape first needs them. Tests take a `scale` above 1: it
+    """The files of a run, in a separate folder, made when a shape first needs them. `scale` is above 1 in tests: it
     divides all counts and the size of the large file."""
 
     def __init__(self, folder: str, scale: int = 1) -> None:
@@ -206,7 +206,7 @@ class Files:
         return paths
 
     def remove_own(self) -> None:
-        """Removes what only one shape needs."""
+        """Removes the files that only one shape needs."""
         for name in os.listdir(self._folder):
             if name not in ("large", "small"):
                 storage.remove(self.path(name))
@@ -318,7 +318,7 @@ def _just_written(files: Files) -> Shape:
 
 
 def _loads(files: Files, suffix: str, states: tuple[str, ...]) -> Shape:
-    """A model in tensors of 4 MiB. Every tensor's bytes are read: a mapping has nothing until then."""
+    """A model in tensors of 4 MiB. The bytes of every tensor are read, because a memory map reads nothing before."""
     import torch
 
     state = {f"layer{i}": torch.empty(MIB, dtype=torch.float32) for i in range(files.count(_TENSORS))}
@@ -495,7 +495,7 @@ def _threads(files: Files, threads: int) -> Shape:
 
 Make = Callable[[Files], Shape]
 
-# Each by the name that --only takes.
+# The shapes, by the names for --only.
 SHAPES: dict[str, Make] = {
     "whole": _whole,
     "sequence": _sequence,
@@ -520,13 +520,13 @@ SHAPES: dict[str, Make] = {
     "threads_64": lambda files: _threads(files, 64),
 }
 
-# Modules that a shape needs.
+# The modules that a shape needs.
 NEEDS = {
     "load_saved": ("torch",),
     "load_pt": ("torch",),
     "load_safetensors": ("torch", "safetensors"),
 }
 
-# The large file, two models, and what is written at one time.
+# The large file, two models, and the files that are written at a time.
 DISK_BYTES = FILE_BYTES * 4
 MEMORY_BYTES = FILE_BYTES * 3

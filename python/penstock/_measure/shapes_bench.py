@@ -22,7 +22,7 @@ from penstock._measure.tool import ToolError, WrongArguments
 _COMMAND = "penstock bench --shapes"
 _SECONDS = 90
 _ROUNDS_MIN, _ROUNDS_MAX = 3, 50
-# A row is level where the medians differ by no more, or where a fifth of the rounds say the opposite.
+# A row is level if the medians differ by no more than this, or if a fifth of the rounds show the opposite.
 _LEVEL = 0.05
 
 _EPILOG = f"""
@@ -47,7 +47,7 @@ examples:
 
 @dataclass
 class Row:
-    """One shape from one state: the seconds of each side, one a round."""
+    """One shape from one state: the seconds of each side, one for each round."""
 
     name: str
     shape: shapes.Shape
@@ -68,7 +68,7 @@ class Row:
 
     @property
     def ratios(self) -> list[float]:
-        """Of each round."""
+        """The ratio of each round."""
         return [ours / theirs for ours, theirs in zip(self.seconds["penstock"], self.seconds[self.best_stock])]
 
     @property
@@ -101,13 +101,13 @@ def _parser() -> argparse.ArgumentParser:
     add("folder", nargs="?", default=".", metavar="DIR", help="folder on the disk to measure (default: this one)")
     add("--only", default="", metavar="S", help="these shapes, with commas between (default: all that can run)")
     add("--seconds", type=float, default=_SECONDS, metavar="N", help=f"of measuring, about (default {_SECONDS})")
-    add("--scale", type=int, default=1, help=argparse.SUPPRESS)  # tests
+    add("--scale", type=int, default=1, help=argparse.SUPPRESS)  # for tests
     add("--json", metavar="FILE", help="every run and the environment as JSON (- for stdout)")
     return parser
 
 
 def _refine(args: argparse.Namespace) -> list[str]:
-    """The names of what is to run. Checks everything before any work. WrongArguments, ToolError."""
+    """The names of the shapes to run. Checks all arguments before any work. WrongArguments, ToolError."""
     names = tool.list_of("--only", args.only, shapes.SHAPES) or list(shapes.SHAPES)
     if not 1 <= args.seconds <= 86_400:
         raise WrongArguments(f"--seconds {args.seconds:g}: expected 1 to 86400")
@@ -128,7 +128,7 @@ def _refine(args: argparse.Namespace) -> list[str]:
 
 
 def _turn(row: Row, checksums: dict[str, int], order: list[str]) -> None:
-    """One run of each side, each from the state. ToolError where a side moved other bytes than the first."""
+    """One run of each side, each from the initial state. ToolError if a side moved other bytes than the first."""
     for side in order:
         row.shape.begin(row.state)
         start = time.perf_counter()
@@ -148,7 +148,7 @@ def _turn(row: Row, checksums: dict[str, int], order: list[str]) -> None:
 
 
 def _measure(row: Row, budget_s: float) -> None:
-    """Rounds of turns, the order reversed from one to the next, until the time is over."""
+    """Runs rounds of turns, with the order reversed each time, until the time is over."""
     checksums: dict[str, int] = {}
     start = time.monotonic()
     for turn in range(_ROUNDS_MAX):
@@ -159,7 +159,7 @@ def _measure(row: Row, budget_s: float) -> None:
 
 
 def _rows_of(names: list[str], files: shapes.Files, args: argparse.Namespace) -> list[Row]:
-    """Measures all; files that only one shape needs go before the next one."""
+    """Measures all; files that only one shape needs are removed before the next one."""
     progress, found, began = tool.Progress(), [], time.monotonic()
     try:
         for number, name in enumerate(names):
@@ -244,7 +244,7 @@ _VERDICTS = ("faster", "level", "slower")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit status as tool.run() says."""
+    """The command. Returns its exit status, as tool.run() does."""
     words = sys.argv[1:] if argv is None else argv
     args = _parser().parse_args([word for word in words if word != "--shapes"])
     return tool.run(_COMMAND, args.json, functools.partial(_run, args))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sides that save and load. Each save ends durable: data, file and folder are synced before its clock stops.
 
-What a peer's own call leaves undone (fsync of file and folder) is done after it and counted: a checkpoint that is to be
-kept needs it. Loads go to fresh tensors; of what is mapped a byte a page is touched, or nothing was loaded.
+If the call of a peer does not sync file and folder, that is done after it and counted, because a checkpoint needs it.
+Loads go to new tensors. Of mapped tensors one byte of each page is read, because otherwise nothing would be loaded.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from penstock._measure.storage import make_durable
 
 @dataclass(frozen=True)
 class Side:
-    """`save` writes the state under a path, durably; `load` gives a state back from there."""
+    """`save` writes the state to a path, durably; `load` returns the state from there."""
 
     title: str
     load_title: str
     save: Callable[[Any, str], Any]
     load: Callable[[str], Any]
     suffix: str
-    flat: bool = False  # takes a dict of names and tensors
+    flat: bool = False  # needs a dict of names and tensors
 
 
 def touched(state: Any) -> Any:
-    """The state, a byte of every page of it read: a mapping has nothing until then."""
+    """Returns the state after reading a byte of every page, because a memory map reads nothing before."""
     import torch
 
     for _, tensor in tensors_of(state):
@@ -89,7 +89,7 @@ PEERS = {"torch": [TORCH], "safetensors": [SAFETENSORS], "fio": []}
 
 
 def fio(way: str, path: str, size: int) -> tuple[float, float]:
-    """(seconds, CPU seconds of the job) of fio's writes of so many bytes, end_fsync included, or of its reads."""
+    """(seconds, CPU seconds of the job) for fio to write so many bytes, including end_fsync, or to read them."""
     backend = penstock.default_engine().describe().backend
     options = {"ioengine": "io_uring" if backend == "io_uring" else "libaio", "iodepth": 16, "bs": "1m"}
     size_mib = -(-size >> 20)

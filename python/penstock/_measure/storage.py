@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions of comparable figures: durable when the clock stops, nothing under way before it starts, cold."""
+"""Conditions for comparable figures: durable when the clock stops, no I/O before it starts, a cold page cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 
 class NotInState(Exception):
-    """Files cannot be brought to the state that a run is to begin from; the text says why."""
+    """Files cannot be put into the initial state of a run; the text says why."""
 
 
 @contextmanager
@@ -25,24 +25,24 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def make_durable(path: str) -> None:
-    """Does what peers leave to their callers: fsync of the file, then of its folder."""
+    """Syncs the file, then its folder, for peers that leave this to their callers."""
     for one in (path, os.path.dirname(path) or "."):
         with _opened(one) as descriptor:
             os.fsync(descriptor)
 
 
 def settle(folder: str) -> None:
-    """No write-back of one side in the next one's time: of this file system, not of the whole machine."""
+    """Waits for the write-back of this file system, so that it does not fall into the time of the next side."""
     with _opened(folder) as descriptor:
         ctypes.CDLL(None).syncfs(descriptor)
 
 
 def make_cold(path: str) -> None:
-    """Takes a file, or the files of a folder, out of the page cache."""
+    """Removes a file, or the files of a folder, from the page cache."""
     below = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
     for file in below or [path]:
         with _opened(file) as descriptor:
-            os.fsync(descriptor)  # only what is clean goes
+            os.fsync(descriptor)  # only clean pages can be dropped
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
@@ -55,8 +55,8 @@ def bring_in(path: str) -> None:
 
 
 def cached_bytes(path: str) -> int:
-    """Bytes of a file in the page cache, in whole pages. The kernel answers only those who own or may write it, and
-    says "all" to others. OSError."""
+    """Bytes of a file in the page cache, in whole pages. The kernel reports this only to users who own or may write the
+    file; for others it reports all bytes. OSError."""
     size = os.path.getsize(path)
     if size == 0:
         return 0
@@ -65,14 +65,14 @@ def cached_bytes(path: str) -> int:
         begin = ctypes.c_char.from_buffer(mapped)
         libc = ctypes.CDLL(None, use_errno=True)
         failed = libc.mincore(ctypes.c_void_p(ctypes.addressof(begin)), ctypes.c_size_t(size), pages)
-        del begin  # the mapping cannot be closed before
+        del begin  # it refers to the mapping, which is closed next
         if failed:
             raise OSError(ctypes.get_errno(), f"mincore(2): {os.strerror(ctypes.get_errno())}", path)
     return bytes(pages).count(1) * mmap.PAGESIZE
 
 
 def remove(path: str) -> None:
-    """A file or a folder; nothing where neither is there."""
+    """Removes a file or a folder, if it exists."""
     if os.path.isdir(path):
         shutil.rmtree(path)
     elif os.path.lexists(path):

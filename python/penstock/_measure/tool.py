@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frame of a measuring command: how it ends, what it prints, sizes in words, where it ran, its JSON."""
+"""The frame of a measuring command: its end, its output, sizes with units, its environment, its JSON."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class ToolError(Exception):
 
 
 class WrongArguments(ToolError):
-    """Found before any work; a line a mistake."""
+    """Wrong arguments, found before any work; one line for each error."""
 
 
 class OutputLost(Exception):
-    """The output cannot be written (any more): the reader of a pipe has gone, or a disk is full."""
+    """The output cannot be written (any more): the reader of a pipe has exited, or a disk is full."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"what is printed cannot be written: {error.strerror}; the files that it made are removed")
@@ -41,7 +41,7 @@ class OutputLost(Exception):
 
 
 class Ended(KeyboardInterrupt):
-    """SIGTERM or SIGHUP, so that both clean up as Ctrl-C does."""
+    """SIGTERM or SIGHUP as an exception, so that both clean up as Ctrl-C does."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -49,8 +49,8 @@ class Ended(KeyboardInterrupt):
 
 
 def run(command: str, json_path: str | None, work: Callable[[Print], None]) -> int:
-    """Runs `work` with what prints for people (on stderr where the JSON has stdout). The exit status: 0, 1 when it
-    failed, 2 for wrong arguments, 128 + the signal that ended it."""
+    """Runs `work` with a function that prints for people (to stderr if the JSON goes to stdout). Returns the exit
+    status: 0, 1 after an error, 2 for wrong arguments, 128 + the signal that ended it."""
 
     def tell(*lines: object) -> None:
         print(f"{command}: {lines[0]}", *lines[1:], sep="\n  ", file=sys.stderr)
@@ -66,7 +66,7 @@ def run(command: str, json_path: str | None, work: Callable[[Print], None]) -> i
         tell(error if str(error) else "out of memory: take a smaller size")
         return 1
     except OutputLost as error:
-        if error.reader_left:  # it has seen enough (`| head`), so nothing is printed, as by other programs
+        if error.reader_left:  # the reader needs no more (`| head`), so nothing is printed, as in other programs
             return 128 + signal.SIGPIPE
         tell(error)
         return 1
@@ -77,7 +77,7 @@ def run(command: str, json_path: str | None, work: Callable[[Print], None]) -> i
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """While it lasts SIGTERM and SIGHUP raise `Ended` in the main thread."""
+    """A context in which SIGTERM and SIGHUP raise `Ended` in the main thread."""
 
     def end(number: int, _frame: object) -> None:
         raise Ended(number)
@@ -91,7 +91,7 @@ def _signals_raise() -> Iterator[None]:
 
 
 def printer(stream: TextIO | None) -> Print:
-    """A function that prints lines, each at once. OutputLost; names that are no text are printed with escapes."""
+    """A function that prints lines and flushes each. OutputLost; names that are not text are printed with escapes."""
 
     def out(text: str) -> None:
         try:
@@ -101,7 +101,7 @@ def printer(stream: TextIO | None) -> Print:
                 code = getattr(stream, "encoding", None) or "ascii"
                 print(text.encode(code, "backslashreplace").decode(code), file=stream, flush=True)
         except OSError as error:
-            # The interpreter flushes at its end what could not be written, and would fail once more.
+            # The interpreter would flush the unwritten output again at its end, and fail.
             with suppress(OSError, ValueError, AttributeError), open(os.devnull, "wb") as nothing:
                 os.dup2(nothing.fileno(), stream.fileno())  # type: ignore[union-attr]
             raise OutputLost(error) from error
@@ -110,7 +110,7 @@ def printer(stream: TextIO | None) -> Print:
 
 
 class Progress:
-    """One line on stderr while something runs: rewritten on a terminal, else a line each five seconds."""
+    """Progress on stderr: on a terminal one line that is rewritten, else a line every five seconds."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -135,7 +135,7 @@ class Progress:
 
 
 class Colour:
-    """Colours of a terminal; none where the stream is no terminal, TERM is dumb, or NO_COLOR is set to anything."""
+    """Colours of a terminal; none if the stream is not a terminal, TERM is dumb, or NO_COLOR is set to anything."""
 
     _CODES = {"green": "32", "red": "31", "yellow": "33", "bold": "1"}
 
@@ -154,7 +154,7 @@ def bar(share: float, width: int) -> str:
 
 
 class HelpText(argparse.RawDescriptionHelpFormatter):
-    """Keeps lists and examples of a description as they are where they fit the terminal; text is filled."""
+    """Keeps lists and examples of a description unchanged if they fit the terminal; text is filled."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
@@ -167,7 +167,7 @@ class HelpText(argparse.RawDescriptionHelpFormatter):
 
 
 def _fitted(line: str, width: int) -> list[str]:
-    """An indented line: a command stays whole, and what it does goes below it where there is no room next to it."""
+    """Fits an indented line: a command is not broken; its description goes below it if it does not fit next to it."""
     if len(line) <= width:
         return [line]
     start = len(line) - len(line.lstrip())
@@ -180,12 +180,12 @@ def _fitted(line: str, width: int) -> list[str]:
 
 
 def parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """One whose epilog keeps its lines."""
+    """A parser whose epilog keeps its lines."""
     return argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, formatter_class=HelpText)
 
 
 def list_of(flag: str, text: str, known: Iterable[str]) -> list[str]:
-    """The words of `a,b`. WrongArguments names one that is not known, and what is."""
+    """The words of `a,b`. WrongArguments names an unknown word, and the known ones."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
         if word not in known:
@@ -196,8 +196,8 @@ def list_of(flag: str, text: str, known: Iterable[str]) -> list[str]:
 
 
 def parse_size(flag: str, word: str) -> int:
-    """Bytes of `400M`, `1.5GiB`, `2GB`. A bare K, M or G, all that DeepSpeed's tools take, is a power of 1024 there and
-    by the rule of every other size here. WrongArguments names the flag."""
+    """Bytes of `400M`, `1.5GiB`, `2GB`. A bare K, M or G is a power of 1024, as in DeepSpeed's tools, which take only
+    those, and in all other sizes of Penstock. WrongArguments names the flag."""
     with suppress(ValueError):
         size = _core.parse_bytes(word)
         if 1 <= size < 1 << 60:
@@ -208,13 +208,13 @@ def parse_size(flag: str, word: str) -> int:
 
 
 def check_folder(folder: str, flag: str = "") -> None:
-    """WrongArguments unless files can be made in it."""
+    """Raises WrongArguments unless files can be made in the folder."""
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         raise WrongArguments(f"{flag}{folder}: no folder that can be written is there; name one on the disk to measure")
 
 
 def check_json_path(path: str | None) -> None:
-    """A wrong --json costs no time: it is found before the work. WrongArguments."""
+    """Checks --json before the work, so that a wrong path costs no time. WrongArguments."""
     if path is None or path == "-":
         return
     file, folder = Path(path), Path(path).resolve().parent
@@ -241,7 +241,7 @@ def wrong_among(checks: list[tuple[Callable[..., object], tuple[Any, ...]]]) -> 
 
 
 def environment() -> dict[str, Any]:
-    """The environment of a measurement: that of `penstock bench --json`, and the versions of what Python has."""
+    """The environment of a measurement: that of `penstock bench --json`, and the versions of Python packages."""
     found: dict[str, Any] = json.loads(_core.environment_json()) | {"python": platform.python_version()}
     for name in ("numpy", "torch"):
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -250,7 +250,7 @@ def environment() -> dict[str, Any]:
 
 
 def write_json(path: str | None, document: dict[str, Any]) -> None:
-    """To a file, to stdout for `-`, nowhere for None. ToolError with the system's reason, OutputLost."""
+    """Writes to a file, to stdout for `-`, nowhere for None. ToolError with the system's reason, OutputLost."""
     text = json.dumps(document, indent=2, allow_nan=False)
     if path == "-":
         printer(sys.stdout)(text)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns: in each round every side saves and loads once, and the order changes from round to round, so that a disk that
-warms up or slows down does so for all. The figure of a side is the median of its rounds. What a side loads first is
-compared with what was saved, outside the clock."""
+"""Turns: in each round every side saves and loads once. The order changes from round to round, so that a disk that
+becomes faster or slower affects all sides. The figure of a side is the median of its rounds. The first load of a side
+is compared with the saved state, outside the timed part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock._measure.tool import ToolError
 
 @dataclass
 class Figures:
-    """The times of one side in one verb (save, load, stall), one per round."""
+    """The times of one side for one action (save, load, stall), one for each round."""
 
     title: str
     verb: str
@@ -52,7 +52,7 @@ def _timed(call: Callable[..., Any], *words: Any) -> tuple[float, float, Any]:
 
 
 class Bench:
-    """The state, the sides and the folder of a run; `tell` gets the current step."""
+    """The state, the sides and the folder of a run; `tell` is called with the current step."""
 
     def __init__(
         self, state: Any, folder: str, verbs: list[str], peers: list[str], tell: Callable[[str], None]
@@ -79,7 +79,7 @@ class Bench:
                 step(f"round {turn + 1} of {rounds}")
 
     def _warm(self) -> None:
-        """A small save and load of each side first: rings, pools and imports come with it."""
+        """Makes a small save and load with each side first, to set up rings, pools and imports."""
         import torch
 
         small = {"weight": torch.zeros(1 << 20)}
@@ -113,7 +113,7 @@ class Bench:
             storage.remove(path)
 
     def _compare(self, loaded: dict[str, Any], title: str) -> None:
-        """ToolError unless every tensor came back bit for bit."""
+        """Raises ToolError unless every tensor came back bit for bit."""
         import torch
 
         for name, tensor in self._flat.items():
@@ -122,7 +122,7 @@ class Bench:
                 raise ToolError(f"{title}: {name} is not what was saved: do not trust this disk")
 
     def _stall(self, told: str) -> None:
-        """Times save_async() until the tensors may change again. The clock leaves out the rest of the save."""
+        """Times save_async() until the tensors may change again. The rest of the save is not timed."""
         self._tell(f"{told}: penstock save_async")
         path = os.path.join(self._folder, "async.pt")
         try:

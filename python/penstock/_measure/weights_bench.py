@@ -41,7 +41,7 @@ examples:
 _COMMAND = "penstock weights bench"
 _PEERS = {"map": "transformers", "accelerate": "accelerate"}
 _TITLES = {"penstock": "penstock", "map": "from_pretrained, mapped", "accelerate": "accelerate, disk"}
-_KERNEL_BYTES = 64 << 20  # page tables, rings, and pages of files that the process reads
+_KERNEL_BYTES = 64 << 20  # for page tables, rings, and pages of files that the process reads
 _LOOK_S = 0.2
 
 
@@ -72,7 +72,7 @@ def _is_installed(module: str) -> bool:
 
 
 def _refine(args: argparse.Namespace) -> None:
-    """Checks everything before any work. WrongArguments says what to do."""
+    """Checks all arguments before any work. WrongArguments says what to do."""
     tool.list_of("--preset", args.preset, weights_model.PRESETS)
     if args.folder and args.dir:
         raise WrongArguments(f"{args.folder} and --dir {args.dir}: one folder is measured; give one")
@@ -98,18 +98,18 @@ def _refine(args: argparse.Namespace) -> None:
 
 
 def _limit(args: argparse.Namespace) -> tuple[int, str]:
-    """Bytes that the weights may have here, and whose limit that is."""
+    """The limit on the bytes of the weights, and the reason for the limit."""
     limits = [(shutil.disk_usage(args.dir).free // 2, f"half of what is free in {args.dir}")]
     if args.bytes_max:
         limits.append((args.bytes_max, "--max-bytes"))
     return min(limits)
 
 
-# ---- a limit of memory
+# ---- the memory limit
 
 
 def _group_root() -> tuple[Path, str] | None:
-    """Where groups are made that limit memory, and the file that has the limit. None: nowhere."""
+    """The folder in which control groups with a memory limit can be made, and the file for the limit; or None."""
     old, new = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
     if (old / "memory.limit_in_bytes").exists():
         return old, "memory.limit_in_bytes"
@@ -121,7 +121,7 @@ def _group_root() -> tuple[Path, str] | None:
 
 @contextlib.contextmanager
 def _group(limit: int) -> Iterator[Path | None]:
-    """A control group with that limit of memory, or None where none can be made."""
+    """A control group with that memory limit, or None if none can be made."""
     made, root = None, _group_root() if limit else None
     try:
         if root is not None:
@@ -131,7 +131,7 @@ def _group(limit: int) -> Iterator[Path | None]:
         yield made
     finally:
         if made is not None:
-            for _ in range(50):  # the group is busy until its last process is gone
+            for _ in range(50):  # the group is busy until its last process has ended
                 with contextlib.suppress(OSError):
                     made.rmdir()
                 if not made.exists():
@@ -159,7 +159,7 @@ class _Bench:
                 self.figures.setdefault(side, []).append(self._side(side, step))
 
     def _side(self, side: str, step: str) -> dict[str, Any]:
-        """What the process of a side prints. ToolError with the end of its errors."""
+        """The output of the process of a side. ToolError with the end of its error output."""
         offload = os.path.join(self._folder, "offload")
         words = [sys.executable, "-m", "penstock._measure.weights_side", side, self._folder]
         words += [str(self._memory), str(self._tokens), offload]
@@ -192,11 +192,11 @@ class _Bench:
             raise ToolError(f"{_TITLES.get(side, 'the process')}: exit {process.returncode}: {last}")
 
     def seconds(self, side: str) -> float:
-        """Median of a token, over all rounds."""
+        """The median time of a token, over all rounds."""
         return statistics.median([one for found in self.figures[side] for one in found["token_s"]])
 
     def different(self) -> list[str]:
-        """Sides that did not generate the words of ours."""
+        """The sides that generated other words than Penstock."""
         ours = self.figures["penstock"][0]["words"]
         return [side for side, found in self.figures.items() if any(one["words"] != ours for one in found)]
 
@@ -278,8 +278,8 @@ def _plan(folder: str, memory: int) -> dict[str, Any]:
 
 
 def _memory(asked: int | None, folder: str, total: int) -> int:
-    """The budget: what was asked for, or half of the weights, or as much as works. ToolError where it is too small,
-    before any side runs."""
+    """The budget: the given one, or half of the weights, or a tenth above the minimum if that is more. ToolError if it
+    is too small, before any side runs."""
     plan = _plan(folder, 1 << 60)
     least = plan["least_memory_bytes"]
     if asked is not None and asked < least:
@@ -291,7 +291,7 @@ def _memory(asked: int | None, folder: str, total: int) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit status as tool.run() says."""
+    """The command. Returns its exit status, as tool.run() does."""
     args = _parser().parse_args(argv)
     return tool.run(_COMMAND, args.json, functools.partial(_run, args))
 

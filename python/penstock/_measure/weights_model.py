@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of `penstock weights bench`: the true shapes of a known one, random weights in bf16, in shards of a layer
-each, so that making it takes the memory of a layer."""
+"""The model of `penstock weights bench`: the true shapes of a known model, random weights in bf16, one shard for each
+layer, so that making it needs the memory of one layer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import penstock
 from penstock._measure.models import Model
 
-# Those that are built as transformers' Llama and Qwen 2 are.
+# The models that are built like Llama and Qwen 2 of transformers.
 PRESETS = ("llama3.2-1b", "llama3-8b", "llama3-70b", "mistral-7b", "qwen2.5-7b")
-HEAD_WIDTH = {"llama3.2-1b": 64}  # others: 128
+HEAD_WIDTH = {"llama3.2-1b": 64}  # the others have 128
 BYTES_A_PARAMETER = 2
 
 
@@ -40,12 +40,12 @@ def config_of(preset: str, model: Model) -> Any:
     )
     config.architectures = [name]
     for end in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        setattr(config, end, None)  # those of the class may be beyond the words that are left
+        setattr(config, end, None)  # the defaults of the class may be beyond the remaining words
     return config
 
 
 def _shards(model: Model) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Names and shapes: each layer by itself, and each tensor outside of layers."""
+    """Names and shapes of each shard: one for each layer, and for each tensor outside of layers."""
     layer: dict[str, tuple[int, ...]] = {}
     of = ""
     for name, shape in model.shapes():
@@ -59,7 +59,7 @@ def _shards(model: Model) -> Iterator[dict[str, tuple[int, ...]]]:
 
 
 def make(preset: str, model: Model, folder: Path, progress: Callable[[str], None]) -> int:
-    """Writes the model to a folder that is there. Returns the bytes of its weights."""
+    """Writes the model to an existing folder. Returns the bytes of its weights."""
     import torch
 
     config_of(preset, model).save_pretrained(folder)

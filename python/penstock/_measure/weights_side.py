@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One side of `penstock weights bench` in a process of its own:
+"""One side of `penstock weights bench` in a separate process:
 `python -m penstock._measure.weights_side SIDE FOLDER MEMORY TOKENS OFFLOAD`. Prints one line of JSON."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PROMPT = 8
 
 
 def _status(field: str) -> int:
-    """Bytes of a line of /proc/self/status; 0 where it has none."""
+    """The bytes in a line of /proc/self/status; 0 if there is no such line."""
     with open("/proc/self/status", encoding="ascii") as lines:
         found = [line.split()[1] for line in lines if line.startswith(f"{field}:")]
     return int(found[0]) << 10 if found else 0
@@ -27,7 +27,7 @@ def _loaded(side: str, folder: str, memory: int, offload: str) -> Any:
         import penstock
 
         return penstock.stream(None, folder, memory=memory)
-    if side == "none":  # what the process needs without weights
+    if side == "none":  # measures the process without weights
         import torch
 
         import penstock  # noqa: F401
@@ -41,10 +41,10 @@ def _loaded(side: str, folder: str, memory: int, offload: str) -> Any:
 
 
 def run(side: str, folder: str, memory: int, tokens: int, offload: str) -> dict[str, Any]:
-    """Seconds to the first token, and of each of `tokens` after it; the words that were generated."""
+    """Seconds to the first token, and for each of the next `tokens` ones; the generated words."""
     import torch
 
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))  # one is left to read
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - 1))  # leaves one processor for reading
     start = time.perf_counter()
     model = _loaded(side, folder, memory, offload)
     if side == "none":
@@ -72,7 +72,7 @@ def run(side: str, folder: str, memory: int, tokens: int, offload: str) -> dict[
 def main(words: list[str]) -> int:
     side, folder, memory, tokens, offload = words
     output = os.dup(1)
-    os.dup2(2, 1)  # other people's code prints to stdout
+    os.dup2(2, 1)  # libraries print to stdout
     found = run(side, folder, int(memory), int(tokens), offload)
     os.write(output, (json.dumps(found) + "\n").encode())
     return 0

@@ -7,7 +7,7 @@
     handle.async_pwrite(tensor, "weights.bin")
     assert handle.wait() == 1
 
-install() puts it under DeepSpeed itself. docs/deepnvme.md says what is the same, and what differs and why.
+install() makes DeepSpeed itself use it. docs/deepnvme.md lists what is the same, what differs, and why.
 """
 
 from importlib import import_module as _import_module
@@ -38,7 +38,7 @@ __all__ = [
     "uninstall",
 ]
 
-# Imported on demand: reading a tensor needs neither.
+# Imported on demand: reading a tensor needs neither of them.
 _LATER = {
     "FastFileWriter": "_fast_file_writer",
     "FastFileWriterConfig": "_fast_file_writer",

@@ -58,9 +58,9 @@ def main(arguments: list[str]) -> None:
 
 
 def _new_main() -> types.ModuleType:
-    """The module that the program is, in our place: what it finds there is its own."""
+    """A new __main__ module for the program, in place of ours."""
     module = types.ModuleType("__main__")
-    # Which of these a program has depends on the version of Python; ours began as one.
+    # The version of Python decides which of these names a program has; ours has the same.
     vars(module).update({name: value for name, value in _OF_THE_VERSION.items() if name in globals()})
     vars(module)["__builtins__"] = __builtins__
     sys.modules["__main__"] = module
@@ -77,10 +77,10 @@ def _run_script(path: str) -> None:
         print(f"penstock.deepnvme: cannot open {path!r}: there is no such file", file=sys.stderr)
         sys.exit(2)
     if os.path.isdir(path) or path.endswith((".zip", ".pyz", ".pyc")):
-        runpy.run_path(path, run_name="__main__")  # a folder or archive with a __main__.py, or byte code
+        runpy.run_path(path, run_name="__main__")  # runs a folder or archive with a __main__.py, or byte code
         return
     try:
-        # Also a pipe (`<(...)`, /dev/stdin), which can be read once.
+        # The file may be a pipe (`<(...)`, /dev/stdin), which can be read only once.
         with io.open_code(os.path.abspath(path)) as file:
             source = file.read()
     except OSError as error:

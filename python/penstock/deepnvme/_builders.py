@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed's builders of its operators: here nothing is built, and load() gives what is there."""
+"""DeepSpeed's builders of its operators. Here nothing is built: load() returns an existing module."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _UTILS = _module("utils", cast_to_byte_tensor=_functions.cast_to_byte_tensor)
 
 
 class _Builder:
-    """The calls of a builder that DeepSpeed uses. Making one and load() cost nothing; a module is one a process."""
+    """The methods of a builder that DeepSpeed uses. Making one and load() cost nothing; a process has one module."""
 
     NAME = ""
     BUILD_VAR = ""
-    _OP = ""  # as DeepSpeed names the module
+    _OP = ""  # the name of the module in DeepSpeed
     _MODULE: ModuleType
 
     def __init__(self) -> None:
@@ -50,11 +50,11 @@ class _Builder:
         return []
 
     def is_compatible(self, verbose: bool = False) -> bool:
-        """Whether its verbs work here."""
+        """Whether its functions work on this machine."""
         return True
 
     def load(self, verbose: bool = False) -> ModuleType:
-        """The module. Compiles nothing; `verbose` is DeepSpeed's and says nothing here."""
+        """Returns the module. Compiles nothing; `verbose` is for compatibility and has no effect."""
         return self._MODULE
 
 
@@ -68,7 +68,7 @@ class AsyncIOBuilder(_Builder):
 
 
 class GDSBuilder(AsyncIOBuilder):
-    """load() has gds_handle. Its module can be loaded anywhere; a handle is made where a GPU is."""
+    """load() has gds_handle. The module can be loaded on any machine; a handle needs a GPU."""
 
     NAME = "gds"
     BUILD_VAR = "DS_BUILD_GDS"
@@ -76,8 +76,8 @@ class GDSBuilder(AsyncIOBuilder):
     _MODULE = _GDS
 
     def is_compatible(self, verbose: bool = False) -> bool:
-        """Whether a GPU is here whose memory can be moved. With `verbose` it is logged by which way, or why not, which
-        `error_log` has as well. Loads NVIDIA's driver, where there is one."""
+        """Whether this machine has a GPU whose memory can be transferred. With `verbose` the path, or the reason, is
+        logged; `error_log` has the reason as well. Loads NVIDIA's driver, if there is one."""
         reason = _gds.why_not()
         self.error_log = reason or None
         if verbose:

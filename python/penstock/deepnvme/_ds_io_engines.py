@@ -6,8 +6,8 @@
     torch_io      torch.load and torch.save
     torch_fastio  torch.save through FastFileWriter; it has no reader, so reads are torch.load's
 
-Timed is the call alone. Files to read hold random bytes (torch engines: a tensor that torch.save wrote) and are on the
-storage, not in the page cache, before each repetition.
+Only the call is timed. Files to read hold random bytes (torch engines: a tensor that torch.save wrote). Before each
+repetition they are on the storage and not in the page cache.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHUNK = 8 << 20
 
 @dataclass
 class Task:
-    """One process: its folder, the file of each repetition, and those of them that are there and can be read as they
+    """One process: its folder, the file of each repetition, and those files that already exist and can be read as they
     are."""
 
     tid: int
@@ -42,7 +42,7 @@ class Task:
 
 @dataclass
 class TaskResult:
-    """Seconds of each repetition: the call alone, with the barrier, of processor; and how the files are reached."""
+    """Seconds of each repetition (the call alone, with the barrier, CPU), and how the files are accessed."""
 
     call_seconds: list[float] = field(default_factory=list)
     loop_seconds: list[float] = field(default_factory=list)
@@ -71,7 +71,7 @@ def _remove(path: str) -> None:
 
 
 def _random_chunks(size: int) -> Any:
-    """(offset, random bytes) that together are `size` bytes."""
+    """Yields (offset, random bytes), `size` bytes in total."""
     for offset in range(0, size, _CHUNK):
         yield offset, os.urandom(min(_CHUNK, size - offset))
 
@@ -86,7 +86,7 @@ def _make_read_file(path: str, size: int, tell: Callable[[str], None]) -> None:
 
 
 def _fill(tensor: Any) -> None:
-    """Random bytes: nothing that a drive could compress away."""
+    """Fills a tensor with random bytes, which a drive cannot compress."""
     if not tensor.is_cpu:
         torch = need_torch("aio_handle")
         for offset, chunk in _random_chunks(tensor.nbytes):
@@ -98,7 +98,7 @@ def _fill(tensor: Any) -> None:
 
 
 def _forget(path: str) -> None:
-    """Takes the clean pages of a file out of the page cache."""
+    """Removes the clean pages of a file from the page cache."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -143,7 +143,7 @@ class _AioEngine:
             _fill(self._tensor)
 
     def before(self, loop: int) -> None:
-        # As DeepSpeed's: aio_basic writes a new file each time, aio_handle writes over the one of the first time.
+        # As in DeepSpeed: aio_basic writes a new file each time, aio_handle overwrites the first one.
         options = self._task.options
         file = self._task.files[loop]
         if options.read:
@@ -172,14 +172,14 @@ class _AioEngine:
 
 
 def make_handle(options: argparse.Namespace, handle: Any) -> Any:
-    """A handle of this class with the settings that were asked for."""
+    """A handle of this class with the given settings."""
     parallel = options.io_parallel or 1
     overlap = not options.sequential_requests
     return handle(options.block_size, options.queue_depth, options.single_submit, overlap, parallel)
 
 
 def locked_tensor(options: argparse.Namespace, size: int, handle: Any, torch: Any) -> tuple[Any, Callable[[], object]]:
-    """A locked tensor of `size` bytes and what gives it back."""
+    """A locked tensor of `size` bytes, and a function that frees it."""
     if options.use_accelerator_pin_memory:
         from penstock import deepnvme
 
@@ -189,7 +189,7 @@ def locked_tensor(options: argparse.Namespace, size: int, handle: Any, torch: An
 
 
 def device_tensor(task: Task, handle: Any, torch: Any) -> tuple[Any, Callable[[], object]]:
-    """A tensor on the GPU of the task and what gives it back."""
+    """A tensor on the GPU of the task, and a function that frees it."""
     tensor = torch.empty(task.options.io_size, dtype=torch.uint8, device=f"cuda:{int(task.device)}")
     if not task.options.use_gds:
         return tensor, lambda: None
@@ -276,7 +276,7 @@ def _cpu_seconds() -> float:
 
 
 def run_task(task: Task, barrier: Any, tell_tid: Tell) -> TaskResult:
-    """Makes the files, runs all repetitions together with the other processes, and says how long each took."""
+    """Makes the files, runs all repetitions together with the other processes, and returns their times."""
     options = task.options
     result = TaskResult()
 

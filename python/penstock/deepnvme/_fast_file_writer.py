@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A file to give to torch.save, with the interface of deepspeed.io.FastFileWriter.
+"""A file object for torch.save, with the interface of deepspeed.io.FastFileWriter.
 
-What is written goes into one half of the caller's pinned tensor while the other half is on its way to storage. A full
-half is one transfer of the engine at its place in the file, so the file has exactly the bytes that were written, in
-whatever portions they came. With DeepSpeed this class stands in for its own (penstock.deepnvme.install()); it works
-without DeepSpeed too, and for tensors in host memory without a GPU.
+Data goes into one half of the caller's pinned tensor while the other half is written to storage. A full half is one
+transfer of the engine to its place in the file. So the file has exactly the written bytes, however they are split into
+calls. penstock.deepnvme.install() replaces DeepSpeed's class with this one. It also works without DeepSpeed, and for
+tensors in host memory without a GPU.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _GIB = 1 << 30
 class FastFileWriterConfig:
     """The configuration of a FastFileWriter.
 
-    dnvme_handle: an aio_handle, whose block size and depth the transfers take; None for the engine's own.
-    pinned_tensor: contiguous memory of the host through which the bytes go; any size and type, some MiB are good. Of
-        one on a GPU only the size is taken: locked memory of the host stands in for it.
+    dnvme_handle: an aio_handle; the transfers use its block size and depth. None: those of the engine.
+    pinned_tensor: contiguous host memory for the bytes on their way, of any size and type; some MiB are enough. For a
+        tensor on a GPU, locked host memory of the same size is used instead.
     double_buffer: one half is filled while the other is written.
     num_parallel_writers, writer_rank: save_torch_storage_object_list() writes only this writer's share of the bytes.
-    global_rank: not used; it is given back when asked for.
+    global_rank: not used; it can be read back.
     """
 
     dnvme_handle: Any
@@ -44,20 +44,20 @@ class FastFileWriterConfig:
 
 
 class FastFileWriter:
-    """A file being written: from nothing, or over what was there, of which nothing stays.
+    """A file being written: a new one, or one that replaces the content of an existing file.
 
     `torch.save(state, writer)` and `pickle.dump(state, writer)` work. The file is complete and durable when close() has
-    returned. An error of the storage (a full disk) is raised by the call that finds it, and by every later one, close()
-    included: a file that lacks something never closes without a word. Not thread-safe; one writer a file.
+    returned. An error of the storage (a full disk) is raised by the call that finds it, and by every later one,
+    including close(): an incomplete file never closes without an error. Not thread-safe; one writer for each file.
     """
 
     def __init__(self, file_path: str | os.PathLike[str], config: Any) -> None:
         """Opens and empties the file.
 
-        Raises ValueError or TypeError when the configuration makes no sense (pinned_tensor is not contiguous memory of
-        the host), OSError when the file cannot be opened.
+        Raises ValueError or TypeError for an invalid configuration (pinned_tensor is not contiguous host memory),
+        OSError if the file cannot be opened.
         """
-        self._file: penstock.File | None = None  # first of all, for __del__
+        self._file: penstock.File | None = None  # set first, for __del__
         writers, rank = config.num_parallel_writers, config.writer_rank
         if writers < 1 or not 0 <= rank < writers:
             raise ValueError(
@@ -78,10 +78,10 @@ class FastFileWriter:
         self._part_bytes = len(memory) // parts
         self._parts = [memory[i * self._part_bytes : (i + 1) * self._part_bytes] for i in range(parts)]
         self._memory = memory
-        self._pinned: Any = None  # pinned with the first bytes of a GPU
+        self._pinned: Any = None  # pinned when the first bytes of a GPU arrive
         self._filling = 0  # the part that is being filled,
-        self._filled = 0  # so far, in bytes
-        self._offset = 0  # of its first byte in the file
+        self._filled = 0  # its bytes so far,
+        self._offset = 0  # and the offset of its first byte in the file
         self._under_way: penstock.Transfer | None = None
         self._error: BaseException | None = None
         self._stats: dict[str, Any] = dict.fromkeys(_STATS, 0)
@@ -90,15 +90,15 @@ class FastFileWriter:
     # ---- the interface
 
     def write(self, buffer: Any) -> int:
-        """Takes the bytes of a bytes-like object; gives their number. They may be changed as soon as it returns."""
+        """Takes the bytes of a bytes-like object and returns their number. They may be changed when it returns."""
         return self._write(memoryview(buffer).cast("B"))
 
     def save_torch_storage_object_list(self, storage_obj_list: Sequence[Any], save_size: bool) -> int:
-        """Writes the bytes of storages, each a (torch.UntypedStorage, torch.dtype); gives how many this writer wrote.
+        """Writes the bytes of storages, each a (torch.UntypedStorage, torch.dtype). Returns the bytes that this writer
+        wrote. With save_size each storage is preceded by its number of elements, in 8 bytes in this machine's order.
 
-        With save_size each is preceded by its number of elements, in 8 bytes in this machine's order. With several
-        parallel writers the whole of it is cut into that many equal ranges (the first ones a byte longer where it does
-        not divide), and only the range of writer_rank is written.
+        With several parallel writers the bytes are cut into that many equal ranges; if they do not divide evenly, the
+        first ranges are a byte longer. Only the range of writer_rank is written.
         """
         pieces = []
         for storage, dtype in storage_obj_list:
@@ -121,7 +121,7 @@ class FastFileWriter:
         return written
 
     def flush(self) -> None:
-        """Writes buffered data to the file, where others can read it; it is durable only after close()."""
+        """Writes buffered data to the file. Other processes can then read it; it is durable only after close()."""
         self._stats["flush"] += 1
         self._raise_error()
         if self._file is not None:
@@ -129,7 +129,7 @@ class FastFileWriter:
             self._finish_transfer()
 
     def close(self) -> None:
-        """Writes what is left, brings it to the device (fsync) and closes the file. Again is fine and does nothing."""
+        """Writes the remaining data, syncs it to the device (fsync) and closes the file. May be called again."""
         if self._file is None:
             return
         self._stats["close"] += 1
@@ -142,12 +142,12 @@ class FastFileWriter:
             self._finish_transfer()
             file.sync()
         finally:
-            self._parts = []  # the tensor is the caller's again
+            self._parts = []  # the caller may use the tensor again
             file.close()
             self._stats["write_secs"] += time.perf_counter() - start
 
     def fileno(self) -> int:
-        """-1: nobody may write past this object, and torch asks for that before it tries."""
+        """-1, so that torch, which asks for the descriptor, does not write to the file directly."""
         self._stats["fileno"] += 1
         return -1
 
@@ -155,7 +155,7 @@ class FastFileWriter:
         return self._file_path
 
     def _dump_state(self) -> None:
-        """Prints the statistics, as one line that begins with `stats = `. Times in seconds; speeds in GiB a second."""
+        """Prints the statistics in a line that begins with `stats = `. Times are in seconds, speeds in GiB a second."""
         stats = self._stats
         for speed, size, seconds in (
             ("write_GB/s", "bytes", "write_secs"),
@@ -168,7 +168,7 @@ class FastFileWriter:
 
     def __del__(self) -> None:
         if self._file is not None and self._error is not None:
-            self._file.close()  # what went wrong was raised when it did
+            self._file.close()  # earlier errors were raised when they occurred
         else:
             self.close()
 
@@ -184,7 +184,7 @@ class FastFileWriter:
         total = data.numel() if is_tensor else len(data)
         done = 0
         while done < total:
-            # A part that begins off its place, after flush(), is cut so that the next begins on it: aligned.
+            # After flush() a part may begin unaligned; it is cut so that the next one begins aligned.
             room = self._part_bytes - self._offset % self._part_bytes - self._filled
             size = min(room, total - done)
             fill = time.perf_counter()
@@ -209,7 +209,7 @@ class FastFileWriter:
         return total
 
     def _start_transfer(self, file: penstock.File | None = None) -> None:
-        """Sends off what is in the part that is being filled; the other one is free when it returns."""
+        """Starts to write the part that is being filled. The other part is free when it returns."""
         if not self._filled:
             return
         self._finish_transfer()
@@ -235,10 +235,10 @@ class FastFileWriter:
         try:
             self._under_way.result()
         except Exception as error:
-            self._under_way = None  # it holds the file open
+            self._under_way = None  # the transfer holds the file open
             self._error = error
             raise
-        self._under_way = None  # after Ctrl-C it is still there, and is waited for again
+        self._under_way = None  # not reached after Ctrl-C: then the transfer is waited for again
         self._stats["aio_write_secs"] += time.perf_counter() - start
 
     def _raise_error(self) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The file of an operation: a path, or a descriptor of the caller's, which is opened again through /proc.
+"""The file of an operation: a path, or a descriptor of the caller, which is opened again through /proc.
 
-So an operation has descriptors of its own, past the page cache where the file system can, whatever the caller's was
-opened with; the caller may close it at once, and its position stays where it is.
+So an operation has its own descriptors. They bypass the page cache if the file system can, whatever the flags of the
+caller's descriptor are. The caller may close that one at once, and its position does not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock._errors import Error, Unsupported
 
 
 def renamed(error: BaseException, path: Any, shown: str | None) -> BaseException:
-    """The same error, about the name for people where there is another than the path."""
+    """The same error, with the name to show in place of the path."""
     if shown is None or not isinstance(error, Error) or error.filename != path:
         return error
     return type(error)(error.message.replace(path, shown), error.errno, error.operation, shown, error.offset)
@@ -28,7 +28,7 @@ def _bad_descriptor(verb: str, fd: int, what: str, cure: str) -> Error:
 
 
 def _by_descriptor(fd: int, write: bool) -> tuple[str, str]:
-    """The file of a descriptor. It is opened again, so the caller's may be closed, or lack O_DIRECT."""
+    """The file of a descriptor. It is opened again, so the caller may close its own, and that needs no O_DIRECT."""
     verb = "write" if write else "read"
     try:
         flags = fcntl.fcntl(fd, fcntl.F_GETFL)
@@ -50,14 +50,14 @@ def _by_descriptor(fd: int, write: bool) -> tuple[str, str]:
 
 
 def where(place: Any, write: bool) -> tuple[Any, str | None]:
-    """The path that the engine opens, and the name for people where that is another."""
+    """The path that the engine opens, and the name to show if that differs."""
     try:
         return os.fspath(place), None
     except TypeError:
         pass
     try:
         if not isinstance(place, bool):
-            return _by_descriptor(operator.index(place), write)  # also an integer of NumPy's
+            return _by_descriptor(operator.index(place), write)  # also takes an integer of NumPy
     except TypeError:
         pass
     raise TypeError(
@@ -73,8 +73,8 @@ def offset_in_file(value: Any) -> int:
 
 
 def make_private(path: Any) -> None:
-    """As DeepNVMe does, a new file is its owner's alone: 0600 less umask, where File() would say 0666."""
+    """Makes a new file with mode 0600 less umask, as DeepNVMe does; File() would use 0666."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o600))
     except (OSError, ValueError):
-        pass  # opening it says why
+        pass  # opening it will raise the reason

@@ -19,7 +19,7 @@ def aio_read(
     overlap_events: bool,
     validate: bool,
 ) -> int:
-    """Fills `buffer` from the start of the file; blocks. 0. Errors as in aio_handle.read()."""
+    """Fills `buffer` from the start of the file; blocks. Returns 0. Errors as in aio_handle.read()."""
     return aio_handle(block_size, queue_depth, single_submit, overlap_events).read(buffer, filename, validate)
 
 
@@ -32,16 +32,16 @@ def aio_write(
     overlap_events: bool,
     validate: bool,
 ) -> int:
-    """Puts `buffer` at the start of the file; blocks. 0. Errors as in aio_handle.write()."""
+    """Writes `buffer` to the start of the file; blocks. Returns 0. Errors as in aio_handle.write()."""
     return aio_handle(block_size, queue_depth, single_submit, overlap_events).write(buffer, filename, validate)
 
 
 def deepspeed_memcpy(dest: Any, src: Any) -> int:
-    """Copies `src` to `dest`, CPU tensors of any dtype, shape and stride. 0.
+    """Copies `src` to `dest`, CPU tensors of any dtype, shape and stride. Returns 0.
 
-    Of one dtype, they have as many elements, which go over in order; of two dtypes, both are contiguous and as many
-    bytes, which go over as they are. ValueError otherwise. Releases the GIL; works on leaves that require grad.
-    """
+    With one dtype, both need the same number of elements, which are copied in order. With two dtypes, both must be
+    contiguous, with the same number of bytes, which are copied unchanged. Otherwise ValueError. Releases the GIL; works
+    on leaves that require grad."""
     for name, tensor in (("dest", dest), ("src", src)):
         if not is_tensor(tensor):
             raise TypeError(f"{name}: got {type(tensor).__name__}; give a torch tensor")
@@ -89,7 +89,7 @@ def _cast(tensor: Any) -> Any:
 def cast_to_byte_tensor(src_tensor: Any) -> Any:
     """The bytes of a contiguous tensor as a 1-D uint8 tensor on the same memory, on any device; of a sequence, a list.
 
-    The result shares the memory and keeps it alive. As with DeepNVMe, a tensor of 1 byte comes back as it is.
+    The result shares the memory and keeps it alive. As in DeepNVMe, a tensor of 1 byte is returned unchanged.
     """
     if isinstance(src_tensor, (list, tuple)):
         return [_cast(tensor) for tensor in src_tensor]

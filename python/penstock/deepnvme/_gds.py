@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gds_handle: aio_handle for tensors in the memory of a GPU, written from where they lie.
+"""gds_handle: aio_handle for tensors in the memory of a GPU.
 
-Bytes go by way of pinned memory of the engine and the GPU's copy engines, in a pipeline: cuFile (GPUDirect Storage) is
-not used, so nothing has to be registered with it, no file is written into the working directory, and no variable is
-set. What DeepNVMe calls pinning a device tensor is kept as a note, which the opposite call answers by.
+Bytes go through pinned memory of the engine and the GPU's copy engines, in a pipeline. cuFile (GPUDirect Storage) is
+not used, so nothing has to be registered with it, no file is written to the working directory, and no variable is set.
+Pinning a device tensor, as DeepNVMe calls it, is only recorded, for the answer of unpin_device_tensor().
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from penstock.deepnvme._torch import is_tensor, torch
 
 WAY = "by way of pinned memory and the GPU's copy engines; cuFile (GPUDirect Storage) is not used"
 
-_pinned: set[tuple[int, int]] = set()  # (device, address); each step on it is one operation
+_pinned: set[tuple[int, int]] = set()  # (device, address); each access is one atomic operation
 
 
 def why_not() -> str:
-    """The reason why no memory of a GPU can be moved here, and the cure; nothing where it can."""
+    """The reason why GPU memory cannot be transferred on this machine, and the fix; empty if it can."""
     report = _core.gpus()
     if report:
         return ""
@@ -40,11 +40,11 @@ def _place(verb: str, tensor: Any) -> tuple[int, int]:
 
 
 class gds_handle(aio_handle):  # noqa: N801 (DeepNVMe's name)
-    """aio_handle for tensors on a GPU, and on the CPU as there. Raises penstock.Unsupported (an OSError) where no GPU
-    can be used, with the reason.
+    """aio_handle for tensors on a GPU and on the CPU. Raises penstock.Unsupported (an OSError), with the reason, if no
+    GPU can be used.
 
-    Two things differ from aio_handle. async_pwrite() of a GPU tensor makes no copy: leave the tensor be till wait().
-    get_alignment() is 512 bytes whatever intra_op_parallelism is.
+    Two things differ from aio_handle. async_pwrite() of a GPU tensor makes no copy: do not change it before wait().
+    get_alignment() is 512 bytes for any intra_op_parallelism.
     """
 
     __slots__ = ()
@@ -64,12 +64,12 @@ class gds_handle(aio_handle):  # noqa: N801 (DeepNVMe's name)
         super().__init__(block_size, queue_depth, single_submit, overlap_events, intra_op_parallelism)
 
     def get_alignment(self) -> int:
-        """512 bytes: what DeepNVMe demands of sizes. This handle takes any."""
+        """512 bytes, the alignment of sizes that DeepNVMe requires. This handle accepts any size."""
         return ALIGNMENT_BYTES
 
     def new_pinned_device_tensor(self, num_elem: int, example_tenosr: Any) -> Any:
-        """A 1-D tensor of `num_elem` elements of the dtype of the example, on torch's current GPU, not initialised; the
-        second keyword is spelt as DeepNVMe spells it."""
+        """A 1-D tensor of `num_elem` elements of the dtype of the example, on torch's current GPU, not initialised. The
+        second keyword has DeepNVMe's spelling."""
         if not is_tensor(example_tenosr):
             raise TypeError(f"example: got {type(example_tenosr).__name__}; give a torch tensor, whose dtype is taken")
         count = operator.index(num_elem)
@@ -80,16 +80,16 @@ class gds_handle(aio_handle):  # noqa: N801 (DeepNVMe's name)
         return tensor
 
     def free_pinned_device_tensor(self, tensor: Any) -> bool:
-        """As unpin_device_tensor(). Its memory goes with its last view."""
+        """As unpin_device_tensor(). The memory is freed with its last view."""
         return self.unpin_device_tensor(tensor)
 
     def pin_device_tensor(self, tensor: Any) -> bool:
-        """Notes a GPU tensor as pinned, for all handles: True. It need not be, and nothing is faster for it."""
+        """Records a GPU tensor as pinned, for all handles. Returns True. Not needed, and makes nothing faster."""
         _pinned.add(_place("pin_device_tensor", tensor))
         return True
 
     def unpin_device_tensor(self, tensor: Any) -> bool:
-        """The opposite. False when no tensor that begins there was noted."""
+        """Undoes pin_device_tensor(). Returns False if no tensor with that address was recorded."""
         place = _place("unpin_device_tensor", tensor)
         try:
             _pinned.remove(place)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""aio_handle: DeepNVMe's way to ask for reads and writes, on the engine of the process.
+"""aio_handle: DeepNVMe's interface for reads and writes, on the engine of the process.
 
-A handle is a view: it counts what it has asked for, and its block size and depth go with each transfer. An operation is
+A handle is a view: it counts its operations, and its block size and depth apply to each transfer. An operation is
 
-    submitted (async_*: its file is open, the engine has it)  ->  waited for, by wait() or a blocking verb  ->  counted
+    submitted (async_*: its file is open, the engine has it)  ->  waited for, by wait() or a blocking call  ->  counted
 
-and is counted once, by the wait() that comes first. No lock is held while anything blocks: wait() takes all operations
-that nobody waits for yet, and waits for the others' as well, so that when it returns everything that was asked for
-before is done. What was interrupted (Ctrl-C) goes back and is counted by the next wait(). The lock may be taken again
-by its thread, because the garbage collector may run a finalizer that uses the handle wherever memory is asked for.
+and is counted once, by the first wait(). No lock is held while a thread blocks: wait() takes all operations that no
+thread waits for yet, and also waits for those of other threads. So when it returns, everything that was submitted
+before is done. Operations of an interrupted wait (Ctrl-C) become pending again, and the next wait() counts them. The
+lock is reentrant, because the garbage collector may run a finalizer that uses the handle at any allocation.
 
-An operation keeps the descriptors of its file until it is let go, so a submission first lets go of those at the head
-that are done, and waits for the oldest where too many are open.
+An operation keeps the descriptors of its file until it is released. So a submission first releases the oldest
+operations that are done, and waits for the oldest one if too many are open.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from penstock.deepnvme import _memory, _pinned
 from penstock.deepnvme._files import make_private, offset_in_file, renamed, where
 
 _MISSING: Any = object()
-ALIGNMENT_BYTES = 512  # what DeepNVMe says of every device
-_COMPARED_BYTES = 4 << 20  # of a file at once, by validate
+ALIGNMENT_BYTES = 512  # the value of DeepNVMe for every device
+_COMPARED_BYTES = 4 << 20  # bytes of a file that validate compares at a time
 _BLOCK_BYTES_MAX = 1 << 30
 _WAITED_AT_ONCE = 32
 
@@ -48,7 +48,7 @@ os.register_at_fork(after_in_child=_count_fork)
 
 
 def _files_open_max() -> int:
-    """Operations of a handle that may hold a file open: two descriptors each, and others need some as well."""
+    """Limit on operations of a handle with an open file: each has two descriptors, and the process needs others."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 1024 if limit == resource.RLIM_INFINITY else max(4, min(1024, limit // 8))
 
@@ -79,11 +79,11 @@ def _meta_or_same(buffer: Any, error: ValueError) -> ValueError:
 
 
 def _source(buffer: Any, later: bool, copies_device_tensors: bool) -> Any:
-    """The source of a write. DeepNVMe writes what a tensor holds at the call: `later`, anything but a locked tensor
-    is copied, on its own device. A strided tensor is written by way of a copy, here as there."""
+    """The source of a write. DeepNVMe writes the values at the call. So with `later` a tensor is copied, on its own
+    device, unless it is locked. A strided tensor is always copied, as in DeepNVMe."""
     if _pinned.is_tensor(buffer):
         if not buffer.is_cpu and not buffer.is_cuda:
-            return buffer  # the engine says why not
+            return buffer  # the engine will raise the reason
         if buffer.is_cuda and not _memory.why_not_plain(buffer):
             if not buffer.is_contiguous():
                 return buffer.detach().contiguous()
@@ -96,14 +96,14 @@ def _source(buffer: Any, later: bool, copies_device_tensors: bool) -> Any:
 
 
 def _compare(shown: str, file: _core.File, buffer: Any, offset: int) -> None:
-    """Reads again what was moved, and raises at the first byte that differs."""
+    """Reads the transferred bytes again, and raises at the first byte that differs."""
     expected = memoryview(_core.as_bytes(_memory.on_host(buffer)))  # type: ignore[arg-type]
     scratch = bytearray(min(len(expected), _COMPARED_BYTES))
     for begin in range(0, len(expected), _COMPARED_BYTES):
         part = expected[begin : begin + _COMPARED_BYTES]
         again = memoryview(scratch)[: len(part)]
         _core.read(file, again, offset + begin)
-        # Python compares two memoryviews byte by byte; bytes objects take one memcmp.
+        # Compares bytes objects, which takes one memcmp; Python compares memoryviews byte by byte.
         if bytes(again) != bytes(part):
             at = next(i for i in range(len(part)) if again[i] != part[i])
             raise Error(
@@ -118,15 +118,15 @@ def _compare(shown: str, file: _core.File, buffer: Any, offset: int) -> None:
 
 
 def _close(file: _core.File, check: tuple[str, _core.File, Any, int] | None) -> None:
-    """A kept exception keeps the frames that it came through, and with them what they opened: on a full disk the
-    space of a file that is deleted would not come free."""
+    """Closes the file explicitly: a kept exception keeps its frames, and so their open files. On a full disk the
+    space of a deleted file would then not be freed."""
     file.close()
     if check is not None:
         check[1].close()
 
 
 class _Followed:
-    """A transfer with a name of its own in errors, or a comparison to make when it is done."""
+    """A transfer with another name in its errors, or with a comparison to make when it is done."""
 
     __slots__ = ("_check", "_error", "_over", "_path", "_shown", "_transfer")
 
@@ -134,7 +134,7 @@ class _Followed:
         self._transfer: _core.Transfer[Any] | None = transfer
         self._path = path
         self._shown = shown
-        self._check = check  # None, or the arguments of _compare()
+        self._check = check  # the arguments of _compare(), or None
         self._error: BaseException | None = None
         self._over = False
 
@@ -168,13 +168,13 @@ class _Followed:
 
 
 def _outcome(operation: Any) -> BaseException | None:
-    """Waits for it: None, or the error that it ended with. What a signal handler raises goes on."""
+    """Waits for an operation. Returns its error, or None. Exceptions of signal handlers are raised."""
     try:
         operation.result()
     except Exception as error:
         if operation.status in ("running", "done"):
             raise
-        # Its traceback would keep the operation, and with it the descriptors of a file.
+        # The traceback would keep the operation alive, and with it the descriptors of a file.
         return error.with_traceback(None)
     return None
 
@@ -189,7 +189,7 @@ def _first_of(errors: list[BaseException]) -> BaseException | None:
 
 
 def _bind(verb: str, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any, bool, bool, int]:
-    """The arguments of pread and pwrite, one of which has a name that Python keeps for itself."""
+    """The arguments of pread and pwrite; one of them is named `async`, a keyword of Python."""
     names = ("buffer", "filename", "validate", "async", "file_offset")
     if len(given) > len(names):
         raise TypeError(f"{verb}() takes {len(names)} arguments at most, and {len(given)} came")
@@ -227,30 +227,30 @@ def _place(verb: str, filename: Any, fd: Any) -> Any:
 
 
 class aio_handle:  # noqa: N801 (DeepNVMe's name)
-    """Reads and writes of tensors, blocking and not; a view on the process's engine, and free to make.
+    """Blocking and non-blocking reads and writes of tensors; a view of the process's engine that costs nothing to make.
 
-    block_size: bytes of a request at most (the engine has a limit of its own, 1 MiB unless PENSTOCK_BLOCK_BYTES says
-    more). queue_depth: requests that this handle has at a device at once. intra_op_parallelism: checked and told again;
-    get_alignment() is made of it. single_submit, overlap_events: told again; the engine always overlaps and batches.
+    block_size: limit on the bytes of a request (the engine has its own limit, 1 MiB unless PENSTOCK_BLOCK_BYTES sets
+    another). queue_depth: limit on requests of this handle at a device. intra_op_parallelism: checked and returned;
+    get_alignment() depends on it. single_submit, overlap_events: returned; the engine always overlaps and batches.
 
-    Tensors: on the CPU or a GPU, of any dtype, shape, size (also 0) and address; offsets and file sizes of any value.
-    Strided tensors are written by way of a copy, and refused as destinations (ValueError). Files: a path (str,
-    pathlib.Path) or an open descriptor; a descriptor's file is opened again, so its position stays and it may be closed
-    at once.
+    Tensors: on the CPU or a GPU, of any dtype, shape, size (also 0) and address; any offset and file size. Strided
+    tensors are written through a copy, and refused as destinations (ValueError). Files: a path (str, pathlib.Path) or
+    an open descriptor. The file of a descriptor is opened again: its position does not change, and it may be closed at
+    once.
 
-    Errors: at the call TypeError and ValueError for arguments, OSError for a file that cannot be opened (missing, no
-    permission, descriptor closed or read-only: EBADF); from wait() and the blocking verbs OSError for what the I/O met
-    (end of file, full disk); the operations are counted off all the same, and errors after the first are logged.
+    Errors: the call raises TypeError and ValueError for arguments, and OSError for a file that cannot be opened
+    (missing, no permission, descriptor closed or read-only: EBADF). wait() and the blocking calls raise OSError for
+    errors of the I/O (end of file, full disk). The operations are counted anyway; errors after the first are logged.
 
-    A write that is waited for later has the values at the call: all but a locked tensor is copied, one on a GPU there.
-    Transfers of a GPU tensor come after what torch's current stream holds at the call. Memory that is
-    mapped to be read is refused as a destination; what else should not be written (bytes objects) cannot be known.
+    An asynchronous write has the values at the call: a tensor is copied unless it is locked; a GPU tensor is copied on
+    the GPU. Transfers of a GPU tensor begin after the work that torch's current stream holds at the call. Memory that
+    is mapped read-only is refused as a destination; other memory that must not be written (bytes objects) is not
+    recognised.
 
-    Thread-safe: an operation is counted by the wait() that comes first, and a wait() returns when all that was asked
-    for before is done. Threads that need counts of their own take a handle each. In the child of a fork the handle
-    begins afresh: what the parent had under way is the parent's, and a wait() for it raises penstock.Cancelled.
-    A handle that is dropped leaves its operations running; an error of theirs is raised by
-    penstock.default_engine().drain().
+    Thread-safe: the first wait() counts an operation, and a wait() returns when everything that was submitted before
+    is done. Threads that need their own counts use one handle each. In the child of a fork the handle starts empty:
+    operations of the parent belong to the parent, and a wait() for them raises penstock.Cancelled. The operations of a
+    dropped handle continue; penstock.default_engine().drain() raises their errors.
     """
 
     __slots__ = (
@@ -293,27 +293,27 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
     def _begin(self) -> None:
         self._lock = RLock()
         self._depth = _core.DepthLimit(self._queue_depth)
-        self._pending: deque[Any] = deque()  # operations that nobody waits for
-        self._claims: dict[int, deque[Any]] = {}  # those that a wait() waits for, by whose they are
-        self._completed = 0  # released, not counted yet
-        self._errors: list[BaseException] = []  # of these
+        self._pending: deque[Any] = deque()  # operations that no thread waits for
+        self._claims: dict[int, deque[Any]] = {}  # operations that a wait() waits for, by the wait()
+        self._completed = 0  # operations that were released and not counted yet
+        self._errors: list[BaseException] = []  # the errors of these
         self._forks = _forks
 
     def _inherit(self) -> None:
-        """In the child of a fork, nobody else waits for what the parent had asked for, and it ends as cancelled."""
+        """Makes the parent's operations pending in the child of a fork, where they end as cancelled."""
         claimed = [operation for claim in self._claims.values() for operation in claim]
         inherited = (deque([*claimed, *self._pending]), self._completed, self._errors)
         self._begin()
         self._pending, self._completed, self._errors = inherited
 
-    # ---- what it was made with
+    # ---- settings
 
     def get_block_size(self) -> int:
-        """Bytes, as given."""
+        """The given bytes."""
         return self._block_size
 
     def get_queue_depth(self) -> int:
-        """Requests, as given."""
+        """The given number of requests."""
         return self._queue_depth
 
     def get_single_submit(self) -> bool:
@@ -329,19 +329,19 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         return self._intra_op_parallelism
 
     def get_alignment(self) -> int:
-        """512 bytes times intra_op_parallelism: what DeepNVMe demands of sizes. This handle takes any."""
+        """512 bytes times intra_op_parallelism, as DeepNVMe requires of sizes. This handle accepts any size."""
         return self._intra_op_parallelism * ALIGNMENT_BYTES
 
     # ---- opening
 
     def _open(self, path: Any, shown: str | None, write: bool, buffer: Any, offset: int) -> _core.File:
         if write and not os.access(path, os.F_OK):
-            # Checked first: a write that cannot be done must not make a file.
+            # Checked first, so that a write that cannot be done creates no file.
             _memory.check_end(offset, _core.movable_bytes(buffer))
             make_private(path)
         while True:
             try:
-                return _core.File(path, "w" if write else "r", cache="direct")  # DeepNVMe is O_DIRECT
+                return _core.File(path, "w" if write else "r", cache="direct")  # DeepNVMe uses O_DIRECT
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._let_go(len(self._pending) // 2):
                     raise renamed(error, path, shown) from None
@@ -349,7 +349,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
     def _prepare(
         self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool, later: bool
     ) -> tuple[_core.File, Any, int, Any, Any, Any]:
-        """Everything that may be wrong at the call: (file, buffer, offset, path, shown, check)."""
+        """Makes all checks of the call. Returns (file, buffer, offset, path, shown, check)."""
         if isinstance(buffer, (list, tuple)):
             raise TypeError(f"buffer: got {type(buffer).__name__}; give one tensor")
         if type(offset) is not int or offset < 0:
@@ -384,7 +384,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool = False, later: bool = True
     ) -> None:
         if self._forks != _forks:
-            self._begin()  # what is pending is the parent's
+            self._begin()  # pending operations belong to the parent
         if len(self._pending) >= self._files_max:
             self._let_go(self._files_max // 2)
         file, buffer, offset, path, shown, check = self._prepare(write, buffer, place, offset, validate, later)
@@ -406,7 +406,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             self._pending.append(operation)
 
     def _run(self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool) -> None:
-        """One operation by itself, on this thread."""
+        """Runs one operation alone, on this thread."""
         if self._forks != _forks:
             self._begin()
         file, buffer, offset, path, shown, check = self._prepare(write, buffer, place, offset, validate, False)
@@ -420,19 +420,19 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             _close(file, check)
 
     def _now(self, write: bool, buffer: Any, place: Any, offset: Any, validate: bool = False) -> int:
-        """One operation, and all that are pending with it."""
+        """Runs one operation, and waits for all pending ones."""
         if self._pending or self._claims or self._completed or self._errors:
             self._submit(write, buffer, place, offset, validate, later=False)
             return self.wait()
         self._run(write, buffer, place, offset, validate)
         return 1
 
-    # Whatever a signal's handler raises, it raises after some call: what belongs together has none between.
+    # A signal handler can raise only after a call. So statements that belong together have no call between them.
 
     def _finish(self, operations: deque[Any], errors: list[BaseException]) -> None:
         """Waits for each, counts it and releases it, with the descriptors of its file."""
         while operations:
-            # They end about in the order in which they began: one sleep for many.
+            # Operations end about in the order in which they began, so one sleep serves many.
             _outcome(operations[min(len(operations), _WAITED_AT_ONCE) - 1])
             for _ in range(min(len(operations), _WAITED_AT_ONCE)):
                 error = _outcome(operations[0])
@@ -451,7 +451,7 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             self._claims.pop(id(operations), None)
 
     def _let_go(self, most: int) -> bool:
-        """Waits for the oldest operations until `most` are left, and counts these off. Whether there were any."""
+        """Waits for the oldest operations until `most` are left, and counts them. Returns whether there were any."""
         oldest: deque[Any] = deque()
         errors: list[BaseException] = []
         try:
@@ -468,16 +468,16 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         return count > 0
 
     def wait(self) -> int:
-        """Waits for all operations of the handle. How many are done that no wait() had counted; 0 when there are none.
+        """Waits for all operations of the handle. Returns the number of operations that no wait() has counted yet.
 
-        Raises the first error among them (OSError); they are counted off all the same. Ctrl-C leaves them as they were.
+        Raises the first of their errors (OSError); they are counted anyway. Ctrl-C leaves them unchanged.
         """
         count, error = self._wait()
         if error is not None:
             try:
                 raise error
             finally:
-                del error  # which holds this frame
+                del error  # it holds this frame
         return count
 
     def _wait(self) -> tuple[int, BaseException | None]:
@@ -507,28 +507,28 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
             raise
         return completed, _first_of(errors)
 
-    # ---- the verbs
+    # ---- reads and writes
 
     def read(self, buffer: Any, filename: Any, validate: bool, file_offset: int = 0) -> int:
-        """Fills `buffer` from the file at `file_offset` (bytes); blocks. 0. Pending operations are left alone.
+        """Fills `buffer` from the file at `file_offset` (bytes); blocks. Returns 0. Pending operations continue.
 
-        validate: reads it again and raises OSError when it differs.
+        validate: reads the bytes again and raises OSError if they differ.
         """
         self._run(False, buffer, filename, file_offset, _flag("validate", validate))
         return 0
 
     def write(self, buffer: Any, filename: Any, validate: bool, file_offset: int = 0) -> int:
-        """Puts `buffer` into the file at `file_offset` (bytes); blocks. 0. Pending operations are left alone.
+        """Writes `buffer` to the file at `file_offset` (bytes); blocks. Returns 0. Pending operations continue.
 
-        Makes the file (0600 less umask) when it is not there and never truncates it. validate: reads it back and raises
-        OSError when it differs.
+        Creates a missing file (0600 less umask) and never truncates one. validate: reads the bytes back and raises
+        OSError if they differ.
         """
         self._run(True, buffer, filename, file_offset, _flag("validate", validate))
         return 0
 
     def pread(self, *args: Any, **kwargs: Any) -> int:
-        """pread(buffer, filename, validate, async, file_offset=0): async: 0, later wait(); else all pending operations
-        are waited for as well, and it is how many they were, with this one. By keyword: **{"async": True}."""
+        """pread(buffer, filename, validate, async, file_offset=0). With async it returns 0; call wait() later. Else it
+        waits for all pending operations and returns their number plus 1. By keyword: **{"async": True}."""
         buffer, place, validate, later, offset = _bind("pread", args, kwargs)
         if later:
             self._submit(False, buffer, place, offset, validate)
@@ -536,8 +536,8 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         return self._now(False, buffer, place, offset, validate)
 
     def pwrite(self, *args: Any, **kwargs: Any) -> int:
-        """pwrite(buffer, filename, validate, async, file_offset=0): async: 0, later wait(); else all pending operations
-        are waited for as well, and it is how many they were, with this one. By keyword: **{"async": True}."""
+        """pwrite(buffer, filename, validate, async, file_offset=0). With async it returns 0; call wait() later. Else it
+        waits for all pending operations and returns their number plus 1. By keyword: **{"async": True}."""
         buffer, place, validate, later, offset = _bind("pwrite", args, kwargs)
         if later:
             self._submit(True, buffer, place, offset, validate)
@@ -545,27 +545,28 @@ class aio_handle:  # noqa: N801 (DeepNVMe's name)
         return self._now(True, buffer, place, offset, validate)
 
     def sync_pread(self, buffer: Any, filename: Any = _MISSING, file_offset: int = 0, *, fd: Any = _MISSING) -> int:
-        """Fills `buffer`, and waits for all pending operations as well. How many they were, with this one."""
+        """Fills `buffer`, and waits for all pending operations. Returns their number plus 1."""
         return self._now(False, buffer, _place("sync_pread", filename, fd), file_offset)
 
     def sync_pwrite(self, buffer: Any, filename: Any = _MISSING, file_offset: int = 0, *, fd: Any = _MISSING) -> int:
-        """Writes `buffer`, and waits for all pending operations as well. How many they were, with this one."""
+        """Writes `buffer`, and waits for all pending operations. Returns their number plus 1."""
         return self._now(True, buffer, _place("sync_pwrite", filename, fd), file_offset)
 
     def async_pread(self, buffer: Any, filename: Any = _MISSING, file_offset: int = 0, *, fd: Any = _MISSING) -> int:
-        """Begins to fill `buffer`. 0. Do not use it, nor resize its storage, before wait()."""
+        """Begins to fill `buffer`. Returns 0. Do not use it, nor resize its storage, before wait()."""
         self._submit(False, buffer, _place("async_pread", filename, fd), file_offset)
         return 0
 
     def async_pwrite(self, buffer: Any, filename: Any = _MISSING, file_offset: int = 0, *, fd: Any = _MISSING) -> int:
-        """Begins to write `buffer` as it is now. 0. A locked or pinned one is not copied: leave it be till wait()."""
+        """Begins to write the present values of `buffer`. Returns 0. A locked or pinned tensor is not copied: do not
+        change it before wait()."""
         self._submit(True, buffer, _place("async_pwrite", filename, fd), file_offset)
         return 0
 
     # ---- locked tensors
 
     def new_cpu_locked_tensor(self, num_elem: int, example_tenosr: Any) -> Any:
-        """pin_handle.new_cpu_locked_tensor(); the second keyword is spelt as DeepNVMe spells it."""
+        """pin_handle.new_cpu_locked_tensor(); the second keyword has DeepNVMe's spelling."""
         return _pinned.new_locked_tensor(num_elem, example_tenosr)
 
     def free_cpu_locked_tensor(self, tensor: Any) -> bool:

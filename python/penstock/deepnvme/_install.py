@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """An unmodified DeepSpeed on Penstock's engine: install() and uninstall().
 
-What is changed in DeepSpeed, all of it in memory and all of it taken back by uninstall():
+It changes these places of DeepSpeed, all in memory; uninstall() restores all of them:
 
-1. The caches that its builders ask before they compile: OpBuilder._loaded_ops, sys._deepspeed_pin_memory_op_module.
-2. load() and is_compatible() of the four builder classes, in place, so that it does not matter who imported them.
-3. Where its accelerator offers a placeholder for one of the four (the CPU has no UtilsBuilder and no GDSBuilder), the
-   name is bound again in DeepSpeed and in every module that has imported it.
-4. deepspeed.ops.__compatible_ops__, at once or when DeepSpeed first fills it. Where there is no compiler,
-   deepspeed_shm_comm is False there too: DeepSpeed would compile it for any process group, and fails without.
+1. The caches that the builders look up before they compile: OpBuilder._loaded_ops, sys._deepspeed_pin_memory_op_module.
+2. load() and is_compatible() of the four builder classes, in place, so that modules that imported them are covered.
+3. If the accelerator has only a placeholder for one of the four (the CPU has no UtilsBuilder and no GDSBuilder), the
+   name is rebound in DeepSpeed and in every module that has imported it.
+4. deepspeed.ops.__compatible_ops__, at once or when DeepSpeed first fills it. Without a compiler, deepspeed_shm_comm is
+   False there too: DeepSpeed would compile it for any process group, and fail.
 5. deepspeed.io.FastFileWriter, in every module that has imported it.
 
-Objects that DeepSpeed made earlier stay what they are: a handle of its own op goes on being one.
+Objects that DeepSpeed made earlier do not change: a handle of its own op remains one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VARIABLE = "PENSTOCK_DEEPNVME"
 
 _PTH = "penstock_deepnvme.pth"
 _OPS = "deepspeed.ops.op_builder"
-# The builder, and the file of deepspeed.ops.op_builder with the class that does not depend on the accelerator.
+# The builder, and the file of deepspeed.ops.op_builder with the class for all accelerators.
 _BUILDERS = {
     "AsyncIOBuilder": "async_io",
     "GDSBuilder": "gds",
@@ -52,25 +52,25 @@ _MISSING = object()
 
 _lock = threading.RLock()
 _patches: _Patches | None = None
-_patched: ModuleType | None = None  # the DeepSpeed that they are in
-_variable_before: Any = _MISSING  # what VARIABLE was, once install() has set it
+_patched: ModuleType | None = None  # the DeepSpeed that has the patches
+_variable_before: Any = _MISSING  # the value of VARIABLE before install() set it
 
 
 class InstallError(RuntimeError):
-    """This DeepSpeed lacks a place where Penstock is put under it; the message names it. Nothing was changed."""
+    """This DeepSpeed lacks a place that install() must change; the message names it. Nothing was changed."""
 
 
 def install() -> None:
-    """Puts Penstock under DeepSpeed, now if it is imported already, else as soon as it is.
+    """Makes DeepSpeed use Penstock: now if it is already imported, else when it is imported.
 
-    From then on everything of DeepSpeed that reads or writes files through its async_io op does so through Penstock:
-    ZeRO-Infinity, ZeRO-Inference, FastFileWriter, ds_io. Nothing is compiled, and libaio is not needed.
+    From then on all parts of DeepSpeed that read or write files through its async_io op use Penstock: ZeRO-Infinity,
+    ZeRO-Inference, FastFileWriter, ds_io. Nothing is compiled, and libaio is not needed.
 
-    Child processes have it too, however they are started: PENSTOCK_DEEPNVME=1 is put into os.environ, and
-    penstock_deepnvme.pth, which lies next to the package, reads that. A second call does nothing.
+    Child processes are covered too, however they are started: PENSTOCK_DEEPNVME=1 is put into os.environ, and
+    penstock_deepnvme.pth, which is next to the package, reads it. A second call does nothing.
 
-    Raises InstallError when DeepSpeed lacks a place that is needed (when it is imported later: that import raises it).
-    Warns when DeepSpeed is of another version than TESTED_VERSIONS. Thread-safe.
+    Raises InstallError if DeepSpeed lacks a place that must be changed. If it is imported later, that import raises it.
+    Warns if the version of DeepSpeed is not one of TESTED_VERSIONS. Thread-safe.
     """
     global _variable_before
     with _lock:
@@ -97,9 +97,9 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Takes back all that install() did, in DeepSpeed and in os.environ; nothing where there was no install().
+    """Undoes install(), in DeepSpeed and in os.environ. Does nothing without install().
 
-    Handles and tensors that were made meanwhile stay Penstock's and go on working. Thread-safe.
+    Handles and tensors that were made meanwhile are still those of Penstock and continue to work. Thread-safe.
     """
     global _patched, _patches, _variable_before
     with _lock:
@@ -116,15 +116,15 @@ def uninstall() -> None:
 
 
 def installed() -> bool:
-    """Whether DeepSpeed runs on Penstock in this process, or will from its import on."""
+    """Whether DeepSpeed uses Penstock in this process, or will when it is imported."""
     return _patches is not None or _hook.armed()
 
 
 def deepspeed_was_imported() -> None:
-    """DeepSpeed is there now: do it, once. For the hook and install().
+    """Patches DeepSpeed once, when it has been imported. Called by the hook and by install().
 
-    A program may have thrown DeepSpeed out of sys.modules and imported it again: then it is done once more, and undone
-    in the opposite order.
+    If a program removes DeepSpeed from sys.modules and imports it again, the new one is patched too. The patches are
+    undone in the opposite order.
     """
     global _patched, _patches
     with _lock:
@@ -150,7 +150,7 @@ def _children_read_pth() -> bool:
 
 
 class _Patches:
-    """A record of changes, and how to undo them: the last one first."""
+    """A record of changes. They are undone in reverse order."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -183,8 +183,8 @@ class _Patches:
         self.on_undo(back)
 
     def rebind(self, original: Any, ours: Any, name: str | None = None) -> None:
-        """In every module: what is bound to `original` (under `name`, if given) is bound to `ours`, and on undo
-        whatever is bound to `ours` by then, also in modules that were imported meanwhile, to `original`."""
+        """Rebinds `original` (under `name`, if given) to `ours` in every module. Undoing rebinds every `ours` to
+        `original`, also in modules that were imported meanwhile."""
         _bind_anew(original, ours, name)
         self.on_undo(lambda: _bind_anew(ours, original, None))
 
@@ -200,7 +200,7 @@ def _bind_anew(before: Any, after: Any, name: str | None) -> None:
 
 
 def _place(owner: Any, name: str) -> Any:
-    """owner.name, or an error that names it; owner may be the name of a module."""
+    """Returns owner.name, or raises an error that names it; owner may be the name of a module."""
     try:
         holder = importlib.import_module(owner) if isinstance(owner, str) else owner
         return getattr(holder, name)
@@ -241,7 +241,7 @@ def _put_under_deepspeed() -> _Patches:
 
 
 def _has_pinning() -> bool:
-    """Older versions of DeepSpeed have no pin_memory op, and nothing to replace."""
+    """Whether this DeepSpeed has a pin_memory op; older versions have none."""
     return importlib.util.find_spec(f"{_OPS}.pin_memory") is not None
 
 
@@ -258,7 +258,7 @@ def _patch_caches(patches: _Patches, deepnvme: ModuleType) -> None:
 
 
 def _patch_builders(patches: _Patches, deepnvme: ModuleType) -> dict[str, type]:
-    """The four builders. Gives the classes that stand in for placeholders of the accelerator, by name."""
+    """Patches the four builders. Returns the classes that replace placeholders of the accelerator, by name."""
     substitutes = {}
     for name in _names():
         ours = getattr(deepnvme, name)
@@ -269,7 +269,7 @@ def _patch_builders(patches: _Patches, deepnvme: ModuleType) -> dict[str, type]:
             patches.attribute(builder, "load", _load(ours))
             patches.attribute(builder, "is_compatible", _is_compatible(ours))
         if is_placeholder:
-            # A class of its own, so that undoing finds it again wherever it was imported.
+            # Uses a new class, so that undoing finds it wherever it was imported.
             substitutes[name] = type(name, (real,), {"__module__": real.__module__, "__doc__": ours.__doc__})
             patches.rebind(public, substitutes[name], name)
     return substitutes
@@ -310,7 +310,7 @@ def _patch_compatible_ops(patches: _Patches, deepnvme: ModuleType) -> None:
     ops = importlib.import_module("deepspeed.ops")
 
     def answers() -> dict[str, bool]:
-        """As late as it can be: to ask for a GPU loads its driver."""
+        """Asks as late as possible, because asking for a GPU loads its driver."""
         builders = [getattr(deepnvme, name)() for name in _names()]
         found = {builder.NAME: builder.is_compatible() for builder in builders}
         if not _can_compile() and not _is_prebuilt(_SHM):

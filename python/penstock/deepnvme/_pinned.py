@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locked tensors: CPU memory on pages of its own, locked into RAM, known to every handle of the process.
+"""Locked tensors: CPU memory on separate pages, locked into RAM, known to every handle of the process.
 
-A tensor shares the ownership of its memory with its views. Freeing it takes the lock off and forgets it; the memory
-goes back to the system with the last view, so that a view that is left over reads old bytes and never somebody else's.
-A tensor that is dropped without being freed takes its lock with it.
+A tensor shares the ownership of its memory with its views. Freeing the tensor removes the lock and the record of it.
+The memory is returned to the system with the last view, so a remaining view never reads memory of another object.
+Dropping a tensor without freeing it also removes its lock.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class _Region(weakref.ref):  # type: ignore[type-arg]
 
 
 class _Regions:
-    """The regions that were handed out, by address. Thread-safe, and safe from within itself.
+    """The regions in use, by address. Thread-safe and reentrant.
 
-    A Buffer dies at any moment, and the garbage collector may run a finalizer that frees a locked tensor at any moment,
-    also while this very thread is in here: so the lock may be taken again, one structure holds it all, each step on it
-    is one operation, and the order of the addresses is made from it when it is asked for. That a Buffer died is only
-    noted, and what is noted is looked after by the next call.
+    A Buffer may be destroyed at any time, and the garbage collector may run a finalizer that frees a locked tensor at
+    any time, also while this thread runs a method of this class. So the lock is reentrant, one structure holds all
+    regions, each change is one operation, and the sorted addresses are computed from it on demand. The destruction of a
+    Buffer is only recorded; the next call handles it.
     """
 
     def __init__(self) -> None:
         self._lock = RLock()
         self._by_base: dict[int, _Region] = {}
         self._changes = 0
-        self._order: tuple[int, list[int]] = (0, [])  # after so many changes
+        self._order: tuple[int, list[int]] = (0, [])  # the number of changes so far, and the order after them
         self._gone: deque[_Region] = deque()
 
     def add(self, buffer: _core.Buffer, base: int) -> None:
@@ -54,7 +54,7 @@ class _Regions:
             self._changes += 1
 
     def take(self, base: int) -> _core.Buffer | None:
-        """Forgets the region that begins at `base`, and gives its Buffer; None when no region begins there."""
+        """Removes the region that begins at `base`, and returns its Buffer; None if no region begins there."""
         with self._lock:
             self._sweep()
             region = self._by_base.pop(base, None)
@@ -62,7 +62,7 @@ class _Regions:
         return None if region is None else region()
 
     def covers(self, begin: int, end: int) -> bool:
-        """Whether [begin, end) lies in one region."""
+        """Whether [begin, end) is in one region."""
         with self._lock:
             self._sweep()
             changes, order = self._order
@@ -83,7 +83,7 @@ class _Regions:
             there = self._by_base.pop(region.base, None)
             self._changes += 1
             if there is not None and there is not region:
-                self._by_base[region.base] = there  # its address has been handed out again
+                self._by_base[region.base] = there  # the address is in use again
 
 
 _regions = _Regions()
@@ -104,7 +104,7 @@ def _tell_once(reason: str) -> None:
 
 
 def new_locked_tensor(num_elem: int, example: Any) -> Any:
-    """A 1-D CPU tensor of `num_elem` elements of the dtype of `example`, page-aligned, zero, locked where it can be."""
+    """A 1-D CPU tensor of `num_elem` elements of the dtype of `example`: page-aligned, zero, locked if possible."""
     if not is_tensor(example):
         raise TypeError(f"example: got {type(example).__name__}; give a torch tensor, whose dtype is taken")
     count = operator.index(num_elem)
@@ -124,7 +124,7 @@ def new_locked_tensor(num_elem: int, example: Any) -> Any:
 
 
 def free_by_address(address: int) -> bool:
-    """False when no locked tensor begins there (any more)."""
+    """Frees the locked tensor at this address. Returns False if no locked tensor begins there."""
     buffer = _regions.take(operator.index(address))
     if buffer is None:
         return False
@@ -139,7 +139,7 @@ def free(tensor: Any) -> bool:
 
 
 def is_pinned(buffer: Any) -> bool:
-    """Whether torch pinned it, or all of it lies in one locked tensor that was not freed."""
+    """Whether torch pinned it, or all of it is in one locked tensor that was not freed."""
     if not is_tensor(buffer):
         raise TypeError(f"is_pinned: got {type(buffer).__name__}; give a torch tensor")
     if not buffer.is_cpu:
@@ -158,7 +158,7 @@ def _torch_pinned(tensor: Any) -> bool:
     try:
         return bool(tensor.is_pinned())
     except RuntimeError:
-        return False  # of a kind that cannot be
+        return False  # tensors of this kind cannot be pinned
 
 
 class pin_handle:  # noqa: N801 (DeepNVMe's name)
@@ -169,13 +169,13 @@ class pin_handle:  # noqa: N801 (DeepNVMe's name)
     def new_cpu_locked_tensor(self, num_elem: int, example_tensor: Any) -> Any:
         """A 1-D CPU tensor of `num_elem` elements of the dtype of `example_tensor`, page-aligned and locked into RAM.
 
-        Where the limit on locked memory forbids the lock, the tensor works all the same, and the reason is logged once.
-        MemoryError when there is not so much memory.
+        If the limit on locked memory forbids the lock, the tensor still works, and the reason is logged once.
+        Raises MemoryError if there is not enough memory.
         """
         return new_locked_tensor(num_elem, example_tensor)
 
     def free_cpu_locked_tensor(self, locked_tensor: Any) -> bool:
-        """Takes the lock off. False when it is not ours, was freed already, or is a view that begins elsewhere."""
+        """Removes the lock. Returns False for a foreign or freed tensor, or for a view with another address."""
         return free(locked_tensor)
 
     def free_cpu_locked_tensor_by_ptr(self, address: int) -> bool:
@@ -183,5 +183,5 @@ class pin_handle:  # noqa: N801 (DeepNVMe's name)
         return free_by_address(address)
 
     def is_pinned(self, buffer: Any) -> bool:
-        """Whether torch pinned it, or it lies in a locked tensor (of any handle) that was not freed."""
+        """Whether torch pinned it, or it is in a locked tensor (of any handle) that was not freed."""
         return is_pinned(buffer)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared code of `penstock ds_io` and `penstock ds_nvme_tune`, beyond the frame of every measuring command."""
+"""Code that `penstock ds_io` and `penstock ds_nvme_tune` share, in addition to that of all measuring commands."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from penstock import _core
 
 BYTES_PER_GB = 1 << 30  # DeepSpeed's "GB/sec"
-COUNT_MAX = (1 << 31) - 1  # of the depth and the threads that a handle takes
+COUNT_MAX = (1 << 31) - 1  # limit of a handle on depth and threads
 
 
 def why_no_gpu(devices: list[int] | None = None) -> str:
-    """Why transfers from the memory of a GPU cannot be measured here, nor from these ones; nothing where they can."""
+    """The reason why transfers of these GPUs (or of any GPU) cannot be measured on this machine; empty if they can."""
     report = _core.gpus()
     if not report:
         reason = f"--gpu: no memory of a GPU can be moved here: {report.reason}"
@@ -30,7 +30,7 @@ def why_no_gpu(devices: list[int] | None = None) -> str:
 
 
 def engine_settings(block_bytes: int, depth: int) -> dict[str, int]:
-    """The variables under which an engine lets blocks and depth of this size through; none where it does anyway."""
+    """The environment variables that allow an engine such blocks and depth; none if the defaults allow them."""
     wanted = {"block_bytes": block_bytes, "queue_depth": depth, "in_flight_bytes": block_bytes * depth}
     found = {}
     for name, value in wanted.items():
@@ -42,7 +42,7 @@ def engine_settings(block_bytes: int, depth: int) -> dict[str, int]:
 
 @contextmanager
 def engine_lets_through(block_bytes: int, depth: int) -> Iterator[None]:
-    """An engine that this process or a child makes meanwhile has room for these; what the user set stays."""
+    """A context in which new engines of this process and its children allow these; the user's settings stay."""
     ours = {name: str(v) for name, v in engine_settings(block_bytes, depth).items() if name not in os.environ}
     os.environ.update(ours)
     try:
@@ -53,8 +53,8 @@ def engine_lets_through(block_bytes: int, depth: int) -> Iterator[None]:
 
 
 def write_fixed(path: str | Path, text: str) -> None:
-    """A file whose name the tool chose, over what an earlier run wrote. OSError (ELOOP) where somebody made a symbolic
-    link of that name: what it leads to is not the tool's to write."""
+    """Writes a file whose name the tool chose, over that of an earlier run. Raises OSError (ELOOP) if the name is a
+    symbolic link: the tool must not write to its target."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(path, flags, 0o666), "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)

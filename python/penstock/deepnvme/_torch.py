@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch, which is imported when it is needed and not before."""
+"""torch, which is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def torch() -> Any:
-    """The module; ImportError that says what to do where it is not installed."""
+    """Returns the module. If it is not installed, the ImportError says what to do."""
     module = sys.modules.get("torch")
     if module is not None:
         return module
@@ -23,13 +23,13 @@ def torch() -> Any:
 
 
 def is_tensor(candidate: object) -> bool:
-    """Without torch being imported nothing is a tensor."""
+    """Whether it is a tensor of torch; False if torch is not imported."""
     module = sys.modules.get("torch")
     return module is not None and isinstance(candidate, module.Tensor)
 
 
 def why_not_plain(tensor: Any) -> str:
-    """The reason why a tensor is not one array of its values, and the fix; nothing for an ordinary one."""
+    """The reason why a tensor is not a dense array of its values, and the fix; empty for an ordinary one."""
     if tensor.layout is not torch().strided:
         return f"its layout is {tensor.layout}; give tensor.to_dense(), or the parts that it is made of"
     if tensor.is_nested:
@@ -38,7 +38,7 @@ def why_not_plain(tensor: Any) -> str:
 
 
 def why_lazy(tensor: Any) -> str:
-    """Whether the memory of a tensor holds something else than its values, and the fix."""
+    """The reason if the memory of a tensor does not hold its values, and the fix; empty otherwise."""
     if tensor.is_conj() or tensor.is_neg():
         return "it is a lazy conjugate or negative; give tensor.resolve_conj().resolve_neg()"
     return ""

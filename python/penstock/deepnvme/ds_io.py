@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`penstock ds_io`: DeepSpeed's I/O benchmark on Penstock's engine.
 
-Flags, file names and closing lines are those of DeepSpeed's `ds_io`: scripts that read its output go on working.
+Flags, file names and closing lines are those of DeepSpeed's `ds_io`, so scripts that read its output still work.
 
-    Task Read Latency = 0.0268 sec         the longest, over processes, of the sum of their calls
+    Task Read Latency = 0.0268 sec         the largest sum of call times of a process
     Task Read Speed = 1.1645 GB/sec        (2^30 bytes)
-    E2E Read Latency = 0.0269 sec          with the waiting of the processes for each other
+    E2E Read Latency = 0.0269 sec          includes the time that the processes wait for each other
     E2E Read Speed = 1.1613 GB/sec
 
-A process each folder of --folder_to_device_mapping, --multi_process of them each folder of --folder; a single one runs
-in this process. The loops of all begin together (a barrier). What runs in a process is in _ds_io_engines.py.
+Each folder of --folder_to_device_mapping has one process; each folder of --folder has --multi_process of them. A single
+one runs in this process. All loops begin together (a barrier). _ds_io_engines.py has the work of a process.
 
-Ours on top: several folders by --folder, each folder's figure and the sum, --fsync, --keep_files, --json; files that
-this run made are removed at its end, also by Ctrl-C; wrong arguments and failures end with a status that is not 0.
+In addition to DeepSpeed's tool: several folders by --folder, each folder's figure and the sum, --fsync, --keep_files,
+--json. Files that this run made are removed at its end, also after Ctrl-C. Wrong arguments and failures end with a
+status that is not 0.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ examples:
 """
 
 
-# The values that a handle accepts, and the limits of one machine.
+# The values that a handle accepts, and limits for one machine.
 _RANGES = {
     "multi_process": (1, 4096),
     "queue_depth": (1, COUNT_MAX),
@@ -58,7 +59,7 @@ _RANGES = {
 
 
 def make_parser(prog: str = "penstock ds_io") -> argparse.ArgumentParser:
-    """The flags of DeepSpeed's ds_io, and ours."""
+    """The flags of DeepSpeed's ds_io, and the additional ones."""
     parser = tool.parser(
         prog, "Times reads or writes of one tensor a process, as DeepSpeed's ds_io does, on Penstock's engine.", _EPILOG
     )
@@ -100,7 +101,7 @@ def make_parser(prog: str = "penstock ds_io") -> argparse.ArgumentParser:
 
 
 def _mapping(args: argparse.Namespace) -> list[tuple[str, str]]:
-    """(device or number of the process, folder), one a process."""
+    """(device or number of the process, folder), one for each process."""
     if args.folder is not None:
         folders = [folder for folder in args.folder for _ in range(args.multi_process)]
         return [(str(number), folder) for number, folder in enumerate(folders)]
@@ -109,7 +110,7 @@ def _mapping(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _problems(args: argparse.Namespace) -> list[str]:
-    """All that is wrong with the arguments, a sentence each."""
+    """All errors in the arguments, a sentence each."""
     found = []
     if (args.folder is None) == (not args.folder_to_device_mapping):
         found.append("give either --folder or --folder_to_device_mapping: the folders to measure in")
@@ -143,7 +144,7 @@ def _gpu_problems(args: argparse.Namespace, mapping_is_right: bool) -> list[str]
 
 
 def refine(args: argparse.Namespace) -> argparse.Namespace:
-    """Turns words into numbers and checks everything. WrongArguments lists all that is wrong."""
+    """Converts texts to numbers and checks everything. WrongArguments lists all errors."""
 
     def size(flag: str) -> None:
         setattr(args, flag, tool.parse_size(f"--{flag}", str(getattr(args, flag))))
@@ -161,7 +162,7 @@ def refine(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def _tasks(args: argparse.Namespace) -> list[Task]:
-    """The work of each process. ToolError where a file is in the way or the space does not suffice."""
+    """The work of each process. Raises ToolError if a file is in the way or the space does not suffice."""
     tasks = []
     kind = "read" if args.read else "write"
     for tid, (device, folder) in enumerate(args.mapping_list):
@@ -235,7 +236,7 @@ class Outcome:
         return self.bytes / seconds if seconds > 0 else 0.0
 
     def folders(self) -> dict[str, float]:
-        """Bytes a second of each folder, over its own processes' time."""
+        """Bytes a second of each folder, over the time of its own processes."""
         slowest: dict[str, float] = {}
         processes: dict[str, int] = {}
         for task, result in zip(self.tasks, self.results):
@@ -284,7 +285,7 @@ class Outcome:
 
 
 class _Alone:
-    """A barrier of one."""
+    """A barrier for one process."""
 
     def wait(self) -> int:
         return 0
@@ -297,7 +298,7 @@ Tell = Callable[[int, str], None]
 
 
 def _child(task: Task, barrier: Any, pipe: Any) -> None:
-    """A process of its own: sends what it has to tell, then its result or what went wrong."""
+    """Runs a task in a separate process: sends messages, then its result or its error."""
     try:
         pipe.send(("done", run_task(task, barrier, lambda tid, text: pipe.send(("tell", tid, text)))))
     except threading.BrokenBarrierError:
@@ -342,7 +343,7 @@ def _in_processes(tasks: list[Task], tell: Tell) -> list[TaskResult]:
                 elif message[0] == "failed":
                     barrier.abort()
                     failures.append(f"process {task.tid} ({task.folder}): {message[1]}")
-    except BaseException:  # a signal: nobody waits for repetitions that run
+    except BaseException:  # a signal: running repetitions are not waited for
         for child in children:
             child.terminate()
         raise
@@ -358,7 +359,7 @@ def _in_processes(tasks: list[Task], tell: Tell) -> list[TaskResult]:
 
 
 def _remove_own(tasks: list[Task], keep: bool) -> None:
-    """Removes the files that this run made; read files that were there before stay."""
+    """Removes the files that this run made; read files that existed before stay."""
     for task in tasks:
         for file in set(task.files) - task.ready:
             if not keep and os.path.isfile(file) and not os.path.islink(file):
@@ -366,7 +367,7 @@ def _remove_own(tasks: list[Task], keep: bool) -> None:
 
 
 def measure(args: argparse.Namespace, out: tool.Print, progress: Progress) -> Outcome:
-    """Runs what `args` (refined) ask for. Prints as DeepSpeed's does through `out`. ToolError, OSError."""
+    """Runs the benchmark of `args` (refined). Prints like DeepSpeed's tool, through `out`. ToolError, OSError."""
     out(f"Configuring {len(args.mapping_list)} process to folder mapping")
     for number, (device, folder) in enumerate(args.mapping_list):
         out(f"[{number}]: process {device} <----> {folder}")
@@ -419,7 +420,7 @@ def report(outcome: Outcome, out: tool.Print) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit status as tool.run() says."""
+    """The command. Returns its exit status, as tool.run() does."""
     words = list(sys.argv[1:] if argv is None else argv)
     args = make_parser().parse_args(words)
 

@@ -4,16 +4,15 @@
     Best performance (GB/sec): read =  1.91, write =  4.91
     {"aio": {"single_submit": "false", ..., "num_threads": 1, "queue_depth": 32, "block_size": 1048576}}
 
-That JSON is DeepSpeed's to the letter, and nothing takes it: its booleans are strings, one of its keys is not the
-configuration's. The same choice as a section of a DeepSpeed configuration goes to stderr and to
-<log_dir>/ds_config_aio.json.
+That JSON is exactly DeepSpeed's, but a DeepSpeed configuration does not accept it: its booleans are strings, and one of
+its keys does not exist there. So the same choice is also printed to stderr as a section of a DeepSpeed configuration,
+and written to <log_dir>/ds_config_aio.json.
 
-A run of `ds_io` a setting, its output in <log_dir>/_aio_bench_{read,write}_logs under DeepSpeed's names. Two things
-differ. Submission in singles, sequential requests and io_parallel change nothing in Penstock, so settings that differ
-in these alone are one setting here and measured once: 4 of the 64 of the default sweep. The time that saves goes into
-rounds (--rounds): every setting in turn, then all again; the medians decide, and where their spread is wider than
-their distance the tool says that there is no difference to find. `penstock tune` searches wider, in less time.
-"""
+Each setting is a run of `ds_io`, with its output in <log_dir>/_aio_bench_{read,write}_logs under DeepSpeed's names. Two
+things differ. Single submission, sequential requests and io_parallel change nothing in Penstock. So settings that
+differ only in these are measured once: 4 of the 64 of the default sweep remain. The saved time is used for rounds
+(--rounds): every setting in turn, then all again. The medians decide. If their spread is wider than their distance, the
+tool says that there is no difference to find. `penstock tune` searches more settings, in less time."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ _LOG_NAME = re.compile(r"(read|write)_(single|block)_(sequential|overlap)_ftd\d+
 
 @dataclass
 class Setting:
-    """A row of the sweep; `block_size` as it was given."""
+    """A row of the sweep; `block_size` as given."""
 
     block_size: str
     queue_depth: int
@@ -82,12 +81,12 @@ class Setting:
         return statistics.median(self.rates[operation])
 
     def median_log(self, operation: str) -> str:
-        """The output of the run in the middle, so that the file holds one run and its figure is no extreme."""
+        """The output of the median run, so that the file holds one run, and not an extreme one."""
         rates = self.rates[operation]
         return self.logs[operation][rates.index(statistics.median_low(rates))]
 
     def theirs(self) -> dict[str, Any]:
-        """As DeepSpeed's tuner prints it."""
+        """The setting as DeepSpeed's tuner prints it."""
         return {
             "single_submit": str(self.single_submit).lower(),
             "overlap_events": str(not self.sequential_requests).lower(),
@@ -97,7 +96,7 @@ class Setting:
         }
 
     def ours(self) -> dict[str, Any]:
-        """As a DeepSpeed configuration takes it."""
+        """The setting as a DeepSpeed configuration accepts it."""
         return {
             "block_size": tool.parse_size("block_size", self.block_size),
             "queue_depth": self.queue_depth,
@@ -109,7 +108,7 @@ class Setting:
 
 
 def make_parser(prog: str = "penstock ds_nvme_tune") -> argparse.ArgumentParser:
-    """The flags of DeepSpeed's ds_nvme_tune, and ours."""
+    """The flags of DeepSpeed's ds_nvme_tune, and the additional ones."""
     parser = argparse.ArgumentParser(
         prog=prog,
         description="Finds block size and queue depth for a DeepSpeed `aio` section, as ds_nvme_tune does, on "
@@ -159,7 +158,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _mapping(args: argparse.Namespace) -> list[str]:
-    """FOLDER:NUMBER of each folder; with --gpu the numbers of the GPUs that are there, in turn."""
+    """FOLDER:NUMBER of each folder; with --gpu the numbers of the existing GPUs, in turn."""
     count = len(_core.gpus().gpus) if args.gpu else len(args.nvme_dir)
     return [f"{folder}:{i % count}" for i, folder in enumerate(args.nvme_dir)]
 
@@ -176,7 +175,7 @@ def _fits(key: str, value: object) -> bool:
 
 
 def _sweep_values(path: str | None) -> dict[str, list[Any]]:
-    """The values of each key. ToolError names what is wrong in the file."""
+    """The values of each key. ToolError names the error in the file."""
     if path is None:
         return DEFAULT_SWEEP
     try:
@@ -194,13 +193,13 @@ def _sweep_values(path: str | None) -> dict[str, list[Any]]:
         if not isinstance(values, list) or not values or not all(_fits(key, value) for value in values):
             like = json.dumps(DEFAULT_SWEEP[key])
             raise WrongArguments(f"--sweep_config {path}: {key}: {values!r} came; a list such as {like} is expected")
-    # Defaults of ds_io, for options that the file omits.
+    # Uses the defaults of ds_io for options that the file omits.
     missing = {"block_size": ["1M"], "queue_depth": [32], "io_parallel": [1]}
     return {key: given.get(key, missing.get(key, [False])) for key in DEFAULT_SWEEP}
 
 
 def _settings(values: dict[str, list[Any]], full: bool) -> list[Setting]:
-    """The rows to measure; unless `full`, one for those that differ in nothing that Penstock does otherwise."""
+    """The rows to measure; unless `full`, one for all settings that are the same for Penstock."""
     rows = [
         Setting(str(block), depth, sequential, single, parallel)
         for block, depth, sequential, single, parallel in itertools.product(*(values[key] for key in DEFAULT_SWEEP))
@@ -215,7 +214,7 @@ def _settings(values: dict[str, list[Any]], full: bool) -> list[Setting]:
 
 
 def _log_folders(log_dir: str, operations: list[str]) -> dict[str, Path]:
-    """The folders of the logs of what is measured. Those of an earlier run go, also of what is not measured now."""
+    """The folders of the logs for these operations. Log folders of an earlier run are removed, for all operations."""
     folders = {operation: Path(log_dir) / f"_aio_bench_{operation}_logs" for operation in _OPERATIONS}
     try:
         for operation, folder in folders.items():
@@ -277,7 +276,7 @@ class _Sweep:
         lines = [f"args = {refined}"]
         quiet = Progress(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         outcome = ds_io.measure(refined, lines.append, quiet)
-        # The files to read serve all settings and go at the end; those that were there before stay.
+        # The files to read serve all settings and are removed at the end; files that existed before stay.
         self._made += [f for task in outcome.tasks for f in set(task.files) - task.ready if operation == "read"]
         ds_io.report(outcome, lines.append)
         setting.add(operation, outcome.rate(outcome.e2e_seconds), "\n".join(lines) + "\n")
@@ -285,13 +284,13 @@ class _Sweep:
         _tools.write_fixed(self._folders[operation] / name, setting.median_log(operation))
 
     def largest(self) -> tuple[int, int]:
-        """Block bytes and depth that the engine has to let through for all settings."""
+        """The block bytes and depth that the engine has to allow for all settings."""
         found = [setting.ours() for setting in self.settings]
         return max(one["block_size"] for one in found), max(one["queue_depth"] for one in found)
 
     def best(self) -> Setting:
-        """The largest sum of the medians of what was measured; of those that are not surely slower the first, so that
-        chance does not choose."""
+        """The setting with the largest sum of medians. Of all settings that are not clearly slower it is the first, so
+        that the choice is not random."""
         fastest = self._fastest()
         return next(setting for setting in self.settings if not self._slower(setting, fastest))
 
@@ -303,7 +302,7 @@ class _Sweep:
         return any(max(setting.rates[o]) < min(fastest.rates[o]) for o in self.operations)
 
     def spread(self) -> float:
-        """How far runs of one setting lie apart: half the range by the median, the widest."""
+        """The largest spread of the runs of one setting: half the range divided by the median."""
         return max(
             (max(rates) - min(rates)) / 2 / statistics.median(rates)
             for setting in self.settings
@@ -362,7 +361,7 @@ def _report(args: argparse.Namespace, sweep: _Sweep, out: Any, say: Any) -> None
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit status as tool.run() says."""
+    """The command. Returns its exit status, as tool.run() does."""
     words = list(sys.argv[1:] if argv is None else argv)
     args = make_parser().parse_args(words)
 

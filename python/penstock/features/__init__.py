@@ -2,10 +2,10 @@
 """Rows of tables that are larger than memory, and the graphs whose nodes they belong to (docs/features.md).
 
 _store         penstock.FeatureStore
-_writing       tables and iterators of rows on their way to a feature file
-_prefetch      look-ahead: batches sampled, hinted and read before they are asked for
+_writing       writes tables and iterators of rows to a feature file
+_prefetch      look-ahead: samples, hints and reads batches before they are requested
 _graph         graphs, and the sampling of neighbourhoods
-_simulation    what a cache of rows would save
+_simulation    simulates a cache of rows
 pyg            PyTorch Geometric's FeatureStore, GraphStore and BaseSampler; imports torch_geometric
 gids           the class of the GIDS project over a feature file; imports torch
 graphbolt      a table as a feature of DGL's GraphBolt; imports torch
@@ -44,8 +44,8 @@ __all__ = [
 class FeatureProblem:
     """Bytes of a table that do not match their checksum, or could not be read.
 
-    table: its name. path: of the file. offset, nbytes: of the chunk in the file. row: the first one with bytes in it.
-    message: what is wrong."""
+    table: its name. path: of the file. offset, nbytes: of the chunk in the file. row: the first row in the chunk.
+    message: describes the problem."""
 
     table: str
     path: str
@@ -57,10 +57,10 @@ class FeatureProblem:
 
 @_arguments.named
 def verify(path: Any, *, progress: Progress = True) -> list[FeatureProblem]:
-    """Reads all rows of a feature file from the device and compares them with their checksums. Gives all problems, in
-    the order of the tables: an empty list for a sound file.
+    """Reads all rows of a feature file from the device and compares them with their checksums. Returns all problems, in
+    the order of the tables: an empty list for a valid file.
 
-    progress: True (a line on stderr where it takes over two seconds), None, or a function of (done, total) in bytes.
-    Raises penstock.Damaged where the header or the checksums themselves are damaged, penstock.Unsupported for a `.npy`,
-    which has none. Blocks; thread-safe; Ctrl-C stops it."""
+    progress: True (a line on stderr if it takes more than two seconds), None, or a function of (done, total) in bytes.
+    Raises penstock.Damaged if the header or the checksums themselves are damaged, penstock.Unsupported for a `.npy`,
+    which has no checksums. Blocks; thread-safe; Ctrl-C stops it."""
     return [FeatureProblem(*one) for one in _core.verify_features(path, reporter(progress, "features verify"))]

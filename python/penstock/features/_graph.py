@@ -21,12 +21,12 @@ EdgeType = tuple[str, str, str]
 class Graph:
     """The edges of one type, by the node that they end at (compressed sparse columns, CSC).
 
-    indptr: as many integers as there are destinations and one more, from 0 up to the number of edges; the edges to node
-    v come from the nodes indices[indptr[v]:indptr[v + 1]]. Tensors or arrays of int32, uint32, int64 or uint64, which
-    are used where they lie and must not change, or lists. sources: how many nodes edges begin at; None: as many as they
-    end at. edge_ids: the number of each edge; None: its place in `indices`. check: look at all of it now, instead of
-    when sampling gets there.
-    Raises ValueError for what is no graph: it names the element. Immutable, thread-safe."""
+    indptr: one more integer than there are destinations, from 0 up to the number of edges. The edges to node v come
+    from the nodes indices[indptr[v]:indptr[v + 1]]. Both are lists, or tensors or arrays of int32, uint32, int64 or
+    uint64; these are used without a copy and must not change. sources: the number of nodes that edges begin at; None:
+    the number of destinations. edge_ids: the number of each edge; None: its place in `indices`. check: checks all of it
+    now, instead of during sampling.
+    Raises ValueError for an invalid graph, with the element. Immutable, thread-safe."""
 
     @_arguments.named
     def __init__(
@@ -45,11 +45,11 @@ class Graph:
     @classmethod
     @_arguments.named
     def from_edges(cls, edge_index: Any, nodes: int | tuple[int, int] | None = None) -> Graph:
-        """The graph of edges edge_index[0][i] -> edge_index[1][i], as PyTorch Geometric has them: a tensor or array of
-        shape (2, edges), or two of them. They are copied; edge i keeps number i.
+        """The graph of edges edge_index[0][i] -> edge_index[1][i], as in PyTorch Geometric: a tensor or array of shape
+        (2, edges), or two of one dimension. They are copied; edge i keeps number i.
 
-        nodes: how many there are, or (sources, destinations); None: up to the largest number that comes.
-        Raises ValueError for nodes that are not there, MemoryError."""
+        nodes: their number, or (sources, destinations); None: up to the largest number in edge_index.
+        Raises ValueError for numbers beyond these, MemoryError."""
         if len(edge_index) != 2:
             raise ValueError(f"from_edges: edge_index: expected the shape (2, edges), got {_arguments.got(edge_index)}")
         begins, ends = (_gathered.numbers(edge_index[end], named="edge_index") for end in (0, 1))
@@ -79,11 +79,11 @@ class Graph:
         mapped: bool = False,
         check: bool = True,
     ) -> Graph:
-        """The graph of files: `.npy` files of one dimension each, or, with a dtype ("int64"), raw ones.
+        """Opens the graph in these files: `.npy` files of one dimension each, or, with a dtype ("int64"), raw ones.
 
-        mapped: read the files where they are, through the page cache, instead of copying them to memory. They must not
-        be cut meanwhile, which ends the process (SIGBUS), as with numpy.memmap. check: read all of it once now.
-        Raises penstock.Damaged for files that are no such graph, ValueError for what is no .npy file, OSError."""
+        mapped: maps the files and reads through the page cache, instead of copying them to memory. They must not be
+        truncated while the graph exists: that ends the process (SIGBUS), as with numpy.memmap. check: reads and checks
+        all of it now. Raises penstock.Damaged for an invalid graph, ValueError for a file that is not .npy, OSError."""
         for name, value in (("mapped", mapped), ("check", check)):
             _arguments.flag("open", name, value)
         arguments = (indptr, indices, edge_ids, dtype, sources, bool(mapped))
@@ -101,10 +101,10 @@ class Graph:
         shuffle: bool = True,
     ) -> Graph:
         """A recursive-matrix graph of 2**scale nodes (R-MAT: Chakrabarti, Zhan and Faloutsos, SDM 2004; the defaults
-        are Graph500's), for tests and measurements: the same for the same arguments, always.
+        are Graph500's), for tests and measurements. The same arguments always give the same graph.
 
         edges_per_node: on average; double edges and loops count. probabilities: of the quarters (low, low), (low, high)
-        and (high, low) of (from, to). shuffle: permute the numbers of the nodes; else low ones have most edges.
+        and (high, low) of (from, to). shuffle: permutes the numbers of the nodes; else low numbers have most edges.
         Raises ValueError for numbers out of range, MemoryError."""
         if len(probabilities) != 3:
             raise ValueError(f"rmat: probabilities: expected 3, got {len(probabilities)}")
@@ -114,12 +114,12 @@ class Graph:
 
     @property
     def sources(self) -> int:
-        """Nodes that edges may begin at."""
+        """The number of nodes that edges may begin at."""
         return self._core.sources
 
     @property
     def destinations(self) -> int:
-        """Nodes that edges may end at."""
+        """The number of nodes that edges may end at."""
         return self._core.destinations
 
     @property
@@ -128,7 +128,7 @@ class Graph:
 
     @property
     def mapped(self) -> bool:
-        """Whether it is read where its files are."""
+        """Whether its files are mapped."""
         return self._core.mapped
 
     @property
@@ -143,7 +143,7 @@ class Graph:
 
     @property
     def edge_ids(self) -> NDArray[Any]:
-        """A read-only NumPy array on the graph's memory; empty where an edge's number is its place."""
+        """A read-only NumPy array on the graph's memory; empty if the number of an edge is its place."""
         return self._core.edge_ids.numpy()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -159,7 +159,7 @@ def _largest(numbers: Any) -> int:
     return int(max(numbers) if isinstance(numbers, list | tuple) else numbers.max())
 
 
-# Copies in other processes are made with these. The graph was checked here.
+# Unpickling in other processes uses these arguments. The graph was already checked in this process.
 def _graph_again(indptr: Any, indices: Any, sources: int | None, edge_ids: Any) -> Graph:
     return Graph(indptr, indices, sources=sources, edge_ids=edge_ids, check=False)
 
@@ -180,10 +180,10 @@ def _graph_of_rmat(scale: int, edges_per_node: int, a: float, b: float, c: float
 class Sample:
     """A sampled neighbourhood. With several types of nodes and edges each field is a dict by type.
 
-    nodes: numbers in the graph, the seeds first and as they were given, then each hop's new ones. trees: of a disjoint
-    sample the number of the seed that each node belongs to, else None. row, col: where each edge begins and ends, as
-    places in `nodes`. edges: its number in the graph. nodes_per_hop: how many are seeds, and new in each hop.
-    edges_per_hop: how many are of each hop. int64 tensors where the seeds were torch's, else NumPy arrays."""
+    nodes: numbers in the graph: first the seeds in their given order, then the new nodes of each hop. trees: in a
+    disjoint sample the number of the seed that each node belongs to, else None. row, col: the begin and end of each
+    edge, as places in `nodes`. edges: its number in the graph. nodes_per_hop: the number of seeds, then of new nodes in
+    each hop. edges_per_hop: the number in each hop. int64 tensors if the seeds are a tensor, else NumPy arrays."""
 
     nodes: Any
     trees: Any
@@ -195,14 +195,14 @@ class Sample:
 
 
 class NeighborSampler:
-    """Samples neighbourhoods hop by hop: for each node that the hop before found, edges that end there, each as likely.
+    """Samples neighbourhoods hop by hop: for each node of the previous hop, edges that end there, all equally likely.
 
-    graph: a Graph, or {(source type, relation, destination type): Graph}. fanouts: how many edges a node, for each hop:
-    0 or more, or -1 for all; of several types one list for all, or a dict by edge type. replace: draw with replacement;
-    else each edge once at most. disjoint: a neighbourhood of its own for each seed. seed: samples follow from it and
-    from the number of the batch. threads: of a sample; they change its time and not what is in it. nodes: {type: count}
-    of types that no edge begins or ends at.
-    Raises ValueError for fan-outs and graphs that do not fit. Thread-safe; may be pickled and used in children of
+    graph: a Graph, or {(source type, relation, destination type): Graph}. fanouts: the number of edges to sample for a
+    node, for each hop: 0 or more, or -1 for all; with several types one list for all, or a dict by edge type. replace:
+    draws with replacement; else each edge at most once. disjoint: a separate neighbourhood for each seed. seed: a
+    sample depends only on it and on the number of the batch. threads: of a sample; they change its time, not its
+    content. nodes: {type: count} of types that no edge begins or ends at.
+    Raises ValueError for fan-outs and graphs that do not match. Thread-safe; can be pickled and used in children of
     fork()."""
 
     @_arguments.named
@@ -241,12 +241,12 @@ class NeighborSampler:
 
     @_arguments.named
     def sample(self, seeds: Any, *, batch: int | None = None) -> Sample:
-        """The neighbourhood of nodes.
+        """Samples the neighbourhood of nodes.
 
-        seeds: an integer tensor, array or list; of several types {type: seeds}. batch: a number that, with the
-        sampler's seed, decides what is drawn: the same is the same sample. None: 0 for the first call, then 1, 2, ...
-        Raises ValueError for a node that is not there, penstock.Damaged for a graph that was not checked and is
-        none."""
+        seeds: an integer tensor, array or list; with several types {type: seeds}. batch: a number. The same number, and
+        the same seed of the sampler, give the same sample. None: 0 for the first call, then 1, 2, ...
+        Raises ValueError for a node that does not exist, penstock.Damaged for a graph that was not checked and is
+        invalid."""
         if self.hetero != isinstance(seeds, Mapping):
             wanted = "a dict {type: seeds}" if self.hetero else "seeds of one type"
             raise TypeError(f"sample: seeds: expected {wanted}, got {_arguments.got(seeds)}")
@@ -302,7 +302,7 @@ def _edge_type(key: Any) -> EdgeType:
 
 
 def _counts(graphs: Mapping[EdgeType, Graph], nodes: Mapping[str, int]) -> dict[str, int]:
-    """Of each type of nodes, as all graphs have it."""
+    """The number of nodes of each type; all graphs must agree."""
     counts = {name: _arguments.whole("NeighborSampler", f"nodes[{name!r}]", count) for name, count in nodes.items()}
     for key, graph in graphs.items():
         if not isinstance(graph, Graph):
@@ -328,20 +328,20 @@ def _fanouts_of(fanouts: Any, key: EdgeType) -> list[int]:
 
 @_arguments.named
 def zipf_rows(rows: int, exponent: float, count: int, *, seed: int = 1, batch: int = 0) -> NDArray[Any]:
-    """`count` numbers below `rows`, drawn by Zipf's law: the k-th most frequent has 1 / k**exponent of the first's
-    frequency; exponent 0: all are equally frequent. An int64 NumPy array, the same for the same arguments, always.
-    Raises ValueError for an exponent that is negative or above 8."""
+    """`count` numbers below `rows` with Zipf's distribution: the k-th most frequent has 1 / k**exponent of the
+    frequency of the first; exponent 0: all are equally frequent. An int64 NumPy array. The same arguments always give
+    the same numbers. Raises ValueError for an exponent that is negative or above 8."""
     return _core.zipf_rows(rows, float(exponent), count, seed, batch).numpy()
 
 
 @_arguments.named
 def hot_rows(graph: Graph, count: int, *, fanouts: Any = None, batch: int = 1024, seeds: Any = None) -> Any:
-    """The `count` nodes whose rows are used most, the most used first: what FeatureStore.open() takes as hot=.
+    """The `count` nodes whose rows are used most, the most used first: the argument hot= of FeatureStore.open().
 
-    fanouts: a list with a number for each hop, -1 for all neighbours: then nodes come by how often a batch of `batch`
-    seeds is expected to sample them; `seeds` are the nodes that batches are drawn from, by default all. None: by the
-    edges that begin at them. An int64 NumPy array; nodes that are never used are left out.
-    Raises ValueError for seeds that are not there. Reads all edges, once a hop; thread-safe."""
+    fanouts: a list with a number for each hop, -1 for all neighbours. Nodes are then sorted by how often a batch of
+    `batch` seeds is expected to sample them; `seeds` are the nodes that batches are drawn from, by default all. None:
+    sorted by the number of edges that begin at them. An int64 NumPy array, without nodes that are never used.
+    Raises ValueError for seeds that do not exist. Reads all edges once for each hop; thread-safe."""
     if not isinstance(graph, Graph):
         raise TypeError(f"hot_rows: graph: expected a Graph, got {_arguments.got(graph)}")
     hops = None if fanouts is None else _fanouts_of(fanouts, ("", "", ""))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Look-ahead: batches are sampled, hinted and read before they are asked for.
+"""Look-ahead: batches are sampled, hinted and read before they are requested.
 
-A run (one iteration) has two stages. A thread samples: it takes batches of the loader, and hints the rows of each to
-the store. From there batches are started: their rows are gathered, in order, by whichever thread finds that there is
-room. Room is bytes for those that were started and not taken yet, and a number of them: two, or as many as have the
-rows that an engine's queue holds, for batches may be small. No more: a row that is on its way for one batch is not in
-memory yet when the next one wants it, and is read again. A batch is started when as many as the window has are
-sampled after it, so that the store knows what comes; or when nothing else is under way, so that nobody waits for a
-loader that is slow."""
+A run (one iteration) has two stages.
+1. A thread samples: it takes batches from the loader, and hints the rows of each to the store.
+2. Batches are started in order: the first thread that finds room starts to gather their rows. The limits on started
+   batches are their bytes, and their number: two, or for small batches as many as fill the engine's queue. More would
+   cost reads: a row that is being read for one batch is not in memory yet, so the next batch reads it again.
+A batch is started when a whole window has been sampled after it, so that the store knows the next rows. It is also
+started when no other batch is being read, so that the loop does not wait for a slow loader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import Any
 
 from penstock import _arguments, _core
 
-_WINDOW_MAX = 30  # of the hints that a store takes, one is of the batch that is gathered next
+_WINDOW_MAX = 30  # one more hint of the store is used for the batch that is gathered next
 _STARTED = 2
 _CLOSE_S = 5.0
 
@@ -32,19 +32,19 @@ class Prefetch:
 
     loader: any iterable of batches: PyTorch Geometric's NeighborLoader, torch's DataLoader, a list, a generator. It is
     iterated in a thread. store: a FeatureStore or one of its tables. window: batches that are sampled ahead of the one
-    that is read, 0 to 30; their rows are hinted, so that the store keeps in memory what comes next.
-    key: a function of a batch that gives its ids, or a dict of tables and ids; by default they are batch.n_id, or the
-    batch itself where it is an array, tensor or list. memory: bytes ("256MiB") of rows that are read ahead; the batch
-    that is next is read even when it is larger. `rows` are what store.gather() gives.
+    that is read, 0 to 30; their rows are hinted, so that the store keeps the next rows in memory.
+    key: a function that returns the ids of a batch, or a dict of tables and ids; by default the ids are batch.n_id, or
+    the batch itself if it is an array, tensor or list. memory: limit ("256MiB") on rows that are read ahead; the next
+    batch is read even if it is larger. `rows` is the result of store.gather().
 
         loader = NeighborLoader(data, [10, 5, 5], batch_size=1024, filter_per_worker=False)
         for batch, rows in penstock.features.Prefetch(loader, store["paper"], window=8):
             loss = step(model(rows, batch.edge_index))
 
-    Small batches are read together: so many are started that the device's queue is full. Each iteration begins from the
-    start, and ends with the loop, however it is left: what was read ahead is dropped, and so are hints. What the loader
-    raises comes after the batches before it. Raises TypeError where ids are not found in a batch, and what gather()
-    raises, at the batch that it is about. A loader that does not return is not waited for longer than 5 s at the end.
+    As many small batches are read concurrently as fill the device's queue. Each iteration begins from the start, and
+    ends with the loop, however that ends: rows that were read ahead are dropped, and so are hints. An exception of the
+    loader is raised after the batches before it. Raises TypeError for a batch without ids, and errors of gather() at
+    the batch that they are about. At the end, a loader that does not return is waited for at most 5 s.
     An iteration belongs to one thread and to the process that began it."""
 
     @_arguments.named
@@ -76,7 +76,7 @@ class Prefetch:
         self._memory = _bytes(memory)
 
     def __len__(self) -> int:
-        """Of the loader, where it has a length."""
+        """The length of the loader, if it has one."""
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
@@ -123,7 +123,7 @@ def _bytes(memory: Any) -> int:
 
 
 def _count(ids: Any) -> int:
-    """How many ids there are; of lists of lists the outer ones, which is enough for a budget."""
+    """The number of ids. Of nested lists it counts only the outer list, which is enough for a budget."""
     size = getattr(ids, "numel", None)
     if callable(size):
         return int(size())
@@ -132,7 +132,7 @@ def _count(ids: Any) -> int:
 
 
 def _nbytes(store: Any, ids: Any) -> tuple[int, int]:
-    """Rows of a batch and their bytes."""
+    """The number of rows of a batch, and their bytes."""
     tables = getattr(store, "tables", None)
     if isinstance(ids, Mapping):
         rows = {name: _count(its) for name, its in ids.items()}
@@ -143,7 +143,7 @@ def _nbytes(store: Any, ids: Any) -> tuple[int, int]:
 
 
 class _Failed:
-    """In place of a gather's future: one that could not be started."""
+    """Replaces the future of a gather that could not be started."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -159,7 +159,7 @@ class _Failed:
 
 
 class _Started:
-    """A batch whose rows are under way."""
+    """A batch whose rows are being read."""
 
     __slots__ = ("batch", "future", "nbytes", "rows")
 
@@ -168,8 +168,8 @@ class _Started:
 
 
 class _Run:
-    """One iteration. The lock guards what both threads see; nothing that may wait is called with it but gather_async(),
-    so that batches are started in order."""
+    """One iteration. The lock guards the state of both threads. Of the calls that may wait, only gather_async() is made
+    with it held, so that batches are started in order."""
 
     def __init__(self, batches: Iterator[Any], store: Any, window: int, key: Any, memory: int) -> None:
         self.process = os.getpid()
@@ -182,7 +182,7 @@ class _Run:
         self._changed = threading.Condition()
         self._sampled: collections.deque[tuple[Any, Any]] = collections.deque()
         self._started: collections.deque[_Started] = collections.deque()
-        self._error: BaseException | None = None  # of the loader: it comes after what was sampled before it
+        self._error: BaseException | None = None  # of the loader; raised after the batches that were sampled before it
         self._sampling = True
         self._closed = False
         self._thread = threading.Thread(target=self._sample, name="penstock-prefetch", daemon=True)
@@ -228,7 +228,7 @@ class _Run:
                 self._changed.wait()
             return not self._closed
 
-    # ---- both, with the lock
+    # ---- both threads, with the lock held
 
     def _start(self) -> None:
         while self._sampled and not self._closed:
@@ -256,7 +256,7 @@ class _Run:
     # ---- the loop
 
     def take(self) -> _Started | None:
-        """The next batch, or None after the last one. Its rows may still be under way."""
+        """The next batch, or None after the last one. Its rows may not be there yet."""
         if os.getpid() != self.process:
             raise RuntimeError("Prefetch: this iteration began in another process; begin another one in this process")
         with self._changed:
@@ -272,7 +272,7 @@ class _Run:
             return self._started[0]
 
     def taken(self) -> None:
-        """The first batch's rows are there, and belong to the caller."""
+        """Removes the first batch: its rows are there, and belong to the caller."""
         with self._changed:
             if self._started:
                 self._started.popleft()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cache of rows would save, by the rows that batches ask for."""
+"""Simulates a cache of rows: the reads that it would save for the rows of given batches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from penstock import _arguments, _core, _gathered
 
 @dataclass(frozen=True)
 class RowSimulation:
-    """What a policy would have read. A row that a batch has several times counts once.
+    """The reads of a policy. A row that is repeated in a batch counts once.
 
-    batches: that were counted. rows: that they wanted. rows_read: of these, those that were not in memory. preloaded:
-    hot rows that were read before the first batch."""
+    batches: the number of counted batches. rows: the rows that they use. rows_read: of these, those that were not in
+    memory. preloaded: hot rows that were read before the first batch."""
 
     batches: int
     rows: int
@@ -25,7 +25,7 @@ class RowSimulation:
 
     @property
     def hit_rate(self) -> float:
-        """Of the rows, those that were in memory: 0 to 1."""
+        """The share of rows that were in memory: 0 to 1."""
         return 1 - self.rows_read / self.rows if self.rows else 0.0
 
 
@@ -40,18 +40,18 @@ def simulate(
     hot: Any = None,
     batch: int = 0,
 ) -> dict[str, RowSimulation]:
-    """Runs policies over the rows that batches ask for, and reads no table: what FeatureStore's memory for `slots` rows
-    would save. A dict by policy.
+    """Simulates the memory of a FeatureStore with room for `slots` rows, for the rows of these batches. It reads no
+    table. Returns a dict by policy.
 
         found = penstock.features.simulate(batches, 100_000, ["window", "belady"])
         print(found["window"].hit_rate)
 
-    trace: batches, each with ids as gather() takes them; or a path: a `.npy` of ids (in two dimensions a batch a row,
-    in one `batch` ids a batch), or what `penstock features simulate` reads. policies: of FeatureStore, "static",
-    "clock", "s3fifo" and "window", by its own code; bounds, with any row in any slot, "fifo", "lru", "s3fifo_whole" and
-    "belady", which knows all batches; None: all of them. window: batches that are hinted ahead, 0 to 30, for "window"
-    alone. warm_up: batches at the beginning that are not counted. hot: ids that are in memory before the first batch.
-    Raises ValueError for a policy that is not known, and for what is no trace. Blocks; thread-safe."""
+    trace: batches, each with ids as for gather(). Or a path: a `.npy` of ids (in two dimensions a row is a batch; in
+    one dimension `batch` ids are a batch), or a file that `penstock features simulate` reads. policies: those of
+    FeatureStore, "static", "clock", "s3fifo" and "window", by its own code. Or bounds, in which any row can be in any
+    slot: "fifo", "lru", "s3fifo_whole", and "belady", which knows all batches. None: all of them. window: batches that
+    are hinted ahead, 0 to 30, only for "window". warm_up: batches at the beginning that are not counted. hot: ids that
+    are in memory before the first batch. ValueError for an unknown policy or an invalid trace. Blocks; thread-safe."""
     if isinstance(policies, str):
         raise TypeError(f"simulate: policies: expected a list of names, got {_arguments.got(policies)}; give [name]")
     is_path = isinstance(trace, (str, bytes, os.PathLike))

@@ -26,7 +26,7 @@ Device = Union[str, int, "torch.device"]
 
 
 def _number_of(device: Any) -> int:
-    """CUDA's number of "cuda:1", 1 or torch.device("cuda", 1); "cuda" is 0."""
+    """The CUDA number of "cuda:1", 1 or torch.device("cuda", 1); "cuda" is 0."""
     if isinstance(device, int) and not isinstance(device, bool):
         number = device
     else:
@@ -41,15 +41,15 @@ def _number_of(device: Any) -> int:
 
 @dataclass(frozen=True)
 class FeatureStats:
-    """Counts since a store was opened; those of memory are of this process.
+    """Counts since a store was opened; those of memory are for this process.
 
-    rows, nbytes: asked for, in `gathers` calls. rows_hit: came from memory; rows_on_gpu: of these, from the memory of
-    the GPU that they went to. rows_read, bytes_read: from the files; a
-    row that comes twice in a gather counts twice. Engine.stats() has what the devices moved.
-    memory_bytes: that rows may have, and the tables of the cache; device_bytes: of GPUs. slots: rows that fit.
+    gathers: calls. rows, nbytes: requested by them. rows_hit: rows that came from memory; rows_on_gpu: of these, from
+    the memory of the GPU that they went to. rows_read, bytes_read: from the files; a row that is repeated in a gather
+    counts twice. Engine.stats() has the bytes that the devices moved.
+    memory_bytes: limit for rows and the tables of the cache; device_bytes: for memory of GPUs. slots: rows that fit.
     admitted: rows that were read and kept; passed_by: read and not kept; evicted; preloaded: hot rows. hints: batches
-    that were taken; hints_used: of these, that were gathered; hints_refused: too many outstanding, or too large;
-    hints_dropped: did not come in time.
+    that were accepted; hints_used: of these, those that were gathered; hints_refused: too many outstanding, or too
+    large; hints_dropped: not gathered in time.
     """
 
     gathers: int
@@ -75,13 +75,13 @@ class FeatureStats:
 class FeatureTable:
     """A table of a FeatureStore: `store["paper"]`.
 
-    name. shape: (rows, *row shape). dtype: of torch ("float32"). row_bytes, stride: bytes of a row, and from row to
-    row. touched_512, touched_4096: mean bytes of the blocks of 512 and 4096 bytes that a row touches, which a device
-    with such blocks moves for it. A pickled one opens its file again, with the store's arguments."""
+    name. shape: (rows, *row shape). dtype: a name of torch ("float32"). row_bytes: bytes of a row. stride: bytes from
+    row to row. touched_512, touched_4096: mean bytes that a device with blocks of 512 or 4096 bytes moves for a row.
+    A pickled table opens its file again, with the arguments of the store."""
 
     def __init__(self, opened: Any, index: int, described: dict[str, Any], store: FeatureStore) -> None:
         self._opened = opened
-        self._store = weakref.ref(store)  # which has this table
+        self._store = weakref.ref(store)  # weak, because the store refers to this table
         self._remade = store.__reduce__()
         self._index = index
         self.dtype: str
@@ -126,18 +126,18 @@ class FeatureTable:
     def gather(self, ids: Any, out: _Out, device: None = None, stream: Stream | None = None) -> _Out: ...
     @_arguments.named
     def gather(self, ids: Any, out: Any = None, device: Any = None, stream: Stream | None = None) -> Any:
-        """Row i of the result is row ids[i] of the table: of shape (*ids.shape, *shape[1:]), as indexing would give.
-        Blocks.
+        """Returns rows: row i of the result is row ids[i] of the table, as in indexing. The result has the shape
+        (*ids.shape, *shape[1:]). Blocks.
 
-        ids: integers (int64, int32, uint32, uint64 and shorter ones) of any shape: a torch tensor, a NumPy array, what
-        has DLPack, or a list; strided ones are copied first. out: contiguous writable memory of the result's dtype and
-        shape, or bytes, of the host or of a GPU; by default a new torch tensor where `ids` is one, else a NumPy array.
-        Gives `out`. device: "cuda:0", for a new torch tensor there.
-        stream: of rows that go to a GPU: the gather begins after what this stream holds, and what it is given after
-        the call finds the rows; work on other streams, and the host, must wait for it. By default torch's current
-        stream, the stream that `__cuda_array_interface__` names, or the default stream.
-        Raises ValueError for a row that is not there, which it names, penstock.Error for reads that fail, with the row;
-        then what `out` holds is undefined. A row that comes several times is read once. Thread-safe; Ctrl-C cancels."""
+        ids: integers (int64, int32, uint32, uint64 and shorter ones) of any shape: a torch tensor, a NumPy array, an
+        object with DLPack, or a list; strided ones are copied first. out: contiguous writable memory with the dtype and
+        shape of the result, or bytes, of the host or of a GPU. It is returned. By default it is a new torch tensor if
+        `ids` is one, else a NumPy array. device: "cuda:0" makes a new torch tensor there.
+        stream: for rows that go to a GPU. The gather begins after the work that this stream holds, and work that is put
+        on it after the call finds the rows. Other streams, and the host, must wait for this stream. The default is
+        torch's current stream, the stream that `__cuda_array_interface__` names, or the default stream.
+        Raises ValueError with the row if it does not exist, penstock.Error with the row if a read fails; the contents
+        of `out` are then undefined. A repeated row is read once. Thread-safe; Ctrl-C cancels."""
         row = self._row(ids, out, device)
         self._opened.gather([row], stream)
         return row[2]
@@ -162,17 +162,17 @@ class FeatureTable:
     def gather_async(
         self, ids: Any, out: Any = None, device: Any = None, stream: Stream | None = None
     ) -> _core.Future[Any]:
-        """The same, but does not wait: gives a penstock.Future, whose result() is the rows. `ids` are looked at by the
-        call alone; `out` is kept alive, and is not to be used until it is done. What `stream` is given after result()
-        finds the rows."""
+        """The same without waiting: returns a penstock.Future, whose result() is the rows. `ids` are used only during
+        the call. `out` is kept alive; do not use it until the future is done. Work that is put on `stream` after
+        result() finds the rows."""
         row = self._row(ids, out, device)
         return self._opened.gather_async([row], row[2], stream)
 
     @_arguments.named
     def hint(self, ids: Any) -> bool:
-        """These rows are gathered soon, after those of all hints before: with the policy "window" they stay in memory,
-        or are kept when they come. False where the hint was not taken: without memory, with another policy, or with too
-        many outstanding. A wrong one costs reads and nothing else. ValueError for a row that is not there."""
+        """Announces rows that will be gathered soon, after the rows of all earlier hints. With the policy "window" they
+        stay in memory, or are kept when they are read. Returns False if the hint was not accepted: without memory, with
+        another policy, or with too many outstanding. A wrong hint only costs reads. ValueError for an invalid row."""
         if ids is None:
             raise TypeError("hint: ids: expected a tensor, an array or a list of integers, got None")
         return self._opened.hint(self._index, _gathered.numbers(ids))
@@ -181,26 +181,27 @@ class FeatureTable:
 class FeatureStore:
     """Tables of rows that are larger than memory, open for gathers: `store["paper"].gather(ids)`.
 
-    path: a feature file (see write()), or a `.npy`, which is read where it is, as one table with the name of the file.
+    path: a feature file (see write()), or a `.npy`, which is read in place, as one table with the name of the file.
 
         penstock.FeatureStore.write("igb.features", {"paper": papers, "author": authors})
         store = penstock.FeatureStore.open("igb.features")
         rows = store["paper"].gather(ids)
         both = store.gather({"paper": ids, "author": others})
 
-    ram: bytes ("4GiB") for rows that stay in memory, which the tables share in the ratio of their sizes; None: no row
-        stays. Each process has its own.
-    policy: which rows stay: "window" (those that hints name, the soonest first, then those that were used most),
-        "static" (hot rows, and the first that came), "clock", "s3fifo".
-    hot: ids that are read into memory now, the most used first, as far as they fit (into that of the GPU first, where
-        there is some); a dict of names and ids where there are several tables. Needs `ram` or `device_memory`.
-    device_memory: bytes ("4GiB") of a GPU for rows that stay there, for gathers into its memory; device: which GPU. The
-        policy and the hints are then those of this memory. Rows that `ram` keeps are pinned by the first gather into
-        the memory of a GPU.
+    ram: bytes ("4GiB") for rows that stay in memory; the tables share them in the ratio of their sizes. None: no row
+        stays. Each process has its own memory.
+    policy: which rows stay: "window" (rows that hints name, the soonest first, then the most used ones), "static" (hot
+        rows, and the first ones that were read), "clock", "s3fifo".
+    hot: ids that are read into memory now, the most used first, as far as they fit (first into memory of the GPU, if
+        there is some); for several tables a dict of names and ids. Needs `ram` or `device_memory`.
+    device_memory: bytes ("4GiB") of a GPU for rows that stay there, for gathers into its memory. device: which GPU. The
+        policy and the hints then apply to this memory. The first gather into the memory of a GPU pins the rows that
+        `ram` keeps.
 
-    A file that is replaced while it is open goes on being read as it was. A child of fork() may use it, and a pickled
-    one opens its file again; the memory of either is empty at first. Thread-safe. Raises ValueError for what is no
-    feature file, penstock.Damaged for one that is cut, changed or impossible, OSError of the system."""
+    If the file is replaced while it is open, the old one is still read. A child of fork() may use the store, and a
+    pickled one opens its file again; the memory of both is empty at first. Thread-safe. Raises ValueError for a file
+    that is no feature file, penstock.Damaged for a truncated, changed or invalid one, OSError for errors of the
+    system."""
 
     @_arguments.named
     def __init__(
@@ -251,32 +252,32 @@ class FeatureStore:
     def write(
         path: Path, tables: Mapping[str, Any], *, folders: Any = None, sync: bool = True, progress: Progress = True
     ) -> None:
-        """Writes a feature file of these tables: whole, atomic and durable, or not at all; a file that was at `path` is
-        replaced. Blocks; holds some ten MiB whatever the tables have; Ctrl-C stops it.
+        """Writes a feature file of these tables, completely and durably in one step, or not at all. An existing file at
+        `path` is replaced. Blocks; needs about ten MiB of memory, whatever the size of the tables; Ctrl-C stops it.
 
         tables: names, each with an array, tensor or memmap of shape (rows, ...), the path of a `.npy`, or an iterator
         of such blocks of rows, which may be larger than memory. folders: existing folders on several devices, over
-        which the rows are striped; the file at `path` then has the directory alone. sync: durable when it returns.
-        progress: as of load().
-        Raises ValueError and TypeError for rows that are not of one dtype and shape, or no plain numbers; OSError of
-        the system."""
+        which the rows are striped; the file at `path` then has only the directory. sync: durable when it returns.
+        progress: as in load().
+        Raises ValueError and TypeError for rows that differ in dtype or shape, or are not plain numbers; OSError for
+        errors of the system."""
         from penstock.features import _writing
 
         _writing.write(path, tables, folders, sync, reporter(progress, "features write"))
 
     @property
     def path(self) -> str:
-        """Of the file."""
+        """The path of the file."""
         return self._file["path"]
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files with the rows; several: striped."""
+        """The files with the rows; several if they are striped."""
         return self._file["files"]
 
     @property
     def nbytes(self) -> int:
-        """Of all files."""
+        """Bytes of all files."""
         return self._file["bytes"]
 
     def __getitem__(self, name: str) -> FeatureTable:
@@ -297,7 +298,7 @@ class FeatureStore:
         return len(self.tables)
 
     def _rows(self, ids: Any, out: Any, device: Any) -> tuple[list[tuple[int, Any, Any]], Any]:
-        """What the core gathers, and the result."""
+        """The request for the core, and the memory of the result."""
         if not isinstance(ids, Mapping):
             if len(self.tables) != 1:
                 raise TypeError(
@@ -347,8 +348,8 @@ class FeatureStore:
     def gather(self, ids: Any, out: _Out, device: None = None, stream: Stream | None = None) -> _Out: ...
     @_arguments.named
     def gather(self, ids: Any, out: Any = None, device: Any = None, stream: Stream | None = None) -> Any:
-        """Rows of several tables as one transfer: `ids` is a dict of names and ids, and so are `out` and the result. Of
-        a file with one table also ids alone. As FeatureTable.gather(); rows that go to a GPU all go to one."""
+        """Rows of several tables in one transfer: `ids` is a dict of names and ids, and so are `out` and the result.
+        For a file with one table, `ids` alone also work. As FeatureTable.gather(); all rows for a GPU go to one GPU."""
         rows, result = self._rows(ids, out, device)
         self._opened.gather(rows, stream)
         return result
@@ -393,14 +394,14 @@ class FeatureStore:
     def gather_async(
         self, ids: Any, out: Any = None, device: Any = None, stream: Stream | None = None
     ) -> _core.Future[Any]:
-        """The same, but does not wait: gives a penstock.Future, whose result() is what gather() gives. What `stream` is
-        given after result() finds the rows."""
+        """The same without waiting: returns a penstock.Future, whose result() is that of gather(). Work that is put on
+        `stream` after result() finds the rows."""
         rows, result = self._rows(ids, out, device)
         return self._opened.gather_async(rows, result, stream)
 
     @_arguments.named
     def hint(self, ids: Any) -> bool:
-        """FeatureTable.hint() of one table or, with a dict, of several; whether all were taken."""
+        """FeatureTable.hint() for one table or, with a dict, for several. Returns whether all were accepted."""
         if isinstance(ids, Mapping):
             return all([self[name].hint(its) for name, its in ids.items()])
         if len(self.tables) != 1:
@@ -411,7 +412,7 @@ class FeatureStore:
         return next(iter(self.tables.values())).hint(ids)
 
     def drop_hints(self) -> None:
-        """Forgets all hints: for a loader that begins again."""
+        """Drops all hints, for a loader that begins again."""
         self._opened.drop_hints()
 
     def stats(self) -> FeatureStats:
@@ -419,7 +420,7 @@ class FeatureStore:
         return FeatureStats(**self._opened.stats())
 
     def close(self) -> None:
-        """Later calls raise ValueError. Gathers under way go on."""
+        """Closes the store. Later calls raise ValueError; running gathers continue."""
         self._opened.close()
 
     def __enter__(self) -> FeatureStore:
@@ -436,5 +437,5 @@ class FeatureStore:
 
 
 def _table_of(made: Any, arguments: tuple[Any, ...], name: str) -> FeatureTable:
-    """A table of a store that is opened again: of one that was pickled without its store."""
+    """Opens the store again for a table that was pickled without its store."""
     return made(*arguments)[name]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables on their way to a feature file: arrays, tensors, memmaps, `.npy` files, iterators of blocks of rows."""
+"""Writes tables to a feature file: arrays, tensors, memmaps, `.npy` files, iterators of blocks of rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write(
             for piece in _pieces(rows):
                 dtype, shape = _dtype(name, piece), tuple(piece.shape)[1:]
                 if dtype == "float4_e2m1fn_x2" and shape:
-                    shape = (*shape[:-1], 2 * shape[-1])  # torch's element is two of the file's
+                    shape = (*shape[:-1], 2 * shape[-1])  # an element of torch is two elements of the file
                 if begun is None:
                     writer.begin_table(name, dtype, shape)
                     begun = dtype, shape
@@ -106,7 +106,7 @@ def _with_rows(name: str, rows: Any) -> Any:
 
 
 def _check_dense(rows: Any) -> None:
-    """Tensors and arrays whose memory is not their rows, one after the other or strided."""
+    """Refuses tensors and arrays whose memory does not hold their rows, contiguous or strided."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(rows, torch.Tensor) and (rows.is_nested or rows.layout != torch.strided):
         raise TypeError("write: expected dense tensors, got a sparse or nested one; give its to_dense(), or parts")
@@ -120,7 +120,7 @@ def _bytes_of(rows: Any) -> int:
 
 
 def _pieces(rows: Any) -> Iterator[Any]:
-    """Blocks of rows, of some MiB where they are cut here."""
+    """Blocks of rows; blocks that are cut here have some MiB."""
     if not hasattr(rows, "shape"):
         for block in rows:
             _check_dense(block)
@@ -147,7 +147,7 @@ def _dtype(name: str, piece: Any) -> str:
 
 
 def _plain(piece: Any) -> Any:
-    """Rows one after the other, in the byte order of this machine."""
+    """Contiguous rows, in the byte order of this machine."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(piece, torch.Tensor):
         return piece.detach().contiguous()

@@ -5,8 +5,9 @@
     batches = iter(dgl_or_other_loader)          # batch[0]: ids, or {type: ids}
     batch = loader.fetch_feature(1024, batches, "cpu")   # the batch, and its rows at the end
 
-What says where rows lie on raw disks (page_size, off, num_ele, num_ssd, ssd_list, heterograph_map's offsets) is in the
-file here, and the argument is ignored. So is what GIDS needs to keep its queues full: a gather here does that."""
+Arguments for the layout of rows on raw disks (page_size, off, num_ele, num_ssd, ssd_list, heterograph_map's offsets)
+are ignored: the feature file has this information. Arguments that keep the queues of GIDS full are ignored too: a
+gather does that by itself."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ __all__ = ["GIDS"]
 class GIDS:
     """Gathers the rows of batches that a loader samples.
 
-    cache_dim: elements of a row. cache_size: MB of memory for rows. window_buffer, wb_size: sample so many batches
-    ahead, and report their rows by hint(). heterograph: batches are {type: ids}, and types are tables.
-    accumulator_flag, ctrl_idx, long_type and the arguments that the module names: ignored. path: the feature file; or
-    store: an open penstock.FeatureStore, with memory of its own.
-    Raises ValueError for a table whose rows have other than cache_dim elements. Not thread-safe."""
+    cache_dim: elements of a row. cache_size: MB of memory for rows. window_buffer: sample wb_size batches ahead, and
+    report their rows by hint(). heterograph: batches are {type: ids}, and types are tables.
+    accumulator_flag, ctrl_idx, long_type and the arguments that the module docstring names: ignored. path: the feature
+    file. store: instead, an open penstock.FeatureStore, with its own memory.
+    Raises ValueError for a table whose rows do not have cache_dim elements. Not thread-safe."""
 
     @_arguments.named
     def __init__(
@@ -71,7 +72,7 @@ class GIDS:
         return {name: torch.as_tensor(ids).cpu() for name, ids in given.items()}
 
     def window_buffering(self, batch: Any) -> None:
-        """Reports the rows of a later batch to the store, where that has hint()."""
+        """Reports the rows of a later batch to the store, if it has hint()."""
         if hasattr(self.store, "hint"):
             self.store.hint(self._ids(batch))
 
@@ -86,9 +87,9 @@ class GIDS:
                 self.window_buffering(batch)
 
     def fetch_feature(self, dim: int, it: Iterator[Any], device: Any = "cpu") -> Any:
-        """The next batch with its rows at the end, the first `dim` elements of each, on `device`: a tensor, or a dict
-        by type. Raises StopIteration after the last one, ValueError for a dim other than 1 to cache_dim. GIDS loses the
-        last wb_size batches of an iterator; here they come."""
+        """The next batch with its rows appended, the first `dim` elements of each, on `device`: a tensor, or a dict by
+        type. Raises StopIteration after the last batch, ValueError for a dim other than 1 to cache_dim. GIDS loses the
+        last wb_size batches of an iterator; this class returns them."""
         dim = _arguments.whole("fetch_feature", "dim", dim, 1, self.cache_dim)
         ahead = self.wb_size if self.window_buffering_flag else 0
         self.fill_wb(it, ahead + 1 - len(self.window_buffer))
@@ -108,16 +109,16 @@ class GIDS:
         return next(iter(self.store.tables.values())).gather(torch.arange(offset, offset + num))
 
     def set_required_storage_access(self, *ignored: Any) -> None:
-        """Does nothing: a gather keeps the device's queue full without a constant."""
+        """Does nothing: a gather keeps the device's queue full without this setting."""
 
     def cpu_backing_buffer(self, *ignored: Any) -> None:
-        """Does nothing: the memory for rows is the store's."""
+        """Does nothing: the store has the memory for rows."""
 
     def set_cpu_buffer(self, *ignored: Any) -> None:
         """Does nothing: open the store with a hot set instead, and give it as `store`."""
 
     def flush_cache(self) -> None:
-        """Does nothing: rows are read only."""
+        """Does nothing: rows are read-only."""
 
     def print_stats(self) -> None:
         """Prints the store's counts."""

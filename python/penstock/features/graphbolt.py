@@ -16,7 +16,7 @@ __all__ = ["Feature"]
 
 
 class Feature:
-    """A table of a penstock.FeatureStore, `store["paper"]`, where GraphBolt takes a `Feature`. Rows come as torch
+    """A table of a penstock.FeatureStore, `store["paper"]`, as a GraphBolt `Feature`. Rows are returned as torch
     tensors on the CPU. Thread-safe."""
 
     @_arguments.named
@@ -30,19 +30,19 @@ class Feature:
 
     @_arguments.named
     def read_async(self, ids: Any) -> Iterator[Any]:
-        """Yields once: what wait() gives the rows of."""
+        """Yields once: an object whose wait() returns the rows."""
         yield _Waiter(self._table.gather_async(ids.cpu()))
 
     def read_async_num_stages(self, ids_device: Any) -> int:
-        """How often read_async() yields."""
+        """The number of times that read_async() yields."""
         return 1
 
     def size(self) -> torch.Size:
-        """Of a row."""
+        """The shape of a row."""
         return torch.Size(self._table.shape[1:])
 
     def count(self) -> int:
-        """Rows."""
+        """The number of rows."""
         return len(self._table)
 
     def metadata(self) -> dict[str, Any]:

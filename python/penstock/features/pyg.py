@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch Geometric on Penstock: its FeatureStore, GraphStore and BaseSampler, which its loaders run with, without
-pyg-lib and torch-sparse.
+"""PyTorch Geometric on Penstock: a FeatureStore, GraphStore and BaseSampler for its loaders, which then need no
+pyg-lib or torch-sparse.
 
     from penstock.features import Graph, pyg
 
@@ -32,11 +32,11 @@ _Key = tuple[str | None, str]
 
 
 class FeatureStore(torch_geometric.data.FeatureStore):
-    """Tables of a penstock.FeatureStore as PyTorch Geometric asks for them: by group (the type of nodes) and attribute.
+    """Tables of a penstock.FeatureStore for PyTorch Geometric, by group (the type of nodes) and attribute.
 
     store: an open penstock.FeatureStore. attrs: {(group, attribute): table}; by default the table "paper" is attribute
     "x" of "paper", and "paper/y" its attribute "y". Other tensors, such as labels, may be added with put_tensor(), and
-    stay in memory. All attributes of a batch are gathered as one transfer. The tables cannot be changed.
+    stay in memory. All attributes of a batch are gathered in one transfer. The tables cannot be changed.
     Raises ValueError for a table that the store does not have. As thread-safe as the store."""
 
     @_arguments.named
@@ -57,8 +57,8 @@ class FeatureStore(torch_geometric.data.FeatureStore):
         self._tensors: dict[_Key, Any] = {}
 
     def hint(self, nodes: Mapping[str | None, Any]) -> None:
-        """Reports rows that will be gathered: {group: ids}, as the store's hint() has it. A store without hint() is
-        left alone."""
+        """Reports rows that will be gathered, {group: ids}, to the store's hint(). Does nothing for a store without
+        hint()."""
         hint = getattr(self._store, "hint", None)
         if hint is None:
             return
@@ -77,7 +77,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):
             )
         if attr.index is None or key not in self._tensors:
             if attr.index is not None:
-                return False  # rows of a tensor that is not there
+                return False  # the tensor does not exist
             self._tensors[key] = tensor
         else:
             self._tensors[key][attr.index] = tensor
@@ -101,7 +101,7 @@ class FeatureStore(torch_geometric.data.FeatureStore):
             elif key in self._tables:
                 table = self._tables[key]
                 ids = _ids(attr.index, len(self._store[table]))
-                if table in wanted:  # twice in one call
+                if table in wanted:  # repeated in this call
                     found[i] = self._store[table].gather(ids)
                 else:
                     wanted[table], places[table] = ids, i
@@ -131,7 +131,7 @@ def _key_of(table: str) -> _Key:
 
 
 def _ids(index: Any, rows: int) -> torch.Tensor:
-    """What PyTorch Geometric indexes with, as numbers of rows."""
+    """Converts an index of PyTorch Geometric to row numbers."""
     if index is None:
         return torch.arange(rows)
     if isinstance(index, slice):
@@ -147,10 +147,11 @@ def _ids(index: Any, rows: int) -> torch.Tensor:
 
 
 class GraphStore(torch_geometric.data.GraphStore):
-    """Graphs as PyTorch Geometric asks for them.
+    """Graphs for PyTorch Geometric.
 
-    graphs: one Graph, or {(source type, relation, destination type): Graph}. Its edge index is given in CSC, of which
-    it makes the other layouts; put_edge_index() takes all three. The sampler here reads the graphs themselves."""
+    graphs: one Graph, or {(source type, relation, destination type): Graph}. The edge index is provided in CSC, and
+    PyTorch Geometric makes the other layouts of it. put_edge_index() takes all three. The sampler of this module reads
+    the graphs themselves."""
 
     @_arguments.named
     def __init__(self, graphs: _graph.Graph | Mapping[_graph.EdgeType, _graph.Graph] | None = None) -> None:
@@ -190,12 +191,12 @@ class GraphStore(torch_geometric.data.GraphStore):
 
 
 def _tensor(array: Any) -> torch.Tensor:
-    """A copy, for torch has no tensors that are read-only."""
+    """A copy, because torch has no read-only tensors."""
     return torch.from_numpy(array.astype("int64"))
 
 
 def _padded(indptr: Any, size: Any) -> Any:
-    """With the destinations that PyTorch Geometric left out because no edge ends there."""
+    """Adds the destinations that PyTorch Geometric left out because no edge ends there."""
     if size is None or len(indptr) >= size[1] + 1:
         return indptr
     last = indptr[-1:].expand(size[1] + 1 - len(indptr))
@@ -206,14 +207,14 @@ class NeighborSampler(torch_geometric.sampler.BaseSampler):
     """Samples neighbourhoods for PyTorch Geometric's loaders: NodeLoader(data, sampler, ...), LinkLoader(data, sampler,
     ...), NeighborLoader(data, num_neighbors, neighbor_sampler=sampler, ...).
 
-    data: what the loader gets: a Data or HeteroData with `edge_index`, or (FeatureStore, GraphStore); or a
+    data: the same as for the loader: a Data or HeteroData with `edge_index`, or (FeatureStore, GraphStore); or a
     penstock.features.Graph, or a dict of those by edge type. num_neighbors: for each hop, -1 is all; or a dict by edge
-    type. replace, disjoint, threads: as of penstock.features.NeighborSampler. subgraph_type: "directional" or
-    "bidirectional". seed: None: what is drawn follows from torch's generator, as with PyTorch Geometric's own sampler;
-    a number: from it, the seed nodes and set_epoch(), so that a batch is the same whatever the number of workers.
-    features: gets the sampled nodes by hint() immediately; by default the FeatureStore of `data`.
-    Raises ValueError for what does not fit, NotImplementedError for temporal and induced subgraphs. Thread-safe, but
-    for set_epoch()."""
+    type. replace, disjoint, threads: as in penstock.features.NeighborSampler. subgraph_type: "directional" or
+    "bidirectional". seed: None: samples depend on torch's generator, as in PyTorch Geometric's own sampler. A number:
+    samples depend on it, the seed nodes and set_epoch(), so that a batch is the same for any number of workers.
+    features: receives the sampled nodes by hint() immediately; by default the FeatureStore of `data`.
+    Raises ValueError for arguments that do not match, NotImplementedError for temporal and induced subgraphs.
+    Thread-safe, except for set_epoch()."""
 
     @_arguments.named
     def __init__(
@@ -250,27 +251,27 @@ class NeighborSampler(torch_geometric.sampler.BaseSampler):
 
     @property
     def num_nodes(self) -> Any:
-        """Of the graph; of several types a dict."""
+        """The number of nodes of the graph; for several types a dict."""
         return self._sampler.num_nodes if self._hetero else self._sampler.num_nodes[""]
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes later samples of a sampler with a seed others: call it at the begin of an epoch. Workers that exist
-        already (persistent_workers) do not notice."""
+        """Changes the later samples of a sampler with a seed: call it at the start of an epoch. Workers that already
+        exist (persistent_workers) are not affected."""
         self._epoch = _arguments.whole("set_epoch", "epoch", epoch)
 
     def sample_from_nodes(self, inputs: Any, **keywords: Any) -> Any:
-        """Of a loader of nodes: a SamplerOutput or HeteroSamplerOutput."""
+        """For a node loader: returns a SamplerOutput or HeteroSamplerOutput."""
         return self._directed(node_sample(inputs, self._sample))
 
     def sample_from_edges(self, inputs: Any, neg_sampling: Any = None, **keywords: Any) -> Any:
-        """Of a loader of links: a SamplerOutput or HeteroSamplerOutput."""
+        """For a link loader: returns a SamplerOutput or HeteroSamplerOutput."""
         neg_sampling = torch_geometric.sampler.NegativeSampling.cast(neg_sampling)
         found = edge_sample(inputs, self._sample, self.num_nodes, self._sampler.disjoint, None, neg_sampling)
         return self._directed(found)
 
     @property
     def edge_permutation(self) -> None:
-        """None: the numbers of edges are those of `data`."""
+        """None: edges have the same numbers as in `data`."""
         return None
 
     def _directed(self, found: Any) -> Any:
@@ -320,7 +321,7 @@ def _groups(features: Any) -> list[Any]:
 
 
 def _by_edge_type(num_neighbors: Any, graphs: Any) -> Any:
-    """PyTorch Geometric's NumNeighbors too; keys may be its strings."""
+    """Also takes PyTorch Geometric's NumNeighbors; keys may be its strings."""
     numbers = num_neighbors
     if not isinstance(numbers, torch_geometric.sampler.NumNeighbors):
         if not isinstance(numbers, Mapping | Sequence):
@@ -330,7 +331,7 @@ def _by_edge_type(num_neighbors: Any, graphs: Any) -> Any:
 
 
 def _graphs_of(data: Any) -> tuple[Any, Any, Any]:
-    """Graphs, numbers of nodes by type, and the feature store, of whatever a loader takes."""
+    """Graphs, numbers of nodes by type, and the feature store, of any data that a loader takes."""
     if isinstance(data, _graph.Graph):
         return data, None, None
     if isinstance(data, torch_geometric.data.HeteroData):
@@ -365,7 +366,7 @@ def _edge_index(store: Any) -> Any:
 
 
 def _graphs_of_store(store: Any) -> dict[Any, _graph.Graph]:
-    """Of another class: converted to CSC, with the edges' own numbers."""
+    """The graphs of a store of another class: converted to CSC, with the numbers of its edges."""
     graphs = {}
     for attr in store.get_all_edge_attrs():
         row, col, perm = store._edge_to_layout(attr, torch_geometric.data.graph_store.EdgeLayout.CSC)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What storage a job needs: arithmetic with its sources, as `penstock plan` has it.
+"""The storage that a job needs: arithmetic with its sources, as in `penstock plan`.
 
     import penstock.plan
 
@@ -9,7 +9,7 @@
     print(answer.explain())         # formula, inputs and sources of each figure
     answer["read_bytes_per_second"].value
 
-Numbers may be words with units: "2.5GB" is 2.5e9 bytes, "8GiB" is 8 x 2**30, "2h" is 7,200 s.
+Numbers may be texts with units: "2.5GB" is 2.5e9 bytes, "8GiB" is 8 x 2**30, "2h" is 7,200 s.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from penstock._arguments import got, whole
 
 @dataclass(frozen=True)
 class Input:
-    """A number that a formula takes. source: "given", "default", "computed above", or the publication."""
+    """A number in a formula. source: "given", "default", "computed above", or the publication."""
 
     name: str
     value: float
@@ -27,7 +27,7 @@ class Figure:
     """A number of an answer.
 
     unit: "B", "B/s", "s", "samples/s", "share" (0 to 1), a noun that is counted, or "" for a plain number.
-    formula: an expression of the names of the inputs that Python can compute, or words in square brackets."""
+    formula: an expression with the names of the inputs, which Python can evaluate, or a text in square brackets."""
 
     name: str
     label: str
@@ -39,7 +39,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Column:
-    """wide: not in text(), which has 80 columns."""
+    """A column of a table. wide: omitted in text(), which has 80 columns."""
 
     name: str
     label: str
@@ -49,7 +49,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """rows: texts and numbers, the numbers in the unit of their column."""
+    """A table. rows: texts and numbers, the numbers in the unit of their column."""
 
     name: str
     title: str
@@ -59,7 +59,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Series:
-    """A curve: x ascends, and y has as many numbers."""
+    """A curve: x ascends, and y has the same length."""
 
     name: str
     label: str
@@ -73,8 +73,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a function of penstock.plan returns. answer["read_bytes_per_second"] is the Figure of that name, and
-    iterating gives the names. Immutable; thread-safe."""
+    """The result of a function of penstock.plan. answer["read_bytes_per_second"] is the Figure of that name; iteration
+    gives the names. Immutable; thread-safe."""
 
     verb: str
     title: str
@@ -99,7 +99,7 @@ class Answer:
         return (figure.name for figure in self.figures)
 
     def text(self, columns: int = 80) -> str:
-        """As `penstock plan` prints it."""
+        """The answer as `penstock plan` prints it."""
         return _core.plan_show(self.json(), "text", whole("text", "columns", columns, 1, 10_000))
 
     def explain(self, columns: int = 80) -> str:
@@ -110,12 +110,12 @@ class Answer:
         return _core.plan_show(self.json(), "markdown", 80)
 
     def json(self) -> str:
-        """All of it; Answer.from_json() reads it, and so does `penstock report`."""
+        """The whole answer as JSON; Answer.from_json() and `penstock report` read it."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Answer:
-        """The answer that json() or `penstock plan --json` wrote. ValueError for anything else."""
+        """Reads the JSON of json() or `penstock plan --json`. ValueError for anything else."""
         if not isinstance(text, str):
             raise TypeError(f"from_json: text: expected a str, got {got(text)}")
         try:
@@ -149,7 +149,7 @@ class Answer:
 
 
 def _floats(value: Any) -> Any:
-    """Numbers as floats: a whole one is an int in JSON."""
+    """Converts numbers to floats, because JSON has whole numbers as int."""
     if isinstance(value, Mapping):
         return {key: _floats(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of Python as the words that the library reads."""
+"""Converts options of Python to the texts that the library reads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from penstock.plan._measure_options import measure_of
 
 
 def ask(verb: str, *, measured: Any = None, **options: Any) -> Answer:
-    """The answer of a question, with the rates of folders where these are `measured`. An option that is None keeps its
-    default."""
+    """The answer of a question; with `measured`, the rates of folders are measured first. An option that is None has
+    its default."""
     words = [(name, word(verb, name, value)) for name, value in options.items() if value is not None]
     if measured is None:
         return Answer.from_json(_core.plan_ask(verb, words))
@@ -23,10 +23,10 @@ def ask(verb: str, *, measured: Any = None, **options: Any) -> Answer:
 
 
 def word(verb: str, name: str, value: Any) -> str:
-    """A number, True, False or a text, as it is written on the command line."""
+    """A number, True, False or a text, as it would be written on the command line."""
     if isinstance(value, str):
         return _utf8(verb, name, value)
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a scalar of NumPy
+    if hasattr(value, "item") and getattr(value, "shape", None) == ():  # a NumPy scalar
         value = value.item()
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -36,7 +36,7 @@ def word(verb: str, name: str, value: Any) -> str:
 
 
 def text(verb: str, name: str, value: Any) -> str | None:
-    """A text, or None."""
+    """Checks that it is a text or None."""
     if value is not None and not isinstance(value, str):
         raise TypeError(f"plan {verb}: {name}: expected a str, got {got(value)}")
     return value if value is None else _utf8(verb, name, value)

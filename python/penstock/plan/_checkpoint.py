@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large a checkpoint is, how fast it has to be written, and how fast it has to come back."""
+"""The size of a checkpoint, and the rates at which it has to be written and read."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ def checkpoint(
     measure: Any = None,
     tensors: bool = False,
 ) -> Answer:
-    """How large a checkpoint is, what each rank writes of it, and how fast that has to be.
+    """The size of a checkpoint, the bytes that each rank writes, and the required rate.
 
         answer = penstock.plan.checkpoint("175b", interval="2h", share="5%")
         answer["checkpoint_bytes"].value            # 2.45e12
         answer["write_bytes_per_second"].value      # 6.8e9
 
-    model: one of models(), or a number of parameters such as "13B". config: in its place, a Hugging Face config, as for
+    model: one of models(), or a number of parameters such as "13B". config: instead, a Hugging Face config, as for
         model().
-    optimizer: one of optimizers(); "snia" is 14 bytes a parameter. bytes_per_parameter: in its place.
+    optimizer: one of optimizers(); "snia" is 14 bytes a parameter. bytes_per_parameter: instead of the optimizer's.
     tensor, pipeline, data: ranks that divide each tensor, stages that divide the layers, replicas. zero: ZeRO's stage,
-        0 to 3. ranks: all of them, tensor x pipeline x data. experts, expert_tensor: ranks that divide the experts of
-        a layer, and each tensor of an expert (as many as tensor); their product divides tensor x data.
-    seconds: in which a checkpoint has to be written; or interval, from one to the next, and share, the part of it that
-        writing may take (5 %, or all of it where overlapped).
-    overlapped: training goes on while a copy in memory is written. staging: bytes/s at which a rank makes that copy.
-    keep: checkpoints that are kept. capacity: bytes of all drives, for drive writes a day.
-    storage: bytes/s that the storage writes durably; the answer then says whether it is enough. storage_low,
-        storage_high: the ends of its interval. measure: in their place, folders that are measured first: a path, a list
-        of paths, or a Measure.
-    tensors: also a table of the model's tensors.
-    Raises ValueError for a number that is out of range, for a name that is not known (with the nearest one), and for
-    ranks that do not divide the model (with the reason); for a config what model() raises; with `measure` what
-    measure() raises. Thread-safe."""
+        0 to 3. ranks: their total number, tensor x pipeline x data. experts: ranks that divide the experts of a layer.
+        expert_tensor: ranks that divide each tensor of an expert (default: tensor). Their product divides
+        tensor x data.
+    seconds: the time in which a checkpoint has to be written. Or interval: from one checkpoint to the next; and share:
+        the part of it that writing may take (5 %, or all of it if overlapped).
+    overlapped: training continues while a copy in memory is written. staging: bytes/s at which a rank makes that copy.
+    keep: the number of checkpoints to keep. capacity: bytes of all drives, for drive writes a day.
+    storage: bytes/s that the storage writes durably; the answer then says whether that is enough. storage_low,
+        storage_high: the ends of its interval. measure: instead, folders to measure first: a path, a list of paths, or
+        a Measure.
+    tensors: also gives a table of the model's tensors.
+    Raises ValueError for a number out of range, for an unknown name (with the nearest one), and for ranks that do not
+    divide the model (with the reason); errors of model() for a config, and of measure(). Thread-safe."""
     return ask_of_model(
         "checkpoint",
         model,
@@ -104,18 +104,17 @@ def restore(
     storage_high: float | str | None = None,
     measure: Any = None,
 ) -> Answer:
-    """How fast a checkpoint has to come back.
+    """The rate at which a checkpoint has to be read.
 
         penstock.plan.restore("175b", seconds=300)["read_bytes_per_second"].value               # 8.17e9
         penstock.plan.restore("175b", seconds=300, copies=16)["read_bytes_per_second"].value    # 130.7e9
 
-    model, config, optimizer, bytes_per_parameter: as for checkpoint(); optimizer="weights" for the weights alone.
-    seconds: in which the job has to run again.
+    model, config, optimizer, bytes_per_parameter: as for checkpoint(); optimizer="weights" for only the weights.
+    seconds: the time after which the job has to run again.
     copies: replicas that need the whole state. broadcast: one reads it, and sends it to the others over the fabric.
-    storage: bytes/s that the storage reads; the answer then says whether it is enough. storage_low, storage_high: the
-        ends of its interval. measure: in their place, folders that are measured first: a path, a list of paths, or a
-        Measure.
-    Raises what checkpoint() raises. Thread-safe."""
+    storage: bytes/s that the storage reads; the answer then says whether that is enough. storage_low, storage_high: the
+        ends of its interval. measure: instead, folders to measure first: a path, a list of paths, or a Measure.
+    Raises the same errors as checkpoint(). Thread-safe."""
     return ask_of_model(
         "restore",
         model,

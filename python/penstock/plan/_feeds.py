@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many accelerators a storage feeds."""
+"""The number of accelerators that a storage feeds."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ def feeds(
     checkpoint_bytes: float | str | None = None,
     within: float | str = 360,
 ) -> Answer:
-    """How many accelerators a storage of these rates feeds, and whether a checkpoint is written in time. The command
-    `penstock plan measure` measures the rates and answers the same.
+    """The number of accelerators that a storage with these rates feeds, and whether a checkpoint is written in time.
+    The command `penstock plan measure` measures the rates and gives the same answer.
 
         penstock.plan.feeds(files="25GB/s", model="unet3d", preset="storage-2.0")["accelerators"].value
 
-    files: bytes a second of reads in sequence (large files, shards): a number, or "25GB/s". samples: of random reads
-        of 128 KiB (a file a sample). writes: of durable writes. Each with the ends of an interval, _low and _high.
-    model, preset, accelerator, samples_per_second, bytes_per_sample: as for train(); without them a table of all
-        presets.
-    checkpoint_bytes, within: its size, and the seconds that it may take.
+    files: bytes a second of sequential reads (large files, shards): a number, or "25GB/s". samples: of random reads of
+        128 KiB (one file for each sample). writes: of durable writes. Each with the ends of an interval, _low and
+        _high.
+    model, preset, accelerator, samples_per_second, bytes_per_sample: as for train(); without them the answer is a table
+        of all presets.
+    checkpoint_bytes, within: the size of a checkpoint, and the seconds that writing it may take.
     Raises ValueError as train() does. Thread-safe."""
     return ask(
         "feeds",

@@ -24,19 +24,20 @@ def interval(
     simulate: float | str | None = None,
     seed: float | str = 1,
 ) -> Answer:
-    """How long to compute between saves so that the most work is kept, and how much that is (goodput).
+    """The time to compute between saves that keeps the most work, and the share of work that is kept (goodput).
 
         answer = penstock.plan.interval("60s", accelerator_mtbf="50000h", accelerators=16384)
         answer["interval_seconds"].value, answer["goodput"].value
 
-    save: from the beginning of a save until it is durable. Times are seconds or words such as "6min".
-    mtbf, nodes: mean time between failures of one node, and how many; accelerator_mtbf, accelerators: in place of them,
-        or in addition.
-    stall: the part of a save in which training stops (all of it); slowdown: the share of its speed that it loses in
-        the rest. restore: reading the last save (as long as save). downtime: after each failure, before that.
-    interval: one of your own, to see its goodput. simulate: play so many random failures, from `seed` on.
+    save: the time from the beginning of a save until it is durable. Times are seconds or texts such as "6min".
+    mtbf, nodes: mean time between failures of one node, and the number of nodes. accelerator_mtbf, accelerators: the
+        same for accelerators, instead or in addition.
+    stall: the part of a save in which training stops (default: all of it). slowdown: the share of its speed that
+        training loses in the rest. restore: time to read the last save (default: save). downtime: after each failure,
+        before restoring.
+    interval: another interval, to get its goodput. simulate: the number of random failures to simulate, with `seed`.
     The table "rules" of the answer has Young's, Daly's and the availability optimum, the series "goodput" the curve.
-    Raises ValueError for a number that is out of range, and where nothing would be kept. Thread-safe."""
+    Raises ValueError for a number out of range, and if no work would be kept. Thread-safe."""
     return ask(
         "interval",
         save=save,

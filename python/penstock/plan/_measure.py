@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What folders deliver, measured, and how many accelerators that feeds."""
+"""Measures the rates of folders, and the number of accelerators that they feed."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def measure(
     checkpoint_bytes: float | str | None = None,
     within: float | str = 360,
 ) -> Answer:
-    """Reads and writes scratch files in folders, all at once, and says how many accelerators they feed.
+    """Reads and writes scratch files in folders, all concurrently, and says how many accelerators they feed.
 
         answer = penstock.plan.measure(["/mnt/a", "/mnt/b"], model="unet3d")
         answer["files_bytes_per_second"].value, answer["accelerators_low"].value
 
     paths: a folder, a file or a block device, or several. Files and devices are only read.
-    seconds: for all of it, 0.1 to 3600. size: of a scratch file, 4 MiB or more: bytes or "1GiB"; by default 1 GiB, or
+    seconds: the total time, 0.1 to 3600. size: of a scratch file, 4 MiB or more: bytes or "1GiB"; by default 1 GiB, or
         as much as is written in five seconds.
-    progress: called with a MeasureStep about ten times a second. What it raises stops the measuring, and is raised; so
-        does Ctrl-C. Scratch files have no name: nothing is left, whatever ends the process.
-    The others as for feeds(), which answers by the rates. Direct I/O or nothing: no figure comes from the page cache of
-    this host.
-    Raises ValueError as feeds() does, for numbers out of range, and for a path that comes twice;
-    penstock.Unsupported for a file system without direct I/O; OSError for a path that is missing, full, or may not be
-    written. Thread-safe; other threads of Python run meanwhile."""
+    progress: called with a MeasureStep about ten times a second. Its exceptions stop the measurement and are raised;
+        Ctrl-C stops it too. Scratch files have no name: nothing is left, however the process ends.
+    The others as for feeds(), which computes the answer from the rates. Only direct I/O is used: no figure comes from
+    the page cache of this host.
+    Raises ValueError as feeds() does, for numbers out of range, and for a repeated path; penstock.Unsupported for a
+    file system without direct I/O; OSError for a path that is missing, full, or may not be written. Thread-safe; other
+    Python threads run meanwhile."""
     return ask(
         "feeds",
         measured=Measure(paths, seconds, size, progress),

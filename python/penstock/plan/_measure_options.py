@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured, and how long."""
+"""Options of a measurement: the paths, and the time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SECONDS = 20.0
 
 @dataclass(frozen=True)
 class MeasureStep:
-    """A report while folders are measured. step: from 1 to steps, and 0 while scratch files are made. seconds_left: of
-    all, about. bytes_per_second: of this step so far."""
+    """A report during the measurement of folders. step: from 1 to steps; 0 while scratch files are made. seconds_left:
+    of the whole measurement, approximately. bytes_per_second: of this step so far."""
 
     doing: str
     step: int
@@ -28,7 +28,7 @@ class MeasureStep:
 
 @dataclass(frozen=True)
 class Measure:
-    """Paths to measure, for train(), checkpoint(), restore() and stream(): as measure() has them."""
+    """Paths to measure for train(), checkpoint(), restore() and stream(), with the options of measure()."""
 
     paths: Any
     seconds: float = SECONDS
@@ -37,8 +37,8 @@ class Measure:
 
 
 def measure_of(verb: str, value: Any) -> tuple[list[bytes], float, int, Any]:
-    """Paths, seconds, bytes of a scratch file (0: the default), and a function that is called with the members of a
-    MeasureStep, or None."""
+    """Returns paths, seconds, bytes of a scratch file (0: the default), and a function that is called with the members
+    of a MeasureStep, or None."""
     one = value if isinstance(value, Measure) else Measure(value)
     seconds = one.seconds
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds):

@@ -19,12 +19,12 @@ _FILE_BYTES_MAX = 16 << 20
 
 @dataclass(frozen=True)
 class Job:
-    """A job of mix(). What is None has its default. Numbers may be words: "2450GB", "2h".
+    """A job of mix(). None means the default. Numbers may be texts with units: "2450GB", "2h".
 
     kind: "train" or "evaluation" (model or samples_per_second and bytes_per_sample, accelerators, utilisation; length;
         every), "checkpoint" (bytes, every, within), "restore" and "inference" (bytes, within, copies, every),
         "preparation" (bytes that are read, write_bytes, within, every).
-    within: seconds that a burst may take. every: seconds from one to the next; None for once. start: of the first."""
+    within: seconds that a burst may take. every: seconds from one to the next; None: once. start: of the first."""
 
     kind: str
     name: str | None = None
@@ -46,18 +46,18 @@ class Job:
 
 @named
 def mix(jobs: Any, *, length: float | str | None = None, title: str | None = None) -> Answer:
-    """What several jobs on one storage read and write together: the peak, the mean, percentiles by time, and the sum
-    over time.
+    """The sum of the reads and writes of several jobs on one storage: the peak, the mean, percentiles by time, and the
+    curve over time.
 
         penstock.plan.mix([
             penstock.plan.Job("train", model="resnet50", accelerators=64),
             penstock.plan.Job("checkpoint", bytes="2450GB", every="2h", within="6min"),
         ], length="4h")
 
-    jobs: Job or mappings of its members; or a mapping {"title": ..., "length": ..., "jobs": [...]}; or the path of a
-        file with that, .json, or .yaml and .yml (with PyYAML).
-    length: the time that is looked at, 24 hours by default.
-    Raises ValueError that names the job. Thread-safe."""
+    jobs: Job objects or mappings of their members; or a mapping {"title": ..., "length": ..., "jobs": [...]}; or the
+        path of a file with such a mapping: .json, or .yaml and .yml (with PyYAML).
+    length: the simulated time, by default 24 hours.
+    Raises ValueError with the name of the job. Thread-safe."""
     document = _document(jobs)
     if text("mix", "title", title) is not None:
         document["title"] = title
@@ -122,7 +122,7 @@ def _json(name: Any, found: bytes) -> Any:
 
 
 def _members(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """The members of an object; ValueError where one comes twice."""
+    """The members of an object; ValueError if one is repeated."""
     out: dict[Any, Any] = {}
     for key, value in pairs:
         if key in out:
@@ -140,7 +140,7 @@ def _yaml(name: Any, found: bytes) -> Any:
         ) from error
 
     class Loader(yaml.SafeLoader):
-        """SafeLoader takes the last of two members with one name."""
+        """Refuses repeated members; SafeLoader would use the last one."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             if isinstance(node, yaml.MappingNode):
@@ -155,5 +155,5 @@ def _yaml(name: Any, found: bytes) -> Any:
 
 
 def json_of_yaml(path: str) -> str:
-    """For the command line, whose program reads JSON."""
+    """Converts YAML to JSON for the command line, whose program reads JSON."""
     return json.dumps(_document(path))

@@ -17,7 +17,7 @@ from penstock.plan._answer import Answer
 from penstock.plan._ask import ask, text
 
 _FILE_BYTES_MAX = 16 << 20
-_LAYERS_MAX = 1000  # that transformers builds in seconds
+_LAYERS_MAX = 1000  # transformers builds as many in seconds
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Tensors:
 
     @property
     def parameters(self) -> int:
-        """Of all of them."""
+        """The parameters of all of them."""
         return self.rows * self.columns * self.count
 
 
 @dataclass(frozen=True)
 class KeyValueCache:
-    """What a model that makes tokens keeps of each: elements of one layer and one token, keys and values together, and
-    the layers that keep all tokens, and those (windowed_layers) that keep the last `window` of them."""
+    """The keys and values that a generating model keeps. elements: of one layer and one token, keys and values
+    together. layers: those that keep all tokens. windowed_layers: those that keep only the last `window` tokens."""
 
     elements: int
     layers: int
@@ -48,11 +48,11 @@ class KeyValueCache:
 
 @dataclass(frozen=True)
 class Model:
-    """A model, as far as storage is concerned.
+    """The properties of a model that matter for storage.
 
-    parameters: shared (tied) ones once. layers: 0, and no tensors, where only their number is known.
+    parameters: shared (tied) ones count once. layers: 0, without tensors, if only the number of parameters is known.
     assumed: a line for each field that the file lacks. source: the origin of the figures.
-    cache: what is kept of each token; None where that is not known, and for encoders."""
+    cache: the keys and values of each token; None if that is not known, and for encoders."""
 
     name: str
     parameters: int
@@ -65,8 +65,8 @@ class Model:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The bytes that a checkpoint has of each parameter: weights, a copy of them in fp32 (master), and the optimizer's
-    states. Those of adafactor and adam-8bit follow the shapes of tensors, and these are what large ones have."""
+    """The bytes of a checkpoint for each parameter: weights, a copy of them in fp32 (master), and the states of the
+    optimizer. Those of adafactor and adam-8bit depend on the shapes; the values here are for large tensors."""
 
     name: str
     weights: float
@@ -77,7 +77,7 @@ class Optimizer:
 
 
 def models() -> tuple[str, ...]:
-    """The names of models that model(), checkpoint(), restore() and stream() know."""
+    """The names of the models of model(), checkpoint(), restore() and stream()."""
     return tuple(_core.plan_models()[0])
 
 
@@ -87,24 +87,24 @@ def model_types() -> tuple[str, ...]:
 
 
 def optimizers() -> tuple[Optimizer, ...]:
-    """The optimizers that checkpoint() and restore() know."""
+    """The optimizers of checkpoint() and restore()."""
     return tuple(Optimizer(*row) for row in _core.plan_models()[2])
 
 
 @named
 def model(name: str | None = None, *, config: Any = None) -> Model:
-    """The parameters of a model, exactly, and the tensors that they are the sum of.
+    """The exact number of parameters of a model, and its tensors.
 
         penstock.plan.model(config="Llama-3-8B/config.json").parameters     # 8030261248
         penstock.plan.model("dlio-llama-70b").parameters                    # 69882617856
 
     name: one of models(), or a number such as "13B".
-    config: in place of a name, a Hugging Face config: the path of a config.json or of its folder, a mapping, or an
-        object with to_dict(). It is counted as transformers builds the model; one of a type that is not in
-        model_types() by transformers itself, on the meta device, where it is installed.
-    Raises ValueError for a name that is not known (with the nearest one), for what is not JSON, and for a field that is
-    out of range or contradicts another one; penstock.Unsupported for a type that is not known, with the nearest one;
-    OSError for a file that cannot be read. Thread-safe."""
+    config: instead of a name, a Hugging Face config: the path of a config.json or of its folder, a mapping, or an
+        object with to_dict(). It is counted as transformers builds the model. A type that is not in model_types() is
+        counted by transformers itself, on the meta device, if it is installed.
+    Raises ValueError for an unknown name (with the nearest one), for invalid JSON, and for a field that is out of range
+    or contradicts another one; penstock.Unsupported for an unknown type, with the nearest one; OSError for a file that
+    cannot be read. Thread-safe."""
     if (name is None) == (config is None):
         raise TypeError("plan model: expected a name or a config, and not both")
     if config is None:
@@ -117,7 +117,7 @@ def model(name: str | None = None, *, config: Any = None) -> Model:
 
 
 def ask_of_model(verb: str, name: str | None, config: Any, **options: Any) -> Answer:
-    """The answer of a question about a model, which transformers counts where the library does not know its type."""
+    """The answer of a question about a model. transformers counts the model if the library does not know its type."""
     name = text(verb, "model", name)
     if config is None:
         return ask(verb, model=name, **options)
@@ -160,7 +160,7 @@ def _model(name: str, parameters: int, layers: int, tensors: Any, assumed: Any, 
 def _by_transformers(words: str, error: Unsupported) -> Model:
     try:
         import torch
-        import transformers  # first: where it is missing, torch is not needed
+        import transformers  # imported first: without it torch is not needed
     except ImportError:
         raise error from None
     fields = json.loads(words)
@@ -172,7 +172,7 @@ def _by_transformers(words: str, error: Unsupported) -> Model:
             raise ValueError(f"plan model: config: {name} is {got(value)}; expected {_LAYERS_MAX} layers at most")
     try:
         built = _built(torch, transformers, fields)
-    except Exception as wrong:  # transformers has many kinds of error for a wrong field
+    except Exception as wrong:  # transformers raises many types of errors for a wrong field
         raise ValueError(f"plan model: config: transformers refuses this {kind}: {wrong}") from wrong
     count = sum({id(one): one.numel() for one in built.parameters()}.values())
     source = f"{type(built).__name__}, counted by transformers {transformers.__version__} on the meta device"
@@ -180,8 +180,8 @@ def _by_transformers(words: str, error: Unsupported) -> Model:
 
 
 def _built(torch: Any, transformers: Any, fields: dict[str, Any]) -> Any:
-    """The model on the meta device: the class that the file names; else, as for the types that the library counts, with
-    a head for tokens where there is one."""
+    """Builds the model on the meta device: of the class that the file names; else, as for the types that the library
+    counts, with a token head if there is one."""
     config = transformers.AutoConfig.for_model(**fields)
     named_class = getattr(transformers, str((fields.get("architectures") or [""])[0]), None)
     with torch.device("meta"):

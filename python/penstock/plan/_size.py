@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large a data set has to be."""
+"""The size that a data set needs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def size(
     steps: float | str = 500,
     memory_factor: float | str = 5,
 ) -> Answer:
-    """How large a data set has to be so that a benchmark measures storage and not the page cache: 5 x the memory of all
+    """The size that a data set needs so that a benchmark measures storage and not the page cache: 5 x the memory of all
     hosts, and 500 steps of all accelerators (the rule of MLPerf Storage).
 
         penstock.plan.size("unet3d", accelerators=8, memory_bytes="512GiB")["data_bytes"].value
 
-    model: as for train(); None where batch and bytes_per_sample are given.
+    model: as for train(); None if batch and bytes_per_sample are given.
     memory_bytes: of one host: bytes or "512GiB".
-    batch, bytes_per_sample, samples_per_file: in place of the preset's.
+    batch, bytes_per_sample, samples_per_file: instead of those of the preset.
     Raises ValueError as train() does. Thread-safe."""
     return ask(
         "size",

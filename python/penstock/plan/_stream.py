@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a model generates whose weights are read from storage in every pass."""
+"""The speed of a model whose weights are read from storage in every pass."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def stream(
     generate: float | str | None = None,
     measure: Any = None,
 ) -> Answer:
-    """A bound on the tokens a second of a model whose weights do not fit into memory.
+    """An upper bound on the tokens a second of a model whose weights do not fit into memory.
 
         penstock.plan.stream("8b", rate="3GB/s", resident="8GiB", batch=4)["tokens_per_second"].value
         penstock.plan.stream(preset="gen5-8-gds")["share_of_bound"].value       # a published run
 
     model, config: as for checkpoint(). bytes_per_parameter: of the weights (2).
-    rate: bytes/s that storage delivers; rate_low and rate_high: the ends of its interval. measure: in its place,
-        folders that are measured first: a path, a list of paths, or a Measure.
-    memory, memory_device: bytes of the host's and of the accelerator's memory. They hold the keys and values of the
-        batch first (the accelerator's where it is given, the host's with kv_host), and then as many weights as fit.
-        kv_bytes_per_element: 2 for bf16, 1 for fp8. kv_bytes_per_token: in place of the model's.
+    rate: bytes/s that storage delivers; rate_low and rate_high: the ends of its interval. measure: instead, folders to
+        measure first: a path, a list of paths, or a Measure.
+    memory, memory_device: bytes of the host's and of the accelerator's memory. They hold first the keys and values of
+        the batch (in the accelerator's memory if it is given; in the host's with kv_host), then as many weights as fit.
+        kv_bytes_per_element: 2 for bf16, 1 for fp8. kv_bytes_per_token: instead of the model's.
     resident, resident_device: bytes of weights that stay in the memory of the host
         and of the accelerator. link: bytes/s between them. flops: operations a second of the accelerator.
-    batch: sequences at once (1). prompt, generate: tokens of each (1, 32).
-    preset: a published run, whose numbers stand in for those not given (penstock plan stream --list has them all).
-    Raises ValueError for a number that is out of range and for a name that is not known; for a config what model()
-    raises; with `measure` what measure() raises. Thread-safe."""
+    batch: concurrent sequences (1). prompt, generate: tokens of each (1, 32).
+    preset: a published run; its numbers replace those not given (`penstock plan stream --list` lists them all).
+    Raises ValueError for a number out of range and for an unknown name; errors of model() for a config, and of
+    measure(). Thread-safe."""
     return ask_of_model(
         "stream",
         model,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast a training job reads."""
+"""The read rate of a training job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.plan._ask import ask, text
 
 @dataclass(frozen=True)
 class Preset:
-    """A published throughput of one accelerator. batch, utilisation (the least that passes): 0 where the source has
+    """A published throughput of one accelerator. batch, utilisation (the minimum to pass): 0 if the source has
     none."""
 
     preset: str
@@ -30,7 +30,7 @@ class Preset:
 
 
 def presets() -> tuple[Preset, ...]:
-    """All published throughputs that train() and size() know, with their sources."""
+    """All published throughputs for train() and size(), with their sources."""
     return tuple(Preset(*row) for row in _core.plan_presets())
 
 
@@ -49,22 +49,21 @@ def train(
     storage_high: float | str | None = None,
     measure: Any = None,
 ) -> Answer:
-    """How fast a training job reads so that no accelerator waits: samples/s of an accelerator x bytes of a sample x
+    """The read rate of a training job in which no accelerator waits: samples/s of an accelerator x bytes of a sample x
     accelerators x the share of time in which they compute.
 
         penstock.plan.train("resnet50", accelerators=8)["read_bytes_per_second"].value     # 6.097e9
 
-    model: "resnet50", "unet3d", ...: presets() has all. None where samples_per_second and bytes_per_sample are given.
-    preset: whose figures: "snia-2024", "training-3.1", "training-5.1" (throughputs as logged), "storage-1.0", "-2.0",
-        "-3.0", "dlio" (computing times); by default the first that has the model.
+    model: "resnet50", "unet3d", ...: presets() lists them. None if samples_per_second and bytes_per_sample are given.
+    preset: the source of the figures: "snia-2024", "training-3.1", "training-5.1" (logged throughputs), "storage-1.0",
+        "-2.0", "-3.0", "dlio" (computing times); by default the first that has the model.
     accelerator: "h100", ...; by default the first of the preset.
     utilisation: 0.9 or "90%".
-    samples_per_second: of one accelerator. bytes_per_sample: bytes or "150KB". In place of the preset's.
-    storage: bytes/s that the storage reads; the answer then says whether it is enough. storage_low, storage_high: the
-        ends of its interval. measure: in their place, folders that are measured first: a path, a list of paths, or a
-        Measure.
-    Raises ValueError for a number that is not above 0 or does not fit, and for a name that is not known, with the
-    nearest one; with `measure` what measure() raises. Thread-safe."""
+    samples_per_second: of one accelerator. bytes_per_sample: bytes or "150KB". Both instead of those of the preset.
+    storage: bytes/s that the storage reads; the answer then says whether that is enough. storage_low, storage_high: the
+        ends of its interval. measure: instead, folders to measure first: a path, a list of paths, or a Measure.
+    Raises ValueError for a number that is not above 0 or does not match the others, and for an unknown name, with the
+    nearest one; with `measure` also the errors of measure(). Thread-safe."""
     return ask(
         "train",
         model=text("train", "model", model),

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`penstock report`: what bench, tune, the benchmark runner, ds_io, ds_nvme_tune, checkpoint bench and plan wrote
-with --json, as an HTML page.
+"""`penstock report`: makes an HTML page from the files that bench, tune, the benchmark runner, ds_io, ds_nvme_tune,
+checkpoint bench and plan wrote with --json.
 
-    _read      files, of which nothing is trusted            _bench, _shapes, _gnn, _tune, _bars,
-    _model     page, sections, charts, tables                           _deepnvme, _checkpoints, _plan: a section a
-                                                                        file
+    _read      reads files and checks every value            _bench, _shapes, _gnn, _tune, _bars,
+    _model     page, sections, charts, tables                           _deepnvme, _checkpoints, _plan: a section for
+                                                                        each file
     _figures   the pictures, as plotly's dictionaries        _compare   several files together
                                                              _html      the page as one file
-                                                             _svg       its bars as one
+                                                             _svg       its bars as one file
 
 Only _html needs plotly (MIT), and only when it writes.
 """
@@ -39,7 +39,7 @@ _SECTIONS: dict[str, Callable[[Document], Section]] = {
 
 
 def make_page(files: Sequence[str], title: str = "Penstock report") -> Page:
-    """Reads all files; ReportError names the first that cannot be used and what was expected."""
+    """Reads all files. ReportError names the first file that cannot be used, and what was expected."""
     documents = [load(file) for file in files]
     sections = [_SECTIONS[document.kind](document) for document in documents]
     for section, document in zip(sections, documents):

@@ -44,16 +44,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _shown(path: str) -> str:
-    """A name as text, also one that is none."""
+    """A name to print, also if it is not valid text."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 def _target(output: str) -> Path:
-    """The file that the page becomes: what links lead to. ReportError where it can be none."""
+    """The file to write: the target of symbolic links. ReportError if it cannot be written."""
     try:
         mode = os.stat(output).st_mode
     except FileNotFoundError:
-        mode = stat.S_IFREG  # it, or what a link names, is made
+        mode = stat.S_IFREG  # the file, or the target of the link, is created
     except (OSError, ValueError) as error:
         raise ReportError(f"-o {_shown(output)}: {getattr(error, 'strerror', None) or error}; name a file") from error
     if not output or not stat.S_ISREG(mode):
@@ -63,12 +63,12 @@ def _target(output: str) -> Path:
 
 
 def _write(output: str, text: str) -> None:
-    """Whole or not at all."""
+    """Writes the file completely or not at all."""
     path = _target(output)
     draft = path.with_name(f".{path.name[:200]}.{secrets.token_hex(8)}.tmp")
     made = False
     try:
-        with draft.open("x", encoding="utf-8") as file:  # new: never an existing file, never through a link
+        with draft.open("x", encoding="utf-8") as file:  # a new file: never an existing one, never through a link
             made = True
             file.write(text)
         draft.replace(path)
@@ -83,14 +83,14 @@ def _write(output: str, text: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command; its exit status: 0, or 1 when no page could be made."""
+    """The command. Returns its exit status: 0, or 1 if no page could be made."""
     args = _parser().parse_args(argv)
     light = "light" if args.svg_dark is not None else "auto"
     pictures = [(path, theme) for path, theme in ((args.svg, light), (args.svg_dark, "dark")) if path is not None]
     outputs = [path for path, _ in pictures] or [args.output]
     try:
         for output in outputs:
-            target = _target(output)  # before the work
+            target = _target(output)  # checked before the work
             if any(os.path.realpath(file) == str(target) for file in args.files):
                 raise ReportError(f"-o {_shown(output)} is one of the files to read; name another for the page")
         page = make_page(args.files, args.title)

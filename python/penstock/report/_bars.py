@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section of `python -m benchmarks --json`: ratios against their bars, every run, the verdicts."""
+"""The section of `python -m benchmarks --json`: ratios and their bars, every run, the verdicts."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Bar:
     figure: tuple[float, float, float] | None
     ours: list[float]  # bytes a second
     peers: list[float]
-    sides: list[float]  # medians of ours and of the peer's runs in the unit of the metric; empty: without unit or peer
-    ceiling: float | None  # bytes a second that the place lets through
-    devices: int  # several at once; else 0
+    sides: list[float]  # medians of ours and of the peer's runs in the unit of the metric; empty: no unit, or no peer
+    ceiling: float | None  # limit of the place, in bytes a second
+    devices: int  # number of concurrent devices; else 0
 
     @property
     def limits(self) -> list[float]:
-        """The figures that the ratio is held against; none for limits with a unit."""
+        """The limits of the ratio; none for limits with a unit."""
         if found := re.fullmatch(r"(?:>=|<=)\s*([\d.]+)", self.limit):
             return [float(found[1])]
         if found := re.fullmatch(r"=1\+-([\d.]+)%", self.limit):
@@ -81,7 +81,7 @@ def _bar(found: Field) -> Bar:
     figure = found.get("figure")
     ends = tuple(figure.need(key).any_number() for key in ("mean", "low", "high")) if figure else None
     if ends and not math.isfinite(ends[0]):
-        ends = None  # nothing that could be drawn
+        ends = None  # it cannot be drawn
     place = found.need("place")
     rate = place.get("rate")
     ceiling = rate.get("bps") if rate else None
@@ -164,7 +164,7 @@ def _scaling(bars: list[Bar]) -> Chart | None:
         if bar.devices and bar.ours and not bar.handicap:
             points = found.setdefault(re.sub(r"_?\d+$", "", bar.id), {})
             points[bar.devices] = statistics.fmean(bar.ours)
-            if bar.peers:  # ours on one of the devices
+            if bar.peers:  # the peer is Penstock on one of the devices
                 points[1] = statistics.fmean(bar.peers)
     lines = [(name, list(points.items())) for name, points in found.items() if len(points) > 1]
     if not lines:
@@ -177,7 +177,7 @@ def _scaling(bars: list[Bar]) -> Chart | None:
 
 
 def _both_sides(bar: Bar) -> Chart:
-    """One bar for each side."""
+    """One bar for each of the two sides."""
     peer = re.split(r", | \(", bar.peer)[0]
     ours, theirs = bar.sides
     series = [figures.Series("penstock", [ours, None]), figures.Series("peer", [None, theirs], colour=figures.PEER)]

@@ -16,9 +16,9 @@ from penstock.report._units import count_text, figure_text, rate_text, size_text
 
 _KINDS = ("read", "write", "randread", "randwrite")
 _CURVES_SHOWN = 4
-_IOPS_BELOW = 64 << 10  # bytes of a block, below which people count operations
-_PAIRS_MIN = 3  # an interval of fewer says nothing
-_BUCKET = 8 / 9  # begin of a bucket by its end: eight an octave
+_IOPS_BELOW = 64 << 10  # smaller blocks are shown in operations
+_PAIRS_MIN = 3  # an interval of fewer pairs is meaningless
+_BUCKET = 8 / 9  # begin of a bucket divided by its end: eight an octave
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Job:
     rw: str
     block_bytes: int
     depth: int
-    paths: list[str]  # what it ran on: one, or several at once
+    paths: list[str]  # its targets: one, or several concurrent ones
     sides: dict[str, list[Sample]] = field(default_factory=dict)
     ratio: tuple[float, float, float] | None = None  # mean, low, high
 
@@ -55,12 +55,12 @@ class Bench:
     document: Document
     jobs: list[Job]
     paths: list[str]
-    names: dict[str, str]  # path -> what was asked for
-    limits: dict[str, float]  # "read" and "write": bytes a second that the device may give
+    names: dict[str, str]  # path -> the given argument
+    limits: dict[str, float]  # "read" and "write": limits of the device in bytes a second
 
     @property
     def together(self) -> list[Job]:
-        """The jobs on all that was measured: what most pictures show."""
+        """The jobs on all targets together, which most pictures show."""
         return [job for job in self.jobs if len(job.paths) == len(self.paths)]
 
     @property
@@ -70,7 +70,7 @@ class Bench:
 
 
 def targets_of(root: Field) -> list[Field]:
-    """The files or devices that were measured: `targets`, or `target` where there is one."""
+    """The files or devices that were measured: `targets`, or `target` if there is only one."""
     several = root.get("targets")
     return several.some() if several else [root.need("target")]
 
@@ -121,7 +121,7 @@ def _job(found: Field, all_paths: list[str]) -> Job:
 
 
 def read(document: Document) -> Bench:
-    """Looks the file through. ReportError."""
+    """Parses and checks the file. ReportError."""
     root = document.root
     targets = targets_of(root)
     gpu = root.get("gpu")
@@ -135,7 +135,7 @@ def read(document: Document) -> Bench:
         limit = target.get("limit")
         for kind in ("read", "write"):
             value = limit.get(f"{kind}_bytes_per_s") if limit else None
-            # 0 and absent: none. One folder without a limit, and their sum has none.
+            # 0 or absent means no limit. If one folder has none, their sum has none.
             limits[kind] = limits.get(kind, 0.0) + ((value.number() if value else 0.0) or math.inf)
     known = {kind: limit for kind, limit in limits.items() if math.isfinite(limit)}
     return Bench(document, [_job(job, paths) for job in root.need("jobs").items()], paths, names, known)
@@ -146,7 +146,7 @@ def _limit_of(bench: Bench, job: Job) -> float | None:
 
 
 def _spread(jobs: list[Job], sides: list[str], what: str, unit: float) -> list[figures.Series]:
-    """The median of each side with its least and its most."""
+    """The median of each side with its minimum and maximum."""
     series = []
     for index, side in enumerate(sides):
         spans = [sorted(getattr(s, what) / unit for s in job.sides.get(side, [])) for job in jobs]
@@ -163,7 +163,7 @@ def _spread(jobs: list[Job], sides: list[str], what: str, unit: float) -> list[f
 
 
 def _operations(bench: Bench) -> Chart | None:
-    """Small blocks, whose bars would be invisible next to those of large ones."""
+    """A chart of small blocks: their bars would be invisible next to those of large blocks."""
     jobs = [job for job in bench.together if job.block_bytes < _IOPS_BELOW]
     if not jobs:
         return None
@@ -221,7 +221,7 @@ def _heat_maps(bench: Bench) -> list[Chart]:
 
 
 def curve_points(samples: list[Sample]) -> tuple[list[tuple[float, float]], bool]:
-    """(nanoseconds, share that took longer) of all runs together, and whether it is only a few percentiles."""
+    """(nanoseconds, share that took longer) of all runs together, and whether these are only a few percentiles."""
     counts: dict[float, float] = {}
     for sample in samples:
         for upper, count in sample.histogram:
@@ -229,7 +229,7 @@ def curve_points(samples: list[Sample]) -> tuple[list[tuple[float, float]], bool
     total = sum(counts.values())
     if total > 0:
         left = total
-        points = [(min(counts) * _BUCKET, 1.0)]  # where the first bucket begins
+        points = [(min(counts) * _BUCKET, 1.0)]  # the begin of the first bucket
         for upper, count in sorted(counts.items()):
             left -= count
             points.append((upper, max(left, 0.0) / total))
@@ -297,7 +297,7 @@ def _ratio(bench: Bench) -> Chart | None:
 
 
 def _folders(bench: Bench) -> Chart | None:
-    """Each alone and all at once, where there are several."""
+    """A chart of several folders: each alone, and all concurrently."""
     if len(bench.paths) < 2 or not bench.together:
         return None
     rates: dict[tuple[str, str], float] = {}
@@ -325,7 +325,7 @@ def _folders(bench: Bench) -> Chart | None:
 
 
 def verdict(bench: Bench) -> str:
-    """The best rates, and who is faster, in a sentence."""
+    """The best rates, and which side is faster, in a sentence."""
     told = []
     for kind, verb in (("read", "reads"), ("write", "writes")):
         rates = [rate for job in bench.together if kind in job.rw and (rate := job.median("penstock"))]

@@ -75,7 +75,7 @@ def _row(side: _Side, size: int, ours_s: float | None) -> list:
 
 
 def verdict(sides: list[_Side]) -> str:
-    """How many times as fast as each peer, in a sentence."""
+    """The speed as a multiple of each peer's, in a sentence."""
 
     def median(name: str, verb: str) -> float:
         return next((statistics.median(s.seconds) for s in sides if (s.name, s.verb) == (name, verb)), 0.0)

@@ -19,7 +19,7 @@ _NAMES = {
 
 
 def environment_table(*fields: Field | None, title: str = "Where it was measured") -> Table:
-    """Everything that the file says of machine, target and engine, a row a fact."""
+    """All facts of the file about machine, target and engine, one in each row."""
     rows = []
     for found in fields:
         if found is not None:
@@ -28,7 +28,7 @@ def environment_table(*fields: Field | None, title: str = "Where it was measured
 
 
 def where_and_when(environment: Field | None) -> str:
-    """`AMD EPYC, 2 CPUs, 2026-11-23`, as far as the file says: it distinguishes two sections of one command."""
+    """`AMD EPYC, 2 CPUs, 2026-11-23`, as far as known: it distinguishes two sections of one command."""
     if environment is None:
         return ""
     words = [found.text() for key in ("host", "cpu") if (found := environment.get(key))]
@@ -58,7 +58,7 @@ def command_text(root: Field) -> str:
 
 
 def interval(ratio: Field) -> tuple[float, float, float]:
-    """Mean and ends of a ratio; ends that are not known (one run, or null for infinity) are 0 and infinity."""
+    """Mean and ends of a ratio; unknown ends (one run, or null for infinity) are 0 and infinity."""
     mean = ratio.need("mean").number()
     ends = ratio.get("ci95")
     known = [end for end in ends.items() if end.value is not None] if ends else []

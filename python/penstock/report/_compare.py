@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison of several files: bandwidth by the number of folders, of runs that differ in nothing else."""
+"""Comparison of several files: bandwidth by the number of folders, for runs that differ only in that."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _of_ds_io(document: Document) -> list[tuple[str, int, float]]:
 
 
 def section(documents: Sequence[Document]) -> Section | None:
-    """One chart, or None where no two runs differ in the number of folders alone. ReportError."""
+    """One chart, or None if no two runs differ only in the number of folders. ReportError."""
     rates: dict[str, dict[int, list[float]]] = {}
     files: dict[str, None] = {}
     for document in documents:

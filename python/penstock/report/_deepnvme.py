@@ -63,7 +63,7 @@ def _rate(setting: Field, operation: str) -> float | None:
 
 
 def ds_nvme_tune(document: Document) -> Section:
-    """Block size by depth for each operation, the choice and how sure it is. ReportError."""
+    """Block size by depth for each operation, the choice, and its certainty. ReportError."""
     found = document.root.need("ds_nvme_tune")
     settings = list(found.need("settings").items())
     operations = [operation.text() for operation in found.need("operations").items()]

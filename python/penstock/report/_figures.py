@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pictures, as plotly's {data, layout}: plain dictionaries, so that nothing here needs plotly.
 
-Texts from files come in through `label`, because plotly reads a little HTML in them.
+Texts from files must go through `label`, because plotly interprets some HTML in them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.report._units import figure_text, rate_text, size_text
 OURS = "#0072b2"
 PEER = "#d55e00"
 CEILING = "#444444"
-# Distinct also for people who see few colours.
+# Colours that colour-blind readers can distinguish too.
 COLOURS = ("#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#d55e00", "#6a3d9a", "#777777")
 VERDICTS = {
     "met": "#1a7f37",
@@ -32,7 +32,7 @@ Figure = dict[str, Any]
 
 
 def label(text: str, longest: int = 60) -> str:
-    """Text that plotly shows as it is."""
+    """Escapes a text, so that plotly shows it unchanged."""
     return html.escape(text if len(text) <= longest else text[: longest - 1] + "…", quote=False)
 
 
@@ -61,8 +61,8 @@ def _axis(title: str, **more: Any) -> dict[str, Any]:
 
 
 def heat_map(cells: dict[tuple[int, int], float], top: float = 0) -> Figure:
-    """Bytes a second by (block bytes, depth); what was not measured stays blank. The colours end at `top`, or at the
-    largest where that is more."""
+    """Bytes a second by (block bytes, depth); cells without a measurement are blank. The colours end at `top`, or at
+    the largest value if that is higher."""
     blocks = sorted({block for block, _ in cells})
     depths = sorted({depth for _, depth in cells})
     values = [[cells.get((block, depth)) for depth in depths] for block in blocks]
@@ -97,7 +97,7 @@ def heat_map(cells: dict[tuple[int, int], float], top: float = 0) -> Figure:
 
 @dataclass
 class Series:
-    """Values by category, with the smallest and the largest run; None where a run has no value."""
+    """Values by category, with the smallest and the largest run; None if there is no value."""
 
     name: str
     values: list[float | None]
@@ -108,14 +108,14 @@ class Series:
 
 @dataclass
 class Line:
-    """A ceiling or a bar at some categories, drawn across them."""
+    """A line across some categories: a ceiling or a bar."""
 
     name: str
     values: list[float | None]
 
 
 def bars(categories: Sequence[str], series: Sequence[Series], axis: str, lines: Sequence[Line] = ()) -> Figure:
-    """Bars side by side with whiskers from the smallest to the largest run, and marks across for ceilings."""
+    """Grouped bars with whiskers from the smallest to the largest run, and lines for ceilings."""
     names = [label(category) for category in categories]
     data: list[dict[str, Any]] = []
     for one in series:
@@ -177,12 +177,12 @@ class Curve:
     points: list[tuple[float, float]]
     colour: str
     dashed: bool = False
-    marked: bool = False  # few points: shown as such
-    hidden: bool = False  # until its name is clicked
+    marked: bool = False  # shows the points, because there are few
+    hidden: bool = False  # hidden until its name is clicked
 
 
 def latency(curves: Sequence[Curve]) -> Figure:
-    """Share of blocks that took longer than a time: both axes logarithmic, so that the tail is seen."""
+    """The share of blocks that took longer than a time. Both axes are logarithmic, to show the tail."""
     smallest = min((share for curve in curves for _, share in curve.points if share > 0), default=1e-3)
     decades = range(0, min(7, max(2, math.ceil(-math.log10(smallest)))) + 1)
     data = [
@@ -216,7 +216,7 @@ def latency(curves: Sequence[Curve]) -> Figure:
 
 @dataclass
 class Ratio:
-    """A ratio with its 95 % interval and the limits it is held against."""
+    """A ratio with its 95 % interval and its limits."""
 
     name: str
     mean: float
@@ -228,7 +228,7 @@ class Ratio:
 
 
 def ratios(rows: Sequence[Ratio], axis: str) -> Figure:
-    """A dot and its interval a row; a tall mark is the limit."""
+    """A dot and its interval in each row; a tall mark is the limit."""
     names = [label(row.name) for row in rows]
     data: list[dict[str, Any]] = []
     for verdict in dict.fromkeys(row.verdict for row in rows):
@@ -244,7 +244,7 @@ def ratios(rows: Sequence[Ratio], axis: str) -> Figure:
                 "error_x": {
                     "type": "data",
                     "symmetric": False,
-                    # Without an end there is no whisker.
+                    # An interval without an end has no whisker.
                     "array": [max(0.0, row.high - row.mean) if math.isfinite(row.high) else None for row in mine],
                     "arrayminus": [max(0.0, row.mean - row.low) if row.low > 0 else None for row in mine],
                     "thickness": 2,
@@ -287,7 +287,7 @@ def ratios(rows: Sequence[Ratio], axis: str) -> Figure:
 
 
 def scaling(lines: Sequence[tuple[str, list[tuple[int, float]]]], what: str) -> Figure:
-    """Bytes a second by number of `what`; dashed what that many times the smallest would give."""
+    """Bytes a second by number of `what`; a dashed line shows linear scaling of the smallest."""
     data: list[dict[str, Any]] = []
     for index, (name, points) in enumerate(lines):
         points = sorted(points)
@@ -329,7 +329,7 @@ def scaling(lines: Sequence[tuple[str, list[tuple[int, float]]]], what: str) -> 
 
 
 def runs(groups: Sequence[tuple[str, list[tuple[str, list[float]]]]], axis: str, ceilings: Line | None) -> Figure:
-    """Every run as a dot: (category, [(side, values)]); what lies apart swings."""
+    """Every run as a dot: (category, [(side, values)]). Scattered dots mean that the runs vary."""
     data: list[dict[str, Any]] = []
     sides = list(dict.fromkeys(side for _, found in groups for side, _ in found))
     for index, side in enumerate(sides):
@@ -370,7 +370,7 @@ def runs(groups: Sequence[tuple[str, list[tuple[str, list[float]]]]], axis: str,
 
 
 def steps(name: str, x: Sequence[float], y: Sequence[float], across: str, up: str) -> Figure:
-    """A curve of steps, each from its x on, over a filled ground."""
+    """A step curve with a filled area; each step begins at its x."""
     trace = {
         "type": "scatter",
         "mode": "lines",

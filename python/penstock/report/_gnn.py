@@ -20,12 +20,12 @@ class _Run:
 
     trace: str
     side: str
-    rate: float  # rows a second
+    rate: float  # in rows a second
     exposed_s: float
     step_s: float
-    cpu_us: float  # a row
-    read: float  # bytes from the device by bytes wanted
-    cores: float  # for 1.7 million rows a second
+    cpu_us: float  # for each row
+    read: float  # bytes from the device divided by requested bytes
+    cores: float  # needed for 1.7 million rows a second
 
 
 def _run(found: Field) -> _Run:
@@ -46,7 +46,7 @@ def _colour(side: str, number: int) -> str:
 
 
 def _chart(runs: list[_Run], title: str, note: str, axis: str, value: str, scale: float = 1) -> Chart:
-    """A bar a side, by trace."""
+    """A bar for each side, by trace."""
     traces = list(dict.fromkeys(one.trace for one in runs))
     sides = list(dict.fromkeys(one.side for one in runs))
     found = {(one.trace, one.side): getattr(one, value) * scale for one in runs}
@@ -90,7 +90,7 @@ def _published(root: Field) -> list[Part]:
 
 
 def section(document: Document) -> Section:
-    """Rows a second, CPU and bytes of every side, the figures, and what others published. ReportError."""
+    """Rows a second, CPU and bytes of every side, the figures, and published figures of others. ReportError."""
     root = document.root
     runs = [_run(found) for found in root.need("runs").some()]
     ahead = root.get("read_ahead_kb")

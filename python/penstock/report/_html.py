@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page as one HTML file that needs nothing else: plotly.js is in it, and its policy forbids every request.
+"""A page as one HTML file that needs no other file: it contains plotly.js, and its policy forbids every request.
 
-Only the two scripts that are written here may run (by their hashes), so that no text of a JSON file can: texts are
-escaped, figures are data in a script element that is not run. plotly.js sets styles itself, hence style-src.
+Only the two scripts of this module may run (by their hashes), so no text of a JSON file can run as a script. Texts are
+escaped, and figures are data in a script element that is not executed. plotly.js sets styles itself, hence style-src.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from penstock.report import _figures as figures
 from penstock.report._model import Cell, Chart, Page, Section, Table, Text
 from penstock.report._read import ReportError
 
-_SHORT_CELL = 12  # characters up to which a cell is not broken
+_SHORT_CELL = 12  # cells of up to so many characters are not broken
 
-# A picture is drawn in the colours of figures.py; on a dark screen each becomes its counterpart.
+# A picture is drawn in the colours of _figures.py; for a dark screen each is replaced by its counterpart.
 _DARK = {
     "#ffffff": "#0d1117",
     "#1f2328": "#e6edf3",
@@ -73,11 +73,11 @@ def _darkened(text: str) -> str:
     return text
 
 
-# The rules that name a colour, again, in the colours of a dark screen.
+# The rules with colours, repeated with the colours for a dark screen.
 _COLOURED = "\n".join(line for line in re.findall(r"[^\n{}]+\{[^}]*\}", _LIGHT_STYLE) if "#" in line)
 _STYLE = f"{_LIGHT_STYLE}\n@media screen and (prefers-color-scheme: dark) {{\n{_darkened(_COLOURED)}\n}}\n"
 
-# Draws every figure, then says in the body how many there are, which the test waits for.
+# Draws every figure, then writes their number into the body; the test waits for that.
 _SCRIPT = """
 "use strict";
 const light = document.getElementById("figures").textContent;
@@ -106,7 +106,7 @@ def _plotly_js() -> str:
         raise ReportError(
             "a report is drawn with plotly, which is not installed here: pip install 'penstock[report]'"
         ) from error
-    # An HTML parser ends a script at these words, wherever they stand.
+    # An HTML parser ends a script at this text, wherever it occurs.
     return get_plotlyjs().replace("</script", "<\\/script").replace("<!--", "<\\!--").replace("\r\n", "\n")
 
 
@@ -164,7 +164,7 @@ def _section(section: Section, number: int, first_chart: int) -> str:
 
 
 def render(page: Page) -> str:
-    """The whole file. ReportError without plotly; ValueError where a figure holds a number that JSON cannot."""
+    """The whole file. ReportError without plotly; ValueError if a figure has a number that JSON cannot hold."""
     library = _plotly_js()
     data = json.dumps([chart.figure for chart in page.charts()], allow_nan=False, separators=(",", ":"))
     for sign, code in (("&", "\\u0026"), ("<", "\\u003c"), (">", "\\u003e")):
@@ -210,5 +210,5 @@ again, point to read a value.</p>
 </body>
 </html>
 """
-    # A name that is no text (half of a surrogate pair in JSON) is shown with escapes.
+    # A name with a lone surrogate (possible in JSON) is shown with escapes.
     return page.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of a report's page, before any HTML: sections of texts, tables and charts."""
+"""The model of a report's page, without HTML: sections of texts, tables and charts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass
 class Chart:
-    """A picture: `figure` is plotly's {data, layout}; `reading` says how to read it."""
+    """A picture: `figure` is plotly's {data, layout}; `reading` explains it."""
 
     title: str
     reading: str
@@ -32,12 +32,12 @@ class Table:
     rows: list[list[Cell]]
     reading: str = ""
     folded: bool = False
-    numbers_from: int = 1  # columns from here on are numbers, set to the right
+    numbers_from: int = 1  # columns from this one on are numbers, aligned to the right
 
 
 @dataclass
 class Text:
-    """A paragraph, or (`code`) something to paste."""
+    """A paragraph, or (`code`) text to paste."""
 
     text: str
     title: str = ""
@@ -54,7 +54,7 @@ class Section:
     title: str
     source: str
     parts: list[Part] = field(default_factory=list)
-    bars: list[Chart] = field(default_factory=list)  # what --svg draws where it is not the charts of `parts`
+    bars: list[Chart] = field(default_factory=list)  # drawn by --svg in place of the charts of `parts`
 
 
 @dataclass

@@ -80,7 +80,7 @@ def _chart(found: Field) -> Chart:
 
 
 def _rates(root: Field) -> list[Chart]:
-    """All figures that are rates, as bars: what --svg draws."""
+    """All figures that are rates, as bars, for --svg."""
     found = [one for one in root.need("figures").items() if one.need("unit").text() == "B/s"]
     if not found:
         return []

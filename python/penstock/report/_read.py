@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the JSON that a report is made of and trusts none of it: every value is looked at before it is used, and what
-is wrong is told with the file, the place in it, what was expected and what came."""
+"""Reads the JSON files of a report. Every value is checked before its use. An error has the file, the place in it, what
+was expected and what was found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = {
 
 
 class ReportError(Exception):
-    """A report cannot be made; the text names the file and what to do."""
+    """A report cannot be made; the text names the file and says what to do."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Field:
         return ReportError(f"{self.file}: {self.where or 'the file'}: {what} was expected, and {came} came")
 
     def get(self, key: str) -> Field | None:
-        """The value of a key, None where it is absent or null."""
+        """The value of a key; None if it is absent or null."""
         if not isinstance(self.value, dict):
             raise self._expected("an object")
         value = self.value.get(key)
@@ -63,7 +63,7 @@ class Field:
             yield Field(self.file, f"{self.where}[{index}]", value)
 
     def some(self) -> list[Field]:
-        """A list of one or more."""
+        """A list with at least one element."""
         found = list(self.items())
         if not found:
             raise self._expected("a list of one or more")
@@ -101,7 +101,7 @@ class Field:
         return value
 
     def any_number(self) -> float:
-        """A number, infinity among them."""
+        """A number, which may be infinite."""
         if not isinstance(self.value, int | float) or isinstance(self.value, bool):
             raise self._expected("a number")
         try:
@@ -120,14 +120,14 @@ class Field:
         return self.value
 
     def shown(self) -> str:
-        """Any value as text, for tables of what is only shown."""
+        """Any value as text, for tables that only show it."""
         text = self.value if isinstance(self.value, str) else json.dumps(self.value)
         return text if len(text) <= 300 else text[:297] + "..."
 
 
 @dataclass(frozen=True)
 class Document:
-    """A file with what made it."""
+    """A file, and the program that made it."""
 
     path: str
     kind: str
@@ -135,7 +135,7 @@ class Document:
 
 
 def load(path: str) -> Document:
-    """Reads a file and finds out what made it. ReportError where it is no such file."""
+    """Reads a file and detects the program that made it. ReportError if no known program did."""
     data = _parse(path)
     root = Field(path, "", data)
     expected = f"{path}: a report is made of the JSON of " + ", ".join(KINDS.values())

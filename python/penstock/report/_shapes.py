@@ -22,7 +22,7 @@ class _Row:
     name: str
     sides: dict[str, float]  # medians, in seconds
     best_stock: str
-    ratio: tuple[float, float, float]  # median, least, most of the rounds
+    ratio: tuple[float, float, float]  # median, minimum and maximum of the rounds
     verdict: str
 
 
@@ -77,7 +77,7 @@ def verdict(rows: list[Field]) -> str:
 
 
 def section(document: Document) -> Section:
-    """The ratios, the figures, and what could not be measured. ReportError."""
+    """The ratios, the figures, and the rows that could not be measured. ReportError."""
     root = document.root
     fields = root.need("rows").some()
     measured = [found for found in fields if not found.get("skipped")]

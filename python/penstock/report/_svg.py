@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bars of a page as one small SVG, for a README: light, dark, or as the reader's screen is."""
+"""The bars of a page as one small SVG, for a README: light, dark, or following the reader's screen."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _text(x: float, y: float, text: str, style: str = "", anchor: str = "start")
 
 
 def _bars(chart: Chart) -> list[tuple[str, float, bool]]:
-    """(name, value, whether it is Penstock's) of a chart of bars, in its order."""
+    """(name, value, whether it is Penstock's) of a bar chart, in its order."""
     found = []
     traces = [trace for trace in chart.figure["data"] if trace["type"] == "bar"]
     for trace in traces:
@@ -62,7 +62,7 @@ def _panel(chart: Chart, top: float) -> list[str]:
 
 
 def render(page: Page, theme: str = "auto") -> str:
-    """theme: "light", "dark", or "auto", as the reader's screen is. ReportError where no file has a chart of bars."""
+    """theme: "light", "dark", or "auto", which follows the reader's screen. ReportError if no file has a bar chart."""
     lines: list[str] = []
     top = 24.0
     for section in page.sections:

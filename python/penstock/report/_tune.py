@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section of `penstock tune --json`: what was tried, what is known, what was chosen, what to paste."""
+"""The section of `penstock tune --json`: the tried settings, their results, the choice, and the text to paste."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _tried(found: Field) -> Tried | None:
     if not samples:
         return None
     ratio = found.need("ratio_to_defaults")
-    # A setting that met no whole round has no ratio.
+    # A setting without a complete round has no ratio.
     ends = interval(ratio) if ratio.get("mean") else (0.0, 0.0, 0.0)
     return Tried(found.need("rw").text(), _settings(found), found.need("defaults").flag(), samples, ends)
 

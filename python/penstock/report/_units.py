@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers as people read them."""
+"""Formats numbers for people."""
 
 from __future__ import annotations
 
 
 def size_text(size: float) -> str:
-    """`4 KiB`, `1 MiB`, `96 KiB`, `1000 B`: binary units where they come out whole, else three digits."""
+    """`4 KiB`, `1 MiB`, `96 KiB`, `1000 B`: binary units if the number is whole, else three digits."""
     for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= factor:
             return f"{size / factor:.4g} {unit}"

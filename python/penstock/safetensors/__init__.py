@@ -4,9 +4,9 @@
     from penstock.safetensors import safe_open
     from penstock.safetensors.torch import load_file, save_file       # or .numpy, .flax
 
-Functions, arguments, results and kinds of errors are those of safetensors. These differ: tensors are read when they are
-asked for, into memory of their own; a file is replaced whole and durably, or not at all; its header ends in more
-spaces, so that data begins where a device can read it straight into memory; device is "cpu"."""
+Functions, arguments, results and types of errors are those of safetensors. Differences: tensors are read at the call
+that returns them, into their own memory; a file is replaced completely and durably, or not at all; its header ends in
+more spaces, so that a device can read the data directly into memory; device is "cpu"."""
 
 from penstock.safetensors._open import SafetensorError, safe_open
 

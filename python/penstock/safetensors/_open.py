@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A .safetensors that is open: its names, and tensors that are read when they are asked for."""
+"""An open .safetensors: its names, and tensors that are read at the call that returns them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _FRAMEWORKS |= {"flax": "flax", "jax": "flax"}
 
 
 class SafetensorError(Exception):
-    """A file is no .safetensors, or lacks a tensor."""
+    """The file is not a .safetensors, or lacks a tensor."""
 
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """Damage is what safetensors says it is; what the system refuses stays as it is."""
+    """Turns Damaged into the error of safetensors; errors of the system are not changed."""
     try:
         yield
     except _errors.Damaged as error:
@@ -39,7 +39,7 @@ def errors() -> Iterator[None]:
 
 
 class OpenFile:
-    """names, and (type, shape) of each. source: a path, or bytes."""
+    """An open file: names, and (type, shape) of each. source: a path, or bytes."""
 
     def __init__(self, source: Any) -> None:
         path, handle = ("bytes", bytes(source)) if isinstance(source, (bytes, bytearray)) else (os.fspath(source), None)
@@ -61,7 +61,7 @@ class OpenFile:
         return self._rows[name][1:]
 
     def read(self, names: list[str]) -> list[tuple[Any, int]]:
-        """(memory, where it begins there) of each."""
+        """(memory, offset in it) of each."""
         parts = []
         for name in names:
             self.row(name)
@@ -75,7 +75,7 @@ class OpenFile:
 
 
 def all_of(source: Any, make: Callable[[OpenFile, list[str]], list[Any]]) -> dict[str, Any]:
-    """The tensors of a path, or of bytes, made by tensors_of() of a framework."""
+    """All tensors of a path, or of bytes. make: tensors_of() of a framework."""
     file = OpenFile(source)
     names = file.names()
     return dict(zip(names, make(file, names), strict=True))
@@ -89,7 +89,7 @@ def bytes_of(kind: str, shape: list[int]) -> int:
 
 
 def type_named(kind: str, path: str, name: str) -> str:
-    """The name that torch and NumPy have for it."""
+    """The name of the type in torch and NumPy."""
     if kind not in _state._TORCH:
         raise SafetensorError(f"load: '{path}': tensor {name!r} is of the type {kind}, which is not read")
     return _state._TORCH[kind]
@@ -103,7 +103,7 @@ _BITS = {
 
 
 def maker(framework: str) -> Callable[[OpenFile, list[str]], list[Any]]:
-    """What makes tensors of a framework."""
+    """The function that makes tensors of a framework."""
     if framework not in _FRAMEWORKS:
         raise SafetensorError(f"framework {framework} is invalid: expected 'pt', 'np' or 'flax'")
     if _FRAMEWORKS[framework] == "torch":
@@ -120,7 +120,7 @@ def maker(framework: str) -> Callable[[OpenFile, list[str]], list[Any]]:
 
 
 def metadata_of(path: str) -> dict[str, str] | None:
-    """Of a file that has been opened, so that its header is sound."""
+    """The metadata of a file that was opened before, so that its header is valid."""
     with _errors.opened(path, "load") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
     found: dict[str, str] | None = header.get("__metadata__")
@@ -128,10 +128,10 @@ def metadata_of(path: str) -> dict[str, str] | None:
 
 
 class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
-    """A .safetensors, as safetensors.safe_open() opens it.
+    """Opens a .safetensors, as safetensors.safe_open() does.
 
-    framework: "pt", "np" or "flax". device: "cpu". Nothing of a tensor is read before get_tensor() or
-    get_slice(name)[...]."""
+    framework: "pt", "np" or "flax". device: "cpu". Only get_tensor() and get_slice(name)[...] read data of
+    tensors."""
 
     # fmt: off
     @overload
@@ -173,7 +173,7 @@ class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
         return sorted(self._open().names())
 
     def offset_keys(self) -> list[str]:
-        """In the order in which they lie in the file."""
+        """The names in the order of their data in the file."""
         return self._open().names()
 
     def metadata(self) -> dict[str, str] | None:
@@ -199,7 +199,7 @@ class safe_open(Generic[_Tensor]):  # noqa: N801 - the name that safetensors has
 
 
 class Slice(Generic[_Tensor]):
-    """A tensor of which a part is read."""
+    """A tensor of which parts are read by index."""
 
     def __init__(self, file: OpenFile, name: str, make: Callable[[OpenFile, list[str]], list[Any]]) -> None:
         self._file, self._name, self._make = file, name, make

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A .safetensors with what the package safetensors writes: no checksums, and no metadata but the caller's."""
+"""Writes a .safetensors with the same content as the package safetensors: no checksums, only the caller's metadata."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:
 
 @_arguments.named
 def load_file(filename: str | os.PathLike[str]) -> dict[str, jax.Array]:
-    """The arrays of a file. SafetensorError for what is no .safetensors."""
+    """Loads the arrays of a file. Raises SafetensorError if it is not a .safetensors."""
     return all_of(filename, tensors_of)
 
 
 @_arguments.named
 def load(data: bytes) -> dict[str, jax.Array]:
-    """The arrays of a file in memory."""
+    """Loads the arrays from the bytes of a file."""
     return all_of(data, tensors_of)
 
 
@@ -34,11 +34,11 @@ def load(data: bytes) -> dict[str, jax.Array]:
 def save_file(
     tensors: dict[str, jax.Array], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
 ) -> None:
-    """Writes a file, whole and durable when it returns. Arrays of an accelerator are copied to the host first."""
+    """Writes a file, complete and durable when it returns. Arrays of an accelerator are copied to the host first."""
     numpy.save_file({name: numpy.np.asarray(array) for name, array in tensors.items()}, filename, metadata)
 
 
 @_arguments.named
 def save(tensors: dict[str, jax.Array], metadata: dict[str, str] | None = None) -> bytes:
-    """The bytes of a file."""
+    """Returns the bytes of a file."""
     return numpy.save({name: numpy.np.asarray(array) for name, array in tensors.items()}, metadata)

@@ -9,22 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock import _arguments, _state
+from penstock import _adapters, _arguments, _state
 from penstock.safetensors._open import OpenFile, SafetensorError, all_of, bytes_of, type_named
 from penstock.safetensors._write import to_bytes, to_file
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    try:
-        return np.dtype(name)
-    except TypeError:
-        pass
-    try:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, name))
-    except (ImportError, AttributeError):
-        raise SafetensorError(f"load: NumPy has no {name}; install ml_dtypes, or read it with torch") from None
+    dtype = _adapters.numpy_dtype(name)
+    if dtype is None:
+        raise SafetensorError(f"load: NumPy has no {name}; install ml_dtypes, or read it with torch")
+    return dtype
 
 
 def arrays_of(file: OpenFile, names: list[str]) -> list[NDArray[Any]]:
@@ -40,13 +34,13 @@ def arrays_of(file: OpenFile, names: list[str]) -> list[NDArray[Any]]:
 
 @_arguments.named
 def load_file(filename: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
-    """The arrays of a file. SafetensorError for what is no .safetensors."""
+    """Loads the arrays of a file. Raises SafetensorError if it is not a .safetensors."""
     return all_of(filename, arrays_of)
 
 
 @_arguments.named
 def load(data: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays of a file in memory."""
+    """Loads the arrays from the bytes of a file."""
     return all_of(data, arrays_of)
 
 
@@ -54,13 +48,13 @@ def load(data: bytes) -> dict[str, NDArray[Any]]:
 def save_file(
     tensor_dict: dict[str, NDArray[Any]], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
 ) -> None:
-    """Writes a file, whole and durable when it returns."""
+    """Writes a file, complete and durable when it returns."""
     to_file(_rows(tensor_dict), filename, metadata)
 
 
 @_arguments.named
 def save(tensor_dict: dict[str, NDArray[Any]], metadata: dict[str, str] | None = None) -> bytes:
-    """The bytes of a file."""
+    """Returns the bytes of a file."""
     return to_bytes(_rows(tensor_dict), metadata)
 
 

@@ -25,14 +25,14 @@ def tensors_of(file: OpenFile, names: list[str]) -> list[Any]:
 
 @_arguments.named
 def load_file(filename: str | os.PathLike[str], device: str | int = "cpu") -> dict[str, torch.Tensor]:
-    """The tensors of a file. device: "cpu"; SafetensorError for what is no .safetensors."""
+    """Loads the tensors of a file. device: "cpu". Raises SafetensorError if it is not a .safetensors."""
     _state.placing("load_file", None, device)
     return all_of(filename, tensors_of)
 
 
 @_arguments.named
 def load(data: bytes) -> dict[str, torch.Tensor]:
-    """The tensors of a file in memory."""
+    """Loads the tensors from the bytes of a file."""
     return all_of(data, tensors_of)
 
 
@@ -40,14 +40,14 @@ def load(data: bytes) -> dict[str, torch.Tensor]:
 def save_file(
     tensors: dict[str, torch.Tensor], filename: str | os.PathLike[str], metadata: dict[str, str] | None = None
 ) -> None:
-    """Writes a file, whole and durable when it returns. ValueError for what is no dense contiguous tensor,
-    RuntimeError for tensors that share memory."""
+    """Writes a file, complete and durable when it returns. Raises ValueError for a tensor that is not dense and
+    contiguous, RuntimeError for tensors that share memory."""
     to_file(_rows(tensors), filename, metadata)
 
 
 @_arguments.named
 def save(tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """The bytes of a file."""
+    """Returns the bytes of a file."""
     return to_bytes(_rows(tensors), metadata)
 
 

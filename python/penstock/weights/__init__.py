@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models larger than memory: weights streamed from the user's own shards, layer by layer.
 
-_stream        binds parameters to memory for the time of a unit's call
-_units         which modules are a unit
+_stream        binds parameters to memory during the call of a unit
+_units         divides a model into units
 _rows          embeddings, gathered by row
-_folders       where the files are: one folder, or several on several devices
-_plan          what a budget keeps and reads, before anything is run
+_folders       the location of the files: one folder, or several on several devices
+_plan          the bytes that a budget keeps and reads, before anything is run
 _device        weights that are streamed to a GPU
-_experts       experts of a mixture, read when the router chose them
-_conversions   parameters that transformers makes of other tensors
+_experts       experts of a mixture, read when the router has chosen them
+_conversions   parameters that transformers makes from other tensors
 _tensor_rows   penstock.TensorRows
-_refusals      what a streamed model cannot do
-_hugging_face  what transformers knows: the class, names in the files, buffers, generation config
+_refusals      operations that a streamed model refuses
+_hugging_face  information from transformers: the class, names in the files, buffers, generation config
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     _Model = TypeVar("_Model", bound=torch.nn.Module)
 
     class _StreamedModel(torch.nn.Module):
-        """A model of transformers with what stream() adds to it. Whatever else its class has, it has."""
+        """A model of transformers with the members that stream() adds. It also has all members of its own class."""
 
         def stream_stats(self) -> StreamStats: ...
         def set_memory(self, memory: int | str) -> None: ...
@@ -45,8 +45,8 @@ __all__ = ["Plan", "PlannedExperts", "PlannedUnit", "Streamed", "plan", "stream"
 
 @runtime_checkable
 class Streamed(Protocol):
-    """What stream() adds to a model. To a type checker a model that was given to stream() keeps its own class;
-    `assert isinstance(model, Streamed)` adds these."""
+    """The members that stream() adds to a model. For a type checker, the result of stream() keeps the class of the
+    model; `assert isinstance(model, Streamed)` adds these members."""
 
     def stream_stats(self) -> StreamStats: ...
     def set_memory(self, memory: int | str) -> None: ...
@@ -81,34 +81,33 @@ def stream(
     device: Any = None,
     device_memory: int | str | None = None,
 ) -> Any:
-    """Makes a model that is larger than memory run: `memory` bytes of its weights stay, the others are read from the
-    user's own files in each pass, ahead of their layer. What the model computes is bit for bit what it computes with
-    all weights in memory.
+    """Runs a model that is larger than memory. `memory` bytes of its weights stay in memory; the others are read from
+    the user's own files in each pass, ahead of their layer. The results are bit for bit the same as with all weights in
+    memory.
 
-    model: a torch.nn.Module with its parameters on the meta device; or a class of transformers; or None for the one
+    model: a torch.nn.Module with its parameters on the meta device; or a class of transformers; or None for the class
         that `config.json` in the folder names. It is changed and returned.
-    folder: with the `.safetensors` and their index; or one file. A list of folders on several devices: shards that are
-        spread over them, copies, or copies of some. What several have is read from all of them at once, in the ratio
-        of their speeds, which are measured now.
-    memory: bytes, "8GiB", or "auto": what this process may still take, less a reserve for activations and code. It
-        holds all weights that are in memory, not activations, the KV cache or rows of embeddings.
-    units: names of modules that are read as a whole, in the order of their use. By default the children of each list
-        of modules (the layers), other modules with parameters by themselves, and parts of what is too large.
-    slots: 2 read one unit ahead of the one that runs; more read further ahead and leave less to stay.
-    progress: of reading what stays; as in load(). Not for a GPU.
-    device, device_memory: "cuda:0" and the bytes of it for weights: the model computes there, with input that is there.
-        As much as fits device_memory stays on the GPU; of the rest, as much as fits `memory` stays in pinned host
-        memory and is copied in each pass, and the remainder is read from the files. set_memory() is refused, and
+    folder: a folder with the `.safetensors` and their index, or one file. Or a list of folders on several devices, with
+        spread shards, copies, or copies of some shards. Files that several folders have are read from all of them
+        concurrently, in the ratio of their speeds, which are measured now.
+    memory: bytes, "8GiB", or "auto": the memory that this process may still take, less a reserve for activations and
+        code. It holds all weights that are in memory, but not activations, the KV cache or rows of embeddings.
+    units: names of modules that are read as a whole, in the order of their use. By default: the children of each list
+        of modules (the layers), and other modules with parameters. Units that are too large are divided.
+    slots: 2 read one unit ahead of the running one. More slots read further ahead, and fewer weights stay in memory.
+    progress: reports the read of the weights that stay; as in load(). Not for a GPU.
+    device, device_memory: "cuda:0", and bytes of its memory for weights. The model computes there, and its input must
+        be there. As much as fits device_memory stays on the GPU. Of the rest, as much as fits `memory` stays in pinned
+        host memory and is copied in each pass. The remainder is read from the files. set_memory() is refused, and
         experts are read with their layer. Not yet run on a GPU.
 
-    A parameter outside the turn of its unit is a meta tensor: who uses it gets an error. Inference only. The model has
-    stream_stats(), set_memory(bytes) and unstream(), which a type checker knows after
-    `isinstance(model, Streamed)`, of penstock.weights. Two threads that call it run one pass after the other.
-    Raises MemoryError for a budget that is too small, with the least that works; KeyError and ValueError for tensors
-    that are missing or of another shape or dtype, and for copies that differ, before anything is read;
-    NotImplementedError for tensors that transformers cannot convert; penstock.Unsupported for a device where torch has
-    no CUDA; penstock.Error in a pass whose read failed (the
-    next one tries again)."""
+    Outside the call of its unit a parameter is a meta tensor: using it is an error. Inference only. The model has
+    stream_stats(), set_memory(bytes) and unstream(); for a type checker after `isinstance(model, Streamed)`, of
+    penstock.weights. If two threads call it, the passes run one after the other.
+    Raises MemoryError for a budget that is too small, with the minimum; KeyError and ValueError for tensors that are
+    missing or have another shape or dtype, and for copies that differ, before anything is read; NotImplementedError for
+    tensors that transformers cannot convert; penstock.Unsupported for a device if torch has no CUDA; penstock.Error in
+    a pass with a failed read (the next pass tries again)."""
     from penstock.weights._stream import start
 
     return start(model, folder, memory, units, slots, progress, device, device_memory)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that transformers makes of other tensors when it loads a model: experts that were saved one by one, the
+"""Parameters that transformers makes from other tensors when it loads a model: experts that were saved one by one, the
 parts of a fused product, transposed weights."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 import penstock
 
-# Operations of transformers that put each row of their sources somewhere, as it is.
+# Operations of transformers that move whole rows of their sources and do not change them.
 _PLACING = ("MergeModulelist", "Concatenate", "Chunk", "Split")
 
 Part = tuple[str, int, int]  # a tensor of the files, its first byte, bytes
@@ -21,18 +21,18 @@ Infos = Mapping[str, penstock.TensorInfo]
 
 
 class Conversion:
-    """Tensors of the files, and the parameters that one WeightConverter of transformers makes of them."""
+    """Tensors of the files, and the parameters that one WeightConverter of transformers makes from them."""
 
     def __init__(self, model: Any, converter: Any, first: str) -> None:
         self.model, self.converter, self.first = model, converter, first
-        self.sources: list[tuple[str, str]] = []  # a pattern of the converter, and the key that it matched
+        self.sources: list[tuple[str, str]] = []  # a pattern of the converter, and the matching key
 
     @property
     def keys(self) -> list[str]:
         return [key for _, key in self.sources]
 
     def made(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """{parameter: its values}, by transformers' own code, of {key: its tensor}."""
+        """Converts {key: its tensor} to {parameter: its values}, by the code of transformers."""
         converter = copy.deepcopy(self.converter)
         for pattern, key in self.sources:
             converter.add_tensor(self.first, key, pattern, tensors[key])
@@ -40,7 +40,7 @@ class Conversion:
         return {name: one[0] if isinstance(one, list) else one for name, one in made.items()}
 
     def outline(self, empty: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """made() of meta tensors, for the shapes. Raises NotImplementedError where transformers fails."""
+        """made() with meta tensors, to get the shapes. Raises NotImplementedError if transformers fails."""
         try:
             return self.made(empty)
         except Exception as error:
@@ -51,8 +51,8 @@ class Conversion:
             ) from error
 
     def parts(self, infos: Infos, outline: Mapping[str, torch.Tensor]) -> dict[str, list[Part]] | None:
-        """{parameter: the bytes that it is put together of}, or None where its values are computed. The conversion
-        shows it itself: it gets numbers of rows in place of rows."""
+        """{parameter: the parts of tensors that it is joined from}, or None if its values are computed. To find the
+        parts, the conversion is run with row numbers in place of rows."""
         sources = [infos[key] for key in self.keys]
         row = tuple(sources[0].shape[1:])
         if any(type(one).__name__ not in _PLACING for one in self.converter.operations):
@@ -69,7 +69,7 @@ class Conversion:
             shape = tuple(outline[name].shape)
             lead = shape[: len(shape) - len(row)]
             if shape[len(lead) :] != row or tuple(rows.shape) != (*lead, *(1 for _ in row)):
-                return None  # rows were cut
+                return None  # the conversion cuts rows
             out[name] = [
                 (self.keys[first >> 32], (first & 0xFFFFFFFF) * row_bytes, count * row_bytes)
                 for first, count in _runs(rows.flatten())
@@ -78,20 +78,20 @@ class Conversion:
 
 
 def _runs(numbers: torch.Tensor) -> list[tuple[int, int]]:
-    """(first, count) of each run of numbers that follow one another."""
+    """(first, count) of each run of consecutive numbers."""
     cuts = torch.nonzero(numbers[1:] != numbers[:-1] + 1).flatten() + 1
     bounds = [0, *cuts.tolist(), len(numbers)]
     return [(int(numbers[begin]), end - begin) for begin, end in zip(bounds, bounds[1:], strict=False) if end > begin]
 
 
 class Converted:
-    """The parameters that conversions make, as further tensors next to those of the files: each has a key, and
-    an entry that is added to `infos`."""
+    """The parameters that conversions make, as additional tensors next to those of the files. Each has a key, and an
+    entry that is added to `infos`."""
 
     def __init__(self, conversions: Iterable[Conversion], infos: dict[str, penstock.TensorInfo]) -> None:
         self.keys: dict[str, str] = {}  # {parameter: key}
-        self.joined: list[tuple[str, tuple[int, ...], list[Part]]] = []  # key, shape: their bytes are only placed
-        self.computed: dict[str, Conversion] = {}  # {key: what makes it on arrival}
+        self.joined: list[tuple[str, tuple[int, ...], list[Part]]] = []  # key, shape, parts: bytes are only moved
+        self.computed: dict[str, Conversion] = {}  # {key: the conversion to run when its tensors are read}
         self._made_by: dict[str, Conversion] = {}
         for conversion in conversions:
             self._add(conversion, infos)
@@ -104,7 +104,7 @@ class Converted:
         parts = conversion.parts(infos, outline)
         for name, tensor in outline.items():
             key, shape = name, tuple(tensor.shape)
-            if tensor is empty[sources[0].name]:  # nothing to do, as where a file has it transposed already
+            if tensor is empty[sources[0].name]:  # no change, for example if the file has it already transposed
                 self.keys[name] = sources[0].name
                 continue
             while key in infos:
@@ -123,13 +123,13 @@ class Converted:
         return key in self._made_by
 
     def reads(self, key: str) -> list[str]:
-        """The tensors of the files, and joined ones, that are read for it."""
+        """The tensors of the files, and joined ones, that must be read for this key."""
         return self.computed[key].keys if key in self.computed else [key]
 
     def made(
         self, keys: Iterable[str], tensors_of: Callable[[Conversion], Mapping[str, torch.Tensor]]
     ) -> dict[str, torch.Tensor]:
-        """Those of `keys` that conversions make, each conversion once; `tensors_of(conversion)` has its tensors."""
+        """Makes those of `keys` that are converted; runs each conversion once. tensors_of(conversion): its tensors."""
         out: dict[str, torch.Tensor] = {}
         for key in keys:
             if key in self._made_by and key not in out:

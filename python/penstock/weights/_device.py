@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that are streamed to a GPU: its arguments, and the calls of _core.WeightStream for it.
+"""Weights that are streamed to a GPU: the arguments, and the calls of _core.WeightStream for it.
 
-torch is asked in check_torch(), current_stream(), tensor() and put() alone."""
+Only check_torch(), current_stream(), tensor() and put() use torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Target:
 
 
 def target_of(device: Any, device_memory: int | str | None) -> Target | None:
-    """None for the host."""
+    """The GPU of these arguments; None for the host."""
     name = "cpu" if device is None else str(device)
     if name == "cpu":
         if device_memory is not None:
@@ -58,7 +58,7 @@ def current_stream(number: int) -> int:
 
 
 class _Memory:
-    """Bytes of a GPU. A tensor that is made of them keeps their owner."""
+    """Bytes of a GPU. A tensor on them keeps their owner alive."""
 
     def __init__(self, address: int, nbytes: int, owner: Any) -> None:
         self._owner = owner
@@ -93,14 +93,14 @@ class Core:
     """The calls of _core.WeightStream."""
 
     def __init__(self, target: Target, paths: list[str], wanted: Any, memory: tuple[int, int], slots: int, more: Any):
-        """memory: for units on the GPU, and of the host. more: (what is joined, {name: TensorInfo})."""
+        """memory: for units on the GPU, and of the host. more: (joined tensors, {name: TensorInfo})."""
         joined, infos = more
         self._number = target.number
         self._dtypes = [[getattr(torch, str(infos[name].dtype)) for name in names] for _, names in wanted]
         self._core = _core.GpuWeightStream(paths, wanted, target.number, *memory, slots, joined)
 
     def acquire(self, unit: int) -> tuple[int, int]:
-        """The current stream of torch waits for the unit."""
+        """Makes the current stream of torch wait for the unit."""
         return 1, self._core.acquire(unit, current_stream(self._number))
 
     def tensors(self, unit: int) -> list[_Arrived]:
@@ -111,7 +111,7 @@ class Core:
         ]
 
     def release(self, unit: int) -> None:
-        """Its slot is used again once the current stream of torch has passed."""
+        """Releases the unit: its slot is reused after the current work of torch's stream."""
         self._core.release(unit, current_stream(self._number))
 
     def set_memory(self, memory: int, reserve: int | None) -> NoReturn:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experts of a mixture, of which a pass reads only those that the router chose.
+"""Experts of a mixture: a pass reads only those that the router chose.
 
-transformers keeps the experts of a layer in parameters whose first dimension is the expert. Its implementation
-"eager" computes one expert after the other, by `self.down_proj[expert]`. The implementation "penstock", which is
-registered here, runs the same code with parameters that give an expert when they are indexed."""
+transformers keeps the experts of a layer in parameters whose first dimension is the expert. Its implementation "eager"
+computes one expert after the other, by `self.down_proj[expert]`. This module registers the implementation "penstock",
+which runs the same code with parameters that load an expert when they are indexed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _READ_LIKELY = True  # benchmarks switch it off
 
 
 def register() -> None:
-    """Makes the implementation known to transformers. Modules that are not streamed are computed by "eager"."""
+    """Registers the implementation with transformers. It computes modules that are not streamed by "eager"."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(IMPLEMENTATION, _forward)
@@ -52,7 +52,7 @@ class Layer:
         self.lock: AbstractContextManager[Any]
 
     def experts(self, infos: list[penstock.TensorInfo]) -> tuple[str, list[list[Part]]]:
-        """For the core: the bytes of each expert in the tensors of the places."""
+        """The bytes of each expert in the tensors of the places, for the core."""
         count = self.metas[0].shape[0]
         sizes = [(info.name, info.nbytes // count) for info in infos]
         return self.name, [[(name, number * size, size) for name, size in sizes] for number in range(count)]
@@ -72,14 +72,14 @@ class Layer:
                 self.acquire([])
 
     def _chosen_in(self, values: Iterable[Any]) -> list[int]:
-        """The experts that the router chose, in the order in which "eager" takes them."""
+        """The experts that the router chose, in the order of "eager"."""
         for value in values:
             if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32):
                 return [number for number in torch.unique(value).tolist() if 0 <= number < self.metas[0].shape[0]]
         return []
 
     def expert(self, number: int) -> list[torch.Tensor]:
-        """Its part of each parameter. What was held before may be dropped by the call."""
+        """The part of each parameter for this expert. The call may drop experts that were held before."""
         if number not in self._held:
             self._held = {}
             self._held = self.acquire([number, *(later for later in self._chosen if later > number)])
@@ -87,7 +87,7 @@ class Layer:
 
 
 class _Slices:
-    """A parameter of all experts, of which those that are in memory can be had by number."""
+    """A parameter of all experts. Indexing it by number gives an expert that is in memory."""
 
     def __init__(self, layer: Layer, part: int) -> None:
         self._layer, self._part = layer, part
@@ -97,7 +97,7 @@ class _Slices:
 
 
 class Experts:
-    """All layers of experts of a model, in one cache. `infos`: of each layer, the tensors of its places."""
+    """All layers of experts of a model, in one cache. `infos`: for each layer, the tensors of its places."""
 
     def __init__(
         self, paths: list[str], layers: list[Layer], infos: list[list[penstock.TensorInfo]], joined: Any, lock: Any
@@ -119,7 +119,7 @@ class Experts:
             layer.module.__dict__["_penstock_experts"] = layer
 
     def _acquire(self, layer: int, numbers: list[int]) -> dict[int, list[torch.Tensor]]:
-        """The first of these experts, as many as there is room for; what was held is released."""
+        """Releases the held experts, and acquires the first of these, as many as there is room for."""
         core, out = self._core, {}
         assert core is not None
         core.release()
@@ -151,7 +151,7 @@ class Experts:
 
 
 def taken_out(units: list[Unit], can_be: Callable[[Place], bool]) -> list[Layer]:
-    """The experts that can be had by number. Their parameters are no longer in the units."""
+    """Removes the experts that can be read by number from the units, and returns them."""
     out = []
     for unit in units:
         by_module: dict[int, list[Place]] = {}
@@ -172,7 +172,7 @@ def taken_out(units: list[Unit], can_be: Callable[[Place], bool]) -> list[Layer]
 
 @functools.cache
 def _only_indexed(function: Callable[..., Any], names: frozenset[str]) -> bool:
-    """Whether the code of a method uses all of these attributes, and each only as in `self.name[index]`."""
+    """Whether the code of a method uses all of these attributes, each only in the form `self.name[index]`."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the files of a model are: one folder, or several on several devices."""
+"""The location of the files of a model: one folder, or several on several devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock._arguments import got, local_path
 
 
 def paths_of(folder: Any, verb: str) -> list[Path]:
-    """The folders that were given, or the one file."""
+    """The given folders, or the one file."""
     paths = [_path(one, verb) for one in (folder if isinstance(folder, (list, tuple)) else [folder])]
     if not paths:
         raise ValueError(f"{verb}: folder: got an empty list; expected a folder, or one for each device")
@@ -44,7 +44,7 @@ class Folders:
         return ", ".join(self.paths)
 
     def load(self, keys: list[str]) -> dict[str, Any]:
-        """The tensors of these names, in memory of their own."""
+        """The tensors of these names, in their own memory."""
         by_file: dict[str, list[str]] = {}
         for key in dict.fromkeys(keys):
             by_file.setdefault(self.infos[key].path, []).append(key)

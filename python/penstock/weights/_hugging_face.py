@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What transformers knows of a model: its class, what its tensors are called in the files, and the values of buffers
-that no file has. Nothing here is imported unless the model is one of its classes."""
+"""Information from transformers about a model: its class, the names of its tensors in the files, and the values of
+buffers that no file has. transformers is imported only for models of its classes."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def _architectures(folder: Path) -> list[str]:
 
 
 def _empty(model: Any, config: Any, infos: list[penstock.TensorInfo]) -> Any:
-    """A model on the meta device, with the dtypes that from_pretrained(dtype="auto") gives it."""
+    """A model on the meta device, with the same dtypes as from from_pretrained(dtype="auto")."""
     from transformers import core_model_loading, initialization
 
     floats = (getattr(torch, info.dtype, torch.bool) for info in infos)
     dtype = config.dtype or next((dtype for dtype in floats if dtype.is_floating_point), torch.float32)
     with torch.device("meta"), initialization.meta_device_safe_creation_ops():
         out = model._from_config(config, dtype=dtype)
-    if plan := out._get_dtype_plan(dtype):  # what stays float32 in a model of 16 bits
+    if plan := out._get_dtype_plan(dtype):  # parameters that stay float32 in a model of 16 bits
         pattern, named, _ = core_model_loading.build_glob_alternation(list(plan))
         for name, parameter in out.named_parameters():
             if found := pattern.search(name):
@@ -83,7 +83,7 @@ def _empty(model: Any, config: Any, infos: list[penstock.TensorInfo]) -> Any:
 
 
 def check(model: Any, infos: list[penstock.TensorInfo], path: str) -> None:
-    """Refuses weights that from_pretrained would rewrite, and a model whose dtypes are not those that it would give."""
+    """Refuses weights that from_pretrained would rewrite, and a model with other dtypes than from_pretrained gives."""
     quantized = getattr(model.config, "quantization_config", None)
     if quantized is not None:
         asked = quantized if isinstance(quantized, dict) else quantized.to_dict()
@@ -104,8 +104,8 @@ def check(model: Any, infos: list[penstock.TensorInfo], path: str) -> None:
 
 
 def names_in_files(model: Any, keys: list[str]) -> tuple[dict[str, str], list[Conversion]]:
-    """{name of a parameter or buffer: its key in the files}, and what transformers makes of several keys, or
-    otherwise than as it is."""
+    """{name of a parameter or buffer: its key in the files}, and the conversions of transformers: parameters that it
+    makes from several keys, or changes."""
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, dot_natural_key, rename_source_key
 
@@ -116,7 +116,7 @@ def names_in_files(model: Any, keys: list[str]) -> tuple[dict[str, str], list[Co
     prefix, wanted = model.base_model_prefix, model.state_dict()
     out: dict[str, str] = {}
     conversions: dict[str, Conversion] = {}
-    for key in sorted(keys, key=dot_natural_key):  # the order in which transformers puts them together
+    for key in sorted(keys, key=dot_natural_key):  # the order in which transformers joins them
         name, pattern = rename_source_key(key, renamings, converters, prefix, wanted)
         if name not in wanted and key in wanted:
             name, pattern = rename_source_key(key, [], [], prefix, wanted)
@@ -129,8 +129,8 @@ def names_in_files(model: Any, keys: list[str]) -> tuple[dict[str, str], list[Co
 
 
 def run_experts_in_order(model: Any) -> Callable[[], None]:
-    """Chooses an implementation of mixtures of experts that computes what "eager" does, one expert after the other,
-    whatever the budget. Returns what sets the one that was chosen before."""
+    """Selects an implementation of mixtures of experts with the same results as "eager", one expert after the other, at
+    any budget. Returns a function that restores the previous one."""
     if not is_pretrained(model) or not model._can_set_experts_implementation():
         return lambda: None
     before = model.get_experts_implementation()
@@ -140,7 +140,7 @@ def run_experts_in_order(model: Any) -> Callable[[], None]:
 
 
 def fill_buffers(model: Any) -> None:
-    """Gives buffers that no file has their values, as transformers computes them."""
+    """Fills buffers that no file has with the values that transformers computes."""
     for parameter in model.parameters():
         parameter._is_hf_initialized = True
     for module in model.modules():
@@ -153,5 +153,5 @@ def fill_buffers(model: Any) -> None:
 
 
 def tied(model: Any) -> dict[str, str]:
-    """{name: name of the parameter that it is}."""
+    """{name: name of the parameter that it is tied to}."""
     return dict(getattr(model, "all_tied_weights_keys", None) or {})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a budget of memory keeps and reads, before anything is run."""
+"""The bytes that a memory budget keeps and reads, computed before anything is run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from penstock._arguments import got, seconds, size, whole
 from penstock.weights._folders import Folders, paths_of
 
 _PRODUCTS_S = 0.3
-_PRODUCTS_BYTES = 256 << 20  # of weights in turn, so that no cache has them
-_PRODUCT_BYTES_MAX = 64 << 20  # of one
+_PRODUCTS_BYTES = 256 << 20  # weights that are used in turn: too many for a cache
+_PRODUCT_BYTES_MAX = 64 << 20  # weights of one product
 
 
 @dataclass(frozen=True)
 class PlannedUnit:
-    """A layer, or a module outside of layers. bytes: of its tensors. read_bytes: of them, for each token."""
+    """A layer, or a module outside of layers. bytes: of its tensors. read_bytes: bytes of them read for each token."""
 
     name: str
     bytes: int
@@ -29,13 +29,13 @@ class PlannedUnit:
 
 @dataclass(frozen=True)
 class PlannedExperts:
-    """The experts of a mixture that are read when a router chose them. Sizes are bytes.
+    """The experts of a mixture, which are read when a router has chosen them. Sizes are bytes.
 
-    layers, experts: of the model. chosen: experts that a token uses, in all layers.
-    bytes: of all experts. memory_bytes: their share of the budget, which is slots of slot_bytes.
-    hits: the share of the chosen ones that is expected in memory: slots by experts, as if the router chose each equally
-        often. A router that prefers some finds more.
-    read_bytes: of the others, for each token, by that expectation."""
+    layers, experts: their numbers in the model. chosen: experts that a token uses, in all layers.
+    bytes: of all experts. memory_bytes: their share of the budget: `slots` slots of slot_bytes.
+    hits: the expected share of chosen experts that are in memory: slots / experts, as if the router chose each equally
+        often. With a router that prefers some, the share is higher.
+    read_bytes: expected bytes of the other chosen experts, for each token."""
 
     layers: int
     experts: int
@@ -50,16 +50,16 @@ class PlannedExperts:
 
 @dataclass(frozen=True)
 class Plan:
-    """What stream() would do with a budget. All sizes are bytes.
+    """The effect of a budget in stream(). All sizes are bytes.
 
-    memory_bytes: the budget; used_bytes of it are taken: resident_bytes by what stays, slots * slot_bytes by what
-        passes through.
-    read_bytes: in each pass, which is a token when decoding; of experts by expectation.
-    token_bytes: weights that a token is computed with: of embeddings no more than rows, of experts those that it uses.
+    memory_bytes: the budget. used_bytes: the used part of it: resident_bytes for weights that stay, and
+        slots * slot_bytes for weights that are read in each pass.
+    read_bytes: in each pass, which is one token in decoding; for experts the expected value.
+    token_bytes: weights that compute a token, without embeddings (it uses a row) and experts that it does not use.
     weight_bytes: of all tensors of the files.
-    least_memory_bytes: the smallest budget that works; the size of least_tensor sets it.
+    least_memory_bytes: the smallest budget that works; the size of least_tensor determines it.
     rows: embeddings that are read by row, and are in no unit.
-    experts: None where no expert is read by itself. units have no experts then, else all of them.
+    experts: None if no expert is read by itself: the units then contain them; otherwise they do not.
     rate: bytes a second, given or measured, or None. compute_s: seconds of a token with all weights in memory, given or
         measured. seconds: of a pass at that rate, or None."""
 
@@ -91,19 +91,19 @@ def plan(
     slots: int = 2,
     experts: int | None = None,
 ) -> Plan:
-    """What stream(model, folder, memory=memory) keeps in memory and reads for each token, by the names and shapes in
-    the files alone: no model is made, and no tensor is read.
+    """Computes what stream(model, folder, memory=memory) keeps in memory and reads for each token, from the names and
+    shapes in the files alone: no model is made, and no tensor is read.
 
     folder: as for stream(); a list for several devices.
     memory: bytes, or "8GiB".
-    rate: of the device, bytes a second, or "3GB/s"; "measured" reads the files for a second. Without it there are no
-        seconds.
-    compute_s: seconds of a token with all weights in memory. With 0 the seconds are the bound of the device.
-        "measured": token_bytes at the rate of products of one row with weights of the width and the element type that
-        most of the bytes have, which torch computes now for 0.3 s with the threads that it is set to; without torch, at
-        the rate at which memory is read. What is not a product (attention, calls of modules) is not in it.
-    experts: that a token uses in each layer. None: as config.json says, or all.
-    Raises MemoryError for a budget that is too small, with the least that works and the tensor that sets it."""
+    rate: of the device, bytes a second, or "3GB/s"; "measured" reads the files for a second. Without it `seconds` is
+        None.
+    compute_s: seconds of a token with all weights in memory. With 0, `seconds` is the bound of the device.
+        "measured": token_bytes at a measured rate. torch multiplies one row with weights, of the width and element type
+        of most of the bytes, for 0.3 s with its present number of threads. Without torch, the rate of reading memory is
+        measured. The rest of a pass (attention, calls of modules) is not included.
+    experts: the number that a token uses in each layer. None: from config.json, or all.
+    Raises MemoryError for a budget that is too small, with the minimum and the tensor that determines it."""
     if rate is None or rate == "measured":
         number = 0.0 if rate is None else -1.0
     elif isinstance(rate, str):
@@ -136,7 +136,7 @@ def plan(
 
 
 def _compute_rate(files: Folders) -> float:
-    """Bytes of weights a second that torch computes products of one row with; -1: measure the memory instead."""
+    """Bytes of weights a second that torch multiplies with one row; -1: measure the memory instead."""
     by_kind: dict[tuple[str, tuple[int, ...]], int] = {}
     for info in files.infos.values():
         if len(info.shape) == 2:

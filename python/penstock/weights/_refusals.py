@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model whose weights are streamed cannot do, refused with the reason: its class, and backward()."""
+"""Refuses operations that a streamed model cannot do, with the reason: the class of such a model, and backward()."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
-# Each needs all weights at once, or takes them elsewhere. _apply() is what torch makes the others of.
+# Each of these needs all weights at once, or moves them. torch implements the other such methods by _apply().
 _REFUSED = (
     "state_dict", "load_state_dict", "save_pretrained", "push_to_hub", "to", "to_empty", "type", "cpu", "cuda", "half",
     "float", "double", "bfloat16", "share_memory", "_apply", "__reduce_ex__",
@@ -31,7 +31,7 @@ def _refusing(name: str) -> Any:
 
 
 def _keep_nothing(tensor: torch.Tensor) -> None:
-    """What backward() would need of a unit's call: memory that has the weights of another unit by then."""
+    """Refuses to save a tensor for backward(): by then its memory holds the weights of another unit."""
 
 
 def _refuse_backward(unused: Any) -> NoReturn:
@@ -39,14 +39,14 @@ def _refuse_backward(unused: Any) -> NoReturn:
 
 
 def without_backward() -> Any:
-    """A context for calls, in grad mode too: torch saves nothing for backward(), which is refused when it comes."""
+    """A context for calls, also in grad mode: torch saves nothing for backward(), and a later backward() is refused."""
     if not torch.is_grad_enabled():
         return contextlib.nullcontext()
     return torch.autograd.graph.saved_tensors_hooks(_keep_nothing, _refuse_backward)
 
 
 def bound(tensor: torch.Tensor, meta: torch.nn.Parameter) -> torch.nn.Parameter:
-    """A parameter for the time of a call, which never gets a gradient."""
+    """A parameter for the duration of a call; it never gets a gradient."""
     parameter = torch.nn.Parameter(tensor, meta.requires_grad)
     if meta.requires_grad and not tensor.is_inference():
         parameter.register_hook(_refuse_backward)
@@ -57,19 +57,19 @@ _classes: dict[type, type] = {}
 
 
 def streamed(cls: type) -> type:
-    """The model's class with what a streamed model can do, and cannot, under the same name."""
+    """A class of the same name, with the members of a streamed model and its refusals."""
     if cls in _classes:
         return _classes[cls]
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._penstock_weights.turn():  # one pass after the other
+        with self._penstock_weights.turn():  # passes run one after the other
             return cls.__call__(self, *args, **kwargs)
 
     def train(self: Any, mode: bool = True) -> Any:
         return refuse("train()") if mode else cls.train(self, False)
 
     def unstream(self: Any) -> Any:
-        """Loads all weights; from here on it is the model that it was."""
+        """Loads all weights. Afterwards the model is no longer streamed."""
         weights = self._penstock_weights
         with weights.turn():
             weights.close(load=True)

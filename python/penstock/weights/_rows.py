@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings of a streamed model: only the rows that a call asks for are read, each once, in the order of the file."""
+"""Embeddings of a streamed model: only the rows that a call uses are read, each once, in the order of the file."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from penstock.weights import _refusals
 
 
 class Rows:
-    """The table of one torch.nn.Embedding. For the time of a call its weight is the rows that the call needs, and its
-    input numbers these, so that whatever a subclass does around the lookup stays as it is."""
+    """The table of one torch.nn.Embedding. During a call its weight is the rows that the call needs, and the input is
+    changed to numbers of these rows. So the code of a subclass around the lookup still works."""
 
     def __init__(
         self, module: torch.nn.Embedding, path: str, name: str, put: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        """`put`: a tensor of the host, where the model computes."""
+        """`put`: a function that moves a tensor of the host to the device of the model."""
         self._put = put
         self._table = penstock.TensorRows(path, name)
         self._meta = module._parameters["weight"]
@@ -31,7 +31,7 @@ class Rows:
         self.bytes_read = 0
 
     def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows that `ids` names, and where in them each of `ids` is."""
+        """The rows of `ids`, and for each of `ids` its place among these rows."""
         unique, where = torch.unique(ids, return_inverse=True)
         count = self._table.shape[0]
         if unique.numel() and not 0 <= int(unique[0]) <= int(unique[-1]) < count:
@@ -44,7 +44,7 @@ class Rows:
         name = None if args else next(iter(kwargs))
         rows, where = self.gather(args[0] if args else kwargs[name])
         module._parameters["weight"] = _refusals.bound(rows, self._meta)
-        module.padding_idx = None  # it says which row gets no gradient
+        module.padding_idx = None  # it only matters for gradients
         return ((where, *args[1:]), kwargs) if args else (args, {**kwargs, name: where})
 
     def _leave(self, module: torch.nn.Embedding, args: Any, output: Any) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""penstock.stream(), from the budget to the calls of modules."""
+"""penstock.stream(): the budget, and the calls of modules."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from penstock.weights._folders import Folders, paths_of
 from penstock.weights._rows import Rows
 from penstock.weights._units import Place, Unit, find_units, named, split
 
-_STAYS_BYTES_MAX = 1 << 20  # a module outside the layers up to here is never read again
+_STAYS_BYTES_MAX = 1 << 20  # a module outside the layers up to this size stays in memory,
 _STAYS_SHARE = 1 / 500  # and up to this share of all weights
 _RESERVE_BYTES = 512 << 20
 _EXPERTS_LEAVE_BYTES = 64 << 20
-_PLACE_BYTES = 2 << 12  # of pages that a tensor shares with none
+_PLACE_BYTES = 2 << 12  # pages at both ends of a tensor that no other tensor shares
 
 
 def start(
@@ -62,7 +62,7 @@ def start(
 
 
 def _weights_in(folder: Path) -> Path:
-    """The file that names all weights of a folder: its index, or its only file of tensors."""
+    """The file with the names of all weights of a folder: its index, or its only file of tensors."""
     if not folder.is_dir():
         return folder
     for pattern in ("model.safetensors.index.json", "*.safetensors.index.json", "model.safetensors", "*.safetensors"):
@@ -73,7 +73,7 @@ def _weights_in(folder: Path) -> Path:
 
 
 def _lacking(folder: Path) -> str:
-    """The reason why no file of a folder names all weights."""
+    """The reason why no file of a folder has the names of all weights."""
     several = [path.name for path in sorted(folder.glob("*.safetensors"))]
     if several:
         more = ", ..." if len(several) > 3 else ""
@@ -91,8 +91,8 @@ def _lacking(folder: Path) -> str:
 
 
 def _reserve(memory: int | str, experts: bool = False) -> int | None:
-    """What a budget that follows the memory that is left leaves to others; None: it is fixed. Experts leave more: they
-    give back first, because layers are used in each pass."""
+    """The reserve of memory that an "auto" budget leaves free; None: the budget is fixed. Experts have a larger one:
+    they give memory back first, because layers are used in each pass."""
     return _RESERVE_BYTES + experts * _EXPERTS_LEAVE_BYTES if memory == "auto" else None
 
 
@@ -104,8 +104,8 @@ def _budget(memory: int | str) -> int:
 
 @dataclass
 class FolderStats:
-    """bytes_per_second: as it was measured when the stream was made; 0 where no file has a copy. bytes_read: without
-    what stays."""
+    """bytes_per_second: measured when the stream was made; 0 if no file has a copy. bytes_read: without the weights
+    that stay."""
 
     path: str
     bytes_per_second: float
@@ -114,11 +114,11 @@ class FolderStats:
 
 @dataclass
 class StreamStats:
-    """Since stream(). bytes_read: of units, without what stays. stall_s: seconds that each unit waited for its bytes,
-    and "experts" all experts of mixtures. plan: what stays and what is read in a pass, in bytes. folders: where the
-    files are. expert_hits, expert_misses: experts that were in memory when the router chose them, and that were read.
-    expert_likely_reads: experts that were read before a layer asked for them, because they were likely;
-    expert_likely_hits: those of them that it then asked for, which are hits too.
+    """Counts since stream(). bytes_read: of units, without weights that stay. stall_s: seconds that each unit waited
+    for its bytes; "experts" for all experts. plan: bytes that stay and that are read in a pass. folders: those with the
+    files. expert_hits: chosen experts that were in memory; expert_misses: chosen experts that had to be read.
+    expert_likely_reads: experts that were read before a layer needed them, because they were likely.
+    expert_likely_hits: those of them that the layer then used; they are hits too.
     """
 
     passes: int
@@ -158,7 +158,7 @@ class _Weights:
             _hugging_face.check(model, list(infos.values()), str(files))
         self.keys, self.converted = _keys_of(model, infos)
         units, stay = find_units(model) if names is None else named(names, model)
-        self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # place, and its meta parameter
+        self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # each place, with its meta parameter
         self.rows: list[tuple[torch.nn.Embedding, Rows]] = []
         self.infos = infos
         _check(self, [place for unit in units for place in unit.places] + stay)
@@ -189,7 +189,7 @@ class _Weights:
             raise
 
     def _bind(self, stay: list[Place], buffers: dict[tuple[torch.nn.Module, str], str], rows: list[Unit]) -> None:
-        made: dict[str, torch.nn.Parameter] = {}  # tied ones stay one
+        made: dict[str, torch.nn.Parameter] = {}  # tied parameters remain one object
         for place, tensor in zip(stay, self._load(stay), strict=True):
             key, meta = self.keys[place.full_name], place.parameter
             self.kept.append((place, meta))
@@ -210,7 +210,7 @@ class _Weights:
             unit.wrap(functools.partial(self._held, number))
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the host, where the model computes."""
+        """Moves a tensor of the host to the device of the model."""
         return tensor if self.target is None else _device.put(self.target.number, tensor)
 
     def _bytes(self, places: list[Place]) -> int:
@@ -222,14 +222,14 @@ class _Weights:
         return [loaded[key] for key in keys]
 
     def _tensors(self, keys: list[str]) -> dict[str, torch.Tensor]:
-        """In memory of their own."""
+        """The tensors of these keys, in their own memory."""
         made = self.converted.made(keys, lambda one: self.files.load(one.keys))
         return made | self.files.load([key for key in keys if key not in made])
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """One thread at a time, in the process that the memory belongs to. A child's locks may be those of threads that
-        it does not have."""
+        """Allows one thread at a time, and only the process that owns the memory. In a child of fork(), locks may be
+        held by threads that do not exist there."""
         if os.getpid() != self.process:
             raise penstock.Unsupported(
                 "stream: the weights of this model are streamed by the parent of this process, into its own memory; "
@@ -242,7 +242,7 @@ class _Weights:
 
     @contextlib.contextmanager
     def _held(self, number: int) -> Iterator[None]:
-        """The unit in memory and its parameters bound; whatever ends the call, Ctrl-C too, they are given back."""
+        """Holds a unit in memory, with its parameters bound. It is released however the call ends, also by Ctrl-C."""
         unit = self.units[number]
         with self.turn(), _refusals.without_backward():
             layout, slot = self.core.acquire(number)
@@ -257,7 +257,7 @@ class _Weights:
                 self.core.release(number)
 
     def _bound(self, number: int, layout: int, slot: int) -> list[torch.nn.Parameter]:
-        """The parameters of the unit that was acquired last: the same objects where it has the same addresses."""
+        """The parameters of the unit that was acquired last: the same objects if the addresses are the same."""
         if layout != self.layout:
             self.layout = layout
             for unit in self.units:
@@ -269,7 +269,7 @@ class _Weights:
             return self._arrived(number, slot)
 
     def _arrived(self, number: int, slot: int) -> list[torch.nn.Parameter]:
-        """The parameters of a unit that is in memory. Those that are computed live as long as they are used."""
+        """The parameters of a unit that is in memory. Computed parameters exist as long as they are used."""
         unit = self.units[number]
         names, buffers = self.wanted[number][1], self.core.tensors(number)
         tensors = {name: buffer.torch() for name, buffer in zip(names, buffers, strict=True)}
@@ -284,7 +284,7 @@ class _Weights:
         return bound
 
     def _shares(self, budget: int) -> tuple[int, int]:
-        """Of a budget: for units, all of which are used in each pass, and for experts, which get what these leave."""
+        """The shares of a budget: for units, which are all used in each pass; experts get the rest."""
         budget = max(0, budget - self.outside)
         if not self.experts.layers:
             return budget, 0
@@ -327,7 +327,7 @@ class _Weights:
         )
 
     def close(self, load: bool) -> None:
-        """Leaves the modules as they were. With `load`, all weights are in memory then, else on the meta device."""
+        """Restores the modules. With `load` all weights are then in memory, else on the meta device."""
         with self.lock:
             places = [place for unit in self.units for place in unit.places]
             places += [place for layer in self.experts.layers for place in layer.places]
@@ -339,7 +339,7 @@ class _Weights:
                 rows.close(module)
             self.core.close()
             self.experts.close()
-            made = {self.keys[place.full_name]: place.parameter for place, _ in self.kept}  # tied ones are one again
+            made = {self.keys[place.full_name]: place.parameter for place, _ in self.kept}  # keeps parameters tied
             for place, tensor in zip(places, tensors, strict=bool(load)):
                 key, meta = self.keys[place.full_name], place.parameter
                 made.setdefault(key, torch.nn.Parameter(tensor.to(meta.dtype), meta.requires_grad))
@@ -354,12 +354,12 @@ class _Weights:
         return [(module, f"{names[id(module)]}.weight") for module, _ in self.rows]
 
 
-# ---- what the model wants, and what the files have
+# ---- parameters of the model, and tensors of the files
 
 
 def _keys_of(model: torch.nn.Module, infos: dict[str, penstock.TensorInfo]) -> tuple[dict[str, str], Converted]:
-    """{name of a parameter: its key in the files}; tied parameters have the key of the one that was saved. What is
-    converted has a key too, and is added to `infos`."""
+    """{name of a parameter: its key in the files}; tied parameters have the key of the one that was saved. Converted
+    parameters have a key too, and are added to `infos`."""
     converted = Converted((), infos)
     if _hugging_face.is_pretrained(model):
         out, conversions = _hugging_face.names_in_files(model, list(infos))
@@ -406,7 +406,7 @@ def _check(weights: _Weights, places: list[Place]) -> None:
 
 
 def _buffers(weights: _Weights) -> dict[tuple[torch.nn.Module, str], str]:
-    """Buffers that the files have, which are read once. One on the meta device that they do not have is refused."""
+    """Reads the buffers that the files have. Refuses a buffer on the meta device that they do not have."""
     out = {}
     for path, module in weights.model.named_modules():
         for name, buffer in module._buffers.items():
@@ -421,7 +421,7 @@ def _buffers(weights: _Weights) -> dict[tuple[torch.nn.Module, str], str]:
     return out
 
 
-# ---- what stays, by the budget
+# ---- the weights that stay, by the budget
 
 
 def _is_same_dtype(weights: _Weights, place: Place) -> bool:
@@ -429,7 +429,7 @@ def _is_same_dtype(weights: _Weights, place: Place) -> bool:
 
 
 def _without_small(weights: _Weights, units: list[Unit]) -> tuple[list[Unit], list[Place]]:
-    """Small modules outside the layers stay, and so does what is converted to another dtype on arrival."""
+    """Keeps small modules outside the layers in memory, and tensors that are converted to another dtype."""
     out: list[Unit] = []
     stay: list[Place] = []
     all_bytes = weights._bytes([place for unit in units for place in unit.places])
@@ -446,7 +446,7 @@ def _without_small(weights: _Weights, units: list[Unit]) -> tuple[list[Unit], li
 
 
 def _wanted(weights: _Weights, units: list[Unit]) -> list[tuple[str, list[str]]]:
-    """The tensors that are read for each unit, each once."""
+    """The tensors to read for each unit, without repetition."""
     reads, keys = weights.converted.reads, weights.keys
     return [
         (unit.name, list(dict.fromkeys(name for place in unit.places for name in reads(keys[place.full_name]))))
@@ -459,7 +459,7 @@ def _least(weights: _Weights, units: list[Unit], slots: int) -> int:
 
 
 def _experts_of(weights: _Weights, units: list[Unit]) -> Experts:
-    """The experts that are read one by one, which are taken out of the units."""
+    """Removes the experts that are read one by one from the units, and returns them."""
     keys = weights.keys
     layers = taken_out(units, lambda place: keys[place.full_name] not in weights.converted.computed)
     infos = [[weights.infos[keys[place.full_name]] for place in layer.places] for layer in layers]
@@ -467,7 +467,7 @@ def _experts_of(weights: _Weights, units: list[Unit]) -> Experts:
 
 
 def _on_arrival(weights: _Weights, units: list[Unit]) -> int:
-    """Memory for what is computed of tensors when they arrive, for one unit at a time."""
+    """Memory for parameters that are computed when their tensors have been read, for one unit at a time."""
     computed = weights.converted.computed
     places = ([place for place in unit.places if weights.keys[place.full_name] in computed] for unit in units)
     return max((weights._bytes(of_unit) for of_unit in places), default=0)
@@ -486,8 +486,8 @@ def _too_small(weights: _Weights, verb: str, budget: int, least: int, units: lis
 def _fit(
     weights: _Weights, units: list[Unit], stay: list[Place], budget: int, slots: int
 ) -> tuple[list[Unit], list[Place], list[Unit]]:
-    """Units that fit the budget: embeddings are gathered by row where not everything stays, and what is too large is
-    cut into its parts."""
+    """Units that fit the budget. If not everything stays, embeddings are gathered by row. Units that are too large are
+    divided into their parts."""
     if weights._bytes([place for unit in units for place in unit.places] + stay) * 1.01 <= budget:
         return units, stay, []
     rows = [

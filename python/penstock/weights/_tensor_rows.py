@@ -18,14 +18,14 @@ _Out = TypeVar("_Out")
 
 
 class TensorRows:
-    """Rows of tensors that stay in their files: an embedding of any size, also one that is cut into several tensors and
-    shards, as one table.
+    """Rows of tensors that stay in their files: an embedding of any size as one table, also if it is cut into several
+    tensors and shards.
 
-    path: a `.safetensors`, a `.pt`, an index of shards, or a folder with one. names: of one tensor or several, which
-    have the same dtype and the same dimensions but for the first; their rows are numbered through, in this order.
-    shape: of the whole table. dtype: of torch ("bfloat16").
-    Raises ValueError for names and tensors that do not fit, penstock.Error for files that cannot be read. Thread-safe,
-    except for close(). A child of fork() may use it too."""
+    path: a `.safetensors`, a `.pt`, an index of shards, or a folder with one. names: of one tensor, or of several with
+    the same dtype and the same dimensions except the first; their rows are numbered in this order.
+    shape: of the whole table. dtype: a name of torch ("bfloat16").
+    Raises ValueError for names and tensors that do not match, penstock.Error for files that cannot be read.
+    Thread-safe, except for close(). A child of fork() may use it too."""
 
     @_arguments.named
     def __init__(self, path: Path, names: str | Iterable[str]) -> None:
@@ -42,20 +42,20 @@ class TensorRows:
     def gather(self, ids: Any, out: _Out) -> _Out: ...
     @_arguments.named
     def gather(self, ids: Any, out: Any = None) -> Any:
-        """Row i of the result is row ids[i] of the table: of shape (*ids.shape, *shape[1:]). Blocks.
+        """Returns rows: row i of the result is row ids[i] of the table. Its shape is (*ids.shape, *shape[1:]). Blocks.
 
-        ids: an integer tensor or array (int64, int32, uint32, uint64) or a list. out: contiguous writable memory of as
-        many bytes; by default a new torch tensor where `ids` is one, else a NumPy array. Gives `out`. All rows are one
-        transfer, in the order of the files, near ones together; a row that comes several times is read once.
-        Raises ValueError for a row that is not there, penstock.Error for reads that fail."""
+        ids: an integer tensor or array (int64, int32, uint32, uint64) or a list. out: contiguous writable memory of the
+        same size, which is returned; by default a new torch tensor if `ids` is one, else a NumPy array. All rows are
+        one transfer, in the order of the files; near rows are read together, and a repeated row is read once.
+        Raises ValueError for a row that does not exist, penstock.Error for reads that fail."""
         out = _gathered.made_for(ids, self.shape[1:], self.dtype) if out is None else out
         self._rows.gather(ids, out)
         return out
 
     @_arguments.named
     def gather_async(self, ids: Any, out: Any) -> _core.Transfer[int]:
-        """The same, but does not block: gives a Transfer, after which the rows are in `out`. `ids` are looked at by the
-        call alone."""
+        """The same without blocking: returns a Transfer; when it is done, the rows are in `out`. `ids` are used only
+        during the call."""
         return self._rows.gather_async(ids, out)
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules make a unit: what is in memory together, for the time of one call of the module."""
+"""Divides a model into units: a unit is a module whose parameters are in memory together during its call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 from penstock import _arguments, _core
 
-# Use parameters of their children without calling these.
+# Modules that use parameters of their children without calling these.
 _ATOMIC = (torch.nn.MultiheadAttention,)
 _LISTS = (torch.nn.ModuleList, torch.nn.Sequential)
 
@@ -39,7 +39,7 @@ class Unit:
     unwrapped: Any = None  # the module's forward() before wrap()
 
     def wrap(self, during: Callable[[], Any]) -> None:
-        """Each call runs inside the context that `during()` makes. torch runs no hook after a call that Ctrl-C ends."""
+        """Makes each call run inside the context of `during()`. A hook would not run after a call that Ctrl-C ends."""
         forward = self.module.forward
 
         @functools.wraps(forward)
@@ -51,11 +51,11 @@ class Unit:
         self.module.__dict__["forward"] = call
 
     def unwrap(self) -> None:
-        """Does nothing where it is not wrapped."""
+        """Undoes wrap(). Does nothing if the module is not wrapped."""
         if self.unwrapped is None:
             return
         del self.module.__dict__["forward"]
-        if self.module.forward != self.unwrapped:  # it was set on the object, as accelerate does
+        if self.module.forward != self.unwrapped:  # forward was set on the object, as accelerate does
             self.module.__dict__["forward"] = self.unwrapped
         self.unwrapped = None
 
@@ -84,7 +84,7 @@ def _is_whole(module: torch.nn.Module) -> bool:
 
 
 def _layer_units(module: torch.nn.Module, name: str) -> list[Unit]:
-    """A layer; experts in a list are units of their own, for a router calls some of them."""
+    """The units of a layer. Experts in a list are separate units, because a router calls only some of them."""
     lists = [
         (path, child)
         for path, child in module.named_modules(prefix=name)
@@ -102,9 +102,9 @@ def _layer_units(module: torch.nn.Module, name: str) -> list[Unit]:
 
 
 def find_units(module: torch.nn.Module, prefix: str = "") -> tuple[list[Unit], list[Place]]:
-    """The units of a model in the order of its modules, and the parameters of modules that only hold others, which
-    stay in memory. The children of a list of modules (the decoder layers) are a unit each, and so are the experts of
-    a list in a layer."""
+    """The units of a model in the order of its modules, and the parameters of modules that only contain other modules;
+    those parameters stay in memory. Each child of a list of modules (the decoder layers) is a unit, and so is each
+    expert of a list in a layer."""
     units: list[Unit] = []
     if _is_whole(module):
         places = places_of(module, prefix)
@@ -124,8 +124,8 @@ def find_units(module: torch.nn.Module, prefix: str = "") -> tuple[list[Unit], l
 
 
 def split(unit: Unit) -> tuple[list[Unit], list[Place]] | None:
-    """The parts of a unit that is too large, or None where it has none. They have what the unit has, which may be less
-    than its modules do."""
+    """The parts of a unit that is too large, or None if it cannot be divided. They have only parameters of the unit,
+    which may be fewer than those of its modules."""
     if _is_whole(unit.module):
         return None
     units, rest = _parts(unit)
@@ -141,20 +141,20 @@ def _parts(unit: Unit) -> tuple[list[Unit], list[Place]]:
         if child is None:
             continue
         path = f"{unit.name}.{name}"
-        if isinstance(child, _LISTS):  # is never called itself
+        if isinstance(child, _LISTS):  # a list is never called itself
             more, own = find_units(child, path)
             units += more
             rest += own
         else:
             units.append(Unit(child, path, places_of(child, path)))
-    its = {place.full_name for place in unit.places}  # others of the module are elsewhere
+    its = {place.full_name for place in unit.places}  # other parameters of the module are in other units
     for part in units:
         part.places = [place for place in part.places if place.full_name in its]
     return [part for part in units if part.places], [place for place in rest if place.full_name in its]
 
 
 def named(units: Any, model: torch.nn.Module) -> tuple[list[Unit], list[Place]]:
-    """The units that the caller names; what is in none of them stays in memory."""
+    """The units that the caller names; all other parameters stay in memory."""
     modules = dict(model.named_modules())
     if isinstance(units, str):
         raise TypeError(f"stream: units: expected a list of names of modules, got {units!r} (str): [{units!r}] is one")
