@@ -73,6 +73,10 @@ def _empty(model: Any, config: Any, infos: list[penstock.TensorInfo]) -> Any:
     dtype = config.dtype or next((dtype for dtype in floats if dtype.is_floating_point), torch.float32)
     with torch.device("meta"), initialization.meta_device_safe_creation_ops():
         out = model._from_config(config, dtype=dtype)
+    for module in out.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None and not parameter.is_meta:  # torch.Tensor(size) is always on the CPU
+                module._parameters[name] = torch.nn.Parameter(parameter.to("meta"), parameter.requires_grad)
     if plan := out._get_dtype_plan(dtype):  # parameters that stay float32 in a model of 16 bits
         pattern, named, _ = core_model_loading.build_glob_alternation(list(plan))
         for name, parameter in out.named_parameters():
