@@ -106,6 +106,20 @@ def test_only_experts_that_the_router_chose_are_read(tmp_path):
     assert is_away(streamed.model.layers[0].mlp.experts.down_proj)
 
 
+@pytest.mark.parametrize("implementation", ["eager", "batched_mm", "grouped_mm"])
+def test_another_implementation_of_experts_is_refused_with_the_cure(implementation, tmp_path):
+    cls, model = saved("qwen3-moe", torch.bfloat16, tmp_path)
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    streamed = penstock.stream(cls, tmp_path, memory=total * 6 // 10)
+    ids = torch.randint(0, 1000, (2, 6))
+    streamed.set_experts_implementation(implementation)
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"layers\.0\.mlp\.experts\..*implementation\('penstock'\)"):
+        streamed(ids)
+    streamed.set_experts_implementation("penstock")
+    with torch.no_grad():
+        assert torch.equal(streamed(ids).logits, model(ids).logits)
+
+
 def test_a_budget_of_a_mixture_may_change(tmp_path):
     cls, model = saved("mixtral", torch.float32, tmp_path)
     total = sum(parameter.nbytes for parameter in model.parameters())

@@ -5,7 +5,7 @@ mix it with a tensor of the CPU return memory without values, and raise nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 from torch.utils import _pytree
@@ -14,8 +14,8 @@ from penstock.weights import _refusals
 
 
 def _untouchable(name: str) -> Any:
-    def refused(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-        self.refuse(name)
+    def refused(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.refuse(name)
 
     return refused
 
@@ -25,7 +25,7 @@ class WeightNotInMemory(torch.Tensor):
     `cure`, unless instead() returns the result or there() returns the parameter."""
 
     _is_param = True  # so it is an instance of torch.nn.Parameter
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     full_name: str
     cure: str
@@ -40,24 +40,25 @@ class WeightNotInMemory(torch.Tensor):
             )
         torch._C._set_throw_on_mutable_data_ptr(made)  # for code in C++
         made.full_name, made.cure, made.there, made.instead = name, cure, lambda: None, lambda *_: None
-        return made.requires_grad_(like.requires_grad)
+        made.requires_grad_(like.requires_grad)
+        return cast("WeightNotInMemory", made)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Refuses backward(), which would come to the gradient of this parameter."""
         super().requires_grad_(requires_grad)
         if requires_grad and not self._backward_hooks and not self.is_inference():
-            self.register_hook(_refusals.refuse_backward)
+            self.register_hook(_refusals.refuse_backward)  # type: ignore[no-untyped-call]
         return self
 
     @classmethod
-    def __torch_dispatch__(cls, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+    def __torch_dispatch__(cls, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        operation, kwargs = func, kwargs or {}
         if operation is torch.ops.aten.detach.default:  # .data, state_dict()
             return args[0]._again()
         used = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, WeightNotInMemory)]
         if any(isinstance(one, WeightNotInMemory) for one in _changed(operation, args, kwargs)):
             used[0].refuse(f"{operation}, which changes it", "Weights that are streamed do not change")
-        result = used[0].instead(operation, args)
+        result = used[0].instead(operation, args) if args[:1] == (used[0],) else None
         if result is not None:
             return result
         there = {id(one): one.there() for one in used}
@@ -68,7 +69,8 @@ class WeightNotInMemory(torch.Tensor):
         return operation(*args, **kwargs)
 
     def _again(self) -> WeightNotInMemory:
-        again = WeightNotInMemory.made(self, self.device, self.full_name, self.cure).requires_grad_(False)
+        again = WeightNotInMemory.made(self, self.device, self.full_name, self.cure)
+        again.requires_grad_(False)
         again.there, again.instead = self.there, self.instead
         return again
 
@@ -76,7 +78,7 @@ class WeightNotInMemory(torch.Tensor):
         cure = cure or self.cure
         raise RuntimeError(f"{self.full_name} was used by {what}. {cure}. Or model.unstream() loads all weights")
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"WeightNotInMemory({self.full_name}, {tuple(self.shape)}, {self.dtype})"
 
 
@@ -85,7 +87,8 @@ for _name in ("data_ptr", "untyped_storage", "storage", "numpy", "tolist", "shar
     setattr(WeightNotInMemory, _name, _untouchable(f"{_name}()"))
 for _name in ("__reduce_ex__", "__deepcopy__"):
     setattr(WeightNotInMemory, _name, _untouchable("pickling or copying"))
-WeightNotInMemory.data = property(lambda self: self.detach(), _untouchable("an assignment to its .data"))  # type: ignore[assignment]
+_data: Any = property(lambda self: self.detach(), _untouchable("an assignment to its .data"))
+WeightNotInMemory.data = _data
 
 
 def _changed(operation: Any, args: Any, kwargs: Any) -> list[Any]:

@@ -36,6 +36,7 @@ class Conversion:
     def made(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Converts {key: its tensor} to {parameter: its values}, by the code of transformers."""
         converter, model = copy.deepcopy(self.converter), self._model()
+        assert model is not None
         for pattern, key in self.sources:
             converter.add_tensor(self.first, key, pattern, tensors[key])
         made = converter.convert(self.first, model=model, config=model.config)

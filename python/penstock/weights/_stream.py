@@ -167,7 +167,7 @@ class _Weights:
         if _hugging_face.is_pretrained(model):
             _hugging_face.fill_buffers(model)
         self.ran_experts = _hugging_face.run_experts_in_order(model)
-        self.model = weakref.ref(model)
+        self.model: Callable[[], Any] = weakref.ref(model)
         buffers = _buffers(self)
         units, small = _without_small(self, units)
         self.experts = Experts(files.paths, [], [], (), self.turns)
@@ -221,6 +221,8 @@ class _Weights:
 
         def away(place: Place, cure: str) -> WeightNotInMemory:
             meta = place.parameter
+            if isinstance(meta, WeightNotInMemory):  # its module is in several units
+                return meta
             if id(meta) not in made:
                 made[id(meta)] = WeightNotInMemory.made(meta, device, place.full_name, cure)
             self.metas.append((place, meta))
@@ -283,7 +285,7 @@ class _Weights:
             return None
 
         def is_resident() -> bool:
-            return self.core.plan()["units"][number][2] == 0
+            return bool(self.core.plan()["units"][number][2] == 0)
 
         def take() -> None:
             bound = self._bound(number, *self.core.acquire(number))
@@ -291,8 +293,8 @@ class _Weights:
                 self.residents[number] = bound
 
         with self.turns.turn():
-            computed = any(self.keys[place.full_name] in self.converted.computed for place in self.units[number].places)
-            if number not in self.residents and is_resident() and not computed:
+            keys = (self.keys[place.full_name] for place in self.units[number].places)
+            if number not in self.residents and is_resident() and self.converted.computed.keys().isdisjoint(keys):
                 self.turns.run(take, functools.partial(self._release, number), lambda: None)
             return self.residents.get(number)
 

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import penstock
 
@@ -34,7 +34,7 @@ class Turns:
                 while self._taken:  # Ctrl-C came while a call of an earlier pass took something, or gave it back
                     self._taken[-1]()
                     self._taken.pop()
-        return self._lock
+        return cast("AbstractContextManager[Any]", self._lock)
 
     def run(self, take: Callable[[], None], give_back: Callable[[], None], call: Callable[[], Any]) -> Any:
         """Runs a call with what take() takes. give_back() may run several times, and after a take() that failed."""

@@ -61,8 +61,8 @@ class Unit(_OfModule):
 
     def wrap(self, run: Callable[[Callable[[], Any]], Any]) -> None:
         """Makes each call a call of `run(call)`. A hook would not run after a call that Ctrl-C ends."""
-        module, own = self._module, self.module.__dict__.get("forward")
-        forward = self.module.forward
+        module: Callable[[], Any] = self._module
+        own, forward = self.module.__dict__.get("forward"), self.module.forward
 
         def call(*args: Any, **kwargs: Any) -> Any:
             its = own or type(module()).forward.__get__(module())

@@ -21,8 +21,9 @@ def used_by(module: torch.nn.Module, by_methods: bool = False) -> list[tuple[tor
     """(child, name of its parameter) for each parameter of another module that forward() uses: in `self.child.weight`,
     or in a ParameterList, which cannot be called. `by_methods`: and those of each child in `self.child.method()`."""
     lists = (torch.nn.ParameterList, torch.nn.ParameterDict)
-    out = [(child, name) for child in module.children() if isinstance(child, lists) for name in child._parameters]
-    for chain in _chains(type(module)):
+    out: list[tuple[torch.nn.Module, str]] = []
+    out += [(child, name) for child in module.children() if isinstance(child, lists) for name in child._parameters]
+    for chain in _chains(type(module)):  # type: ignore[arg-type]
         owner: Any = module
         for number, name in enumerate(chain):
             if not isinstance(owner, torch.nn.Module):
@@ -44,7 +45,7 @@ def _is_method(cls: type, name: str) -> bool:
 
 
 @functools.cache
-def _chains(cls: type) -> frozenset[tuple[str, ...]]:
+def _chains(cls: Any) -> frozenset[tuple[str, ...]]:
     """("child", "weight", "shape") for each `self.child.weight.shape` that forward() and the methods that it uses
     read."""
     chains: set[tuple[str, ...]] = set()
