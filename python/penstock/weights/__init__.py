@@ -2,7 +2,10 @@
 """Models larger than memory: weights streamed from the user's own shards, layer by layer.
 
 _stream        binds parameters to memory during the call of a unit
+_turns         one call at a time, which gives back what it took
 _units         divides a model into units
+_used          weights that a module uses without calling the child that has them
+_away          what is in the place of a parameter that is not in memory
 _rows          embeddings, gathered by row
 _folders       the location of the files: one folder, or several on several devices
 _plan          the bytes that a budget keeps and reads, before anything is run
@@ -101,7 +104,7 @@ def stream(
         host memory and is copied in each pass. The remainder is read from the files. set_memory() is refused, and
         experts are read with their layer. Not yet run on a GPU.
 
-    Outside the call of its unit a parameter is a meta tensor: using it is an error. Inference only. The model has
+    Outside the call of its unit a parameter has no memory: using its values is an error. Inference only. The model has
     stream_stats(), set_memory(bytes) and unstream(); for a type checker after `isinstance(model, Streamed)`, of
     penstock.weights. If two threads call it, the passes run one after the other.
     Raises MemoryError for a budget that is too small, with the minimum; KeyError and ValueError for tensors that are
