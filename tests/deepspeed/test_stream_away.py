@@ -175,7 +175,7 @@ def test_weights_that_other_modules_use_are_there(cls, tmp_path):
         assert not any("forward" in module.__dict__ for module in streamed.modules())
 
 
-def test_a_layer_that_is_not_called_names_the_weight_and_the_cure(tmp_path):
+def test_a_layer_that_is_not_called_names_the_weight_and_what_to_do(tmp_path):
     model, total = saved(Methods, tmp_path)
     streamed = penstock.stream(on_meta(Methods), tmp_path, memory=total // 2)
     with torch.no_grad(), pytest.raises(RuntimeError, match=r"^layers\.\d\.up\.weight was .* while 'layers.*units="):

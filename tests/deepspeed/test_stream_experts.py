@@ -107,7 +107,7 @@ def test_only_experts_that_the_router_chose_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("implementation", ["eager", "batched_mm", "grouped_mm"])
-def test_another_implementation_of_experts_is_refused_with_the_cure(implementation, tmp_path):
+def test_another_implementation_of_experts_is_refused_with_what_to_do(implementation, tmp_path):
     cls, model = saved("qwen3-moe", torch.bfloat16, tmp_path)
     total = sum(parameter.nbytes for parameter in model.parameters())
     streamed = penstock.stream(cls, tmp_path, memory=total * 6 // 10)

@@ -22,24 +22,24 @@ def _untouchable(name: str) -> Any:
 
 class WeightNotInMemory(torch.Tensor):
     """Has the device, dtype and shape of a parameter, and no memory. Operations on it are refused with its name and
-    `cure`, unless instead() returns the result or there() returns the parameter."""
+    `hint`, unless instead() returns the result or there() returns the parameter."""
 
     _is_param = True  # so it is an instance of torch.nn.Parameter
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     full_name: str
-    cure: str
+    hint: str
     there: Callable[[], torch.Tensor | None]
     instead: Callable[..., torch.Tensor | None]
 
     @staticmethod
-    def made(like: torch.Tensor, device: torch.device, name: str, cure: str) -> WeightNotInMemory:
+    def made(like: torch.Tensor, device: torch.device, name: str, hint: str) -> WeightNotInMemory:
         with torch.inference_mode(False):
             made: Any = torch.Tensor._make_wrapper_subclass(
                 WeightNotInMemory, like.shape, strides=like.stride(), dtype=like.dtype, device=device
             )
         torch._C._set_throw_on_mutable_data_ptr(made)  # for code in C++
-        made.full_name, made.cure, made.there, made.instead = name, cure, lambda: None, lambda *_: None
+        made.full_name, made.hint, made.there, made.instead = name, hint, lambda: None, lambda *_: None
         made.requires_grad_(like.requires_grad)
         return cast("WeightNotInMemory", made)
 
@@ -58,7 +58,7 @@ class WeightNotInMemory(torch.Tensor):
         used = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, WeightNotInMemory)]
         if any(isinstance(one, WeightNotInMemory) for one in _changed(operation, args, kwargs)):
             used[0].refuse(f"{operation}, which changes it", "Weights that are streamed do not change")
-        result = used[0].instead(operation, args) if args[:1] == (used[0],) else None
+        result = used[0].instead(operation, args) if args and args[0] is used[0] else None
         if result is not None:
             return result
         there = {id(one): one.there() for one in used}
@@ -69,14 +69,14 @@ class WeightNotInMemory(torch.Tensor):
         return operation(*args, **kwargs)
 
     def _again(self) -> WeightNotInMemory:
-        again = WeightNotInMemory.made(self, self.device, self.full_name, self.cure)
+        again = WeightNotInMemory.made(self, self.device, self.full_name, self.hint)
         again.requires_grad_(False)
         again.there, again.instead = self.there, self.instead
         return again
 
-    def refuse(self, what: str, cure: str = "") -> NoReturn:
-        cure = cure or self.cure
-        raise RuntimeError(f"{self.full_name} was used by {what}. {cure}. Or model.unstream() loads all weights")
+    def refuse(self, what: str, hint: str = "") -> NoReturn:
+        hint = hint or self.hint
+        raise RuntimeError(f"{self.full_name} was used by {what}. {hint}. Or model.unstream() loads all weights")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"WeightNotInMemory({self.full_name}, {tuple(self.shape)}, {self.dtype})"

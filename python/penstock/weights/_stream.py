@@ -219,12 +219,12 @@ class _Weights:
         made: dict[int, WeightNotInMemory] = {}
         device, me = self.put(torch.empty(0)).device, weakref.ref(self)
 
-        def away(place: Place, cure: str) -> WeightNotInMemory:
+        def away(place: Place, hint: str) -> WeightNotInMemory:
             meta = place.parameter
             if isinstance(meta, WeightNotInMemory):  # its module is in several units
                 return meta
             if id(meta) not in made:
-                made[id(meta)] = WeightNotInMemory.made(meta, device, place.full_name, cure)
+                made[id(meta)] = WeightNotInMemory.made(meta, device, place.full_name, hint)
             self.metas.append((place, meta))
             place.put(made[id(meta)])
             return made[id(meta)]
@@ -232,15 +232,15 @@ class _Weights:
         for place, rows in self.rows:
             away(place, "Only rows of this embedding are read, when they are looked up").instead = rows.instead
         for layer in self.experts.layers:
-            cure = f"Its experts are read one by one: model.set_experts_implementation('{_experts.IMPLEMENTATION}')"
-            layer.aways = [away(place, cure) for place in layer.places]
+            hint = f"Its experts are read one by one: model.set_experts_implementation('{_experts.IMPLEMENTATION}')"
+            layer.aways = [away(place, hint) for place in layer.places]
         self.aways: list[list[WeightNotInMemory]] = []
         for number, unit in enumerate(self.units):
-            cure = (
+            hint = (
                 f"It is in memory only while '{unit.name}' is called: give stream() units= that name the module whose "
                 "forward() uses it, or a memory= for all weights"
             )
-            self.aways.append([away(place, cure) for place in unit.places])
+            self.aways.append([away(place, hint) for place in unit.places])
             for index, one in enumerate(self.aways[-1]):
                 one.there = functools.partial(_resident, me, number, index)
 
