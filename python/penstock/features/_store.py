@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
 
 from penstock import _arguments, _core, _gathered
+from penstock._errors import Damaged
 from penstock._progress import Progress, reporter
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class FeatureTable:
     def __init__(self, opened: Any, index: int, described: dict[str, Any], store: FeatureStore) -> None:
         self._opened = opened
         self._store = weakref.ref(store)  # weak, because the store refers to this table
-        self._remade = store.__reduce__()
+        self._remade = store.__reduce__()  # opens it again, should it be gone when this table is pickled
         self._index = index
         self.dtype: str
         self._row_shape: tuple[int, ...]
@@ -101,13 +102,14 @@ class FeatureTable:
         store = self._store()
         if store is not None:
             return operator.getitem, (store, self.name)
-        return _table_of, (*self._remade, self.name)
+        made, arguments = self._remade
+        return _table_of, (made, arguments, self.name)
 
     def __repr__(self) -> str:
         return f"FeatureTable({self.name!r}, shape={self.shape}, dtype={self.dtype!r})"
 
     def _row(self, ids: Any, out: Any, device: Any) -> tuple[int, Any, Any]:
-        ids = _gathered.numbers(ids, lambda tensor: tensor.cpu().contiguous())
+        ids = _gathered.numbers(ids)
         if out is None:
             return self._index, ids, _gathered.made_for(ids, self._row_shape, self.dtype, device)
         if device is not None:
@@ -215,7 +217,8 @@ class FeatureStore:
     ) -> None:
         if not isinstance(path, (str, bytes, os.PathLike)):
             raise TypeError(f"FeatureStore: path: expected a path, got {_arguments.got(path)}")
-        self._arguments = (path, ram, policy, hot, device_memory, device)
+        # Absolute, because a pickled store may be opened where the working folder is another.
+        self._arguments = (os.path.abspath(path), ram, policy, hot, device_memory, device)
         if hot is not None and not isinstance(hot, Mapping):
             tables = _core.inspect_features(path)["tables"]
             if len(tables) != 1:
@@ -430,10 +433,24 @@ class FeatureStore:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._arguments
+        return _store_of, (type(self), self._arguments, self._file["id"])
 
     def __repr__(self) -> str:
         return f"FeatureStore({self.path!r}, {len(self.tables)} tables)"
+
+
+def _store_of(made: Any, arguments: tuple[Any, ...], file_id: int) -> FeatureStore:
+    """Opens a pickled store again. Its file must be the same one, because the ids of the caller are for that."""
+    store: FeatureStore = made(*arguments)
+    if store._file["id"] != file_id:
+        store.close()
+        raise Damaged(
+            f"open features {_arguments.shown(store.path)}: the file was replaced after the store that is unpickled here "
+            "was opened; open the new file, and pickle that store",
+            operation="open features",
+            path=store.path,
+        )
+    return store
 
 
 def _table_of(made: Any, arguments: tuple[Any, ...], name: str) -> FeatureTable:
