@@ -179,8 +179,8 @@ def _graph_of_files(
     graph = Graph.open(indptr, indices, edge_ids=edge_ids, dtype=dtype, sources=sources, mapped=mapped, check=False)
     if _changes([indptr, indices, edge_ids]) != changes:
         raise Damaged(
-            f"open graph {_arguments.shown(indptr)}: its files were replaced after the graph that is unpickled here was "
-            "opened; open the new files, and pickle that graph",
+            f"open graph {_arguments.shown(indptr)}: its files were replaced after the graph that is unpickled here "
+            "was opened; open the new files, and pickle that graph",
             operation="open graph",
             path=os.fsdecode(indptr),
         )

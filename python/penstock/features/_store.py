@@ -76,9 +76,9 @@ class FeatureStats:
 class FeatureTable:
     """A table of a FeatureStore: `store["paper"]`.
 
-    name. shape: (rows, *row shape). dtype: a name of torch ("float32"). row_bytes: bytes of a row. stride: bytes from
-    row to row. touched_512, touched_4096: mean bytes that a device with blocks of 512 or 4096 bytes moves for a row.
-    A pickled table opens its file again, with the arguments of the store."""
+    name. files: those with the rows. shape: (rows, *row shape). dtype: a name of torch ("float32"). row_bytes: bytes of
+    a row. stride: bytes from row to row. touched_512, touched_4096: mean bytes that a device with blocks of 512 or 4096
+    bytes moves for a row. A pickled table opens its file again, with the arguments of the store."""
 
     def __init__(self, opened: Any, index: int, described: dict[str, Any], store: FeatureStore) -> None:
         self._opened = opened
@@ -89,6 +89,7 @@ class FeatureTable:
         self._row_shape: tuple[int, ...]
         self.dtype, self._row_shape = _gathered.as_torch_counts(described["dtype"], tuple(described["row_shape"]))
         self.name: str = described["name"]
+        self.files: tuple[str, ...] = store.files
         self.shape: tuple[int, ...] = (described["rows"], *self._row_shape)
         self.row_bytes: int = described["row_bytes"]
         self.stride: int = described["stride_bytes"]
@@ -256,7 +257,7 @@ class FeatureStore:
         path: Path, tables: Mapping[str, Any], *, folders: Any = None, sync: bool = True, progress: Progress = True
     ) -> None:
         """Writes a feature file of these tables, completely and durably in one step, or not at all. An existing file at
-        `path` is replaced. Blocks; needs about ten MiB of memory, whatever the size of the tables; Ctrl-C stops it.
+        `path` is replaced. Blocks; needs about 20 MiB of memory, whatever the size of the tables; Ctrl-C stops it.
 
         tables: names, each with an array, tensor or memmap of shape (rows, ...), the path of a `.npy`, or an iterator
         of such blocks of rows, which may be larger than memory. folders: existing folders on several devices, over
@@ -445,8 +446,8 @@ def _store_of(made: Any, arguments: tuple[Any, ...], file_id: int) -> FeatureSto
     if store._file["id"] != file_id:
         store.close()
         raise Damaged(
-            f"open features {_arguments.shown(store.path)}: the file was replaced after the store that is unpickled here "
-            "was opened; open the new file, and pickle that store",
+            f"open features {_arguments.shown(store.path)}: the file was replaced after the store that is unpickled "
+            "here was opened; open the new file, and pickle that store",
             operation="open features",
             path=store.path,
         )

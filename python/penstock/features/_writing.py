@@ -68,8 +68,8 @@ def _refuse_to_replace(path: Any, rows: Any) -> None:
     source = rows if isinstance(rows, (str, os.PathLike)) else getattr(rows, "filename", None)  # of a memmap
     if isinstance(source, (str, os.PathLike)) and os.path.realpath(source) == os.path.realpath(os.fsdecode(path)):
         raise ValueError(
-            f"write: path: {_arguments.shown(os.fsdecode(path))} is a source of rows, which the new file would replace; "
-            "give another path"
+            f"write: path: {_arguments.shown(os.fsdecode(path))} is a source of rows, which the new file would "
+            "replace; give another path"
         )
 
 
@@ -104,8 +104,8 @@ def _source(name: Any, rows: Any) -> Any:
         return _with_rows(name, rows)
     if isinstance(rows, (list, tuple)) and any(len(getattr(block, "shape", (0, 0))) == 1 for block in rows):
         raise TypeError(
-            f"write: table '{name}': expected blocks of rows in the list, got arrays of one dimension, which are either; "
-            "give numpy.stack(rows) if each is a row, numpy.concatenate(blocks) if each element is one"
+            f"write: table '{name}': expected blocks of rows in the list, got arrays of one dimension; give "
+            "numpy.stack(rows) if each is a row, numpy.concatenate(blocks) if each element is one"
         )
     if isinstance(rows, Mapping) or not hasattr(rows, "__iter__") or isinstance(rows, (bytes, bytearray, memoryview)):
         raise TypeError(
