@@ -281,10 +281,10 @@ def all_parts():
             level="long",
         ),
         Part(
-            # Compiles the kernels with NVIDIA's nvcc, which pip brings (300 MB), and assembles them for each architecture.
+            # Compiles the kernels with NVIDIA's nvcc, which pip brings (300 MB).
             "ptx",
             900,
-            [Step("ptx", ["bash", "-c", f"exec {PYTHON} tools/make_ptx.py --check src/kernels/*.cu examples/cuda/*.cu"])],
+            [Step("ptx", tool("make_ptx", "--check")), pytest_step("tests/tools/test_make_ptx.py")],
             level="long",
         ),
         Part("gpu-fake", 900, [WHEEL, build("release"), Step("test-gpu", tool("test_gpu", "--fake"))], level="long"),
