@@ -358,14 +358,21 @@ def zipf_rows(rows: int, exponent: float, count: int, *, seed: int = 1, batch: i
 
 
 @_arguments.named
-def hot_rows(graph: Graph, count: int, *, fanouts: Any = None, batch: int = 1024, seeds: Any = None) -> Any:
+def hot_rows(
+    graph: Graph | Iterable[Any], count: int, *, fanouts: Any = None, batch: int = 1024, seeds: Any = None
+) -> Any:
     """The `count` nodes whose rows are used most, the most used first: the argument hot= of FeatureStore.open().
 
-    fanouts: a list with a number for each hop, -1 for all neighbours. Nodes are then sorted by how often a batch of
+    graph: the graph that batches are sampled from; or batches of ids that were sampled, as for gather(): the rows that
+    most of them have, without the other arguments. fanouts: a list with a number for each hop, -1 for all neighbours. Nodes are then sorted by how often a batch of
     `batch` seeds is expected to sample them; `seeds` are the nodes that batches are drawn from, by default all. None:
     sorted by the number of edges that begin at them. An int64 NumPy array, without nodes that are never used.
     Raises ValueError for seeds that do not exist. Reads all edges once for each hop; thread-safe."""
     if not isinstance(graph, Graph):
-        raise TypeError(f"hot_rows: graph: expected a Graph, got {_arguments.got(graph)}")
+        if not hasattr(graph, "__iter__") or isinstance(graph, (str, bytes)):
+            raise TypeError(f"hot_rows: graph: expected a Graph or batches of ids, got {_arguments.got(graph)}")
+        if fanouts is not None or seeds is not None:
+            raise TypeError("hot_rows: fanouts and seeds are for a Graph; these are batches that were sampled")
+        return _core.hot_rows_of_batches([_gathered.numbers(ids) for ids in graph], count).numpy()
     hops = None if fanouts is None else _fanouts_of(fanouts, ("", "", ""))
     return _core.hot_rows(graph._core, count, hops, batch, seeds).numpy()
