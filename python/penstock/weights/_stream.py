@@ -159,7 +159,7 @@ class _Weights:
         self.keys, self.converted = _keys_of(model, infos)
         units, stay = find_units(model) if names is None else named(names, model)
         self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # each place, with its meta parameter
-        self.rows: list[tuple[torch.nn.Embedding, Rows]] = []
+        self.rows: list[Rows] = []
         self.infos = infos
         _check(self, [place for unit in units for place in unit.places] + stay)
         if _hugging_face.is_pretrained(model):
@@ -204,7 +204,7 @@ class _Weights:
                 module._buffers.update({name: self.put(one) for name, one in known.items()})
         for unit in rows:
             key = self.keys[unit.places[0].full_name]
-            self.rows.append((unit.module, Rows(unit.module, self.infos[key].path, key, self.put)))
+            self.rows.append(Rows(unit, self.infos[key].path, key, self.put))
         self.metas = [[place.parameter for place in unit.places] for unit in self.units]
         for number, unit in enumerate(self.units):
             unit.wrap(functools.partial(self._held, number))
@@ -316,7 +316,7 @@ class _Weights:
         return StreamStats(
             stats["passes"],
             stats["bytes_read"],
-            sum(rows.bytes_read for _, rows in self.rows),
+            sum(rows.bytes_read for rows in self.rows),
             stats["ready"],
             stats["acquired"],
             stats["on_demand"],
@@ -331,12 +331,12 @@ class _Weights:
         with self.lock:
             places = [place for unit in self.units for place in unit.places]
             places += [place for layer in self.experts.layers for place in layer.places]
-            places += [Place(module, "weight", name) for module, name in self._embeddings()]
+            places += [place for rows in self.rows for place in rows.places]
             tensors = self._load(places) if load else []
             for unit in self.units:
                 unit.unwrap()
-            for module, rows in self.rows:
-                rows.close(module)
+            for rows in self.rows:
+                rows.close()
             self.core.close()
             self.experts.close()
             made = {self.keys[place.full_name]: place.parameter for place, _ in self.kept}  # keeps parameters tied
@@ -348,10 +348,6 @@ class _Weights:
             if not load:
                 for place, meta in self.kept:
                     place.module._parameters[place.name] = meta
-
-    def _embeddings(self) -> list[tuple[torch.nn.Embedding, str]]:
-        names = {id(module): name for name, module in self.model.named_modules()}
-        return [(module, f"{names[id(module)]}.weight") for module, _ in self.rows]
 
 
 # ---- parameters of the model, and tensors of the files
@@ -494,6 +490,7 @@ def _fit(
         unit
         for unit in units
         if isinstance(unit.module, torch.nn.Embedding)
+        and len(unit.places) == 1
         and weights.keys[unit.places[0].full_name] not in weights.converted
     ]
     units = [unit for unit in units if unit not in rows]

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of transformers with parts of their own: computed positions, parameters that ignore the meta device."""
+
+import re
+
+import penstock
+import pytest
+import torch
+import transformers
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 600}
+BERT = {**SMALL, "intermediate_size": 128}
+LLAMA = {**BERT, "num_key_value_heads": 2, "max_position_embeddings": 128}
+OPT = {**SMALL, "ffn_dim": 128, "max_position_embeddings": 128, "word_embed_proj_dim": 64}
+BART = {
+    "d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "vocab_size": 600, "max_position_embeddings": 128,
+}  # fmt: skip
+WHISPER = {
+    **BART, "max_source_positions": 20, "max_target_positions": 64, "num_mel_bins": 8, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+}  # fmt: skip
+VISION = {**BERT, "image_size": 16, "patch_size": 8}
+BLIP = {
+    "image_token_index": 599, "num_query_tokens": 4, "vision_config": VISION,
+    "qformer_config": {**BERT, "encoder_hidden_size": 64}, "text_config": {"model_type": "opt", **OPT},
+}  # fmt: skip
+
+
+def ids(high=500):
+    return torch.randint(3, high, (2, 6))
+
+
+def both(high=500):
+    return {"input_ids": ids(high), "decoder_input_ids": ids(high)[:, :4]}
+
+
+def image_and_ids():
+    tokens = torch.cat([torch.full((2, 4), 599), ids()], dim=1)
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "pixel_values": torch.randn(2, 3, 16, 16)}
+
+
+# Ids that are all smaller than the table of positions give no IndexError if they are taken for positions.
+MODELS = {
+    "opt": ("OPTForCausalLM", "OPTConfig", OPT, lambda: {"input_ids": ids()}),
+    "bart": ("BartForConditionalGeneration", "BartConfig", BART, both),
+    "bart, small ids": ("BartForConditionalGeneration", "BartConfig", BART, lambda: both(90)),
+    "whisper": (
+        "WhisperForConditionalGeneration", "WhisperConfig", WHISPER,
+        lambda: {"input_features": torch.randn(2, 8, 40), "decoder_input_ids": ids(60)[:, :4]},
+    ),
+    "pegasus": ("PegasusForConditionalGeneration", "PegasusConfig", BART, both),
+    "blip-2": ("Blip2ForConditionalGeneration", "Blip2Config", BLIP, image_and_ids),
+}  # fmt: skip
+
+
+def saved(name, folder):
+    """A model of random weights that differ from those of a new model, as from_pretrained() gives it, and inputs."""
+    cls, config, values, inputs = MODELS[name]
+    torch.manual_seed(1)
+    cls = getattr(transformers, cls)
+    model = cls(getattr(transformers, config)(**values))
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(folder, max_shard_size="100kB")
+    return cls.from_pretrained(folder, dtype="auto").eval(), inputs()
+
+
+def least_memory(model, folder):
+    with pytest.raises(MemoryError) as refused:
+        penstock.stream(model, folder, memory=0)
+    return int(re.search(r"the least that works for this model is (\d+)", str(refused.value))[1])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_tokens_are_those_of_the_model_in_memory(name, tmp_path):
+    model, inputs = saved(name, tmp_path)
+    with torch.no_grad():
+        expected = model(**inputs).logits
+    options = {"max_new_tokens": 4, "do_sample": False}
+    options |= {key: value for key, value in inputs.items() if not key.startswith("decoder_")}
+    tokens = model.generate(**options) if model.can_generate() else None
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    least = least_memory(type(model), tmp_path)
+    for memory in (least, max(least, total * 6 // 10), 2 * total + (1 << 20)):
+        streamed = penstock.stream(type(model), tmp_path, memory=memory)
+        for turn in ("streamed", "in memory again"):
+            with torch.no_grad():
+                assert torch.equal(streamed(**inputs).logits, expected), (memory, turn)
+            if tokens is not None:
+                assert torch.equal(streamed.generate(**options), tokens), (memory, turn)
+            if turn == "streamed":
+                streamed.unstream()
