@@ -25,6 +25,10 @@ BLIP = {
     "image_token_index": 599, "num_query_tokens": 4, "vision_config": VISION,
     "qformer_config": {**BERT, "encoder_hidden_size": 64}, "text_config": {"model_type": "opt", **OPT},
 }  # fmt: skip
+WAV2VEC = {
+    **BERT, "vocab_size": 32, "conv_dim": (16, 16), "conv_stride": (5, 2), "conv_kernel": (10, 3),
+    "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
+}  # fmt: skip
 
 
 def ids(high=500):
@@ -50,6 +54,12 @@ MODELS = {
         lambda: {"input_features": torch.randn(2, 8, 40), "decoder_input_ids": ids(60)[:, :4]},
     ),
     "pegasus": ("PegasusForConditionalGeneration", "PegasusConfig", BART, both),
+    "xlnet": (
+        "XLNetLMHeadModel", "XLNetConfig",
+        {"d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 128, "vocab_size": 600}, lambda: {"input_ids": ids()},
+    ),
+    "wav2vec2": ("Wav2Vec2ForCTC", "Wav2Vec2Config", WAV2VEC, lambda: {"input_values": torch.randn(2, 800)}),
+    "marian": ("MarianMTModel", "MarianConfig", {**BART, "pad_token_id": 0, "decoder_start_token_id": 0}, both),
     "blip-2": ("Blip2ForConditionalGeneration", "Blip2Config", BLIP, image_and_ids),
 }  # fmt: skip
 
@@ -92,3 +102,36 @@ def test_logits_and_tokens_are_those_of_the_model_in_memory(name, tmp_path):
                 assert torch.equal(streamed.generate(**options), tokens), (memory, turn)
             if turn == "streamed":
                 streamed.unstream()
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA))
+    model.save_pretrained(tmp_path, max_shard_size="100kB")
+    return model.eval()
+
+
+def test_an_auto_class_gives_the_class_that_it_gives_in_transformers(tiny, tmp_path):
+    for automatic in (transformers.AutoModelForCausalLM, transformers.AutoModel):
+        streamed = penstock.stream(automatic, tmp_path, memory="1GiB")
+        model = automatic.from_pretrained(tmp_path, dtype="auto")
+        assert type(streamed).__name__ == type(model).__name__
+        with torch.no_grad():
+            expected, found = (one(torch.tensor([[1, 2, 3]]))[0] for one in (model, streamed))
+        assert torch.equal(found, expected)
+    with pytest.raises(ValueError, match="AutoModelForSeq2SeqLM has no model for the LlamaConfig of"):
+        penstock.stream(transformers.AutoModelForSeq2SeqLM, tmp_path)
+
+
+def test_an_instance_in_training_mode_computes_without_dropout(tmp_path):
+    config = transformers.BertConfig(**BERT)
+    model = transformers.BertForMaskedLM(config).eval()
+    model.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        empty = transformers.BertForMaskedLM(config)
+    streamed = penstock.stream(empty.train(), tmp_path, memory="1GiB")
+    inputs = ids()
+    with torch.no_grad():
+        assert torch.equal(streamed(inputs).logits, model(inputs).logits)
+    assert not any(module.training for module in streamed.modules())

@@ -55,6 +55,7 @@ def start(
     if hasattr(model, "_penstock_weights"):
         raise ValueError("stream: this model is streamed already; model.unstream() comes first")
     slots = whole("stream", "slots", slots, 2, 1024)
+    model.eval()  # as from_pretrained() does: dropout would give other results
     weights = _Weights(model, Folders(paths), memory, units, slots, reporter(progress, "stream"), target)
     model.__dict__["_penstock_weights"] = weights
     model.__class__ = _refusals.streamed(type(model))
@@ -157,20 +158,23 @@ class _Weights:
         if _hugging_face.is_pretrained(model):
             _hugging_face.check(model, list(infos.values()), str(files))
         self.keys, self.converted = _keys_of(model, infos)
+        computed = _hugging_face.computed(model, self.keys) if _hugging_face.is_pretrained(model) else set()
         units, stay = find_units(model) if names is None else named(names, model)
+        units, stay = _without(computed, units, stay)
+        self.computed_bytes = sum(one.nbytes for name, one in model.named_parameters() if name in computed)
         self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # each place, with its meta parameter
         self.rows: list[Rows] = []
         self.infos = infos
         _check(self, [place for unit in units for place in unit.places] + stay)
         if _hugging_face.is_pretrained(model):
-            _hugging_face.fill_buffers(model)
+            _hugging_face.fill(model, computed)
         self.leave_experts = _hugging_face.run_experts_in_order(model)
         buffers = _buffers(self)
         units, small = _without_small(self, units)
         self.experts = Experts(files.paths, [], [], (), self.lock)
         units, stay, rows = _fit(self, units, stay + small, budget, slots)
         self.units = units
-        self.outside = self._bytes(stay) + _on_arrival(self, units)
+        self.outside = _outside(self, units, stay)
         self.wanted = _wanted(self, units)
         self.least = _least(self, units, slots)
         of_units, of_experts = self._shares(budget)
@@ -202,6 +206,9 @@ class _Weights:
             for module in self.model.modules():
                 known = {name: one for name, one in module._buffers.items() if one is not None}
                 module._buffers.update({name: self.put(one) for name, one in known.items()})
+                for one in module._parameters.values():
+                    if one is not None and one.device.type == "cpu":  # computed by transformers
+                        one.data = self.put(one.data)
         for unit in rows:
             key = self.keys[unit.places[0].full_name]
             self.rows.append(Rows(unit, self.infos[key].path, key, self.put))
@@ -420,6 +427,13 @@ def _buffers(weights: _Weights) -> dict[tuple[torch.nn.Module, str], str]:
 # ---- the weights that stay, by the budget
 
 
+def _without(computed: set[str], units: list[Unit], stay: list[Place]) -> tuple[list[Unit], list[Place]]:
+    """Leaves out parameters that no file has, because transformers computes them."""
+    for unit in units:
+        unit.places = [place for place in unit.places if place.full_name not in computed]
+    return [unit for unit in units if unit.places], [place for place in stay if place.full_name not in computed]
+
+
 def _is_same_dtype(weights: _Weights, place: Place) -> bool:
     return f"torch.{weights.infos[weights.keys[place.full_name]].dtype}" == str(place.parameter.dtype)
 
@@ -462,11 +476,13 @@ def _experts_of(weights: _Weights, units: list[Unit]) -> Experts:
     return Experts(weights.files.paths, layers, infos, weights.converted.joined, weights.lock)
 
 
-def _on_arrival(weights: _Weights, units: list[Unit]) -> int:
-    """Memory for parameters that are computed when their tensors have been read, for one unit at a time."""
-    computed = weights.converted.computed
-    places = ([place for place in unit.places if weights.keys[place.full_name] in computed] for unit in units)
-    return max((weights._bytes(of_unit) for of_unit in places), default=0)
+def _outside(weights: _Weights, units: list[Unit], stay: list[Place]) -> int:
+    """Memory for parameters that stay, and for those that are computed when their tensors have been read, for one unit
+    at a time."""
+    converted = weights.converted.computed
+    places = ([place for place in unit.places if weights.keys[place.full_name] in converted] for unit in units)
+    on_arrival = max((weights._bytes(of_unit) for of_unit in places), default=0)
+    return weights._bytes(stay) + weights.computed_bytes + on_arrival
 
 
 def _too_small(weights: _Weights, verb: str, budget: int, least: int, units: list[Unit]) -> MemoryError:
@@ -497,7 +513,7 @@ def _fit(
     if weights.target is None:
         weights.experts = _experts_of(weights, units)
     while True:
-        outside = weights._bytes(stay) + _on_arrival(weights, units)
+        outside = _outside(weights, units, stay)
         least = outside + weights.experts.least + _least(weights, units, slots)
         if least <= budget:
             return units, stay, rows
