@@ -135,3 +135,22 @@ def test_an_instance_in_training_mode_computes_without_dropout(tmp_path):
     with torch.no_grad():
         assert torch.equal(streamed(inputs).logits, model(inputs).logits)
     assert not any(module.training for module in streamed.modules())
+
+
+def test_a_name_means_the_model_in_the_local_cache_of_the_hub(tiny, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    made = cache / "models--me--tiny"
+    for folder in ("blobs", "refs", "snapshots/abc"):
+        (made / folder).mkdir(parents=True)
+    (made / "refs" / "main").write_text("abc")
+    for number, path in enumerate(path for path in tmp_path.iterdir() if path.is_file()):
+        path.rename(made / "blobs" / str(number))  # the cache names the contents, and links to them
+        (made / "snapshots" / "abc" / path.name).symlink_to(f"../../blobs/{number}")
+    streamed = penstock.stream(None, "me/tiny", memory="1GiB")
+    with torch.no_grad():
+        assert torch.equal(streamed(torch.tensor([[1, 2, 3]])).logits, tiny(torch.tensor([[1, 2, 3]])).logits)
+    assert penstock.weights.plan("me/tiny", "1GiB") == penstock.weights.plan(made / "snapshots" / "abc", "1GiB")
+    for call in (penstock.stream, lambda _, folder: penstock.weights.plan(folder, memory="1GiB")):
+        with pytest.raises(FileNotFoundError, match=rf"no file or folder 'me/other'.*no model .* \('{cache}'\).*`hf download"):
+            call(None, "me/other")

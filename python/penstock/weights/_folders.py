@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock import _core, _state
+from penstock import _core, _errors, _state
 from penstock._arguments import got, local_path
+
+_HUB_NAME = re.compile(r"[\w.-]*\w[\w.-]*/[\w.-]*\w[\w.-]*")
+_HUB_FILES = ("model.safetensors.index.json", "model.safetensors", "config.json")
 
 
 def paths_of(folder: Any, verb: str) -> list[Path]:
@@ -26,7 +32,30 @@ def _path(one: Any, verb: str) -> Path:
     text = os.fsdecode(one)
     if not text:
         raise ValueError(f"{verb}: folder: expected the path of a folder or a file, got ''")
-    return Path(local_path(verb, text))
+    path = Path(local_path(verb, text))
+    return path if path.exists() or not _HUB_NAME.fullmatch(text) else _cached(text, verb)
+
+
+def _cached(name: str, verb: str) -> Path:
+    """The folder of a model "organization/name" in the local cache of Hugging Face. Nothing is downloaded."""
+    cache = "huggingface_hub, which knows its cache, is not installed"
+    with contextlib.suppress(ImportError):
+        from huggingface_hub import constants, try_to_load_from_cache
+
+        cache = f"'{constants.HF_HUB_CACHE}'"
+        for file in _HUB_FILES:
+            found = try_to_load_from_cache(name, file)
+            if isinstance(found, str):
+                return Path(found).parent
+    raise _errors.from_core(
+        _errors._SYSTEM,
+        f"{verb}: folder: there is no file or folder '{name}' here, and no model of that name in the local cache of Hugging "
+        f"Face ({cache}); check the path, or get the model: `hf download {name}`",
+        errno.ENOENT,
+        verb,
+        name,
+        None,
+    )
 
 
 class Folders:
