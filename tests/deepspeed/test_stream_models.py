@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of transformers with parts of their own: computed positions, parameters that ignore the meta device."""
 
+import json
 import re
 
 import penstock
@@ -107,7 +108,7 @@ def test_logits_and_tokens_are_those_of_the_model_in_memory(name, tmp_path):
 @pytest.fixture
 def tiny(tmp_path):
     torch.manual_seed(1)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA))
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**LLAMA, "num_hidden_layers": 8}))
     model.save_pretrained(tmp_path, max_shard_size="100kB")
     return model.eval()
 
@@ -152,5 +153,25 @@ def test_a_name_means_the_model_in_the_local_cache_of_the_hub(tiny, tmp_path, mo
         assert torch.equal(streamed(torch.tensor([[1, 2, 3]])).logits, tiny(torch.tensor([[1, 2, 3]])).logits)
     assert penstock.weights.plan("me/tiny", "1GiB") == penstock.weights.plan(made / "snapshots" / "abc", "1GiB")
     for call in (penstock.stream, lambda _, folder: penstock.weights.plan(folder, memory="1GiB")):
-        with pytest.raises(FileNotFoundError, match=rf"no file or folder 'me/other'.*no model .* \('{cache}'\).*`hf download"):
+        with pytest.raises(FileNotFoundError, match=rf"no file or folder 'me/other'.*\('{cache}'\).*`hf download me"):
             call(None, "me/other")
+
+
+@pytest.mark.parametrize(("files", "config"), [("bfloat16", "float32"), ("float32", "bfloat16")])
+def test_tensors_of_another_dtype_are_cast_when_they_arrive(files, config, tiny, tmp_path):
+    tiny.to(getattr(torch, files)).save_pretrained(tmp_path, max_shard_size="100kB")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "dtype": config}))
+    model = type(tiny).from_pretrained(tmp_path, dtype="auto")
+    assert str(model.dtype) == f"torch.{config}"
+    inputs, total = ids(), sum(parameter.nbytes for parameter in model.parameters())
+    with pytest.raises(MemoryError, match=rf"; \d+ tensors are cast from {files} to {config} .*dtype in config.json"):
+        penstock.stream(None, tmp_path, memory=0)
+    least = least_memory(None, tmp_path)
+    assert least < total * 3 // 4
+    for memory in (least, total * 3 // 4, 2 * total):
+        streamed = penstock.stream(None, tmp_path, memory=memory)
+        with torch.no_grad():
+            assert torch.equal(streamed(inputs).logits, model(inputs).logits)
+            assert torch.equal(streamed.unstream()(inputs).logits, model(inputs).logits)
+        assert {parameter.dtype for parameter in streamed.parameters()} == {model.dtype}

@@ -49,7 +49,7 @@ def _cached(name: str, verb: str) -> Path:
                 return Path(found).parent
     raise _errors.from_core(
         _errors._SYSTEM,
-        f"{verb}: folder: there is no file or folder '{name}' here, and no model of that name in the local cache of Hugging "
+        f"{verb}: folder: there is no file or folder '{name}', and no model of that name in the local cache of Hugging "
         f"Face ({cache}); check the path, or get the model: `hf download {name}`",
         errno.ENOENT,
         verb,

@@ -102,7 +102,7 @@ def _empty(model: Any, config: Any, infos: list[penstock.TensorInfo]) -> Any:
 
 
 def _move_to_meta(model: Any) -> None:
-    """Moves the parameters that a model makes in memory also when the default device is another: torch.FloatTensor()."""
+    """Moves the parameters that a model makes in memory whatever the default device is: torch.FloatTensor()."""
     moved: dict[int, torch.nn.Parameter] = {}  # tied parameters remain one object
     for module in model.modules():
         for name, one in module._parameters.items():

@@ -35,7 +35,7 @@ class Rows:
             raise IndexError(f"embedding: the numbers {int(unique[0])} to {int(unique[-1])} of rows: there are {count}")
         rows = self._rows.gather(unique.to(torch.int64).cpu())
         self.bytes_read += rows.nbytes
-        return self._put(rows), where
+        return self._put(rows.to(self.meta.dtype)), where
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,9 @@ class _Weights:
         self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # each place, with its meta parameter
         self.rows: list[Rows] = []
         self.infos = infos
-        _check(self, [place for unit in units for place in unit.places] + stay)
+        places = [place for unit in units for place in unit.places] + stay
+        _check(self, places)
+        _cast(self, places)
         if _hugging_face.is_pretrained(model):
             _hugging_face.fill(model, computed)
         self.leave_experts = _hugging_face.run_experts_in_order(model)
@@ -210,7 +212,7 @@ class _Weights:
                     if one is not None and one.device.type == "cpu":  # computed by transformers
                         one.data = self.put(one.data)
         for unit in rows:
-            key = self.keys[unit.places[0].full_name]
+            key = self.converted.reads(self.keys[unit.places[0].full_name])[0]
             self.rows.append(Rows(unit, self.infos[key].path, key, self.put))
         self.metas = [[place.parameter for place in unit.places] for unit in self.units]
         for number, unit in enumerate(self.units):
@@ -230,7 +232,7 @@ class _Weights:
 
     def _tensors(self, keys: list[str]) -> dict[str, torch.Tensor]:
         """The tensors of these keys, in their own memory."""
-        made = self.converted.made(keys, lambda one: self.files.load(one.keys))
+        made = self.converted.made(keys, lambda one: self._tensors(one.keys))
         return made | self.files.load([key for key in keys if key not in made])
 
     @contextlib.contextmanager
@@ -438,21 +440,40 @@ def _is_same_dtype(weights: _Weights, place: Place) -> bool:
     return f"torch.{weights.infos[weights.keys[place.full_name]].dtype}" == str(place.parameter.dtype)
 
 
+def _cast(weights: _Weights, places: list[Place]) -> None:
+    """Gives the places whose tensor has another dtype a key of their own."""
+    for place in places:
+        if not _is_same_dtype(weights, place):
+            name = place.full_name
+            weights.keys[name] = weights.converted.cast(name, weights.keys[name], place.parameter.dtype, weights.infos)
+
+
 def _without_small(weights: _Weights, units: list[Unit]) -> tuple[list[Unit], list[Place]]:
-    """Keeps small modules outside the layers in memory, and tensors that are converted to another dtype."""
+    """Keeps small modules outside the layers in memory, and small tensors that are cast."""
     out: list[Unit] = []
     stay: list[Place] = []
     all_bytes = weights._bytes([place for unit in units for place in unit.places])
     small = min(_STAYS_BYTES_MAX, int(all_bytes * _STAYS_SHARE))
     for unit in units:
-        converted = [place for place in unit.places if not _is_same_dtype(weights, place)]
-        unit.places = [place for place in unit.places if _is_same_dtype(weights, place)]
-        stay += converted
+        stay += _apart(
+            unit,
+            lambda place: (
+                not _is_same_dtype(weights, place)
+                or (weights.keys[place.full_name] in weights.converted.casts and weights._bytes([place]) <= small)
+            ),
+        )
         if not unit.module._modules and weights._bytes(unit.places) <= small:
             stay += unit.places
         elif unit.places:
             out.append(unit)
     return out, stay
+
+
+def _apart(unit: Unit, which: Callable[[Place], bool]) -> list[Place]:
+    """Takes places out of a unit."""
+    out = [place for place in unit.places if which(place)]
+    unit.places = [place for place in unit.places if place not in out]
+    return out
 
 
 def _wanted(weights: _Weights, units: list[Unit]) -> list[tuple[str, list[str]]]:
@@ -489,6 +510,13 @@ def _too_small(weights: _Weights, verb: str, budget: int, least: int, units: lis
     sizes = {unit.name: weights._bytes(unit.places) for unit in units}
     largest = max(sizes, key=lambda name: sizes[name], default=None)
     because = f", because {largest} has {sizes[largest]}" if largest else ""
+    if casts := weights.converted.casts:
+        dtypes = {(weights.infos[one.keys[0]].dtype, weights.infos[key].dtype) for key, one in casts.items()}
+        changes = " and ".join(f"from {of_file} to {of_model}" for of_file, of_model in sorted(dtypes))
+        because += (
+            f"; {len(casts)} tensors are cast {changes} after they are read, which takes memory for those of a unit: "
+            "the dtype of the files in config.json, or of the model, saves it"
+        )
     return MemoryError(
         f"{verb}: memory={budget}: the least that works for this model is {least} bytes{because}; "
         f"{weights.outside} bytes of small and converted parameters always stay"
@@ -498,16 +526,19 @@ def _too_small(weights: _Weights, verb: str, budget: int, least: int, units: lis
 def _fit(
     weights: _Weights, units: list[Unit], stay: list[Place], budget: int, slots: int
 ) -> tuple[list[Unit], list[Place], list[Unit]]:
-    """Units that fit the budget. If not everything stays, embeddings are gathered by row. Units that are too large are
-    divided into their parts."""
+    """Units that fit the budget. If not everything stays, embeddings are gathered by row, and tensors are cast on
+    arrival. Units that are too large are divided into their parts."""
+    casts, converted = weights.converted.casts, weights.converted
     if weights._bytes([place for unit in units for place in unit.places] + stay) * 1.01 <= budget:
-        return units, stay, []
+        for unit in units:
+            stay = stay + _apart(unit, lambda place: weights.keys[place.full_name] in casts)
+        return [unit for unit in units if unit.places], stay, []
     rows = [
         unit
         for unit in units
         if isinstance(unit.module, torch.nn.Embedding)
         and len(unit.places) == 1
-        and weights.keys[unit.places[0].full_name] not in weights.converted
+        and ((key := weights.keys[unit.places[0].full_name]) not in converted or converted.is_cast(key))
     ]
     units = [unit for unit in units if unit not in rows]
     if weights.target is None:
