@@ -175,3 +175,26 @@ def test_tensors_of_another_dtype_are_cast_when_they_arrive(files, config, tiny,
             assert torch.equal(streamed(inputs).logits, model(inputs).logits)
             assert torch.equal(streamed.unstream()(inputs).logits, model(inputs).logits)
         assert {parameter.dtype for parameter in streamed.parameters()} == {model.dtype}
+
+
+def test_errors_name_the_tensor_and_its_shard(tiny, tmp_path):
+    streamed = penstock.stream(None, tmp_path, memory=least_memory(None, tmp_path))
+    shards = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    shard = tmp_path / shards["model.embed_tokens.weight"]
+    whole = shard.read_bytes()
+    with open(shard, "r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(
+        penstock.EndOfFile, match=rf"^stream: rows of 'model.embed_tokens.weight': '{shard}' ends .*cut"
+    ):
+        streamed(torch.tensor([[500]]))
+    shard.write_bytes(whole)
+    missing = tmp_path / shards["model.layers.1.self_attn.q_proj.weight"]
+    missing.unlink()
+    names = r"'model.layers.*' and \d+ more tensors: download or copy it"
+    with pytest.raises(FileNotFoundError, match=rf"^stream: the shard '{missing}' is missing; by the index .* {names}"):
+        penstock.stream(None, tmp_path)
+    with pytest.raises(FileNotFoundError, match=rf"^plan: the shard '{missing}' is missing; by the index .* {names}"):
+        penstock.weights.plan(tmp_path, "1GiB")
+    with pytest.raises(FileNotFoundError, match=rf"^stream: folder: there is no file or folder '{tmp_path}/none'"):
+        penstock.stream(None, tmp_path / "none")

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,15 @@ def _path(one: Any, verb: str) -> Path:
     if not text:
         raise ValueError(f"{verb}: folder: expected the path of a folder or a file, got ''")
     path = Path(local_path(verb, text))
-    return path if path.exists() or not _HUB_NAME.fullmatch(text) else _cached(text, verb)
+    if path.exists():
+        return path
+    if _HUB_NAME.fullmatch(text):
+        return _cached(text, verb)
+    raise _missing(verb, text, f"folder: there is no file or folder '{text}'; check the path")
+
+
+def _missing(verb: str, path: str, what: str) -> BaseException:
+    return _errors.from_core(_errors._SYSTEM, f"{verb}: {what}", errno.ENOENT, verb, path, None)
 
 
 def _cached(name: str, verb: str) -> Path:
@@ -47,23 +57,42 @@ def _cached(name: str, verb: str) -> Path:
             found = try_to_load_from_cache(name, file)
             if isinstance(found, str):
                 return Path(found).parent
-    raise _errors.from_core(
-        _errors._SYSTEM,
-        f"{verb}: folder: there is no file or folder '{name}', and no model of that name in the local cache of Hugging "
-        f"Face ({cache}); check the path, or get the model: `hf download {name}`",
-        errno.ENOENT,
-        verb,
-        name,
-        None,
-    )
+    what = f"no file or folder '{name}', and no model of that name in the local cache of Hugging Face ({cache})"
+    raise _missing(verb, name, f"folder: there is {what}; check the path, or get the model: `hf download {name}`")
+
+
+@contextlib.contextmanager
+def shards_named(verb: str) -> Iterator[None]:
+    """Says which tensors a missing shard has."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        shard = Path(str(error.filename))
+        inside = _names_of(shard)
+        if not inside:
+            raise
+        names = f"'{inside[0]}'" + (f" and {len(inside) - 1} more tensors" if len(inside) > 1 else "")
+        what = f"the shard '{shard}' is missing; by the index it has {names}: download or copy it again"
+        raise _missing(verb, str(shard), what) from None
+
+
+def _names_of(shard: Path) -> list[str]:
+    """The names of the tensors of a shard, by the indexes next to it."""
+    out = []
+    for index in sorted(shard.parent.glob("*.index.json")):
+        with contextlib.suppress(OSError, ValueError, LookupError, AttributeError, TypeError):
+            found = json.loads(index.read_text())["weight_map"].items()
+            out += [name for name, file in found if file == shard.name]
+    return out
 
 
 class Folders:
     """The files of a model: its tensors by name, and their content."""
 
-    def __init__(self, paths: list[Path]) -> None:
+    def __init__(self, paths: list[Path], verb: str = "stream") -> None:
         self.paths = [str(path) for path in paths]
-        rows = _core.weight_tensors(self.paths)
+        with shards_named(verb):
+            rows = _core.weight_tensors(self.paths)
         self.infos = {
             name: _state.TensorInfo(name, _state._TORCH.get(kind, kind), tuple(shape), *place)
             for name, kind, shape, *place in rows

@@ -21,7 +21,7 @@ class Rows:
     def __init__(self, unit: Unit, path: str, name: str, put: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """`put`: a function that moves a tensor of the host to the device of the model."""
         self._unit, self._put, self.places = unit, put, unit.places
-        self._rows = penstock.TensorRows(path, name)
+        self._name, self._rows = name, penstock.TensorRows(path, name)
         self.meta = unit.places[0].parameter
         self._table = _Table(self, put(torch.empty(0)).device)
         self.bytes_read = 0
@@ -33,7 +33,8 @@ class Rows:
         count = self._rows.shape[0]
         if unique.numel() and not 0 <= int(unique[0]) <= int(unique[-1]) < count:
             raise IndexError(f"embedding: the numbers {int(unique[0])} to {int(unique[-1])} of rows: there are {count}")
-        rows = self._rows.gather(unique.to(torch.int64).cpu())
+        with _tensor_named(self._name):
+            rows = self._rows.gather(unique.to(torch.int64).cpu())
         self.bytes_read += rows.nbytes
         return self._put(rows.to(self.meta.dtype)), where
 
@@ -49,6 +50,22 @@ class Rows:
     def close(self) -> None:
         self._unit.unwrap()
         self._rows.close()
+
+
+@contextlib.contextmanager
+def _tensor_named(name: str) -> Iterator[None]:
+    """Says which tensor could not be read."""
+    try:
+        yield
+    except penstock.Error as error:
+        what = error.message
+        if isinstance(error, penstock.EndOfFile):
+            what = (
+                f"'{error.path}' ends before byte {error.offset}: it was cut; copy it again, and stream the model again"
+            )
+        raise type(error)(
+            f"stream: rows of '{name}': {what}", error.errno, error.operation, error.path, error.offset
+        ) from error
 
 
 class _Table(torch.Tensor):
