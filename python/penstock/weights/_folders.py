@@ -17,6 +17,7 @@ from penstock import _core, _errors, _state
 from penstock._arguments import got, local_path
 
 _HUB_NAME = re.compile(r"[\w.-]*\w[\w.-]*/[\w.-]*\w[\w.-]*")
+_SAMPLES, _SAMPLE_BYTES = 8, 4096  # of each copy of a file
 _HUB_FILES = ("model.safetensors.index.json", "model.safetensors", "config.json")
 
 
@@ -98,6 +99,19 @@ class Folders:
             for name, kind, shape, *place in rows
         }
 
+    def compare_copies(self) -> None:
+        """Refuses copies of a file in several folders if sampled blocks differ. Sizes and headers are the same."""
+        for path in dict.fromkeys(info.path for info in self.infos.values()):
+            home = next((folder for folder in self.paths if Path(path).is_relative_to(folder)), path)
+            others = (os.path.join(folder, os.path.relpath(path, home)) for folder in self.paths if folder != home)
+            for copy in filter(os.path.exists, others):
+                for (at, block), (_, other) in zip(_blocks(path), _blocks(copy), strict=False):
+                    if block != other:
+                        raise ValueError(
+                            f"stream: folder: '{copy}' differs from its copy '{path}' in the {len(block)} bytes from "
+                            f"{at} on; give copies of the same file"
+                        )
+
     def __str__(self) -> str:
         return ", ".join(self.paths)
 
@@ -109,3 +123,12 @@ class Folders:
         return {
             name: tensor for path, names in by_file.items() for name, tensor in penstock.load(path, names=names).items()
         }
+
+
+def _blocks(path: str) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of the sampled blocks of a file, of which the last is its end."""
+    end = max(0, os.path.getsize(path) - _SAMPLE_BYTES)
+    with _errors.opened(path, "stream") as file:
+        for number in range(_SAMPLES):
+            at = file.seek(end * number // (_SAMPLES - 1))
+            yield at, file.read(_SAMPLE_BYTES)

@@ -56,7 +56,9 @@ def start(
         raise ValueError("stream: this model is streamed already; model.unstream() comes first")
     slots = whole("stream", "slots", slots, 2, 1024)
     model.eval()  # as from_pretrained() does: dropout would give other results
-    weights = _Weights(model, Folders(paths), memory, units, slots, reporter(progress, "stream"), target)
+    files = Folders(paths)
+    files.compare_copies()
+    weights = _Weights(model, files, memory, units, slots, reporter(progress, "stream"), target)
     model.__dict__["_penstock_weights"] = weights
     model.__class__ = _refusals.streamed(type(model))
     return model
