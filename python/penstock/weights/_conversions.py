@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import math
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -24,7 +25,8 @@ class Conversion:
     """Tensors of the files, and the parameters that one WeightConverter of transformers makes from them."""
 
     def __init__(self, model: Any, converter: Any, first: str) -> None:
-        self.model, self.converter, self.first = model, converter, first
+        self._model = weakref.ref(model)  # it keeps the weights, and these the conversions
+        self.converter, self.first = converter, first
         self.sources: list[tuple[str, str]] = []  # a pattern of the converter, and the matching key
 
     @property
@@ -33,10 +35,10 @@ class Conversion:
 
     def made(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Converts {key: its tensor} to {parameter: its values}, by the code of transformers."""
-        converter = copy.deepcopy(self.converter)
+        converter, model = copy.deepcopy(self.converter), self._model()
         for pattern, key in self.sources:
             converter.add_tensor(self.first, key, pattern, tensors[key])
-        made = converter.convert(self.first, model=self.model, config=self.model.config)
+        made = converter.convert(self.first, model=model, config=model.config)
         return {name: one[0] if isinstance(one, list) else one for name, one in made.items()}
 
     def outline(self, empty: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -8,7 +8,7 @@ import copy
 import json
 import re
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -157,15 +157,15 @@ def names_in_files(model: Any, keys: list[str]) -> tuple[dict[str, str], list[Co
     return out, list(conversions.values())
 
 
-def run_experts_in_order(model: Any) -> Callable[[], None]:
+def run_experts_in_order(model: Any) -> Any:
     """Selects an implementation of mixtures of experts with the same results as "eager", one expert after the other, at
-    any budget. Returns a function that restores the previous one."""
+    any budget. Returns the previous one, or None if it is not changed."""
     if not is_pretrained(model) or not model._can_set_experts_implementation():
-        return lambda: None
+        return None
     before = model.get_experts_implementation()
     _experts.register()
     model.set_experts_implementation(_experts.IMPLEMENTATION)
-    return lambda: model.set_experts_implementation(before)
+    return before
 
 
 def computed(model: Any, known: Container[str]) -> set[str]:

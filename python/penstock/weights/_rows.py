@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings of a streamed model: only the rows that a call uses are read, each once, in the order of the file."""
+"""Embeddings of a streamed model: only the rows that a use needs are read, each once, in the order of the file."""
 
 from __future__ import annotations
 
@@ -10,46 +10,50 @@ from typing import Any
 import torch
 
 import penstock
-from penstock.weights import _refusals
-from penstock.weights._units import Unit
 
 
 class Rows:
-    """The table of one torch.nn.Embedding. During a call its weight is a _Table, from which a lookup takes rows. So the
-    code of a subclass may compute the numbers of rows from any arguments: ids, a mask or a shape."""
+    """The table of one torch.nn.Embedding. Operations that choose rows of the weight get these rows, wherever the code
+    of the model or of a subclass uses it."""
 
-    def __init__(self, unit: Unit, path: str, name: str, put: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """`put`: a function that moves a tensor of the host to the device of the model."""
-        self._unit, self._put, self.places = unit, put, unit.places
-        self._name, self._rows = name, penstock.TensorRows(path, name)
-        self.meta = unit.places[0].parameter
-        self._table = _Table(self, put(torch.empty(0)).device)
+    def __init__(self, path: str, name: str, dtype: torch.dtype, put: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """dtype: of the parameter, which the files may have in another. put(): moves a tensor of the host to the device
+        of the model."""
+        self._name, self._dtype, self._put = name, dtype, put
+        self._table = penstock.TensorRows(path, name)
         self.bytes_read = 0
-        unit.wrap(self._held)
 
-    def gather(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The rows of `ids`, and for each of `ids` its place among these rows."""
+    def gather(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of `ids`, in its shape."""
         unique, where = torch.unique(ids, return_inverse=True)
-        count = self._rows.shape[0]
+        count = self._table.shape[0]
         if unique.numel() and not 0 <= int(unique[0]) <= int(unique[-1]) < count:
             raise IndexError(f"embedding: the numbers {int(unique[0])} to {int(unique[-1])} of rows: there are {count}")
         with _tensor_named(self._name):
-            rows = self._rows.gather(unique.to(torch.int64).cpu())
+            rows = self._table.gather(unique.to(torch.int64).cpu())
         self.bytes_read += rows.nbytes
-        return self._put(rows.to(self.meta.dtype)), where
+        return torch.embedding(self._put(rows.to(self._dtype)), where)
 
-    @contextlib.contextmanager
-    def _held(self) -> Iterator[None]:
-        parameters: dict[str, Any] = self._unit.module._parameters
-        parameters["weight"] = self._table
-        try:
-            yield
-        finally:
-            parameters["weight"] = self.meta
+    def instead(self, operation: Any, args: Any) -> torch.Tensor | None:
+        """The result of an operation on the weight that chooses rows; None for another operation."""
+        ids = self._ids(operation, args)
+        return None if ids is None else self.gather(ids)
+
+    def _ids(self, operation: Any, args: Any) -> torch.Tensor | None:
+        aten, count = torch.ops.aten, self._table.shape[0]
+        weight, *rest = args
+        if operation is aten.embedding.default:
+            return rest[0]
+        if operation is aten.index.Tensor and len(rest[0]) == 1 and rest[0][0].dtype in (torch.int64, torch.int32):
+            return torch.where(rest[0][0] < 0, rest[0][0] + count, rest[0][0])
+        if operation is aten.index_select.default and rest[0] in (0, -2):
+            return rest[1]
+        if operation is aten.slice.Tensor and (not rest or rest[0] in (0, -2)):
+            return torch.arange(count)[slice(*rest[1:])].to(weight.device)
+        return None
 
     def close(self) -> None:
-        self._unit.unwrap()
-        self._rows.close()
+        self._table.close()
 
 
 @contextlib.contextmanager
@@ -66,36 +70,3 @@ def _tensor_named(name: str) -> Iterator[None]:
         raise type(error)(
             f"stream: rows of '{name}': {what}", error.errno, error.operation, error.path, error.offset
         ) from error
-
-
-class _Table(torch.Tensor):
-    """A table without memory, with the shape, dtype and device of the whole one. torch.nn.functional.embedding() reads
-    the rows that it needs. Any other operation reads the whole table."""
-
-    rows: Rows
-
-    @staticmethod
-    def __new__(cls, rows: Rows, device: torch.device) -> Any:
-        meta = rows.meta
-        return torch.Tensor._make_wrapper_subclass(cls, meta.shape, dtype=meta.dtype, device=device)
-
-    def __init__(self, rows: Rows, device: torch.device) -> None:
-        self.rows = rows
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.nn.functional.embedding and isinstance(args[1], cls):
-            rows, where = args[1].rows.gather(args[0])
-            # The rows have other numbers than in the table, and padding_idx only matters for gradients.
-            return func(where, _refusals.bound(rows, args[1].rows.meta), **(kwargs | {"padding_idx": None}))
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **kwargs)
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        def whole(one: Any) -> Any:
-            return one.rows.gather(torch.arange(len(one)))[0] if isinstance(one, cls) else one
-
-        args, kwargs = torch.utils._pytree.tree_map(whole, (args, kwargs or {}))
-        return func(*args, **kwargs)
