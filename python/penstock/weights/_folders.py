@@ -50,7 +50,7 @@ def _missing(verb: str, path: str, what: str) -> BaseException:
 def _cached(name: str, verb: str) -> Path:
     """The folder of a model "organization/name" in the local cache of Hugging Face. Nothing is downloaded."""
     cache = "huggingface_hub, which knows its cache, is not installed"
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(ImportError, ValueError):  # ValueError: no name of a model
         from huggingface_hub import constants, try_to_load_from_cache
 
         cache = f"'{constants.HF_HUB_CACHE}'"
@@ -60,6 +60,35 @@ def _cached(name: str, verb: str) -> Path:
                 return Path(found).parent
     what = f"no file or folder '{name}', and no model of that name in the local cache of Hugging Face ({cache})"
     raise _missing(verb, name, f"folder: there is {what}; check the path, or get the model: `hf download {name}`")
+
+
+def weights_in(folder: Path) -> Path:
+    """The file with the names of all weights of a folder: its index, or its only file of tensors."""
+    if not folder.is_dir():
+        return folder
+    for pattern in ("model.safetensors.index.json", "*.safetensors.index.json", "model.safetensors", "*.safetensors"):
+        found = sorted(folder.glob(pattern))
+        if len(found) == 1:
+            return found[0]
+    raise FileNotFoundError(f"stream: '{folder}' {_lacking(folder)}")
+
+
+def _lacking(folder: Path) -> str:
+    """The reason why no file of a folder has the names of all weights."""
+    several = [path.name for path in sorted(folder.glob("*.safetensors"))]
+    if several:
+        more = ", ..." if len(several) > 3 else ""
+        return (
+            f"has {len(several)} .safetensors files ({', '.join(several[:3])}{more}) and no index that says which "
+            "tensors are where; give the path of one of them, or add the model.safetensors.index.json"
+        )
+    others = [path for path in sorted(folder.iterdir()) if path.suffix in (".bin", ".pt", ".pth")]
+    if others:
+        return (
+            f"has no .safetensors file; `penstock checkpoint convert {others[0]} {folder / 'model.safetensors'}` makes "
+            "one of it"
+        )
+    return "has no .safetensors file; give the folder or the file that has the weights"
 
 
 @contextlib.contextmanager

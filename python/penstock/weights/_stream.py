@@ -8,7 +8,6 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from penstock.weights import _device, _experts, _hugging_face, _refusals
 from penstock.weights._away import Away
 from penstock.weights._conversions import Converted
 from penstock.weights._experts import Experts, taken_out
-from penstock.weights._folders import Folders, paths_of
+from penstock.weights._folders import Folders, paths_of, weights_in
 from penstock.weights._rows import Rows
 from penstock.weights._turns import Turns
 from penstock.weights._units import Place, Unit, find_units, named, once, split
@@ -46,7 +45,7 @@ def start(
     target = _device.target_of(device, device_memory)
     paths = paths_of(folder, "stream")
     if len(paths) == 1:
-        paths = [_weights_in(paths[0])]
+        paths = [weights_in(paths[0])]
     if model is None or isinstance(model, type):
         folders = [path if path.is_dir() else path.parent for path in paths]
         folder = next((one for one in folders if (one / "config.json").exists()), folders[0])
@@ -63,35 +62,6 @@ def start(
     model.__dict__["_penstock_weights"] = weights
     model.__class__ = _refusals.streamed(type(model))
     return model
-
-
-def _weights_in(folder: Path) -> Path:
-    """The file with the names of all weights of a folder: its index, or its only file of tensors."""
-    if not folder.is_dir():
-        return folder
-    for pattern in ("model.safetensors.index.json", "*.safetensors.index.json", "model.safetensors", "*.safetensors"):
-        found = sorted(folder.glob(pattern))
-        if len(found) == 1:
-            return found[0]
-    raise FileNotFoundError(f"stream: '{folder}' {_lacking(folder)}")
-
-
-def _lacking(folder: Path) -> str:
-    """The reason why no file of a folder has the names of all weights."""
-    several = [path.name for path in sorted(folder.glob("*.safetensors"))]
-    if several:
-        more = ", ..." if len(several) > 3 else ""
-        return (
-            f"has {len(several)} .safetensors files ({', '.join(several[:3])}{more}) and no index that says which "
-            "tensors are where; give the path of one of them, or add the model.safetensors.index.json"
-        )
-    others = [path for path in sorted(folder.iterdir()) if path.suffix in (".bin", ".pt", ".pth")]
-    if others:
-        return (
-            f"has no .safetensors file; `penstock checkpoint convert {others[0]} {folder / 'model.safetensors'}` makes "
-            "one of it"
-        )
-    return "has no .safetensors file; give the folder or the file that has the weights"
 
 
 def _reserve(memory: int | str, experts: bool = False) -> int | None:
@@ -462,8 +432,8 @@ def _check(weights: _Weights, places: list[Place]) -> None:
             )
         if not parameter.is_meta:
             raise ValueError(
-                f"stream: {place.full_name} is in memory already; make the model on the meta device: "
-                "`with torch.device('meta'): model = ...`"
+                f"stream: {place.full_name} is in memory already; make the model on the meta device: `with "
+                "torch.device('meta'): model = ...`, or give its class if it is one of transformers"
             )
 
 
