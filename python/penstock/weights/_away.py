@@ -34,9 +34,11 @@ class Away(torch.Tensor):
 
     @staticmethod
     def made(like: torch.Tensor, device: torch.device, name: str, cure: str) -> Away:
-        made: Any = torch.Tensor._make_wrapper_subclass(
-            Away, like.shape, strides=like.stride(), dtype=like.dtype, device=device
-        )
+        with torch.inference_mode(False):
+            made: Any = torch.Tensor._make_wrapper_subclass(
+                Away, like.shape, strides=like.stride(), dtype=like.dtype, device=device
+            )
+        torch._C._set_throw_on_mutable_data_ptr(made)  # for code in C++
         made.full_name, made.cure, made.there, made.instead = name, cure, lambda: None, lambda *_: None
         return made.requires_grad_(like.requires_grad)
 

@@ -124,7 +124,7 @@ class _Weights:
         report: Any,
         target: _device.Target | None,
     ) -> None:
-        self.target = target
+        self.target, self.put = target, functools.partial(_put, target)
         budget = _budget(memory) if target is None else target.memory
         self.turns = Turns(str(files))
         self.files, infos = files, files.infos
@@ -223,10 +223,6 @@ class _Weights:
             self.aways.append([away(place, cure) for place in unit.places])
             for index, one in enumerate(self.aways[-1]):
                 one.there = functools.partial(_resident, me, number, index)
-
-    def put(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Moves a tensor of the host to the device of the model."""
-        return tensor if self.target is None else _device.put(self.target.number, tensor)
 
     def _bytes(self, places: list[Place]) -> int:
         return sum({key: self.infos[key].nbytes for key in (self.keys[p.full_name] for p in places)}.values())
@@ -378,6 +374,11 @@ class _Weights:
             if not load:
                 for place, meta in kept + self.metas:
                     place.put(meta)
+
+
+def _put(target: _device.Target | None, tensor: torch.Tensor) -> torch.Tensor:
+    """Moves a tensor of the host to the device of the model."""
+    return tensor if target is None else _device.put(target.number, tensor)
 
 
 def _resident(weights: weakref.ref[_Weights], number: int, index: int) -> torch.Tensor | None:

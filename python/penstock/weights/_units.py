@@ -17,6 +17,7 @@ from penstock.weights._used import used_by
 # Modules that use parameters of their children without calling these.
 _ATOMIC = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
 _LISTS = (torch.nn.ModuleList, torch.nn.Sequential)
+_OURS = "_penstock_call"  # an attribute of functions that wrap() makes
 
 
 class _OfModule:
@@ -37,18 +38,18 @@ class Place(_OfModule):
     def __init__(self, module: torch.nn.Module, name: str, full_name: str) -> None:
         super().__init__(module)
         self.name, self.full_name = name, full_name
+        self._parameters: dict[str, Any] = module._parameters
+        self._is_in_list = isinstance(module, torch.nn.RNNBase)
 
     @property
     def parameter(self) -> Any:
-        return self.module._parameters[self.name]
+        return self._parameters[self.name]
 
     def put(self, parameter: Any) -> None:
-        """Replaces the parameter, if the module still exists."""
-        module = self.module
-        if module is not None:
-            module._parameters[self.name] = parameter
-            if isinstance(module, torch.nn.RNNBase):  # it has them in a list, too
-                module._flat_weights[module._flat_weights_names.index(self.name)] = parameter
+        """Replaces the parameter."""
+        self._parameters[self.name] = parameter
+        if self._is_in_list and (module := self.module) is not None:
+            module._flat_weights[module._flat_weights_names.index(self.name)] = parameter
 
 
 class Unit(_OfModule):
@@ -56,8 +57,7 @@ class Unit(_OfModule):
         super().__init__(module)
         self.name, self.places = name, places
         self.bound: dict[int, list[torch.nn.Parameter]] = {}  # by slot
-        self._call: Any = None  # forward() of the module after wrap(), and
-        self._set: Any = None  # the one before, if it was set on the object
+        self._set: Any = None  # forward() before wrap(), if it was set on the object
 
     def wrap(self, run: Callable[[Callable[[], Any]], Any]) -> None:
         """Makes each call a call of `run(call)`. A hook would not run after a call that Ctrl-C ends."""
@@ -68,19 +68,18 @@ class Unit(_OfModule):
             its = own or type(module()).forward.__get__(module())
             return run(functools.partial(its, *args, **kwargs))
 
-        functools.update_wrapper(call, forward)
-        call.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
-        del call.__wrapped__  # type: ignore[attr-defined] # it keeps the module
-        self._call, self._set = call, own
+        functools.update_wrapper(call, forward, updated=())
+        call.__dict__ = {"__signature__": inspect.signature(forward), _OURS: True}  # __wrapped__ would keep the module
+        self._set = own
         self.module.__dict__["forward"] = call
 
     def unwrap(self) -> None:
         """Undoes wrap(), unless somebody has set another forward() on the object since, as accelerate does."""
-        if self._call is not None and self.module is not None and self.module.__dict__.get("forward") is self._call:
-            del self.module.__dict__["forward"]
+        module = self.module
+        if module is not None and hasattr(module.__dict__.get("forward"), _OURS):
+            del module.__dict__["forward"]
             if self._set is not None:
-                self.module.__dict__["forward"] = self._set
-        self._call = None
+                module.__dict__["forward"] = self._set
 
 
 def places_of(module: torch.nn.Module, prefix: str) -> list[Place]:
