@@ -80,7 +80,7 @@ class Conversion:
 
 
 class Cast:
-    """A tensor, and the parameter that is the same in another dtype."""
+    """A tensor, and the same in another dtype under a name of its own."""
 
     def __init__(self, name: str, key: str, dtype: torch.dtype) -> None:
         self.name, self.keys, self.dtype = name, [key], dtype
@@ -132,8 +132,8 @@ class Converted:
             else:
                 self.joined.append((key, shape, parts[name]))
 
-    def cast(self, name: str, key: str, dtype: torch.dtype, infos: dict[str, penstock.TensorInfo]) -> str:
-        """The key of a parameter that is the tensor `key` in another dtype. The values of a conversion are not cast."""
+    def cast(self, key: str, dtype: torch.dtype, infos: dict[str, penstock.TensorInfo]) -> str:
+        """A key for the tensor `key` in another dtype. The computed values of a conversion keep their key."""
         kind = str(dtype).removeprefix("torch.")
         out = f"{key} ({kind})"
         if key in self.computed:
@@ -141,8 +141,7 @@ class Converted:
         if out not in self.casts:
             shape = tuple(infos[key].shape)
             infos[out] = penstock.TensorInfo(out, kind, shape, 0, math.prod(shape) * dtype.itemsize)
-            self.keys[name] = out
-            self.casts[out] = self.computed[out] = self._made_by[out] = Cast(name, key, dtype)
+            self.casts[out] = self.computed[out] = self._made_by[out] = Cast(out, key, dtype)
         return out
 
     def __contains__(self, key: str) -> bool:
@@ -166,5 +165,5 @@ class Converted:
             if key in self._made_by and key not in out:
                 conversion = self._made_by[key]
                 made = conversion.made(tensors_of(conversion))
-                out |= {self.keys[name]: tensor for name, tensor in made.items()}
+                out |= {self.keys.get(name, name): tensor for name, tensor in made.items()}
         return out

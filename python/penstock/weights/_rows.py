@@ -21,6 +21,7 @@ class Rows:
         of the model."""
         self._name, self._dtype, self._put = name, dtype, put
         self._table = penstock.TensorRows(path, name)
+        self._stored = getattr(torch, self._table.dtype)
         self.bytes_read = 0
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
@@ -29,8 +30,10 @@ class Rows:
         count = self._table.shape[0]
         if unique.numel() and not 0 <= int(unique[0]) <= int(unique[-1]) < count:
             raise IndexError(f"embedding: the numbers {int(unique[0])} to {int(unique[-1])} of rows: there are {count}")
+        rows = torch.empty((len(unique), *self._table.shape[1:]), dtype=self._stored)
+        # Ctrl-C in Tensor.__dlpack__(), which is written in Python, would become another error; NumPy has a buffer.
         with _tensor_named(self._name):
-            rows = self._table.gather(unique.to(torch.int64).cpu())
+            self._table.gather(unique.to(torch.int64).cpu().numpy(), rows.view(torch.uint8).numpy())
         self.bytes_read += rows.nbytes
         return torch.embedding(self._put(rows.to(self._dtype)), where)
 
@@ -48,6 +51,8 @@ class Rows:
             return torch.where(rest[0][0] < 0, rest[0][0] + count, rest[0][0])
         if operation is aten.index_select.default and rest[0] in (0, -2):
             return rest[1]
+        if operation is aten.select.int and rest[0] in (0, -2):
+            return torch.tensor(rest[1] + count if rest[1] < 0 else rest[1])
         if operation is aten.slice.Tensor and (not rest or rest[0] in (0, -2)):
             return torch.arange(count)[slice(*rest[1:])].to(weight.device)
         return None

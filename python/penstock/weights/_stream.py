@@ -472,8 +472,8 @@ def _cast(weights: _Weights, places: list[Place]) -> None:
     """Gives the places whose tensor has another dtype a key of their own."""
     for place in places:
         if not _is_same_dtype(weights, place):
-            name = place.full_name
-            weights.keys[name] = weights.converted.cast(name, weights.keys[name], place.parameter.dtype, weights.infos)
+            key, dtype = weights.keys[place.full_name], place.parameter.dtype
+            weights.keys[place.full_name] = weights.converted.cast(key, dtype, weights.infos)
 
 
 def _without_small(weights: _Weights, units: list[Unit]) -> tuple[list[Unit], list[Place]]:
