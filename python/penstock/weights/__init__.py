@@ -102,7 +102,7 @@ def stream(
         host memory and is copied in each pass. The remainder is read from the files. set_memory() is refused, and
         experts are read with their layer. Not yet run on a GPU.
 
-    Outside the call of its unit a parameter is a meta tensor: using it is an error. Inference only. The model has
+    Outside the call of its unit a parameter has no memory: using it is an error. Inference only. The model has
     stream_stats(), set_memory(bytes) and unstream(); for a type checker after `isinstance(model, Streamed)`, of
     penstock.weights. If two threads call it, the passes run one after the other.
     Raises MemoryError for a budget that is too small, with the minimum; KeyError and ValueError for tensors that are
