@@ -24,7 +24,7 @@ def is_pretrained(model: torch.nn.Module) -> bool:
     return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 
 
-def made(model: type | None, folder: Path, infos: list[penstock.TensorInfo]) -> torch.nn.Module:
+def made(model: Any, folder: Path, infos: list[penstock.TensorInfo]) -> Any:
     """The model of a folder with its parameters on the meta device, as from_pretrained(dtype="auto") makes it."""
     automatic = hasattr(model, "_model_mapping")  # AutoModelForCausalLM and the like
     if model is not None and not automatic and not hasattr(model, "config_class"):
