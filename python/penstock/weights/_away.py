@@ -20,7 +20,7 @@ def _untouchable(name: str) -> Any:
     return refused
 
 
-class Away(torch.Tensor):
+class WeightNotInMemory(torch.Tensor):
     """Has the device, dtype and shape of a parameter, and no memory. Operations on it are refused with its name and
     `cure`, unless instead() returns the result or there() returns the parameter."""
 
@@ -33,10 +33,10 @@ class Away(torch.Tensor):
     instead: Callable[..., torch.Tensor | None]
 
     @staticmethod
-    def made(like: torch.Tensor, device: torch.device, name: str, cure: str) -> Away:
+    def made(like: torch.Tensor, device: torch.device, name: str, cure: str) -> WeightNotInMemory:
         with torch.inference_mode(False):
             made: Any = torch.Tensor._make_wrapper_subclass(
-                Away, like.shape, strides=like.stride(), dtype=like.dtype, device=device
+                WeightNotInMemory, like.shape, strides=like.stride(), dtype=like.dtype, device=device
             )
         torch._C._set_throw_on_mutable_data_ptr(made)  # for code in C++
         made.full_name, made.cure, made.there, made.instead = name, cure, lambda: None, lambda *_: None
@@ -54,8 +54,8 @@ class Away(torch.Tensor):
         kwargs = kwargs or {}
         if operation is torch.ops.aten.detach.default:  # .data, state_dict()
             return args[0]._again()
-        used = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, Away)]
-        if any(isinstance(one, Away) for one in _changed(operation, args, kwargs)):
+        used = [one for one in _pytree.tree_leaves((args, kwargs)) if isinstance(one, WeightNotInMemory)]
+        if any(isinstance(one, WeightNotInMemory) for one in _changed(operation, args, kwargs)):
             used[0].refuse(f"{operation}, which changes it", "Weights that are streamed do not change")
         result = used[0].instead(operation, args)
         if result is not None:
@@ -64,11 +64,11 @@ class Away(torch.Tensor):
         for one in used:
             if there[id(one)] is None:
                 one.refuse(str(operation))
-        args, kwargs = _pytree.tree_map_only(Away, lambda one: there[id(one)], (args, kwargs))
+        args, kwargs = _pytree.tree_map_only(WeightNotInMemory, lambda one: there[id(one)], (args, kwargs))
         return operation(*args, **kwargs)
 
-    def _again(self) -> Away:
-        again = Away.made(self, self.device, self.full_name, self.cure).requires_grad_(False)
+    def _again(self) -> WeightNotInMemory:
+        again = WeightNotInMemory.made(self, self.device, self.full_name, self.cure).requires_grad_(False)
         again.there, again.instead = self.there, self.instead
         return again
 
@@ -77,15 +77,15 @@ class Away(torch.Tensor):
         raise RuntimeError(f"{self.full_name} was used by {what}. {cure}. Or model.unstream() loads all weights")
 
     def __repr__(self, **_: Any) -> str:
-        return f"Away({self.full_name}, {tuple(self.shape)}, {self.dtype})"
+        return f"WeightNotInMemory({self.full_name}, {tuple(self.shape)}, {self.dtype})"
 
 
 # These do not come to __torch_dispatch__.
 for _name in ("data_ptr", "untyped_storage", "storage", "numpy", "tolist", "share_memory_", "__array__", "__dlpack__"):
-    setattr(Away, _name, _untouchable(f"{_name}()"))
+    setattr(WeightNotInMemory, _name, _untouchable(f"{_name}()"))
 for _name in ("__reduce_ex__", "__deepcopy__"):
-    setattr(Away, _name, _untouchable("pickling or copying"))
-Away.data = property(lambda self: self.detach(), _untouchable("an assignment to its .data"))  # type: ignore[assignment]
+    setattr(WeightNotInMemory, _name, _untouchable("pickling or copying"))
+WeightNotInMemory.data = property(lambda self: self.detach(), _untouchable("an assignment to its .data"))  # type: ignore[assignment]
 
 
 def _changed(operation: Any, args: Any, kwargs: Any) -> list[Any]:
@@ -99,4 +99,4 @@ def _changed(operation: Any, args: Any, kwargs: Any) -> list[Any]:
 
 def is_away(parameter: Any) -> bool:
     """Whether a parameter of a streamed model is not in memory, because its unit is not in use."""
-    return isinstance(parameter, Away)
+    return isinstance(parameter, WeightNotInMemory)

@@ -17,7 +17,7 @@ from penstock import _core
 from penstock._arguments import got, size, whole
 from penstock._progress import Progress, reporter
 from penstock.weights import _device, _experts, _hugging_face, _refusals
-from penstock.weights._away import Away
+from penstock.weights._away import WeightNotInMemory
 from penstock.weights._conversions import Converted
 from penstock.weights._experts import Experts, taken_out
 from penstock.weights._folders import Folders, paths_of, weights_in
@@ -198,13 +198,13 @@ class _Weights:
 
     def _take_away(self) -> None:
         """Replaces the parameters of all units, experts and embeddings. A tied one has one replacement."""
-        made: dict[int, Away] = {}
+        made: dict[int, WeightNotInMemory] = {}
         device, me = self.put(torch.empty(0)).device, weakref.ref(self)
 
-        def away(place: Place, cure: str) -> Away:
+        def away(place: Place, cure: str) -> WeightNotInMemory:
             meta = place.parameter
             if id(meta) not in made:
-                made[id(meta)] = Away.made(meta, device, place.full_name, cure)
+                made[id(meta)] = WeightNotInMemory.made(meta, device, place.full_name, cure)
             self.metas.append((place, meta))
             place.put(made[id(meta)])
             return made[id(meta)]
@@ -214,7 +214,7 @@ class _Weights:
         for layer in self.experts.layers:
             cure = f"Its experts are read one by one: model.set_experts_implementation('{_experts.IMPLEMENTATION}')"
             layer.aways = [away(place, cure) for place in layer.places]
-        self.aways: list[list[Away]] = []
+        self.aways: list[list[WeightNotInMemory]] = []
         for number, unit in enumerate(self.units):
             cure = (
                 f"It is in memory only while '{unit.name}' is called: give stream() units= that name the module whose "
