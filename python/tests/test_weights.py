@@ -16,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from penstock.weights import Streamed  # noqa: E402
+from penstock.weights._away import is_away  # noqa: E402
 
 
 class Layer(torch.nn.Module):
@@ -92,10 +93,26 @@ def test_any_budget_gives_the_same_bits(saved, share):
     assert stats.plan["used_bytes"] <= stats.plan["memory_bytes"]
     assert (stats.bytes_read == 0) == (share == 2.0)
     assert stats.rows_bytes_read == (0 if share == 2.0 else 3 * 3 * 64 * 4)  # three rows, each once
-    assert model.layers[0].up.weight.is_meta and isinstance(model, Model) and isinstance(model, Streamed)
+    assert is_away(model.layers[0].up.weight) and isinstance(model, Model) and isinstance(model, Streamed)
     model.unstream()
     assert type(model) is Model and not isinstance(model, Streamed) and model.head.weight is model.embed.weight
-    assert torch.equal(run(model, ids), expected) and not any(p.is_meta for p in model.parameters())
+    assert torch.equal(run(model, ids), expected) and not any(is_away(p) for p in model.parameters())
+
+
+def test_files_of_another_dtype_take_their_own_bytes(tmp_path):
+    torch.manual_seed(3)
+    model = Model(layers=8).eval().to(torch.bfloat16)
+    state = {name: tensor for name, tensor in model.state_dict().items() if name != "head.weight"}
+    penstock.save(state, tmp_path / "model.safetensors")
+    model, ids = model.float(), torch.tensor([[1, 7, 499, 1]])
+    expected, total = run(model, ids), sum(tensor.nbytes for tensor in state.values())
+    for memory in (total, 4 * total):  # the bytes of the files, and all parameters
+        streamed = penstock.stream(on_meta(layers=8), tmp_path / "model.safetensors", memory=memory)
+        for _ in range(2):
+            assert torch.equal(run(streamed, ids), expected)
+        assert (streamed.stream_stats().rows_bytes_read > 0) == (memory == total)
+        assert torch.equal(run(streamed.unstream(), ids), expected)
+        assert streamed.head.weight is streamed.embed.weight and streamed.head.weight.dtype == torch.float32
 
 
 def test_budgets_may_change(saved):
@@ -149,14 +166,14 @@ def test_a_pass_that_ends_early_is_followed_by_a_right_one(saved, error, part):
                 model.layers[1](x)
             handle.remove()
             model.layers[1](x)
-        assert model.layers[0].up.weight.is_meta and model.layers[1].up.weight.is_meta
+        assert is_away(model.layers[0].up.weight) and is_away(model.layers[1].up.weight)
         assert torch.equal(run(model, ids), expected)
     found = []
     other = threading.Thread(target=lambda: found.append(run(model, ids)), daemon=True)
     other.start()
     other.join(30)
     assert found and torch.equal(found[0], expected)
-    assert model.layers[0].up.weight.is_meta
+    assert is_away(model.layers[0].up.weight)
 
 
 def test_a_read_that_fails_is_an_error_and_the_next_pass_is_right(saved, tmp_path):
@@ -176,7 +193,7 @@ def test_a_read_that_fails_is_an_error_and_the_next_pass_is_right(saved, tmp_pat
     with pytest.raises(penstock.Error, match="was changed while its weights were streamed"):
         for _ in range(3):  # its bytes may be of two versions
             run(model, ids)
-    assert model.layers[0].up.weight.is_meta
+    assert is_away(model.layers[0].up.weight)
 
 
 def test_threads_take_turns(saved):
@@ -198,7 +215,6 @@ def test_threads_take_turns(saved):
 
 USES = {
     "train()": lambda model: model.train(),
-    "state_dict()": lambda model: model.state_dict(),
     "load_state_dict()": lambda model: model.load_state_dict({}),
     "to()": lambda model: model.to("cpu"),
     "cpu()": lambda model: model.cpu(),

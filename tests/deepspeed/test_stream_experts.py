@@ -10,6 +10,7 @@ import penstock
 import pytest
 import torch
 import transformers
+from penstock.weights._away import is_away
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 from transformers.core_model_loading import PermuteForRope, Transpose, WeightConverter
 
@@ -102,7 +103,7 @@ def test_only_experts_that_the_router_chose_are_read(tmp_path):
     with torch.no_grad():
         streamed(torch.tensor([[17]]))
     assert streamed.stream_stats().expert_hits > stats.expert_hits  # those of the same token were there
-    assert streamed.model.layers[0].mlp.experts.down_proj.is_meta
+    assert is_away(streamed.model.layers[0].mlp.experts.down_proj)
 
 
 def test_a_budget_of_a_mixture_may_change(tmp_path):
@@ -163,7 +164,7 @@ def test_a_pass_that_ends_among_experts_is_followed_by_a_right_one(error, tmp_pa
             with pytest.raises(error):
                 streamed(ids)
             handle.remove()
-            assert experts.down_proj.is_meta and streamed.model.layers[1].self_attn.q_proj.weight.is_meta
+            assert is_away(experts.down_proj) and is_away(streamed.model.layers[1].self_attn.q_proj.weight)
             assert torch.equal(streamed(ids).logits, expected)
 
 
@@ -178,7 +179,7 @@ def test_a_shard_that_is_cut_is_reported_with_the_expert(tmp_path):
             file.truncate(4096)
         with pytest.raises(penstock.Error, match=r"layers\.2\.mlp\.experts.*expert [0-3], tensor.*tries again"):
             streamed.model.layers[2].mlp.experts(torch.ones(1, 64), torch.tensor([[0, 1, 2, 3]]), torch.ones(1, 4))
-    assert streamed.model.layers[2].mlp.experts.down_proj.is_meta
+    assert is_away(streamed.model.layers[2].mlp.experts.down_proj)
 
 
 def test_threads_take_turns(tmp_path):

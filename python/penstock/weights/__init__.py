@@ -85,11 +85,12 @@ def stream(
     the user's own files in each pass, ahead of their layer. The results are bit for bit the same as with all weights in
     memory.
 
-    model: a torch.nn.Module with its parameters on the meta device; or a class of transformers; or None for the class
-        that `config.json` in the folder names. It is changed and returned.
-    folder: a folder with the `.safetensors` and their index, or one file. Or a list of folders on several devices, with
-        spread shards, copies, or copies of some shards. Files that several folders have are read from all of them
-        concurrently, in the ratio of their speeds, which are measured now.
+    model: a torch.nn.Module with its parameters on the meta device; or a class of transformers, also AutoModel...; or
+        None for the class that `config.json` in the folder names. It is changed, also by model.eval(), and returned.
+    folder: a folder with the `.safetensors` and their index, or one file, or the name of a model in the local cache of
+        Hugging Face ("organization/name"; nothing is downloaded). Or a list of folders on several devices, with spread
+        shards, copies, or copies of some shards. Files that several folders have are read from all of them
+        concurrently, in the ratio of their speeds, which are measured now. Of copies, a few blocks are compared now.
     memory: bytes, "8GiB", or "auto": the memory that this process may still take, less a reserve for activations and
         code. It holds all weights that are in memory, but not activations, the KV cache or rows of embeddings.
     units: names of modules that are read as a whole, in the order of their use. By default: the children of each list
@@ -101,7 +102,7 @@ def stream(
         host memory and is copied in each pass. The remainder is read from the files. set_memory() is refused, and
         experts are read with their layer. Not yet run on a GPU.
 
-    Outside the call of its unit a parameter is a meta tensor: using it is an error. Inference only. The model has
+    Outside the call of its unit a parameter has no memory: using it is an error. Inference only. The model has
     stream_stats(), set_memory(bytes) and unstream(); for a type checker after `isinstance(model, Streamed)`, of
     penstock.weights. If two threads call it, the passes run one after the other.
     Raises MemoryError for a budget that is too small, with the minimum; KeyError and ValueError for tensors that are

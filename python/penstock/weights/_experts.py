@@ -12,7 +12,6 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ import penstock
 from penstock import _core
 from penstock.weights import _refusals
 from penstock.weights._conversions import Part
+from penstock.weights._turns import Turns
 from penstock.weights._units import Place, Unit
 
 IMPLEMENTATION = "penstock"
@@ -35,78 +35,76 @@ def register() -> None:
 
 
 def _forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-    layer = module.__dict__.get("_penstock_experts")
+    run = module.__dict__.get("_penstock_experts")
     eager = type(module).forward.__wrapped__
-    return eager(module, *args, **kwargs) if layer is None else layer.run(eager, args, kwargs)
+    return eager(module, *args, **kwargs) if run is None else run(functools.partial(eager, module), args, kwargs)
+
+
+_Acquire = Callable[[list[int]], dict[int, list[torch.Tensor]]]
 
 
 class Layer:
     """The parameters of one module of experts."""
 
-    def __init__(self, module: torch.nn.Module, name: str, places: list[Place]) -> None:
-        self.module, self.name, self.places = module, name, places
-        self.metas = [place.parameter for place in places]
+    def __init__(self, name: str, places: list[Place]) -> None:
+        self.name, self.places = name, places
+        self.aways = [place.parameter for place in places]
         self._held: dict[int, list[torch.Tensor]] = {}
         self._chosen: list[int] = []
-        self.acquire: Callable[[list[int]], dict[int, list[torch.Tensor]]]
-        self.lock: AbstractContextManager[Any]
 
     def experts(self, infos: list[penstock.TensorInfo]) -> tuple[str, list[list[Part]]]:
         """The bytes of each expert in the tensors of the places, for the core."""
-        count = self.metas[0].shape[0]
+        count = self.aways[0].shape[0]
         sizes = [(info.name, info.nbytes // count) for info in infos]
         return self.name, [[(name, number * size, size) for name, size in sizes] for number in range(count)]
 
-    def run(self, eager: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with self.lock:
-            self._chosen = self._chosen_in((*args, *kwargs.values()))
-            try:
-                for part, place in enumerate(self.places):
-                    place.module._parameters[place.name] = _Slices(self, part)  # type: ignore[assignment]
-                with _refusals.without_backward():
-                    return eager(self.module, *args, **kwargs)
-            finally:
-                for place, meta in zip(self.places, self.metas, strict=True):
-                    place.module._parameters[place.name] = meta
-                self._held = {}
-                self.acquire([])
+    def take(self, acquire: _Acquire, values: Iterable[Any]) -> None:
+        """Makes the parameters load experts. `values`: arguments of the call."""
+        self._chosen = self._chosen_in(values)
+        for part, place in enumerate(self.places):
+            place.put(_Slices(self, acquire, part))
+
+    def give_back(self) -> None:
+        for place, away in zip(self.places, self.aways, strict=True):
+            place.put(away)
+        self._held = {}
 
     def _chosen_in(self, values: Iterable[Any]) -> list[int]:
         """The experts that the router chose, in the order of "eager"."""
         for value in values:
             if isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32):
-                return [number for number in torch.unique(value).tolist() if 0 <= number < self.metas[0].shape[0]]
+                return [number for number in torch.unique(value).tolist() if 0 <= number < self.aways[0].shape[0]]
         return []
 
-    def expert(self, number: int) -> list[torch.Tensor]:
+    def expert(self, acquire: _Acquire, number: int) -> list[torch.Tensor]:
         """The part of each parameter for this expert. The call may drop experts that were held before."""
         if number not in self._held:
             self._held = {}
-            self._held = self.acquire([number, *(later for later in self._chosen if later > number)])
+            self._held = acquire([number, *(later for later in self._chosen if later > number)])
         return self._held[number]
 
 
 class _Slices:
     """A parameter of all experts. Indexing it by number gives an expert that is in memory."""
 
-    def __init__(self, layer: Layer, part: int) -> None:
-        self._layer, self._part = layer, part
+    def __init__(self, layer: Layer, acquire: _Acquire, part: int) -> None:
+        self._layer, self._acquire, self._part = layer, acquire, part
 
     def __getitem__(self, number: Any) -> torch.Tensor:
-        return self._layer.expert(int(number))[self._part]
+        return self._layer.expert(self._acquire, int(number))[self._part]
 
 
 class Experts:
     """All layers of experts of a model, in one cache. `infos`: for each layer, the tensors of its places."""
 
     def __init__(
-        self, paths: list[str], layers: list[Layer], infos: list[list[penstock.TensorInfo]], joined: Any, lock: Any
+        self, paths: list[str], layers: list[Layer], infos: list[list[penstock.TensorInfo]], joined: Any, turns: Turns
     ) -> None:
         self.layers, self._paths, self._joined = layers, paths, joined
         self._wanted = [layer.experts(its) for layer, its in zip(layers, infos, strict=True)]
         self.least = _core.least_expert_memory(paths, self._wanted, joined) if layers else 0
         self._bound: dict[int, tuple[tuple[int, int], list[torch.Tensor]]] = {}  # by slot
-        self._lock = lock
+        self._turns = turns
         self._core: _core.ExpertStream | None = None
 
     def start(self, memory: int, reserve: int | None) -> None:
@@ -114,9 +112,21 @@ class Experts:
             return
         self._core = _core.ExpertStream(self._paths, self._wanted, memory, reserve, self._joined, _READ_LIKELY)
         for number, layer in enumerate(self.layers):
-            layer.lock = self._lock
-            layer.acquire = lambda experts, number=number: self._acquire(number, experts)  # type: ignore[misc]
-            layer.module.__dict__["_penstock_experts"] = layer
+            layer.places[0].module.__dict__["_penstock_experts"] = functools.partial(self._run, number)
+
+    def _run(self, number: int, eager: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        layer, acquire = self.layers[number], functools.partial(self._acquire, number)
+
+        def give_back() -> None:
+            layer.give_back()
+            acquire([])
+
+        def call() -> Any:
+            with _refusals.without_backward():
+                return eager(*args, **kwargs)
+
+        take = functools.partial(layer.take, acquire, (*args, *kwargs.values()))
+        return self._turns.run(take, give_back, call)
 
     def _acquire(self, layer: int, numbers: list[int]) -> dict[int, list[torch.Tensor]]:
         """Releases the held experts, and acquires the first of these, as many as there is room for."""
@@ -126,7 +136,7 @@ class Experts:
         for place, slot in enumerate(core.acquire(layer, numbers) if numbers else ()):
             what, tensors = self._bound.get(slot, (None, []))
             if what != (layer, numbers[place]):
-                shapes = (meta.shape[1:] for meta in self.layers[layer].metas)
+                shapes = (away.shape[1:] for away in self.layers[layer].aways)
                 parts = zip(core.parts(place), shapes, strict=True)
                 with torch.inference_mode(False):  # the next pass may be in another mode
                     tensors = [buffer.torch().view(shape) for buffer, shape in parts]
@@ -145,7 +155,8 @@ class Experts:
     def close(self) -> None:
         self._bound.clear()
         for layer in self.layers:
-            layer.module.__dict__.pop("_penstock_experts", None)
+            if layer.places[0].module is not None:
+                layer.places[0].module.__dict__.pop("_penstock_experts", None)
         if self._core is not None:
             self._core.close()
 
@@ -164,7 +175,7 @@ def taken_out(units: list[Unit], can_be: Callable[[Place], bool]) -> list[Layer]
             eager = getattr(type(module).forward, "__wrapped__", None)
             names = frozenset(place.name for place in its)
             if eager is not None and its and all(map(can_be, its)) and _only_indexed(eager, names):
-                out.append(Layer(module, its[0].full_name.rpartition(".")[0], its))
+                out.append(Layer(its[0].full_name.rpartition(".")[0], its))
                 unit.places = [place for place in unit.places if place not in its]
     units[:] = [unit for unit in units if unit.places]
     return out

@@ -10,7 +10,7 @@ import torch
 
 # Each of these needs all weights at once, or moves them. torch implements the other such methods by _apply().
 _REFUSED = (
-    "state_dict", "load_state_dict", "save_pretrained", "push_to_hub", "to", "to_empty", "type", "cpu", "cuda", "half",
+    "load_state_dict", "save_pretrained", "push_to_hub", "to", "to_empty", "type", "cpu", "cuda", "half",
     "float", "double", "bfloat16", "share_memory", "_apply", "__reduce_ex__",
 )  # fmt: skip
 _ALIASES = {"__reduce_ex__": "pickling and copying"}
@@ -34,7 +34,7 @@ def _keep_nothing(tensor: torch.Tensor) -> None:
     """Refuses to save a tensor for backward(): by then its memory holds the weights of another unit."""
 
 
-def _refuse_backward(unused: Any) -> NoReturn:
+def refuse_backward(unused: Any) -> NoReturn:
     refuse("backward()")
 
 
@@ -42,14 +42,14 @@ def without_backward() -> Any:
     """A context for calls, also in grad mode: torch saves nothing for backward(), and a later backward() is refused."""
     if not torch.is_grad_enabled():
         return contextlib.nullcontext()
-    return torch.autograd.graph.saved_tensors_hooks(_keep_nothing, _refuse_backward)
+    return torch.autograd.graph.saved_tensors_hooks(_keep_nothing, refuse_backward)
 
 
-def bound(tensor: torch.Tensor, meta: torch.nn.Parameter) -> torch.nn.Parameter:
+def bound(tensor: torch.Tensor, requires_grad: bool) -> torch.nn.Parameter:
     """A parameter for the duration of a call; it never gets a gradient."""
-    parameter = torch.nn.Parameter(tensor, meta.requires_grad)
-    if meta.requires_grad and not tensor.is_inference():
-        parameter.register_hook(_refuse_backward)
+    parameter = torch.nn.Parameter(tensor, requires_grad)
+    if requires_grad and not tensor.is_inference():
+        parameter.register_hook(refuse_backward)
     return parameter
 
 
@@ -62,7 +62,7 @@ def streamed(cls: type) -> type:
         return _classes[cls]
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._penstock_weights.turn():  # passes run one after the other
+        with self._penstock_weights.turns.turn():  # passes run one after the other
             return cls.__call__(self, *args, **kwargs)
 
     def train(self: Any, mode: bool = True) -> Any:
@@ -71,7 +71,7 @@ def streamed(cls: type) -> type:
     def unstream(self: Any) -> Any:
         """Loads all weights. Afterwards the model is no longer streamed."""
         weights = self._penstock_weights
-        with weights.turn():
+        with weights.turns.turn():
             weights.close(load=True)
             del self.__dict__["_penstock_weights"]
             self.__class__ = cls
@@ -88,7 +88,5 @@ def streamed(cls: type) -> type:
         "set_memory": lambda self, memory: self._penstock_weights.set_memory(memory),
     }
     members.update({name: _refusing(name) for name in _REFUSED if hasattr(cls, name)})
-    if isinstance(getattr(cls, "device", None), property):
-        members["device"] = property(lambda self: torch.device("cpu"))
     _classes[cls] = type(cls)(cls.__name__, (cls,), members)
     return _classes[cls]

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import threading
-from collections.abc import Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,12 +16,14 @@ import penstock
 from penstock import _core
 from penstock._arguments import got, size, whole
 from penstock._progress import Progress, reporter
-from penstock.weights import _device, _hugging_face, _refusals
+from penstock.weights import _device, _experts, _hugging_face, _refusals
+from penstock.weights._away import WeightNotInMemory
 from penstock.weights._conversions import Converted
 from penstock.weights._experts import Experts, taken_out
-from penstock.weights._folders import Folders, paths_of
+from penstock.weights._folders import Folders, paths_of, weights_in
 from penstock.weights._rows import Rows
-from penstock.weights._units import Place, Unit, find_units, named, split
+from penstock.weights._turns import Turns
+from penstock.weights._units import Place, Unit, find_units, named, once, split
 
 _STAYS_BYTES_MAX = 1 << 20  # a module outside the layers up to this size stays in memory,
 _STAYS_SHARE = 1 / 500  # and up to this share of all weights
@@ -45,7 +45,7 @@ def start(
     target = _device.target_of(device, device_memory)
     paths = paths_of(folder, "stream")
     if len(paths) == 1:
-        paths = [_weights_in(paths[0])]
+        paths = [weights_in(paths[0])]
     if model is None or isinstance(model, type):
         folders = [path if path.is_dir() else path.parent for path in paths]
         folder = next((one for one in folders if (one / "config.json").exists()), folders[0])
@@ -55,39 +55,13 @@ def start(
     if hasattr(model, "_penstock_weights"):
         raise ValueError("stream: this model is streamed already; model.unstream() comes first")
     slots = whole("stream", "slots", slots, 2, 1024)
-    weights = _Weights(model, Folders(paths), memory, units, slots, reporter(progress, "stream"), target)
+    model.eval()  # as from_pretrained() does: dropout would give other results
+    files = Folders(paths)
+    files.compare_copies()
+    weights = _Weights(model, files, memory, units, slots, reporter(progress, "stream"), target)
     model.__dict__["_penstock_weights"] = weights
     model.__class__ = _refusals.streamed(type(model))
     return model
-
-
-def _weights_in(folder: Path) -> Path:
-    """The file with the names of all weights of a folder: its index, or its only file of tensors."""
-    if not folder.is_dir():
-        return folder
-    for pattern in ("model.safetensors.index.json", "*.safetensors.index.json", "model.safetensors", "*.safetensors"):
-        found = sorted(folder.glob(pattern))
-        if len(found) == 1:
-            return found[0]
-    raise FileNotFoundError(f"stream: '{folder}' {_lacking(folder)}")
-
-
-def _lacking(folder: Path) -> str:
-    """The reason why no file of a folder has the names of all weights."""
-    several = [path.name for path in sorted(folder.glob("*.safetensors"))]
-    if several:
-        more = ", ..." if len(several) > 3 else ""
-        return (
-            f"has {len(several)} .safetensors files ({', '.join(several[:3])}{more}) and no index that says which "
-            "tensors are where; give the path of one of them, or add the model.safetensors.index.json"
-        )
-    others = [path for path in sorted(folder.iterdir()) if path.suffix in (".bin", ".pt", ".pth")]
-    if others:
-        return (
-            f"has no .safetensors file; `penstock checkpoint convert {others[0]} {folder / 'model.safetensors'}` makes "
-            "one of it"
-        )
-    return "has no .safetensors file; give the folder or the file that has the weights"
 
 
 def _reserve(memory: int | str, experts: bool = False) -> int | None:
@@ -150,31 +124,40 @@ class _Weights:
         report: Any,
         target: _device.Target | None,
     ) -> None:
-        self.target = target
+        self.target, self.put = target, functools.partial(_put, target)
         budget = _budget(memory) if target is None else target.memory
-        self.lock, self.process = threading.RLock(), os.getpid()
-        self.model, self.files, infos = model, files, files.infos
+        self.turns = Turns(str(files))
+        self.files, infos = files, files.infos
         if _hugging_face.is_pretrained(model):
             _hugging_face.check(model, list(infos.values()), str(files))
         self.keys, self.converted = _keys_of(model, infos)
+        computed = _hugging_face.computed(model, self.keys) if _hugging_face.is_pretrained(model) else set()
         units, stay = find_units(model) if names is None else named(names, model)
-        self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # each place, with its meta parameter
-        self.rows: list[tuple[torch.nn.Embedding, Rows]] = []
+        units, stay = _without(computed, units, stay)
+        self.computed_bytes = sum(one.nbytes for name, one in model.named_parameters() if name in computed)
+        self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # places that stay, with their meta parameters
+        self.metas: list[tuple[Place, torch.nn.Parameter]] = []  # the other places
+        self.rows: list[tuple[Place, Rows]] = []
         self.infos = infos
-        _check(self, [place for unit in units for place in unit.places] + stay)
+        places = [place for unit in units for place in unit.places] + stay
+        _check(self, places)
+        _cast(self, places)
         if _hugging_face.is_pretrained(model):
-            _hugging_face.fill_buffers(model)
-        self.leave_experts = _hugging_face.run_experts_in_order(model)
+            _hugging_face.fill(model, computed)
+        self.ran_experts = _hugging_face.run_experts_in_order(model)
+        self.model = weakref.ref(model)
         buffers = _buffers(self)
         units, small = _without_small(self, units)
-        self.experts = Experts(files.paths, [], [], (), self.lock)
+        self.experts = Experts(files.paths, [], [], (), self.turns)
         units, stay, rows = _fit(self, units, stay + small, budget, slots)
         self.units = units
-        self.outside = self._bytes(stay) + _on_arrival(self, units)
+        self.outside = _outside(self, units, stay)
         self.wanted = _wanted(self, units)
         self.least = _least(self, units, slots)
         of_units, of_experts = self._shares(budget)
-        self.layout, joined = 0, self.converted.joined
+        self.layout, self.is_closed, joined = 0, False, self.converted.joined
+        self.is_fixed = memory != "auto" or target is not None
+        self.residents: dict[int, list[torch.nn.Parameter]] = {}  # of units that are in memory as a whole
         self.core: Any
         if target is None:
             self.core = _core.WeightStream(files.paths, self.wanted, of_units, slots, _reserve(memory), report, joined)
@@ -195,23 +178,51 @@ class _Weights:
             self.kept.append((place, meta))
             if key not in made:
                 made[key] = torch.nn.Parameter(self.put(tensor.to(meta.dtype)), meta.requires_grad)
-            place.module._parameters[place.name] = made[key]
+            place.put(made[key])
         for (module, name), key in buffers.items():
             module._buffers[name] = self._tensors([key])[key].to(module._buffers[name].dtype)
         if self.target is not None:
-            for module in self.model.modules():
+            for module in self.model().modules():
                 known = {name: one for name, one in module._buffers.items() if one is not None}
                 module._buffers.update({name: self.put(one) for name, one in known.items()})
+                for one in module._parameters.values():
+                    if one is not None and one.device.type == "cpu":  # computed by transformers
+                        one.data = self.put(one.data)
         for unit in rows:
-            key = self.keys[unit.places[0].full_name]
-            self.rows.append((unit.module, Rows(unit.module, self.infos[key].path, key, self.put)))
-        self.metas = [[place.parameter for place in unit.places] for unit in self.units]
+            place = unit.places[0]
+            key = self.converted.reads(self.keys[place.full_name])[0]
+            self.rows.append((place, Rows(self.infos[key].path, key, place.parameter.dtype, self.put)))
+        self._take_away()
         for number, unit in enumerate(self.units):
-            unit.wrap(functools.partial(self._held, number))
+            unit.wrap(functools.partial(self._run, number))
 
-    def put(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Moves a tensor of the host to the device of the model."""
-        return tensor if self.target is None else _device.put(self.target.number, tensor)
+    def _take_away(self) -> None:
+        """Replaces the parameters of all units, experts and embeddings. A tied one has one replacement."""
+        made: dict[int, WeightNotInMemory] = {}
+        device, me = self.put(torch.empty(0)).device, weakref.ref(self)
+
+        def away(place: Place, cure: str) -> WeightNotInMemory:
+            meta = place.parameter
+            if id(meta) not in made:
+                made[id(meta)] = WeightNotInMemory.made(meta, device, place.full_name, cure)
+            self.metas.append((place, meta))
+            place.put(made[id(meta)])
+            return made[id(meta)]
+
+        for place, rows in self.rows:
+            away(place, "Only rows of this embedding are read, when they are looked up").instead = rows.instead
+        for layer in self.experts.layers:
+            cure = f"Its experts are read one by one: model.set_experts_implementation('{_experts.IMPLEMENTATION}')"
+            layer.aways = [away(place, cure) for place in layer.places]
+        self.aways: list[list[WeightNotInMemory]] = []
+        for number, unit in enumerate(self.units):
+            cure = (
+                f"It is in memory only while '{unit.name}' is called: give stream() units= that name the module whose "
+                "forward() uses it, or a memory= for all weights"
+            )
+            self.aways.append([away(place, cure) for place in unit.places])
+            for index, one in enumerate(self.aways[-1]):
+                one.there = functools.partial(_resident, me, number, index)
 
     def _bytes(self, places: list[Place]) -> int:
         return sum({key: self.infos[key].nbytes for key in (self.keys[p.full_name] for p in places)}.values())
@@ -223,38 +234,49 @@ class _Weights:
 
     def _tensors(self, keys: list[str]) -> dict[str, torch.Tensor]:
         """The tensors of these keys, in their own memory."""
-        made = self.converted.made(keys, lambda one: self.files.load(one.keys))
+        made = self.converted.made(keys, lambda one: self._tensors(one.keys))
         return made | self.files.load([key for key in keys if key not in made])
 
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """Allows one thread at a time, and only the process that owns the memory. In a child of fork(), locks may be
-        held by threads that do not exist there."""
-        if os.getpid() != self.process:
-            raise penstock.Unsupported(
-                "stream: the weights of this model are streamed by the parent of this process, into its own memory; "
-                "call penstock.stream() after fork()",
-                operation="stream",
-                path=str(self.files),
-            )
-        with self.lock:
-            yield
+    def _run(self, number: int, call: Callable[[], Any]) -> Any:
+        """Runs a call with a unit in memory and its parameters bound."""
+        if self.is_closed:
+            return call()
+        with _refusals.without_backward():
+            give_back = functools.partial(self._give_back, number)
+            return self.turns.run(functools.partial(self._take, number), give_back, call)
 
-    @contextlib.contextmanager
-    def _held(self, number: int) -> Iterator[None]:
-        """Holds a unit in memory, with its parameters bound. It is released however the call ends, also by Ctrl-C."""
-        unit = self.units[number]
-        with self.turn(), _refusals.without_backward():
-            layout, slot = self.core.acquire(number)
-            try:
-                bound = self._bound(number, layout, slot)
-                for place, parameter in zip(unit.places, bound, strict=True):
-                    place.module._parameters[place.name] = parameter
-                yield
-            finally:
-                for place, meta in zip(unit.places, self.metas[number], strict=True):
-                    place.module._parameters[place.name] = meta
-                self.core.release(number)
+    def _take(self, number: int) -> None:
+        bound = self._bound(number, *self.core.acquire(number))
+        for place, parameter in zip(self.units[number].places, bound, strict=True):
+            place.put(parameter)
+
+    def _give_back(self, number: int) -> None:
+        for place, away in zip(self.units[number].places, self.aways[number], strict=True):
+            place.put(away)
+        self._release(number)
+
+    def _release(self, number: int) -> None:
+        with contextlib.suppress(ValueError):  # it is not held: acquire() failed, or it was released before Ctrl-C
+            self.core.release(number)
+
+    def resident(self, number: int) -> list[torch.nn.Parameter] | None:
+        """The parameters of a unit that stays in memory as a whole, until the budget changes; None for another one."""
+        if not self.is_fixed or self.is_closed:
+            return None
+
+        def is_resident() -> bool:
+            return self.core.plan()["units"][number][2] == 0
+
+        def take() -> None:
+            bound = self._bound(number, *self.core.acquire(number))
+            if is_resident():  # also by the budget that acquire() may have changed to
+                self.residents[number] = bound
+
+        with self.turns.turn():
+            computed = any(self.keys[place.full_name] in self.converted.computed for place in self.units[number].places)
+            if number not in self.residents and is_resident() and not computed:
+                self.turns.run(take, functools.partial(self._release, number), lambda: None)
+            return self.residents.get(number)
 
     def _bound(self, number: int, layout: int, slot: int) -> list[torch.nn.Parameter]:
         """The parameters of the unit that was acquired last: the same objects if the addresses are the same."""
@@ -262,8 +284,8 @@ class _Weights:
             self.layout = layout
             for unit in self.units:
                 unit.bound.clear()
-        known, metas = self.units[number].bound.get(slot), self.metas[number]
-        if known and all(one.requires_grad == meta.requires_grad for one, meta in zip(known, metas, strict=True)):
+        known, aways = self.units[number].bound.get(slot), self.aways[number]
+        if known and all(one.requires_grad == away.requires_grad for one, away in zip(known, aways, strict=True)):
             return known
         with torch.inference_mode(False):  # the next pass may be in another mode
             return self._arrived(number, slot)
@@ -276,8 +298,8 @@ class _Weights:
         keys = [self.keys[place.full_name] for place in unit.places]
         computed = self.converted.made((key for key in keys if key in self.converted.computed), lambda _: tensors)
         bound = [
-            _refusals.bound(computed[key] if key in computed else tensors[key], meta)
-            for key, meta in zip(keys, self.metas[number], strict=True)
+            _refusals.bound(computed[key] if key in computed else tensors[key], away.requires_grad)
+            for key, away in zip(keys, self.aways[number], strict=True)
         ]
         if not computed:
             unit.bound[slot] = bound
@@ -293,18 +315,20 @@ class _Weights:
         return _core.share_weight_memory(budget, self.least, whole, self.experts.least)
 
     def set_memory(self, memory: int | str) -> None:
-        with self.turn():
+        with self.turns.turn():
             if self.target is not None:
                 self.core.set_memory(0, None)
             budget, least = _budget(memory), self.outside + self.least + self.experts.least
             if least > budget:
                 raise _too_small(self, "set_memory", budget, least, self.units)
             of_units, of_experts = self._shares(budget)
+            self.residents.clear()
+            self.is_fixed = memory != "auto"
             self.core.set_memory(of_units, _reserve(memory))
             self.experts.set_memory(of_experts, _reserve(memory, experts=True))
 
     def stats(self) -> StreamStats:
-        with self.turn():
+        with self.turns.turn():
             stats, plan, experts = self.core.stats(), self.core.plan(), self.experts.stats()
         stall_s = dict(zip((unit.name for unit in self.units), stats["stall_s"], strict=True))
         folders = [FolderStats(path, *one) for path, one in zip(self.files.paths, stats["folders"], strict=True)]
@@ -328,30 +352,39 @@ class _Weights:
 
     def close(self, load: bool) -> None:
         """Restores the modules. With `load` all weights are then in memory, else on the meta device."""
-        with self.lock:
-            places = [place for unit in self.units for place in unit.places]
-            places += [place for layer in self.experts.layers for place in layer.places]
-            places += [Place(module, "weight", name) for module, name in self._embeddings()]
+        with self.turns.turn():
+            places = [place for place, _ in self.metas if place.module is not None]
             tensors = self._load(places) if load else []
+            self.is_closed = True
             for unit in self.units:
                 unit.unwrap()
-            for module, rows in self.rows:
-                rows.close(module)
+            for _, rows in self.rows:
+                rows.close()
             self.core.close()
             self.experts.close()
-            made = {self.keys[place.full_name]: place.parameter for place, _ in self.kept}  # keeps parameters tied
+            kept = [(place, meta) for place, meta in self.kept if place.module is not None]
+            made = {self.keys[place.full_name]: place.parameter for place, _ in kept}  # keeps parameters tied
             for place, tensor in zip(places, tensors, strict=bool(load)):
-                key, meta = self.keys[place.full_name], place.parameter
-                made.setdefault(key, torch.nn.Parameter(tensor.to(meta.dtype), meta.requires_grad))
-                place.module._parameters[place.name] = made[key]
-            self.leave_experts()
+                key, away = self.keys[place.full_name], place.parameter
+                made.setdefault(key, torch.nn.Parameter(tensor.to(away.dtype), away.requires_grad))
+                place.put(made[key])
+            model = self.model()
+            if model is not None and self.ran_experts is not None:
+                model.set_experts_implementation(self.ran_experts)
             if not load:
-                for place, meta in self.kept:
-                    place.module._parameters[place.name] = meta
+                for place, meta in kept + self.metas:
+                    place.put(meta)
 
-    def _embeddings(self) -> list[tuple[torch.nn.Embedding, str]]:
-        names = {id(module): name for name, module in self.model.named_modules()}
-        return [(module, f"{names[id(module)]}.weight") for module, _ in self.rows]
+
+def _put(target: _device.Target | None, tensor: torch.Tensor) -> torch.Tensor:
+    """Moves a tensor of the host to the device of the model."""
+    return tensor if target is None else _device.put(target.number, tensor)
+
+
+def _resident(weights: weakref.ref[_Weights], number: int, index: int) -> torch.Tensor | None:
+    its = weights()
+    found = None if its is None else its.resident(number)
+    return None if found is None else found[index]
 
 
 # ---- parameters of the model, and tensors of the files
@@ -400,15 +433,15 @@ def _check(weights: _Weights, places: list[Place]) -> None:
             )
         if not parameter.is_meta:
             raise ValueError(
-                f"stream: {place.full_name} is in memory already; make the model on the meta device: "
-                "`with torch.device('meta'): model = ...`"
+                f"stream: {place.full_name} is in memory already; make the model on the meta device: `with "
+                "torch.device('meta'): model = ...`, or give its class if it is one of transformers"
             )
 
 
 def _buffers(weights: _Weights) -> dict[tuple[torch.nn.Module, str], str]:
     """Reads the buffers that the files have. Refuses a buffer on the meta device that they do not have."""
     out = {}
-    for path, module in weights.model.named_modules():
+    for path, module in weights.model().named_modules():
         for name, buffer in module._buffers.items():
             full = f"{path}.{name}" if path else name
             if buffer is not None and full in weights.keys and name not in module._non_persistent_buffers_set:
@@ -424,25 +457,51 @@ def _buffers(weights: _Weights) -> dict[tuple[torch.nn.Module, str], str]:
 # ---- the weights that stay, by the budget
 
 
+def _without(computed: set[str], units: list[Unit], stay: list[Place]) -> tuple[list[Unit], list[Place]]:
+    """Leaves out parameters that no file has, because transformers computes them."""
+    for unit in units:
+        unit.places = [place for place in unit.places if place.full_name not in computed]
+    return [unit for unit in units if unit.places], [place for place in stay if place.full_name not in computed]
+
+
 def _is_same_dtype(weights: _Weights, place: Place) -> bool:
     return f"torch.{weights.infos[weights.keys[place.full_name]].dtype}" == str(place.parameter.dtype)
 
 
+def _cast(weights: _Weights, places: list[Place]) -> None:
+    """Gives the places whose tensor has another dtype a key of their own."""
+    for place in places:
+        if not _is_same_dtype(weights, place):
+            key, dtype = weights.keys[place.full_name], place.parameter.dtype
+            weights.keys[place.full_name] = weights.converted.cast(key, dtype, weights.infos)
+
+
 def _without_small(weights: _Weights, units: list[Unit]) -> tuple[list[Unit], list[Place]]:
-    """Keeps small modules outside the layers in memory, and tensors that are converted to another dtype."""
+    """Keeps small modules outside the layers in memory, and small tensors that are cast."""
     out: list[Unit] = []
     stay: list[Place] = []
     all_bytes = weights._bytes([place for unit in units for place in unit.places])
     small = min(_STAYS_BYTES_MAX, int(all_bytes * _STAYS_SHARE))
     for unit in units:
-        converted = [place for place in unit.places if not _is_same_dtype(weights, place)]
-        unit.places = [place for place in unit.places if _is_same_dtype(weights, place)]
-        stay += converted
+        stay += _apart(
+            unit,
+            lambda place: (
+                not _is_same_dtype(weights, place)
+                or (weights.keys[place.full_name] in weights.converted.casts and weights._bytes([place]) <= small)
+            ),
+        )
         if not unit.module._modules and weights._bytes(unit.places) <= small:
             stay += unit.places
         elif unit.places:
             out.append(unit)
     return out, stay
+
+
+def _apart(unit: Unit, which: Callable[[Place], bool]) -> list[Place]:
+    """Takes places out of a unit."""
+    out = [place for place in unit.places if which(place)]
+    unit.places = [place for place in unit.places if place not in out]
+    return out
 
 
 def _wanted(weights: _Weights, units: list[Unit]) -> list[tuple[str, list[str]]]:
@@ -463,20 +522,29 @@ def _experts_of(weights: _Weights, units: list[Unit]) -> Experts:
     keys = weights.keys
     layers = taken_out(units, lambda place: keys[place.full_name] not in weights.converted.computed)
     infos = [[weights.infos[keys[place.full_name]] for place in layer.places] for layer in layers]
-    return Experts(weights.files.paths, layers, infos, weights.converted.joined, weights.lock)
+    return Experts(weights.files.paths, layers, infos, weights.converted.joined, weights.turns)
 
 
-def _on_arrival(weights: _Weights, units: list[Unit]) -> int:
-    """Memory for parameters that are computed when their tensors have been read, for one unit at a time."""
-    computed = weights.converted.computed
-    places = ([place for place in unit.places if weights.keys[place.full_name] in computed] for unit in units)
-    return max((weights._bytes(of_unit) for of_unit in places), default=0)
+def _outside(weights: _Weights, units: list[Unit], stay: list[Place]) -> int:
+    """Memory for parameters that stay, and for those that are computed when their tensors have been read, for one unit
+    at a time."""
+    converted = weights.converted.computed
+    places = ([place for place in unit.places if weights.keys[place.full_name] in converted] for unit in units)
+    on_arrival = max((weights._bytes(of_unit) for of_unit in places), default=0)
+    return weights._bytes(stay) + weights.computed_bytes + on_arrival
 
 
 def _too_small(weights: _Weights, verb: str, budget: int, least: int, units: list[Unit]) -> MemoryError:
     sizes = {unit.name: weights._bytes(unit.places) for unit in units}
     largest = max(sizes, key=lambda name: sizes[name], default=None)
     because = f", because {largest} has {sizes[largest]}" if largest else ""
+    if casts := weights.converted.casts:
+        dtypes = {(weights.infos[one.keys[0]].dtype, weights.infos[key].dtype) for key, one in casts.items()}
+        changes = " and ".join(f"from {of_file} to {of_model}" for of_file, of_model in sorted(dtypes))
+        because += (
+            f"; {len(casts)} tensors are cast {changes} after they are read, which takes memory for those of a unit: "
+            "the dtype of the files in config.json, or of the model, saves it"
+        )
     return MemoryError(
         f"{verb}: memory={budget}: the least that works for this model is {least} bytes{because}; "
         f"{weights.outside} bytes of small and converted parameters always stay"
@@ -486,21 +554,26 @@ def _too_small(weights: _Weights, verb: str, budget: int, least: int, units: lis
 def _fit(
     weights: _Weights, units: list[Unit], stay: list[Place], budget: int, slots: int
 ) -> tuple[list[Unit], list[Place], list[Unit]]:
-    """Units that fit the budget. If not everything stays, embeddings are gathered by row. Units that are too large are
-    divided into their parts."""
+    """Units that fit the budget. If not everything stays, embeddings are gathered by row, and tensors are cast on
+    arrival. Units that are too large are divided into their parts."""
+    casts, converted = weights.converted.casts, weights.converted
     if weights._bytes([place for unit in units for place in unit.places] + stay) * 1.01 <= budget:
-        return units, stay, []
+        for unit in units:
+            stay = stay + _apart(unit, lambda place: weights.keys[place.full_name] in casts)
+        return [unit for unit in units if unit.places], stay, []
     rows = [
         unit
         for unit in units
         if isinstance(unit.module, torch.nn.Embedding)
-        and weights.keys[unit.places[0].full_name] not in weights.converted
+        and len(unit.places) == 1
+        and unit.module.max_norm is None  # or the lookup changes rows
+        and ((key := weights.keys[unit.places[0].full_name]) not in converted or converted.is_cast(key))
     ]
     units = [unit for unit in units if unit not in rows]
     if weights.target is None:
         weights.experts = _experts_of(weights, units)
     while True:
-        outside = weights._bytes(stay) + _on_arrival(weights, units)
+        outside = _outside(weights, units, stay)
         least = outside + weights.experts.least + _least(weights, units, slots)
         if least <= budget:
             return units, stay, rows
@@ -510,5 +583,4 @@ def _fit(
             weights.outside = outside
             raise _too_small(weights, "stream", budget, least, by_size)
         at = units.index(largest)
-        units[at : at + 1] = parts[0]
-        stay = stay + parts[1]
+        units, stay = once([*units[:at], *parts[0], *units[at + 1 :]], stay + parts[1])

@@ -4,60 +4,82 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from penstock import _arguments, _core
+from penstock.weights._used import used_by
 
 # Modules that use parameters of their children without calling these.
-_ATOMIC = (torch.nn.MultiheadAttention,)
+_ATOMIC = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
 _LISTS = (torch.nn.ModuleList, torch.nn.Sequential)
+_OURS = "_penstock_call"  # an attribute of functions that wrap() makes
 
 
-@dataclass
-class Place:
-    """A parameter of a module."""
+class _OfModule:
+    """Refers to a module and does not keep it: modules keep the weights, so that `del model` frees the memory."""
 
-    module: torch.nn.Module
-    name: str
-    full_name: str
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = weakref.ref(module)
 
     @property
-    def parameter(self) -> torch.nn.Parameter:
-        return self.module._parameters[self.name]
+    def module(self) -> Any:
+        """None if the user has removed it from the model."""
+        return self._module()
 
 
-@dataclass
-class Unit:
-    module: torch.nn.Module
-    name: str
-    places: list[Place]
-    bound: dict[int, list[torch.nn.Parameter]] = field(default_factory=dict)  # by slot
-    unwrapped: Any = None  # the module's forward() before wrap()
+class Place(_OfModule):
+    """A parameter of a module."""
 
-    def wrap(self, during: Callable[[], Any]) -> None:
-        """Makes each call run inside the context of `during()`. A hook would not run after a call that Ctrl-C ends."""
+    def __init__(self, module: torch.nn.Module, name: str, full_name: str) -> None:
+        super().__init__(module)
+        self.name, self.full_name = name, full_name
+        self._parameters: dict[str, Any] = module._parameters
+        self._is_in_list = isinstance(module, torch.nn.RNNBase)
+
+    @property
+    def parameter(self) -> Any:
+        return self._parameters[self.name]
+
+    def put(self, parameter: Any) -> None:
+        """Replaces the parameter."""
+        self._parameters[self.name] = parameter
+        if self._is_in_list and (module := self.module) is not None:
+            module._flat_weights[module._flat_weights_names.index(self.name)] = parameter
+
+
+class Unit(_OfModule):
+    def __init__(self, module: torch.nn.Module, name: str, places: list[Place]) -> None:
+        super().__init__(module)
+        self.name, self.places = name, places
+        self.bound: dict[int, list[torch.nn.Parameter]] = {}  # by slot
+        self._set: Any = None  # forward() before wrap(), if it was set on the object
+
+    def wrap(self, run: Callable[[Callable[[], Any]], Any]) -> None:
+        """Makes each call a call of `run(call)`. A hook would not run after a call that Ctrl-C ends."""
+        module, own = self._module, self.module.__dict__.get("forward")
         forward = self.module.forward
 
-        @functools.wraps(forward)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with during():
-                return forward(*args, **kwargs)
+            its = own or type(module()).forward.__get__(module())
+            return run(functools.partial(its, *args, **kwargs))
 
-        self.unwrapped = forward
+        functools.update_wrapper(call, forward, updated=())
+        call.__dict__ = {"__signature__": inspect.signature(forward), _OURS: True}  # __wrapped__ would keep the module
+        self._set = own
         self.module.__dict__["forward"] = call
 
     def unwrap(self) -> None:
-        """Undoes wrap(). Does nothing if the module is not wrapped."""
-        if self.unwrapped is None:
-            return
-        del self.module.__dict__["forward"]
-        if self.module.forward != self.unwrapped:  # forward was set on the object, as accelerate does
-            self.module.__dict__["forward"] = self.unwrapped
-        self.unwrapped = None
+        """Undoes wrap(), unless somebody has set another forward() on the object since, as accelerate does."""
+        module = self.module
+        if module is not None and hasattr(module.__dict__.get("forward"), _OURS):
+            del module.__dict__["forward"]
+            if self._set is not None:
+                module.__dict__["forward"] = self._set
 
 
 def places_of(module: torch.nn.Module, prefix: str) -> list[Place]:
@@ -70,11 +92,9 @@ def places_of(module: torch.nn.Module, prefix: str) -> list[Place]:
 
 
 def _own_places(module: torch.nn.Module, prefix: str) -> list[Place]:
-    return [
-        Place(module, name, f"{prefix}.{name}" if prefix else name)
-        for name, parameter in module._parameters.items()
-        if parameter is not None
-    ]
+    """The parameters that the code of a module uses itself: its own, and some of its children."""
+    used = {(id(owner), name) for owner, name in [*((module, name) for name in module._parameters), *used_by(module)]}
+    return [place for place in places_of(module, prefix) if (id(place.module), place.name) in used]
 
 
 def _is_whole(module: torch.nn.Module) -> bool:
@@ -120,19 +140,27 @@ def find_units(module: torch.nn.Module, prefix: str = "") -> tuple[list[Unit], l
             more, own = find_units(child, path)
             units += more
             rest += own
-    return units, rest
+    return once(units, rest)
+
+
+def once(units: list[Unit], rest: list[Place]) -> tuple[list[Unit], list[Place]]:
+    """Each module and each parameter once, also if the model has it in several places. What stays in memory is in no
+    unit."""
+    stays = {(id(place.module), place.name): place for place in reversed(rest)}
+    for unit in units:
+        unit.places = [place for place in unit.places if (id(place.module), place.name) not in stays]
+    first = {id(unit.module): unit for unit in reversed(units)}
+    return [unit for unit in units if first[id(unit.module)] is unit and unit.places], list(stays.values())[::-1]
 
 
 def split(unit: Unit) -> tuple[list[Unit], list[Place]] | None:
     """The parts of a unit that is too large, or None if it cannot be divided. They have only parameters of the unit,
-    which may be fewer than those of its modules."""
-    if _is_whole(unit.module):
+    which may be fewer than those of its modules. A module is not divided if it uses parameters of its children itself;
+    but if it has a list of modules, these parameters stay in memory."""
+    has_list = any(isinstance(child, _LISTS) for child in unit.module.modules())
+    if _is_whole(unit.module) or (not has_list and used_by(unit.module, by_methods=True)):
         return None
-    units, rest = _parts(unit)
-    names = {place.full_name for place in unit.places}
-    for part in units:
-        part.places = [place for place in part.places if place.full_name in names]
-    return [part for part in units if part.places], [place for place in rest if place.full_name in names]
+    return once(*_parts(unit))
 
 
 def _parts(unit: Unit) -> tuple[list[Unit], list[Place]]:
@@ -141,7 +169,7 @@ def _parts(unit: Unit) -> tuple[list[Unit], list[Place]]:
         if child is None:
             continue
         path = f"{unit.name}.{name}"
-        if isinstance(child, _LISTS):  # a list is never called itself
+        if isinstance(child, _LISTS) or type(child).forward is torch.nn.Module.forward:  # it is never called itself
             more, own = find_units(child, path)
             units += more
             rest += own
@@ -173,5 +201,4 @@ def named(units: Any, model: torch.nn.Module) -> tuple[list[Unit], list[Place]]:
             )
         out.append(unit)
         inside |= {place.full_name: name for place in unit.places}
-    rest = [place for place in places_of(model, "") if place.full_name not in inside]
-    return out, rest
+    return once(out, [place for place in places_of(model, "") if place.full_name not in inside])
