@@ -363,11 +363,13 @@ def hot_rows(
 ) -> Any:
     """The `count` nodes whose rows are used most, the most used first: the argument hot= of FeatureStore.open().
 
-    graph: the graph that batches are sampled from; or batches of ids that were sampled, as for gather(): the rows that
-    most of them have, without the other arguments. fanouts: a list with a number for each hop, -1 for all neighbours. Nodes are then sorted by how often a batch of
-    `batch` seeds is expected to sample them; `seeds` are the nodes that batches are drawn from, by default all. None:
-    sorted by the number of edges that begin at them. An int64 NumPy array, without nodes that are never used.
-    Raises ValueError for seeds that do not exist. Reads all edges once for each hop; thread-safe."""
+    graph: the graph that batches are sampled from. Or batches of ids that were sampled, as for gather(): the rows that
+        most of them have, without the other arguments.
+    fanouts: a list with a number for each hop, -1 for all neighbours. Nodes are then sorted by how often a batch of
+        `batch` seeds is expected to sample them; `seeds` are the nodes that batches are drawn from, by default all.
+        None: sorted by the number of edges that begin at them.
+    Returns an int64 NumPy array, without nodes that are never used. Raises ValueError for seeds that do not exist.
+    Reads all edges once for each hop; thread-safe."""
     if not isinstance(graph, Graph):
         if not hasattr(graph, "__iter__") or isinstance(graph, (str, bytes)):
             raise TypeError(f"hot_rows: graph: expected a Graph or batches of ids, got {_arguments.got(graph)}")
