@@ -280,6 +280,14 @@ def all_parts():
             needs=["tests/gpu_peers/test_*.py"],
             level="long",
         ),
+        Part(
+            # Compiles the kernels with NVIDIA's nvcc, which pip brings (300 MB).
+            "ptx",
+            900,
+            [Step("ptx", tool("make_ptx", "--check")), pytest_step("tests/tools/test_make_ptx.py")],
+            level="long",
+        ),
+        Part("gpu-fake", 900, [WHEEL, build("release"), Step("test-gpu", tool("test_gpu", "--fake"))], level="long"),
         Part("site", 600, [WHEEL, Step("site", tool("make_docs"))], level="long"),
         Part(
             # The wheels that are given to others, in Debian systems without a compiler.

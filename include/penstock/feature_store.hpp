@@ -49,6 +49,9 @@ struct FeatureTable {
 /// The description of a feature file or `.npy`.
 struct FeatureFile {
     std::string path;
+    /// Differs after each write: random in a feature file; of a `.npy` made from its size and the
+    /// time of its last change.
+    std::uint64_t id = 0;
     bool is_npy = false;             ///< read in place, without checksums
     std::vector<std::string> files;  ///< with the rows; several if they are striped
     std::uint64_t bytes = 0;         ///< of all files
@@ -81,9 +84,9 @@ struct FeatureProblem {
 
 /// A table that is to be written.
 struct NewFeatureTable {
-    std::string name;                      ///< UTF-8, 1 to 1024 bytes
-    std::string dtype;                     ///< "F32", or "float32"
-    std::vector<std::uint64_t> row_shape;  ///< in elements; a row has a whole number of bytes
+    std::string name = {};                      ///< UTF-8, 1 to 1024 bytes
+    std::string dtype = {};                     ///< "F32", or "float32"
+    std::vector<std::uint64_t> row_shape = {};  ///< in elements; a row has a whole number of bytes
 };
 
 struct FeatureWriterOptions {
@@ -101,7 +104,8 @@ struct FeatureWriterOptions {
 /// removes nothing.
 class PENSTOCK_API FeatureWriter {
 public:
-    /// kInvalidArgument if `path` cannot be a file, or a folder is missing or repeated.
+    /// kInvalidArgument if `path` cannot be a file or ends in ".npy", which a feature file is not,
+    /// or if a folder is missing or repeated.
     FeatureWriter(std::shared_ptr<Engine> engine, const std::string& path,
                   const FeatureWriterOptions& options = {},
                   const FileSystem& files = FileSystem::local());
@@ -132,16 +136,20 @@ private:
 
 /// A file with rows that is to become a table.
 struct FeatureSource {
-    NewFeatureTable table;  ///< of a `.npy` only the name; dtype and row_shape are its own
-    std::string path;       ///< a `.npy`, or raw rows without gaps
-    bool is_npy = true;
+    /// dtype and row_shape are of raw rows. Without a name: that of the tensor, or of the file.
+    NewFeatureTable table;
+    /// A `.npy`, a `.pt` or `.safetensors` with the tensor, or raw rows without gaps. The content
+    /// decides, whatever the name.
+    std::string path;
+    /// The name of the tensor. Empty: the one named as the table, or the only one.
+    std::string tensor = {};
     std::uint64_t offset = 0;             ///< of raw rows: of row 0, bytes
     std::uint64_t rows_max = UINT64_MAX;  ///< limit on the rows to take, from row 0 on
 };
 
-/// Makes a feature file from other files, with bounded memory. Throws as FeatureWriter and
-/// inspect_features(), kDamaged for a raw file that ends within a row, and kInvalidArgument if
-/// `path` is a source or ends in ".npy". Blocks.
+/// Makes a feature file from other files, with bounded memory. Throws as FeatureWriter, inspect()
+/// and inspect_features(), kDamaged for a raw file that ends within a row, kUnsupported for a
+/// tensor whose rows are not contiguous, and kInvalidArgument if `path` is a source. Blocks.
 PENSTOCK_API void import_features(const std::shared_ptr<Engine>& engine, const std::string& path,
                                   std::span<const FeatureSource> sources,
                                   const FeatureWriterOptions& options = {},

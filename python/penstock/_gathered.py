@@ -3,34 +3,34 @@
 
 from __future__ import annotations
 
+import array
 import sys
 from typing import Any
 
 from penstock import _adapters, _arguments
 
 
-def numbers(ids: Any, on_gpu: Any = None, named: str = "ids") -> Any:
-    """Contiguous integers; a strided tensor or array, or a list of lists, is copied. on_gpu: a function that copies a
-    tensor of a device to the host; None: the tensor stays there."""
+def numbers(ids: Any, named: str = "ids") -> Any:
+    """Contiguous integers of the host; what is elsewhere, strided, or a list of lists, is copied."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(ids, torch.Tensor):
         if ids.dtype == torch.bool:
             raise TypeError(f"{named}: this tensor is a mask; give the numbers of its rows: mask.nonzero().view(-1)")
-        if ids.is_meta:
-            raise ValueError(f"{named}: this tensor is on the meta device, where it has no numbers")
-        return ids.contiguous() if on_gpu is None or ids.is_cpu else on_gpu(ids)
+        if ids.is_meta or ids.is_floating_point() or ids.is_complex():
+            raise TypeError(f"{named}: expected integers in memory, got a tensor of {ids.dtype} on {ids.device}")
+        return ids.cpu().contiguous()
     if isinstance(ids, range):
-        return list(ids)
+        return array.array("q", ids)
     if isinstance(ids, (list, tuple)):
         if not any(isinstance(one, (list, tuple)) for one in ids):
             return ids
         import numpy as np
 
         try:
-            array = np.asarray(ids)
+            found = np.asarray(ids)
         except ValueError:
             raise ValueError(f"{named}: expected lists of the same length inside a list") from None
-        return array if array.size else array.astype(np.int64)
+        return found if found.size else found.astype(np.int64)
     dtype = getattr(ids, "dtype", None)
     kind = getattr(dtype, "kind", None)
     if kind == "b":

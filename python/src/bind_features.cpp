@@ -74,6 +74,7 @@ nb::dict file_dict(const FeatureFile& file) {
         tables.append(table_dict(table));
     }
     out["path"] = path_object(file.path);
+    out["id"] = file.id;
     out["is_npy"] = file.is_npy;
     out["files"] = nb::tuple(files);
     out["bytes"] = file.bytes;

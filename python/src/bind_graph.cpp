@@ -14,8 +14,10 @@
 #include <penstock/graph.hpp>
 #include <penstock/hot_rows.hpp>
 #include <penstock/neighbor_sampler.hpp>
+#include <penstock/row_simulation.hpp>
 #include <penstock/synthetic_graph.hpp>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -241,6 +243,22 @@ nb::object hot_rows(const GraphObject& self, nb::handle count, nb::handle fanout
     return buffer_of_numbers(std::move(found));
 }
 
+nb::object hot_rows_of_batches(nb::handle batches, nb::handle count) {
+    const std::uint64_t most = count_of(count, "count", "rows");
+    RowTrace trace;
+    for (const nb::handle batch : nb::iter(batches)) {
+        trace.add(RowNumbers(batch, "batches").values());
+    }
+    std::vector<std::uint64_t> found;
+    {
+        const WithoutGil nogil;
+        const auto largest = std::max_element(trace.ids.begin(), trace.ids.end());
+        const std::uint64_t rows = largest == trace.ids.end() ? 0 : *largest + 1;
+        found = hottest_rows(batch_counts(trace, rows), most);
+    }
+    return buffer_of_numbers(std::move(found));
+}
+
 }  // namespace
 
 void bind_graph(nb::module_& m) {
@@ -285,6 +303,8 @@ void bind_graph(nb::module_& m) {
         .def("sample", sample_of, nb::arg("seeds"), nb::arg("batch"));
     m.def("hot_rows", hot_rows, nb::arg("graph"), nb::arg("count"), nb::arg("fanouts").none(),
           nb::arg("batch"), nb::arg("seeds").none(),
+          "Private; penstock.features.hot_rows is public.");
+    m.def("hot_rows_of_batches", hot_rows_of_batches, nb::arg("batches"), nb::arg("count"),
           "Private; penstock.features.hot_rows is public.");
     m.def("zipf_rows", zipf_rows, nb::arg("rows"), nb::arg("exponent"), nb::arg("count"),
           nb::arg("seed"), nb::arg("batch"), "Private; penstock.features.zipf_rows is public.");

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import tracemalloc
 
 import numpy as np
 import penstock
@@ -378,6 +379,66 @@ def test_a_pickled_table_is_a_table(store):
     assert np.array_equal(alone.gather([5, 899]), AUTHOR[[5, 899]])
 
 
+def test_what_is_unpickled_is_the_same_file_wherever_it_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    for folder, rows in ((tmp_path, PAPER), (other, PAPER + 1)):
+        np.save(folder / "a.npy", rows)
+        penstock.FeatureStore.write(folder / "a.f", {"paper": rows}, progress=None)
+    for name in ("a.f", "a.npy"):
+        store = penstock.FeatureStore.open(name)
+        table = penstock.FeatureStore.open(name)[next(iter(store))]  # of a store that is gone
+        pickled = pickle.dumps(store), pickle.dumps(table)
+        monkeypatch.chdir(other)
+        again, alone = map(pickle.loads, pickled)
+        assert np.array_equal(again.gather({next(iter(again)): [3]})[next(iter(again))], PAPER[[3]])
+        assert np.array_equal(alone.gather([3]), PAPER[[3]])
+        monkeypatch.chdir(tmp_path)
+        os.replace(other / name, name)
+        for one in pickled:
+            with pytest.raises(penstock.Damaged, match="the file was replaced after the store that is unpickled"):
+                pickle.loads(one)
+        assert np.array_equal(table.gather([3]), PAPER[[3]])  # the old file is still open
+
+
+def test_a_write_replaces_none_of_its_sources(tmp_path):
+    np.save(tmp_path / "n.npy", PAPER)
+    PAPER.tofile(tmp_path / "raw")
+    mapped = np.memmap(tmp_path / "raw", PAPER.dtype, "r", shape=PAPER.shape)
+    os.symlink("raw", tmp_path / "link")
+    before = (tmp_path / "n.npy").read_bytes(), (tmp_path / "raw").read_bytes()
+    for path, rows in (
+        (tmp_path / "n.npy", tmp_path / "n.npy"),
+        (tmp_path / "raw", mapped),
+        (tmp_path / "link", mapped[:5]),
+    ):
+        with pytest.raises(ValueError, match="is a source of rows, which the new file would replace"):
+            penstock.FeatureStore.write(path, {"a": rows}, progress=None)
+    with pytest.raises(ValueError, match="would replace a .npy, or be taken for one"):
+        penstock.FeatureStore.write(tmp_path / "new.npy", {"a": PAPER}, progress=None)
+    assert ((tmp_path / "n.npy").read_bytes(), (tmp_path / "raw").read_bytes()) == before
+
+
+def test_a_list_of_rows_is_not_a_table_of_numbers(tmp_path):
+    for rows in ([PAPER[0], PAPER[1]], (torch.ones(3),)):
+        with pytest.raises(TypeError, match="table 'a': expected blocks of rows in the list, got arrays of one dim"):
+            penstock.FeatureStore.write(tmp_path / "x", {"a": rows}, progress=None)
+    penstock.FeatureStore.write(tmp_path / "x", {"a": [PAPER[:2], PAPER[2:3]]}, progress=None)
+    assert len(penstock.FeatureStore.open(tmp_path / "x")["a"]) == 3
+
+
+def test_a_range_of_many_ids_costs_no_list(store):
+    assert np.array_equal(store["paper"].gather(range(699, -1, -1)), PAPER[::-1])
+    tracemalloc.start()
+    store["paper"].hint(range(5, 5))
+    with pytest.raises(ValueError):
+        store["year"].gather(range(10**6, 2 * 10**6))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 << 20  # a list of ints has 36 MB
+
+
 def test_ids_of_another_byte_order_and_masks(store):
     assert np.array_equal(store["paper"].gather(np.array([[5, 6]], ">i8")), PAPER[[[5, 6]]])
     for mask in (np.ones(700, bool), torch.ones(700, dtype=torch.bool)):
@@ -388,8 +449,9 @@ def test_ids_of_another_byte_order_and_masks(store):
         store["paper"].hint(None)
     with pytest.raises(ValueError, match="^ids: expected lists of the same length"):
         store["paper"].gather([[1, 2], [3]])
-    with pytest.raises(ValueError, match="^ids: this tensor is on the meta device"):
-        store["paper"].gather(torch.empty(3, dtype=torch.int64, device="meta"))
+    for wrong in (torch.empty(3, dtype=torch.int64, device="meta"), torch.ones(3, requires_grad=True)):
+        with pytest.raises(TypeError, match=f"^ids: expected integers in memory, got a tensor of {wrong.dtype} on"):
+            store["paper"].gather(wrong)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch has CUDA here")

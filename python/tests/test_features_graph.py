@@ -71,13 +71,23 @@ def test_memory_of_a_graph_lives_as_long_as_it():
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_files(tmp_path, mapped):
+def test_files(tmp_path, monkeypatch, mapped):
     np.save(tmp_path / "p.npy", np.array([0, 2, 2, 3]))
     np.save(tmp_path / "i.npy", np.array([1, 2, 0], dtype="int32"))
     graph = Graph.open(tmp_path / "p.npy", os.fsencode(tmp_path / "i.npy"), mapped=mapped)
     assert graph.mapped == mapped and graph.indices.tolist() == [1, 2, 0]
-    again = pickle.loads(pickle.dumps(graph))
+    pickled = pickle.dumps(graph)
+    again = pickle.loads(pickled)
     assert again.mapped == mapped and again.indices.tolist() == [1, 2, 0]
+    monkeypatch.chdir(tmp_path)
+    relative = pickle.dumps(Graph.open("p.npy", "i.npy", mapped=mapped))
+    monkeypatch.chdir("/")
+    assert pickle.loads(relative).indices.tolist() == [1, 2, 0]
+    np.save(tmp_path / "new.npy", np.array([1, 1, 1], dtype="int32"))
+    os.replace(tmp_path / "new.npy", tmp_path / "i.npy")
+    for one in (pickled, relative):
+        with pytest.raises(penstock.Damaged, match="files were replaced after the graph that is unpickled"):
+            pickle.loads(one)
     np.array([0, 1], dtype="uint64").tofile(tmp_path / "p")
     np.array([6], dtype="uint64").tofile(tmp_path / "i")
     raw = Graph.open(tmp_path / "p", tmp_path / "i", dtype="uint64", sources=7, mapped=mapped)

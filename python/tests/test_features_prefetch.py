@@ -370,6 +370,19 @@ def test_hot_rows_of_a_graph():
         hot_rows(graph, 2, fanout=[1])
 
 
+def test_hot_rows_of_batches():
+    from penstock.features import hot_rows
+
+    batches = [[5, 5, 5, 2], np.array([[2, 9]]), np.array([9, 2], "i4"), []]
+    assert hot_rows(batches, 10).tolist() == [2, 9, 5]
+    assert hot_rows(iter(batches), 1).tolist() == [2]
+    assert hot_rows([], 3).tolist() == []
+    with pytest.raises(TypeError, match="are for a Graph"):
+        hot_rows(batches, 2, fanouts=[1])
+    with pytest.raises(ValueError, match=r"batches\[0\]: -1 is out of range"):
+        hot_rows([[-1]], 2)
+
+
 def test_look_ahead_brings_hits_also_where_few_rows_fit(tmp_path):
     """Batches that are read together read the rows that they share again: eight at once had fewer hits than none."""
     some = np.random.default_rng(1)

@@ -99,6 +99,22 @@ def test_any_budget_gives_the_same_bits(saved, share):
     assert torch.equal(run(model, ids), expected) and not any(is_away(p) for p in model.parameters())
 
 
+def test_files_of_another_dtype_take_their_own_bytes(tmp_path):
+    torch.manual_seed(3)
+    model = Model(layers=8).eval().to(torch.bfloat16)
+    state = {name: tensor for name, tensor in model.state_dict().items() if name != "head.weight"}
+    penstock.save(state, tmp_path / "model.safetensors")
+    model, ids = model.float(), torch.tensor([[1, 7, 499, 1]])
+    expected, total = run(model, ids), sum(tensor.nbytes for tensor in state.values())
+    for memory in (total, 4 * total):  # the bytes of the files, and all parameters
+        streamed = penstock.stream(on_meta(layers=8), tmp_path / "model.safetensors", memory=memory)
+        for _ in range(2):
+            assert torch.equal(run(streamed, ids), expected)
+        assert (streamed.stream_stats().rows_bytes_read > 0) == (memory == total)
+        assert torch.equal(run(streamed.unstream(), ids), expected)
+        assert streamed.head.weight is streamed.embed.weight and streamed.head.weight.dtype == torch.float32
+
+
 def test_budgets_may_change(saved):
     path, ids, expected, total = saved
     model = penstock.stream(on_meta(), path, memory=total // 2)

@@ -62,8 +62,11 @@ def test_shards_may_be_spread_and_some_copied(folders):
 def test_copies_that_differ_are_refused_by_name(folders):
     first, second, _, _ = folders
     shard = sorted(second.glob("*.safetensors"))[1]
-    with open(shard, "ab") as file:
-        file.write(b"more")
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-20_000] + bytes(20_000))
+    with pytest.raises(ValueError, match=f"'{shard}' differs from its copy '{first / shard.name}' in the 4096 bytes"):
+        streamed([first, second])
+    shard.write_bytes(whole + b"more")
     with pytest.raises(ValueError, match=f"{shard}.*{first / shard.name}|{first / shard.name}.*{shard}"):
         streamed([first, second])
     shard.unlink()

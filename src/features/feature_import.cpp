@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A feature file made of other files, and its checksums.
+#include "base/near.hpp"
+#include "base/path.hpp"
 #include "base/raise.hpp"
 #include "features/opened_features.hpp"
 #include "format/fault.hpp"
@@ -9,6 +11,7 @@
 
 #include <penstock/feature_store.hpp>
 #include <penstock/tensor.hpp>
+#include <penstock/tensor_table.hpp>
 
 #include <fmt/format.h>
 
@@ -25,46 +28,98 @@ namespace {
 
 constexpr std::string_view kImport = "import features";
 
-// A commit replaces the file at `path`, so a source, or a .npy, in its place is a slip of the
-// caller's, who left the new file's name out.
+// A commit replaces the file at `path`: a source there is an oversight of a caller who omitted the
+// name of the new file.
 void refuse_to_replace(const std::string& path, std::span<const FeatureSource> sources,
                        const FileSystem& files) {
-    const auto refuse = [&path](std::string_view why) {
-        base::raise(base::error(ErrorCode::kInvalidArgument, kImport,
-                                fmt::format("the new feature file would replace {}; give it a name "
-                                            "of its own, before those of its sources",
-                                            why),
-                                path));
-    };
-    if (path.ends_with(".npy")) {
-        refuse("a .npy");
-    }
     const std::string target = files.resolve(path);
     if (std::ranges::any_of(sources, [&](const FeatureSource& source) {
             return files.resolve(source.path) == target;
         })) {
-        refuse("a source");
+        base::raise(base::error(ErrorCode::kInvalidArgument, kImport,
+                                "the new feature file would replace a source; give it a name of "
+                                "its own, before those of its sources",
+                                path));
     }
 }
 
-// A file whose rows become a table.
+// Files whose rows become a table.
 struct ImportedTable {
     NewFeatureTable table;
-    stream::Stretch rows;
+    std::vector<stream::Stretch> rows;
 };
 
 ImportedTable imported_npy(const std::shared_ptr<Engine>& engine, const FeatureSource& source,
                            const FileSystem& files) {
     const OpenedFeatures opened = open_features(engine, source.path, files, CachePolicy::kDirect);
-    if (!opened.described.is_npy) {
-        base::raise(base::error(ErrorCode::kInvalidArgument, kImport,
-                                "expected a .npy, got a feature file", source.path));
-    }
     const Table& table = opened.directory.tables[0];
     const std::uint64_t rows = std::min(table.rows, source.rows_max);
     return {
         {source.table.name.empty() ? table.name : source.table.name, table.dtype, table.row_shape},
-        {opened.main, table.bases[0], rows * table.row_bytes, table.row_bytes}};
+        {{opened.main, table.bases[0], rows * table.row_bytes, table.row_bytes}}};
+}
+
+[[noreturn]] void refuse_tensor(ErrorCode code, const FeatureSource& source,
+                                const std::string& why) {
+    base::raise(base::error(code, kImport, why, source.path));
+}
+
+const TensorEntry& wanted_tensor(const TensorTable& table, const FeatureSource& source) {
+    const std::string& name = source.tensor.empty() ? source.table.name : source.tensor;
+    std::vector<std::string_view> known;
+    for (const TensorEntry& tensor : table.tensors) {
+        if (tensor.name == name) {
+            return tensor;
+        }
+        known.emplace_back(tensor.name);
+    }
+    if (source.tensor.empty() && known.size() == 1) {
+        return table.tensors.front();
+    }
+    const std::string_view near = base::nearest(name, known);
+    refuse_tensor(ErrorCode::kInvalidArgument, source,
+                  fmt::format("it has {} tensors, and none is named {}; {}", known.size(),
+                              format::shown(name),
+                              near.empty() ? "`penstock checkpoint show` lists them"
+                                           : fmt::format("did you mean {}?", format::shown(near))));
+}
+
+// A tensor that was saved in slices has several stretches, one after the other.
+ImportedTable imported_tensor(const std::shared_ptr<Engine>& engine, const FeatureSource& source,
+                              const FileSystem& files) {
+    const TensorTable table = inspect(engine, source.path, files);
+    const TensorEntry& tensor = wanted_tensor(table, source);
+    if (tensor.shape.empty()) {
+        refuse_tensor(ErrorCode::kInvalidArgument, source,
+                      fmt::format("the tensor {} is a scalar, which has no rows",
+                                  format::shown(tensor.name)));
+    }
+    ImportedTable out;
+    out.table = {!source.table.name.empty() ? source.table.name
+                 : !tensor.name.empty()     ? tensor.name
+                                            : std::string(base::last_name(source.path)),
+                 tensor.dtype,
+                 {tensor.shape.begin() + 1, tensor.shape.end()}};
+    const std::uint64_t row_bytes = row_bytes_of(out.table.dtype, out.table.row_shape);
+    const bool has_whole_rows =
+        row_bytes != 0 && tensor.strides.empty() &&
+        std::ranges::all_of(tensor.stretches, [row_bytes](const TensorStretch& stretch) {
+            return stretch.bytes % row_bytes == 0;
+        });
+    if (!has_whole_rows) {
+        refuse_tensor(ErrorCode::kUnsupported, source,
+                      fmt::format("the rows of the tensor {} are not contiguous or have no bytes; "
+                                  "save its contiguous() copy",
+                                  format::shown(tensor.name)));
+    }
+    std::uint64_t left = std::min(tensor.shape.front(), source.rows_max) * row_bytes;
+    for (const TensorStretch& stretch : tensor.stretches) {
+        const std::uint64_t bytes = std::min(left, stretch.bytes);
+        left -= bytes;
+        out.rows.push_back({files.open(table.files[stretch.file], {.cache = CachePolicy::kDirect}),
+                            stretch.offset, bytes, row_bytes});
+    }
+    return out;
 }
 
 ImportedTable imported_raw(const FeatureSource& source, const FileSystem& files) {
@@ -100,7 +155,49 @@ ImportedTable imported_raw(const FeatureSource& source, const FileSystem& files)
             source.path));
     }
     const std::uint64_t rows = std::min(bytes / row_bytes, source.rows_max);
-    return {source.table, {file, source.offset, rows * row_bytes, row_bytes}};
+    ImportedTable out{source.table, {{file, source.offset, rows * row_bytes, row_bytes}}};
+    if (out.table.name.empty()) {
+        out.table.name = base::last_name(source.path);
+    }
+    return out;
+}
+
+// A zip, a safetensors header, the pickle of an old .pt, or an index of shards. Of an index the
+// content is too little to tell: one row in 256 begins with the same byte.
+bool has_tensors(std::span<const std::byte> start, std::string_view path) {
+    const auto at = [&start](std::size_t i) {
+        return i < start.size() ? std::to_integer<unsigned>(start[i]) : 0U;
+    };
+    const bool zip = at(0) == 'P' && at(1) == 'K' && at(2) == 3 && at(3) == 4;
+    const bool safetensors = at(4) == 0 && at(5) == 0 && at(6) == 0 && at(7) == 0 && at(8) == '{';
+    const bool pickle = at(0) == 0x80 && at(1) == 2 && at(2) == 0x8a && at(3) == 10;
+    return zip || safetensors || pickle || path.ends_with(".index.json");
+}
+
+ImportedTable imported(const std::shared_ptr<Engine>& engine, const FeatureSource& source,
+                       const FileSystem& files) {
+    const std::vector<std::byte> start = read_start(*engine, files.open(source.path));
+    const FileForm form = form_of(start);
+    if (form == FileForm::kNpy) {
+        return imported_npy(engine, source, files);
+    }
+    if (form != FileForm::kOther) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, kImport,
+                                "expected a .npy, a file of tensors or raw rows, got a feature "
+                                "file",
+                                source.path));
+    }
+    if (has_tensors(start, source.path)) {
+        return imported_tensor(engine, source, files);
+    }
+    if (source.table.dtype.empty()) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, kImport,
+                                "this is no .npy and no file of tensors; if its rows are raw, give "
+                                "their dtype and shape (--dtype float32 --row 1024), and the "
+                                "offset of the first if it is not 0",
+                                source.path));
+    }
+    return imported_raw(source, files);
 }
 
 }  // namespace
@@ -189,9 +286,10 @@ void import_features(const std::shared_ptr<Engine>& engine, const std::string& p
     std::vector<ImportedTable> tables;
     std::uint64_t total = 0;
     for (const FeatureSource& source : sources) {
-        tables.push_back(source.is_npy ? features::imported_npy(engine, source, files)
-                                       : features::imported_raw(source, files));
-        total += tables.back().rows.bytes;
+        tables.push_back(features::imported(engine, source, files));
+        for (const stream::Stretch& stretch : tables.back().rows) {
+            total += stretch.bytes;
+        }
     }
     stream::ProgressClock clock(progress, std::string(features::kImport), path);
     clock.set_total(total);
@@ -199,7 +297,7 @@ void import_features(const std::shared_ptr<Engine>& engine, const std::string& p
     for (const ImportedTable& table : tables) {
         writer.begin_table(table.table);
         stream::read_ahead(
-            *engine, std::span(&table.rows, 1),
+            *engine, table.rows,
             [&writer](std::size_t /*stretch*/, std::uint64_t /*at*/,
                       std::span<const std::byte> bytes) { writer.append(bytes); },
             [](std::size_t /*stretch*/, std::uint64_t /*at*/, std::uint64_t /*bytes*/,

@@ -212,10 +212,16 @@ struct FeatureWriter::Impl {
 
 namespace {
 
-std::shared_ptr<Engine> required_engine(std::shared_ptr<Engine> engine, const std::string& path) {
+std::shared_ptr<Engine> checked_engine(std::shared_ptr<Engine> engine, const std::string& path) {
     if (engine == nullptr) {
         base::raise(
             base::error(ErrorCode::kInvalidArgument, "write features", "there is no engine", path));
+    }
+    if (path.ends_with(".npy")) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, "write features",
+                                "a feature file would replace a .npy, or be taken for one; give it "
+                                "another name",
+                                path));
     }
     return engine;
 }
@@ -248,8 +254,8 @@ void step_of(std::unique_ptr<Impl>& impl, const Step& step) {
 
 FeatureWriter::FeatureWriter(std::shared_ptr<Engine> engine, const std::string& path,
                              const FeatureWriterOptions& options, const FileSystem& files)
-    : impl_(new Impl{features::FileOfTables(required_engine(std::move(engine), path), path, options,
-                                            files)}) {}
+    : impl_(new Impl{
+          features::FileOfTables(checked_engine(std::move(engine), path), path, options, files)}) {}
 
 FeatureWriter::FeatureWriter(FeatureWriter&& other) noexcept = default;
 FeatureWriter& FeatureWriter::operator=(FeatureWriter&& other) noexcept = default;

@@ -190,6 +190,12 @@ void describe_tables(OpenedFeatures& out) {
     }
 }
 
+// A `.npy` has no id of its own.
+std::uint64_t id_of(const FileStatus& status) {
+    constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;
+    return static_cast<std::uint64_t>(status.modified_ns) * kOdd + status.bytes;
+}
+
 OpenedFeatures open_once(const std::shared_ptr<Engine>& engine, const std::string& path,
                          const FileSystem& files, CachePolicy cache) {
     const FileOptions options{.cache = cache};
@@ -223,6 +229,7 @@ OpenedFeatures open_once(const std::shared_ptr<Engine>& engine, const std::strin
                         path);
     }
     describe_tables(out);
+    out.described.id = out.described.is_npy ? id_of(out.main.status()) : out.id;
     return out;
 }
 

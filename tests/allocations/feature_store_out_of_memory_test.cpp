@@ -58,7 +58,7 @@ TEST_F(FeatureStoreOutOfMemory, RowsAreImportedAndVerified) {
         const std::string raw = scene.folder + "/raw";
         scene.engine->write(raw, std::span(rows));
         const std::string path = scene.folder + "/x.features";
-        const std::vector<FeatureSource> sources{{{"a", "U8", {100}}, raw, false}};
+        const std::vector<FeatureSource> sources{{{"a", "U8", {100}}, raw}};
         return each(
             scene,
             [&](Attempt& attempt) -> std::string {

@@ -8,6 +8,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <set>
 #include <string>
@@ -67,6 +70,27 @@ TEST(FeatureLayout, IsReadAsItWasWritten) {
     ASSERT_TRUE(other) << other.error().message;
     EXPECT_EQ(other->part, 1U);
     EXPECT_EQ(other->parts, 2U);
+}
+
+// What feature_fuzz begins with (fuzz/corpus/feature): `ok_*` is read, anything else is refused.
+TEST(FeatureLayout, OfTheCorpusTheRightOnesAreRead) {
+    std::size_t count = 0;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(PENSTOCK_SOURCE_DIR "/fuzz/corpus/feature")) {
+        std::ifstream in(entry.path(), std::ios::binary);
+        const std::string text((std::istreambuf_iterator<char>(in)), {});
+        const auto bytes = std::as_bytes(std::span(text));
+        const Preamble preamble{.file_bytes = kFileBytesMax,
+                                .directory_offset = std::uint64_t{1} << 40U,
+                                .directory_bytes = bytes.size(),
+                                .directory_sum = stream::content_hash(bytes),
+                                .id = 1};
+        const auto read = decode_directory(bytes, preamble);
+        const std::string name = entry.path().filename().string();
+        EXPECT_EQ(read.has_value(), name.starts_with("ok_")) << name;
+        ++count;
+    }
+    EXPECT_GE(count, 9U);
 }
 
 TEST(FeatureLayout, EveryCutAndEveryFlippedBitIsRefused) {

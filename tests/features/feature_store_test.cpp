@@ -7,6 +7,7 @@
 #include "support/text_files.hpp"
 
 #include <penstock/feature_store.hpp>
+#include <penstock/state_file.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -209,6 +210,10 @@ TEST_F(FeatureStoreTest, ReadsAnNpyWhereItIs) {
               ErrorCode::kUnsupported);
     import_features(engine_, path_, std::vector<FeatureSource>{{{}, path}});
     expect_rows(FeatureStore::open(engine_, path_), rows, 4, 100);
+    const std::string other = folder_ / "paper.bin";  // the content says that it is a .npy
+    test::write_text(other, text);
+    import_features(engine_, path_, std::vector<FeatureSource>{{{"paper", "U8", {7}}, other}});
+    expect_rows(FeatureStore::open(engine_, path_), rows, 4, 100);
     test::write_text(path, text.substr(0, text.size() - 1));
     EXPECT_THAT(error_of([&] { static_cast<void>(FeatureStore::open(engine_, path)); }).what(),
                 HasSubstr("cut short"));
@@ -220,7 +225,7 @@ TEST_F(FeatureStoreTest, ImportsRawFiles) {
     test::write_text(
         path, std::string(128, 'x') +
                   std::string(reinterpret_cast<const char*>(rows.data.data()), rows.data.size()));
-    FeatureSource source{rows.table, path, false, 128};
+    FeatureSource source{.table = rows.table, .path = path, .offset = 128};
     std::uint64_t done = 0;
     import_features(engine_, path_, std::span(&source, 1), {.folders = two_folders()},
                     [&done](std::uint64_t now, std::uint64_t) {
@@ -245,6 +250,54 @@ TEST_F(FeatureStoreTest, ImportsRawFiles) {
     EXPECT_EQ(FeatureStore::open(engine_, path_).tables()[0].rows, 7U);
 }
 
+// Of a file with several, that with the table's name; whatever the file is called.
+TEST_F(FeatureStoreTest, ImportsTensors) {
+    const Made rows = made("paper", {30}, 500, 3);
+    const Made years = made("year", {}, 400, 4);
+    const State both{{{"paper", "F32", {500, 30}, rows.data},
+                      {"year", "F32", {400}, years.data},
+                      {"step", "F32", {}, std::span(years.data).first(4)}}};
+    const State one{{both.tensors.front()}};
+    for (const char* name : {"a.pt", "a.safetensors", "a.safetensors.index.json"}) {
+        const std::string file = folder_ / name;
+        save_file(engine_, file, both, {.shard_bytes = 50'000});
+        std::vector<FeatureSource> sources{{{"paper"}, file}, {{"when"}, file, "year"}};
+        import_features(engine_, path_, sources);
+        const FeatureStore store = FeatureStore::open(engine_, path_);
+        expect_rows(store, rows, 5, 100);
+        EXPECT_EQ(store.tables()[1].name, "when");
+        EXPECT_EQ(store.tables()[1].rows, 400U);
+        const auto message_of = [&](const FeatureSource& source) -> std::string {
+            return error_of([&] { import_features(engine_, path_, std::span(&source, 1)); }).what();
+        };
+        EXPECT_THAT(message_of({{"papre"}, file}), HasSubstr("did you mean 'paper'?"));
+        EXPECT_THAT(message_of({{"step"}, file}), HasSubstr("a scalar"));
+        EXPECT_THAT(message_of({{}, file}), HasSubstr("it has 3 tensors"));
+    }
+    save_file(engine_, folder_ / "one.pt", one);
+    std::filesystem::rename(folder_ / "one.pt", folder_ / "one.bin");
+    FeatureSource source{{}, folder_ / "one.bin"};
+    import_features(engine_, path_, std::span(&source, 1));
+    expect_rows(FeatureStore::open(engine_, path_), rows, 6, 100);
+    source.rows_max = 7;
+    import_features(engine_, path_, std::span(&source, 1));
+    EXPECT_EQ(FeatureStore::open(engine_, path_).tables()[0].rows, 7U);
+    EXPECT_THAT(error_of([&] {
+                    const FeatureSource itself{{}, path_};
+                    import_features(engine_, folder_ / "new", std::span(&itself, 1));
+                }).what(),
+                HasSubstr("got a feature file"));
+}
+
+TEST_F(FeatureStoreTest, EachWriteHasAnIdOfItsOwn) {
+    const Made rows = made("paper", {30}, 50, 3);
+    write(path_, {rows});
+    const std::uint64_t first = inspect_features(engine_, path_).id;
+    EXPECT_EQ(inspect_features(engine_, path_).id, first);
+    write(path_, {rows});
+    EXPECT_NE(inspect_features(engine_, path_).id, first);
+}
+
 TEST_F(FeatureStoreTest, AnImportReplacesNoSourceAndNoNpy) {
     const std::string raw = folder_ / "raw.bin";
     const std::string link = folder_ / "link.features";
@@ -252,12 +305,12 @@ TEST_F(FeatureStoreTest, AnImportReplacesNoSourceAndNoNpy) {
     test::write_text(raw, std::string(400, 'x'));
     test::write_text(npy, "rows of somebody's");
     std::filesystem::create_symlink("raw.bin", link);
-    const FeatureSource source{{"paper", "U8", {4}}, raw, false};
+    const FeatureSource source{{"paper", "U8", {4}}, raw};
     for (const std::string& path : {raw, link, npy}) {
         const Error error =
             error_of([&] { import_features(engine_, path, std::span(&source, 1)); });
         EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument) << path;
-        EXPECT_THAT(error.what(), HasSubstr("would replace a ")) << path;
+        EXPECT_THAT(error.what(), HasSubstr(" would replace a")) << path;
     }
     EXPECT_EQ(test::read_text(raw), std::string(400, 'x'));
     EXPECT_EQ(test::read_text(npy), "rows of somebody's");

@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <ctime>
 #include <variant>
 
 namespace penstock::store {
@@ -342,17 +343,14 @@ TEST(Manifest, ManyTensorsTakeNoTime) {
                                12,
                                {i * 0x9E3779B97F4A7C15U}}}});
     }
-    const base::SteadyClock clock;
-    const base::Nanos begin = clock.now();
+    // The time of this process on a processor: others may have both.
+    const auto seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+    const double begin = seconds();
     const std::string text = render(m);
-    const base::Nanos rendered = clock.now();
     const Manifest read = parse_manifest(text, "m");
-    const base::Nanos parsed = clock.now();
     EXPECT_EQ(read.tensors.size(), kCount);
     RecordProperty("bytes", static_cast<int>(text.size()));
-    RecordProperty("render_ms", static_cast<int>((rendered - begin) / 1'000'000));
-    RecordProperty("parse_ms", static_cast<int>((parsed - rendered) / 1'000'000));
-    EXPECT_LT(parsed - begin, 3'000'000'000);  // 0.2 s on two quiet cores
+    EXPECT_LT(seconds() - begin, 3);  // 0.2 without sanitizers
 }
 
 }  // namespace

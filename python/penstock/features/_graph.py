@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock import _arguments, _core, _gathered
+from penstock._errors import Damaged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,7 +89,10 @@ class Graph:
         for name, value in (("mapped", mapped), ("check", check)):
             _arguments.flag("open", name, value)
         arguments = (indptr, indices, edge_ids, dtype, sources, bool(mapped))
-        return cls._of(_core.Graph.of_files(*arguments, bool(check)), (_graph_of_files, *arguments))
+        core = _core.Graph.of_files(*arguments, bool(check))
+        # Absolute, because a pickled graph may be opened where the working folder is another.
+        paths = [None if path is None else os.path.abspath(path) for path in (indptr, indices, edge_ids)]
+        return cls._of(core, (_graph_of_files, *paths, *arguments[3:], _changes(paths)))
 
     @classmethod
     @_arguments.named
@@ -168,8 +173,24 @@ def _graph_of_edges(begins: Any, ends: Any, sources: int, destinations: int) -> 
     return Graph.from_edges((begins, ends), (sources, destinations))
 
 
-def _graph_of_files(indptr: Any, indices: Any, edge_ids: Any, dtype: Any, sources: int | None, mapped: bool) -> Graph:
-    return Graph.open(indptr, indices, edge_ids=edge_ids, dtype=dtype, sources=sources, mapped=mapped, check=False)
+def _graph_of_files(
+    indptr: Any, indices: Any, edge_ids: Any, dtype: Any, sources: int | None, mapped: bool, changes: Any
+) -> Graph:
+    graph = Graph.open(indptr, indices, edge_ids=edge_ids, dtype=dtype, sources=sources, mapped=mapped, check=False)
+    if _changes([indptr, indices, edge_ids]) != changes:
+        raise Damaged(
+            f"open graph {_arguments.shown(indptr)}: its files were replaced after the graph that is unpickled here "
+            "was opened; open the new files, and pickle that graph",
+            operation="open graph",
+            path=os.fsdecode(indptr),
+        )
+    return graph
+
+
+def _changes(paths: list[Any]) -> list[tuple[int, int]]:
+    """Sizes of files, and the times of their last changes."""
+    stats = [os.stat(path) for path in paths if path is not None]
+    return [(one.st_size, one.st_mtime_ns) for one in stats]
 
 
 def _graph_of_rmat(scale: int, edges_per_node: int, a: float, b: float, c: float, seed: int, shuffle: bool) -> Graph:
@@ -254,7 +275,9 @@ class NeighborSampler:
         for name in given:
             if name not in self.num_nodes:
                 raise ValueError(f"sample: seeds: expected types of {self.node_types}, got {_arguments.shown(name)}")
-        numbered = [(self.node_types.index(name), ids) for name, ids in given.items()]
+        numbered = [
+            (self.node_types.index(name), _gathered.numbers(ids, named="sample: seeds")) for name, ids in given.items()
+        ]
         nodes, edges = self._core.sample(numbered, next(self._batches) if batch is None else batch)
         is_torch = "torch" in sys.modules and any(_is_torch(ids) for ids in given.values())
         return self._shaped(nodes, edges, "torch" if is_torch else "numpy")
@@ -335,14 +358,23 @@ def zipf_rows(rows: int, exponent: float, count: int, *, seed: int = 1, batch: i
 
 
 @_arguments.named
-def hot_rows(graph: Graph, count: int, *, fanouts: Any = None, batch: int = 1024, seeds: Any = None) -> Any:
+def hot_rows(
+    graph: Graph | Iterable[Any], count: int, *, fanouts: Any = None, batch: int = 1024, seeds: Any = None
+) -> Any:
     """The `count` nodes whose rows are used most, the most used first: the argument hot= of FeatureStore.open().
 
+    graph: the graph that batches are sampled from. Or batches of ids that were sampled, as for gather(): the rows that
+        most of them have, without the other arguments.
     fanouts: a list with a number for each hop, -1 for all neighbours. Nodes are then sorted by how often a batch of
-    `batch` seeds is expected to sample them; `seeds` are the nodes that batches are drawn from, by default all. None:
-    sorted by the number of edges that begin at them. An int64 NumPy array, without nodes that are never used.
-    Raises ValueError for seeds that do not exist. Reads all edges once for each hop; thread-safe."""
+        `batch` seeds is expected to sample them; `seeds` are the nodes that batches are drawn from, by default all.
+        None: sorted by the number of edges that begin at them.
+    Returns an int64 NumPy array, without nodes that are never used. Raises ValueError for seeds that do not exist.
+    Reads all edges once for each hop; thread-safe."""
     if not isinstance(graph, Graph):
-        raise TypeError(f"hot_rows: graph: expected a Graph, got {_arguments.got(graph)}")
+        if not hasattr(graph, "__iter__") or isinstance(graph, (str, bytes)):
+            raise TypeError(f"hot_rows: graph: expected a Graph or batches of ids, got {_arguments.got(graph)}")
+        if fanouts is not None or seeds is not None:
+            raise TypeError("hot_rows: fanouts and seeds are for a Graph; these are batches that were sampled")
+        return _core.hot_rows_of_batches([_gathered.numbers(ids) for ids in graph], count).numpy()
     hops = None if fanouts is None else _fanouts_of(fanouts, ("", "", ""))
     return _core.hot_rows(graph._core, count, hops, batch, seeds).numpy()

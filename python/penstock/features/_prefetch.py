@@ -15,6 +15,7 @@ import atexit
 import collections
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,7 +36,8 @@ class Prefetch:
     that is read, 0 to 30; their rows are hinted, so that the store keeps the next rows in memory.
     key: a function that returns the ids of a batch, or a dict of tables and ids; by default the ids are batch.n_id, or
     the batch itself if it is an array, tensor or list. memory: limit ("256MiB") on rows that are read ahead; the next
-    batch is read even if it is larger. `rows` is the result of store.gather().
+    batch is read even if it is larger. device, stream: as in gather(), for rows in the memory of a GPU; the default
+    stream is that of the thread that iterates. `rows` is the result of store.gather().
 
         loader = NeighborLoader(data, [10, 5, 5], batch_size=1024, filter_per_worker=False)
         for batch, rows in penstock.features.Prefetch(loader, store["paper"], window=8):
@@ -56,6 +58,8 @@ class Prefetch:
         *,
         key: Callable[[Any], Any] | None = None,
         memory: int | str = "256MiB",
+        device: Any = None,
+        stream: Any = None,
     ) -> None:
         if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
             raise TypeError(f"Prefetch: loader: expected an iterable of batches, got {_arguments.got(loader)}")
@@ -74,6 +78,7 @@ class Prefetch:
         self._window = int(window)
         self._key = ids_of if key is None else key
         self._memory = _bytes(memory)
+        self._where = {name: value for name, value in (("device", device), ("stream", stream)) if value is not None}
 
     def __len__(self) -> int:
         """The length of the loader, if it has one."""
@@ -83,7 +88,7 @@ class Prefetch:
         return self._batches()
 
     def _batches(self) -> Iterator[tuple[Any, Any]]:
-        run = _Run(iter(self._loader), self._store, self._window, self._key, self._memory)
+        run = _Run(iter(self._loader), self._store, self._window, self._key, self._memory, self._where_now())
         try:
             while (started := run.take()) is not None:
                 rows = started.future.result()
@@ -92,6 +97,13 @@ class Prefetch:
                 del started, rows
         finally:
             run.close()
+
+    def _where_now(self) -> dict[str, Any]:
+        """The arguments of gathers. They begin in another thread, whose stream is not that of this one."""
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if "device" not in self._where or "stream" in self._where or cuda is None or not cuda.is_available():
+            return self._where
+        return {**self._where, "stream": cuda.current_stream(self._where["device"])}
 
     def __repr__(self) -> str:
         return f"Prefetch({self._loader!r}, {self._store!r}, window={self._window})"
@@ -171,14 +183,18 @@ class _Run:
     """One iteration. The lock guards the state of both threads. Of the calls that may wait, only gather_async() is made
     with it held, so that batches are started in order."""
 
-    def __init__(self, batches: Iterator[Any], store: Any, window: int, key: Any, memory: int) -> None:
+    def __init__(
+        self, batches: Iterator[Any], store: Any, window: int, key: Any, memory: int, where: dict[str, Any]
+    ) -> None:
         self.process = os.getpid()
         self._batches = batches
         self._store = store
         self._window = window
         self._key = key
         self._memory = memory
-        self._depth = int(_core.default_engine().options.queue_depth)
+        self._where = where
+        # Each file of a stripe is on a device of its own.
+        self._depth = int(_core.default_engine().options.queue_depth) * max(1, len(getattr(store, "files", ())))
         self._changed = threading.Condition()
         self._sampled: collections.deque[tuple[Any, Any]] = collections.deque()
         self._started: collections.deque[_Started] = collections.deque()
@@ -241,7 +257,7 @@ class _Run:
                 rows, nbytes = _nbytes(self._store, ids)
                 if not is_next and not self._fits(nbytes):
                     return
-                future = self._store.gather_async(ids)
+                future = self._store.gather_async(ids, **self._where)
             except Exception as error:
                 future = _Failed(error)
             self._sampled.popleft()

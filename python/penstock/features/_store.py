@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
 
 from penstock import _arguments, _core, _gathered
+from penstock._errors import Damaged
 from penstock._progress import Progress, reporter
 
 if TYPE_CHECKING:
@@ -75,19 +76,20 @@ class FeatureStats:
 class FeatureTable:
     """A table of a FeatureStore: `store["paper"]`.
 
-    name. shape: (rows, *row shape). dtype: a name of torch ("float32"). row_bytes: bytes of a row. stride: bytes from
-    row to row. touched_512, touched_4096: mean bytes that a device with blocks of 512 or 4096 bytes moves for a row.
-    A pickled table opens its file again, with the arguments of the store."""
+    name. files: those with the rows. shape: (rows, *row shape). dtype: a name of torch ("float32"). row_bytes: bytes of
+    a row. stride: bytes from row to row. touched_512, touched_4096: mean bytes that a device with blocks of 512 or 4096
+    bytes moves for a row. A pickled table opens its file again, with the arguments of the store."""
 
     def __init__(self, opened: Any, index: int, described: dict[str, Any], store: FeatureStore) -> None:
         self._opened = opened
         self._store = weakref.ref(store)  # weak, because the store refers to this table
-        self._remade = store.__reduce__()
+        self._remade = store.__reduce__()  # opens it again, should it be gone when this table is pickled
         self._index = index
         self.dtype: str
         self._row_shape: tuple[int, ...]
         self.dtype, self._row_shape = _gathered.as_torch_counts(described["dtype"], tuple(described["row_shape"]))
         self.name: str = described["name"]
+        self.files: tuple[str, ...] = store.files
         self.shape: tuple[int, ...] = (described["rows"], *self._row_shape)
         self.row_bytes: int = described["row_bytes"]
         self.stride: int = described["stride_bytes"]
@@ -101,13 +103,14 @@ class FeatureTable:
         store = self._store()
         if store is not None:
             return operator.getitem, (store, self.name)
-        return _table_of, (*self._remade, self.name)
+        made, arguments = self._remade
+        return _table_of, (made, arguments, self.name)
 
     def __repr__(self) -> str:
         return f"FeatureTable({self.name!r}, shape={self.shape}, dtype={self.dtype!r})"
 
     def _row(self, ids: Any, out: Any, device: Any) -> tuple[int, Any, Any]:
-        ids = _gathered.numbers(ids, lambda tensor: tensor.cpu().contiguous())
+        ids = _gathered.numbers(ids)
         if out is None:
             return self._index, ids, _gathered.made_for(ids, self._row_shape, self.dtype, device)
         if device is not None:
@@ -215,7 +218,8 @@ class FeatureStore:
     ) -> None:
         if not isinstance(path, (str, bytes, os.PathLike)):
             raise TypeError(f"FeatureStore: path: expected a path, got {_arguments.got(path)}")
-        self._arguments = (path, ram, policy, hot, device_memory, device)
+        # Absolute, because a pickled store may be opened where the working folder is another.
+        self._arguments = (os.path.abspath(path), ram, policy, hot, device_memory, device)
         if hot is not None and not isinstance(hot, Mapping):
             tables = _core.inspect_features(path)["tables"]
             if len(tables) != 1:
@@ -253,7 +257,7 @@ class FeatureStore:
         path: Path, tables: Mapping[str, Any], *, folders: Any = None, sync: bool = True, progress: Progress = True
     ) -> None:
         """Writes a feature file of these tables, completely and durably in one step, or not at all. An existing file at
-        `path` is replaced. Blocks; needs about ten MiB of memory, whatever the size of the tables; Ctrl-C stops it.
+        `path` is replaced. Blocks; needs about 20 MiB of memory, whatever the size of the tables; Ctrl-C stops it.
 
         tables: names, each with an array, tensor or memmap of shape (rows, ...), the path of a `.npy`, or an iterator
         of such blocks of rows, which may be larger than memory. folders: existing folders on several devices, over
@@ -430,10 +434,24 @@ class FeatureStore:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._arguments
+        return _store_of, (type(self), self._arguments, self._file["id"])
 
     def __repr__(self) -> str:
         return f"FeatureStore({self.path!r}, {len(self.tables)} tables)"
+
+
+def _store_of(made: Any, arguments: tuple[Any, ...], file_id: int) -> FeatureStore:
+    """Opens a pickled store again. Its file must be the same one, because the ids of the caller are for that."""
+    store: FeatureStore = made(*arguments)
+    if store._file["id"] != file_id:
+        store.close()
+        raise Damaged(
+            f"open features {_arguments.shown(store.path)}: the file was replaced after the store that is unpickled "
+            "here was opened; open the new file, and pickle that store",
+            operation="open features",
+            path=store.path,
+        )
+    return store
 
 
 def _table_of(made: Any, arguments: tuple[Any, ...], name: str) -> FeatureTable:

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock import _arguments, _core
 
-_PIECE_BYTES = 32 << 20
+_PIECE_BYTES = 4 << 20
 
 
 def write(
@@ -30,6 +30,8 @@ def write(
         raise TypeError(f"write: folders: expected a list of folders, got {_arguments.got(folders)}")
     if isinstance(folders, (str, bytes, os.PathLike)):
         raise TypeError("write: folders: this is one path; give a list of folders")
+    for rows in tables.values():
+        _refuse_to_replace(path, rows)
     sources = {name: _source(name, rows) for name, rows in tables.items()}
     total = sum(_bytes_of(rows) for rows in sources.values())
     done = 0
@@ -62,6 +64,15 @@ def write(
         writer.close()
 
 
+def _refuse_to_replace(path: Any, rows: Any) -> None:
+    source = rows if isinstance(rows, (str, os.PathLike)) else getattr(rows, "filename", None)  # of a memmap
+    if isinstance(source, (str, os.PathLike)) and os.path.realpath(source) == os.path.realpath(os.fsdecode(path)):
+        raise ValueError(
+            f"write: path: {_arguments.shown(os.fsdecode(path))} is a source of rows, which the new file would "
+            "replace; give another path"
+        )
+
+
 def _source(name: Any, rows: Any) -> Any:
     if not isinstance(name, str):
         raise TypeError(f"write: tables: expected a str as each name, got {_arguments.got(name)}")
@@ -91,6 +102,11 @@ def _source(name: Any, rows: Any) -> Any:
     _check_dense(rows)
     if hasattr(rows, "shape") and hasattr(rows, "dtype"):
         return _with_rows(name, rows)
+    if isinstance(rows, (list, tuple)) and any(len(getattr(block, "shape", (0, 0))) == 1 for block in rows):
+        raise TypeError(
+            f"write: table '{name}': expected blocks of rows in the list, got arrays of one dimension; give "
+            "numpy.stack(rows) if each is a row, numpy.concatenate(blocks) if each element is one"
+        )
     if isinstance(rows, Mapping) or not hasattr(rows, "__iter__") or isinstance(rows, (bytes, bytearray, memoryview)):
         raise TypeError(
             f"write: table '{name}': expected an array, a tensor, the path of a .npy or an iterator of arrays, got "

@@ -69,7 +69,7 @@ class GIDS:
 
     def _ids(self, batch: Any) -> dict[str, torch.Tensor]:
         given = batch[0] if self.heterograph else {next(iter(self.store.tables)): batch[0]}
-        return {name: torch.as_tensor(ids).cpu() for name, ids in given.items()}
+        return {name: torch.as_tensor(ids) for name, ids in given.items()}
 
     def window_buffering(self, batch: Any) -> None:
         """Reports the rows of a later batch to the store, if it has hint()."""
@@ -96,8 +96,9 @@ class GIDS:
         if not self.window_buffer:
             raise StopIteration
         batch = self.window_buffer.popleft()
-        found = self.store.gather(self._ids(batch))
-        rows = {name: value.flatten(1)[:, :dim].to(device) for name, value in found.items()}
+        where = {} if torch.device(device).type == "cpu" else {"device": device}
+        found = self.store.gather(self._ids(batch), **where)
+        rows = {name: value.flatten(1)[:, :dim] for name, value in found.items()}
         added = rows if self.heterograph else next(iter(rows.values()))
         return (*batch, added) if isinstance(batch, tuple) else [*batch, added]
 

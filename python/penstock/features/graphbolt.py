@@ -17,7 +17,7 @@ __all__ = ["Feature"]
 
 class Feature:
     """A table of a penstock.FeatureStore, `store["paper"]`, as a GraphBolt `Feature`. Rows are returned as torch
-    tensors on the CPU. Thread-safe."""
+    tensors on the device of their ids. Thread-safe."""
 
     @_arguments.named
     def __init__(self, table: Any) -> None:
@@ -26,12 +26,12 @@ class Feature:
     @_arguments.named
     def read(self, ids: Any = None) -> torch.Tensor:
         """The rows of `ids`; None: all. Blocks."""
-        return self._table.gather(torch.arange(len(self._table)) if ids is None else ids.cpu())
+        return self._table.gather(torch.arange(len(self._table))) if ids is None else self._table.gather(**_asked(ids))
 
     @_arguments.named
     def read_async(self, ids: Any) -> Iterator[Any]:
         """Yields once: an object whose wait() returns the rows."""
-        yield _Waiter(self._table.gather_async(ids.cpu()))
+        yield _Waiter(self._table.gather_async(**_asked(ids)))
 
     def read_async_num_stages(self, ids_device: Any) -> int:
         """The number of times that read_async() yields."""
@@ -54,6 +54,10 @@ class Feature:
 
     def __repr__(self) -> str:
         return f"Feature({self._table!r})"
+
+
+def _asked(ids: torch.Tensor) -> dict[str, Any]:
+    return {"ids": ids} if ids.is_cpu else {"ids": ids, "device": ids.device}
 
 
 class _Waiter:

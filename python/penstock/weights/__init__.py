@@ -88,11 +88,12 @@ def stream(
     the user's own files in each pass, ahead of their layer. The results are bit for bit the same as with all weights in
     memory.
 
-    model: a torch.nn.Module with its parameters on the meta device; or a class of transformers; or None for the class
-        that `config.json` in the folder names. It is changed and returned.
-    folder: a folder with the `.safetensors` and their index, or one file. Or a list of folders on several devices, with
-        spread shards, copies, or copies of some shards. Files that several folders have are read from all of them
-        concurrently, in the ratio of their speeds, which are measured now.
+    model: a torch.nn.Module with its parameters on the meta device; or a class of transformers, also AutoModel...; or
+        None for the class that `config.json` in the folder names. It is changed, also by model.eval(), and returned.
+    folder: a folder with the `.safetensors` and their index, or one file, or the name of a model in the local cache of
+        Hugging Face ("organization/name"; nothing is downloaded). Or a list of folders on several devices, with spread
+        shards, copies, or copies of some shards. Files that several folders have are read from all of them
+        concurrently, in the ratio of their speeds, which are measured now. Of copies, a few blocks are compared now.
     memory: bytes, "8GiB", or "auto": the memory that this process may still take, less a reserve for activations and
         code. It holds all weights that are in memory, but not activations, the KV cache or rows of embeddings.
     units: names of modules that are read as a whole, in the order of their use. By default: the children of each list

@@ -80,6 +80,16 @@ class Conversion:
         return out if set(out) == set(outline) else None
 
 
+class Cast:
+    """A tensor, and the same in another dtype under a name of its own."""
+
+    def __init__(self, name: str, key: str, dtype: torch.dtype) -> None:
+        self.name, self.keys, self.dtype = name, [key], dtype
+
+    def made(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {self.name: tensors[self.keys[0]].to(self.dtype)}
+
+
 def _runs(numbers: torch.Tensor) -> list[tuple[int, int]]:
     """(first, count) of each run of consecutive numbers."""
     cuts = torch.nonzero(numbers[1:] != numbers[:-1] + 1).flatten() + 1
@@ -94,8 +104,9 @@ class Converted:
     def __init__(self, conversions: Iterable[Conversion], infos: dict[str, penstock.TensorInfo]) -> None:
         self.keys: dict[str, str] = {}  # {parameter: key}
         self.joined: list[tuple[str, tuple[int, ...], list[Part]]] = []  # key, shape, parts: bytes are only moved
-        self.computed: dict[str, Conversion] = {}  # {key: the conversion to run when its tensors are read}
-        self._made_by: dict[str, Conversion] = {}
+        self.computed: dict[str, Conversion | Cast] = {}  # {key: the conversion to run when its tensors are read}
+        self.casts: dict[str, Cast] = {}  # those of `computed` that only change the dtype
+        self._made_by: dict[str, Conversion | Cast] = {}
         for conversion in conversions:
             self._add(conversion, infos)
 
@@ -122,15 +133,32 @@ class Converted:
             else:
                 self.joined.append((key, shape, parts[name]))
 
+    def cast(self, key: str, dtype: torch.dtype, infos: dict[str, penstock.TensorInfo]) -> str:
+        """A key for the tensor `key` in another dtype. The computed values of a conversion keep their key."""
+        kind = str(dtype).removeprefix("torch.")
+        out = f"{key} ({kind})"
+        if key in self.computed:
+            return key
+        if out not in self.casts:
+            shape = tuple(infos[key].shape)
+            infos[out] = penstock.TensorInfo(out, kind, shape, 0, math.prod(shape) * dtype.itemsize)
+            self.casts[out] = self.computed[out] = self._made_by[out] = Cast(out, key, dtype)
+        return out
+
     def __contains__(self, key: str) -> bool:
+        """Whether the files have no such tensor."""
         return key in self._made_by
+
+    def is_cast(self, key: str) -> bool:
+        """Whether this is a tensor of the files in another dtype."""
+        return key in self.casts and self.reads(key)[0] not in self
 
     def reads(self, key: str) -> list[str]:
         """The tensors of the files, and joined ones, that must be read for this key."""
         return self.computed[key].keys if key in self.computed else [key]
 
     def made(
-        self, keys: Iterable[str], tensors_of: Callable[[Conversion], Mapping[str, torch.Tensor]]
+        self, keys: Iterable[str], tensors_of: Callable[[Conversion | Cast], Mapping[str, torch.Tensor]]
     ) -> dict[str, torch.Tensor]:
         """Makes those of `keys` that are converted; runs each conversion once. tensors_of(conversion): its tensors."""
         out: dict[str, torch.Tensor] = {}
@@ -138,5 +166,5 @@ class Converted:
             if key in self._made_by and key not in out:
                 conversion = self._made_by[key]
                 made = conversion.made(tensors_of(conversion))
-                out |= {self.keys[name]: tensor for name, tensor in made.items()}
+                out |= {self.keys.get(name, name): tensor for name, tensor in made.items()}
         return out

@@ -3,13 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import penstock
-from penstock import _core, _state
+from penstock import _core, _errors, _state
 from penstock._arguments import got, local_path
+
+_HUB_NAME = re.compile(r"[\w.-]*\w[\w.-]*/[\w.-]*\w[\w.-]*")
+_SAMPLES, _SAMPLE_BYTES = 8, 4096  # of each copy of a file
+_HUB_FILES = ("model.safetensors.index.json", "model.safetensors", "config.json")
 
 
 def paths_of(folder: Any, verb: str) -> list[Path]:
@@ -26,19 +35,111 @@ def _path(one: Any, verb: str) -> Path:
     text = os.fsdecode(one)
     if not text:
         raise ValueError(f"{verb}: folder: expected the path of a folder or a file, got ''")
-    return Path(local_path(verb, text))
+    path = Path(local_path(verb, text))
+    if path.exists():
+        return path
+    if _HUB_NAME.fullmatch(text):
+        return _cached(text, verb)
+    raise _missing(verb, text, f"folder: there is no file or folder '{text}'; check the path")
+
+
+def _missing(verb: str, path: str, what: str) -> BaseException:
+    return _errors.from_core(_errors._SYSTEM, f"{verb}: {what}", errno.ENOENT, verb, path, None)
+
+
+def _cached(name: str, verb: str) -> Path:
+    """The folder of a model "organization/name" in the local cache of Hugging Face. Nothing is downloaded."""
+    cache = "huggingface_hub, which knows its cache, is not installed"
+    with contextlib.suppress(ImportError, ValueError):  # ValueError: no name of a model
+        from huggingface_hub import constants, try_to_load_from_cache
+
+        cache = f"'{constants.HF_HUB_CACHE}'"
+        for file in _HUB_FILES:
+            found = try_to_load_from_cache(name, file)
+            if isinstance(found, str):
+                return Path(found).parent
+    what = f"no file or folder '{name}', and no model of that name in the local cache of Hugging Face ({cache})"
+    raise _missing(verb, name, f"folder: there is {what}; check the path, or get the model: `hf download {name}`")
+
+
+def weights_in(folder: Path) -> Path:
+    """The file with the names of all weights of a folder: its index, or its only file of tensors."""
+    if not folder.is_dir():
+        return folder
+    for pattern in ("model.safetensors.index.json", "*.safetensors.index.json", "model.safetensors", "*.safetensors"):
+        found = sorted(folder.glob(pattern))
+        if len(found) == 1:
+            return found[0]
+    raise FileNotFoundError(f"stream: '{folder}' {_lacking(folder)}")
+
+
+def _lacking(folder: Path) -> str:
+    """The reason why no file of a folder has the names of all weights."""
+    several = [path.name for path in sorted(folder.glob("*.safetensors"))]
+    if several:
+        more = ", ..." if len(several) > 3 else ""
+        return (
+            f"has {len(several)} .safetensors files ({', '.join(several[:3])}{more}) and no index that says which "
+            "tensors are where; give the path of one of them, or add the model.safetensors.index.json"
+        )
+    others = [path for path in sorted(folder.iterdir()) if path.suffix in (".bin", ".pt", ".pth")]
+    if others:
+        return (
+            f"has no .safetensors file; `penstock checkpoint convert {others[0]} {folder / 'model.safetensors'}` makes "
+            "one of it"
+        )
+    return "has no .safetensors file; give the folder or the file that has the weights"
+
+
+@contextlib.contextmanager
+def shards_named(verb: str) -> Iterator[None]:
+    """Says which tensors a missing shard has."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        shard = Path(str(error.filename))
+        inside = _names_of(shard)
+        if not inside:
+            raise
+        names = f"'{inside[0]}'" + (f" and {len(inside) - 1} more tensors" if len(inside) > 1 else "")
+        what = f"the shard '{shard}' is missing; by the index it has {names}: download or copy it again"
+        raise _missing(verb, str(shard), what) from None
+
+
+def _names_of(shard: Path) -> list[str]:
+    """The names of the tensors of a shard, by the indexes next to it."""
+    out = []
+    for index in sorted(shard.parent.glob("*.index.json")):
+        with contextlib.suppress(OSError, ValueError, LookupError, AttributeError, TypeError):
+            found = json.loads(index.read_text())["weight_map"].items()
+            out += [name for name, file in found if file == shard.name]
+    return out
 
 
 class Folders:
     """The files of a model: its tensors by name, and their content."""
 
-    def __init__(self, paths: list[Path]) -> None:
+    def __init__(self, paths: list[Path], verb: str = "stream") -> None:
         self.paths = [str(path) for path in paths]
-        rows = _core.weight_tensors(self.paths)
+        with shards_named(verb):
+            rows = _core.weight_tensors(self.paths)
         self.infos = {
             name: _state.TensorInfo(name, _state._TORCH.get(kind, kind), tuple(shape), *place)
             for name, kind, shape, *place in rows
         }
+
+    def compare_copies(self) -> None:
+        """Refuses copies of a file in several folders if sampled blocks differ. Sizes and headers are the same."""
+        for path in dict.fromkeys(info.path for info in self.infos.values()):
+            home = next((folder for folder in self.paths if Path(path).is_relative_to(folder)), path)
+            others = (os.path.join(folder, os.path.relpath(path, home)) for folder in self.paths if folder != home)
+            for copy in filter(os.path.exists, others):
+                for (at, block), (_, other) in zip(_blocks(path), _blocks(copy), strict=False):
+                    if block != other:
+                        raise ValueError(
+                            f"stream: folder: '{copy}' differs from its copy '{path}' in the {len(block)} bytes from "
+                            f"{at} on; give copies of the same file"
+                        )
 
     def __str__(self) -> str:
         return ", ".join(self.paths)
@@ -51,3 +152,12 @@ class Folders:
         return {
             name: tensor for path, names in by_file.items() for name, tensor in penstock.load(path, names=names).items()
         }
+
+
+def _blocks(path: str) -> Iterator[tuple[int, bytes]]:
+    """(offset, bytes) of the sampled blocks of a file, of which the last is its end."""
+    end = max(0, os.path.getsize(path) - _SAMPLE_BYTES)
+    with _errors.opened(path, "stream") as file:
+        for number in range(_SAMPLES):
+            at = file.seek(end * number // (_SAMPLES - 1))
+            yield at, file.read(_SAMPLE_BYTES)

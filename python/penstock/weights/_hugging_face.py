@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import sys
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,10 @@ def is_pretrained(model: torch.nn.Module) -> bool:
     return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 
 
-def made(model: type | None, folder: Path, infos: list[penstock.TensorInfo]) -> torch.nn.Module:
+def made(model: Any, folder: Path, infos: list[penstock.TensorInfo]) -> Any:
     """The model of a folder with its parameters on the meta device, as from_pretrained(dtype="auto") makes it."""
-    if model is not None and not hasattr(model, "config_class"):
+    automatic = hasattr(model, "_model_mapping")  # AutoModelForCausalLM and the like
+    if model is not None and not automatic and not hasattr(model, "config_class"):
         raise TypeError(
             f"stream: model: {model.__name__} is no class of transformers; make the model on the meta device, and give "
             f"it: `with torch.device('meta'): model = {model.__name__}(...)`"
@@ -44,11 +47,27 @@ def made(model: type | None, folder: Path, infos: list[penstock.TensorInfo]) -> 
                 f"stream: '{folder / 'config.json'}' names the architectures {names}, none of which transformers "
                 f"{transformers.__version__} has; give the model, on the meta device"
             )
-    config = model.config_class.from_pretrained(folder)
+    config = (transformers.AutoConfig if automatic else model.config_class).from_pretrained(folder)
+    if automatic:
+        model, config = _chosen(model, config, folder)
     out = _empty(model, config, infos)
     if out.can_generate() and (folder / "generation_config.json").exists():
         out.generation_config = transformers.GenerationConfig.from_pretrained(folder)
     return out.eval()
+
+
+def _chosen(automatic: Any, config: Any, folder: Path) -> tuple[Any, Any]:
+    """The class that an AutoModel chooses for a config, and the config for it, as its from_pretrained() does."""
+    from transformers.models.auto.auto_factory import _get_model_class
+
+    if type(config) not in automatic._model_mapping:
+        raise ValueError(
+            f"stream: model: {automatic.__name__} has no model for the {type(config).__name__} of '{folder}'; give "
+            "another AutoModel, or None for the class that config.json names"
+        )
+    model = _get_model_class(config, automatic._model_mapping)
+    text = config.sub_configs.get("text_config")
+    return model, config.get_text_config() if text is not None and model.config_class == text else config
 
 
 def _architectures(folder: Path) -> list[str]:
@@ -73,16 +92,23 @@ def _empty(model: Any, config: Any, infos: list[penstock.TensorInfo]) -> Any:
     dtype = config.dtype or next((dtype for dtype in floats if dtype.is_floating_point), torch.float32)
     with torch.device("meta"), initialization.meta_device_safe_creation_ops():
         out = model._from_config(config, dtype=dtype)
-    for module in out.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None and not parameter.is_meta:  # torch.Tensor(size) is always on the CPU
-                module._parameters[name] = torch.nn.Parameter(parameter.to("meta"), parameter.requires_grad)
+    _move_to_meta(out)
     if plan := out._get_dtype_plan(dtype):  # parameters that stay float32 in a model of 16 bits
         pattern, named, _ = core_model_loading.build_glob_alternation(list(plan))
         for name, parameter in out.named_parameters():
             if found := pattern.search(name):
                 parameter.data = parameter.data.to(plan[named[found.lastgroup]])
     return out
+
+
+def _move_to_meta(model: Any) -> None:
+    """Moves the parameters that a model makes in memory whatever the default device is: torch.FloatTensor()."""
+    moved: dict[int, torch.nn.Parameter] = {}  # tied parameters remain one object
+    for module in model.modules():
+        for name, one in module._parameters.items():
+            if one is not None and not one.is_meta:
+                moved.setdefault(id(one), torch.nn.Parameter(one.to("meta"), one.requires_grad))
+                module._parameters[name] = moved[id(one)]
 
 
 def check(model: Any, infos: list[penstock.TensorInfo], path: str) -> None:
@@ -142,14 +168,26 @@ def run_experts_in_order(model: Any) -> Any:
     return before
 
 
-def fill_buffers(model: Any) -> None:
-    """Fills buffers that no file has with the values that transformers computes."""
+def computed(model: Any, known: Container[str]) -> set[str]:
+    """The parameters and buffers that no file has because transformers computes them: sinusoidal positions."""
+    patterns = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_missing or ()]
+    names = (name for name in model.state_dict() if name not in known)
+    return {name for name in names if any(pattern.search(name) for pattern in patterns)}
+
+
+def fill(model: Any, computed: Container[str]) -> None:
+    """Fills these parameters, and the buffers that no file has, with the values that transformers computes."""
     for parameter in model.parameters():
         parameter._is_hf_initialized = True
-    for module in model.modules():
-        fresh = [name for name in module._non_persistent_buffers_set if module._buffers.get(name) is not None]
-        for name in fresh:
-            module._buffers[name] = torch.empty_like(module._buffers[name], device="cpu")
+    for path, module in model.named_modules():
+        fresh = False
+        for own in (module._parameters, module._buffers):
+            for name, one in own.items():
+                its_own = name in module._non_persistent_buffers_set
+                if one is not None and (its_own or (f"{path}.{name}" if path else name) in computed):
+                    empty = torch.empty_like(one, device="cpu", requires_grad=False)
+                    own[name] = empty if own is module._buffers else torch.nn.Parameter(empty, one.requires_grad)
+                    fresh = True
         if fresh:
             module._is_hf_initialized = False
     model.initialize_weights()

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock import _arguments, _core
 from penstock._arguments import got, seconds, size, whole
-from penstock.weights._folders import Folders, paths_of
+from penstock.weights._folders import Folders, paths_of, shards_named
 
 _PRODUCTS_S = 0.3
 _PRODUCTS_BYTES = 256 << 20  # weights that are used in turn: too many for a cache
@@ -118,16 +118,10 @@ def plan(
     if isinstance(compute_s, str):
         if compute_s != "measured":
             raise ValueError(f'plan: compute_s: expected seconds or "measured", got {got(compute_s)}')
-        compute_s, compute_rate = 0.0, _compute_rate(Folders(paths))
-    found = _core.forecast_weights(
-        [str(path) for path in paths],
-        memory,
-        slots,
-        number,
-        seconds("plan", "compute_s", compute_s),
-        compute_rate,
-        experts,
-    )
+        compute_s, compute_rate = 0.0, _compute_rate(Folders(paths, "plan"))
+    given, compute_s = [str(path) for path in paths], seconds("plan", "compute_s", compute_s)
+    with shards_named("plan"):
+        found = _core.forecast_weights(given, memory, slots, number, compute_s, compute_rate, experts)
     found["units"] = tuple(PlannedUnit(*unit) for unit in found["units"])
     found["experts"] = None if found["experts"] is None else PlannedExperts(*found["experts"])
     if rate is None:

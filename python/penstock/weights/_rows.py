@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,11 +16,12 @@ class Rows:
     """The table of one torch.nn.Embedding. Operations that choose rows of the weight get these rows, wherever the code
     of the model or of a subclass uses it."""
 
-    def __init__(self, path: str, name: str, put: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """`put`: a function that moves a tensor of the host to the device of the model."""
-        self._put = put
+    def __init__(self, path: str, name: str, dtype: torch.dtype, put: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """dtype: of the parameter, which the files may have in another. put(): moves a tensor of the host to the device
+        of the model."""
+        self._name, self._dtype, self._put = name, dtype, put
         self._table = penstock.TensorRows(path, name)
-        self._dtype = getattr(torch, self._table.dtype)
+        self._stored = getattr(torch, self._table.dtype)
         self.bytes_read = 0
 
     def gather(self, ids: torch.Tensor) -> torch.Tensor:
@@ -28,11 +30,12 @@ class Rows:
         count = self._table.shape[0]
         if unique.numel() and not 0 <= int(unique[0]) <= int(unique[-1]) < count:
             raise IndexError(f"embedding: the numbers {int(unique[0])} to {int(unique[-1])} of rows: there are {count}")
-        rows = torch.empty((len(unique), *self._table.shape[1:]), dtype=self._dtype)
+        rows = torch.empty((len(unique), *self._table.shape[1:]), dtype=self._stored)
         # Ctrl-C in Tensor.__dlpack__(), which is written in Python, would become another error; NumPy has a buffer.
-        self._table.gather(unique.to(torch.int64).cpu().numpy(), rows.view(torch.uint8).numpy())
+        with _tensor_named(self._name):
+            self._table.gather(unique.to(torch.int64).cpu().numpy(), rows.view(torch.uint8).numpy())
         self.bytes_read += rows.nbytes
-        return torch.embedding(self._put(rows), where)
+        return torch.embedding(self._put(rows.to(self._dtype)), where)
 
     def instead(self, operation: Any, args: Any) -> torch.Tensor | None:
         """The result of an operation on the weight that chooses rows; None for another operation."""
@@ -56,3 +59,19 @@ class Rows:
 
     def close(self) -> None:
         self._table.close()
+
+
+@contextlib.contextmanager
+def _tensor_named(name: str) -> Iterator[None]:
+    """Says which tensor could not be read."""
+    try:
+        yield
+    except penstock.Error as error:
+        what = error.message
+        if isinstance(error, penstock.EndOfFile):
+            what = (
+                f"'{error.path}' ends before byte {error.offset}: it was cut; copy it again, and stream the model again"
+            )
+        raise type(error)(
+            f"stream: rows of '{name}': {what}", error.errno, error.operation, error.path, error.offset
+        ) from error

@@ -8,7 +8,6 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from penstock.weights import _device, _experts, _hugging_face, _refusals
 from penstock.weights._away import WeightNotInMemory
 from penstock.weights._conversions import Converted
 from penstock.weights._experts import Experts, taken_out
-from penstock.weights._folders import Folders, paths_of
+from penstock.weights._folders import Folders, paths_of, weights_in
 from penstock.weights._rows import Rows
 from penstock.weights._turns import Turns
 from penstock.weights._units import Place, Unit, find_units, named, once, split
@@ -46,7 +45,7 @@ def start(
     target = _device.target_of(device, device_memory)
     paths = paths_of(folder, "stream")
     if len(paths) == 1:
-        paths = [_weights_in(paths[0])]
+        paths = [weights_in(paths[0])]
     if model is None or isinstance(model, type):
         folders = [path if path.is_dir() else path.parent for path in paths]
         folder = next((one for one in folders if (one / "config.json").exists()), folders[0])
@@ -56,39 +55,13 @@ def start(
     if hasattr(model, "_penstock_weights"):
         raise ValueError("stream: this model is streamed already; model.unstream() comes first")
     slots = whole("stream", "slots", slots, 2, 1024)
-    weights = _Weights(model, Folders(paths), memory, units, slots, reporter(progress, "stream"), target)
+    model.eval()  # as from_pretrained() does: dropout would give other results
+    files = Folders(paths)
+    files.compare_copies()
+    weights = _Weights(model, files, memory, units, slots, reporter(progress, "stream"), target)
     model.__dict__["_penstock_weights"] = weights
     model.__class__ = _refusals.streamed(type(model))
     return model
-
-
-def _weights_in(folder: Path) -> Path:
-    """The file with the names of all weights of a folder: its index, or its only file of tensors."""
-    if not folder.is_dir():
-        return folder
-    for pattern in ("model.safetensors.index.json", "*.safetensors.index.json", "model.safetensors", "*.safetensors"):
-        found = sorted(folder.glob(pattern))
-        if len(found) == 1:
-            return found[0]
-    raise FileNotFoundError(f"stream: '{folder}' {_lacking(folder)}")
-
-
-def _lacking(folder: Path) -> str:
-    """The reason why no file of a folder has the names of all weights."""
-    several = [path.name for path in sorted(folder.glob("*.safetensors"))]
-    if several:
-        more = ", ..." if len(several) > 3 else ""
-        return (
-            f"has {len(several)} .safetensors files ({', '.join(several[:3])}{more}) and no index that says which "
-            "tensors are where; give the path of one of them, or add the model.safetensors.index.json"
-        )
-    others = [path for path in sorted(folder.iterdir()) if path.suffix in (".bin", ".pt", ".pth")]
-    if others:
-        return (
-            f"has no .safetensors file; `penstock checkpoint convert {others[0]} {folder / 'model.safetensors'}` makes "
-            "one of it"
-        )
-    return "has no .safetensors file; give the folder or the file that has the weights"
 
 
 def _reserve(memory: int | str, experts: bool = False) -> int | None:
@@ -158,14 +131,19 @@ class _Weights:
         if _hugging_face.is_pretrained(model):
             _hugging_face.check(model, list(infos.values()), str(files))
         self.keys, self.converted = _keys_of(model, infos)
+        computed = _hugging_face.computed(model, self.keys) if _hugging_face.is_pretrained(model) else set()
         units, stay = find_units(model) if names is None else named(names, model)
+        units, stay = _without(computed, units, stay)
+        self.computed_bytes = sum(one.nbytes for name, one in model.named_parameters() if name in computed)
         self.kept: list[tuple[Place, torch.nn.Parameter]] = []  # places that stay, with their meta parameters
         self.metas: list[tuple[Place, torch.nn.Parameter]] = []  # the other places
         self.rows: list[tuple[Place, Rows]] = []
         self.infos = infos
-        _check(self, [place for unit in units for place in unit.places] + stay)
+        places = [place for unit in units for place in unit.places] + stay
+        _check(self, places)
+        _cast(self, places)
         if _hugging_face.is_pretrained(model):
-            _hugging_face.fill_buffers(model)
+            _hugging_face.fill(model, computed)
         self.ran_experts = _hugging_face.run_experts_in_order(model)
         self.model: Callable[[], Any] = weakref.ref(model)
         buffers = _buffers(self)
@@ -173,7 +151,7 @@ class _Weights:
         self.experts = Experts(files.paths, [], [], (), self.turns)
         units, stay, rows = _fit(self, units, stay + small, budget, slots)
         self.units = units
-        self.outside = self._bytes(stay) + _on_arrival(self, units)
+        self.outside = _outside(self, units, stay)
         self.wanted = _wanted(self, units)
         self.least = _least(self, units, slots)
         of_units, of_experts = self._shares(budget)
@@ -207,9 +185,13 @@ class _Weights:
             for module in self.model().modules():
                 known = {name: one for name, one in module._buffers.items() if one is not None}
                 module._buffers.update({name: self.put(one) for name, one in known.items()})
+                for one in module._parameters.values():
+                    if one is not None and one.device.type == "cpu":  # computed by transformers
+                        one.data = self.put(one.data)
         for unit in rows:
-            key = self.keys[unit.places[0].full_name]
-            self.rows.append((unit.places[0], Rows(self.infos[key].path, key, self.put)))
+            place = unit.places[0]
+            key = self.converted.reads(self.keys[place.full_name])[0]
+            self.rows.append((place, Rows(self.infos[key].path, key, place.parameter.dtype, self.put)))
         self._take_away()
         for number, unit in enumerate(self.units):
             unit.wrap(functools.partial(self._run, number))
@@ -254,7 +236,7 @@ class _Weights:
 
     def _tensors(self, keys: list[str]) -> dict[str, torch.Tensor]:
         """The tensors of these keys, in their own memory."""
-        made = self.converted.made(keys, lambda one: self.files.load(one.keys))
+        made = self.converted.made(keys, lambda one: self._tensors(one.keys))
         return made | self.files.load([key for key in keys if key not in made])
 
     def _run(self, number: int, call: Callable[[], Any]) -> Any:
@@ -453,8 +435,8 @@ def _check(weights: _Weights, places: list[Place]) -> None:
             )
         if not parameter.is_meta:
             raise ValueError(
-                f"stream: {place.full_name} is in memory already; make the model on the meta device: "
-                "`with torch.device('meta'): model = ...`"
+                f"stream: {place.full_name} is in memory already; make the model on the meta device: `with "
+                "torch.device('meta'): model = ...`, or give its class if it is one of transformers"
             )
 
 
@@ -477,25 +459,51 @@ def _buffers(weights: _Weights) -> dict[tuple[torch.nn.Module, str], str]:
 # ---- the weights that stay, by the budget
 
 
+def _without(computed: set[str], units: list[Unit], stay: list[Place]) -> tuple[list[Unit], list[Place]]:
+    """Leaves out parameters that no file has, because transformers computes them."""
+    for unit in units:
+        unit.places = [place for place in unit.places if place.full_name not in computed]
+    return [unit for unit in units if unit.places], [place for place in stay if place.full_name not in computed]
+
+
 def _is_same_dtype(weights: _Weights, place: Place) -> bool:
     return f"torch.{weights.infos[weights.keys[place.full_name]].dtype}" == str(place.parameter.dtype)
 
 
+def _cast(weights: _Weights, places: list[Place]) -> None:
+    """Gives the places whose tensor has another dtype a key of their own."""
+    for place in places:
+        if not _is_same_dtype(weights, place):
+            key, dtype = weights.keys[place.full_name], place.parameter.dtype
+            weights.keys[place.full_name] = weights.converted.cast(key, dtype, weights.infos)
+
+
 def _without_small(weights: _Weights, units: list[Unit]) -> tuple[list[Unit], list[Place]]:
-    """Keeps small modules outside the layers in memory, and tensors that are converted to another dtype."""
+    """Keeps small modules outside the layers in memory, and small tensors that are cast."""
     out: list[Unit] = []
     stay: list[Place] = []
     all_bytes = weights._bytes([place for unit in units for place in unit.places])
     small = min(_STAYS_BYTES_MAX, int(all_bytes * _STAYS_SHARE))
     for unit in units:
-        converted = [place for place in unit.places if not _is_same_dtype(weights, place)]
-        unit.places = [place for place in unit.places if _is_same_dtype(weights, place)]
-        stay += converted
+        stay += _apart(
+            unit,
+            lambda place: (
+                not _is_same_dtype(weights, place)
+                or (weights.keys[place.full_name] in weights.converted.casts and weights._bytes([place]) <= small)
+            ),
+        )
         if not unit.module._modules and weights._bytes(unit.places) <= small:
             stay += unit.places
         elif unit.places:
             out.append(unit)
     return out, stay
+
+
+def _apart(unit: Unit, which: Callable[[Place], bool]) -> list[Place]:
+    """Takes places out of a unit."""
+    out = [place for place in unit.places if which(place)]
+    unit.places = [place for place in unit.places if place not in out]
+    return out
 
 
 def _wanted(weights: _Weights, units: list[Unit]) -> list[tuple[str, list[str]]]:
@@ -519,17 +527,26 @@ def _experts_of(weights: _Weights, units: list[Unit]) -> Experts:
     return Experts(weights.files.paths, layers, infos, weights.converted.joined, weights.turns)
 
 
-def _on_arrival(weights: _Weights, units: list[Unit]) -> int:
-    """Memory for parameters that are computed when their tensors have been read, for one unit at a time."""
-    computed = weights.converted.computed
-    places = ([place for place in unit.places if weights.keys[place.full_name] in computed] for unit in units)
-    return max((weights._bytes(of_unit) for of_unit in places), default=0)
+def _outside(weights: _Weights, units: list[Unit], stay: list[Place]) -> int:
+    """Memory for parameters that stay, and for those that are computed when their tensors have been read, for one unit
+    at a time."""
+    converted = weights.converted.computed
+    places = ([place for place in unit.places if weights.keys[place.full_name] in converted] for unit in units)
+    on_arrival = max((weights._bytes(of_unit) for of_unit in places), default=0)
+    return weights._bytes(stay) + weights.computed_bytes + on_arrival
 
 
 def _too_small(weights: _Weights, verb: str, budget: int, least: int, units: list[Unit]) -> MemoryError:
     sizes = {unit.name: weights._bytes(unit.places) for unit in units}
     largest = max(sizes, key=lambda name: sizes[name], default=None)
     because = f", because {largest} has {sizes[largest]}" if largest else ""
+    if casts := weights.converted.casts:
+        dtypes = {(weights.infos[one.keys[0]].dtype, weights.infos[key].dtype) for key, one in casts.items()}
+        changes = " and ".join(f"from {of_file} to {of_model}" for of_file, of_model in sorted(dtypes))
+        because += (
+            f"; {len(casts)} tensors are cast {changes} after they are read, which takes memory for those of a unit: "
+            "the dtype of the files in config.json, or of the model, saves it"
+        )
     return MemoryError(
         f"{verb}: memory={budget}: the least that works for this model is {least} bytes{because}; "
         f"{weights.outside} bytes of small and converted parameters always stay"
@@ -539,22 +556,26 @@ def _too_small(weights: _Weights, verb: str, budget: int, least: int, units: lis
 def _fit(
     weights: _Weights, units: list[Unit], stay: list[Place], budget: int, slots: int
 ) -> tuple[list[Unit], list[Place], list[Unit]]:
-    """Units that fit the budget. If not everything stays, embeddings are gathered by row. Units that are too large are
-    divided into their parts."""
+    """Units that fit the budget. If not everything stays, embeddings are gathered by row, and tensors are cast on
+    arrival. Units that are too large are divided into their parts."""
+    casts, converted = weights.converted.casts, weights.converted
     if weights._bytes([place for unit in units for place in unit.places] + stay) * 1.01 <= budget:
-        return units, stay, []
+        for unit in units:
+            stay = stay + _apart(unit, lambda place: weights.keys[place.full_name] in casts)
+        return [unit for unit in units if unit.places], stay, []
     rows = [
         unit
         for unit in units
         if isinstance(unit.module, torch.nn.Embedding)
+        and len(unit.places) == 1
         and unit.module.max_norm is None  # or the lookup changes rows
-        and weights.keys[unit.places[0].full_name] not in weights.converted
+        and ((key := weights.keys[unit.places[0].full_name]) not in converted or converted.is_cast(key))
     ]
     units = [unit for unit in units if unit not in rows]
     if weights.target is None:
         weights.experts = _experts_of(weights, units)
     while True:
-        outside = weights._bytes(stay) + _on_arrival(weights, units)
+        outside = _outside(weights, units, stay)
         least = outside + weights.experts.least + _least(weights, units, slots)
         if least <= budget:
             return units, stay, rows

@@ -10,6 +10,7 @@ import penstock
 import pytest
 import torch
 from cuda_memory import DlpackArray, Memory, Stream, Tensor
+from penstock.features import graphbolt
 
 DTYPES = (torch.float32, torch.float16, torch.uint8, torch.int64, torch.bfloat16)
 
@@ -19,8 +20,8 @@ def torch_on_gpu(monkeypatch):
     """torch.empty(device="cuda:n") as a build of torch with CUDA has it."""
     empty = torch.empty
 
-    def made(*size, device="cpu", dtype=torch.float32, **options):
-        found = torch.device(device)
+    def made(*size, device=None, dtype=torch.float32, **options):
+        found = torch.device(device or "cpu")
         if found.type != "cuda":
             return empty(*size, dtype=dtype, **options)
         shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
@@ -94,6 +95,23 @@ def test_ids_of_a_gpu_are_copied(torch_on_gpu, tables):
     ids = ids_of(made["wide"], 10, 1)
     with penstock.FeatureStore.open(path) as store:
         same(store["wide"].gather(Tensor.of(ids), device="cuda:0"), made["wide"][ids])
+
+
+def test_loaders_gather_where_they_are_told(torch_on_gpu, tables):
+    path, made = tables
+    wide = made["wide"]
+    with penstock.FeatureStore.open(path, ram="100KB") as store:
+        batches = [ids_of(wide, 10, seed) for seed in range(5)]
+        for given in (batches, [Tensor.of(batch) for batch in batches]):
+            found = penstock.features.Prefetch(given, store["wide"], window=2, device="cuda:0")
+            for expected, (_, rows) in zip(batches, found, strict=True):
+                same(rows, wide[expected])
+        assert store.stats().hints_used > 0
+        feature = graphbolt.Feature(store["wide"])
+        same(feature.read(Tensor.of(batches[0])), wide[batches[0]])
+        (waiter,) = feature.read_async(Tensor.of(batches[1]))
+        same(waiter.wait(), wide[batches[1]])
+        assert torch.equal(feature.read(batches[0]), wide[batches[0]])
 
 
 def test_wrong_calls_say_what_is_wrong(tables):

@@ -53,6 +53,30 @@ def held(fake):
         gc.enable()
 
 
+@pytest.mark.parametrize("way", ["auto", "bounce", "cufile"])
+def test_an_engine_takes_the_way_that_it_is_told(path, monkeypatch, way):
+    data = data_of(3_000_001)
+    direct = bool(penstock.cufile_conditions(penstock.gpus().gpus[0], os.path.dirname(path)))
+    for options in ({"gpu_path": way}, {}):
+        if not options:
+            monkeypatch.setenv("PENSTOCK_GPU_PATH", way)
+        with penstock.Engine(**options) as engine:
+            source, target = Tensor.of(torch.frombuffer(bytearray(data), dtype=torch.uint8)), Tensor(Memory(len(data)))
+            if way == "cufile" and not direct:
+                with pytest.raises(penstock.Unsupported, match="choose 'auto' to go through host memory"):
+                    engine.write(path, source)
+                continue
+            engine.write(path, source)
+            engine.read(path, target)
+            assert target.raw() == data
+            assert (engine.stats().cufile_requests > 0) == (direct and way != "bounce")
+
+
+def test_a_way_that_does_not_exist_is_refused():
+    with pytest.raises(ValueError, match="auto.*bounce.*cufile"):
+        penstock.Engine(gpu_path="direct")
+
+
 def data_of(size, seed=0):
     return numpy.random.default_rng(seed).integers(0, 256, size, dtype=numpy.uint8).tobytes()
 

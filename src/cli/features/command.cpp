@@ -19,16 +19,20 @@ constexpr const char* kFeaturesFooter =
 `penstock features COMMAND --help` says more.)";
 
 constexpr const char* kImportFooter =
-    R"(Makes one feature file of a .npy or raw file a table, with some MiB of memory.
-The file is written whole, durable, or not at all. Rows are padded only where
-that saves more reads than it adds to the file. A .npy says its dtype and shape;
-raw rows need --dtype and --row, and --offset where a header comes first.
+    R"(Makes one feature file, with some MiB of memory. Each source becomes a table:
+a .npy, a tensor in a .pt or .safetensors, or raw rows. The content of the file
+decides which, not its name. Of a file with several tensors the one called NAME
+is taken. Raw rows need --dtype and --row, and --offset if a header comes first.
+
+The file is written completely and durably, or not at all. Rows are padded only
+if that saves more reads than it adds to the file.
 
 Exit code: 0 done, 1 a file is not readable or the disk is full, 2 wrong usage.
 
 Examples:
   penstock features import igb.features paper=paper.npy author=author.npy
   penstock features import igb.features paper.npy --folder /nvme0 --folder /nvme1
+  penstock features import ogb.features x=data.pt
   penstock features import igb.features paper=raw.bin --dtype float32 --row 1024)";
 
 constexpr const char* kShowFooter =
@@ -112,11 +116,11 @@ FeaturesCommand::FeaturesCommand(CLI::App& app) {
 }
 
 void FeaturesCommand::add_file_commands() {
-    import_ = app_->add_subcommand("import", "Make a feature file of .npy and raw files");
+    import_ = app_->add_subcommand("import", "Make a feature file of .npy, tensor and raw files");
     import_->add_option("path", options_.path, "The file to be written")
         ->required()
         ->type_name("FEATURES");
-    import_->add_option("source", options_.sources, "A table and its file, or a .npy")
+    import_->add_option("source", options_.sources, "A table and its file, or a file alone")
         ->required()
         ->type_name("NAME=FILE");
     import_

@@ -26,11 +26,7 @@ namespace penstock::cli {
 
 namespace {
 
-bool is_npy_name(const std::string& path) {
-    return path.size() > 4 && path.ends_with(".npy");
-}
-
-// "paper=node_feat.npy", or the file alone.
+// "paper=node_feat.npy", or the file alone, whose name without its end the table then has.
 FeatureSource feature_source(const std::string& word, const FeaturesOptions& options) {
     const std::size_t equals = word.find('=');
     FeatureSource source;
@@ -39,23 +35,10 @@ FeatureSource feature_source(const std::string& word, const FeaturesOptions& opt
         base::raise(base::error(ErrorCode::kInvalidArgument, "import features",
                                 fmt::format("expected NAME=FILE, got {}", format::shown(word))));
     }
-    source.table.name = equals != std::string::npos ? word.substr(0, equals)
-                                                    : std::string(base::last_name(source.path));
-    source.is_npy = is_npy_name(source.path);
-    if (source.is_npy && equals == std::string::npos) {
-        source.table.name.clear();  // that of the file, without its end
-    }
-    if (!source.is_npy && options.dtype.empty()) {
-        base::raise(base::error(ErrorCode::kInvalidArgument, "import features",
-                                "this is no .npy, so say how its rows lie: --dtype float32 --row "
-                                "1024, and --offset where something comes before them",
-                                source.path));
-    }
-    if (!source.is_npy) {
-        source.table.dtype = options.dtype;
-        source.table.row_shape = row_shape_of(options.row).value_or(std::vector<std::uint64_t>());
-        source.offset = options.offset;
-    }
+    source.table.name = equals != std::string::npos ? word.substr(0, equals) : std::string();
+    source.table.dtype = options.dtype;
+    source.table.row_shape = row_shape_of(options.row).value_or(std::vector<std::uint64_t>());
+    source.offset = options.offset;
     source.rows_max = options.rows == 0 ? UINT64_MAX : options.rows;
     return source;
 }
