@@ -110,7 +110,7 @@ MISTAKES = {
     "stream folders None": (lambda at: stream(network(), [None, FILE]), T, ["folder", "NoneType", "path"]),
     "stream a set of folders": (lambda at: stream(network(), {FILE}), T, ["folder", "set", "list of paths"]),
     "stream a URL": (lambda at: stream(network(), "s3://b/model"), F, ["s3://b/model", "only local paths"]),
-    "stream a hub's name": (lambda at: stream(None, "org/model"), F, ["org/model", "No such file"]),
+    "stream a hub's name": (lambda at: stream(None, "org/model"), F, ["org/model", "no file or folder", "hf download"]),
     "stream missing": (lambda at: stream(network(), "nope"), F, ["nope"]),
     "stream an empty folder": (lambda at: stream(network(), "empty"), F, ["empty", ".safetensors"]),
     "stream two files": (lambda at: stream(network(), "two"), F, ["two", "a.safetensors", "index"]),
