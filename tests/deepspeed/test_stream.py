@@ -160,3 +160,14 @@ def test_without_a_config_the_model_is_asked_for(tmp_path):
     penstock.save({"a": torch.ones(2)}, tmp_path / "model.safetensors")
     with pytest.raises(FileNotFoundError, match="config.json' does not exist; give the model"):
         penstock.stream(None, tmp_path)
+
+
+@pytest.mark.parametrize("share", [0.8, 3])
+def test_torch_compile_runs_the_model_without_compiling_it(tiny, share):
+    model = transformers.LlamaForCausalLM.from_pretrained(tiny, dtype="auto")
+    total = sum(parameter.nbytes for parameter in model.parameters())
+    compiled = torch.compile(penstock.stream(None, tiny, memory=int(share * total)), backend="eager")
+    ids = torch.tensor([[1, 2, 3]])
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.equal(compiled(ids).logits, model(ids).logits)

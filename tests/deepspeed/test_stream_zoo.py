@@ -79,6 +79,9 @@ ZOO = {
             "hidden_size_per_layer_input": 16, "laurel_rank": 8, "altup_num_inputs": 2, "num_kv_shared_layers": 1,
             "layer_types": ["sliding_attention", "full_attention"] * 2, "activation_sparsity_pattern": [0.0] * 4,
             "intermediate_size": [128] * 4}),
+        ("Gemma4ForCausalLM", "Gemma4TextConfig", {
+            **GROUPED, "num_hidden_layers": 4, "head_dim": 16, "vocab_size_per_layer_input": 600,
+            "hidden_size_per_layer_input": 16}),
         ("BioGptForCausalLM", "BioGptConfig", {**PLAIN, "max_position_embeddings": 128}),
         ("XGLMForCausalLM", "XGLMConfig", {"d_model": 64, "ffn_dim": 128, "num_layers": 2, "attention_heads": 4,
                                            "vocab_size": 600, "max_position_embeddings": 128}),

@@ -4,7 +4,8 @@ mix it with a tensor of the CPU return memory without values, and raise nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, cast
 
 import torch
@@ -20,16 +21,41 @@ def _untouchable(name: str) -> Any:
     return refused
 
 
+class Home:
+    """The place of a parameter in a unit, by their numbers. It is in memory also outside the call of the unit, if the
+    unit stays there as a whole."""
+
+    def __init__(self, weights: Callable[[], Any] = lambda: None, number: int = 0, index: int = 0) -> None:
+        """weights(): the _Weights of the model, or None."""
+        self._weights, self._number, self._index = weights, number, index
+
+    @contextlib.contextmanager
+    def there(self) -> Iterator[torch.Tensor | None]:
+        """The parameter during a block, or None if it is not in memory."""
+        weights = self._weights()
+        if weights is None:
+            yield None
+            return
+        with weights.turns.turn():
+            found = weights.resident(self._number)
+            yield None if found is None else found[self._index]
+
+    def lasts(self) -> bool:
+        """Whether its memory keeps its values after the block, until set_memory()."""
+        weights = self._weights()
+        return weights is not None and weights.is_fixed
+
+
 class WeightNotInMemory(torch.Tensor):
     """Has the device, dtype and shape of a parameter, and no memory. Operations on it are refused with its name and
-    `hint`, unless instead() returns the result or there() returns the parameter."""
+    `hint`, unless instead() returns the result or its home has the parameter."""
 
     _is_param = True  # so it is an instance of torch.nn.Parameter
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     full_name: str
     hint: str
-    there: Callable[[], torch.Tensor | None]
+    home: Home
     instead: Callable[..., torch.Tensor | None]
 
     @staticmethod
@@ -39,7 +65,7 @@ class WeightNotInMemory(torch.Tensor):
                 WeightNotInMemory, like.shape, strides=like.stride(), dtype=like.dtype, device=device
             )
         torch._C._set_throw_on_mutable_data_ptr(made)  # for code in C++
-        made.full_name, made.hint, made.there, made.instead = name, hint, lambda: None, lambda *_: None
+        made.full_name, made.hint, made.home, made.instead = name, hint, Home(), lambda *_: None
         made.requires_grad_(like.requires_grad)
         return cast("WeightNotInMemory", made)
 
@@ -61,17 +87,20 @@ class WeightNotInMemory(torch.Tensor):
         result = used[0].instead(operation, args) if args and args[0] is used[0] else None
         if result is not None:
             return result
-        there = {id(one): one.there() for one in used}
-        for one in used:
-            if there[id(one)] is None:
-                one.refuse(str(operation))
-        args, kwargs = _pytree.tree_map_only(WeightNotInMemory, lambda one: there[id(one)], (args, kwargs))
-        return operation(*args, **kwargs)
+        with contextlib.ExitStack() as stack:
+            there = {id(one): stack.enter_context(one.home.there()) for one in used}
+            for one in used:
+                if there[id(one)] is None:
+                    one.refuse(str(operation))
+            args, kwargs = _pytree.tree_map_only(WeightNotInMemory, lambda one: there[id(one)], (args, kwargs))
+            out = operation(*args, **kwargs)
+            passing = {there[id(one)].untyped_storage().data_ptr() for one in used if not one.home.lasts()}
+            return _pytree.tree_map_only(torch.Tensor, lambda one: _apart(one, passing), out) if passing else out
 
     def _again(self) -> WeightNotInMemory:
         again = WeightNotInMemory.made(self, self.device, self.full_name, self.hint)
         again.requires_grad_(False)
-        again.there, again.instead = self.there, self.instead
+        again.home, again.instead = self.home, self.instead
         return again
 
     def refuse(self, what: str, hint: str = "") -> NoReturn:
@@ -89,6 +118,11 @@ for _name in ("__reduce_ex__", "__deepcopy__"):
     setattr(WeightNotInMemory, _name, _untouchable("pickling or copying"))
 _data: Any = property(lambda self: self.detach(), _untouchable("an assignment to its .data"))
 WeightNotInMemory.data = _data
+
+
+def _apart(tensor: torch.Tensor, addresses: set[int]) -> torch.Tensor:
+    """The tensor, or a copy if its memory is among these."""
+    return tensor.clone() if tensor.untyped_storage().data_ptr() in addresses else tensor
 
 
 def _changed(operation: Any, args: Any, kwargs: Any) -> list[Any]:

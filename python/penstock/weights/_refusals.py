@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any, NoReturn
 
 import torch
@@ -81,7 +82,8 @@ def streamed(cls: type) -> type:
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
-        "__call__": call,
+        # torch.compile() would trace the reads. Its import takes a second, so it is left to others, as transformers.
+        "__call__": torch.compiler.disable(call) if "torch._dynamo" in sys.modules else call,
         "train": train,
         "unstream": unstream,
         "stream_stats": lambda self: self._penstock_weights.stats(),

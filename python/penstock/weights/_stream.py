@@ -17,7 +17,7 @@ from penstock import _core
 from penstock._arguments import got, size, whole
 from penstock._progress import Progress, reporter
 from penstock.weights import _device, _experts, _hugging_face, _refusals
-from penstock.weights._away import WeightNotInMemory
+from penstock.weights._away import Home, WeightNotInMemory
 from penstock.weights._conversions import Converted
 from penstock.weights._experts import Experts, taken_out
 from penstock.weights._folders import Folders, paths_of, weights_in
@@ -224,7 +224,7 @@ class _Weights:
             )
             self.aways.append([away(place, hint) for place in unit.places])
             for index, one in enumerate(self.aways[-1]):
-                one.there = functools.partial(_resident, me, number, index)
+                one.home = Home(me, number, index)
 
     def _bytes(self, places: list[Place]) -> int:
         return sum({key: self.infos[key].nbytes for key in (self.keys[p.full_name] for p in places)}.values())
@@ -263,22 +263,22 @@ class _Weights:
 
     def resident(self, number: int) -> list[torch.nn.Parameter] | None:
         """The parameters of a unit that stays in memory as a whole, until the budget changes; None for another one."""
-        if not self.is_fixed or self.is_closed:
-            return None
+        found = self.residents.get(number)
 
         def is_resident() -> bool:
             return bool(self.core.plan()["units"][number][2] == 0)
 
         def take() -> None:
+            nonlocal found
             bound = self._bound(number, *self.core.acquire(number))
-            if is_resident():  # also by the budget that acquire() may have changed to
-                self.residents[number] = bound
+            found = bound if is_resident() else None  # also by the budget that acquire() may have changed to
 
-        with self.turns.turn():
-            keys = (self.keys[place.full_name] for place in self.units[number].places)
-            if number not in self.residents and is_resident() and self.converted.computed.keys().isdisjoint(keys):
-                self.turns.run(take, functools.partial(self._release, number), lambda: None)
-            return self.residents.get(number)
+        keys = (self.keys[place.full_name] for place in self.units[number].places)
+        if found is None and not self.is_closed and is_resident() and self.converted.computed.keys().isdisjoint(keys):
+            self.turns.run(take, functools.partial(self._release, number), lambda: None)
+            if self.is_fixed and found is not None:
+                self.residents[number] = found
+        return found
 
     def _bound(self, number: int, layout: int, slot: int) -> list[torch.nn.Parameter]:
         """The parameters of the unit that was acquired last: the same objects if the addresses are the same."""
@@ -381,12 +381,6 @@ class _Weights:
 def _put(target: _device.Target | None, tensor: torch.Tensor) -> torch.Tensor:
     """Moves a tensor of the host to the device of the model."""
     return tensor if target is None else _device.put(target.number, tensor)
-
-
-def _resident(weights: weakref.ref[_Weights], number: int, index: int) -> torch.Tensor | None:
-    its = weights()
-    found = None if its is None else its.resident(number)
-    return None if found is None else found[index]
 
 
 # ---- parameters of the model, and tensors of the files

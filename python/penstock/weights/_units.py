@@ -91,9 +91,10 @@ def places_of(module: torch.nn.Module, prefix: str) -> list[Place]:
     return out
 
 
-def _own_places(module: torch.nn.Module, prefix: str) -> list[Place]:
+def _own_places(module: torch.nn.Module, prefix: str, but_rows: bool = False) -> list[Place]:
     """The parameters that the code of a module uses itself: its own, and some of its children."""
-    used = {(id(owner), name) for owner, name in [*((module, name) for name in module._parameters), *used_by(module)]}
+    its = [*((module, name) for name in module._parameters), *used_by(module, but_rows=but_rows)]
+    used = {(id(owner), name) for owner, name in its}
     return [place for place in places_of(module, prefix) if (id(place.module), place.name) in used]
 
 
@@ -129,7 +130,7 @@ def find_units(module: torch.nn.Module, prefix: str = "") -> tuple[list[Unit], l
     if _is_whole(module):
         places = places_of(module, prefix)
         return ([Unit(module, prefix, places)] if places else []), []
-    rest = _own_places(module, prefix)
+    rest = _own_places(module, prefix, but_rows=True)
     for name, child in module._modules.items():
         if child is None:
             continue

@@ -17,9 +17,12 @@ _OUTLINE = ("device", "dim", "dtype", "element_size", "is_floating_point", "ndim
             "shape", "size", "stride")  # fmt: skip
 
 
-def used_by(module: torch.nn.Module, by_methods: bool = False) -> list[tuple[torch.nn.Module, str]]:
+def used_by(
+    module: torch.nn.Module, by_methods: bool = False, but_rows: bool = False
+) -> list[tuple[torch.nn.Module, str]]:
     """(child, name of its parameter) for each parameter of another module that forward() uses: in `self.child.weight`,
-    or in a ParameterList, which cannot be called. `by_methods`: and those of each child in `self.child.method()`."""
+    or in a ParameterList, which cannot be called. `by_methods`: and those of each child in `self.child.method()`.
+    `but_rows`: not those of embeddings in `self.child.weight[rows]`."""
     lists = (torch.nn.ParameterList, torch.nn.ParameterDict)
     out: list[tuple[torch.nn.Module, str]] = []
     out += [(child, name) for child in module.children() if isinstance(child, lists) for name in child._parameters]
@@ -28,7 +31,9 @@ def used_by(module: torch.nn.Module, by_methods: bool = False) -> list[tuple[tor
         for number, name in enumerate(chain):
             if not isinstance(owner, torch.nn.Module):
                 break
-            if owner is not module and name in owner._parameters and chain[number + 1 : number + 2] not in _SKIPPED:
+            use = chain[number + 1 : number + 2]
+            is_rows = but_rows and isinstance(owner, torch.nn.Embedding) and use == _INDEXED
+            if owner is not module and name in owner._parameters and use not in _SKIPPED and not is_rows:
                 out.append((owner, name))
             if owner is not module and by_methods and _is_method(type(owner), name):
                 out += [(part, its) for part in owner.modules() for its in part._parameters]
@@ -36,6 +41,7 @@ def used_by(module: torch.nn.Module, by_methods: bool = False) -> list[tuple[tor
     return [(owner, name) for owner, name in dict.fromkeys(out) if owner._parameters[name] is not None]
 
 
+_INDEXED = ("[]",)
 _SKIPPED = {(name,) for name in _OUTLINE}
 
 
@@ -63,13 +69,14 @@ def _chains(cls: Any) -> frozenset[tuple[str, ...]]:
 
 
 def _read(member: Any) -> Iterator[tuple[str, ...]]:
-    """The longest chain of attributes of each use of `self` in a method or a property."""
+    """The longest chain of attributes of each use of `self` in a method or a property; with "[]" for an index."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(getattr(member, "fget", member))))
     except (OSError, TypeError, SyntaxError):
         return
     first = next((node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)), None)
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    indexed = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Subscript)}
     for node in ast.walk(tree):  # questions about an object, not its values
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
             inner.add(id(node.args[0]))
@@ -84,4 +91,4 @@ def _read(member: Any) -> Iterator[tuple[str, ...]]:
             chain.insert(0, at.attr)
             at = at.value
         if chain and isinstance(at, ast.Name) and at.id == first:
-            yield tuple(chain)
+            yield (*chain, *(_INDEXED if id(node) in indexed else ()))
