@@ -25,12 +25,7 @@ using namespace cuda;  // NVIDIA's names, as in its documents
 
 namespace {
 
-// A sleep shorter than the first costs as much as it saves; the second bounds what a slot waits for
-// being seen.
-constexpr base::Nanos kLookSoonest = 5'000;
-constexpr base::Nanos kLookLatest = 20'000;
-// A copy engine of PCIe Gen5 moves so many bytes a microsecond.
-constexpr std::uint64_t kBytesPerMicrosecond = 50'000;
+constexpr base::Nanos kNap = 20'000;
 // The end of a mover waits so long for copies; a GPU that takes longer does not answer any more.
 constexpr base::Nanos kPatience = 10'000'000'000;
 
@@ -151,16 +146,15 @@ GpuMover::~GpuMover() {
 
 // The moves themselves are not touched: they may be gone.
 bool GpuMover::wait_until_idle() {
-    const base::SteadyClock clock;
-    const base::Nanos end = clock.now() + kPatience;
+    const base::Nanos end = clock_.now() + kPatience;
     for (Lane* lane : {&in_, &out_}) {
         for (; lane->out.front() != nullptr; lane->out.pop_front()) {
             CUresult seen = CUDA_SUCCESS;
             while (ask(*lane, *lane->out.front(), seen) == CUDA_ERROR_NOT_READY) {
-                if (clock.now() > end) {
+                if (clock_.now() > end) {
                     return false;
                 }
-                const timespec nap{0, kLookLatest};
+                const timespec nap{0, kNap};
                 ::nanosleep(&nap, nullptr);
             }
         }
@@ -257,6 +251,9 @@ void GpuMover::start(Move& move) {
     flight->recorded = recorded == CUDA_SUCCESS;
     if (!flight->recorded) {
         fail(move, Step::kRecord, recorded);
+    }
+    if (lane.out.empty()) {
+        lane.rate.begin(clock_.now());
     }
     lane.out.push_back(*flight);
 }
@@ -357,6 +354,7 @@ base::Fifo<Move> GpuMover::reap() {
 }
 
 void GpuMover::reap(Lane& lane, CUresult context, base::Fifo<Move>& done) {
+    std::uint64_t bytes = 0;
     while (Flight* flight = lane.out.front()) {
         CUresult result = context;
         if (context == CUDA_SUCCESS) {
@@ -367,8 +365,9 @@ void GpuMover::reap(Lane& lane, CUresult context, base::Fifo<Move>& done) {
             }
         }
         if (result == CUDA_ERROR_NOT_READY) {
-            return;
+            break;
         }
+        bytes += flight->move->bytes;
         if (result != CUDA_SUCCESS) {
             fail(*flight->move, context == CUDA_SUCCESS ? Step::kQuery : Step::kContext, result);
         }
@@ -377,19 +376,23 @@ void GpuMover::reap(Lane& lane, CUresult context, base::Fifo<Move>& done) {
         flight->move = nullptr;
         free_.push_front(*flight);
     }
+    if (bytes != 0) {
+        lane.rate.ended(bytes, clock_.now());
+    }
 }
 
 base::Nanos GpuMover::look_again() const {
-    std::uint64_t bytes = ~std::uint64_t{0};
+    const base::Nanos now = clock_.now();
+    base::Nanos soonest = kNap;
+    bool any = false;
     for (const Lane* lane : {&in_, &out_}) {
         if (const Flight* first = lane->out.front(); first != nullptr) {
-            bytes = std::min(bytes, first->move->bytes);
+            const base::Nanos next = lane->rate.look_again(first->move->bytes, now);
+            soonest = any ? std::min(soonest, next) : next;
+            any = true;
         }
     }
-    return std::min<base::Nanos>(
-        kLookLatest,
-        kLookSoonest + static_cast<base::Nanos>(std::min(bytes, kBytesPerMicrosecond * 1000) *
-                                                1000 / kBytesPerMicrosecond));
+    return soonest;
 }
 
 base::Error GpuMover::explain(const Move& move) {

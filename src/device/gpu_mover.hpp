@@ -4,8 +4,10 @@
 // each move returns its slot. No call here waits for the GPU.
 #pragma once
 
+#include "base/clock.hpp"
 #include "base/intrusive.hpp"
 #include "base/result.hpp"
+#include "device/copy_rate.hpp"
 #include "device/driver.hpp"
 #include "engine/mover.hpp"
 
@@ -52,6 +54,7 @@ private:
     struct Lane {
         cuda::CUstream stream = nullptr;
         base::Fifo<Flight> out;  ///< in the order of the stream
+        CopyRate rate;
     };
     /// Pieces that go to the driver in one call.
     struct Batch {
@@ -75,6 +78,7 @@ private:
 
     const Driver& driver_;
     const cuda::CUcontext context_;
+    const base::SteadyClock clock_;
     const std::int32_t device_;
     int numa_node_ = -1;
     bool batches_ = false;  ///< the driver takes several copies in one call
