@@ -190,7 +190,7 @@ def all_parts():
                 pytest_step("tests/tools"),
             ],
         ),
-        Part("release", 840, [build("release"), tests("release", seeds=100_000)]),
+        Part("release", 780, [build("release"), tests("release", seeds=100_000)]),
         Part(
             "python",
             520,
