@@ -20,6 +20,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <string>
@@ -397,6 +398,8 @@ TEST_F(CuFileTransfersAlone, DISABLED_EndWithTheProcess) {
         ::usleep(1000);
     }
     ::usleep(20'000);
+    tree_.remove("");  // exit() destroys no fixture
+    std::filesystem::remove_all(folder_.path());
     std::exit(0);
 }
 
