@@ -28,25 +28,10 @@ namespace {
 
 constexpr std::string_view kImport = "import features";
 
-// A commit replaces the file at `path`: a source there is an oversight of a caller who omitted the
-// name of the new file.
-void refuse_to_replace(const std::string& path, std::span<const FeatureSource> sources,
-                       const FileSystem& files) {
-    const std::string target = files.resolve(path);
-    if (std::ranges::any_of(sources, [&](const FeatureSource& source) {
-            return files.resolve(source.path) == target;
-        })) {
-        base::raise(base::error(ErrorCode::kInvalidArgument, kImport,
-                                "the new feature file would replace a source; give it a name of "
-                                "its own, before those of its sources",
-                                path));
-    }
-}
-
-// Files whose rows become a table.
+// A file whose rows become a table.
 struct ImportedTable {
     NewFeatureTable table;
-    std::vector<stream::Stretch> rows;
+    stream::Stretch rows;
 };
 
 ImportedTable imported_npy(const std::shared_ptr<Engine>& engine, const FeatureSource& source,
@@ -56,7 +41,7 @@ ImportedTable imported_npy(const std::shared_ptr<Engine>& engine, const FeatureS
     const std::uint64_t rows = std::min(table.rows, source.rows_max);
     return {
         {source.table.name.empty() ? table.name : source.table.name, table.dtype, table.row_shape},
-        {{opened.main, table.bases[0], rows * table.row_bytes, table.row_bytes}}};
+        {opened.main, table.bases[0], rows * table.row_bytes, table.row_bytes}};
 }
 
 [[noreturn]] void refuse_tensor(ErrorCode code, const FeatureSource& source,
@@ -84,7 +69,6 @@ const TensorEntry& wanted_tensor(const TensorTable& table, const FeatureSource& 
                                            : fmt::format("did you mean {}?", format::shown(near))));
 }
 
-// A tensor that was saved in slices has several stretches, one after the other.
 ImportedTable imported_tensor(const std::shared_ptr<Engine>& engine, const FeatureSource& source,
                               const FileSystem& files) {
     const TensorTable table = inspect(engine, source.path, files);
@@ -101,24 +85,17 @@ ImportedTable imported_tensor(const std::shared_ptr<Engine>& engine, const Featu
                  tensor.dtype,
                  {tensor.shape.begin() + 1, tensor.shape.end()}};
     const std::uint64_t row_bytes = row_bytes_of(out.table.dtype, out.table.row_shape);
-    const bool has_whole_rows =
-        row_bytes != 0 && tensor.strides.empty() &&
-        std::ranges::all_of(tensor.stretches, [row_bytes](const TensorStretch& stretch) {
-            return stretch.bytes % row_bytes == 0;
-        });
-    if (!has_whole_rows) {
+    // Slices may divide rows.
+    if (row_bytes == 0 || !tensor.strides.empty() || tensor.stretches.size() != 1) {
         refuse_tensor(ErrorCode::kUnsupported, source,
-                      fmt::format("the rows of the tensor {} are not contiguous or have no bytes; "
-                                  "save its contiguous() copy",
+                      fmt::format("the rows of the tensor {} are not contiguous in one file, or "
+                                  "have no bytes; load it, and save its contiguous() copy",
                                   format::shown(tensor.name)));
     }
-    std::uint64_t left = std::min(tensor.shape.front(), source.rows_max) * row_bytes;
-    for (const TensorStretch& stretch : tensor.stretches) {
-        const std::uint64_t bytes = std::min(left, stretch.bytes);
-        left -= bytes;
-        out.rows.push_back({files.open(table.files[stretch.file], {.cache = CachePolicy::kDirect}),
-                            stretch.offset, bytes, row_bytes});
-    }
+    const TensorStretch& stretch = tensor.stretches.front();
+    out.rows = {files.open(table.files[stretch.file], {.cache = CachePolicy::kDirect}),
+                stretch.offset, std::min(tensor.shape.front(), source.rows_max) * row_bytes,
+                row_bytes};
     return out;
 }
 
@@ -155,7 +132,7 @@ ImportedTable imported_raw(const FeatureSource& source, const FileSystem& files)
             source.path));
     }
     const std::uint64_t rows = std::min(bytes / row_bytes, source.rows_max);
-    ImportedTable out{source.table, {{file, source.offset, rows * row_bytes, row_bytes}}};
+    ImportedTable out{source.table, {file, source.offset, rows * row_bytes, row_bytes}};
     if (out.table.name.empty()) {
         out.table.name = base::last_name(source.path);
     }
@@ -198,6 +175,19 @@ ImportedTable imported(const std::shared_ptr<Engine>& engine, const FeatureSourc
                                 source.path));
     }
     return imported_raw(source, files);
+}
+
+// A commit replaces the file at `path`: a source there is an oversight of a caller who omitted the
+// name of the new file. An index of shards and the shard with the rows are both sources.
+void refuse_to_replace(const std::string& path, const FeatureSource& source, const File& rows,
+                       const FileSystem& files) {
+    const std::string target = files.resolve(path);
+    if (files.resolve(source.path) == target || files.resolve(rows.path()) == target) {
+        base::raise(base::error(ErrorCode::kInvalidArgument, kImport,
+                                "the new feature file would replace a source; give it a name of "
+                                "its own, before those of its sources",
+                                path));
+    }
 }
 
 }  // namespace
@@ -282,14 +272,12 @@ void import_features(const std::shared_ptr<Engine>& engine, const std::string& p
                      std::span<const FeatureSource> sources, const FeatureWriterOptions& options,
                      const Progress& progress, const FileSystem& files) {
     using features::ImportedTable;
-    features::refuse_to_replace(path, sources, files);
     std::vector<ImportedTable> tables;
     std::uint64_t total = 0;
     for (const FeatureSource& source : sources) {
         tables.push_back(features::imported(engine, source, files));
-        for (const stream::Stretch& stretch : tables.back().rows) {
-            total += stretch.bytes;
-        }
+        features::refuse_to_replace(path, source, tables.back().rows.file, files);
+        total += tables.back().rows.bytes;
     }
     stream::ProgressClock clock(progress, std::string(features::kImport), path);
     clock.set_total(total);
@@ -297,7 +285,7 @@ void import_features(const std::shared_ptr<Engine>& engine, const std::string& p
     for (const ImportedTable& table : tables) {
         writer.begin_table(table.table);
         stream::read_ahead(
-            *engine, table.rows,
+            *engine, std::span(&table.rows, 1),
             [&writer](std::size_t /*stretch*/, std::uint64_t /*at*/,
                       std::span<const std::byte> bytes) { writer.append(bytes); },
             [](std::size_t /*stretch*/, std::uint64_t /*at*/, std::uint64_t /*bytes*/,

@@ -274,6 +274,13 @@ TEST_F(FeatureStoreTest, ImportsTensors) {
         EXPECT_THAT(message_of({{"step"}, file}), HasSubstr("a scalar"));
         EXPECT_THAT(message_of({{}, file}), HasSubstr("it has 3 tensors"));
     }
+    const std::string index = folder_ / "a.safetensors.index.json";
+    for (const std::string& shard : inspect(engine_, index).files) {
+        const std::vector<FeatureSource> both_tables{{{"paper"}, index}, {{"year"}, index}};
+        EXPECT_THAT(error_of([&] { import_features(engine_, shard, both_tables); }).what(),
+                    HasSubstr("would replace a source"));
+    }
+    EXPECT_EQ(inspect(engine_, index).tensors.size(), 3U);
     save_file(engine_, folder_ / "one.pt", one);
     std::filesystem::rename(folder_ / "one.pt", folder_ / "one.bin");
     FeatureSource source{{}, folder_ / "one.bin"};

@@ -26,7 +26,7 @@ namespace penstock::cli {
 
 namespace {
 
-// "paper=node_feat.npy", or the file alone, whose name without its end the table then has.
+// "paper=node_feat.npy", or the file alone.
 FeatureSource feature_source(const std::string& word, const FeaturesOptions& options) {
     const std::size_t equals = word.find('=');
     FeatureSource source;
