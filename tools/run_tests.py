@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from test_counts import Counts, count_gtest, count_junit  # noqa: E402
-from test_parts import LEVELS, ROOT, Step, parts  # noqa: E402
+from test_parts import CPUS, LEVELS, ROOT, Step, parts  # noqa: E402
 
 LOGS = ROOT / "build" / "test-logs"
 TEST_MINUTES_MAX = 15  # of `make test` on 2 cores, set-up included
@@ -128,7 +128,10 @@ class Runner:
         log, xml = LOGS / f"{stem}.log", LOGS / f"{stem}.xml"
         for old in (log, xml):
             old.unlink(missing_ok=True)
-        env = {**os.environ, **part.env, **step.env}
+        # Commands that run concurrently share the CPUs: threads of OpenMP that wait for a turn spin, and torch's tests
+        # took ten times as long.
+        threads = str(max(1, CPUS // step.parallel))
+        env = {"OMP_NUM_THREADS": threads, **os.environ, **part.env, **step.env}
         argv = list(argv)
         if step.count == "gtest":
             argv.append(f"--gtest_output=xml:{xml}")

@@ -198,7 +198,7 @@ def all_parts():
             needs=["pyproject.toml", "python/tests"],
         ),
         Part(
-            "deepspeed", 480, [WHEEL, deepspeed_tests("deepspeed", min(2, CPUS))], needs=["tests/deepspeed/test_*.py"]
+            "deepspeed", 360, [WHEEL, deepspeed_tests("deepspeed", min(2, CPUS))], needs=["tests/deepspeed/test_*.py"]
         ),
         Part("benchmarks", 120, [WHEEL, pytest_step("tests/benchmarks")], needs=["tests/benchmarks/test_*.py"]),
         Part("examples", 120, [pytest_step("tests/examples")], needs=["examples/*.cpp"]),

@@ -19,12 +19,12 @@ def environment(tmp_path_factory):
     nothing = tmp_path_factory.mktemp("empty-path")
     kept = {name: value for name, value in os.environ.items() if name not in ("PENSTOCK_DEEPNVME", "CXX", "CC")}
     return {
+        "OMP_NUM_THREADS": "2",
         **kept,
         "PATH": str(nothing),
         "DS_ACCELERATOR": "cpu",
         "TORCH_EXTENSIONS_DIR": str(tmp_path_factory.mktemp("no-extensions")),
         "PYTHONWARNINGS": "ignore::FutureWarning",
-        "OMP_NUM_THREADS": "2",
     }
 
 
