@@ -73,6 +73,10 @@ struct WeightPlan {
                                                              std::span<const WeightUnit> units,
                                                              std::uint32_t slots = 2);
 
+/// The budget of plan_weights() with which all tensors stay. Throws as there. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::uint64_t most_weight_memory(const TensorTable& table,
+                                                            std::span<const WeightUnit> units);
+
 /// Bytes that the process could take in addition to what it has; negative: bytes to give back.
 using SpareMemory = std::function<std::int64_t()>;
 
@@ -113,6 +117,10 @@ struct WeightView {
 struct WeightFolderStats {
     double bytes_per_second = 0;   ///< as measured; 0: there is only one copy of each file
     std::uint64_t bytes_read = 0;  ///< without the resident tensors
+    /// Of them, those of files without direct I/O. They pass through the page cache: a processor
+    /// copies each of them once more, and they take memory that the budget does not count.
+    std::uint64_t buffered_bytes = 0;
+    std::string buffered_because;  ///< why a file has no direct I/O; empty: all have
 };
 
 /// Counters since the stream was made.
@@ -124,7 +132,19 @@ struct WeightStreamStats {
     std::uint64_t bytes_read = 0;     ///< without the resident tensors
     std::vector<std::int64_t> stall;  ///< for each unit: nanoseconds of waiting
     std::vector<WeightFolderStats> folders;
+    std::int64_t running = 0;        ///< nanoseconds in passes: from the first acquire() to the
+                                     ///< last release() of each
+    std::uint64_t needed_bytes = 0;  ///< that the acquired units needed from files
+    /// The rate of reading while the files never idled: while one unit after the other was waited
+    /// for. 0: that has not happened.
+    double bytes_per_second = 0;
 };
+
+/// The share of the bound that passes reach, from 0 to 1. No pass is faster than reading alone
+/// (`bytes` at `bytes_per_second`) or computing alone (the seconds that are not waited). If the
+/// rate is not known (0), the result is a lower bound. 1 for 0 seconds. Thread-safe.
+[[nodiscard]] PENSTOCK_API double share_of_bound(double seconds, double waited_seconds,
+                                                 double bytes, double bytes_per_second);
 
 /// Streams the units of a model. The first pass is read ahead in the order of the list, later
 /// passes in the order in which units were acquired last. One thread at a time; in the child of a

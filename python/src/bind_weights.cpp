@@ -17,6 +17,7 @@
 #include <penstock/weight_stream.hpp>
 
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -162,6 +163,13 @@ nb::dict stats_of(const WeightStreamStats& stats) {
     out["on_demand"] = stats.on_demand;
     out["bytes_read"] = stats.bytes_read;
     out["stall_s"] = stall;
+    const std::int64_t waited = std::accumulate(stats.stall.begin(), stats.stall.end(), 0LL);
+    const double running_s = static_cast<double>(stats.running) / 1e9;
+    out["running_s"] = running_s;
+    out["bytes_per_second"] = stats.bytes_per_second;
+    out["share_of_bound"] =
+        share_of_bound(running_s, static_cast<double>(waited) / 1e9,
+                       static_cast<double>(stats.needed_bytes), stats.bytes_per_second);
     out["folders"] = folder_stats_of(stats.folders);
     return out;
 }
@@ -277,6 +285,15 @@ nb::list acquire_experts(ExpertsObject& self, std::size_t layer, nb::handle numb
         out.append(view.slot);
     }
     return out;
+}
+
+std::uint64_t most_memory(nb::handle paths, nb::handle units, nb::handle joined) {
+    const std::vector<std::string> folders = folders_of(paths);
+    const std::vector<JoinedTensor> to_join = joined_of(joined);
+    const std::vector<WeightUnit> wanted = units_of(units);
+    const std::shared_ptr<Engine> engine = opened(default_engine());
+    const WithoutGil nogil;
+    return most_weight_memory(joined_folders(engine, folders, to_join).table, wanted);
 }
 
 // The parts of the expert that was acquired at this place, flat.
@@ -412,6 +429,8 @@ void bind_weights(nb::module_& m) {
         });
     m.def("least_weight_memory", least_memory, nb::arg("paths"), nb::arg("units"), nb::arg("slots"),
           nb::arg("joined"), "Bytes; private.");
+    m.def("most_weight_memory", most_memory, nb::arg("paths"), nb::arg("units"), nb::arg("joined"),
+          "Bytes; private.");
     m.def("weight_tensors", tensors_in, nb::arg("paths"),
           nb::sig("def weight_tensors(paths: typing.Any) -> list[typing.Any]"), "Private.");
 }

@@ -62,7 +62,8 @@ WeightFolders joined_folders(const std::shared_ptr<Engine>& engine,
 nb::list folder_stats_of(const std::vector<WeightFolderStats>& folders) {
     nb::list out;
     for (const WeightFolderStats& folder : folders) {
-        out.append(nb::make_tuple(folder.bytes_per_second, folder.bytes_read));
+        out.append(nb::make_tuple(folder.bytes_per_second, folder.bytes_read, folder.buffered_bytes,
+                                  nb::str(folder.buffered_because.c_str())));
     }
     return out;
 }

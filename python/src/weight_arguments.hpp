@@ -27,7 +27,7 @@ namespace penstock::python {
 [[nodiscard]] WeightFolders joined_folders(const std::shared_ptr<Engine>& engine,
                                            const std::vector<std::string>& folders,
                                            const std::vector<JoinedTensor>& joined);
-/// [(bytes a second, bytes read)]
+/// [(bytes a second, bytes read, those of files without direct I/O, why)]
 [[nodiscard]] nb::list folder_stats_of(const std::vector<WeightFolderStats>& folders);
 
 }  // namespace penstock::python

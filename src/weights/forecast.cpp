@@ -25,7 +25,6 @@ using weights::Residency;
 using weights::Weights;
 
 constexpr std::string_view kOperation = "plan";
-constexpr std::uint64_t kPaddingShare = 100;  // of the weights: what whole pages add, at most
 
 std::uint64_t bytes_of(const Weights& all, std::size_t unit) {
     std::uint64_t bytes = 0;
@@ -288,7 +287,7 @@ WeightForecast forecast_weights(const TensorTable& table, std::uint64_t memory_b
                         out.least_tensor),
             table.path));
     }
-    const bool is_streamed = out.weight_bytes + out.weight_bytes / kPaddingShare > memory_bytes;
+    const bool is_streamed = most_weight_memory(table, units) > memory_bytes;
     std::uint64_t of_units = memory_bytes;
     if (is_streamed) {
         units = streamed;

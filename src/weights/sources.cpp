@@ -47,6 +47,7 @@ Sources::Sources(Engine& engine, FileSystem files, const TensorTable& table,
 void Sources::open(const std::vector<std::string>& paths) {
     std::vector<Copy>& copies = sources_.emplace_back();
     std::vector<std::uint32_t>& folders = having_.emplace_back();
+    folders_.resize(std::max(folders_.size(), paths.size()));
     for (std::uint32_t folder = 0; folder < paths.size(); ++folder) {
         const std::string& path = paths[folder];
         if (path.empty()) {
@@ -56,6 +57,11 @@ void Sources::open(const std::vector<std::string>& paths) {
                           static_cast<std::uint32_t>(folder_of_.size())});
         folders.push_back(folder);
         folder_of_.push_back(folder);
+        const FileInfo info = copies.back().file.info();
+        direct_.push_back(info.direct);
+        if (!info.direct) {
+            folders_[folder].buffered_because = info.reason;
+        }
         if (copies.back().status.bytes != copies[0].status.bytes) {
             refuse(ErrorCode::kDamaged,
                    fmt::format("it has {} bytes, and its copy '{}' has {}; copy the file again",
@@ -63,7 +69,6 @@ void Sources::open(const std::vector<std::string>& paths) {
                    path);
         }
     }
-    folders_.resize(std::max(folders_.size(), paths.size()));
     if (copies.empty()) {
         refuse(ErrorCode::kInvalidArgument,
                fmt::format("copies: file {} of the table is in no folder; give what "
@@ -221,6 +226,7 @@ std::optional<CopiedRead> Sources::read(Engine& engine, std::span<const PlacedTe
     for (std::uint32_t folder = 0; folder < requests.size(); ++folder) {
         for (const Extent& extent : requests[folder].extents) {
             folders_[folder].bytes_read += extent.memory.bytes;
+            folders_[folder].buffered_bytes += direct_[extent.file] ? 0 : extent.memory.bytes;
         }
     }
     return out;

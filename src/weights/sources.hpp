@@ -99,6 +99,7 @@ private:
     std::vector<std::vector<Copy>> sources_;          // by folder, only those that are there
     std::vector<std::vector<std::uint32_t>> having_;  // of each source: the folders of its copies
     std::vector<std::uint32_t> folder_of_;            // of each copy
+    std::vector<bool> direct_;                        // of each copy
     std::shared_ptr<FolderSpeeds> speeds_;
     std::vector<WeightFolderStats> folders_;
 };

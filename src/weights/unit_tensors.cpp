@@ -132,6 +132,10 @@ std::uint64_t least_weight_memory(const TensorTable& table, std::span<const Weig
     return weights::least_memory(weights::weights_of(table, units), slots);
 }
 
+std::uint64_t most_weight_memory(const TensorTable& table, std::span<const WeightUnit> units) {
+    return weights::most_memory(weights::weights_of(table, units));
+}
+
 WeightPlan plan_weights(const TensorTable& table, std::span<const WeightUnit> units,
                         std::uint64_t memory_bytes, std::uint32_t slots) {
     const weights::Weights all = weights::weights_of(table, units);

@@ -12,6 +12,7 @@
 #include "stream/file_reader.hpp"
 #include "weights/arena.hpp"
 #include "weights/followed_budget.hpp"
+#include "weights/pass_times.hpp"
 #include "weights/residency.hpp"
 #include "weights/slot_layout.hpp"
 #include "weights/sources.hpp"
@@ -39,6 +40,7 @@ using weights::Weights;
 constexpr std::string_view kOperation = "stream";
 constexpr std::size_t kNone = ~std::size_t{0};
 constexpr auto kForever = std::chrono::nanoseconds::max();
+using Clock = std::chrono::steady_clock;
 
 [[noreturn]] void refuse(ErrorCode code, const std::string& message, std::string_view path = {}) {
     base::raise(base::error(code, kOperation, message, path));
@@ -51,6 +53,7 @@ public:
     struct Slot {
         std::size_t unit = kNone;
         weights::CopiedRead transfer;  // valid while it is read
+        bool is_ahead = false;         // it was asked for before its unit was needed
         std::uint32_t held = 0;
     };
 
@@ -116,7 +119,7 @@ public:
     std::uint64_t least;
     SpareMemory spare;
     std::chrono::nanoseconds spare_interval;
-    std::chrono::steady_clock::time_point spare_asked = std::chrono::steady_clock::now();
+    Clock::time_point spare_asked = Clock::now();
     pid_t process = ::getpid();
     bool closed = false;
     std::vector<std::uint64_t> home;  // of each tensor: its place in the image
@@ -134,6 +137,7 @@ public:
     std::size_t last = kNone;
     std::size_t waiting = kNone;  // a unit that is begun, and whose caller has not got it yet
     WeightStreamStats stats;
+    weights::PassTimes times;
 };
 
 // The image is addresses only: memory is taken where a tensor stays.
@@ -250,6 +254,7 @@ void weights::Streaming::follow(std::size_t unit) {
     if (last == kNone || seen[unit]) {
         sources.check_unchanged();
         seen.assign(units.size(), false);
+        times.begin_pass(Clock::now());
         ++stats.passes;
     }
     seen[unit] = true;
@@ -324,6 +329,7 @@ bool weights::Streaming::start(Slot& slot, std::size_t unit, Priority priority) 
     }
     slot.transfer = std::move(*transfer);
     slot.unit = unit;
+    slot.is_ahead = priority != Priority::kUrgent;
     stats.bytes_read += bytes;
     return true;
 }
@@ -346,23 +352,28 @@ void weights::Streaming::forget_read_ahead() noexcept {
 
 bool weights::Streaming::wait(Slot& slot, std::chrono::nanoseconds timeout) {
     const std::size_t unit = slot.unit;
-    const auto begin = std::chrono::steady_clock::now();
+    const bool is_waited = slot.is_ahead && !slot.transfer.done();
+    const auto begin = Clock::now();
     try {
         slot.transfer.set_priority(Priority::kUrgent);
         if (timeout == kForever) {
             slot.transfer.wait();
         } else if (!slot.transfer.wait_for(timeout)) {
-            stats.stall[unit] += (std::chrono::steady_clock::now() - begin).count();
+            stats.stall[unit] += (Clock::now() - begin).count();
+            times.lose_track();
             return false;
         }
     } catch (const Error& error) {
+        times.lose_track();
         slot = Slot();
         waiting = kNone;
         forget_read_ahead();
         throw sources.located(error, fmt::format("weights of '{}'", units[unit].name),
                               named(read_of(unit)), "; the next pass tries again");
     }
-    stats.stall[unit] += (std::chrono::steady_clock::now() - begin).count();
+    const auto end = Clock::now();
+    stats.stall[unit] += (end - begin).count();
+    times.arrived(plan.units[unit].read_bytes, is_waited, end);
     slot.transfer = {};
     return true;
 }
@@ -446,7 +457,7 @@ const WeightView* weights::Streaming::acquire(std::size_t unit, std::chrono::nan
 
 // Asks what memory is left. A budget that the caller has just set comes first.
 void weights::Streaming::follow_memory(bool new_pass) {
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = Clock::now();
     if (!spare || wanted_memory || now - spare_asked < spare_interval) {
         return;
     }
@@ -506,6 +517,7 @@ void weights::Streaming::release(std::size_t unit) {
     if (Slot* const slot = slot_of(unit)) {
         unhold(*slot);
     }
+    times.released(Clock::now());
     read_ahead();
 }
 
@@ -559,6 +571,7 @@ void WeightStream::set_memory(std::uint64_t memory_bytes, SpareMemory spare) {
 
 WeightStreamStats WeightStream::stats() const {
     WeightStreamStats out = impl_->stats;
+    impl_->times.fill(out);
     out.folders = impl_->sources.folders();
     return out;
 }

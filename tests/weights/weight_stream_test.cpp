@@ -20,6 +20,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -118,6 +119,8 @@ TEST_F(WeightStreamTest, AnyBudgetGivesTheBytesOfTheFiles) {
         EXPECT_EQ(stats.on_demand, 0U);
         EXPECT_GE(stats.bytes_read, 3 * plan.read_bytes);
         EXPECT_LE(stats.bytes_read, 3 * plan.read_bytes + 2 * plan.slot_bytes);
+        EXPECT_EQ(stats.needed_bytes, 3 * plan.read_bytes);
+        EXPECT_GE(stats.running, std::accumulate(stats.stall.begin(), stats.stall.end(), 0LL));
     }
 }
 

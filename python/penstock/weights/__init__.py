@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from penstock._types import Device, Path
-    from penstock.weights._stream import StreamStats
+    from penstock.weights._stats import StreamStats
 
     _Model = TypeVar("_Model", bound=torch.nn.Module)
 
@@ -99,7 +99,8 @@ def stream(
     units: names of modules that are read as a whole, in the order of their use. By default: the children of each list
         of modules (the layers), and other modules with parameters. Units that are too large are divided.
     slots: 2 read one unit ahead of the running one. More slots read further ahead, and fewer weights stay in memory.
-    progress: reports the read of the weights that stay; as in load(). Not for a GPU.
+    progress: reports the read of the weights that stay; as in load(). With True, a line about the passes follows, which
+        says what str(model.stream_stats()) says. Not for a GPU.
     device, device_memory: "cuda:0", and bytes of its memory for weights. The model computes there, and its input must
         be there. As much as fits device_memory stays on the GPU. Of the rest, as much as fits `memory` stays in pinned
         host memory and is copied in each pass. The remainder is read from the files. set_memory() is refused, and

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +20,9 @@ from penstock.weights._away import Home, WeightNotInMemory
 from penstock.weights._conversions import Converted
 from penstock.weights._experts import Experts, taken_out
 from penstock.weights._folders import Folders, paths_of, weights_in
+from penstock.weights._live import Live
 from penstock.weights._rows import Rows
+from penstock.weights._stats import StreamStats, stats_of
 from penstock.weights._turns import Turns
 from penstock.weights._units import Place, Unit, find_units, named, once, split
 
@@ -59,6 +60,10 @@ def start(
     files = Folders(paths)
     files.compare_copies()
     weights = _Weights(model, files, memory, units, slots, reporter(progress, "stream"), target)
+    if progress is True:
+        owner = weakref.ref(weights)  # the line keeps no weights in memory
+        weights.live = Live(lambda: str(one.stats()) if (one := owner()) else "")
+        weakref.finalize(weights, weights.live.close)
     model.__dict__["_penstock_weights"] = weights
     model.__class__ = _refusals.streamed(type(model))
     return model
@@ -76,41 +81,6 @@ def _budget(memory: int | str) -> int:
     return size("stream", "memory", memory)
 
 
-@dataclass
-class FolderStats:
-    """bytes_per_second: measured when the stream was made; 0 if no file has a copy. bytes_read: without the weights
-    that stay."""
-
-    path: str
-    bytes_per_second: float
-    bytes_read: int
-
-
-@dataclass
-class StreamStats:
-    """Counts since stream(). bytes_read: of units, without weights that stay. stall_s: seconds that each unit waited
-    for its bytes; "experts" for all experts. plan: bytes that stay and that are read in a pass. folders: those with the
-    files. expert_hits: chosen experts that were in memory; expert_misses: chosen experts that had to be read.
-    expert_likely_reads: experts that were read before a layer needed them, because they were likely.
-    expert_likely_hits: those of them that the layer then used; they are hits too.
-    """
-
-    passes: int
-    bytes_read: int
-    rows_bytes_read: int
-    ready: int
-    acquired: int
-    on_demand: int
-    stall_s: dict[str, float]
-    plan: dict[str, Any]
-    folders: list[FolderStats]
-    expert_hits: int = 0
-    expert_misses: int = 0
-    expert_bytes_read: int = 0
-    expert_likely_reads: int = 0
-    expert_likely_hits: int = 0
-
-
 class _Weights:
     """Binds the parameters of a unit to its memory while its module is called."""
 
@@ -125,6 +95,7 @@ class _Weights:
         target: _device.Target | None,
     ) -> None:
         self.target, self.put = target, functools.partial(_put, target)
+        self.live: Live | None = None
         budget = _budget(memory) if target is None else target.memory
         self.turns = Turns(str(files))
         self.files, infos = files, files.infos
@@ -256,6 +227,8 @@ class _Weights:
         for place, away in zip(self.units[number].places, self.aways[number], strict=True):
             place.put(away)
         self._release(number)
+        if self.live is not None:
+            self.live.show()
 
     def _release(self, number: int) -> None:
         with contextlib.suppress(ValueError):  # it is not held: acquire() failed, or it was released before Ctrl-C
@@ -331,26 +304,10 @@ class _Weights:
 
     def stats(self) -> StreamStats:
         with self.turns.turn():
-            stats, plan, experts = self.core.stats(), self.core.plan(), self.experts.stats()
-        stall_s = dict(zip((unit.name for unit in self.units), stats["stall_s"], strict=True))
-        folders = [FolderStats(path, *one) for path, one in zip(self.files.paths, stats["folders"], strict=True)]
-        if experts:
-            stall_s["experts"] = experts["stall_s"]
-            plan["experts"] = {"slots": experts["slots"], "slot_bytes": experts["slot_bytes"]}
-            for folder, (_, bytes_read) in zip(folders, experts["folders"], strict=True):
-                folder.bytes_read += bytes_read
-        return StreamStats(
-            stats["passes"],
-            stats["bytes_read"],
-            sum(rows.bytes_read for _, rows in self.rows),
-            stats["ready"],
-            stats["acquired"],
-            stats["on_demand"],
-            stall_s,
-            plan,
-            folders,
-            *(experts.get(name, 0) for name in ("hits", "misses", "bytes_read", "likely_reads", "likely_hits")),
-        )
+            names = [unit.name for unit in self.units]
+            rows_bytes = sum(rows.bytes_read for _, rows in self.rows)
+            of_units, plan, of_experts = self.core.stats(), self.core.plan(), self.experts.stats()
+        return stats_of(names, self.files.paths, rows_bytes, of_units, plan, of_experts)
 
     def close(self, load: bool) -> None:
         """Restores the modules. With `load` all weights are then in memory, else on the meta device."""
@@ -358,6 +315,8 @@ class _Weights:
             places = [place for place, _ in self.metas if place.module is not None]
             tensors = self._load(places) if load else []
             self.is_closed = True
+            if self.live is not None:
+                self.live.close()
             for unit in self.units:
                 unit.unwrap()
             for _, rows in self.rows:
@@ -553,7 +512,8 @@ def _fit(
     """Units that fit the budget. If not everything stays, embeddings are gathered by row, and tensors are cast on
     arrival. Units that are too large are divided into their parts."""
     casts, converted = weights.converted.casts, weights.converted
-    if weights._bytes([place for unit in units for place in unit.places] + stay) * 1.01 <= budget:
+    most = _core.most_weight_memory(weights.files.paths, _wanted(weights, units), weights.converted.joined)
+    if _outside(weights, units, stay) + most <= budget:
         for unit in units:
             stay = stay + _apart(unit, lambda place: weights.keys[place.full_name] in casts)
         return [unit for unit in units if unit.places], stay, []
