@@ -124,10 +124,50 @@ def test_budgets_may_change(saved):
     for memory in (total, total // 2, "10MiB", total * 2 // 3):
         model.set_memory(memory)
         assert torch.equal(run(model, ids), expected)
-    with pytest.raises(MemoryError, match=r"^set_memory: memory=10: the least .* is (\d+) bytes, because layers"):
+    with pytest.raises(MemoryError, match=r"^set_memory: memory=10: the least .* is (\d+) bytes, because head"):
         model.set_memory(10)
+    assert "layers.0" in model.stream_stats().stall_s
+    model.layers[0].up.weight.requires_grad_(False)
     model.set_memory(least_of(model))
+    assert "layers.0.up" in model.stream_stats().stall_s  # smaller units
     assert torch.equal(run(model, ids), expected)
+    assert not model.layers[0].up.weight.requires_grad and model.layers[0].down.weight.requires_grad
+    model.set_memory(2 * total)
+    assert torch.equal(run(model, ids), expected)
+    assert torch.equal(run(model.unstream(), ids), expected)
+
+
+@pytest.mark.parametrize("remain", [0, 1])
+def test_a_budget_of_other_units_that_cannot_be_read_loses_no_model(saved, tmp_path, monkeypatch, remain):
+    path, ids, expected, total = saved
+    model = penstock.stream(on_meta(), path, memory=int(0.8 * total))
+    least, opened = least_of(model), penstock._core.WeightStream
+    fails = iter([True] * (2 - remain))
+
+    def failing(*arguments):
+        if next(fails, False):
+            raise OSError("the disk is away")
+        return opened(*arguments)
+
+    monkeypatch.setattr("penstock._core.WeightStream", failing)
+    with pytest.raises(OSError, match="the disk is away"):
+        model.set_memory(least)
+    if remain:
+        assert model.stream_stats().plan["memory_bytes"] > least  # as before
+    else:
+        with pytest.raises(RuntimeError, match="could not be read again after set_memory.*unstream"):
+            run(model, ids)
+        model.unstream()
+    assert torch.equal(run(model, ids), expected)
+
+
+def test_a_budget_of_other_units_is_refused_where_modules_were_added(saved):
+    path, ids, _, total = saved
+    model = penstock.stream(on_meta(), path, memory=int(0.8 * total))
+    least = least_of(model)
+    model.layers[0].extra = torch.nn.Linear(2, 2)
+    with pytest.raises(MemoryError, match="the least that works for this model"):
+        model.set_memory(least)
 
 
 def test_a_forward_that_somebody_had_set_stays(saved):
@@ -395,7 +435,7 @@ def test_a_budget_follows_the_memory_that_is_left(saved):
     core = model._penstock_weights.core
     assert torch.equal(run(model, ids), expected)
     model.set_memory(total // 2)
-    least = least_of(model) - model._penstock_weights.outside
+    least = model._penstock_weights.least
     for reserve, reached in (
         (1 << 60, lambda plan: plan["memory_bytes"] <= least),
         (0, lambda plan: not plan["read_bytes"]),

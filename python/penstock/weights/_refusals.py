@@ -78,6 +78,11 @@ def streamed(cls: type) -> type:
             self.__class__ = cls
         return self
 
+    def set_memory(self: Any, memory: int | str) -> None:
+        from penstock.weights._stream import set_memory
+
+        set_memory(self, memory)
+
     members: dict[str, Any] = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
@@ -87,7 +92,7 @@ def streamed(cls: type) -> type:
         "train": train,
         "unstream": unstream,
         "stream_stats": lambda self: self._penstock_weights.stats(),
-        "set_memory": lambda self, memory: self._penstock_weights.set_memory(memory),
+        "set_memory": set_memory,
     }
     members.update({name: _refusing(name) for name in _REFUSED if hasattr(cls, name)})
     _classes[cls] = type(cls)(cls.__name__, (cls,), members)

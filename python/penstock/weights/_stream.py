@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import weakref
 from collections.abc import Callable, Iterable
@@ -69,6 +70,38 @@ def start(
     return model
 
 
+def set_memory(model: Any, memory: int | str) -> None:
+    """Changes the budget of a model. If its units do not fit, it is divided into smaller ones, and the weights that
+    stay are read again."""
+    weights: _Weights = model._penstock_weights
+    with weights.turns.turn():
+        if weights.target is not None:
+            weights.core.set_memory(0, None)  # refuses
+        if weights.takes(memory):
+            weights.set_memory(memory)
+            return
+        before, names, slots = weights.asked
+        if _names(model) != weights.parameters:  # PEFT has added some
+            least = weights.outside + weights.least + weights.experts.least
+            raise _too_small(weights, "set_memory", _budget(memory), least, weights.units)
+        trial = copy.copy(weights)  # a refusal leaves the model as it is
+        _fit(trial, *weights.undivided(), _budget(memory), slots, "set_memory")
+        weights.close(load=False)
+        try:
+            again = _Weights(model, weights.files, memory, names, slots, None, None, weights.turns)
+        except BaseException:
+            try:
+                model.__dict__["_penstock_weights"] = _Weights(
+                    model, weights.files, before, names, slots, None, None, weights.turns
+                )
+            except BaseException:
+                weights.lose()
+                raise
+            raise
+        again.live = weights.live
+        model.__dict__["_penstock_weights"] = again
+
+
 def _reserve(memory: int | str, experts: bool = False) -> int | None:
     """The reserve of memory that an "auto" budget leaves free; None: the budget is fixed. Experts have a larger one:
     they give memory back first, because layers are used in each pass."""
@@ -93,15 +126,18 @@ class _Weights:
         slots: int,
         report: Any,
         target: _device.Target | None,
+        turns: Turns | None = None,
     ) -> None:
         self.target, self.put = target, functools.partial(_put, target)
+        self.asked = memory, names, slots
         self.live: Live | None = None
         budget = _budget(memory) if target is None else target.memory
-        self.turns = Turns(str(files))
+        self.turns = turns or Turns(str(files))
         self.files, infos = files, files.infos
         if _hugging_face.is_pretrained(model):
             _hugging_face.check(model, list(infos.values()), str(files))
         self.keys, self.converted = _keys_of(model, infos)
+        self.parameters = _names(model)
         computed = _hugging_face.computed(model, self.keys) if _hugging_face.is_pretrained(model) else set()
         units, stay = find_units(model) if names is None else named(names, model)
         units, stay = _without(computed, units, stay)
@@ -119,8 +155,9 @@ class _Weights:
         self.model: Callable[[], Any] = weakref.ref(model)
         buffers = _buffers(self)
         units, small = _without_small(self, units)
+        self.whole = units, stay + small
         self.experts = Experts(files.paths, [], [], (), self.turns)
-        units, stay, rows = _fit(self, units, stay + small, budget, slots)
+        units, stay, rows = _fit(self, *self.undivided(), budget, slots, "stream")
         self.units = units
         self.outside = _outside(self, units, stay)
         self.wanted = _wanted(self, units)
@@ -289,18 +326,23 @@ class _Weights:
         whole = self._bytes(places) + _PLACE_BYTES * len(places)
         return _core.share_weight_memory(budget, self.least, whole, self.experts.least)
 
+    def undivided(self) -> tuple[list[Unit], list[Place]]:
+        """The units before any is divided, and the parameters that stay."""
+        units, stay = self.whole
+        return [Unit(unit.module, unit.name, list(unit.places)) for unit in units], list(stay)
+
+    def takes(self, memory: int | str) -> bool:
+        """Whether the units fit a budget. If not, smaller ones may."""
+        return self.outside + self.least + self.experts.least <= _budget(memory)
+
     def set_memory(self, memory: int | str) -> None:
-        with self.turns.turn():
-            if self.target is not None:
-                self.core.set_memory(0, None)
-            budget, least = _budget(memory), self.outside + self.least + self.experts.least
-            if least > budget:
-                raise _too_small(self, "set_memory", budget, least, self.units)
-            of_units, of_experts = self._shares(budget)
-            self.residents.clear()
-            self.is_fixed = memory != "auto"
-            self.core.set_memory(of_units, _reserve(memory))
-            self.experts.set_memory(of_experts, _reserve(memory, experts=True))
+        """Changes the budget to one that it takes()."""
+        of_units, of_experts = self._shares(_budget(memory))
+        self.residents.clear()
+        self.is_fixed = memory != "auto"
+        self.asked = memory, *self.asked[1:]
+        self.core.set_memory(of_units, _reserve(memory))
+        self.experts.set_memory(of_experts, _reserve(memory, experts=True))
 
     def stats(self) -> StreamStats:
         with self.turns.turn():
@@ -334,7 +376,18 @@ class _Weights:
                 model.set_experts_implementation(self.ran_experts)
             if not load:
                 for place, meta in kept + self.metas:
-                    place.put(meta)
+                    place.put(meta.requires_grad_(place.parameter.requires_grad))
+
+    def lose(self) -> None:
+        """After close(load=False), and an error: no parameter is in memory until unstream() loads all."""
+        hint = "The files could not be read again after set_memory()"
+        self.metas, self.kept = self.metas + self.kept, []
+        for place, meta in self.metas:
+            place.put(WeightNotInMemory.made(meta, meta.device, place.full_name, hint))
+
+
+def _names(model: torch.nn.Module) -> set[str]:
+    return {name for name, _ in model.named_parameters(remove_duplicate=False)}
 
 
 def _put(target: _device.Target | None, tensor: torch.Tensor) -> torch.Tensor:
@@ -507,7 +560,7 @@ def _too_small(weights: _Weights, verb: str, budget: int, least: int, units: lis
 
 
 def _fit(
-    weights: _Weights, units: list[Unit], stay: list[Place], budget: int, slots: int
+    weights: _Weights, units: list[Unit], stay: list[Place], budget: int, slots: int, verb: str
 ) -> tuple[list[Unit], list[Place], list[Unit]]:
     """Units that fit the budget. If not everything stays, embeddings are gathered by row, and tensors are cast on
     arrival. Units that are too large are divided into their parts."""
@@ -537,6 +590,6 @@ def _fit(
         largest, parts = next(((unit, parts) for unit in by_size if (parts := split(unit))), (None, None))
         if largest is None:
             weights.outside = outside
-            raise _too_small(weights, "stream", budget, least, by_size)
+            raise _too_small(weights, verb, budget, least, by_size)
         at = units.index(largest)
         units, stay = once([*units[:at], *parts[0], *units[at + 1 :]], stay + parts[1])
