@@ -34,4 +34,14 @@ struct WeightFolders {
 inspect_folders(const std::shared_ptr<Engine>& engine, const std::vector<std::string>& folders,
                 const FileSystem& files = FileSystem::local());
 
+/// The local cache of Hugging Face: HF_HUB_CACHE; else `hub` in HF_HOME; else `huggingface/hub` in
+/// XDG_CACHE_HOME or ~/.cache. It need not exist. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::string hub_cache_folder();
+
+/// The folder of a model in hub_cache_folder() by its name, "organization/name" or "name": the
+/// snapshot that is `main`. Empty if there is none; nothing is downloaded. Throws the errors of the
+/// system. Blocks; thread-safe.
+[[nodiscard]] PENSTOCK_API std::string find_hub_model(
+    Engine& engine, const std::string& name, const FileSystem& files = FileSystem::local());
+
 }  // namespace penstock

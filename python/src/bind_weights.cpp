@@ -431,6 +431,22 @@ void bind_weights(nb::module_& m) {
           nb::arg("joined"), "Bytes; private.");
     m.def("most_weight_memory", most_memory, nb::arg("paths"), nb::arg("units"), nb::arg("joined"),
           "Bytes; private.");
+    m.def(
+        "hub_cache_folder", [] { return path_object(hub_cache_folder()); }, "Private.",
+        nb::sig("def hub_cache_folder() -> str"));
+    m.def(
+        "find_hub_model",
+        [](nb::handle name) {
+            const std::string text = path_bytes(name, "folder", "");
+            const std::shared_ptr<Engine> engine = opened(default_engine());
+            std::string found;
+            {
+                const WithoutGil nogil;
+                found = find_hub_model(*engine, text);
+            }
+            return path_object(found);
+        },
+        nb::arg("name"), "Private.", nb::sig("def find_hub_model(name: str) -> str"));
     m.def("weight_tensors", tensors_in, nb::arg("paths"),
           nb::sig("def weight_tensors(paths: typing.Any) -> list[typing.Any]"), "Private.");
 }

@@ -3,12 +3,12 @@
 #include "base/path.hpp"
 #include "base/raise.hpp"
 #include "format/json.hpp"
+#include "weights/small_file.hpp"
 
 #include <penstock/weight_plan.hpp>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <optional>
 #include <span>
 #include <string>
@@ -49,22 +49,6 @@ private:
     bool is_it_ = false;
 };
 
-// Nothing where there is no such file.
-std::optional<std::string> text_of(Engine& engine, const FileSystem& files,
-                                   const std::string& path) {
-    try {
-        const File file = files.open(path);
-        std::string text(std::min(file.size(), kConfigBytesMax), '\0');
-        text.resize(engine.read(file, Memory(std::as_writable_bytes(std::span(text)))));
-        return text;
-    } catch (const Error& error) {
-        if (error.system_errno() == ENOENT || error.system_errno() == ENOTDIR) {
-            return std::nullopt;
-        }
-        throw;
-    }
-}
-
 std::uint64_t count_in(const std::string& text, const std::string& path) {
     ExpertsPerToken handler;
     if (const auto read = format::read_json(text, handler, "plan"); !read) {
@@ -83,7 +67,8 @@ std::uint64_t find_experts_per_token(Engine& engine, std::span<const std::string
     for (const std::string& folder : folders) {
         for (const std::string& place : {folder, base::folder_of(folder)}) {
             const std::string path = base::join(place, "config.json");
-            if (const std::optional<std::string> text = text_of(engine, files, path)) {
+            if (const std::optional<std::string> text =
+                    weights::text_of(engine, files, path, kConfigBytesMax)) {
                 if (const std::uint64_t count = count_in(*text, path); count != 0) {
                     return count;
                 }

@@ -11,6 +11,9 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -48,6 +51,21 @@ protected:
 
     support::TempFolder folder_;
 };
+
+TEST_F(WeightsCliTest, ANameMeansAModelInTheLocalCacheOfHuggingFace) {
+    const std::string model = folder_ / "models--me--tiny";
+    std::filesystem::create_directories(model + "/refs");
+    std::filesystem::create_directories(model + "/snapshots/abc");
+    std::ofstream(model + "/refs/main") << "abc";
+    std::filesystem::create_symlink(folder_ / "model.safetensors",
+                                    model + "/snapshots/abc/model.safetensors");
+    const auto in_cache = [this] { ::setenv("HF_HUB_CACHE", folder_.path().c_str(), 1); };
+    const Outcome named = run_cli({"weights", "plan", "me/tiny", "--memory", "2MiB"}, in_cache);
+    EXPECT_EQ(named.status, 0) << named.err;
+    const Outcome other = run_cli({"weights", "plan", "me/other", "--memory", "2MiB"}, in_cache);
+    EXPECT_EQ(other.status, 1);
+    EXPECT_THAT(other.err, HasSubstr("me/other"));
+}
 
 TEST_F(WeightsCliTest, TheTextHasUnitsAndSeconds) {
     const Outcome found = plan({"--memory", "3MB", "--rate", "1GB/s"});

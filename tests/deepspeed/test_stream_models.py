@@ -140,7 +140,7 @@ def test_an_instance_in_training_mode_computes_without_dropout(tmp_path):
 
 def test_a_name_means_the_model_in_the_local_cache_of_the_hub(tiny, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
     made = cache / "models--me--tiny"
     for folder in ("blobs", "refs", "snapshots/abc"):
         (made / folder).mkdir(parents=True)

@@ -18,7 +18,6 @@ from penstock._arguments import got, local_path
 
 _HUB_NAME = re.compile(r"[\w.-]*\w[\w.-]*/[\w.-]*\w[\w.-]*")
 _SAMPLES, _SAMPLE_BYTES = 8, 4096  # of each copy of a file
-_HUB_FILES = ("model.safetensors.index.json", "model.safetensors", "config.json")
 
 
 def paths_of(folder: Any, verb: str) -> list[Path]:
@@ -49,15 +48,9 @@ def _missing(verb: str, path: str, what: str) -> BaseException:
 
 def _cached(name: str, verb: str) -> Path:
     """The folder of a model "organization/name" in the local cache of Hugging Face. Nothing is downloaded."""
-    cache = "huggingface_hub, which knows its cache, is not installed"
-    with contextlib.suppress(ImportError, ValueError):  # ValueError: no name of a model
-        from huggingface_hub import constants, try_to_load_from_cache
-
-        cache = f"'{constants.HF_HUB_CACHE}'"
-        for file in _HUB_FILES:
-            found = try_to_load_from_cache(name, file)
-            if isinstance(found, str):
-                return Path(found).parent
+    if found := _core.find_hub_model(name):
+        return Path(found)
+    cache = f"'{_core.hub_cache_folder()}'"
     what = f"no file or folder '{name}', and no model of that name in the local cache of Hugging Face ({cache})"
     raise _missing(verb, name, f"folder: there is {what}; check the path, or get the model: `hf download {name}`")
 

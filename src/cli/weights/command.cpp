@@ -30,6 +30,8 @@ one. Of a mixture, the experts that a token uses are read, less those that are
 in memory as if a router chose each equally often. Several folders are copies of
 the model, or its shards, on several devices, which are read at once.
 
+Nothing is downloaded: `hf download NAME` does.
+
 Exit code: 0 it works, 1 the budget is too small or a file is not readable,
 2 wrong usage.
 
@@ -47,7 +49,10 @@ WeightsCommand::WeightsCommand(CLI::App& app) {
     app_->require_subcommand(1);
     app_->footer(kWeightsFooter);
     plan_ = app_->add_subcommand("plan", "Say what a budget of memory keeps and reads");
-    plan_->add_option("folder", options_.folders, "A folder with .safetensors, or one such file")
+    plan_
+        ->add_option("folder", options_.folders,
+                     "A folder with .safetensors, or one such file, or the name of a model in "
+                     "the local cache of Hugging Face")
         ->required()
         ->type_name("FOLDER");
     plan_->add_option("--memory", options_.memory, "The budget of penstock.stream(): 8GiB")

@@ -15,10 +15,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 namespace penstock::cli {
 
@@ -221,6 +224,18 @@ nlohmann::ordered_json json_of(const WeightFolders& model, const WeightForecast&
             {"experts", json_of(forecast.experts)}};
 }
 
+// Names of models in the local cache of Hugging Face mean their folders.
+std::vector<std::string> folders_of(Engine& engine, std::vector<std::string> folders) {
+    for (std::string& folder : folders) {
+        std::error_code ignored;
+        if (!std::filesystem::exists(folder, ignored)) {
+            const std::string found = find_hub_model(engine, folder);
+            folder = found.empty() ? folder : found;
+        }
+    }
+    return folders;
+}
+
 }  // namespace
 
 int weights_plan(const WeightsOptions& options, std::span<const std::string> command) {
@@ -233,10 +248,11 @@ int weights_plan(const WeightsOptions& options, std::span<const std::string> com
     JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
     const auto engine = std::make_shared<Engine>();
-    const WeightFolders model = inspect_folders(engine, options.folders);
+    const std::vector<std::string> folders = folders_of(*engine, options.folders);
+    const WeightFolders model = inspect_folders(engine, folders);
     std::uint64_t experts = options.experts;
     if (experts == 0 && !find_expert_layers(model.table).empty()) {
-        experts = find_experts_per_token(*engine, options.folders);
+        experts = find_experts_per_token(*engine, folders);
     }
     const WeightForecast forecast = forecast_weights(model.table, *memory, options.slots, experts);
     print_plan(out, model, forecast);
