@@ -39,8 +39,8 @@ inspect_folders(const std::shared_ptr<Engine>& engine, const std::vector<std::st
 [[nodiscard]] PENSTOCK_API std::string hub_cache_folder();
 
 /// The folder of a model in hub_cache_folder() by its name, "organization/name" or "name": the
-/// snapshot that is `main`. Empty if it is not there; nothing is downloaded. Throws the errors of the
-/// system. Blocks; thread-safe.
+/// snapshot that is `main`. Empty if it is not there; nothing is downloaded. Throws the errors of
+/// the system. Blocks; thread-safe.
 [[nodiscard]] PENSTOCK_API std::string find_hub_model(
     Engine& engine, const std::string& name, const FileSystem& files = FileSystem::local());
 
