@@ -206,6 +206,9 @@ private:
         if (!other_.is_none()) {
             return instead(o, depth);
         }
+        if (is_kind_of(o, tensor_)) {
+            static_cast<void>(o.attr("data_ptr")());  // a weight that is not in memory says so
+        }
         refuse("a " + type_text(o) +
                " cannot be saved: save tensors, numbers, strings, bytes and containers of them "
                "(an object's state_dict() is one), or give default=, which makes such of it "

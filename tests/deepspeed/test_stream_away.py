@@ -281,7 +281,7 @@ def test_a_state_dict_has_names_and_shapes_and_cannot_be_saved(how, tmp_path):
     assert {key: one.shape for key, one in state.items()} == {key: one.shape for key, one in model.state_dict().items()}
     with torch.no_grad():
         streamed(IDS)
-    with pytest.raises((RuntimeError, TypeError), match=r"embed\.weight( was used|'\]: a .*WeightNotIn)"):
+    with pytest.raises((RuntimeError, TypeError), match=r"embed\.weight was used"):
         SAVES[how](state, tmp_path / "saved")
     with pytest.raises(RuntimeError, match="do not change"):  # also those that are in memory as a whole
         streamed.layers[0].up.weight.data += 1
