@@ -258,6 +258,17 @@ TEST(FeatureFaults, EveryPieceThatCannotBeReadIsReported) {
     EXPECT_EQ(problems[0].bytes, 2 * kPiece);
     EXPECT_EQ(problems[1].offset, damaged);
     EXPECT_EQ(problems[1].bytes, 1U << 20);
+    const auto open = [&rig] {
+        static_cast<void>(
+            FeatureStore::open(rig.engine(), "/g.features", {.verify = true}, rig.files()));
+    };
+    const Error unread = error_of(open);
+    EXPECT_EQ(unread.system_errno(), EIO);
+    EXPECT_THAT(unread.what(), HasSubstr("row 2048 of table 'a'"));
+    rig.disks()[0]->set_faults({});
+    const Error other = error_of(open);
+    EXPECT_EQ(other.reason(), ErrorCode::kDamaged);
+    EXPECT_EQ(other.offset(), damaged);
 }
 
 TEST_F(StripeFaults, ADiskThatDoesNotAnswerStopsNoGatherOfTheOther) {
