@@ -312,7 +312,11 @@ void FeatureStore::preload(std::uint32_t table, std::span<const std::uint64_t> i
                 const features::WantedRows one{table, wanted, slots_of, place.memory};
                 features::RowReads reads;
                 features::make_reads(*opened, std::span(&one, 1), reads);
-                opened->engine->run(std::move(reads.request)).wait();
+                try {
+                    opened->engine->run(std::move(reads.request)).wait();
+                } catch (const Error& error) {
+                    features::raise_with_row(error, *opened);
+                }
             }
             rows.commit();
             left = std::move(others);
