@@ -263,6 +263,12 @@ struct FeatureStoreOptions {
     std::uint64_t device_bytes = 0;
     std::int32_t device = 0;
     CachePolicy cache = CachePolicy::kAuto;  ///< of the files' pages
+    /// Compares all rows with their checksums before the store is open: reads each file once, from
+    /// the device and as fast as it answers, through up to 64 MiB of memory. Damage that comes
+    /// later is not found. The first damaged chunk is kDamaged, with its table, file, offset and
+    /// row; one that cannot be read is the error of the read.
+    bool verify = false;
+    Progress progress = {};  ///< for `verify`
 };
 
 /// Tables of a feature file, open for gathers. Movable. Thread-safe, except for moving. A child of
@@ -271,7 +277,8 @@ struct FeatureStoreOptions {
 class PENSTOCK_API FeatureStore {
 public:
     /// Opens the files. Throws as inspect_features(); with `device_bytes` also kUnsupported without
-    /// a GPU that runs the kernel, and kOutOfMemory if the GPU does not have that much memory.
+    /// a GPU that runs the kernel, and kOutOfMemory if the GPU does not have that much memory; with
+    /// `verify` also kUnsupported for a `.npy`, and kCancelled if `progress` returns false.
     [[nodiscard]] static FeatureStore open(std::shared_ptr<Engine> engine, const std::string& path,
                                            const FeatureStoreOptions& options = {},
                                            const FileSystem& files = FileSystem::local());

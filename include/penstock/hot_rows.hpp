@@ -8,6 +8,7 @@
 
 #include <penstock/error.hpp>
 #include <penstock/graph.hpp>
+#include <penstock/neighbor_sampler.hpp>
 #include <penstock/row_simulation.hpp>
 
 #include <cstdint>
@@ -20,6 +21,9 @@ namespace penstock {
 /// its edges, so this is a measure of its use. Reads all edges. Throws kInvalidArgument for an edge
 /// of a node that does not exist. Thread-safe.
 [[nodiscard]] PENSTOCK_API std::vector<double> out_degrees(const Graph& graph);
+/// The same for several types of nodes: a list for each, over all relations of the sampler.
+[[nodiscard]] PENSTOCK_API std::vector<std::vector<double>> out_degrees(
+    const NeighborSampler& sampler);
 
 struct ExpectedVisitsOptions {
     std::uint64_t batch = 1024;                 ///< seeds of a batch
@@ -37,6 +41,15 @@ struct ExpectedVisitsOptions {
 [[nodiscard]] PENSTOCK_API std::vector<double> expected_visits(
     const Graph& graph, std::span<const std::int64_t> fanouts,
     const ExpectedVisitsOptions& options = {});
+
+/// The same for nodes and edges of several types: for each type the visits by batches of this
+/// sampler, with its fan-outs. Probabilities of a node are added over all relations. `seeds`: the
+/// nodes that batches are drawn from, `batch` of each type that is there; empty: all nodes of all
+/// types. The sampler's `replace` and `disjoint` make no difference. Reads all edges once for each
+/// hop. Throws kInvalidArgument for a seed of a type or a node that does not exist. Thread-safe.
+[[nodiscard]] PENSTOCK_API std::vector<std::vector<double>> expected_visits(
+    const NeighborSampler& sampler, std::span<const SeedNodes> seeds = {},
+    std::uint64_t batch = 1024);
 
 /// Returns for each of `rows` rows the number of batches of the trace that have it. Throws
 /// kInvalidArgument for a row beyond them. Thread-safe.

@@ -11,18 +11,19 @@ from penstock import _adapters, _arguments
 
 
 def numbers(ids: Any, named: str = "ids") -> Any:
-    """Contiguous integers of the host; what is elsewhere, strided, or a list of lists, is copied."""
+    """Contiguous integers of the host; what is elsewhere, strided, or a list of lists or arrays, is copied."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(ids, torch.Tensor):
         if ids.dtype == torch.bool:
             raise TypeError(f"{named}: this tensor is a mask; give the numbers of its rows: mask.nonzero().view(-1)")
-        if ids.is_meta or ids.is_floating_point() or ids.is_complex():
-            raise TypeError(f"{named}: expected integers in memory, got a tensor of {ids.dtype} on {ids.device}")
+        if ids.is_meta or ids.layout != torch.strided or ids.is_floating_point() or ids.is_complex():
+            kind = f"{ids.dtype} on {ids.device} ({ids.layout})"
+            raise TypeError(f"{named}: expected integers in memory, got a tensor of {kind}")
         return ids.cpu().contiguous()
     if isinstance(ids, range):
         return array.array("q", ids)
     if isinstance(ids, (list, tuple)):
-        if not any(isinstance(one, (list, tuple)) for one in ids):
+        if not any(isinstance(one, (list, tuple)) or getattr(one, "shape", ()) for one in ids):
             return ids
         import numpy as np
 
@@ -37,8 +38,7 @@ def numbers(ids: Any, named: str = "ids") -> Any:
         raise TypeError(f"{named}: this array is a mask; give the numbers of its rows: numpy.flatnonzero(mask)")
     if kind is not None and kind in "iu" and not getattr(dtype, "isnative", True):
         return ids.astype(dtype.newbyteorder("="), order="C")
-    flags = getattr(ids, "flags", None)
-    if flags is not None and not getattr(flags, "c_contiguous", True):
+    if not getattr(getattr(ids, "flags", None), "c_contiguous", True):
         import numpy as np
 
         return np.ascontiguousarray(ids)

@@ -183,8 +183,10 @@ struct FeatureStoreObject {
 };
 
 void open_store(FeatureStoreObject& self, nb::handle path, nb::handle ram, nb::handle policy,
-                nb::handle hot, nb::handle device_memory, std::int32_t device) {
+                nb::handle hot, nb::handle device_memory, std::int32_t device, bool verify,
+                nb::handle progress) {
     FeatureStoreOptions options;
+    options.verify = verify;
     options.device_bytes = size_of(device_memory, "device_memory", "bytes");
     options.device = device;
     options.ram_bytes = size_of(ram, "ram", "bytes");
@@ -196,8 +198,10 @@ void open_store(FeatureStoreObject& self, nb::handle path, nb::handle ram, nb::h
     }
     const std::string name = path_bytes(path, "path", "");
     const std::shared_ptr<Engine> engine = features_engine();
-    const WithoutGil nogil;
-    self.store.emplace(FeatureStore::open(engine, name, options));
+    run_with_progress(progress, [&](const Progress& report) {
+        options.progress = report;
+        self.store.emplace(FeatureStore::open(engine, name, options));
+    });
 }
 
 bool hint_rows(FeatureStoreObject& self, std::uint32_t table, nb::handle ids) {
@@ -298,17 +302,20 @@ void bind_feature_store(nb::module_& m) {
         .def(
             "__init__",
             [](FeatureStoreObject* self, nb::handle path, nb::handle ram, nb::handle policy,
-               nb::handle hot, nb::handle device_memory, std::int32_t device) {
+               nb::handle hot, nb::handle device_memory, std::int32_t device, bool verify,
+               nb::handle progress) {
                 auto* const made = new (self) FeatureStoreObject;
                 try {
-                    open_store(*made, path, ram, policy, hot, device_memory, device);
+                    open_store(*made, path, ram, policy, hot, device_memory, device, verify,
+                               progress);
                 } catch (...) {
                     made->~FeatureStoreObject();
                     throw;
                 }
             },
             nb::arg("path"), nb::arg("ram"), nb::arg("policy").none(), nb::arg("hot"),
-            nb::arg("device_memory"), nb::arg("device"))
+            nb::arg("device_memory"), nb::arg("device"), nb::arg("verify"),
+            nb::arg("progress").none())
         .def("gather", gather_now, nb::arg("rows"), nb::arg("stream").none(),
              nb::sig("def gather(self, rows: list[typing.Any], stream: typing.Any) -> None"))
         .def("gather_async", gather_later, nb::arg("rows"), nb::arg("result").none(),

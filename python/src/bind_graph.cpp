@@ -183,22 +183,31 @@ void open_sampler(NeighborSamplerObject& self, nb::handle nodes, nb::handle rela
                                             count_of(threads, "threads", "threads", UINT32_MAX))});
 }
 
-nb::tuple sample_of(const NeighborSamplerObject& self, nb::handle seeds, nb::handle batch) {
-    std::vector<RowNumbers> numbers;
-    std::vector<SeedNodes> wanted;
-    numbers.reserve(nb::len(seeds));
-    for (const nb::handle some : nb::iter(seeds)) {
-        const nb::object type(some[0]);
-        const nb::object ids(some[1]);
-        numbers.emplace_back(ids, "seeds");
-        wanted.push_back({static_cast<std::uint32_t>(count_of(type, "seeds", "types", UINT32_MAX)),
-                          numbers.back().values()});
+// Nodes by type, and the numbers that they refer to.
+struct SeedsArgument {
+    explicit SeedsArgument(nb::handle seeds) {
+        numbers.reserve(nb::len(seeds));
+        for (const nb::handle some : nb::iter(seeds)) {
+            const nb::object type(some[0]);
+            const nb::object ids(some[1]);
+            numbers.emplace_back(ids, "seeds");
+            nodes.push_back(
+                {static_cast<std::uint32_t>(count_of(type, "seeds", "types", UINT32_MAX)),
+                 numbers.back().values()});
+        }
     }
+
+    std::vector<RowNumbers> numbers;
+    std::vector<SeedNodes> nodes;
+};
+
+nb::tuple sample_of(const NeighborSamplerObject& self, nb::handle seeds, nb::handle batch) {
+    const SeedsArgument wanted(seeds);
     const std::uint64_t number = count_of(batch, "batch", "a batch");
     Sample sample;
     {
         const WithoutGil nogil;
-        sample = self.sampler.value().sample(wanted, number);
+        sample = self.sampler.value().sample(wanted.nodes, number);
     }
     nb::list nodes;
     for (SampledNodes& type : sample.nodes) {
@@ -241,6 +250,29 @@ nb::object hot_rows(const GraphObject& self, nb::handle count, nb::handle fanout
             most);
     }
     return buffer_of_numbers(std::move(found));
+}
+
+// For each type of nodes. `counts`: by type. `by_edges`: those of most edges, without seeds.
+nb::list hot_rows_of_types(const NeighborSamplerObject& self, nb::handle counts, bool by_edges,
+                           nb::handle batch, nb::handle seeds) {
+    const std::vector<std::uint64_t> most = counts_of(counts, "count", "rows");
+    const std::uint64_t size = count_of(batch, "batch", "seeds");
+    const SeedsArgument from(seeds);
+    std::vector<std::vector<std::uint64_t>> found;
+    {
+        const WithoutGil nogil;
+        const NeighborSampler& sampler = self.sampler.value();
+        const auto heat =
+            by_edges ? out_degrees(sampler) : expected_visits(sampler, from.nodes, size);
+        for (std::size_t type = 0; type < heat.size(); ++type) {
+            found.push_back(hottest_rows(heat[type], most.at(type)));
+        }
+    }
+    nb::list out;
+    for (std::vector<std::uint64_t>& rows : found) {
+        out.append(buffer_of_numbers(std::move(rows)));
+    }
+    return out;
 }
 
 nb::object hot_rows_of_batches(nb::handle batches, nb::handle count) {
@@ -303,6 +335,9 @@ void bind_graph(nb::module_& m) {
         .def("sample", sample_of, nb::arg("seeds"), nb::arg("batch"));
     m.def("hot_rows", hot_rows, nb::arg("graph"), nb::arg("count"), nb::arg("fanouts").none(),
           nb::arg("batch"), nb::arg("seeds").none(),
+          "Private; penstock.features.hot_rows is public.");
+    m.def("hot_rows_of_types", hot_rows_of_types, nb::arg("sampler"), nb::arg("counts"),
+          nb::arg("by_edges"), nb::arg("batch"), nb::arg("seeds"),
           "Private; penstock.features.hot_rows is public.");
     m.def("hot_rows_of_batches", hot_rows_of_batches, nb::arg("batches"), nb::arg("count"),
           "Private; penstock.features.hot_rows is public.");

@@ -200,6 +200,12 @@ def test_damage_is_found(tmp_path):
         file.write(b"\xff\xff")
     (problem,) = features.verify(path, progress=None)
     assert (problem.table, problem.offset, problem.row) == ("paper", 4096, 0)
+    with pytest.raises(
+        penstock.Damaged, match="of table 'paper', from row 0 on.*write or import the file again"
+    ) as raised:
+        penstock.FeatureStore.open(path, ram="1MiB", hot={"paper": [1]}, verify=True)
+    assert (raised.value.path, raised.value.offset) == (str(path), 4096)
+    penstock.FeatureStore.open(path, ram="1MiB", hot={"paper": [1]}).close()
     with open(path, "r+b") as file:
         file.truncate(10_000)
     with pytest.raises(penstock.Damaged, match="cut short"):
@@ -207,6 +213,26 @@ def test_damage_is_found(tmp_path):
     path.write_bytes(b"something else")
     with pytest.raises(ValueError, match="expected a feature file or a .npy"):
         penstock.FeatureStore(path)
+
+
+def test_a_store_that_is_verified(tmp_path):
+    path = tmp_path / "x.features"
+    penstock.FeatureStore.write(path, TABLES, progress=None)
+    with pytest.raises(ZeroDivisionError):
+        penstock.FeatureStore(path, verify=True, progress=lambda done, total: 1 // 0)
+    told = []
+    with penstock.FeatureStore.open(path, verify=True, progress=lambda *bytes_: told.append(bytes_)) as store:
+        assert np.array_equal(store["paper"].gather([5]), PAPER[[5]])
+        assert told and told[-1][0] == told[-1][1] > PAPER.nbytes
+        with open(path, "r+b") as file:
+            file.seek(4096 + 5 * 4096)
+            file.write(b"\xff\xff")
+        pickle.loads(pickle.dumps(store)).close()  # workers do not verify again
+    with pytest.raises(TypeError, match="verify: expected True, False or None, got"):
+        penstock.FeatureStore(path, verify="yes")
+    np.save(tmp_path / "x.npy", PAPER)
+    with pytest.raises(penstock.Unsupported, match="a .npy has no checksums"):
+        penstock.FeatureStore(tmp_path / "x.npy", verify=True)
 
 
 def test_threads_pickles_forks_and_closing(store, tmp_path):

@@ -370,6 +370,51 @@ def test_hot_rows_of_a_graph():
         hot_rows(graph, 2, fanout=[1])
 
 
+def test_hot_rows_of_a_graph_of_several_types():
+    """The rows that are expected to be used most are those that sampled batches of other seeds use most."""
+    from penstock.features import Graph, NeighborSampler, hot_rows, zipf_rows
+
+    counts = {"paper": 2000, "author": 1000}
+
+    def edges(source, destination, seed):
+        begins = zipf_rows(counts[source], 0.8, 12_000, seed=seed)
+        ends = zipf_rows(counts[destination], 0.3, 12_000, seed=seed + 50)
+        return Graph.from_edges((begins, ends), (counts[source], counts[destination]))
+
+    graph = {
+        ("author", "writes", "paper"): edges("author", "paper", 1),
+        ("paper", "cites", "paper"): edges("paper", "paper", 2),
+        ("paper", "written_by", "author"): edges("paper", "author", 3),
+    }
+    fanouts = {key: [4, 3] for key in graph} | {("paper", "cites", "paper"): [5, 2]}
+    seeds = np.arange(0, 2000, 3)
+    hot = hot_rows(graph, 200, fanouts=fanouts, batch=32, seeds={"paper": seeds})
+    sampler = NeighborSampler(graph, fanouts, seed=5)
+    used = {name: np.zeros(count) for name, count in counts.items()}
+    for number in range(200):
+        batch = np.random.default_rng(number).choice(seeds, 32, replace=False)
+        for name, nodes in sampler.sample({"paper": batch}).nodes.items():
+            used[name][nodes] += 1
+    for name, rows in hot.items():
+        assert rows.dtype == np.int64 and len(rows) == len(set(rows)) == 200
+        assert used[name][rows].sum() > 0.95 * np.sort(used[name])[-200:].sum()
+        assert used[name][rows].sum() > 1.3 * 200 * used[name].mean()
+    degrees = np.bincount(np.concatenate([graph[key].indices for key in list(graph)[1:]]), minlength=2000)
+    by_edges = hot_rows(graph, {"paper": 7})
+    assert by_edges["paper"].tolist() == np.lexsort((np.arange(2000), -degrees))[:7].tolist()
+    assert by_edges["author"].tolist() == []
+    with pytest.raises(ValueError, match="seeds: expected types of .*, got 'papers'"):
+        hot_rows(graph, 2, fanouts=[1], seeds={"papers": [1]})
+    with pytest.raises(ValueError, match="count: expected types of .*, got 'papers'"):
+        hot_rows(graph, {"papers": 1})
+    with pytest.raises(TypeError, match="seeds: expected a dict"):
+        hot_rows(graph, 2, fanouts=[1], seeds=[1])
+    with pytest.raises(ValueError, match="2000 is no node"):
+        hot_rows(graph, 2, fanouts=[1], seeds={"paper": [2000]})
+    with pytest.raises(ValueError, match="expected one for each edge type"):
+        hot_rows(graph, 2, fanouts={})
+
+
 def test_hot_rows_of_batches():
     from penstock.features import hot_rows
 

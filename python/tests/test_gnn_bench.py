@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """`penstock bench gnn`: the rows of sampled batches by every side, each byte checked."""
 
+import importlib.util
 import json
 import shutil
 import subprocess
 import sys
+import time
 
 import numpy as np
 import penstock
 import pytest
 from penstock._measure import gnn_bench, gnn_side
 
+SIDES = [side for side in gnn_side.SIDES if side != "torch" or importlib.util.find_spec("torch")]
 SMALL = ["--scale", "9", "--batch", "8", "--iterations", "3", "--fanout", "3,2", "--row-bytes", "512"]
 
 
@@ -27,7 +30,8 @@ def run(*words):
 
 
 def test_every_side_of_every_trace(tmp_path):
-    done = run(tmp_path, *SMALL, "--json", tmp_path / "gnn.json")
+    sides = [side for side in [*SIDES, *FIO] if side != "torch"]  # its import takes seconds; it is in the default below
+    done = run(tmp_path, *SMALL, "--against", ",".join(sides), "--json", tmp_path / "gnn.json")
     assert done.returncode == 0, done.stderr
     assert "Every byte of every batch was right" in done.stdout and "512 rows of 512 bytes" in done.stdout
     assert all(len(line) <= 80 for line in done.stdout.splitlines() if str(tmp_path) not in line)
@@ -37,14 +41,16 @@ def test_every_side_of_every_trace(tmp_path):
     assert "--scale 28" in found["not_measured_here"]["command"]
     runs = found["runs"]
     assert {(one["trace"], one["side"]) for one in runs} == {
-        (trace, side) for trace in ("rmat", "zipf", "uniform") for side in [*gnn_side.SIDES, *FIO]
+        (trace, side) for trace in ("rmat", "zipf", "uniform") for side in sides
     }
-    assert bool(found["left_out"]) == (not FIO)
+    assert found["left_out"] == {}
     for one in runs:
         batches = 1 if one["side"] == "fio" else 3
-        assert len(one["exposed_s"]) == len(one["step_s"]) == batches and min(one["exposed_s"]) > 0
+        assert len(one["busy_s"]) == len(one["exposed_s"]) == len(one["step_s"]) == batches
+        assert min(one["busy_s"]) > 0 and min(one["exposed_s"]) > 0
         assert one["rows_per_second"] == pytest.approx(one["rows"] / sum(one["exposed_s"]))
         assert one["cores_for_6_3_million_rows_per_second"] == pytest.approx(6.3 * one["cpu_us_per_row"])
+        assert f"{one['rows_per_core_second'] or 0:9,.0f}" in done.stdout
 
 
 def test_the_same_seed_asks_for_the_same_rows(tmp_path):
@@ -66,13 +72,53 @@ def test_a_wrong_byte_is_found():
     assert len(np.unique(gnn_side.rows_of(ids, 8))) == 40_000
 
 
+def side_files(folder, rows, batches, key=0):
+    """The files of a side: a table, and batches of its rows."""
+    files = {name: str(folder / f"{name}.npy") for name in ("table", "ids", "ends")}
+    np.save(files["table"], gnn_side.rows_of(np.arange(rows) + key, 8))
+    np.save(files["ids"], np.concatenate(batches))
+    np.save(files["ends"], np.cumsum([len(ids) for ids in batches]))
+    return files
+
+
+def test_a_loop_that_computes_is_exposed_less_than_it_is_busy(tmp_path, monkeypatch):
+    """Each gather takes 50 ms, and so does each step: the side that reads ahead waits for its first gather only."""
+    gather_s, step_s, batches = 0.05, 0.05, [np.arange(8)] * 4
+    gather = penstock.features.FeatureTable.gather
+    gather_async = penstock.features.FeatureTable.gather_async
+
+    class Slow:
+        """A future that ends after 50 ms."""
+
+        def __init__(self, future):
+            self._future, self._end = future, time.perf_counter() + gather_s
+
+        def result(self):
+            time.sleep(max(self._end - time.perf_counter(), 0))
+            return self._future.result()
+
+        def notify(self, descriptor):
+            time.sleep(max(self._end - time.perf_counter(), 0))
+            self._future.notify(descriptor)
+
+    monkeypatch.setattr(gnn_side, "check", lambda rows, ids: time.sleep(step_s))
+    slow = lambda table, ids: time.sleep(gather_s) or gather(table, ids)  # noqa: E731
+    monkeypatch.setattr(penstock.features.FeatureTable, "gather", slow)
+    monkeypatch.setattr(
+        penstock.features.FeatureTable, "gather_async", lambda table, ids: Slow(gather_async(table, ids))
+    )
+    files, told = side_files(tmp_path, 8, batches), []
+    blocking = gnn_side.run("penstock", **files, told=told.append)
+    assert told == [1, 2, 3, 4]
+    assert 4 * gather_s * 0.9 <= sum(blocking["busy_s"]) <= sum(blocking["exposed_s"])
+    ahead = gnn_side.run("ahead", **files)
+    assert min(ahead["busy_s"]) >= gather_s * 0.9
+    assert sum(ahead["exposed_s"]) < sum(ahead["busy_s"]) - gather_s
+
+
 def test_a_side_whose_bytes_are_wrong_ends_the_run(tmp_path):
-    path = tmp_path / "table.npy"
-    np.save(path, gnn_side.rows_of(np.arange(50) + 1, 8))
-    np.save(tmp_path / "ids.npy", np.arange(10))
-    np.save(tmp_path / "ends.npy", np.array([10]))
-    files = {name: str(tmp_path / f"{name}.npy") for name in ("table", "ids", "ends")}
-    for side in gnn_side.SIDES:
+    files = side_files(tmp_path, 50, [np.arange(10)], key=1)
+    for side in SIDES:
         with pytest.raises(gnn_bench.ToolError, match=f"{side}: ValueError: row 0 has wrong bytes"):
             gnn_bench._run_side(side, files, None)
 
@@ -108,7 +154,23 @@ def test_without_fio_the_others_run_and_it_says_so(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Without fio: fio" in done.stdout
     found = json.loads((tmp_path / "gnn.json").read_text())
-    assert [one["side"] for one in found["runs"]] == list(gnn_side.SIDES) and found["left_out"]
+    assert [one["side"] for one in found["runs"]] == SIDES and found["left_out"]["fio"]
+
+
+def test_without_torch_the_others_run_and_it_says_so(tmp_path, capsys, monkeypatch):
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else there(name))
+    monkeypatch.setattr(gnn_bench, "_SIDES", ("torch", "penstock"))
+    words = [str(tmp_path), *SMALL, "--trace", "uniform"]
+    assert gnn_bench.main([*words, "--against", "torch,penstock", "--json", str(tmp_path / "gnn.json")]) == 0
+    assert "Without torch: torch is not installed" in capsys.readouterr().out
+    assert [one["side"] for one in json.loads((tmp_path / "gnn.json").read_text())["runs"]] == ["penstock"]
+    assert gnn_bench.main([*words, "--against", "torch"]) == 2
+    assert "--against torch: torch is not installed" in capsys.readouterr().err
+
+
+def test_the_default_is_a_hundred_batches():
+    assert gnn_bench._parser().parse_args([]).iterations == 100
 
 
 def test_read_ahead_is_a_number_or_unknown(tmp_path):

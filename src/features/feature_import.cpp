@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A feature file made of other files, and its checksums.
+// A feature file made of other files.
 #include "base/near.hpp"
 #include "base/path.hpp"
 #include "base/raise.hpp"
 #include "features/opened_features.hpp"
 #include "format/fault.hpp"
-#include "stream/checksum.hpp"
 #include "stream/progress_clock.hpp"
 #include "stream/read_ahead.hpp"
 
@@ -192,80 +191,6 @@ void refuse_to_replace(const std::string& path, const FeatureSource& source, con
 
 }  // namespace
 
-// Checks what passes, chunk by chunk.
-class ChunkCheck {
-public:
-    ChunkCheck(const OpenedFeatures& opened, std::vector<std::uint64_t> sums)
-        : opened_(opened), sums_(std::move(sums)) {
-        const std::uint64_t parts = opened.parts.size();
-        std::uint64_t first = 0;
-        for (std::size_t t = 0; t < opened.directory.tables.size(); ++t) {
-            const Table& table = opened.directory.tables[t];
-            for (std::uint32_t p = 0; p < parts; ++p) {
-                const std::uint64_t bytes = bytes_in_part(table, parts, p);
-                stretches_.push_back({opened.parts[p], table.bases[p], bytes, kChunkBytes});
-                regions_.push_back({t, p, first});
-                first += chunks_of(bytes);
-            }
-        }
-    }
-
-    [[nodiscard]] std::span<const stream::Stretch> stretches() const { return stretches_; }
-    [[nodiscard]] std::uint64_t bytes() const {
-        std::uint64_t total = 0;
-        for (const stream::Stretch& stretch : stretches_) {
-            total += stretch.bytes;
-        }
-        return total;
-    }
-
-    void look(std::size_t stretch, std::uint64_t at, std::span<const std::byte> bytes) {
-        for (std::uint64_t done = 0; done < bytes.size(); done += kChunkBytes) {
-            const std::uint64_t length = std::min<std::uint64_t>(kChunkBytes, bytes.size() - done);
-            const std::uint64_t expected =
-                sums_[regions_[stretch].first_sum + (at + done) / kChunkBytes];
-            if (stream::content_hash(bytes.subspan(done, length)) != expected) {
-                add(stretch, at + done, length, "the bytes do not match their checksum");
-            }
-        }
-    }
-    // A machine that lacks memory says nothing of the file.
-    void not_read(std::size_t stretch, std::uint64_t at, std::uint64_t bytes, const Error& error) {
-        if (!error.is_about_the_file()) {
-            throw Error(error);
-        }
-        add(stretch, at, bytes, error.what());
-    }
-
-    [[nodiscard]] std::vector<FeatureProblem> problems() { return std::move(problems_); }
-
-private:
-    struct SummedRegion {
-        std::size_t table = 0;
-        std::uint32_t part = 0;
-        std::uint64_t first_sum = 0;
-    };
-
-    void add(std::size_t stretch, std::uint64_t at, std::uint64_t length,
-             const std::string& message) {
-        const SummedRegion& region = regions_[stretch];
-        const Table& table = opened_.directory.tables[region.table];
-        problems_.push_back({.table = table.name,
-                             .path = opened_.described.files[region.part],
-                             .offset = table.bases[region.part] + at,
-                             .bytes = length,
-                             .row = row_at({region.part, at / table.stride_bytes},
-                                           table.stripe_rows, opened_.parts.size()),
-                             .message = message});
-    }
-
-    const OpenedFeatures& opened_;
-    std::vector<std::uint64_t> sums_;
-    std::vector<stream::Stretch> stretches_;
-    std::vector<SummedRegion> regions_;
-    std::vector<FeatureProblem> problems_;
-};
-
 }  // namespace features
 
 void import_features(const std::shared_ptr<Engine>& engine, const std::string& path,
@@ -299,41 +224,6 @@ void import_features(const std::shared_ptr<Engine>& engine, const std::string& p
 FeatureFile inspect_features(const std::shared_ptr<Engine>& engine, const std::string& path,
                              const FileSystem& files) {
     return features::open_features(engine, path, files).described;
-}
-
-std::vector<FeatureProblem> verify_features(const std::shared_ptr<Engine>& engine,
-                                            const std::string& path, const Progress& progress,
-                                            const FileSystem& files) {
-    const features::OpenedFeatures opened =
-        features::open_features(engine, path, files, CachePolicy::kDirect);
-    if (opened.described.is_npy) {
-        base::raise(base::error(ErrorCode::kUnsupported, "verify features",
-                                "a .npy has no checksums; make a feature file of it, with "
-                                "FeatureStore.write() or import_features()",
-                                path));
-    }
-    std::vector<std::uint64_t> sums(opened.directory.sums);
-    engine->read(opened.main, std::as_writable_bytes(std::span(sums)),
-                 opened.directory.sums_offset);
-    if (stream::content_hash(std::as_bytes(std::span(sums))) != opened.directory.sums_sum) {
-        base::raise(base::error(ErrorCode::kDamaged, "verify features",
-                                "the checksums of its rows are damaged themselves; import it "
-                                "again, or take a copy",
-                                path, opened.directory.sums_offset));
-    }
-    features::ChunkCheck check(opened, std::move(sums));
-    stream::ProgressClock clock(progress, "verify features", path);
-    clock.set_total(check.bytes());
-    stream::read_ahead(
-        *engine, check.stretches(),
-        [&check](std::size_t stretch, std::uint64_t at, std::span<const std::byte> bytes) {
-            check.look(stretch, at, bytes);
-        },
-        [&check](std::size_t stretch, std::uint64_t at, std::uint64_t bytes, const Error& error) {
-            check.not_read(stretch, at, bytes, error);
-        },
-        clock);
-    return check.problems();
 }
 
 }  // namespace penstock

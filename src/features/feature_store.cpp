@@ -2,6 +2,7 @@
 #include "base/near.hpp"
 #include "base/of_process.hpp"
 #include "base/raise.hpp"
+#include "features/chunk_check.hpp"
 #include "features/device_tier.hpp"
 #include "features/gather_request.hpp"
 #include "features/memory_tier.hpp"
@@ -202,27 +203,10 @@ void FeatureGather::finish(const Error* failed) {
     if (failed == nullptr) {
         return;
     }
-    const std::string row =
-        pending_ == nullptr || pending_->opened == nullptr || failed->offset() == kNoOffset
-            ? std::string()
-            : features::row_name(*pending_->opened, failed->path(), failed->offset());
-    if (row.empty()) {
+    if (pending_ == nullptr || pending_->opened == nullptr) {
         throw Error(*failed);
     }
-    // The engine's message has the row's number within its part, or none.
-    if (failed->reason() == ErrorCode::kSystem) {
-        base::raise(base::system_error(failed->system_errno(), failed->operation(), failed->path(),
-                                       failed->offset(), "this is " + row));
-    }
-    if (failed->reason() == ErrorCode::kEndOfFile) {
-        base::raise(base::error(ErrorCode::kEndOfFile, failed->operation(),
-                                fmt::format("the file ends within {} or before it, so it was cut "
-                                            "while it was open; write it again, or take a copy",
-                                            row),
-                                failed->path(), failed->offset()));
-    }
-    throw Error(failed->reason(), failed->system_errno(), failed->operation(), failed->path(),
-                failed->offset(), fmt::format("{} ({})", failed->what(), row));
+    features::raise_with_row(*failed, *pending_->opened);
 }
 
 bool FeatureGather::done() const noexcept {
@@ -254,6 +238,9 @@ FeatureStore FeatureStore::open(std::shared_ptr<Engine> engine, const std::strin
     auto impl = std::make_unique<Impl>();
     auto opened = std::make_shared<features::OpenedFeatures>(
         features::open_features(engine, path, files, options.cache));
+    if (options.verify) {
+        features::require_sound_chunks(*opened, options.progress);
+    }
     impl->described = opened->described;
     impl->opened = opened;
     if (options.ram_bytes != 0) {
@@ -325,7 +312,11 @@ void FeatureStore::preload(std::uint32_t table, std::span<const std::uint64_t> i
                 const features::WantedRows one{table, wanted, slots_of, place.memory};
                 features::RowReads reads;
                 features::make_reads(*opened, std::span(&one, 1), reads);
-                opened->engine->run(std::move(reads.request)).wait();
+                try {
+                    opened->engine->run(std::move(reads.request)).wait();
+                } catch (const Error& error) {
+                    features::raise_with_row(error, *opened);
+                }
             }
             rows.commit();
             left = std::move(others);

@@ -283,6 +283,29 @@ std::string row_name(const OpenedFeatures& opened, const std::string& path, std:
     return {};
 }
 
+void raise_with_row(const Error& failed, const OpenedFeatures& opened) {
+    const std::string row = failed.offset() == kNoOffset
+                                ? std::string()
+                                : row_name(opened, failed.path(), failed.offset());
+    if (row.empty()) {
+        throw Error(failed);
+    }
+    // The engine's message has the row's number within its part, or none.
+    if (failed.reason() == ErrorCode::kSystem) {
+        base::raise(base::system_error(failed.system_errno(), failed.operation(), failed.path(),
+                                       failed.offset(), "this is " + row));
+    }
+    if (failed.reason() == ErrorCode::kEndOfFile) {
+        base::raise(base::error(ErrorCode::kEndOfFile, failed.operation(),
+                                fmt::format("the file ends within {} or before it, so it was cut "
+                                            "while it was open; write it again, or take a copy",
+                                            row),
+                                failed.path(), failed.offset()));
+    }
+    throw Error(failed.reason(), failed.system_errno(), failed.operation(), failed.path(),
+                failed.offset(), fmt::format("{} ({})", failed.what(), row));
+}
+
 std::string part_path(const std::string& folder, std::string_view name, std::uint64_t id,
                       std::uint32_t part) {
     return base::join(folder, fmt::format("{}.{:016x}.part{}", name, id, part));

@@ -5,6 +5,7 @@
 #include "features/feature_layout.hpp"
 
 #include <penstock/engine.hpp>
+#include <penstock/error.hpp>
 #include <penstock/feature_store.hpp>
 #include <penstock/file.hpp>
 
@@ -41,6 +42,8 @@ struct OpenedFeatures {
 /// "row 7 of table 'paper'" for the row that `offset` of a part lies in; empty where none does.
 [[nodiscard]] std::string row_name(const OpenedFeatures& opened, const std::string& path,
                                    std::uint64_t offset);
+/// Throws the error of a read, with the row concerned where there is one.
+[[noreturn]] void raise_with_row(const Error& failed, const OpenedFeatures& opened);
 
 /// The file of a part: "FOLDER/NAME.ID.part3".
 [[nodiscard]] std::string part_path(const std::string& folder, std::string_view name,

@@ -212,6 +212,18 @@ TEST_F(StripeFaults, ADiskThatFailsIsNamedWithTheRowAndTheOthersAreRead) {
     }
 }
 
+TEST_F(StripeFaults, AHotRowThatCannotBeReadIsNamed) {
+    fail_second();
+    const FeatureStoreOptions options{.ram_bytes = 1'000'000,
+                                      .hot = {{"a", {kOnFirst, kOnSecond}}}};
+    const Error error = error_of([&] {
+        static_cast<void>(FeatureStore::open(rig_.engine(), path_, options, rig_.files()));
+    });
+    EXPECT_EQ(error.system_errno(), EIO);
+    EXPECT_THAT(error.path(), HasSubstr("/1/y/g.features"));
+    EXPECT_THAT(error.what(), HasSubstr("row 130 of table 'a'"));
+}
+
 // A disk reads whole blocks of it, which begin with rows that nobody asked for.
 TEST(FeatureFaults, TheRowThatIsNamedIsOneThatWasAskedFor) {
     CrashRig rig(2, {.memory_align = 4096, .read_align = 4096, .write_align = 4096}, false);
@@ -258,6 +270,17 @@ TEST(FeatureFaults, EveryPieceThatCannotBeReadIsReported) {
     EXPECT_EQ(problems[0].bytes, 2 * kPiece);
     EXPECT_EQ(problems[1].offset, damaged);
     EXPECT_EQ(problems[1].bytes, 1U << 20);
+    const auto open = [&rig] {
+        static_cast<void>(
+            FeatureStore::open(rig.engine(), "/g.features", {.verify = true}, rig.files()));
+    };
+    const Error unread = error_of(open);
+    EXPECT_EQ(unread.system_errno(), EIO);
+    EXPECT_THAT(unread.what(), HasSubstr("row 2048 of table 'a'"));
+    rig.disks()[0]->set_faults({});
+    const Error other = error_of(open);
+    EXPECT_EQ(other.reason(), ErrorCode::kDamaged);
+    EXPECT_EQ(other.offset(), damaged);
 }
 
 TEST_F(StripeFaults, ADiskThatDoesNotAnswerStopsNoGatherOfTheOther) {
@@ -279,6 +302,35 @@ TEST_F(StripeFaults, ADiskThatDoesNotAnswerStopsNoGatherOfTheOther) {
 
 // The memory of a dropped gather is still written to: a gather that is given the same memory has
 // undefined rows, and keeps none of them for others.
+// They take all memory for rows, and close() does not wait for them.
+TEST_F(StripeFaults, RowsThatDoNotComeStopNoOthersWhateverMemoryTheyPin) {
+    FeatureStore store = open(5'000);
+    ASSERT_LT(store.stats().slots, 20U);
+    Ids slow(100);
+    std::iota(slow.begin(), slow.end(), kOnSecond - 2);
+    Bytes late(slow.size() * kRow);
+    const FeatureRequest request{0, slow, late};
+    store.hint(0, slow);
+    hold(true);
+    FeatureGather waits = store.gather_async(std::span(&request, 1));
+    for (std::uint64_t first = 0; first < 100; first += 10) {
+        Ids ids(20);
+        std::iota(ids.begin(), ids.end(), first);
+        store.hint(0, ids);
+        Bytes out(ids.size() * kRow);
+        store.gather(0, ids, out);
+        expect_row(out, 0, first);
+        expect_row(out, 19, first + 19);
+    }
+    store.close();
+    EXPECT_FALSE(waits.done());
+    hold(false);
+    waits.wait();
+    for (std::size_t i = 0; i < slow.size(); ++i) {
+        expect_row(late, i, slow[i]);
+    }
+}
+
 TEST_F(StripeFaults, MemoryOfADroppedGatherThatIsUsedAgainSpoilsNoOtherGather) {
     const FeatureStore store = open(1'000'000);
     Bytes out(2 * kRow);

@@ -438,6 +438,35 @@ TEST_F(FeatureStoreTest, DamageIsFoundAndNamed) {
     std::filesystem::copy_file(file.files[0], folder_ / "unused");
 }
 
+TEST_F(FeatureStoreTest, OpeningMayVerifyAllRows) {
+    write(path_, tables_, {.folders = two_folders()});
+    std::uint64_t total = 0;
+    const Progress progress = [&total](std::uint64_t /*done*/, std::uint64_t bytes) {
+        total = bytes;
+        return true;
+    };
+    {
+        const auto sound =
+            FeatureStore::open(engine_, path_, {.verify = true, .progress = progress});
+        expect_rows(sound, tables_[0], 1, 100);
+        EXPECT_GT(total, 1'000'000U);
+    }
+    const std::string damaged = inspect_features(engine_, path_).files[1];
+    std::string bytes = test::read_text(damaged);
+    bytes[4096 + 2'000] ^= 4;          // in the first stripe of part 1
+    bytes[bytes.size() - 8'000] ^= 4;  // in the last table
+    test::write_text(damaged, bytes);
+    EXPECT_EQ(verify_features(engine_, path_).size(), 2U);
+    const Error error =
+        error_of([&] { static_cast<void>(FeatureStore::open(engine_, path_, {.verify = true})); });
+    EXPECT_EQ(error.reason(), ErrorCode::kDamaged);
+    EXPECT_EQ(error.path(), damaged);
+    EXPECT_EQ(error.offset(), 4096U);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("of table 'paper', from row 16 on"),
+                                    HasSubstr("write or import the file again")));
+    EXPECT_EQ(FeatureStore::open(engine_, path_).tables().size(), tables_.size());
+}
+
 TEST_F(FeatureStoreTest, APartThatIsCutWhileOpenIsAnErrorWithItsRow) {
     write(path_, {tables_[0]}, {.folders = two_folders()});
     const FeatureStore store = FeatureStore::open(engine_, path_);
@@ -458,10 +487,10 @@ TEST_F(FeatureStoreTest, EveryCutAndFlippedByteOfASmallFileIsRefusedOrHarmless) 
     const std::string sound = test::read_text(path_);
     const std::string other = folder_ / "y.features";
     const std::vector<std::uint64_t> ids{0, 1, 2, 3, 4};
-    const auto attempt = [&](const std::string& text) {
+    const auto attempt = [&](const std::string& text, bool verify = false) {
         test::write_text(other, text);
         try {
-            const FeatureStore store = FeatureStore::open(engine_, other);
+            const FeatureStore store = FeatureStore::open(engine_, other, {.verify = verify});
             Bytes out(ids.size() * small.row_bytes);
             store.gather(0, ids, out);
             return true;
@@ -490,6 +519,7 @@ TEST_F(FeatureStoreTest, EveryCutAndFlippedByteOfASmallFileIsRefusedOrHarmless) 
             }
             const bool is_padding = at >= 4096 + small.data.size() && at < 8192;
             EXPECT_NE(found, is_padding) << at;
+            EXPECT_EQ(found, !attempt(text, true)) << at;
         }
     }
 }

@@ -334,5 +334,67 @@ TEST(HotRows, AreCountedInAGraph) {
     EXPECT_THROW(static_cast<void>(batch_counts(trace, 3)), Error);
 }
 
+// Each paper of a batch has two authors and a paper that it cites, of its own; each author works at
+// one of two institutes. So no batch reaches a node in two ways, and what is expected is what is
+// counted.
+TEST(HotRows, AreExpectedInAGraphOfSeveralTypes) {
+    enum : std::uint32_t { kPaper, kAuthor, kInstitute };
+    constexpr std::uint64_t kSeeds = 4;
+    const auto graph = [](const std::vector<std::int64_t>& from,
+                          const std::vector<std::int64_t>& to, std::uint64_t sources,
+                          std::uint64_t destinations) {
+        return Graph::from_edges(IndexArray(from), IndexArray(to), sources, destinations);
+    };
+    const NeighborSampler sampler(
+        {8, 9, 2},
+        {{graph({0, 1, 2, 3, 4, 5, 6, 7}, {0, 0, 1, 1, 2, 2, 3, 3}, 9, 8), kAuthor, kPaper, {1, 0}},
+         {graph({4, 5, 6, 7}, {0, 1, 2, 3}, 8, 8), kPaper, kPaper, {-1, 3}},
+         {graph({0, 0, 1, 1, 1, 1, 1, 1}, {0, 1, 2, 3, 4, 5, 6, 7}, 2, 9),
+          kInstitute,
+          kAuthor,
+          {5, 2}}},
+        {.seed = 3});
+    const Ids papers{0, 1, 2, 3};
+    const SeedNodes seeds{kPaper, papers};
+    const auto visits = expected_visits(sampler, std::span(&seeds, 1), 1);
+    constexpr std::uint64_t kBatches = 4000;
+    std::vector<std::vector<double>> counted{std::vector<double>(8), std::vector<double>(9),
+                                             std::vector<double>(2)};
+    for (std::uint64_t batch = 0; batch < kBatches; ++batch) {
+        const Ids one{batch % kSeeds};
+        const Sample sample = sampler.sample(one, batch);
+        for (std::size_t type = 0; type < counted.size(); ++type) {
+            for (const std::uint64_t node : sample.nodes[type].ids) {
+                counted[type][node] += 1.0 / kBatches;
+            }
+        }
+    }
+    ASSERT_EQ(visits.size(), counted.size());
+    for (std::size_t type = 0; type < counted.size(); ++type) {
+        ASSERT_EQ(visits[type].size(), counted[type].size());
+        for (std::size_t node = 0; node < counted[type].size(); ++node) {
+            EXPECT_NEAR(visits[type][node], counted[type][node], 0.03) << type << ", " << node;
+        }
+    }
+    EXPECT_DOUBLE_EQ(visits[kPaper][0], 0.25);
+    EXPECT_DOUBLE_EQ(visits[kPaper][5], 0.25);
+    EXPECT_DOUBLE_EQ(visits[kAuthor][1], 0.125);
+    EXPECT_DOUBLE_EQ(visits[kAuthor][8], 0);
+    EXPECT_DOUBLE_EQ(visits[kInstitute][1], 0.75);
+    EXPECT_EQ(out_degrees(sampler),
+              (std::vector<std::vector<double>>{
+                  {0, 0, 0, 0, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 0}, {2, 6}}));
+    // All nodes of all types, of which a batch has at most all; a node is expected once a hop.
+    const auto all = expected_visits(sampler);
+    EXPECT_DOUBLE_EQ(all[kInstitute][0], 1 + 1 + 1);
+    EXPECT_DOUBLE_EQ(all[kPaper][0], 1);
+    const SeedNodes none{kInstitute, {}};
+    EXPECT_EQ(expected_visits(sampler, std::span(&none, 1))[kPaper], std::vector<double>(8));
+    const Ids wrong{9};
+    for (const SeedNodes& bad : {SeedNodes{kAuthor, wrong}, SeedNodes{3, papers}}) {
+        EXPECT_THROW(static_cast<void>(expected_visits(sampler, std::span(&bad, 1))), Error);
+    }
+}
+
 }  // namespace
 }  // namespace penstock

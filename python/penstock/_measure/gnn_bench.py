@@ -20,11 +20,11 @@ from penstock._measure import fio, storage, tool
 from penstock._measure.tool import ToolError, WrongArguments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _COMMAND = "penstock bench gnn"
 _TRACES = ("rmat", "zipf", "uniform")
-_SIDES = ("memmap", "tuned", "pread", "graphbolt", "fio", "penstock", "ahead")
+_SIDES = ("memmap", "torch", "tuned", "pread", "graphbolt", "fio", "penstock", "ahead")
 _FIO_DEPTH = 128
 _FIO_BLOCK = 512
 _PART_ROWS = 1 << 14
@@ -42,6 +42,7 @@ finds in an R-MAT graph, and as many rows a batch by Zipf's law (0.6) and unifor
 Every byte of every batch is checked (not of fio's). The check stands for a training step: `ahead` reads during it.
 
   memmap     np.memmap[ids], one thread: the default of PyTorch Geometric, DGL
+  torch      torch.from_numpy(memmap)[ids], as many threads as there are cores
   tuned      the same mapping with MADV_RANDOM, 32 threads
   pread      one preadv for each row, 32 threads, through the page cache
   graphbolt  GraphBolt's loop for arrays on disk, written over Penstock's
@@ -51,8 +52,10 @@ Every byte of every batch is checked (not of fio's). The check stands for a trai
   penstock   FeatureStore.gather()
   ahead      FeatureStore.gather_async(), one batch ahead, with hints of eight
 
-Each side has a process of its own, and begins with no page of the table cached. exposed: seconds that the loop waits
-for rows. CPU: of the process, without the checks. read: bytes from the device divided by bytes wanted. --memory
+Each side has a process of its own, and begins with no page of the table cached. busy: seconds that rows are read or
+copied. exposed: seconds that the loop waits for rows; those of `ahead` are fewer than the busy ones. rows/s a core: by
+the CPU seconds of the process, without the checks; cores: those that 1.7 and 6.3 million rows/s would take. read: bytes
+from the device divided by bytes wanted. --memory
 limits what each process may keep of the table (for Penstock: ram=), plus 160 MiB and three batches for itself. It
 needs root, for control groups; otherwise the output says that there is no limit. The figures of mappings depend on
 the device's read-ahead, which is printed.
@@ -60,8 +63,8 @@ the device's read-ahead, which is printed.
 It makes a folder penstock-gnn-* in DIR, and removes it at the end, also after Ctrl-C.
 
 examples:
-  penstock bench gnn /mnt/nvme                                    65,536 rows of 4 KiB, 50 batches
-  penstock bench gnn /mnt/nvme --scale 21 --batch 1024 --iterations 100 --memory 860M
+  penstock bench gnn /mnt/nvme                                    65,536 rows of 4 KiB, 100 batches
+  penstock bench gnn /mnt/nvme --scale 21 --batch 1024 --memory 860M
   penstock bench gnn /data --trace rmat --against penstock,ahead --json gnn.json
 """
 
@@ -75,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--row-bytes", default="4096", metavar="N", help="a multiple of 8 (default 4096)")
     add("--batch", type=int, default=256, metavar="N", help="seed nodes a batch (default 256)")
     add("--fanout", default="10,5,5", metavar="F", help="edges a node, for each hop (default 10,5,5)")
-    add("--iterations", type=int, default=50, metavar="N", help="batches (default 50)")
+    add("--iterations", type=int, default=100, metavar="N", help="batches (default 100)")
     add("--trace", default=",".join(_TRACES), metavar="T", help=f"of {','.join(_TRACES)} (default: all)")
     add("--against", default=",".join(_SIDES), metavar="S", help=f"of {','.join(_SIDES)} (default: all)")
     add("--memory", metavar="N", help="of the table that a process may keep, such as 64M (default: no limit)")
@@ -102,11 +105,12 @@ def _refine(args: argparse.Namespace) -> None:
     args.memory = tool.parse_size("--memory", args.memory) if args.memory else None
     args.traces = tool.list_of("--trace", args.trace, _TRACES) or list(_TRACES)
     args.sides = tool.list_of("--against", args.against, _SIDES) or list(_SIDES)
-    args.left_out = _no_fio(args.row_bytes) if "fio" in args.sides else ""
-    if args.left_out and args.against != ",".join(_SIDES):
-        raise WrongArguments(f"--against fio: {args.left_out}")
-    if args.left_out:
-        args.sides.remove("fio")
+    reasons = {"fio": _no_fio(args.row_bytes), "torch": _no_torch()}
+    args.left_out = {side: reason for side, reason in reasons.items() if reason and side in args.sides}
+    for side, reason in args.left_out.items():
+        if args.against != ",".join(_SIDES):
+            raise WrongArguments(f"--against {side}: {reason}")
+        args.sides.remove(side)
     try:
         args.fanouts = [int(word) for word in args.fanout.split(",")]
     except ValueError:
@@ -205,17 +209,31 @@ def limited(limit: int | None) -> Iterator[tuple[str | None, str]]:
 
 
 def _run_side(
-    side: str, files: dict[str, str], limit: int | None, memory: int | None = None
+    side: str,
+    files: dict[str, str],
+    limit: int | None,
+    memory: int | None = None,
+    told: Callable[[int], None] = lambda batches: None,
 ) -> tuple[dict[str, Any], str]:
+    """The figures of a side, and the reason why its memory was not limited. told: gets the number of batches so far."""
     storage.make_cold(files["table"])
-    with limited(limit) as (group, reason):
+    with limited(limit) as (group, reason), tempfile.TemporaryFile("w+") as errors:
         words = json.dumps({"side": side, **files, "group": group, "memory": memory})
         command = [sys.executable, "-m", "penstock._measure.gnn_side", words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise ToolError(f"{side}: {last}")
-    return json.loads(done.stdout.splitlines()[-1]), reason
+        last = ""
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
+            try:
+                for last in process.stdout or ():
+                    if last.strip().isdigit():
+                        told(int(last))
+            except BaseException:
+                process.kill()
+                raise
+        errors.seek(0)
+        if process.returncode != 0:
+            ended = f"exit status {process.returncode}"
+            raise ToolError(f"{side}: {(errors.read().strip().splitlines() or [ended])[-1]}")
+    return json.loads(last), reason
 
 
 def _no_fio(row_bytes: int) -> str:
@@ -225,6 +243,11 @@ def _no_fio(row_bytes: int) -> str:
     if row_bytes % _FIO_BLOCK:
         return f"fio reads whole blocks, and rows of {row_bytes} bytes are none: take a multiple of {_FIO_BLOCK}"
     return ""
+
+
+def _no_torch() -> str:
+    """The reason why torch cannot be used; empty if it can."""
+    return "" if importlib.util.find_spec("torch") else "torch is not installed: pip install torch"
 
 
 def _run_fio(table: str, rows: int, args: argparse.Namespace) -> dict[str, Any]:
@@ -251,6 +274,7 @@ def _run_fio(table: str, rows: int, args: argparse.Namespace) -> dict[str, Any]:
             continue
         return {
             "side": "fio",
+            "busy_s": [found["seconds"]],
             "exposed_s": [found["seconds"]],
             "step_s": [0.0],
             "cpu_s": found["cpu_s"],
@@ -277,17 +301,19 @@ def _figures(found: dict[str, Any], rows: int, row_bytes: int) -> dict[str, Any]
 
 def _table(runs: list[dict[str, Any]], colour: tool.Colour) -> list[str]:
     """At most 80 columns."""
-    words = ("rows/s", "", "exposed s", "step s", "CPU us/row", "read", "cores")
-    widths = (9, 6, 9, 8, 10, 6, 7)
-    head = f"{'trace':7} {'side':9} " + " ".join(f"{word:>{width}}" for word, width in zip(words, widths))
-    lines = [colour("bold", head), f"{'for 1.7 M/s':>79}"]
+    heads = (
+        ("trace", "side", "rows/s", "", "busy", "exposed", "rows/s", "read", "cores", "for"),
+        ("", "", "", "", "s", "s", "a core", "", "1.7 M", "6.3 M"),
+    )
+    head = "{:7} {:9} {:>9} {:5} {:>8} {:>8} {:>9} {:>5} {:>5} {:>5}"
+    lines = [colour("bold", head.format(*words)) for words in heads]
     most = max(run["rows_per_second"] for run in runs)
     for run in runs:
-        share = tool.bar(run["rows_per_second"] / most, 6)
+        share = tool.bar(run["rows_per_second"] / most, 5)
         lines.append(
-            f"{run['trace']:7} {run['side']:9} {run['rows_per_second']:9,.0f} {share} {sum(run['exposed_s']):9.2f} "
-            f"{sum(run['step_s']):8.2f} {run['cpu_us_per_row']:10.2f} {run['read_by_wanted']:6.2f} "
-            f"{run['cores_for_1_7_million_rows_per_second']:7.1f}"
+            f"{run['trace']:7} {run['side']:9} {run['rows_per_second']:9,.0f} {share} {sum(run['busy_s']):8.2f} "
+            f"{sum(run['exposed_s']):8.2f} {run['rows_per_core_second'] or 0:9,.0f} {run['read_by_wanted']:5.2f} "
+            f"{run['cores_for_1_7_million_rows_per_second']:5.1f} {run['cores_for_6_3_million_rows_per_second']:5.1f}"
         )
     return lines
 
@@ -311,11 +337,15 @@ def _run(args: argparse.Namespace, out: tool.Print) -> None:
             limit = None if args.memory is None else args.memory + _OWN_BYTES + 3 * largest
             rows = sum(len(ids) for ids in batches)
             for side in args.sides:
-                progress.show(f"{trace}: {side}")
+
+                def told(batches: int, what: str = f"{trace}: {side}") -> None:
+                    progress.show(f"{what}, {batches} of {args.iterations} batches")
+
+                told(0)
                 if side == "fio":
                     found = _run_fio(files["table"], rows, args)
                 else:
-                    found, reason = _run_side(side, files, limit, args.memory)
+                    found, reason = _run_side(side, files, limit, args.memory, told)
                 runs.append({"trace": trace} | _figures(found, rows, args.row_bytes))
     finally:
         progress.clear()
@@ -326,8 +356,8 @@ def _run(args: argparse.Namespace, out: tool.Print) -> None:
     out(f"{args.iterations} batches, sampled in {sample_s * 1e3:.1f} ms each; the device's read-ahead: {known}")
     out(f"memory: {reason or f'{args.memory} bytes of the table'}\n")
     out("\n".join(_table(runs, tool.Colour(sys.stderr if args.json == "-" else sys.stdout))))
-    if args.left_out:
-        out(f"Without fio: {args.left_out}")
+    for side, reason in args.left_out.items():
+        out(f"Without {side}: {reason}")
     out("\nEvery byte of every batch was right. Published, not measured here, 100 batches:")
     out(", ".join(f"{name} {one['seconds']:,.1f} s" for name, one in _PUBLISHED.items()))
     tool.write_json(
@@ -349,7 +379,7 @@ def _run(args: argparse.Namespace, out: tool.Print) -> None:
             "runs": runs,
             "not_measured_here": {
                 "published": _PUBLISHED,
-                "command": f"{_COMMAND} DIR --scale 28 --batch 1024 --iterations 100",
+                "command": f"{_COMMAND} DIR --scale 28 --batch 1024",
             },
         },
     )

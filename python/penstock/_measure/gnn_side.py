@@ -5,19 +5,21 @@ python -m penstock._measure.gnn_side '{"side": "memmap", "table": ..., "ids": ..
 
 from __future__ import annotations
 
+import functools
 import json
 import mmap
 import os
 import resource
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-Waits = Iterator[Callable[[], Any]]
+Waits = Iterator[Callable[[], tuple[Any, float]]]
 _HINTED = 8
 _THREADS = 32
 _GROUP = 512
@@ -56,13 +58,29 @@ def _parts(ids: Any, out: Any, take: Callable[[Any, Any], None], pool: ThreadPoo
 
 
 def _each(gather: Callable[[Any], Any], batches: list[Any]) -> Waits:
+    """Gathers for which the loop waits from beginning to end."""
+
+    def timed(ids: Any) -> tuple[Any, float]:
+        start = time.perf_counter()
+        rows = gather(ids)
+        return rows, time.perf_counter() - start
+
     for ids in batches:
-        yield lambda ids=ids: gather(ids)
+        yield functools.partial(timed, ids)
 
 
 def _memmap(path: str, batches: list[Any], memory: int | None) -> Waits:
     table = np.load(path, mmap_mode="r")
     return _each(lambda ids: table[ids], batches)
+
+
+def _torch(path: str, batches: list[Any], memory: int | None) -> Waits:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of memory that cannot be written
+        table = torch.from_numpy(np.load(path, mmap_mode="r").view(np.int64))  # torch cannot index uint64
+    return _each(lambda ids: table[torch.from_numpy(ids)].numpy().view(np.uint64), batches)
 
 
 def _tuned(path: str, batches: list[Any], memory: int | None) -> Waits:
@@ -123,32 +141,55 @@ def _penstock(path: str, batches: list[Any], memory: int | None) -> Waits:
         yield from _each(table.gather, batches)
 
 
+def _end_of(future: Any) -> float:
+    """The time of its end. It does not touch the rows, which are the loop's."""
+    over = os.eventfd(0, os.EFD_CLOEXEC)
+    try:
+        future.notify(over)
+        os.eventfd_read(over)
+        return time.perf_counter()
+    finally:
+        os.close(over)
+
+
 def _ahead(path: str, batches: list[Any], memory: int | None) -> Waits:
     import penstock
 
-    with penstock.FeatureStore.open(path, ram=memory) as store:
+    with penstock.FeatureStore.open(path, ram=memory) as store, ThreadPoolExecutor(1) as clock:
         (table,) = store.tables.values()
+
+        def begin(ids: Any) -> tuple[Any, float, Any]:
+            start = time.perf_counter()
+            future = table.gather_async(ids)
+            return future, start, clock.submit(_end_of, future)
+
         for ids in batches[:_HINTED]:
             table.hint(ids)
-        later = table.gather_async(batches[0]) if batches else None
+        later = begin(batches[0]) if batches else None
         for number, following in enumerate([*batches[1:], None]):
             now = later
             for ids in batches[number + _HINTED : number + _HINTED + 1]:
                 table.hint(ids)
 
-            def wait(now: Any = now, following: Any = following) -> Any:
+            def wait(now: Any = now, following: Any = following) -> tuple[Any, float]:
                 nonlocal later
-                rows = now.result()
-                later = None if following is None else table.gather_async(following)
-                return rows
+                future, start, ended = now
+                waiting = time.perf_counter()
+                rows = future.result()
+                came = time.perf_counter()
+                # The wait also copies rows that stay in memory, after the reads.
+                end = min(ended.result(), came)
+                later = None if following is None else begin(following)
+                return rows, end - start + came - max(end, waiting)
 
             yield wait
 
 
 # Arguments of a side: the path of the table, batches, memory for rows that stay (for Penstock). For each batch a side
-# yields a call that waits for its rows.
+# yields a call that waits for its rows, and returns them with the seconds in which they were read and copied.
 SIDES: dict[str, Callable[[str, list[Any], int | None], Waits]] = {
     "memmap": _memmap,
+    "torch": _torch,
     "tuned": _tuned,
     "pread": _pread,
     "graphbolt": _graphbolt,
@@ -162,24 +203,35 @@ def _read_bytes() -> int:
         return next(int(line.split()[1]) for line in file if line.startswith("read_bytes"))
 
 
-def run(side: str, table: str, ids: str, ends: str, memory: int | None = None) -> dict[str, Any]:
-    """Measures a side. exposed_s: time that the loop waits for rows. step_s: time to check their bytes, in place of
-    training. cpu_s: of the process without the checks."""
+def run(
+    side: str,
+    table: str,
+    ids: str,
+    ends: str,
+    memory: int | None = None,
+    told: Callable[[int], None] = lambda batches: None,
+) -> dict[str, Any]:
+    """Measures a side. busy_s: time in which rows are read or copied, for each batch. exposed_s: time that the loop
+    waits for them. step_s: time to check their bytes, in place of training. cpu_s: of the process without the checks.
+    told: gets the number of batches so far, out of all of these times."""
     every, stops = np.load(ids), np.load(ends)
     batches = np.split(every, stops[:-1])
-    exposed, steps, checks_cpu = [], [], 0.0
+    busy, exposed, steps, checks_cpu = [], [], [], 0.0
     read, cpu = _read_bytes(), time.process_time()
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
     for number, wait in enumerate(SIDES[side](table, batches, memory)):
         start = time.perf_counter()
-        rows = wait()
+        rows, working = wait()
         came, own = time.perf_counter(), time.thread_time()
         check(rows, batches[number])
         checks_cpu += time.thread_time() - own
+        busy.append(working)
         exposed.append(came - start)
         steps.append(time.perf_counter() - came)
+        told(number + 1)
     return {
         "side": side,
+        "busy_s": busy,
         "exposed_s": exposed,
         "step_s": steps,
         "cpu_s": time.process_time() - cpu - checks_cpu,
@@ -189,13 +241,16 @@ def run(side: str, table: str, ids: str, ends: str, memory: int | None = None) -
 
 
 def main(words: str) -> None:
-    """Enters the control group `group`, if there is one; the other arguments are those of run()."""
+    """Enters the control group `group`, if there is one; the other arguments are those of run(). Prints the number of
+    each batch, then the figures."""
     arguments = json.loads(words)
+    if arguments["side"] == "torch":
+        import torch  # noqa: F401 (its own memory does not count: the limit is for the table)
     group = arguments.pop("group", None)
     if group:
         with open(os.path.join(group, "cgroup.procs"), "w") as file:
             file.write(str(os.getpid()))
-    print(json.dumps(run(**arguments)))
+    print(json.dumps(run(**arguments, told=functools.partial(print, flush=True))))
 
 
 if __name__ == "__main__":

@@ -359,17 +359,28 @@ def zipf_rows(rows: int, exponent: float, count: int, *, seed: int = 1, batch: i
 
 @_arguments.named
 def hot_rows(
-    graph: Graph | Iterable[Any], count: int, *, fanouts: Any = None, batch: int = 1024, seeds: Any = None
+    graph: Graph | Mapping[EdgeType, Graph] | Iterable[Any],
+    count: int | Mapping[str, int],
+    *,
+    fanouts: Any = None,
+    batch: int = 1024,
+    seeds: Any = None,
 ) -> Any:
     """The `count` nodes whose rows are used most, the most used first: the argument hot= of FeatureStore.open().
 
-    graph: the graph that batches are sampled from. Or batches of ids that were sampled, as for gather(): the rows that
-        most of them have, without the other arguments.
-    fanouts: a list with a number for each hop, -1 for all neighbours. Nodes are then sorted by how often a batch of
-        `batch` seeds is expected to sample them; `seeds` are the nodes that batches are drawn from, by default all.
-        None: sorted by the number of edges that begin at them.
-    Returns an int64 NumPy array, without nodes that are never used. Raises ValueError for seeds that do not exist.
-    Reads all edges once for each hop; thread-safe."""
+    graph: the graph that batches are sampled from, or {(source type, relation, destination type): Graph} as for
+        NeighborSampler: the result is then a dict by type of node. Or batches of ids that were sampled, as for
+        gather(): the rows that most of them have, without the other arguments.
+    count: with several types of each one, or {type: count}; types that it does not name have none.
+    fanouts: a list with a number for each hop, -1 for all neighbours; with several types also a dict by edge type.
+        Nodes are then sorted by how often a batch of `batch` seeds is expected to sample them. None: sorted by the
+        number of edges that begin at them.
+    seeds: the nodes that batches are drawn from; with several types {type: nodes}, and a batch has `batch` of each.
+        None: all.
+    Returns an int64 NumPy array, or a dict of them, without nodes that are never used. Raises ValueError for seeds that
+    do not exist. Reads all edges once for each hop; thread-safe."""
+    if isinstance(graph, Mapping):
+        return _hot_rows_by_type(graph, count, fanouts, batch, seeds)
     if not isinstance(graph, Graph):
         if not hasattr(graph, "__iter__") or isinstance(graph, (str, bytes)):
             raise TypeError(f"hot_rows: graph: expected a Graph or batches of ids, got {_arguments.got(graph)}")
@@ -378,3 +389,18 @@ def hot_rows(
         return _core.hot_rows_of_batches([_gathered.numbers(ids) for ids in graph], count).numpy()
     hops = None if fanouts is None else _fanouts_of(fanouts, ("", "", ""))
     return _core.hot_rows(graph._core, count, hops, batch, seeds).numpy()
+
+
+def _hot_rows_by_type(graph: Any, count: Any, fanouts: Any, batch: int, seeds: Any) -> dict[str, NDArray[Any]]:
+    sampler = NeighborSampler(graph, [] if fanouts is None else fanouts)
+    types = sampler.node_types
+    if seeds is not None and not isinstance(seeds, Mapping):
+        raise TypeError(f"hot_rows: seeds: expected a dict {{type: nodes}}, got {_arguments.got(seeds)}")
+    for name, given in (("count", count), ("seeds", seeds)):
+        for key in given if isinstance(given, Mapping) else ():
+            if key not in types:
+                raise ValueError(f"hot_rows: {name}: expected types of {types}, got {_arguments.shown(key)}")
+    counts = [count.get(name, 0) if isinstance(count, Mapping) else count for name in types]
+    numbered = [(types.index(name), _gathered.numbers(ids, named="seeds")) for name, ids in (seeds or {}).items()]
+    found = _core.hot_rows_of_types(sampler._core, counts, fanouts is None, batch, numbered)
+    return {name: rows.numpy() for name, rows in zip(types, found)}

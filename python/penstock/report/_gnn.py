@@ -21,23 +21,30 @@ class _Run:
     trace: str
     side: str
     rate: float  # in rows a second
+    busy_s: float
     exposed_s: float
     step_s: float
     cpu_us: float  # for each row
+    core_rate: float  # in rows a second of CPU
     read: float  # bytes from the device divided by requested bytes
     cores: float  # needed for 1.7 million rows a second
+    cores_more: float  # for 6.3 million
 
 
 def _run(found: Field) -> _Run:
+    core_rate = found.get("rows_per_core_second")
     return _Run(
         found.need("trace").text(),
         found.need("side").text(),
         found.need("rows_per_second").number(),
+        sum(one.number() for one in found.need("busy_s").some()),
         sum(one.number() for one in found.need("exposed_s").some()),
         sum(one.number() for one in found.need("step_s").items()),
         found.need("cpu_us_per_row").number(),
+        core_rate.number() if core_rate else 0.0,
         found.need("read_by_wanted").number(),
         found.need("cores_for_1_7_million_rows_per_second").number(),
+        found.need("cores_for_6_3_million_rows_per_second").number(),
     )
 
 
@@ -58,17 +65,32 @@ def _chart(runs: list[_Run], title: str, note: str, axis: str, value: str, scale
 
 
 def _figures_table(runs: list[_Run]) -> Table:
-    columns = ["trace", "side", "rows/s", "waited", "step", "CPU a row", "read by wanted", "cores for 1.7 M rows/s"]
+    columns = [
+        "trace",
+        "side",
+        "rows/s",
+        "busy",
+        "exposed",
+        "step",
+        "CPU a row",
+        "rows/s a core",
+        "read by wanted",
+        "cores for 1.7 M rows/s",
+        "for 6.3 M",
+    ]
     lines = [
         row(
             one.trace,
             one.side,
             count_text(one.rate),
+            time_text(one.busy_s * 1e9),
             time_text(one.exposed_s * 1e9),
             time_text(one.step_s * 1e9),
             time_text(one.cpu_us * 1e3),
+            count_text(one.core_rate),
             f"{one.read:.2f}",
             f"{one.cores:.1f}",
+            f"{one.cores_more:.1f}",
         )
         for one in runs
     ]
@@ -113,6 +135,14 @@ def section(document: Document) -> Section:
             "rate",
             1e-6,
         ),
+        _chart(
+            runs,
+            "Busy seconds",
+            "Rows are read or copied in them. The loop waits for all of them, but with `ahead`.",
+            "seconds",
+            "busy_s",
+        ),
+        _chart(runs, "Exposed seconds", "The loop waits for rows in them.", "seconds", "exposed_s"),
         _chart(runs, "CPU of a row", "Of the process, without the checks.", "microseconds", "cpu_us"),
         _chart(
             runs,

@@ -226,12 +226,15 @@ def gnn():
         return {
             "trace": trace,
             "side": side,
+            "busy_s": [2 * seconds for seconds in waited] if side == "ahead" else waited,
             "exposed_s": waited,
             "step_s": [0.5] * len(waited),
             "rows_per_second": 1000 / sum(waited),
             "cpu_us_per_row": 2.0,
             "read_by_wanted": read,
+            "rows_per_core_second": 500_000.0,
             "cores_for_1_7_million_rows_per_second": 3.4,
+            "cores_for_6_3_million_rows_per_second": 12.6,
         }
 
     return {

@@ -476,11 +476,17 @@ def test_gnn(page):
         "memmap",
         "400",
         "2.50 s",
+        "2.50 s",
         "1.00 s",
         "2.00 µs",
+        "500 k",
         "3.50",
         "3.4",
+        "12.6",
     ]
+    assert [cell.text for cell in table.rows[2]][3:5] == ["400 ms", "200 ms"]
+    assert {t["name"]: t["y"][0] for t in chart(made, "Busy seconds")["data"]}["ahead"] == pytest.approx(0.4)
+    assert {t["name"]: t["y"][0] for t in chart(made, "Exposed seconds")["data"]}["ahead"] == pytest.approx(0.2)
     (published,) = (p for p in section.parts if isinstance(p, Table) and p.title == "Published, not measured here")
     assert [cell.text for cell in published.rows[0]][:2] == ["np.memmap", "100"]
 
