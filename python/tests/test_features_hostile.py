@@ -208,13 +208,36 @@ def test_a_file_that_changes_while_it_is_open(path, ram):
                 table.gather_async(ids).result()
         with pytest.raises(penstock.Damaged, match="cut short"):
             penstock.FeatureStore.open(path)
-        with open(path, "r+b") as file:  # as it was
+        with open(path, "r+b") as file:  # as it was, as far as anybody knows
             file.write(whole)
+        time.sleep(0.1)
+        for _ in range(2):
+            with pytest.raises(penstock.Damaged, match=f"'{path}'.*another program wrote to the file"):
+                table.gather([5])
+    with penstock.FeatureStore.open(path, ram=ram, policy="clock") as store:
+        table = store["block"]
         assert equal(table.gather([500, 999]), ROWS[[500, 999]])
         penstock.FeatureStore.write(path, {"block": ROWS[::-1]}, progress=None)  # another one, in place of this
         assert equal(table.gather([1, 700]), ROWS[[1, 700]])
         path.unlink()
         assert equal(table.gather([2, 701]), ROWS[[2, 701]])
+
+
+@pytest.mark.parametrize("ram", [None, "1MB"])
+def test_a_npy_that_is_written_to_gives_the_rows_of_now_or_an_error(tmp_path, ram):
+    np.save(tmp_path / "n.npy", ROWS)
+    with penstock.FeatureStore.open(tmp_path / "n.npy", ram=ram) as store:
+        (table,) = store.tables.values()
+        assert equal(table.gather([5]), ROWS[[5]])
+        rows = np.lib.format.open_memmap(tmp_path / "n.npy", "r+")
+        rows[5] = ROWS[6]
+        rows.flush()
+        time.sleep(0.1)
+        if ram is None:
+            assert equal(table.gather([5]), ROWS[[6]])
+        else:
+            with pytest.raises(penstock.Damaged, match="another program wrote to the file"):
+                table.gather([5])
 
 
 def test_threads_hints_dropped_and_cancelled_gathers_and_close(paths):

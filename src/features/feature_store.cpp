@@ -348,6 +348,9 @@ FeatureGather FeatureStore::start(std::span<const FeatureRequest> requests,
     made.pending_->opened = impl.get();
     const features::OpenedFeatures& opened = *made.pending_->opened;
     const std::shared_ptr<features::MemoryTier> tier = impl.memory();
+    if (!opened.described.is_npy || tier != nullptr) {  // others get the rows of now
+        opened.unchanged->check();
+    }
     std::vector<features::WantedRows> wanted;
     for (const FeatureRequest& request : requests) {
         features::check_request(opened, request);

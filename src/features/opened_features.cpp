@@ -229,6 +229,9 @@ OpenedFeatures open_once(const std::shared_ptr<Engine>& engine, const std::strin
                         path);
     }
     describe_tables(out);
+    std::vector<File> files_of = out.parts;
+    files_of.push_back(out.main);
+    out.unchanged = std::make_shared<UnchangedFiles>(std::move(files_of));
     out.described.id = out.described.is_npy ? id_of(out.main.status()) : out.id;
     return out;
 }

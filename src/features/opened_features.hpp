@@ -3,6 +3,7 @@
 #pragma once
 
 #include "features/feature_layout.hpp"
+#include "features/unchanged_files.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/error.hpp>
@@ -25,6 +26,7 @@ struct OpenedFeatures {
     std::uint64_t id = 0;     ///< of a feature file
     Directory directory;      ///< of a `.npy`, one table in one part
     FeatureFile described;
+    std::shared_ptr<UnchangedFiles> unchanged;  ///< `parts` and `main`
 };
 
 /// Throws what inspect_features() throws. Blocks.
