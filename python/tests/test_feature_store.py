@@ -494,3 +494,14 @@ def test_a_scalar_and_a_name_that_is_no_text_are_refused(tmp_path):
         penstock.FeatureStore.write(tmp_path / "x", {"\ud800": PAPER}, progress=None)
     with pytest.raises(TypeError, match="expected path, ram"):
         penstock.FeatureStore.open(tmp_path / "x", zzzzzz=1)
+
+
+def test_ram_auto_keeps_all_rows_where_there_is_memory(tmp_path):
+    rows = np.random.default_rng(1).integers(0, 255, (500, 4096), "u1")
+    penstock.FeatureStore.write(tmp_path / "n.features", {"n": rows}, progress=None)
+    with penstock.FeatureStore.open(tmp_path / "n.features", ram="auto") as store:
+        for _ in range(2):
+            assert np.array_equal(store["n"].gather(range(500)), rows)
+        assert store.stats().rows_read == 500
+        again = pickle.loads(pickle.dumps(store))
+        assert np.array_equal(again["n"].gather([3, 4]), rows[[3, 4]])

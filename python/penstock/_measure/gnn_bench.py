@@ -55,10 +55,9 @@ Every byte of every batch is checked (not of fio's). The check stands for a trai
 Each side has a process of its own, and begins with no page of the table cached. busy: seconds that rows are read or
 copied. exposed: seconds that the loop waits for rows; those of `ahead` are fewer than the busy ones. rows/s a core: by
 the CPU seconds of the process, without the checks; cores: those that 1.7 and 6.3 million rows/s would take. read: bytes
-from the device divided by bytes wanted. --memory
-limits what each process may keep of the table (for Penstock: ram=), plus 160 MiB and three batches for itself. It
-needs root, for control groups; otherwise the output says that there is no limit. The figures of mappings depend on
-the device's read-ahead, which is printed.
+from the device divided by bytes wanted. --memory limits what each process may keep of the table (for Penstock: ram=;
+without a limit that is "auto"), plus 160 MiB and three batches for itself. It needs root, for control groups; otherwise
+the output says that there is no limit. The figures of mappings depend on the device's read-ahead, which is printed.
 
 It makes a folder penstock-gnn-* in DIR, and removes it at the end, also after Ctrl-C.
 

@@ -181,6 +181,13 @@ class FeatureTable:
         return self._opened.hint(self._index, _gathered.numbers(ids))
 
 
+def _ram_bytes(ram: int | str | None) -> int | str:
+    if ram == "auto":
+        return _core.available_memory_bytes() // 2
+    return 0 if ram is None else ram
+
+
+
 class FeatureStore:
     """Tables of rows that are larger than memory, open for gathers: `store["paper"].gather(ids)`.
 
@@ -191,8 +198,9 @@ class FeatureStore:
         rows = store["paper"].gather(ids)
         both = store.gather({"paper": ids, "author": others})
 
-    ram: bytes ("4GiB") for rows that stay in memory; the tables share them in the ratio of their sizes. None: no row
-        stays. Each process has its own memory.
+    ram: bytes ("4GiB") for rows that stay in memory; the tables share them in the ratio of their sizes. "auto": as many
+        as all rows take, but at most half of the memory that the process may still take now. None: no row stays. Each
+        process has its own memory, also each worker of a DataLoader.
     policy: which rows stay: "window" (rows that hints name, the soonest first, then the most used ones), "static" (hot
         rows, and the first ones that were read), "clock", "s3fifo".
     hot: ids that are read into memory now, the most used first, as far as they fit (first into memory of the GPU, if
@@ -241,7 +249,7 @@ class FeatureStore:
         number = 0 if device_memory is None else _number_of(device)
         self._opened = _core.FeatureStore(
             path,
-            0 if ram is None else ram,
+            _ram_bytes(ram),
             policy,
             rows,
             0 if device_memory is None else device_memory,
