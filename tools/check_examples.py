@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WITH_EIGEN = ("stream_llama",)  # examples/CMakeLists.txt leaves them out without Eigen
-FOR_GPUS = {"gpu_read": "read back to it"}  # and what they say with one
+FOR_GPUS = {"gpu_read": "read back to it", "storage_bfs_gpu": "reached on a GPU"}  # and what they say with one
 STATIC = """cmake_minimum_required(VERSION 3.25)
 project(example LANGUAGES CXX)
 find_package(penstock REQUIRED)
