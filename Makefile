@@ -73,7 +73,7 @@ bench: ## benchmarks against their bars: make bench IDS="engine.read_1g engine.c
 
 gpu-kit: ## what a machine with a GPU needs for test-gpu, in build/gpu-kit.tar.gz
 	@tools/setup.sh bench
-	@$(PY) tools/build.py release -DPENSTOCK_BENCHMARKS=ON device_conformance_test suite_test penstock_bench_ours fake_cuda
+	@$(PY) tools/build.py release -DPENSTOCK_BENCHMARKS=ON device_conformance_test suite_test device_test features_test penstock_bench_ours
 	@$(PY) tools/build_wheel.py
 	@$(PY) tools/make_gpu_kit.py
 

@@ -125,6 +125,7 @@ class Bar:
     budget_s: float = 0
     image_gib: int = 0
     file_gib: int = 0
+    tmpfs: bool = False
 
     @property
     def kind(self) -> str:
@@ -135,7 +136,7 @@ class Bar:
 
 
 _REQUIRED = ("id", "what", "peer", "metric", "bar", "place", "handicap", "ours_run")
-_OPTIONAL = ("peer_run", "pairs", "rate", "one_cpu", "devices", "budget_s", "image_gib", "file_gib", "note")
+_OPTIONAL = ("peer_run", "pairs", "rate", "one_cpu", "devices", "budget_s", "image_gib", "file_gib", "tmpfs", "note")
 _ID = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
@@ -164,7 +165,9 @@ def _bar(row: Mapping[str, Any]) -> Bar:
     image_gib, file_gib = int(row.get("image_gib", 0)), int(row.get("file_gib", 0))
     if image_gib and row["place"] not in ("throttled", "loop"):
         raise BarError(f"{name}: image_gib belongs to places 'throttled' and 'loop'")
-    if file_gib and file_gib >= image_gib:
+    if row.get("tmpfs") and row["place"] != "gpu":
+        raise BarError(f"{name}: tmpfs belongs to place 'gpu'")
+    if file_gib and row["place"] != "gpu" and file_gib >= image_gib:
         raise BarError(f"{name}: file_gib = {file_gib} wants a larger image_gib, which is {image_gib}")
     return Bar(
         id=name,
@@ -183,6 +186,7 @@ def _bar(row: Mapping[str, Any]) -> Bar:
         budget_s=float(row.get("budget_s", 0)),
         image_gib=image_gib,
         file_gib=file_gib,
+        tmpfs=bool(row.get("tmpfs", False)),
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import cleanup, report
 from benchmarks.bars import Bar, BarError, load_bars, select
-from benchmarks.places import Places
+from benchmarks.places import Places, tmpfs_parents
 from benchmarks.runner import Options, Outcome, Progress, measure
 
 MET, MISSED, UNDECIDED, FAILED, CANNOT_RUN = 0, 1, 2, 70, 77
@@ -100,7 +100,7 @@ def _measure_all(bars: list[Bar], arguments: argparse.Namespace, disk: Path) -> 
         build=arguments.build,
     )
     scratch = Path(tempfile.gettempdir()).resolve()
-    folders = [scratch, disk]
+    folders = list(dict.fromkeys([scratch, disk, *tmpfs_parents()]))
     cleanup.raise_on_signals()
     for path in cleanup.sweep(folders):
         print(f"removed {path}, left by a run that was killed", file=sys.stderr)

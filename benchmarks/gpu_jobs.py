@@ -80,9 +80,11 @@ class _Array:
 
 
 def kvikio(arguments):
-    """One call of KvikIO at its defaults, but for direct I/O, which is on."""
+    """One call of KvikIO at its defaults, but for direct I/O, which is on, and as many threads as --threads says."""
     for way in ("READ", "WRITE"):
         os.environ[f"KVIKIO_AUTO_DIRECT_IO_{way}"] = "ON"
+    if "threads" in arguments:
+        os.environ["KVIKIO_NTHREADS"] = arguments["threads"]
     driver = _Driver(arguments["gpu"], float(arguments.get("copy_rate", "0")))
     if driver.fake:
         os.environ["KVIKIO_COMPAT_MODE"] = "ON"  # where AUTO arrives without nvidia-fs
@@ -106,7 +108,7 @@ def kvikio(arguments):
 
 
 _HOST_WORK = """
-import sys
+import os, sys
 import penstock
 path, asked = sys.argv[1], sys.argv[2] == "1"
 memory = bytearray(b"x" * (1 << 20))
@@ -119,12 +121,14 @@ if asked:
     penstock.gpus()
 with open("/proc/self/maps") as maps:
     print(sum("libcuda" in line for line in maps))
+threads = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+print(sum(name.startswith(("cuda", "penstock-gpu")) for name in threads))
 """
 
 
 def absent(arguments):
-    """Mappings of a CUDA driver, which is there to be found, in a process that moves memory of the host alone, and the
-    calls that the driver got. Handicap `asked`: gpus() is called once."""
+    """Mappings of a CUDA driver, which is there to be found, in a process that moves memory of the host alone, its
+    threads for GPUs, and the calls that the driver got. Handicap `asked`: gpus() is called once."""
     penstock = need("penstock")
     asked = "1" if arguments.get("handicap") == "asked" else "0"
     with tempfile.TemporaryDirectory() as folder:
@@ -135,11 +139,17 @@ def absent(arguments):
         }
         words = [sys.executable, "-c", _HOST_WORK, str(Path(folder, "data")), asked]
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-        mapped = int(done.stdout)
+        mapped, threads = map(int, done.stdout.split())
         calls = 0
         if counters.exists():
             calls = int(dict(map(str.split, counters.read_text().splitlines()))["calls"])
-    return {"value": mapped + calls, "mapped": mapped, "calls": calls, "version": penstock.__version__}
+    return {
+        "value": mapped + threads + calls,
+        "mapped": mapped,
+        "threads": threads,
+        "calls": calls,
+        "version": penstock.__version__,
+    }
 
 
 def _row_file(arguments, count):
@@ -152,11 +162,10 @@ def _row_file(arguments, count):
 
 
 def rows(arguments):
-    """100,000 distinct random rows of 4,096 bytes, 8,192 at a time, `to` a gpu or the host. Handicap depth4."""
-    if arguments.get("handicap") == "depth4":
-        os.environ["PENSTOCK_QUEUE_DEPTH"] = "4"
+    """100,000 distinct random rows of 4,096 bytes, 8,192 at a time, `to` a gpu or the host. Handicap wait_each: a MiB
+    at a time, what a slot holds."""
     driver = _Driver(arguments["gpu"], 0)
-    count, at_once = 100_000, 8192
+    count, at_once = 100_000, 256 if arguments.get("handicap") == "wait_each" else 8192
     numpy, penstock = _row_file(arguments, count)
     ids = numpy.random.default_rng(1).permutation(count)
     size = at_once * _ROW
@@ -174,27 +183,40 @@ def rows(arguments):
 
 
 def row_hits(arguments):
-    """30,000 random rows of 4,096 bytes that are all in memory, to a GPU, ten times. `way`: kept in its memory, or
-    `host`: gathered into pinned memory of the host and copied. Handicap `twice`: each gather is done twice."""
+    """30,000 random rows of 4,096 bytes that are all in memory, to a GPU, ten times. `way`: `kept` in its memory;
+    `pinned`, in pinned memory of the host; `host`, gathered there into pinned memory and copied; `copy`, no gather at
+    all, but one copy of as much. Handicaps: `twice`, each gather is done twice; `copy_each`, each row is copied."""
     driver = _Driver(arguments["gpu"], 0)
-    count = 30_000
+    count, times, way = 30_000, 10, arguments["way"]
     numpy, penstock = _row_file(arguments, count)
     ids = numpy.random.default_rng(1).permutation(count)
     size = count * _ROW
     address, pinned = driver.allocate(size), driver.pinned(size)
-    on_gpu = arguments["way"] == "kept"
-    memory = {"device_memory" if on_gpu else "ram": "300MB"}
+    memory = {"device_memory" if way == "kept" else "ram": "300MB"}
     with penstock.FeatureStore.open(arguments["new"], hot=ids, **memory) as store:
-        times = 10 * (2 if arguments.get("handicap") == "twice" else 1)
+
+        def gather():
+            out = pinned.data if way == "host" else _Array(address, size)
+            store["rows"].gather(ids, out=out)
+            if way == "host":
+                driver.copy_in(address, pinned)
+
+        def copy():
+            step = _ROW if arguments.get("handicap") == "copy_each" else size
+            for at in range(0, size, step):
+                driver.copy_in(address + at, pinned[at : at + step])
+
+        once = copy if way == "copy" or arguments.get("handicap") == "copy_each" else gather
+        turns = times * (2 if arguments.get("handicap") == "twice" else 1)
+        once()  # it loads the kernel and pins what is in memory
+        driver.synchronize()
         with Meter() as meter:
-            for _ in range(times):
-                store["rows"].gather(ids, out=_Array(address, size) if on_gpu else pinned.data)
-                if not on_gpu:
-                    driver.copy_in(address, pinned)
+            for _ in range(turns):
+                once()
                 driver.synchronize()
         stats = store.stats()
-        assert stats.rows_hit == times * count, stats
-    return _gathered(meter, 10 * count, driver, penstock)
+        assert once is copy or stats.rows_hit == (turns + 1) * count, stats
+    return _gathered(meter, times * count, driver, penstock)
 
 
 def _gathered(meter, count, driver, penstock):

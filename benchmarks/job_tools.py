@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import resource
+import signal
 import sys
 import time
 
@@ -39,6 +40,7 @@ def run_job(program, jobs, usage="--key=value ..."):
     if isinstance(run, str):
         module, _, name = run.partition(".")
         run = getattr(importlib.import_module(f"benchmarks.{module}"), name)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # folders of its own go, too
     output = os.dup(1)
     os.dup2(2, 1)  # builders of other people's code print to stdout
     result = run(arguments)

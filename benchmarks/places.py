@@ -6,7 +6,8 @@
                devices, each with the rate.
     loop       the same without the rate: CPU seconds, copies, bars from 1.3 on
     disk       a folder on the machine's own disk, which may swing by 2x: bars far from 1
-    gpu        the same where a GPU is; on the fake driver (by LD_LIBRARY_PATH) the lines say gpu(FAKE)
+    gpu        the same where a GPU is, and rows of `tmpfs = true` in a folder on tmpfs; on the fake driver (by
+               LD_LIBRARY_PATH) the lines say gpu(FAKE), and a file has 256 MiB at most
     model, count, memory    no storage to set up
 
 `throttled` and `loop` need root. A place that cannot be had raises CannotRun, which says what to do.
@@ -20,6 +21,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,7 @@ from benchmarks import cleanup
 GIB = 1 << 30
 FILE_BYTES = GIB
 _COUNTED_FILE_BYTES = GIB // 4
+_FAKE_FILE_BYTES = GIB // 4
 _IMAGE_BYTES = 3 * GIB
 _DEVICE_FILE_BYTES = GIB // 4
 _DEVICE_IMAGE_BYTES = GIB // 2
@@ -53,10 +56,12 @@ class Place:
     _made: int = 0
 
     def fill(self, text: str) -> str:
-        """Replaces {file}, {files}, {new} and {dir} in a command line.
+        """Replaces {file}, {bytes}, {files}, {new} and {dir} in a command line.
 
-        {file} is laid out on first use (1 GiB); {files} are one a device, with commas between.
+        {file} is laid out on first use (1 GiB, or what the row says) and has {bytes}; {files} are one a device, with
+        commas between.
         """
+        text = text.replace("{bytes}", str(self.file_bytes))
         if "{files}" in text:
             text = text.replace("{files}", ",".join(str(path) for path in self.device_files()))
         if "{file}" in text:
@@ -96,12 +101,13 @@ class Place:
 
 
 def _lay_out(path: Path, size: int) -> None:
-    """Random bytes by direct writes: no hole, no unwritten extent, nothing left in the page cache."""
+    """Random bytes by direct writes: no hole, no unwritten extent, nothing left in the page cache. On tmpfs, which has
+    nothing else, the page cache is the place."""
     chunk = mmap.mmap(-1, 4 << 20)
     chunk.write(os.urandom(len(chunk)))
     flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags | os.O_DIRECT, 0o600)
+        descriptor = os.open(path, flags if _on_tmpfs(path.parent) else flags | os.O_DIRECT, 0o600)
     except OSError as error:
         raise CannotRun(
             f"{path.parent} takes no direct I/O ({error.strerror}): give another folder by --dir"
@@ -267,6 +273,35 @@ def gpu_name() -> str:
     return lines[1]
 
 
+def tmpfs_parents() -> list[Path]:
+    """Where rows of `tmpfs = true` find one."""
+    return [Path("/dev/shm"), Path(tempfile.gettempdir()).resolve()]
+
+
+def _on_tmpfs(folder: Path) -> bool:
+    return bool(_about_mount(folder.resolve()).get("file_system") == _TMPFS_MAGIC)
+
+
+@contextlib.contextmanager
+def tmpfs_folder(parents: list[Path], file_bytes: int) -> Iterator[Path]:
+    """A folder of our own on the first tmpfs of `parents` that has room for the file. The programs want as much memory
+    again."""
+    free = {parent: shutil.disk_usage(parent).free for parent in parents if parent.is_dir() and _on_tmpfs(parent)}
+    parent = next((parent for parent, room in free.items() if room >= file_bytes + (64 << 20)), None)
+    size = file_bytes >> 20
+    if parent is None:
+        told = ", ".join(f"{parent} has {room >> 20} MiB" for parent, room in free.items()) or "there is no tmpfs"
+        raise CannotRun(f"no tmpfs with {size} MiB free ({told}): docker run --shm-size={size + 1024}m")
+    if _available_bytes() < 2 * file_bytes + GIB:
+        raise CannotRun(f"{size} MiB on tmpfs and as much for the programs want {2 * size + 1024} MiB of free memory")
+    folder = parent / cleanup.own_name()
+    try:
+        folder.mkdir(exist_ok=True)
+        yield folder
+    finally:
+        cleanup.remove_folder(folder)
+
+
 @contextlib.contextmanager
 def disk_folder(parent: Path, refused: tuple[str, ...] = (_TMPFS_MAGIC, "ramfs", "overlay")) -> Iterator[Path]:
     """A folder of our own on the machine's disk."""
@@ -335,18 +370,39 @@ class Places:
             yield self._device_folders(devices) if devices else [self._folder("loop")]
 
     @contextlib.contextmanager
+    def _gpu_place(self, file_gib: int, tmpfs: bool) -> Iterator[Place]:
+        gpu = gpu_name()
+        fake = "fake" in gpu.lower()
+        file_bytes = _FAKE_FILE_BYTES if fake else file_gib * GIB or FILE_BYTES
+        with contextlib.ExitStack() as stack:
+            if tmpfs:
+                folder = stack.enter_context(tmpfs_folder(tmpfs_parents(), file_bytes))
+            else:
+                folder = self._folder("gpu")
+                wanted = file_bytes + GIB
+                if not (folder / "data").exists() and shutil.disk_usage(folder).free < wanted:
+                    raise CannotRun(f"{folder.parent} has no {wanted >> 20} MiB free: give another folder by --dir")
+            facts = {**_about_mount(folder), "gpu": gpu, "fake_gpu": fake}
+            yield Place("gpu", folder, None, facts, file_bytes)
+
+    @contextlib.contextmanager
     def open(
-        self, name: str, rate: Mapping[str, int], devices: int = 0, image_gib: int = 0, file_gib: int = 0
+        self,
+        name: str,
+        rate: Mapping[str, int],
+        devices: int = 0,
+        image_gib: int = 0,
+        file_gib: int = 0,
+        tmpfs: bool = False,
     ) -> Iterator[Place]:
         """`devices`: of place `throttled`, more than the one; their files are {files}. `image_gib`: loop devices of
-        that size for this bar alone; their {file} has `file_gib`, or is not laid out."""
+        that size for this bar alone; their {file} has `file_gib`, or is not laid out. Of place `gpu`, {file} has
+        `file_gib` and lies on the disk or on `tmpfs`."""
         if name in ("model", "memory"):
             yield Place(name)
         elif name == "gpu":
-            gpu = gpu_name()
-            folder = self._folder(name)
-            facts = {**_about_mount(folder), "gpu": gpu, "fake_gpu": "fake" in gpu.lower()}
-            yield Place(name, folder, None, facts)
+            with self._gpu_place(file_gib, tmpfs) as place:
+                yield place
         elif name == "count":  # no device is measured, but a fast one has fewer turns that find nothing
             folder = self._folder("loop" if os.geteuid() == 0 else "disk")
             yield Place(name, folder, None, _about_mount(folder), _COUNTED_FILE_BYTES)

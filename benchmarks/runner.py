@@ -207,7 +207,8 @@ def measure(bar: Bar, places: Places, options: Options, progress: Progress) -> O
     outcome = Outcome(bar, "cannot-run", handicap=bar.handicap if options.handicap else "")
     try:
         progress.say(bar, f"setting up place {bar.place}")
-        with places.open(bar.place, bar.rate, bar.devices, bar.image_gib, bar.file_gib) as place, _cpus_of(bar):
+        wanted = (bar.place, bar.rate, bar.devices, bar.image_gib, bar.file_gib, bar.tmpfs)
+        with places.open(*wanted) as place, _cpus_of(bar):
             outcome.place = place.about
             if bar.kind == "value":
                 _measure_value(bar, place, options, outcome, progress)

@@ -21,6 +21,7 @@ CUDA driver of the build, or that in the folder $PENSTOCK_FAKE_GPU.
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import os
@@ -174,10 +175,16 @@ def kvikio_python() -> str:
 
 
 def deepspeed_python() -> str:
-    python = ROOT / ".venv-deepspeed" / "bin" / "python"
-    if not python.exists():
-        raise CannotRun("DeepSpeed is not set up: tools/setup.sh bench")
-    return str(python)
+    """An interpreter that has DeepSpeed: $PENSTOCK_DEEPSPEED_PYTHON, that of tools/setup.sh, or this one."""
+    python = Path(os.environ.get("PENSTOCK_DEEPSPEED_PYTHON") or ROOT / ".venv-deepspeed" / "bin" / "python")
+    if python.exists():
+        return str(python)
+    if importlib.util.find_spec("deepspeed"):
+        return sys.executable
+    raise CannotRun(
+        f"DeepSpeed is not set up ({python} is not there): tools/setup.sh bench, or name an interpreter that has it by"
+        " PENSTOCK_DEEPSPEED_PYTHON"
+    )
 
 
 def make_side(text: str, *, build: Path | None, handicap: str = "") -> Side:

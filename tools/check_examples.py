@@ -5,7 +5,8 @@
     tools/check_examples.py [--build DIR]
 
 Installs build/release into a folder of its own, builds every example with find_package(penstock) and with pkg-config,
-shared and static, and runs each program of the CMake build in an empty folder; it has to end with status 0.
+shared and static, and runs each program of the CMake build in an empty folder; it has to end with status 0. Those for
+GPUs run twice: where there may be none, and on the fake driver of the build.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WITH_EIGEN = ("stream_llama",)  # examples/CMakeLists.txt leaves them out without Eigen
+FOR_GPUS = {"gpu_read": "read back to it", "storage_bfs_gpu": "reached on a GPU"}  # and what they say with one
 STATIC = """cmake_minimum_required(VERSION 3.25)
 project(example LANGUAGES CXX)
 find_package(penstock REQUIRED)
@@ -34,6 +36,18 @@ def run(*argv, cwd=ROOT, **env):
 
 def output(*argv, **env):
     return subprocess.run(argv, env={**os.environ, **env}, check=True, capture_output=True, text=True).stdout.split()
+
+
+def run_on_the_fake(build, program, folder):
+    driver = (build / "tests" / "fake_gpu").resolve()
+    if not (driver / "libcuda.so.1").exists():
+        sys.exit(f"the fake CUDA driver is not in {driver}: build it (target fake_cuda)")
+    print("$", program, "(on the fake driver)", flush=True)
+    env = {**os.environ, "LD_LIBRARY_PATH": str(driver)}
+    said = subprocess.run([program], cwd=folder, env=env, check=True, capture_output=True, text=True).stdout
+    print(said, flush=True)
+    if FOR_GPUS[program.name] not in said:
+        sys.exit(f"{program.name} did not find the fake GPU in {driver}: {said}")
 
 
 def main():
@@ -62,6 +76,8 @@ def main():
             folder = Path(away) / f"run-{source.stem}"
             folder.mkdir()
             run(work / "cmake" / source.stem, cwd=folder)
+            if source.stem in FOR_GPUS:
+                run_on_the_fake(args.build, work / "cmake" / source.stem, folder)
 
     # 2. The same, statically.
     if list(prefix.rglob("libpenstock.a")):

@@ -4,15 +4,18 @@
 
     tools/make_gpu_kit.py [--build DIR] [--package DIR]
 
-The test programs, the program of the bars, the fake driver (to try the kit on a machine without a GPU), the bars, and
-the package out of the wheel, unpacked. There, with this Python's version and a glibc that is no older than here:
+The test programs, the tests of Python and pytest, the program of the bars, the fake drivers (which some tests are
+about, and to try the kit on a machine without a GPU), the bars, and the package out of the wheel, unpacked. There, with
+this Python's version and a glibc that is no older than here:
 
     tar xf gpu-kit.tar.gz && python3 gpu-kit/test_gpu.py
 
-It needs no compiler, no headers and no network.
+It needs no compiler, no headers and no network. Torch and NumPy are that machine's; without them the tests of Python
+do not run, and are named.
 """
 
 import argparse
+import importlib.util
 import json
 import platform
 import shutil
@@ -24,7 +27,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_BYTES = 60 << 20
-PROGRAMS = ("tests/device_conformance_test", "tests/suite_test", "benchmarks/penstock_bench_ours")
+PROGRAMS = (
+    "tests/device_conformance_test",
+    "tests/suite_test",
+    "tests/device_test",
+    "tests/features_test",
+    "benchmarks/penstock_bench_ours",
+)
+FAKES = ("libcuda.so.1", "libcufile.so.0")
+# What pytest is, in pure Python, as it is installed here.
+PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
+if sys.version_info < (3, 11):
+    PYTEST += ("exceptiongroup", "tomli")
 
 
 def unpack_package(package, to):
@@ -47,14 +61,33 @@ def put_program(path, to):
     subprocess.run(["strip", str(to)], check=True)
 
 
+def soname_of(library):
+    if not library.exists():
+        sys.exit(f"{library} is not there: build it (make gpu-kit does)")
+    told = subprocess.run(["objdump", "-p", str(library)], capture_output=True, text=True, check=True)
+    return told.stdout.split("SONAME")[1].split()[0]
+
+
+def put_python_tests(kit):
+    tests, ignored = kit / "python" / "tests", shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "python" / "tests" / "gpu", tests / "gpu", ignore=ignored)
+    shutil.copy(ROOT / "python" / "tests" / "conftest.py", tests)
+    for name in PYTEST:
+        found = importlib.util.find_spec(name)
+        if found is None:
+            sys.exit(f"{name} cannot be imported: make setup")
+        shutil.copytree(Path(found.origin).parent, kit / "python" / name, ignore=ignored)
+
+
 def fill(kit, build, package):
     for name in PROGRAMS:
         put_program(build / name, kit / "build" / name)
-    put_program(build / "src" / "libpenstock.so", kit / "lib" / "x")
-    soname = subprocess.run(["objdump", "-p", str(kit / "lib" / "x")], capture_output=True, text=True, check=True)
-    (kit / "lib" / "x").rename(kit / "lib" / soname.stdout.split("SONAME")[1].split()[0])
-    put_program(build / "tests" / "fake_gpu" / "libcuda.so.1", kit / "fake" / "libcuda.so.1")
+    library = build / "src" / "libpenstock.so"
+    put_program(library, kit / "lib" / soname_of(library))
+    for name in FAKES:
+        put_program(build / "tests" / "fake_gpu" / name, kit / "fake" / name)
     wheel = unpack_package(package, kit / "python")
+    put_python_tests(kit)
     ignored = shutil.ignore_patterns("__pycache__", "src", "CMakeLists.txt", "results")
     shutil.copytree(ROOT / "benchmarks", kit / "benchmarks", ignore=ignored)
     shutil.copy(ROOT / "tools" / "test_gpu.py", kit)

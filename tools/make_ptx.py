@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes PTX of the kernels, and checks the PTX that is kept.
 
-    tools/make_ptx.py                        compiles src/kernels/*.cu to src/kernels/ptx/
+    tools/make_ptx.py                        compiles src/kernels/*.cu to src/kernels/ptx/, and examples/cuda/*.cu to
+                                             PTX next to them
     tools/make_ptx.py --check                compiles, and compares with what is kept; writes nothing
-    tools/make_ptx.py --check examples/x.cu  the same of other files, which have no kept PTX: they only have to compile
+    tools/make_ptx.py --check elsewhere/x.cu the same of other files, which have no kept PTX: they only have to compile
 
 nvcc comes from PyPI (about 300 MB), into an environment of its own: no CUDA installation is needed, and no GPU. All its
 packages are of one release; mixed ones do not compile. `--installed` downloads nothing: exit status 3 where the
@@ -93,22 +94,25 @@ def assemble(home, source, ptx):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", type=Path, help="kernels; by default src/kernels/*.cu")
+    parser.add_argument("files", nargs="*", type=Path, help="kernels; by default all that are kept")
     parser.add_argument("--check", action="store_true", help="compare with the PTX that is kept, write nothing")
     parser.add_argument("--installed", action="store_true", help="download nothing")
     parser.add_argument("--environment", type=Path, default=ROOT / f".cache/nvcc-{RELEASE}", help="of nvcc")
     arguments = parser.parse_args()
     kernels = ROOT / "src/kernels"
-    sources = [path.resolve() for path in arguments.files] or sorted(kernels.glob("*.cu"))
+    # Where the PTX of each folder's kernels is kept.
+    keeps = {kernels: kernels / "ptx", ROOT / "examples/cuda": ROOT / "examples/cuda"}
+    every = [path for folder in keeps for path in sorted(folder.glob("*.cu"))]
+    sources = [path.resolve() for path in arguments.files] or every
     home = toolkit(arguments.environment, not arguments.installed)
     wrong = []
     for source in sources:
         ptx = compiled(home, source)
         wrong += [f"{source.name}: its PTX lacks {name}, which it needs" for name in missing(source, ptx)]
         assemble(home, source, ptx)
-        kept = kernels / "ptx" / f"{source.stem}.ptx"
-        if source.parent != kernels:
+        if source.parent not in keeps:
             continue
+        kept = keeps[source.parent] / f"{source.stem}.ptx"
         if not arguments.check:
             kept.parent.mkdir(exist_ok=True)
             kept.write_text(ptx)
@@ -116,9 +120,10 @@ def main():
             wrong.append(f"{source.name}: {kept.relative_to(ROOT)} is not what it compiles to; run tools/make_ptx.py")
     if not arguments.check and not arguments.files:
         names = {source.stem for source in sources}
-        for stale in kernels.glob("ptx/*.ptx"):
-            if stale.stem not in names:
-                stale.unlink()
+        for folder in keeps.values():
+            for stale in folder.glob("*.ptx"):
+                if stale.stem not in names:
+                    stale.unlink()
     for line in wrong:
         print(line, file=sys.stderr)
     return 1 if wrong else 0

@@ -5,9 +5,10 @@
     tools/test_gpu.py [--fake] [--build DIR] [--minutes N]      in a checkout that is built
     python3 test_gpu.py [--fake] [--minutes N]                  in an unpacked kit (make gpu-kit)
 
-The statements on the driver (device_conformance_test), the suite's transfers of GPU memory compared with a model, and
-the bars of place gpu. The result goes to benchmarks/results/gpu-<time>.json. Without a GPU it says so and ends with 0.
---fake runs it all on the fake driver: every line says FAKE, and no figure means anything.
+The statements on the driver (device_conformance_test), the suite's transfers of GPU memory compared with a model, the
+tests of python/tests/gpu, the bars of place gpu, and what is about the fake driver wherever it runs: device_test and
+the GPU's part of features_test. The result goes to benchmarks/results/gpu-<time>.json. Without a GPU it says so and
+ends with 0. --fake runs it all on the fake driver: every line says FAKE, and no figure means anything.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import datetime
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,10 @@ HERE = Path(__file__).resolve().parent
 KIT = (HERE / "kit.json").exists()
 ROOT = HERE if KIT else HERE.parent
 MINUTES = 8
+PYTHON_TESTS = ROOT / "python" / "tests" / "gpu"
+PYTHON_SECONDS_MAX = 120
+CLEAN_UP_SECONDS = 10
+ON_THE_FAKE = {"device": "*", "features": "DeviceGathers*:RowServer*:RowRing*"}
 ASK = """
 import json, penstock
 report = penstock.gpus()
@@ -47,7 +53,26 @@ def environment(build, fake):
     if fake:
         folder = ROOT / "fake" if KIT else build / "tests" / "fake_gpu"
         env["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(folder.resolve()), env.get("LD_LIBRARY_PATH")]))
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # those of the machine
     return env
+
+
+def ended(command, env, seconds):
+    """Runs a command and all that it starts to their end. Past its time they are asked to end, and clean up."""
+    group = subprocess.Popen(
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        said = group.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(group.pid, signal.SIGTERM)
+        try:
+            group.communicate(timeout=CLEAN_UP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(group.pid, signal.SIGKILL)
+            group.communicate()
+        raise
+    return subprocess.CompletedProcess(command, group.returncode, *said)
 
 
 class Run:
@@ -61,28 +86,27 @@ class Run:
     def left_s(self):
         return self.end - time.monotonic()
 
-    def step(self, name, command, good=(0,), **more):
+    def step(self, name, command, good=(0,), seconds=float("inf"), **more):
+        """Runs a command for so many seconds at most, and as long as the time is not over."""
         if self.left_s() < 5:
-            self._note(name, "not run", 0, "the time is over")
+            self.note(name, "not run", 0, "the time is over")
             return None
         start = time.monotonic()
         env = self.env | more
         try:
-            done = subprocess.run(
-                command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=self.left_s(), check=False
-            )
+            done = ended(command, env, min(seconds, self.left_s()))
         except FileNotFoundError:
-            self._note(name, "not built", 0, f"{command[0]} is not there: build it, or use a kit (make gpu-kit)")
+            self.note(name, "not built", 0, f"{command[0]} is not there: build it, or use a kit (make gpu-kit)")
             return None
         except subprocess.TimeoutExpired:
-            self._note(name, "cut", time.monotonic() - start, "it ran past the time")
+            self.note(name, "cut", time.monotonic() - start, "it ran past the time")
             return None
         state = "passed" if done.returncode in good else f"failed ({done.returncode})"
         words = (done.stdout + done.stderr).strip().splitlines()
-        self._note(name, state, time.monotonic() - start, "" if state == "passed" else "\n".join(words[-25:]))
+        self.note(name, state, time.monotonic() - start, "" if state == "passed" else "\n".join(words[-25:]))
         return done
 
-    def _note(self, name, state, seconds, words):
+    def note(self, name, state, seconds, words):
         self.steps.append({"name": name, "state": state, "seconds": round(seconds, 2), "words": words})
         print(f"{name}: {state}{f' ({seconds:.0f} s)' if seconds else ''}{': ' + words if words else ''}", flush=True)
 
@@ -91,6 +115,27 @@ def counted(done):
     """What a GoogleTest program says of its tests."""
     found = {} if done is None else dict(re.findall(r"\[  (PASSED|SKIPPED|FAILED) +\] (\d+) tests?", done.stdout))
     return {key.lower(): int(value) for key, value in found.items()}
+
+
+def python_tests(run, mark):
+    """The files of cases, each in a process of its own, as one is left in what a broken GPU makes of it. Where pytest,
+    torch or NumPy is not there, they do not run."""
+    ask = "import numpy, pytest, torch"
+    asked = subprocess.run([sys.executable, "-c", ask], env=run.env, capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        words = asked.stderr.strip().splitlines() or [f"{sys.executable} cannot import numpy, pytest and torch"]
+        run.note(f"{mark}python", "not run", 0, words[-1])
+        return {}
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60"]
+    counts = {}
+    for path in sorted(PYTHON_TESTS.glob("*_cases.py")):
+        with tempfile.TemporaryDirectory(prefix="penstock-gpu-") as folder:
+            command = [*words, "--basetemp", f"{folder}/cases", str(path)]
+            done = run.step(f"{mark}python {path.stem}", command, seconds=PYTHON_SECONDS_MAX, FAKE_GPU_DEVICES="2")
+        if done is not None:
+            for count, what in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", done.stdout[-300:]):
+                counts[what] = counts.get(what, 0) + int(count)
+    return counts
 
 
 def bars(run, build, folder):
@@ -127,7 +172,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=MINUTES, help="ends by then (default: 8)")
     arguments = parser.parse_args()
     build = ROOT / "build" if KIT else (arguments.build or first_build()).resolve()
-    run = Run(environment(build, arguments.fake), arguments.minutes * 60)
+    run = Run(environment(build, arguments.fake), arguments.minutes * 60 - CLEAN_UP_SECONDS)
     asked = subprocess.run(
         [sys.executable, "-c", ASK], cwd=ROOT, env=run.env, capture_output=True, text=True, check=False
     )
@@ -150,6 +195,11 @@ def main():
         [str(tests / "suite_test"), "--gtest_filter=*RandomShapes.OfTheHostAndTwoGpus*:*DeviceLife*"],
         PENSTOCK_TEST_REAL_GPU="1",
     )
+    python = python_tests(run, mark)
+    on_the_fake = {
+        name: run.step(f"FAKE: {name}", [str(tests / f"{name}_test"), f"--gtest_filter={which}"])
+        for name, which in ON_THE_FAKE.items()
+    }
     with tempfile.TemporaryDirectory(prefix="penstock-gpu-", dir=arguments.dir or ROOT) as folder:
         measured = bars(run, build, Path(folder))
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%dT%H%M%SZ")
@@ -160,11 +210,13 @@ def main():
         "steps": run.steps,
         "conformance": counted(conformance),
         "suite": counted(suite),
+        "python": python,
+        **{f"{name} on the fake": counted(done) for name, done in on_the_fake.items()},
         "bars": measured,
     }
     path.write_text(json.dumps(document, indent=1) + "\n")
     bad = [step["name"] for step in run.steps if step["state"].startswith("failed")]
-    bad += [bar["id"] for bar in measured if bar["verdict"] in ("missed", "failed")]
+    bad += [bar["id"] for bar in measured if bar["verdict"] == "missed" and not fake]
     print(f"{mark}kept in {path.relative_to(ROOT)}; {'failed: ' + ', '.join(bad) if bad else 'nothing failed'}")
     return 1 if bad else 0
 

@@ -200,9 +200,14 @@ void device_counts(const Arguments& arguments, Figures& figures) {
         options.in_flight_bytes = 256 * kMiB;
         options.queue_depth = 256;
     }
+    if (what == "syncs") {  // more requests of the same bytes
+        options.block_bytes = 64 << 10;
+    }
     Engine engine(options);
     gpu.fake()->reset_counters();
-    odd_transfers(arguments, engine, gpu, memory);
+    do {
+        odd_transfers(arguments, engine, gpu, memory);
+    } while (engine.stats().requests < arguments.number("requests", 0));
     if (arguments.handicap("two_engines")) {
         Engine second(options);
         odd_transfers(arguments, second, gpu, memory);
@@ -212,13 +217,15 @@ void device_counts(const Arguments& arguments, Figures& figures) {
     if (what == "copies") {
         figures.set("value", stats.copied_bytes + counted.unpinned_async_bytes);
     } else if (what == "syncs") {
-        figures.set("value", counted.synchronizations + counted.frees_that_waited);
+        figures.set("value", counted.synchronizations + counted.frees_that_waited +
+                                 counted.unpinned_async_copies);
     } else if (what == "pinned") {
         figures.set("value", static_cast<double>(counted.pinned_bytes_max) / kMiB);
     } else {
         throw std::invalid_argument("--what=" + what + "; expected copies, syncs or pinned");
     }
     figures.set("bytes", counted.bytes_in + counted.bytes_out);
+    figures.set("operations", stats.requests);
     gpu.report(figures);
     note_engine(engine, figures);
 }
@@ -227,10 +234,11 @@ void device_bound(const Arguments& arguments, Figures& figures) {
     Target target(arguments);
     const Memory host(target.bytes);
     const bool each = arguments.handicap("wait_each_1ms");
+    const std::uint64_t turns = arguments.number("turns", 3);
     std::vector<double> disk;
     std::vector<double> copies;
     std::vector<double> ours;
-    for (int turn = 0; turn < 3; ++turn) {
+    for (std::uint64_t turn = 0; turn < turns; ++turn) {
         double start = now_s();
         move(*target.engine, target.file, target.write, {host.data(), target.bytes}, 0);
         disk.push_back(now_s() - start);
@@ -280,7 +288,7 @@ void device_latency(const Arguments& arguments, Figures& figures) {
             if (pread(fd, host.data(), kBlock, static_cast<off_t>(offset)) != kBlock) {
                 throw std::runtime_error(path + ": pread came short");
             }
-            gpu.copy(memory.data, host.data(), kBlock, true);
+            gpu.copy_after_event(memory.data, host.data(), kBlock);
         } else if (hop) {
             std::thread([&] { move(engine, file, false, memory, offset); }).join();
         } else {

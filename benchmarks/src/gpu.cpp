@@ -28,9 +28,13 @@ using CopyInAsync = int(std::uint64_t, const void*, std::size_t, void*);
 using CopyOutAsync = int(void*, std::uint64_t, std::size_t, void*);
 using MakeStream = int(void**, unsigned int);
 using OnStream = int(void*);
+using MakeEvent = int(void**, unsigned int);
+using Record = int(void*, void*);
+using OnEvent = int(void*);
 
 constexpr unsigned int kPortable = 1;
 constexpr unsigned int kNonBlocking = 1;
+constexpr unsigned int kNoTiming = 2;
 
 void check(int result, const char* call) {
     if (result != 0) {
@@ -86,6 +90,12 @@ Gpu::Gpu(const Arguments& arguments) {
 }
 
 Gpu::~Gpu() {
+    if (event_ != nullptr) {
+        find<OnEvent>("cuEventDestroy_v2")(event_);
+    }
+    if (stream_ != nullptr) {
+        find<OnStream>("cuStreamDestroy_v2")(stream_);
+    }
     for (const std::uint64_t memory : allocated_) {
         find<Free>("cuMemFree_v2")(memory);
     }
@@ -110,6 +120,19 @@ void Gpu::copy(void* device, void* host, std::uint64_t bytes, bool to_device) {
     check(to_device ? find<CopyIn>("cuMemcpyHtoD_v2")(address(device), host, bytes)
                     : find<CopyOut>("cuMemcpyDtoH_v2")(host, address(device), bytes),
           "cuMemcpy");
+}
+
+void Gpu::copy_after_event(void* device, const void* host, std::uint64_t bytes) {
+    if (stream_ == nullptr) {
+        check(find<MakeStream>("cuStreamCreate")(&stream_, kNonBlocking), "cuStreamCreate");
+    }
+    if (event_ == nullptr) {
+        check(find<MakeEvent>("cuEventCreate")(&event_, kNoTiming), "cuEventCreate");
+    }
+    check(find<CopyInAsync>("cuMemcpyHtoDAsync_v2")(address(device), host, bytes, stream_),
+          "cuMemcpyHtoDAsync");
+    check(find<Record>("cuEventRecord")(event_, stream_), "cuEventRecord");
+    check(find<OnEvent>("cuEventSynchronize")(event_), "cuEventSynchronize");
 }
 
 void Gpu::synchronise() {

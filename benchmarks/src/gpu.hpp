@@ -33,6 +33,8 @@ public:
     /// Locks host memory until this ends.
     void pin(std::byte* memory, std::uint64_t bytes);
     void copy(void* device, void* host, std::uint64_t bytes, bool to_device);
+    /// Copies pinned memory in, on a stream of its own, and waits for an event after the copy.
+    void copy_after_event(void* device, const void* host, std::uint64_t bytes);
     void synchronise();
     /// Seconds that copies of `bytes` of pinned memory take, `block` a copy, all of them queued on
     /// one stream.
@@ -53,6 +55,8 @@ private:
     std::optional<fake_gpu::FakeGpu> fake_;
     std::vector<std::uint64_t> allocated_;
     std::vector<void*> pinned_;
+    void* stream_ = nullptr;
+    void* event_ = nullptr;
     std::string name_;
 };
 

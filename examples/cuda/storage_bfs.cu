@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A level of a breadth-first search over lists of edges on storage, a kernel: blocks of a multiple
-// of 32 threads. The host does what ../storage_bfs.cpp does, with RowServerOptions::gpu and
-// RowServer::gpu_array(), and launches this for each level. CPU-served. Compiled, not yet run.
-//
-//     tools/make_ptx.py --check examples/cuda/storage_bfs.cu
+// of 32 threads. ../storage_bfs_gpu.cpp launches this for each level, out of storage_bfs.ptx,
+// which tools/make_ptx.py makes. CPU-served. The host's form of it runs on the fake driver; not yet
+// run on a GPU.
 //
 // needs: ld.acquire.sys st.release.sys
 #include "storage_bfs.hpp"

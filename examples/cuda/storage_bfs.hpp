@@ -15,6 +15,7 @@ inline constexpr std::uint32_t kAhead = 4;
 
 /// The edges of node v are elements offsets[v] to offsets[v + 1] of a table of rows.
 struct Level {
+    std::uint32_t nodes = 0;
     const std::uint64_t* offsets = nullptr;
     std::uint32_t* distance = nullptr;        ///< of each node; kUnseen
     const std::uint32_t* frontier = nullptr;  ///< nodes of the last level

@@ -65,6 +65,9 @@ struct EngineOptions {
     /// shorter than 64 KiB, requests not aligned to 4 KiB in file and memory, and requests that
     /// cuFile refuses.
     GpuPath gpu_path = GpuPath::kAuto;
+    /// What kAuto takes for a disk and a GPU where cuFile is possible: one row a pair, from the
+    /// file of `penstock tune --device`. A pair without a row goes by cuFile.
+    std::vector<TunedGpuPath> tuned_gpu_paths = {};
 };
 
 /// A transfer with all options; the functions of Engine are short forms of it.

@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace penstock {
 
@@ -40,6 +41,14 @@ namespace penstock {
 
 /// The name of a path; "" for any other value.
 [[nodiscard]] PENSTOCK_API const char* name_of(GpuPath path);
+
+/// Pairs of a disk and a GPU with their path, as "259:1 0000:3b:00.0 bounce", with commas between;
+/// nothing for another text. Paths are "bounce" and "cufile". An empty text has no pairs.
+[[nodiscard]] PENSTOCK_API std::optional<std::vector<TunedGpuPath>> gpu_paths_in(
+    std::string_view text);
+
+/// The text that gpu_paths_in() reads.
+[[nodiscard]] PENSTOCK_API std::string text_of(const std::vector<TunedGpuPath>& paths);
 
 /// "auto", "cached", "direct" and "required"; nothing for another word.
 [[nodiscard]] PENSTOCK_API std::optional<CachePolicy> cache_policy_named(std::string_view word);

@@ -70,6 +70,15 @@ struct DeviceId {
     auto operator<=>(const DeviceId&) const = default;
 };
 
+/// The path that was the faster one between files on a disk and the memory of a GPU, as `penstock
+/// tune --device` measured it.
+struct TunedGpuPath {
+    DeviceId disk;                    ///< of the file system, as FileInfo::device
+    std::string gpu;                  ///< its address on the PCI bus, as Gpu::pci
+    GpuPath path = GpuPath::kBounce;  ///< kBounce or kCuFile
+    bool operator==(const TunedGpuPath&) const = default;
+};
+
 /// The status of a name; for a symbolic link, of the link itself, not its target.
 struct FileStatus {
     FileKind kind = FileKind::kOther;

@@ -7,9 +7,12 @@ namespace penstock::python {
 
 namespace {
 
-// "'a', 'b' or 'c'" as a type.
+// "'a', 'b' or 'c'" as a type; other texts are of any kind.
 std::string literal_of(std::string words) {
     const std::size_t last = words.find(" or ");
+    if (last == std::string::npos) {
+        return "str";
+    }
     return "typing.Literal[" + words.replace(last, 4, ", ") + "]";
 }
 

@@ -36,14 +36,15 @@ struct Engine::Impl {
     std::atomic<bool> closed{false};
 
     std::shared_ptr<engine::Core> make_core() const {
-        return unwrap(engine::Core::make(unwrap(api::core_options(options)),
-                                         {.file_system = file_system,
-                                          .backends = api::backends_for(options.backend),
-                                          .clock = std::make_shared<base::SteadyClock>(),
-                                          .make_mover = device::make_mover,
-                                          .device_path = device::make_device_path(options.gpu_path),
-                                          .make_order = device::make_order,
-                                          .check_devices = device::check_extents}));
+        return unwrap(engine::Core::make(
+            unwrap(api::core_options(options)),
+            {.file_system = file_system,
+             .backends = api::backends_for(options.backend),
+             .clock = std::make_shared<base::SteadyClock>(),
+             .make_mover = device::make_mover,
+             .device_path = device::make_device_path(options.gpu_path, {}, options.tuned_gpu_paths),
+             .make_order = device::make_order,
+             .check_devices = device::check_extents}));
     }
 
     /// nullptr in the child of a fork, until get(). What it points to is there as long as this is.

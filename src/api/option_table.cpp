@@ -6,6 +6,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <locale>
+#include <sstream>
+#include <utility>
 
 namespace penstock {
 
@@ -37,6 +40,48 @@ std::optional<GpuPath> gpu_path_named(std::string_view word) {
         return std::nullopt;
     }
     return static_cast<GpuPath>(found - kGpuPaths.begin());
+}
+
+namespace {
+
+std::optional<TunedGpuPath> tuned_in(std::string_view text) {
+    std::istringstream words{std::string(text)};
+    words.imbue(std::locale::classic());
+    TunedGpuPath pair;
+    char colon = 0;
+    std::string path;
+    std::string more;
+    if (!(words >> pair.disk.major >> colon >> pair.disk.minor >> pair.gpu >> path) ||
+        colon != ':' || words >> more || text.find('-') != std::string_view::npos) {
+        return std::nullopt;
+    }
+    pair.path = gpu_path_named(path).value_or(GpuPath::kAuto);
+    return pair.path == GpuPath::kAuto ? std::nullopt : std::optional(std::move(pair));
+}
+
+}  // namespace
+
+std::optional<std::vector<TunedGpuPath>> gpu_paths_in(std::string_view text) {
+    std::vector<TunedGpuPath> paths;
+    while (text.find_first_not_of(' ') != std::string_view::npos) {
+        const std::size_t comma = std::min(text.find(','), text.size());
+        auto pair = tuned_in(text.substr(0, comma));
+        if (!pair) {
+            return std::nullopt;
+        }
+        paths.push_back(std::move(*pair));
+        text.remove_prefix(std::min(comma + 1, text.size()));
+    }
+    return paths;
+}
+
+std::string text_of(const std::vector<TunedGpuPath>& paths) {
+    std::string text;
+    for (const TunedGpuPath& pair : paths) {
+        text += fmt::format("{}{}:{} {} {}", text.empty() ? "" : ", ", pair.disk.major,
+                            pair.disk.minor, pair.gpu, name_of(pair.path));
+    }
+    return text;
 }
 
 const char* name_of(GpuPath path) {

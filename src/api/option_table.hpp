@@ -52,12 +52,12 @@ struct Option {
     [[nodiscard]] std::string allowed() const;
 };
 
-/// An option that is one of a few words.
+/// An option that is one of a few words, or a text.
 struct WordOption {
     const char* name;
     const char* allowed;  ///< the words, quoted
     const char* about;
-    const char* (*get)(const EngineOptions& options);
+    std::string (*get)(const EngineOptions& options);
     /// False for another word.
     bool (*set)(EngineOptions& options, std::string_view word);
 };
@@ -92,10 +92,10 @@ inline constexpr std::array<Option, 9> kOptions{{
 /// The words that cache_policy_named() accepts.
 inline constexpr const char* kCachePoliciesAllowed = "'auto', 'cached', 'direct' or 'required'";
 
-inline constexpr std::array<WordOption, 3> kWordOptions{{
+inline constexpr std::array<WordOption, 4> kWordOptions{{
     {"backend", "'auto', 'io_uring', 'libaio' or 'posix'",
      "'auto': 'io_uring', else 'libaio', else 'posix'",
-     [](const EngineOptions& options) { return name_of(options.backend); },
+     [](const EngineOptions& options) { return std::string(name_of(options.backend)); },
      [](EngineOptions& options, std::string_view word) {
          const auto kind = backend_named(word);
          options.backend = kind.value_or(options.backend);
@@ -103,7 +103,7 @@ inline constexpr std::array<WordOption, 3> kWordOptions{{
      }},
     {"cache", kCachePoliciesAllowed,
      "the page cache for reads, where neither the call nor its file says",
-     [](const EngineOptions& options) { return name_of(options.cache); },
+     [](const EngineOptions& options) { return std::string(name_of(options.cache)); },
      [](EngineOptions& options, std::string_view word) {
          const auto policy = cache_policy_named(word);
          options.cache = policy.value_or(options.cache);
@@ -111,11 +111,19 @@ inline constexpr std::array<WordOption, 3> kWordOptions{{
      }},
     {"gpu_path", "'auto', 'bounce' or 'cufile'",
      "memory of GPUs: 'auto': by cuFile where that is direct, else through the host",
-     [](const EngineOptions& options) { return name_of(options.gpu_path); },
+     [](const EngineOptions& options) { return std::string(name_of(options.gpu_path)); },
      [](EngineOptions& options, std::string_view word) {
          const auto path = gpu_path_named(word);
          options.gpu_path = path.value_or(options.gpu_path);
          return path.has_value();
+     }},
+    {"tuned_gpu_paths", "pairs with commas between, each as '259:1 0000:3b:00.0 bounce'",
+     "what gpu_path='auto' takes for a disk and a GPU, as `penstock tune --device` found it",
+     [](const EngineOptions& options) { return text_of(options.tuned_gpu_paths); },
+     [](EngineOptions& options, std::string_view word) {
+         const auto paths = gpu_paths_in(word);
+         options.tuned_gpu_paths = paths.value_or(options.tuned_gpu_paths);
+         return paths.has_value();
      }},
 }};
 

@@ -86,6 +86,11 @@ base::Result<engine::CoreOptions> core_options(const EngineOptions& options) {
         return refused("gpu_path", std::to_string(static_cast<unsigned>(options.gpu_path)),
                        "kAuto, kBounce or kCuFile");
     }
+    for (const TunedGpuPath& pair : options.tuned_gpu_paths) {
+        if (pair.path != GpuPath::kBounce && pair.path != GpuPath::kCuFile) {
+            return refused("tuned_gpu_paths", text_of({pair}), "kBounce or kCuFile for each pair");
+        }
+    }
     for (const Option& option : kOptions) {
         if (const std::uint64_t value = option.get(options); !option.takes(value)) {
             return refused(option.name, std::to_string(value), option.allowed());

@@ -6,7 +6,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cctype>
 #include <cerrno>
 #include <utility>
 
@@ -102,6 +105,11 @@ Gpu facts_of(const Driver& driver, std::int32_t number) {
                                     cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
         driver.cuDeviceGetAttribute(&gpu.compute_minor,
                                     cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+        std::array<char, 64> pci{};
+        if (driver.cuDeviceGetPCIBusId(pci.data(), static_cast<int>(pci.size()) - 1, device) ==
+            cuda::CUDA_SUCCESS) {
+            gpu.pci = pci.data();
+        }
     }
     return gpu;
 }
@@ -112,6 +120,16 @@ bool is_possible(const os::File& file) {
 }
 
 }  // namespace
+
+bool CuFilePath::is_slower(const Pair& pair, const std::string& pci) const {
+    return !required_ && std::any_of(tuned_.begin(), tuned_.end(), [&](const TunedGpuPath& one) {
+        return one.path == GpuPath::kBounce && one.disk == pair.disk &&
+               std::equal(one.gpu.begin(), one.gpu.end(), pci.begin(), pci.end(),
+                          [](unsigned char a, unsigned char b) {
+                              return std::tolower(a) == std::tolower(b);
+                          });
+    });
+}
 
 const CuFilePath::Pair* CuFilePath::pair_of(const os::File& file, std::int32_t gpu) {
     const os::FileInfo& info = file.info();
@@ -131,8 +149,10 @@ const CuFilePath::Pair* CuFilePath::pair_of(const os::File& file, std::int32_t g
         pair->disk = info.device;
         pair->file_system = info.file_system;
         pair->gpu = gpu;
-        pair->conditions = cufile_conditions(facts_of(*driver, gpu), driver->version,
+        const Gpu facts = facts_of(*driver, gpu);
+        pair->conditions = cufile_conditions(facts, driver->version,
                                              FilePlace{info.device, info.file_system}, folders_);
+        pair->slower = is_slower(*pair, facts.pci);
         pairs_.push_back(std::move(pair));
         return pairs_.back().get();
     });
@@ -147,7 +167,7 @@ bool CuFilePath::takes(os::File& file, const MemoryPlace& place) {
         return false;
     }
     const Pair* pair = pair_of(file, place.device);
-    if (pair == nullptr || pair->conditions.way == CuFileWay::kNone) {
+    if (pair == nullptr || pair->conditions.way == CuFileWay::kNone || pair->slower) {
         return false;
     }
     const std::lock_guard lock(mutex_);
@@ -250,6 +270,9 @@ std::string CuFilePath::text() {
         text += pair->conditions.way == CuFileWay::kNone
                     ? fmt::format("not used: {}", fmt::join(pair->conditions.reasons, "; "))
                     : name_of(pair->conditions.way);
+        if (pair->slower) {
+            text += ", not used: pinned memory was faster (penstock tune)";
+        }
     }
     if (text.empty()) {
         text = "not asked for yet";
@@ -266,11 +289,12 @@ std::string CuFilePath::text() {
     return text;
 }
 
-std::shared_ptr<engine::DevicePath> make_device_path(GpuPath path, const MachineFolders& folders) {
+std::shared_ptr<engine::DevicePath> make_device_path(GpuPath path, const MachineFolders& folders,
+                                                     const std::vector<TunedGpuPath>& tuned) {
     if (path == GpuPath::kBounce) {
         return nullptr;
     }
-    return std::make_shared<CuFilePath>(path == GpuPath::kCuFile, folders);
+    return std::make_shared<CuFilePath>(path == GpuPath::kCuFile, folders, tuned);
 }
 
 }  // namespace penstock::device

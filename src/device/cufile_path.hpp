@@ -23,8 +23,10 @@ namespace penstock::device {
 
 class CuFilePath final : public engine::DevicePath {
 public:
-    explicit CuFilePath(bool required, MachineFolders folders = {})
-        : required_(required), folders_(std::move(folders)) {}
+    /// `tuned`: pairs of a disk and a GPU that may go the other way. A required path ignores it.
+    explicit CuFilePath(bool required, MachineFolders folders = {},
+                        std::vector<TunedGpuPath> tuned = {})
+        : required_(required), folders_(std::move(folders)), tuned_(std::move(tuned)) {}
 
     [[nodiscard]] bool takes(os::File& file, const engine::MemoryPlace& place) override;
     [[nodiscard]] bool required() const override { return required_; }
@@ -41,13 +43,16 @@ private:
         std::string file_system;
         std::int32_t gpu = 0;
         CuFileConditions conditions;
+        bool slower = false;  ///< than pinned memory, as it was measured
     };
 
+    [[nodiscard]] bool is_slower(const Pair& pair, const std::string& pci) const;
     [[nodiscard]] const Pair* pair_of(const os::File& file, std::int32_t gpu);
     void note(std::string refusal) noexcept;
 
     const bool required_;
     const MachineFolders folders_;
+    const std::vector<TunedGpuPath> tuned_;
     std::mutex mutex_;
     std::vector<std::unique_ptr<Pair>> pairs_;  ///< few; none goes or changes
     std::string no_library_;                    ///< why it is absent
@@ -56,6 +61,6 @@ private:
 
 /// The way that GpuPath asks for: nullptr for kBounce.
 [[nodiscard]] std::shared_ptr<engine::DevicePath> make_device_path(
-    GpuPath path, const MachineFolders& folders = {});
+    GpuPath path, const MachineFolders& folders = {}, const std::vector<TunedGpuPath>& tuned = {});
 
 }  // namespace penstock::device

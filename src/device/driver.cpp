@@ -6,6 +6,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <link.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 namespace penstock::device {
 
@@ -287,6 +289,28 @@ std::string driver_text() {
     const std::lock_guard lock(mine.mutex);
     return mine.refusal.empty() ? "the driver is not opened: no memory of a GPU has come in"
                                 : mine.refusal;
+}
+
+std::string several_drivers_text() {
+    std::vector<std::string> found;
+    ::dl_iterate_phdr(
+        [](dl_phdr_info* library, std::size_t, void* into) {
+            const std::string_view path = library->dlpi_name == nullptr ? "" : library->dlpi_name;
+            const std::string_view name = path.substr(path.rfind('/') + 1);
+            if (name.starts_with("libcuda.so")) {
+                static_cast<std::vector<std::string>*>(into)->emplace_back(path);
+            }
+            return 0;
+        },
+        &found);
+    const Driver* used = loaded_driver();
+    if (found.size() < 2 || used == nullptr) {
+        return {};
+    }
+    return fmt::format(
+        "this process has loaded {} CUDA drivers ({}), and Penstock uses {}, which knows no memory "
+        "of the others: let all libraries use one (LD_LIBRARY_PATH)",
+        found.size(), fmt::join(found, ", "), used->library);
 }
 
 bool may_call_driver() noexcept {

@@ -41,6 +41,10 @@ struct Driver {
 /// Opens nothing.
 [[nodiscard]] std::string driver_text();
 
+/// Which drivers this process has loaded, and which of them is used, where there are several (a
+/// program and a library that each bring one); else "". Memory of one is unknown to the others.
+[[nodiscard]] std::string several_drivers_text();
+
 /// CUDA's objects outlive the process: false while it ends, and in a child after a fork, where
 /// nothing of them is to be touched.
 [[nodiscard]] bool may_call_driver() noexcept;

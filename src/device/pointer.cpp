@@ -58,10 +58,11 @@ std::string past_its_end(const PointerFacts& facts, const void* pointer, std::ui
 }
 
 std::string unknown(const void* pointer, std::uint64_t bytes) {
+    const std::string several = several_drivers_text();
     return fmt::format(
         "{} is no memory of a GPU: the driver does not know the address; it is ordinary host "
-        "memory, was freed, or belongs to another process",
-        place(pointer, bytes));
+        "memory, was freed, or belongs to another process{}{}",
+        place(pointer, bytes), several.empty() ? "" : "; ", several);
 }
 
 // Empty where device memory is what it claims to be.

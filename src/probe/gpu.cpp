@@ -24,6 +24,7 @@ using device::Driver;
 
 namespace {
 
+constexpr std::uint64_t kAlign = 4096;
 constexpr const char* kLibrary = "libcuda.so.1";
 constexpr const char* kSetRate = "fake_gpu_set_rate";  // a function that NVIDIA's does not have
 constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20;
@@ -176,16 +177,17 @@ bool gpu_is_fake() noexcept {
 GpuMemory::GpuMemory(std::int32_t device, std::uint64_t bytes) : device_(device), bytes_(bytes) {
     const Use use(device);
     CUdeviceptr memory = 0;
-    check(use.driver(), use.driver().cuMemAlloc(&memory, bytes), "cuMemAlloc");
-    data_ = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(memory));
+    check(use.driver(), use.driver().cuMemAlloc(&memory, bytes + kAlign - 1), "cuMemAlloc");
+    base_ = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(memory));
+    data_ = base_ + (base::align_up(std::uint64_t{memory}, kAlign) - memory);
 }
 
 GpuMemory::~GpuMemory() {
     try {
         const Use use(device_);
-        use.driver().cuMemFree(address_of(data_));
+        use.driver().cuMemFree(address_of(base_));
     } catch (const Error&) {  // the context is gone, and the memory with it
-        data_ = nullptr;
+        base_ = nullptr;
     }
 }
 

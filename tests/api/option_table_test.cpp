@@ -2,6 +2,7 @@
 #include "api/option_table.hpp"
 
 #include "api/options.hpp"
+#include "api/options_file.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -70,6 +71,35 @@ TEST(OptionTable, TheEnvironmentHasEveryRow) {
     }
 }
 
+TEST(OptionTable, PairsOfADiskAndAGpuAreATextThere) {
+    const auto read = gpu_paths_in(" 259:1  0000:3b:00.0 bounce,8:16 0000:3C:00.0 cufile ");
+    ASSERT_TRUE(read);
+    const std::vector<TunedGpuPath> pairs{{{259, 1}, "0000:3b:00.0", GpuPath::kBounce},
+                                          {{8, 16}, "0000:3C:00.0", GpuPath::kCuFile}};
+    EXPECT_EQ(*read, pairs);
+    EXPECT_EQ(text_of(pairs), "259:1 0000:3b:00.0 bounce, 8:16 0000:3C:00.0 cufile");
+    EXPECT_EQ(gpu_paths_in(text_of(pairs)), pairs);
+    EXPECT_TRUE(gpu_paths_in("")->empty());
+    for (const char* wrong : {"259:1", "259:1 0000:3b:00.0", "259:1 0000:3b:00.0 auto",
+                              "259 0000:3b:00.0 bounce", "-1:1 0000:3b:00.0 bounce",
+                              "259:1 0000:3b:00.0 bounce more", ",", "nvme0n1 cuda bounce"}) {
+        EXPECT_FALSE(gpu_paths_in(wrong)) << wrong;
+    }
+    const auto refused = parse_options(R"({"tuned_gpu_paths": "259:1"})", "x.json", {});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(
+        refused.error().message,
+        "options file x.json: tuned_gpu_paths: got \"259:1\"; expected pairs with commas between, "
+        "each as '259:1 0000:3b:00.0 bounce'");
+    const auto taken =
+        parse_options(R"({"tuned_gpu_paths": "259:1 0000:3b:00.0 bounce"})", "x.json", {});
+    ASSERT_TRUE(taken);
+    EXPECT_EQ(taken->tuned_gpu_paths, std::vector{pairs[0]});
+    EngineOptions options;
+    options.tuned_gpu_paths = {{{259, 1}, "0000:3b:00.0", GpuPath::kAuto}};
+    EXPECT_FALSE(core_options(options));
+}
+
 TEST(OptionTable, TheEnvironmentHasEveryWord) {
     for (const auto& [name, word] :
          {std::pair{"backend", "posix"}, {"cache", "cached"}, {"gpu_path", "bounce"}}) {
@@ -84,8 +114,8 @@ TEST(OptionTable, TheEnvironmentHasEveryWord) {
         ::setenv(variable.c_str(), word, 1);
         const auto options = options_from_environment();
         ASSERT_TRUE(options) << variable;
-        EXPECT_STREQ(option->get(*options), word);
-        EXPECT_STREQ(option->get({}), "auto");
+        EXPECT_EQ(option->get(*options), word);
+        EXPECT_EQ(option->get({}), "auto");
         ::setenv(variable.c_str(), "quick", 1);
         const auto wrong = options_from_environment();
         ::unsetenv(variable.c_str());

@@ -149,7 +149,16 @@ save_st small_pt small_store small_file stall stall_dcp stall_dcp_first every_st
 load_torch load_st load_mmap slice devices memory memory_store leak incremental
 """.split()
 
+DEVICE_CELLS = """
+depth_read depth_write depth_copy depth_two fake_read fake_write fake_kvikio cpu copies syncs pinned absent stall_fake
+gpu_read gpu_write gpu_read_tmpfs gpu_write_tmpfs gpu_kvikio gpu_kvikio_tmpfs gpu_deepnvme gpu_latency gpu_stall
+gpu_auto
+""".split()
+
 PROMISED = [
+    *(f"device.{cell}" for cell in DEVICE_CELLS),
+    "features.gpu_rows",
+    "features.gpu_hits",
     *(f"engine.{cell}" for cell in CELLS),
     *(f"deepnvme.{cell}" for cell in DEEPNVME_CELLS),
     *(f"ckpt.{cell}" for cell in CKPT_CELLS),
@@ -169,6 +178,39 @@ def test_an_image_belongs_to_a_loop_device_and_is_larger_than_its_file():
         parse_bars(row.replace('"loop"', '"disk"'))
     with pytest.raises(BarError, match="wants a larger image_gib"):
         parse_bars(row.replace("= 2", "= 5"))
+
+
+def test_the_place_gpu_has_files_of_any_size_on_the_disk_or_on_tmpfs():
+    row = ROW.replace('"loop"', '"gpu"') + "file_gib = 8\ntmpfs = true\n"
+    (bar,) = parse_bars(row)
+    assert (bar.file_gib, bar.tmpfs) == (8, True)
+    with pytest.raises(BarError, match="tmpfs belongs to place 'gpu'"):
+        parse_bars(ROW + "tmpfs = true\n")
+
+
+GPU_BARS = {
+    "device.gpu_read": ">=0.95",
+    "device.gpu_write": ">=0.95",
+    "device.gpu_read_tmpfs": ">=0.95",
+    "device.gpu_write_tmpfs": ">=0.95",
+    "device.gpu_kvikio": ">=1.1",
+    "device.gpu_kvikio_tmpfs": ">=1.1",
+    "device.gpu_deepnvme": ">=1.5",
+    "device.gpu_latency": "<=1.3",
+    "device.gpu_stall": "<=1.15",
+    "device.gpu_auto": ">=0.97",
+    "features.gpu_rows": ">=0.9",
+    "features.gpu_hits": ">=0.8",
+}
+
+
+def test_no_bar_of_a_gpu_is_weaker_than_what_was_asked():
+    bars = {bar.id: bar for bar in load_bars() if bar.place == "gpu"}
+    assert {name: bars[name].limit.text for name in GPU_BARS} == GPU_BARS
+    for name, bar in bars.items():
+        if name.startswith(("device.gpu_read", "device.gpu_write", "device.gpu_kvikio")):
+            assert (bar.file_gib, bar.tmpfs) == (8, name.endswith("_tmpfs")), name
+    assert "--threads=1|4|16" in bars["device.gpu_kvikio"].peer_run
 
 
 @pytest.mark.parametrize(

@@ -149,3 +149,33 @@ def test_the_place_gpu_wants_one_and_says_fake_in_every_line(tmp_path, monkeypat
             with made.open("gpu", {}) as place:
                 outcome = Outcome(bar, "cannot-run", place=place.about)
             assert told in report.line(outcome)
+
+
+def test_rows_on_tmpfs_take_the_first_with_room_and_leave_nothing(tmp_path, monkeypatch):
+    small, large = tmp_path / "small", tmp_path / "large"
+    large.mkdir()
+    monkeypatch.setattr(places, "gpu_name", lambda: "Penstock fake GPU 0")
+    monkeypatch.setattr(places, "tmpfs_parents", lambda: [small, large])
+    monkeypatch.setattr(places, "_on_tmpfs", lambda _: True)
+    monkeypatch.setattr(places, "_FAKE_FILE_BYTES", 4 << 20)
+    with places.Places(tmp_path, tmp_path) as made, made.open("gpu", {}, file_gib=8, tmpfs=True) as place:
+        assert place.folder.parent == large
+        assert place.fill("{file} {bytes}") == f"{place.folder}/data {4 << 20}"
+        assert place.data_file().stat().st_size == 4 << 20
+    assert not list(large.iterdir())
+    monkeypatch.setattr(places, "_FAKE_FILE_BYTES", 1 << 60)
+    with places.Places(tmp_path, tmp_path) as made, pytest.raises(CannotRun, match="docker run --shm-size="):
+        with made.open("gpu", {}, tmpfs=True):
+            pass
+
+
+def test_an_interpreter_with_deepspeed_is_named_found_or_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setenv("PENSTOCK_DEEPSPEED_PYTHON", str(tmp_path / "python"))
+    monkeypatch.setattr(sides.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(CannotRun, match="PENSTOCK_DEEPSPEED_PYTHON"):
+        sides.deepspeed_python()
+    (tmp_path / "python").touch()
+    assert sides.deepspeed_python() == str(tmp_path / "python")
+    monkeypatch.setenv("PENSTOCK_DEEPSPEED_PYTHON", str(tmp_path / "none"))
+    monkeypatch.setattr(sides.importlib.util, "find_spec", lambda name: name)
+    assert sides.deepspeed_python() == sides.sys.executable

@@ -71,6 +71,10 @@ TEST(DoctorTest, GpusAreNamedWithTheirDriver) {
     }
     EXPECT_THAT(finding(findings, "gpu 0 way").at("what"), HasSubstr("through pinned memory"));
     EXPECT_THAT(finding(findings, "gpu 1 way").at("what"), HasSubstr("and GPU 1"));
+    const Outcome absent =
+        run_cli({"doctor", folder.path(), "--options", folder.path() + "/tuned.json"});
+    EXPECT_NE(absent.status, 0);
+    EXPECT_THAT(absent.err, HasSubstr("tuned.json"));
     findings = findings_of(run_cli({"doctor", folder.path(), "--json", "-"}, on_fake("12020")));
     EXPECT_EQ(finding(findings, "gpu").at("verdict"), "could be better");
     EXPECT_THAT(finding(findings, "gpu").at("what"), HasSubstr("cuMemcpyBatchAsync"));

@@ -104,6 +104,11 @@ TEST_F(GpuWayTest, AStraightWayIsNamed) {
     EXPECT_EQ(way.severity, Severity::kOk);
     EXPECT_THAT(way.what, HasSubstr("straight, by cuFile over PCI P2PDMA"));
     EXPECT_TRUE(way.cure.empty());
+    question_.tuned = GpuPath::kCuFile;
+    EXPECT_THAT(found("gpu 0 way").what, HasSubstr("which was faster (penstock tune)"));
+    question_.tuned = GpuPath::kBounce;
+    EXPECT_THAT(found("gpu 0 way").what,
+                HasSubstr("through pinned memory of the host, which was faster than cuFile"));
 }
 
 TEST_F(GpuWayTest, ADiskThatCuFileNeverTakesIsNoFaultOfTheMachine) {

@@ -6,6 +6,7 @@
 
 #include <penstock/options.hpp>
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,7 +53,11 @@ private:
 TEST_F(TuneTest, ItTellsWhatWasTriedAndGivesFilesThatLoad) {
     const std::string options = folder() + "/tuned.json";
     const std::string json = folder() + "/all.json";
-    const Outcome outcome = run_cli(quick(folder(), {"-o", options, "--json", json}));
+    // A pair that the file has stays in it.
+    std::ofstream(options) << R"({"tuned_gpu_paths": "1:2 0000:01:00.0 cufile"})";
+    const Outcome outcome =
+        run_cli(quick(folder(), {"-o", options, "--json", json, "--device", "cuda:0"}),
+                [] { ::dlopen(PENSTOCK_FAKE_GPU, RTLD_LAZY | RTLD_LOCAL); });
     ASSERT_EQ(outcome.status, 0) << outcome.err;
     for (const char* word :
          {"block x depth", "(defaults)", "read", "write", "together", "to defaults", "Settings:",
@@ -75,6 +80,18 @@ TEST_F(TuneTest, ItTellsWhatWasTriedAndGivesFilesThatLoad) {
     EXPECT_EQ(outcome.out.find("(gap_bytes)") != std::string::npos,
               report.at("target").at("direct").get<bool>());
 
+    // No machine that runs the tests on the fake has cuFile, so there is no choice.
+    EXPECT_THAT(outcome.out, HasSubstr("no direct cuFile"));
+    const auto& gpu = report.at("tune").at("gpu");
+    EXPECT_EQ(gpu.at("choice"), "bounce");
+    EXPECT_EQ(gpu.at("fake"), true);
+    EXPECT_GT(gpu.at("bounce").at(0).at("read_bytes_per_s").get<double>(), 0);
+    EXPECT_NE(gpu.at("why_no_cufile"), "");
+    ASSERT_THAT(loaded.tuned_gpu_paths, SizeIs(2));
+    EXPECT_EQ(text_of({loaded.tuned_gpu_paths[0]}), "1:2 0000:01:00.0 cufile");
+    EXPECT_EQ(loaded.tuned_gpu_paths[1].gpu, gpu.at("pci").get<std::string>());
+    EXPECT_EQ(loaded.tuned_gpu_paths[1].path, GpuPath::kBounce);
+
     EXPECT_EQ(report.at("tune").at("verdicts").size(), 3U);
     EXPECT_GE(report.at("jobs").size(), 2U);
     std::uint64_t written = 0;
@@ -88,6 +105,18 @@ TEST_F(TuneTest, ItTellsWhatWasTriedAndGivesFilesThatLoad) {
     EXPECT_GT(written, 0U);
     EXPECT_GT(report.at("tune").at("written_bytes").get<std::uint64_t>(), written);
     EXPECT_LE(report.at("tune").at("seconds").get<double>(), 12);
+}
+
+TEST_F(TuneTest, AGpuThatIsNotThereIsRefusedAtOnce) {
+    const auto fake = [] { ::dlopen(PENSTOCK_FAKE_GPU, RTLD_LAZY | RTLD_LOCAL); };
+    const auto refused = [&](const char* device) {
+        const Outcome outcome = run_cli({"tune", folder(), "--device", device}, fake);
+        EXPECT_NE(outcome.status, 0);
+        return outcome.err;
+    };
+    EXPECT_THAT(refused("rocm:0"), HasSubstr("expected cuda:0"));
+    EXPECT_THAT(refused("cuda:7"), HasSubstr("sees 1 GPU"));
+    EXPECT_THAT(names_in(folder()), IsEmpty());
 }
 
 TEST_F(TuneTest, AFileIsOnlyRead) {

@@ -81,12 +81,13 @@ protected:
         }
         OnFakeGpu::TearDown();
     }
-    void make(GpuPath path, CachePolicy cache = CachePolicy::kDirect) {
+    void make(GpuPath path, CachePolicy cache = CachePolicy::kDirect,
+              const std::vector<TunedGpuPath>& tuned = {}) {
         core_.reset();
         EngineOptions options;
         options.cache = cache;
         options.gpu_path = path;
-        way_ = make_device_path(path, tree_.folders());
+        way_ = make_device_path(path, tree_.folders(), tuned);
         core_ = *engine::Core::make(*api::core_options(options),
                                     {.file_system = os::local_file_system(),
                                      .backends = api::backends_for(BackendKind::kAuto),
@@ -303,6 +304,31 @@ TEST_F(CuFileTransfers, LeaveAFileAloneThatRefusesAgainAndAgain) {
     const auto result = run(engine::Op::kRead, file, {{0, memory_of(memory, 4 << 20), 0}});
     EXPECT_THAT(result.error, HasSubstr("in a row were refused"));
     EXPECT_EQ(result.code, ErrorCode::kUnsupported);
+}
+
+// What `penstock tune --device` found for a disk and a GPU is what 'auto' takes; others, and who
+// forces a way, are not concerned.
+TEST_F(CuFileTransfers, GoTheWayThatWasFasterForTheirDiskAndGpu) {
+    const DeviceId disk = open(path_)->info().device;
+    const std::string pci = gpus().gpus.at(0).pci;
+    const auto bytes_by_cufile = [&](GpuPath path, const std::vector<TunedGpuPath>& tuned) {
+        make(path, CachePolicy::kDirect, tuned);
+        cufile_->reset_counters();
+        const cuda::CUdeviceptr memory = aligned_bytes(4 << 20);
+        EXPECT_EQ(run(engine::Op::kRead, open(path_), {{0, memory_of(memory, 4 << 20), 0}}).error,
+                  "");
+        EXPECT_TRUE(look(memory, 4 << 20) == Bytes(content_.begin(), content_.begin() + (4 << 20)));
+        return cufile_->counters().bytes_read;
+    };
+    constexpr std::uint64_t kAll = 4 << 20;
+    EXPECT_EQ(bytes_by_cufile(GpuPath::kAuto, {{disk, pci, GpuPath::kBounce}}), 0U);
+    EXPECT_THAT(way_->text(), HasSubstr("pinned memory was faster (penstock tune)"));
+    EXPECT_EQ(bytes_by_cufile(GpuPath::kAuto, {{disk, pci, GpuPath::kCuFile}}), kAll);
+    EXPECT_THAT(way_->text(), ::testing::Not(HasSubstr("not used")));
+    EXPECT_EQ(bytes_by_cufile(GpuPath::kAuto, {{disk, "0000:ff:00.0", GpuPath::kBounce},
+                                               {{1, 2}, pci, GpuPath::kBounce}}),
+              kAll);
+    EXPECT_EQ(bytes_by_cufile(GpuPath::kCuFile, {{disk, pci, GpuPath::kBounce}}), kAll);
 }
 
 TEST_F(CuFileTransfers, ThatAreForcedSayWhyTheyCannot) {

@@ -4,6 +4,7 @@
 #include "device/driver.hpp"
 
 #include "device/fake_gpu.hpp"
+#include "support/temp_folder.hpp"
 
 #include <penstock/engine.hpp>
 #include <penstock/gpu.hpp>
@@ -12,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -70,6 +72,62 @@ TEST(DriverAlone, DISABLED_IsNotInstalled) {
 
 TEST(Driver, SaysThatItIsNotInstalled) {
     EXPECT_TRUE(runs_alone("DriverAlone.DISABLED_IsNotInstalled", {kWithoutFake}));
+}
+
+// Two versions of CUDA in one process, each with a driver of its own: the first is used.
+TEST(DriverAlone, DISABLED_IsThereTwice) {
+    const support::TempFolder folder;
+    std::vector<void*> libraries;
+    for (const char* name : {"a", "b"}) {
+        std::filesystem::create_directories(folder / name);
+        const std::string library = folder / name + "/libcuda.so.1";
+        std::filesystem::copy_file(fake_folder() + "/libcuda.so.1", library);
+        libraries.push_back(::dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL));
+        ASSERT_NE(libraries.back(), nullptr);
+    }
+    const auto used = driver();
+    ASSERT_TRUE(used) << used.error().describe();
+    EXPECT_EQ((*used)->library, folder / "a" + "/libcuda.so.1");
+
+    const auto call = [&](auto* type, const char* name) {
+        return reinterpret_cast<decltype(type)>(::dlsym(libraries[1], name));
+    };
+    cuda::CUcontext context = nullptr;
+    cuda::CUdeviceptr memory = 0;
+    ASSERT_EQ(call((*used)->cuInit, "cuInit")(0), cuda::CUDA_SUCCESS);
+    ASSERT_EQ(call((*used)->cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain")(&context, 0),
+              cuda::CUDA_SUCCESS);
+    ASSERT_EQ(call((*used)->cuCtxPushCurrent, "cuCtxPushCurrent_v2")(context), cuda::CUDA_SUCCESS);
+    ASSERT_EQ(call((*used)->cuMemAlloc, "cuMemAlloc_v2")(&memory, 1 << 20), cuda::CUDA_SUCCESS);
+    auto* const address = reinterpret_cast<void*>(static_cast<std::uintptr_t>(memory));
+    try {
+        static_cast<void>(device_memory(address, 1 << 20));
+        ADD_FAILURE() << "memory of another driver was taken";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.reason(), ErrorCode::kInvalidArgument);
+        EXPECT_THAT(error.what(), HasSubstr("has loaded 2 CUDA drivers"));
+        EXPECT_THAT(error.what(), HasSubstr("Penstock uses " + (folder / "a")));
+    }
+    Engine engine;
+    EXPECT_THROW(engine.write(folder / "file", Memory(static_cast<std::byte*>(address), 1 << 20,
+                                                      MemoryKind::kDevice, 0)),
+                 Error);
+    std::vector<std::byte> host(1 << 20);
+    EXPECT_EQ(engine.write(folder / "file", host), host.size());
+}
+
+TEST(Driver, ThatIsThereTwiceIsTheFirstAndMemoryOfTheOtherIsRefused) {
+    EXPECT_TRUE(runs_alone("DriverAlone.DISABLED_IsThereTwice", {kWithoutFake}));
+}
+
+// The library in the user's space and the module of the kernel are of different releases.
+TEST(DriverAlone, DISABLED_DoesNotFitItsModule) {
+    fake_gpu::FakeGpu::find()->fail("cuInit", 1, cuda::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 10);
+    expect_absent({"of another release than libcuda", "restart the machine after an update"});
+}
+
+TEST(Driver, SaysThatItDoesNotFitItsModule) {
+    EXPECT_TRUE(runs_alone("DriverAlone.DISABLED_DoesNotFitItsModule", {}));
 }
 
 TEST(DriverAlone, DISABLED_IsAStub) {

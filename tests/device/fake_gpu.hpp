@@ -27,7 +27,7 @@ namespace penstock::device {
 
 /// Keeps the fake out of such a process, so that libcuda.so.1 is looked for as on any machine.
 inline constexpr const char* kWithoutFake = "PENSTOCK_TEST_WITHOUT_FAKE_GPU=1";
-/// The folder of the fake.
+/// The folder of the fake: of the build, or $PENSTOCK_FAKE_GPU.
 [[nodiscard]] std::string fake_folder();
 
 /// A test with a driver, a fake that is calm at its begin and end, and memory on GPU 0.

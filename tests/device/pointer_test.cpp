@@ -5,12 +5,16 @@
 #include "device/context.hpp"
 #include "device/fake_gpu.hpp"
 #include "memory/block.hpp"
+#include "support/temp_folder.hpp"
 
 #include <penstock/gpu.hpp>
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <limits>
+#include <string>
 #include <vector>
 
 namespace penstock::device {
@@ -76,6 +80,29 @@ TEST_F(Pointers, ThatWereFreedAreRefused) {
     ASSERT_EQ(driver_->cuMemAlloc(&memory, 4096), cuda::CUDA_SUCCESS);
     ASSERT_EQ(driver_->cuMemFree(memory), cuda::CUDA_SUCCESS);
     EXPECT_THAT(refusal(at(memory), 16), HasSubstr("was freed"));
+}
+
+// As an address that came by a pipe, or an IPC handle that was closed: this process has no memory
+// there.
+TEST_F(Pointers, DISABLED_OfAProcess) {
+    std::ofstream(std::getenv("PENSTOCK_TEST_ADDRESS")) << device_bytes(std::uint64_t{1} << 30);
+}
+
+TEST_F(Pointers, OfAnotherProcessAreRefused) {
+    const support::TempFolder folder;
+    const std::string file = folder / "address";
+    ASSERT_TRUE(runs_alone("Pointers.DISABLED_OfAProcess",
+                           {"PENSTOCK_TEST_ADDRESS=" + file, "FAKE_GPU_POISON=0"}));
+    std::uint64_t address = 0;
+    ASSERT_TRUE(std::ifstream(file) >> address);
+    // Its address may be one of ours, as on a GPU: then nobody can tell. Its end is not.
+    address += (std::uint64_t{1} << 30) - 4096;
+    auto* const memory = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+    EXPECT_THAT(refusal(memory, 4096), HasSubstr("belongs to another process"));
+    const auto claimed = check(Memory(memory, 4096, MemoryKind::kDevice, 0));
+    ASSERT_FALSE(claimed);
+    EXPECT_EQ(claimed.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(claimed.error().message, HasSubstr("extent 0: 4 KiB at 0x"));
 }
 
 TEST_F(Pointers, OfRegisteredHostMemoryAreHostMemory) {

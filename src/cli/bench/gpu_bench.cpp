@@ -8,6 +8,7 @@
 #include "cli/bench/report.hpp"
 #include "cli/environment.hpp"
 #include "cli/flush.hpp"
+#include "cli/gpu_option.hpp"
 #include "cli/json_output.hpp"
 #include "cli/message.hpp"
 #include "probe/gpu.hpp"
@@ -59,22 +60,6 @@ std::string fake_gpu_folder() {
                             kName, folders.front().string()));
 }
 
-Gpu find_gpu(std::int32_t number) {
-    const GpuReport report = gpus();
-    if (!report.available) {
-        throw Error(ErrorCode::kUnsupported, 0, "bench", {}, kNoOffset,
-                    fmt::format("--device cuda:{}: {}", number, report.reason));
-    }
-    for (const Gpu& gpu : report.gpus) {
-        if (gpu.number == number) {
-            return gpu;
-        }
-    }
-    throw Error(ErrorCode::kInvalidArgument, 0, "bench", {}, kNoOffset,
-                fmt::format("--device cuda:{}: this process sees {} GPU{}, counted from 0", number,
-                            report.gpus.size(), report.gpus.size() == 1 ? "" : "s"));
-}
-
 // A row holds the runs of each side, the i-th of all in the same turn.
 struct GpuRow {
     JobSpec job;
@@ -119,7 +104,7 @@ public:
             driver.fake_bytes_per_s = options.fake_bytes_per_s;
             probe::load_fake_gpu(driver.fake_folder + "/libcuda.so.1", options.fake_bytes_per_s);
         }
-        gpu_ = find_gpu(options.gpu);
+        gpu_ = find_gpu("bench", options.gpu);
         fake_ = probe::gpu_is_fake();
         peers_ = find_gpu_peers(driver, progress_);
         try {

@@ -2,6 +2,7 @@
 #include "cli/bench/options.hpp"
 
 #include "base/units.hpp"
+#include "cli/gpu_option.hpp"
 #include "cli/interrupt.hpp"
 #include "cli/number_from.hpp"
 
@@ -13,7 +14,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <map>
 #include <string_view>
 #include <system_error>
@@ -87,22 +87,6 @@ T choice(const std::string& option, const std::string& word, const std::map<std:
         names.push_back(name);
     }
     throw wrong(option, fmt::format("'{}' is not one of {}", word, fmt::join(names, ", ")));
-}
-
-std::int32_t gpu_of(const std::string& word) {
-    constexpr std::string_view kPrefix = "cuda:";
-    std::int32_t number = word == "cuda" ? 0 : -1;
-    if (word.starts_with(kPrefix)) {
-        const char* const begin = word.data() + kPrefix.size();
-        const char* const end = word.data() + word.size();
-        const auto [stop, code] = std::from_chars(begin, end, number);
-        number = code == std::errc() && stop == end ? number : -1;
-    }
-    if (number < 0) {
-        throw wrong("--device",
-                    fmt::format("got '{}'; expected cuda:0 or another number of a GPU", word));
-    }
-    return number;
 }
 
 double rate_of(const std::string& option, const std::string& words) {

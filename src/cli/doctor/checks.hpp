@@ -5,7 +5,10 @@
 
 #include "cli/doctor/finding.hpp"
 
+#include <penstock/types.hpp>
+
 #include <string>
+#include <vector>
 
 namespace penstock::cli {
 
@@ -17,6 +20,8 @@ void check_gpus(Findings& findings);
 
 /// Direct I/O and alignment on PATH, its disk and queue, the way to each GPU, free space, I/O
 /// limits, and 1 MiB written there and read back (in a file without a name) when PATH is a folder.
-void check_path(const std::string& path, Findings& findings);
+/// `tuned`: the ways to GPUs that `penstock tune` found.
+void check_path(const std::string& path, const std::vector<TunedGpuPath>& tuned,
+                Findings& findings);
 
 }  // namespace penstock::cli

@@ -7,6 +7,8 @@
 #include "cli/json_output.hpp"
 #include "cli/style.hpp"
 
+#include <penstock/options.hpp>
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -34,6 +36,7 @@ Examples:
   penstock doctor                 this machine, and the current folder
   penstock doctor /data           this machine, and the folder of your data
   penstock doctor /dev/nvme0n1    a block device, opened for reading
+  penstock doctor /data --options tuned.json   with the ways to GPUs that tune found
   penstock doctor /data --json -  for machines)";
 
 constexpr std::array<const char*, 3> kShort{"ok", "better", "PROBLEM"};
@@ -84,6 +87,9 @@ void add_doctor_options(CLI::App& app, DoctorOptions& options) {
         ->capture_default_str()
         ->type_name("PATH");
     app.add_flag("--all", options.all, "Also show the evidence of what is fine");
+    app.add_option("--options", options.options,
+                   "Options file of tune, whose ways to GPUs are in force")
+        ->type_name("FILE");
     app.add_option("--json", options.json,
                    "Write it all to FILE (-: stdout, and the text to stderr)")
         ->type_name("FILE");
@@ -92,6 +98,8 @@ void add_doctor_options(CLI::App& app, DoctorOptions& options) {
 int doctor(const DoctorOptions& options, std::span<const std::string> command) {
     JsonOutput json("--json", options.json);
     std::FILE* const out = json.text_stream();
+    const EngineOptions engine =
+        options.options.empty() ? Engine::default_options() : load_options(options.options);
     Findings machine;
     check_machine(machine);
     check_gpus(machine);
@@ -100,7 +108,7 @@ int doctor(const DoctorOptions& options, std::span<const std::string> command) {
     Findings path;
     fmt::print(out, "\n{}\n", options.path);
     flush(out);
-    check_path(options.path, path);
+    check_path(options.path, engine.tuned_gpu_paths, path);
     print_findings(out, path, options.all);
 
     Findings& all = machine;

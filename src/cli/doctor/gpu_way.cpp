@@ -93,9 +93,15 @@ void check_way(const GpuWayQuestion& question, const fs::path& disk,
                const std::vector<fs::path>& drives, const fs::path& gpu, Findings& findings) {
     const std::string name = disk.empty() ? "this file system" : disk.filename().string();
     Finding finding{fmt::format("gpu {} way", question.gpu.number), Severity::kOk, "", "", ""};
-    if (question.straight) {
-        finding.what = fmt::format("{} and GPU {}: straight, by cuFile over {}", name,
-                                   question.gpu.number, question.way);
+    if (question.straight && question.tuned == GpuPath::kBounce) {
+        finding.what = fmt::format(
+            "{} and GPU {}: through pinned memory of the host, which was faster than cuFile over "
+            "{} (penstock tune)",
+            name, question.gpu.number, question.way);
+    } else if (question.straight) {
+        finding.what =
+            fmt::format("{} and GPU {}: straight, by cuFile over {}{}", name, question.gpu.number,
+                        question.way, question.tuned ? ", which was faster (penstock tune)" : "");
     } else {
         finding.what = fmt::format("{} and GPU {}: through pinned memory of the host", name,
                                    question.gpu.number);

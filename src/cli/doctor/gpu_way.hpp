@@ -8,6 +8,7 @@
 #include <penstock/gpu.hpp>
 #include <penstock/types.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct GpuWayQuestion {
     bool straight = false;  ///< cuFile can move bytes between them without memory of the host
     std::string way;        ///< "nvidia-fs" or "PCI P2PDMA", where straight
     std::vector<std::string> reasons;  ///< else: why not, and what to do; each by itself
+    std::optional<GpuPath> tuned;      ///< what `penstock tune --device` found for the pair
     std::string sys = "/sys";          ///< a test lays out its own
 };
 

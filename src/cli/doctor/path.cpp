@@ -233,11 +233,17 @@ void disk_checks(const FileInfo& info, Findings& findings) {
 }
 
 // The way to each GPU; nothing on a machine without one.
-void gpu_ways(const std::string& path, const FileInfo& info, Findings& findings) {
+void gpu_ways(const std::string& path, const FileInfo& info, const std::vector<TunedGpuPath>& tuned,
+              Findings& findings) {
     for (const Gpu& gpu : gpus().gpus) {
         GpuWayQuestion question;
         question.gpu = gpu;
         question.disk = info.device;
+        for (const TunedGpuPath& pair : tuned) {
+            if (pair.disk == info.device && pair.gpu == gpu.pci) {
+                question.tuned = pair.path;
+            }
+        }
         try {
             CuFileReport report = cufile_conditions(gpu, path);
             question.straight = report.usable;
@@ -306,7 +312,8 @@ Finding round_trip(const Probe& probe) {
 
 }  // namespace
 
-void check_path(const std::string& path, Findings& findings) {
+void check_path(const std::string& path, const std::vector<TunedGpuPath>& tuned,
+                Findings& findings) {
     const auto probe = open_probe(path, findings);
     struct stat status {};
     if (!probe && ::stat(path.c_str(), &status) != 0) {
@@ -323,7 +330,7 @@ void check_path(const std::string& path, Findings& findings) {
         info.device = {gnu_dev_major(status.st_dev), gnu_dev_minor(status.st_dev)};
     }
     disk_checks(info, findings);
-    gpu_ways(path, info, findings);
+    gpu_ways(path, info, tuned, findings);
     io_limits(info, findings);
     if (!info.is_block_device) {
         try {

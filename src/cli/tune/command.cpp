@@ -4,20 +4,29 @@
 #include "base/clock.hpp"
 #include "base/units.hpp"
 #include "cli/environment.hpp"
+#include "cli/gpu_option.hpp"
 #include "cli/json_output.hpp"
 #include "cli/progress.hpp"
 #include "cli/scratch.hpp"
+#include "cli/tune/gpu_ways.hpp"
 #include "cli/tune/paste.hpp"
 #include "cli/tune/report.hpp"
 #include "cli/tune/search.hpp"
 #include "cli/tune/slice.hpp"
+#include "probe/gpu.hpp"
+
+#include <penstock/options.hpp>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
 #include <vector>
 
 namespace penstock::cli {
@@ -27,6 +36,9 @@ namespace {
 constexpr double kSliceSeconds = 0.15;
 constexpr double kSearchSecondsMin = 3;  // even if making the file took its time
 constexpr double kEndSeconds = 3;        // for the last slice, the small reads and the report
+constexpr double kGpuSeconds = 5;        // for the ways to a GPU
+constexpr std::size_t kGpuTurns = 5;
+constexpr std::uint64_t kGpuBytes = 8 * Slices::kGrain;
 
 // The backends of this machine except the one that runs anyway.
 std::vector<BackendKind> other_backends(const EngineDescription& running) {
@@ -55,6 +67,10 @@ public:
     }
 
     void run(std::span<const std::string> command) {
+        if (options_.gpu >= 0) {
+            gpu_.emplace().gpu = find_gpu("tune", options_.gpu);
+            gpu_memory_.emplace(options_.gpu, kGpuBytes).fill();  // an error comes at once
+        }
         defaults_ = Engine::default_options();
         description_ = Engine(defaults_).describe();
         target_ = make_target({.command = "tune",
@@ -79,6 +95,9 @@ public:
             progress_.step("what a small request costs: ");
             defaults_.gap_bytes = slices.gap_bytes(search.choice());
         }
+        if (gpu_) {
+            measure_gpu(slices, search.choice());
+        }
         progress_.clear();
         report(command, slices, search);
     }
@@ -95,7 +114,8 @@ private:
         const double begin = now();
         TuneSearch search(
             default_settings(defaults_),
-            {.seconds = std::max(kSearchSecondsMin, options_.seconds - begin - kEndSeconds),
+            {.seconds = std::max(kSearchSecondsMin,
+                                 options_.seconds - begin - kEndSeconds - (gpu_ ? kGpuSeconds : 0)),
              .gain_min = options_.gain_percent / 100,
              .read = options_.read,
              .write = write_,
@@ -132,6 +152,50 @@ private:
         return rates;
     }
 
+    // The two ways between the disk and the GPU, and the options file's rows with the faster one.
+    void measure_gpu(Slices& slices, const TuneSettings& settings) {
+        gpu_->fake = probe::gpu_is_fake();
+        gpu_->disk = target_.file.info().device;
+        const CuFileReport direct = cufile_conditions(gpu_->gpu, target_.path);
+        if (!direct.usable) {
+            gpu_->why_not = fmt::format("{}", fmt::join(direct.reasons, "; "));
+        }
+        const std::uint64_t bytes =
+            std::min(kGpuBytes, target_.bytes / Slices::kGrain * Slices::kGrain);
+        const Memory on_gpu{gpu_memory_->data(), bytes, MemoryKind::kDevice, options_.gpu};
+        EngineOptions engine = engine_options(settings, defaults_);
+        engine.cache = CachePolicy::kDirect;
+        compare_gpu_ways(*gpu_, kGpuTurns, [&](GpuPath way) {
+            progress_.step(
+                fmt::format("to cuda:{}, {}: ", options_.gpu,
+                            way == GpuPath::kBounce ? "through pinned memory" : "by cuFile"));
+            engine.gpu_path = way;
+            Rates rates;
+            if (options_.read) {
+                rates.read = slices.run(engine, on_gpu, false).bytes_per_s();
+            }
+            if (write_ &&
+                slices.written_bytes() + slices.slice_bytes(true) <= options_.write_limit_bytes) {
+                rates.write = slices.run(engine, on_gpu, true).bytes_per_s();
+            }
+            return rates;
+        });
+        defaults_.tuned_gpu_paths = with_pair(known_pairs(), gpu_->tuned());
+    }
+
+    // Those of the file that is written, else of the environment.
+    [[nodiscard]] std::vector<TunedGpuPath> known_pairs() const {
+        std::error_code absent;
+        if (options_.output.empty() || !std::filesystem::is_regular_file(options_.output, absent)) {
+            return defaults_.tuned_gpu_paths;
+        }
+        try {
+            return load_options(options_.output).tuned_gpu_paths;
+        } catch (const Error&) {  // no options file: it is replaced
+            return defaults_.tuned_gpu_paths;
+        }
+    }
+
     void announce(const TuneSearch& search, std::size_t candidate) {
         constexpr std::array<const char*, 4> kStages{"far and wide", "around the best",
                                                      "the best against the defaults", "over"};
@@ -156,7 +220,8 @@ private:
             .seconds = now(),
             .written_bytes = slices.written_bytes() + (target_.ours ? target_.bytes : 0),
             .why_ended = why_ended_,
-            .about = about};
+            .about = about,
+            .gpu = gpu_ ? &*gpu_ : nullptr};
         print_tune_result(out_, result);
         if (!options_.output.empty()) {
             write_options_file(options_.output, options_json(search.choice(), defaults_, about));
@@ -178,6 +243,8 @@ private:
     EngineOptions defaults_;
     EngineDescription description_;
     Target target_;
+    std::optional<GpuWays> gpu_;
+    std::optional<probe::GpuMemory> gpu_memory_;
     bool write_ = false;
     std::string why_ended_;
     std::vector<CandidateSamples> samples_;

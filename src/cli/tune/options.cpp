@@ -2,6 +2,7 @@
 #include "cli/tune/options.hpp"
 
 #include "base/units.hpp"
+#include "cli/gpu_option.hpp"
 #include "cli/number_from.hpp"
 
 #include <fmt/format.h>
@@ -25,6 +26,11 @@ Examples:
   penstock tune /mnt/nvme --only read            nothing is written but the scratch file
   penstock tune model.safetensors                only reads: your file is never written
   penstock tune /mnt/nvme --seconds 300 --full   smaller differences, on a disk that swings
+  penstock tune /mnt/nvme --device cuda:0 -o tuned.json    and the faster way to that GPU
+
+--device cuda:0: at the end the two ways between this disk and that GPU run in turns, through
+pinned memory of the host and, where it is direct, by cuFile. The file (-o) keeps the faster
+one for this pair (tuned_gpu_paths), next to the pairs that it has; gpu_path 'auto' takes it.
 
 What it writes: one file, penstock-tune-<pid>.tmp, in the folder that you name, over and
 over, at most --write-limit bytes in all. It is removed at the end, also after Ctrl-C.
@@ -53,6 +59,7 @@ void TuneOptions::finish() {
     write = only != "read";
     constexpr std::uint64_t kLeast = std::uint64_t{64} << 20;
     size_bytes = size_word.empty() ? 0 : size_of("--size", size_word, kLeast);
+    gpu = device_word.empty() ? -1 : gpu_of(device_word);
     write_limit_bytes = size_of("--write-limit", write_limit_word, kLeast);
 }
 
@@ -83,6 +90,9 @@ void add_tune_options(CLI::App& app, TuneOptions& options) {
                    "Bytes written in all, for the sake of the drive")
         ->capture_default_str()
         ->type_name("SIZE");
+    app.add_option("--device", options.device_word,
+                   "cuda:0: also the faster way between this disk and that GPU")
+        ->type_name("GPU");
     app.add_option("-o,--output", options.output,
                    "Write the settings to FILE, for Engine(options=\"FILE\")")
         ->type_name("FILE");

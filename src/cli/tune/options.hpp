@@ -22,10 +22,12 @@ struct TuneOptions {
     std::string write_limit_word = "64GiB";
     double gain_percent = 2;
     bool full = false;
-    std::string output;  ///< the options file
+    std::string device_word;  ///< "cuda:0"
+    std::string output;       ///< the options file
     std::string json;
 
     // Parsed.
+    std::int32_t gpu = -1;  ///< of --device; -1: none
     std::uint64_t size_bytes = 0;
     std::uint64_t write_limit_bytes = 0;
     bool read = true;

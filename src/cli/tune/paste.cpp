@@ -90,13 +90,17 @@ void write_options_file(const std::string& path, const nlohmann::ordered_json& o
 nlohmann::ordered_json options_json(const TuneSettings& settings, const EngineOptions& defaults,
                                     const std::string& about) {
     const EngineOptions options = engine_options(settings, defaults);
-    return {{"about", about},
-            {"backend", name_of(options.backend)},
-            {"block_bytes", options.block_bytes},
-            {"queue_depth", options.queue_depth},
-            {"in_flight_bytes", options.in_flight_bytes},
-            {"channels", options.channels},
-            {"gap_bytes", options.gap_bytes}};
+    nlohmann::ordered_json json{{"about", about},
+                                {"backend", name_of(options.backend)},
+                                {"block_bytes", options.block_bytes},
+                                {"queue_depth", options.queue_depth},
+                                {"in_flight_bytes", options.in_flight_bytes},
+                                {"channels", options.channels},
+                                {"gap_bytes", options.gap_bytes}};
+    if (!options.tuned_gpu_paths.empty()) {
+        json["tuned_gpu_paths"] = text_of(options.tuned_gpu_paths);
+    }
+    return json;
 }
 
 nlohmann::ordered_json deepspeed_json(const TuneSettings& settings) {

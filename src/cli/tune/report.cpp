@@ -228,6 +228,9 @@ void print_tune_result(std::FILE* out, const TuneResult& result) {
             base::format_bytes(result.defaults.gap_bytes));
         fmt::print(out, "{}\n", Style(out).wrap(gaps, 0));
     }
+    if (result.gpu != nullptr) {
+        fmt::print(out, "{}\n", Style(out).wrap(gpu_ways_text(*result.gpu) + ".", 0));
+    }
     const std::string& written = result.options.output;
     fmt::print(
         out, "\nPenstock: {}\n{}\n",
@@ -282,6 +285,9 @@ nlohmann::ordered_json tune_json(std::span<const std::string> command, const Tun
     tune["choice"] = settings_json(search.choice());
     tune["options"] = options_json(search.choice(), result.defaults, result.about);
     tune["deepspeed"] = deepspeed_json(search.choice());
+    if (result.gpu != nullptr) {
+        tune["gpu"] = gpu_ways_json(*result.gpu);
+    }
     return json;
 }
 

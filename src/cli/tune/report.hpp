@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cli/scratch.hpp"
+#include "cli/tune/gpu_ways.hpp"
 #include "cli/tune/options.hpp"
 #include "cli/tune/search.hpp"
 
@@ -32,6 +33,7 @@ struct TuneResult {
     std::uint64_t written_bytes = 0;               ///< the scratch file included
     std::string why_ended;                         ///< empty, or the reason for an early end
     std::string about;                             ///< a line for the options file
+    const GpuWays* gpu = nullptr;                  ///< with --device
 };
 
 /// Prints the target, the bytes to be written and the time.

@@ -59,15 +59,16 @@ void Slices::calibrate(bool write, double seconds) {
 }
 
 // The next `bytes` of the file, wrapping around at the end, through the same memory.
-TransferRequest Slices::request(std::uint64_t bytes, bool write) {
+TransferRequest Slices::request(std::uint64_t bytes, bool write, const Memory& memory) {
     TransferRequest request;
     request.write = write;
     request.options.allow_overlap = write;  // a long slice wraps around to its own bytes
     request.files = {target_.file};
     const std::uint64_t end = target_.bytes / kGrain * kGrain;
     while (bytes > 0) {
-        const std::uint64_t count = std::min({bytes, memory_.size(), end - cursor_});
-        request.extents.push_back({.offset = cursor_, .memory = memory_.bytes().first(count)});
+        const std::uint64_t count = std::min({bytes, memory.bytes, end - cursor_});
+        request.extents.push_back(
+            {.offset = cursor_, .memory = {memory.data, count, memory.kind, memory.device}});
         cursor_ = (cursor_ + count) % end;
         bytes -= count;
     }
@@ -75,10 +76,18 @@ TransferRequest Slices::request(std::uint64_t bytes, bool write) {
 }
 
 Sample Slices::run(const TuneSettings& settings, bool write) {
-    Engine engine(engine_options(settings, defaults_));
-    // Starts the threads and rings, which come with the first transfer.
-    engine.read_async(target_.file, memory_.bytes().first(4096), cursor_).wait();
-    Sample sample = measured(engine, request(slice_bytes(write), write),
+    return run(engine_options(settings, defaults_), memory_.bytes(), write);
+}
+
+Sample Slices::run(const EngineOptions& options, const Memory& memory, bool write) {
+    Engine engine(options);
+    // Starts the threads and rings, which come with the first transfer; on a GPU also what cuFile
+    // opens, which takes more than a small one.
+    const std::uint64_t first = memory.kind == MemoryKind::kHost ? 4096 : kGrain;
+    engine.read_async(target_.file, {memory.data, first, memory.kind, memory.device}, cursor_)
+        .wait();
+    const TuneSettings settings = default_settings(options);
+    Sample sample = measured(engine, request(slice_bytes(write), write, memory),
                              to_string(settings) + (write ? ", writing" : ", reading"));
     sample.operations = sample.bytes / settings.block_bytes;
     written_bytes_ += write ? sample.bytes : 0;

@@ -31,6 +31,8 @@ public:
     }
     /// Throws Error and Interrupted.
     [[nodiscard]] Sample run(const TuneSettings& settings, bool write);
+    /// The same to or from memory of any place, at least 4 grains, by an engine with these options.
+    [[nodiscard]] Sample run(const EngineOptions& options, const Memory& memory, bool write);
     /// The bytes that the device reads while it does one more small request, at the depth of a
     /// list: what `gap_bytes` means. Throws as run() does.
     [[nodiscard]] std::uint64_t gap_bytes(const TuneSettings& settings);
@@ -38,7 +40,7 @@ public:
     [[nodiscard]] std::uint64_t written_bytes() const { return written_bytes_; }
 
 private:
-    [[nodiscard]] TransferRequest request(std::uint64_t bytes, bool write);
+    [[nodiscard]] TransferRequest request(std::uint64_t bytes, bool write, const Memory& memory);
     [[nodiscard]] TransferRequest small_reads(std::size_t count);
     /// Seconds of one of so many small reads.
     [[nodiscard]] double small_read_s(const TuneSettings& settings, std::size_t count);
