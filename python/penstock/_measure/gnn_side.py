@@ -155,7 +155,10 @@ def _end_of(future: Any) -> float:
 def _ahead(path: str, batches: list[Any], memory: int | None) -> Waits:
     import penstock
 
-    with penstock.FeatureStore.open(path, ram="auto" if memory is None else memory) as store, ThreadPoolExecutor(1) as clock:
+    with (
+        penstock.FeatureStore.open(path, ram="auto" if memory is None else memory) as store,
+        ThreadPoolExecutor(1) as clock,
+    ):
         (table,) = store.tables.values()
 
         def begin(ids: Any) -> tuple[Any, float, Any]:

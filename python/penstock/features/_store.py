@@ -187,7 +187,6 @@ def _ram_bytes(ram: int | str | None) -> int | str:
     return 0 if ram is None else ram
 
 
-
 class FeatureStore:
     """Tables of rows that are larger than memory, open for gathers: `store["paper"].gather(ids)`.
 
