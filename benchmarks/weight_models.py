@@ -6,9 +6,9 @@ The layers are those of a Llama of 1.1 billion parameters (width 2048, 5632 insi
 bf16: 88 MB each, embedding and head 131 MB each. The whole model has 22 layers. With fewer the head has a larger share,
 so bars whose result depends on what fits into memory take all 22; 8 make 966 MB.
 
-The mixture has the shapes of Qwen3-MoE: width 2048, experts of 768 inside, saved one by one, of which 8 of 128 run. A
-layer is 1.2 GB of experts and 38 MB of others; 4 of its 48 layers make 5.3 GB. Its tokens are drawn, for those that a
-model of random weights generates repeat themselves, and would find all their experts in memory.
+The mixture has the shapes of Qwen3-MoE: width 2048, experts of 768 inside, saved one by one, of which 4 of 48 run. A
+layer is 453 MB of experts and 38 MB of others. Its tokens are drawn, for those that a model of random weights generates
+repeat themselves, and would find all their experts in memory.
 """
 
 import math
@@ -32,8 +32,8 @@ _SHAPES = {
 _MIXTURE = {
     **_SHAPES,
     "moe_intermediate_size": 768,
-    "num_experts": 128,
-    "num_experts_per_tok": 8,
+    "num_experts": 48,
+    "num_experts_per_tok": 4,
     "head_dim": 128,
     "decoder_sparse_step": 1,
 }
@@ -85,7 +85,7 @@ def lay_out(folder, layers):
                 state[name] = torch.ones(shape, dtype=torch.bfloat16)
             else:
                 turned, elements = numbers.roll(7919 * at), math.prod(shape)
-                state[name] = turned.repeat(-(-elements // len(turned)))[:elements].reshape(shape).contiguous()
+                state[name] = turned.repeat(-(-elements // len(turned)))[:elements].reshape(shape).clone()
         penstock.save(state, index, shard_bytes=SHARD_BYTES)
     shards = [str(path) for path in sorted(folder.glob("*.safetensors"))]
     states.make_cold(shards)
