@@ -7,6 +7,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -36,6 +39,7 @@ TEST_F(WeightsOutOfMemory, WeightsAreStreamed) {
                 const bool through = attempt([&] {
                     found.clear();
                     const std::uint64_t least = least_weight_memory(table, units);
+                    static_cast<void>(most_weight_memory(table, units));
                     const WeightPlan plan = plan_weights(table, units, least);
                     WeightStream stream(scene.engine, table, units,
                                         {.memory_bytes = plan.used_bytes()});
@@ -83,6 +87,27 @@ TEST_F(WeightsOutOfMemory, WeightsArePlanned) {
                     rate = measure_weight_rate(*scene.engine, model, 1ms);
                 });
                 return through && (units != 3 || rate <= 0) ? "wrong answers" : "";
+            },
+            1);
+    });
+}
+
+TEST_F(WeightsOutOfMemory, AModelIsFoundInTheLocalCache) {
+    in_child([](Scene& scene) {
+        const std::string model = scene.folder + "/models--me--tiny";
+        std::filesystem::create_directories(model + "/refs");
+        std::filesystem::create_directories(model + "/snapshots/abc");
+        std::ofstream(model + "/refs/main") << "abc";
+        ::setenv("HF_HUB_CACHE", scene.folder.c_str(), 1);
+        return each(
+            scene,
+            [&](Attempt& attempt) -> std::string {
+                std::string found;
+                const bool through = attempt([&] {
+                    static_cast<void>(hub_cache_folder());
+                    found = find_hub_model(*scene.engine, "me/tiny");
+                });
+                return through && found != model + "/snapshots/abc" ? "another folder" : "";
             },
             1);
     });
