@@ -283,6 +283,16 @@ def _on_tmpfs(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
+def _own_folder(parent: Path) -> Iterator[Path]:
+    folder = parent / cleanup.own_name()
+    try:
+        folder.mkdir(exist_ok=True)
+        yield folder
+    finally:
+        cleanup.remove_folder(folder)
+
+
+@contextlib.contextmanager
 def tmpfs_folder(parents: list[Path], file_bytes: int) -> Iterator[Path]:
     """A folder of our own on the first tmpfs of `parents` that has room for the file. The programs want as much memory
     again."""
@@ -290,16 +300,12 @@ def tmpfs_folder(parents: list[Path], file_bytes: int) -> Iterator[Path]:
     parent = next((parent for parent, room in free.items() if room >= file_bytes + (64 << 20)), None)
     size = file_bytes >> 20
     if parent is None:
-        told = ", ".join(f"{parent} has {room >> 20} MiB" for parent, room in free.items()) or "there is no tmpfs"
-        raise CannotRun(f"no tmpfs with {size} MiB free ({told}): docker run --shm-size={size + 1024}m")
+        rooms = ", ".join(f"{parent} has {room >> 20} MiB" for parent, room in free.items()) or "there is no tmpfs"
+        raise CannotRun(f"no tmpfs with {size} MiB free ({rooms}): docker run --shm-size={size + 1024}m")
     if _available_bytes() < 2 * file_bytes + GIB:
         raise CannotRun(f"{size} MiB on tmpfs and as much for the programs want {2 * size + 1024} MiB of free memory")
-    folder = parent / cleanup.own_name()
-    try:
-        folder.mkdir(exist_ok=True)
+    with _own_folder(parent) as folder:
         yield folder
-    finally:
-        cleanup.remove_folder(folder)
 
 
 @contextlib.contextmanager
@@ -313,12 +319,8 @@ def disk_folder(parent: Path, refused: tuple[str, ...] = (_TMPFS_MAGIC, "ramfs",
     free = shutil.disk_usage(parent).free
     if free < 4 * GIB:
         raise CannotRun(f"{parent} has {free >> 20} MiB free; 4096 MiB are wanted: give another folder by --dir")
-    folder = parent / cleanup.own_name()
-    try:
-        folder.mkdir(exist_ok=True)
+    with _own_folder(parent) as folder:
         yield folder
-    finally:
-        cleanup.remove_folder(folder)
 
 
 class Places:

@@ -220,10 +220,10 @@ def test_a_store_that_is_verified(tmp_path):
     penstock.FeatureStore.write(path, TABLES, progress=None)
     with pytest.raises(ZeroDivisionError):
         penstock.FeatureStore(path, verify=True, progress=lambda done, total: 1 // 0)
-    told = []
-    with penstock.FeatureStore.open(path, verify=True, progress=lambda *bytes_: told.append(bytes_)) as store:
+    reported = []
+    with penstock.FeatureStore.open(path, verify=True, progress=lambda *bytes_: reported.append(bytes_)) as store:
         assert np.array_equal(store["paper"].gather([5]), PAPER[[5]])
-        assert told and told[-1][0] == told[-1][1] > PAPER.nbytes
+        assert reported and reported[-1][0] == reported[-1][1] > PAPER.nbytes
         with open(path, "r+b") as file:
             file.seek(4096 + 5 * 4096)
             file.write(b"\xff\xff")

@@ -107,9 +107,9 @@ def test_a_loop_that_computes_is_exposed_less_than_it_is_busy(tmp_path, monkeypa
     monkeypatch.setattr(
         penstock.features.FeatureTable, "gather_async", lambda table, ids: Slow(gather_async(table, ids))
     )
-    files, told = side_files(tmp_path, 8, batches), []
-    blocking = gnn_side.run("penstock", **files, told=told.append)
-    assert told == [1, 2, 3, 4]
+    files, reported = side_files(tmp_path, 8, batches), []
+    blocking = gnn_side.run("penstock", **files, report=reported.append)
+    assert reported == [1, 2, 3, 4]
     assert 4 * gather_s * 0.9 <= sum(blocking["busy_s"]) <= sum(blocking["exposed_s"])
     ahead = gnn_side.run("ahead", **files)
     assert min(ahead["busy_s"]) >= gather_s * 0.9

@@ -118,5 +118,9 @@ def test_progress_goes_on_with_a_line_about_the_passes(saved, monkeypatch, capsy
     model = penstock.stream(on_meta(), folder, memory=int(0.6 * total), progress=True)
     run(model, x)
     assert "\r" in (drawn := capsys.readouterr().err) and not drawn.endswith("\n")
+    monkeypatch.setattr("penstock.weights._stream._Weights.takes", lambda *_: False)  # as if units were divided
+    model.set_memory(int(0.7 * total))
+    run(model, x)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("penstock stream: 1 passes, ")
     del model
     assert capsys.readouterr().err == "\n"

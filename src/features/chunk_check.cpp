@@ -43,8 +43,8 @@ std::vector<std::uint64_t> sums_of(const OpenedFeatures& opened) {
 // Checks what passes, chunk by chunk.
 class ChunkCheck {
 public:
-    ChunkCheck(const OpenedFeatures& opened, const ChunkProblem& tell)
-        : opened_(opened), tell_(tell), sums_(sums_of(opened)) {
+    ChunkCheck(const OpenedFeatures& opened, const ChunkProblem& report)
+        : opened_(opened), report_(report), sums_(sums_of(opened)) {
         const std::uint64_t parts = opened.parts.size();
         std::uint64_t first = 0;
         for (std::size_t t = 0; t < opened.directory.tables.size(); ++t) {
@@ -73,8 +73,9 @@ public:
             const std::uint64_t expected =
                 sums_[regions_[stretch].first_sum + (at + done) / kChunkBytes];
             if (stream::content_hash(bytes.subspan(done, length)) != expected) {
-                tell_(problem(stretch, at + done, length, "the bytes do not match their checksum"),
-                      nullptr);
+                report_(
+                    problem(stretch, at + done, length, "the bytes do not match their checksum"),
+                    nullptr);
             }
         }
     }
@@ -84,7 +85,7 @@ public:
         if (!error.is_about_the_file()) {
             throw Error(error);
         }
-        tell_(problem(stretch, at, bytes, error.what()), &error);
+        report_(problem(stretch, at, bytes, error.what()), &error);
     }
 
 private:
@@ -108,7 +109,7 @@ private:
     }
 
     const OpenedFeatures& opened_;
-    const ChunkProblem& tell_;
+    const ChunkProblem& report_;
     std::vector<std::uint64_t> sums_;
     std::vector<stream::Stretch> stretches_;
     std::vector<SummedRegion> regions_;
@@ -116,9 +117,9 @@ private:
 
 }  // namespace
 
-void check_chunks(const OpenedFeatures& opened, const ChunkProblem& tell,
+void check_chunks(const OpenedFeatures& opened, const ChunkProblem& report,
                   const Progress& progress) {
-    const ChunkCheck check(opened, tell);
+    const ChunkCheck check(opened, report);
     stream::ProgressClock clock(progress, std::string(kVerify), opened.described.path);
     clock.set_total(check.bytes());
     stream::read_ahead(

@@ -348,7 +348,8 @@ FeatureGather FeatureStore::start(std::span<const FeatureRequest> requests,
     made.pending_->opened = impl.get();
     const features::OpenedFeatures& opened = *made.pending_->opened;
     const std::shared_ptr<features::MemoryTier> tier = impl.memory();
-    if (!opened.described.is_npy || tier != nullptr) {  // others get the rows of now
+    // A .npy of which no row is kept gives the rows of now.
+    if (!opened.described.is_npy || tier != nullptr || impl.device_bytes != 0) {
         opened.unchanged->check();
     }
     std::vector<features::WantedRows> wanted;

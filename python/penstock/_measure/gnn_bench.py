@@ -212,9 +212,9 @@ def _run_side(
     files: dict[str, str],
     limit: int | None,
     memory: int | None = None,
-    told: Callable[[int], None] = lambda batches: None,
+    report: Callable[[int], None] = lambda batches: None,
 ) -> tuple[dict[str, Any], str]:
-    """The figures of a side, and the reason why its memory was not limited. told: gets the number of batches so far."""
+    """The figures of a side, and the reason why its memory was not limited. report: of the batches so far."""
     storage.make_cold(files["table"])
     with limited(limit) as (group, reason), tempfile.TemporaryFile("w+") as errors:
         words = json.dumps({"side": side, **files, "group": group, "memory": memory})
@@ -224,7 +224,7 @@ def _run_side(
             try:
                 for last in process.stdout or ():
                     if last.strip().isdigit():
-                        told(int(last))
+                        report(int(last))
             except BaseException:
                 process.kill()
                 raise
@@ -252,7 +252,7 @@ def _no_torch() -> str:
 def _run_fio(table: str, rows: int, args: argparse.Namespace) -> dict[str, Any]:
     """Reads the same number of random rows of the table with fio, with the first of its engines that runs."""
     size = args.row_bytes << args.scale
-    told = ""
+    report = ""
     for engine in ("io_uring", "libaio"):
         storage.make_cold(table)
         command = fio.command(
@@ -269,7 +269,7 @@ def _run_fio(table: str, rows: int, args: argparse.Namespace) -> dict[str, Any]:
         try:
             found = fio.figures(done.stdout, "randread")
         except ValueError:
-            told = (done.stderr.strip() or done.stdout.strip())[-300:]
+            report = (done.stderr.strip() or done.stdout.strip())[-300:]
             continue
         return {
             "side": "fio",
@@ -281,7 +281,7 @@ def _run_fio(table: str, rows: int, args: argparse.Namespace) -> dict[str, Any]:
             "major_faults": 0,
             "engine": engine,
         }
-    raise ToolError(f"fio: {told}")
+    raise ToolError(f"fio: {report}")
 
 
 def _figures(found: dict[str, Any], rows: int, row_bytes: int) -> dict[str, Any]:
@@ -337,14 +337,14 @@ def _run(args: argparse.Namespace, out: tool.Print) -> None:
             rows = sum(len(ids) for ids in batches)
             for side in args.sides:
 
-                def told(batches: int, what: str = f"{trace}: {side}") -> None:
+                def report(batches: int, what: str = f"{trace}: {side}") -> None:
                     progress.show(f"{what}, {batches} of {args.iterations} batches")
 
-                told(0)
+                report(0)
                 if side == "fio":
                     found = _run_fio(files["table"], rows, args)
                 else:
-                    found, reason = _run_side(side, files, limit, args.memory, told)
+                    found, reason = _run_side(side, files, limit, args.memory, report)
                 runs.append({"trace": trace} | _figures(found, rows, args.row_bytes))
     finally:
         progress.clear()

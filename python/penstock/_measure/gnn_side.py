@@ -212,11 +212,11 @@ def run(
     ids: str,
     ends: str,
     memory: int | None = None,
-    told: Callable[[int], None] = lambda batches: None,
+    report: Callable[[int], None] = lambda batches: None,
 ) -> dict[str, Any]:
     """Measures a side. busy_s: time in which rows are read or copied, for each batch. exposed_s: time that the loop
     waits for them. step_s: time to check their bytes, in place of training. cpu_s: of the process without the checks.
-    told: gets the number of batches so far, out of all of these times."""
+    report: gets the number of batches so far, out of all of these times."""
     every, stops = np.load(ids), np.load(ends)
     batches = np.split(every, stops[:-1])
     busy, exposed, steps, checks_cpu = [], [], [], 0.0
@@ -231,7 +231,7 @@ def run(
         busy.append(working)
         exposed.append(came - start)
         steps.append(time.perf_counter() - came)
-        told(number + 1)
+        report(number + 1)
     return {
         "side": side,
         "busy_s": busy,
@@ -253,7 +253,7 @@ def main(words: str) -> None:
     if group:
         with open(os.path.join(group, "cgroup.procs"), "w") as file:
             file.write(str(os.getpid()))
-    print(json.dumps(run(**arguments, told=functools.partial(print, flush=True))))
+    print(json.dumps(run(**arguments, report=functools.partial(print, flush=True))))
 
 
 if __name__ == "__main__":

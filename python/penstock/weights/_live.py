@@ -11,13 +11,12 @@ from penstock._progress import _LOG_S, _SHOWN_AFTER_S, _TERMINAL_S
 
 
 class Live:
-    def __init__(self, text: Callable[[], str]) -> None:
-        self._text = text
+    def __init__(self) -> None:
         self._next = 0.0  # time of the next line
         self._drawn = False
 
-    def show(self) -> None:
-        """Called after each unit: it asks for the text only where it prints it."""
+    def show(self, text: Callable[[], str]) -> None:
+        """Called after each unit. text() is called only where it is printed."""
         now = time.monotonic()
         if now < self._next or sys.stderr is None:
             return
@@ -27,8 +26,8 @@ class Live:
         terminal = sys.stderr.isatty()
         self._next = now + (_TERMINAL_S if terminal else _LOG_S)
         self._drawn = terminal
-        text = f"penstock stream: {self._text()}"
-        print(f"\r{text}\x1b[K" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
+        line = f"penstock stream: {text()}"
+        print(f"\r{line}\x1b[K" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Ends the line, so that what comes next has its own."""

@@ -25,7 +25,7 @@ from penstock.weights._live import Live
 from penstock.weights._rows import Rows
 from penstock.weights._stats import StreamStats, stats_of
 from penstock.weights._turns import Turns
-from penstock.weights._units import Place, Unit, find_units, named, once, split
+from penstock.weights._units import Place, Unit, find_units, named, once, parameter_names, split
 
 _STAYS_BYTES_MAX = 1 << 20  # a module outside the layers up to this size stays in memory,
 _STAYS_SHARE = 1 / 500  # and up to this share of all weights
@@ -62,9 +62,7 @@ def start(
     files.compare_copies()
     weights = _Weights(model, files, memory, units, slots, reporter(progress, "stream"), target)
     if progress is True:
-        owner = weakref.ref(weights)  # the line keeps no weights in memory
-        weights.live = Live(lambda: str(one.stats()) if (one := owner()) else "")
-        weakref.finalize(weights, weights.live.close)
+        weights.show_in(Live())
     model.__dict__["_penstock_weights"] = weights
     model.__class__ = _refusals.streamed(type(model))
     return model
@@ -80,26 +78,30 @@ def set_memory(model: Any, memory: int | str) -> None:
         if weights.takes(memory):
             weights.set_memory(memory)
             return
-        before, names, slots = weights.asked
-        if _names(model) != weights.parameters:  # PEFT has added some
+        before, _, slots = weights.asked
+        if parameter_names(model) != weights.parameters:  # PEFT has added some
             least = weights.outside + weights.least + weights.experts.least
             raise _too_small(weights, "set_memory", _budget(memory), least, weights.units)
         trial = copy.copy(weights)  # a refusal leaves the model as it is
         _fit(trial, *weights.undivided(), _budget(memory), slots, "set_memory")
         weights.close(load=False)
         try:
-            again = _Weights(model, weights.files, memory, names, slots, None, None, weights.turns)
+            _renew(model, weights, memory)
         except BaseException:
             try:
-                model.__dict__["_penstock_weights"] = _Weights(
-                    model, weights.files, before, names, slots, None, None, weights.turns
-                )
+                _renew(model, weights, before)
             except BaseException:
                 weights.lose()
                 raise
             raise
-        again.live = weights.live
-        model.__dict__["_penstock_weights"] = again
+
+
+def _renew(model: Any, closed: _Weights, memory: int | str) -> None:
+    """Streams a model again with another budget."""
+    _, names, slots = closed.asked
+    weights = _Weights(model, closed.files, memory, names, slots, None, None, closed.turns)
+    weights.show_in(closed.live)
+    model.__dict__["_penstock_weights"] = weights
 
 
 def _reserve(memory: int | str, experts: bool = False) -> int | None:
@@ -137,7 +139,7 @@ class _Weights:
         if _hugging_face.is_pretrained(model):
             _hugging_face.check(model, list(infos.values()), str(files))
         self.keys, self.converted = _keys_of(model, infos)
-        self.parameters = _names(model)
+        self.parameters = parameter_names(model)
         computed = _hugging_face.computed(model, self.keys) if _hugging_face.is_pretrained(model) else set()
         units, stay = find_units(model) if names is None else named(names, model)
         units, stay = _without(computed, units, stay)
@@ -265,7 +267,7 @@ class _Weights:
             place.put(away)
         self._release(number)
         if self.live is not None:
-            self.live.show()
+            self.live.show(lambda: str(self.stats()))
 
     def _release(self, number: int) -> None:
         with contextlib.suppress(ValueError):  # it is not held: acquire() failed, or it was released before Ctrl-C
@@ -378,16 +380,18 @@ class _Weights:
                 for place, meta in kept + self.metas:
                     place.put(meta.requires_grad_(place.parameter.requires_grad))
 
+    def show_in(self, live: Live | None) -> None:
+        """Shows the passes in a line, which ends with these weights."""
+        self.live = live
+        if live is not None:
+            weakref.finalize(self, live.close)
+
     def lose(self) -> None:
         """After close(load=False), and an error: no parameter is in memory until unstream() loads all."""
         hint = "The files could not be read again after set_memory()"
         self.metas, self.kept = self.metas + self.kept, []
         for place, meta in self.metas:
             place.put(WeightNotInMemory.made(meta, meta.device, place.full_name, hint))
-
-
-def _names(model: torch.nn.Module) -> set[str]:
-    return {name for name, _ in model.named_parameters(remove_duplicate=False)}
 
 
 def _put(target: _device.Target | None, tensor: torch.Tensor) -> torch.Tensor:

@@ -82,6 +82,10 @@ class Unit(_OfModule):
                 module.__dict__["forward"] = self._set
 
 
+def parameter_names(model: torch.nn.Module) -> set[str]:
+    return {name for name, _ in model.named_parameters(remove_duplicate=False)}
+
+
 def places_of(module: torch.nn.Module, prefix: str) -> list[Place]:
     out = []
     for path, child in module.named_modules(prefix=prefix, remove_duplicate=True):

@@ -14,7 +14,7 @@ namespace penstock::cli {
 struct DoctorOptions {
     std::string path = ".";
     bool all = false;
-    std::string options;  ///< an options file, whose ways to GPUs are told
+    std::string options;  ///< an options file, whose paths to GPUs are reported
     std::string json;
 };
 
