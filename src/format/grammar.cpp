@@ -120,7 +120,7 @@ std::string wrong_tensor(const ValueTree& tree, const Value& v) {
     }
     const TensorValue& t = tree.tensors[static_cast<std::size_t>(v.integer)];
     return t.storage < tree.storages.size() && fits(t, tree.storages[t.storage].bytes)
-               ? ""
+               ? std::string()
                : "it is a tensor that does not lie in its storage, or of a type that torch does "
                  "not have";
 }
@@ -158,7 +158,7 @@ std::string wrong_with(const ValueTree& tree, const Value& v) {
     }
     switch (v.kind) {
         case ValueKind::kString:
-            return is_utf8(v.text) ? "" : "it is a string that is not UTF-8";
+            return is_utf8(v.text) ? std::string() : "it is a string that is not UTF-8";
         case ValueKind::kBigInt:
             return v.text.size() > 8 && v.text.size() <= kBigIntBytesMax
                        ? ""

@@ -49,7 +49,7 @@ public:
         const std::size_t index = index_[depth_]++;
         index_[++depth_] = 0;
         if (depth_ == 1) {
-            return array ? "it is a list, not an object" : "";
+            return array ? "it is a list, not an object" : std::string();
         }
         if (!array || section_ == Section::kVersion) {
             return wrong();
@@ -59,7 +59,7 @@ public:
         }
         part_ = index;
         const bool list = section_ == Section::kTensors && (index == 4 || index == 5);
-        return depth_ == 2 || list ? "" : wrong();
+        return depth_ == 2 || list ? std::string() : wrong();
     }
 
     std::string close(bool /*array*/) override {
@@ -68,7 +68,7 @@ public:
         if (depth == 1 && seen_ != (1U << kSections.size()) - 1) {
             return "a field of it is missing";
         }
-        return depth != 3 || end_entry(count) ? "" : wrong();
+        return depth != 3 || end_entry(count) ? std::string() : wrong();
     }
 
     std::string scalar(const Scalar& value) override {
@@ -98,7 +98,7 @@ public:
                     break;
             }
         }
-        return good ? "" : wrong();
+        return good ? std::string() : wrong();
     }
 
 private:

@@ -189,17 +189,18 @@ public:
             case 2: {
                 const bool list = section_ == Section::kFolders || section_ == Section::kShards;
                 const bool object = tensors || section_ == Section::kMetadata;
-                return (array ? list : object) ? "" : wrong();
+                return (array ? list : object) ? std::string() : wrong();
             }
             case 3:
                 if (array && section_ == Section::kShards) {
                     manifest.shards.emplace_back();
                     return {};
                 }
-                return array && (tensors || section_ == Section::kMetadata) ? "" : wrong();
+                return array && (tensors || section_ == Section::kMetadata) ? std::string()
+                                                                            : wrong();
             case 4:
                 part_ = index;
-                return array && tensors && (index == 1 || index == 2) ? "" : wrong();
+                return array && tensors && (index == 1 || index == 2) ? std::string() : wrong();
             case 5:
                 if (!array || !tensors || part_ != 2) {
                     return wrong();
@@ -208,7 +209,7 @@ public:
                 return {};
             default:
                 slice_part_ = index;
-                return array && (index == 5 || index == 6) ? "" : wrong();
+                return array && (index == 5 || index == 6) ? std::string() : wrong();
         }
     }
 
@@ -259,7 +260,7 @@ public:
             default:
                 good = depth_ == 1 && single(value);
         }
-        return good ? "" : wrong();
+        return good ? std::string() : wrong();
     }
 
 private:
