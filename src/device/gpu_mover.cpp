@@ -26,6 +26,7 @@ using namespace cuda;  // NVIDIA's names, as in its documents
 namespace {
 
 constexpr base::Nanos kNap = 20'000;
+constexpr std::uint64_t kLooksPerQueue = 4;
 // The end of a mover waits so long for copies; a GPU that takes longer does not answer any more.
 constexpr base::Nanos kPatience = 10'000'000'000;
 
@@ -255,6 +256,8 @@ void GpuMover::start(Move& move) {
     if (lane.out.empty()) {
         lane.rate.begin(clock_.now());
     }
+    flight->bytes = move.bytes;
+    lane.bytes += flight->bytes;
     lane.out.push_back(*flight);
 }
 
@@ -367,7 +370,7 @@ void GpuMover::reap(Lane& lane, CUresult context, base::Fifo<Move>& done) {
         if (result == CUDA_ERROR_NOT_READY) {
             break;
         }
-        bytes += flight->move->bytes;
+        bytes += flight->bytes;
         if (result != CUDA_SUCCESS) {
             fail(*flight->move, context == CUDA_SUCCESS ? Step::kQuery : Step::kContext, result);
         }
@@ -377,6 +380,7 @@ void GpuMover::reap(Lane& lane, CUresult context, base::Fifo<Move>& done) {
         free_.push_front(*flight);
     }
     if (bytes != 0) {
+        lane.bytes -= bytes;
         lane.rate.ended(bytes, clock_.now());
     }
 }
@@ -387,7 +391,8 @@ base::Nanos GpuMover::look_again() const {
     bool any = false;
     for (const Lane* lane : {&in_, &out_}) {
         if (const Flight* first = lane->out.front(); first != nullptr) {
-            const base::Nanos next = lane->rate.look_again(first->move->bytes, now);
+            const std::uint64_t bytes = std::max(first->bytes, lane->bytes / kLooksPerQueue);
+            const base::Nanos next = lane->rate.look_again(bytes, now);
             soonest = any ? std::min(soonest, next) : next;
             any = true;
         }

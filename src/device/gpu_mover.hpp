@@ -37,6 +37,8 @@ public:
     void start(engine::Move& move) override;
     [[nodiscard]] base::Fifo<engine::Move> reap() override;
     [[nodiscard]] bool ready() const override { return !done_.empty(); }
+    /// With many copies out, when a quarter of them should have ended: the rest keeps the GPU busy,
+    /// and their slots are filled by fewer system calls.
     [[nodiscard]] base::Nanos look_again() const override;
     [[nodiscard]] base::Error explain(const engine::Move& move) override;
     void abandon_after_fork() override { abandoned_ = true; }
@@ -49,11 +51,13 @@ private:
         base::Link<Flight> link;
         engine::Move* move = nullptr;
         cuda::CUevent event = nullptr;
+        std::uint64_t bytes = 0;
         bool recorded = false;  ///< else the whole stream is asked
     };
     struct Lane {
         cuda::CUstream stream = nullptr;
-        base::Fifo<Flight> out;  ///< in the order of the stream
+        base::Fifo<Flight> out;   ///< in the order of the stream
+        std::uint64_t bytes = 0;  ///< of them all
         CopyRate rate;
     };
     /// Pieces that go to the driver in one call.

@@ -377,6 +377,41 @@ TEST_F(GpuMovers, AreLookedAtSoon) {
     }
 }
 
+// At 1 GB/s a slot takes 66 us, and a quarter of all slots 524 us. A busy machine looks late
+// itself, so the longest sleep of several tries counts.
+TEST_F(GpuMovers, AreLookedAtAQuarterAtATime) {
+    make();
+    constexpr std::size_t kSlots = 32;
+    const cuda::CUdeviceptr memory = device_bytes(kSlots * kSlotBytes);
+    const auto trip_of = [&](std::size_t slots, std::size_t first) {
+        return std::make_unique<Trip>(
+            MoveTo::kExtents,
+            std::vector<Extent>{piece(memory + first * kSlotBytes, slots * kSlotBytes)},
+            slot(first), slots * kSlotBytes);
+    };
+    fake_->set_rate(1e9, 1e9);
+    base::Nanos longest = 0;
+    for (int tries = 0; tries < 20 && longest < 200'000; ++tries) {
+        run(*trip_of(8, 0));  // tells the rate
+        fake_->hold(true);
+        std::vector<std::unique_ptr<Trip>> trips;
+        for (std::size_t i = 0; i < kSlots; ++i) {
+            trips.push_back(trip_of(1, i));
+            mover_->start(trips.back()->move);
+            if (i == 0) {
+                EXPECT_LE(mover_->look_again(), 66'000);
+            }
+        }
+        longest = std::max(longest, mover_->look_again());
+        fake_->hold(false);
+        for (const auto& trip : trips) {
+            wait_for(*trip);
+        }
+    }
+    EXPECT_GE(longest, 200'000);
+    EXPECT_LE(longest, 500'000);
+}
+
 // A scenario with every kind of call; what came out of it may be an error, and nothing else.
 class FaultyGpuMovers : public GpuMovers {
 protected:
