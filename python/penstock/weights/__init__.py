@@ -2,6 +2,8 @@
 """Models larger than memory: weights streamed from the user's own shards, layer by layer.
 
 _stream        binds parameters to memory during the call of a unit
+_matching      the tensor of the files for each parameter and buffer
+_outputs       results of a call do not use its weights, and no change is kept
 _turns         one call at a time, which gives back what it took
 _units         divides a model into units
 _used          weights that a module uses without calling the child that has them

@@ -8,7 +8,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,19 @@ class Folders:
             name: _state.TensorInfo(name, _state._TORCH.get(kind, kind), tuple(shape), *place)
             for name, kind, shape, *place in rows
         }
+        self._versions = {path: _version(path) for path in {info.path for info in self.infos.values()}}
+
+    def check(self, paths: Iterable[str] | None = None) -> None:
+        """Refuses files, by default all, that are not those any more whose weights are streamed."""
+        for path in self._versions if paths is None else paths:
+            if self._versions[path] != (now := _version(path)):
+                what = "was changed, replaced or moved" if now else "was removed"
+                raise penstock.Damaged(
+                    f"stream: '{path}' {what} since stream(): its weights are not those that are in memory; put the "
+                    "file back as it was, or stream another model from it",
+                    operation="stream",
+                    path=path,
+                )
 
     def compare_copies(self) -> None:
         """Refuses copies of a file in several folders if sampled blocks differ. Sizes and headers are the same."""
@@ -142,9 +155,21 @@ class Folders:
         by_file: dict[str, list[str]] = {}
         for key in dict.fromkeys(keys):
             by_file.setdefault(self.infos[key].path, []).append(key)
-        return {
+        self.check(by_file)  # what is replaced may have other names
+        loaded = {
             name: tensor for path, names in by_file.items() for name, tensor in penstock.load(path, names=names).items()
         }
+        self.check(by_file)
+        return loaded
+
+
+def _version(path: str) -> tuple[int, ...]:
+    """What differs between two files, and between two states of a file. Empty without a file."""
+    try:
+        now = os.stat(path)
+    except FileNotFoundError:
+        return ()
+    return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
 
 
 def _blocks(path: str) -> Iterator[tuple[int, bytes]]:

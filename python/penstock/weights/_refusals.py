@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from typing import Any, NoReturn
 
@@ -54,6 +55,20 @@ def bound(tensor: torch.Tensor, requires_grad: bool) -> torch.nn.Parameter:
     return parameter
 
 
+def untraced(function: Any) -> Any:
+    """The function, which torch.compile() does not trace: it would trace the reads. The import of the compiler takes a
+    second, so it is left to those who use it."""
+
+    @functools.cache
+    def disabled() -> Any:
+        return torch.compiler.disable(function)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (disabled() if "torch._dynamo" in sys.modules else function)(*args, **kwargs)
+
+    return call
+
+
 _classes: dict[type, type] = {}
 
 
@@ -73,6 +88,7 @@ def streamed(cls: type) -> type:
         """Loads all weights. Afterwards the model is no longer streamed."""
         weights = self._penstock_weights
         with weights.turns.turn():
+            weights.check_idle("unstream()")
             weights.close(load=True)
             del self.__dict__["_penstock_weights"]
             self.__class__ = cls
@@ -87,13 +103,17 @@ def streamed(cls: type) -> type:
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
-        # torch.compile() would trace the reads. Its import takes a second, so it is left to others, as transformers.
-        "__call__": torch.compiler.disable(call) if "torch._dynamo" in sys.modules else call,
+        "__call__": untraced(call),
         "train": train,
         "unstream": unstream,
         "stream_stats": lambda self: self._penstock_weights.stats(),
         "set_memory": set_memory,
     }
     members.update({name: _refusing(name) for name in _REFUSED if hasattr(cls, name)})
-    _classes[cls] = type(cls)(cls.__name__, (cls,), members)
+    try:
+        made = type(cls)(cls.__name__, (cls,), members)
+    except Exception:  # __init_subclass__() wants an argument, or refuses a name that it has
+        made = type(cls)(cls.__name__, (torch.nn.Module,), members)
+        made.__bases__ = (cls,)
+    _classes[cls] = made
     return _classes[cls]

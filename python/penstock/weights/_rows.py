@@ -46,11 +46,14 @@ class Rows:
         aten, count = torch.ops.aten, self._table.shape[0]
         weight, *rest = args
         if operation is aten.embedding.default:
+            torch.embedding(rest[0].new_empty((0, 1), dtype=torch.float32), rest[0].new_empty(0))  # checks the dtype
             return torch.as_tensor(rest[0])
         if operation is aten.index.Tensor and len(rest[0]) == 1 and rest[0][0].dtype in (torch.int64, torch.int32):
             return torch.where(rest[0][0] < 0, rest[0][0] + count, rest[0][0])
         if operation is aten.index_select.default and rest[0] in (0, -2):
-            return torch.as_tensor(rest[1])
+            none = rest[1].new_zeros((0,) * rest[1].dim())
+            torch.index_select(none.new_empty((1, 1), dtype=torch.float32), 0, none)  # checks the dtype and the shape
+            return torch.as_tensor(rest[1]).reshape(-1)
         if operation is aten.select.int and rest[0] in (0, -2):
             return torch.tensor(rest[1] + count if rest[1] < 0 else rest[1])
         if operation is aten.slice.Tensor and (not rest or rest[0] in (0, -2)):

@@ -12,13 +12,11 @@ from typing import Any
 
 import torch
 
-import penstock
 from penstock import _core
 from penstock._arguments import got, size, whole
 from penstock._progress import Progress, reporter
-from penstock.weights import _device, _experts, _hugging_face, _refusals
+from penstock.weights import _device, _experts, _hugging_face, _matching, _outputs, _refusals
 from penstock.weights._away import Home, WeightNotInMemory
-from penstock.weights._conversions import Converted
 from penstock.weights._experts import Experts, taken_out
 from penstock.weights._folders import Folders, paths_of, weights_in
 from penstock.weights._live import Live
@@ -54,9 +52,12 @@ def start(
         model = _hugging_face.made(model, folder, list(Folders(paths).infos.values()))
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"stream: model: expected a torch.nn.Module, a class or None, got {got(model)}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError("stream: model: a model of torch.jit holds its weights itself; give the model it was made from")
     if hasattr(model, "_penstock_weights"):
         raise ValueError("stream: this model is streamed already; model.unstream() comes first")
     slots = whole("stream", "slots", slots, 2, 1024)
+    streamed = _refusals.streamed(type(model))
     model.eval()  # as from_pretrained() does: dropout would give other results
     files = Folders(paths)
     files.compare_copies()
@@ -64,7 +65,7 @@ def start(
     if progress is True:
         weights.show_in(Live())
     model.__dict__["_penstock_weights"] = weights
-    model.__class__ = _refusals.streamed(type(model))
+    model.__class__ = streamed
     return model
 
 
@@ -78,6 +79,7 @@ def set_memory(model: Any, memory: int | str) -> None:
         if weights.takes(memory):
             weights.set_memory(memory)
             return
+        weights.check_may_close("set_memory()")
         before, _, slots = weights.asked
         if parameter_names(model) != weights.parameters:  # PEFT has added some
             least = weights.outside + weights.least + weights.experts.least
@@ -132,13 +134,15 @@ class _Weights:
     ) -> None:
         self.target, self.put = target, functools.partial(_put, target)
         self.asked = memory, names, slots
+        self.before: dict[int, list[Any]] = {}  # of each unit whose module is called: what its places had before
+        self.changed = ""  # the reason why what is in memory is not what the files have
         self.live: Live | None = None
         budget = _budget(memory) if target is None else target.memory
         self.turns = turns or Turns(str(files))
         self.files, infos = files, files.infos
         if _hugging_face.is_pretrained(model):
             _hugging_face.check(model, list(infos.values()), str(files))
-        self.keys, self.converted = _keys_of(model, infos)
+        self.keys, self.converted = _matching.keys_of(model, infos)
         self.parameters = parameter_names(model)
         computed = _hugging_face.computed(model, self.keys) if _hugging_face.is_pretrained(model) else set()
         units, stay = find_units(model) if names is None else named(names, model)
@@ -149,13 +153,13 @@ class _Weights:
         self.rows: list[tuple[Place, Rows]] = []
         self.infos = infos
         places = [place for unit in units for place in unit.places] + stay
-        _check(self, places)
+        _matching.check(self, places)
         _cast(self, places)
         if _hugging_face.is_pretrained(model):
             _hugging_face.fill(model, computed)
         self.ran_experts = _hugging_face.run_experts_in_order(model)
         self.model: Callable[[], Any] = weakref.ref(model)
-        buffers = _buffers(self)
+        buffers = _matching.buffers(self)
         units, small = _without_small(self, units)
         self.whole = units, stay + small
         self.experts = Experts(files.paths, [], [], (), self.turns)
@@ -251,23 +255,68 @@ class _Weights:
 
     def _run(self, number: int, call: Callable[[], Any]) -> Any:
         """Runs a call with a unit in memory and its parameters bound."""
-        if self.is_closed:
+        if self.is_closed or number in self.before:  # a module may call itself
             return call()
         with _refusals.without_backward():
             give_back = functools.partial(self._give_back, number)
-            return self.turns.run(functools.partial(self._take, number), give_back, call)
+            return self.turns.run(
+                functools.partial(self._take, number), give_back, functools.partial(self._call, number, call)
+            )
 
     def _take(self, number: int) -> None:
+        places = self.units[number].places
+        if self.changed:
+            raise RuntimeError(self.changed)
+        if not self.before:  # else another unit may have bound the same parameters
+            self._check_assigned(places)
         bound = self._bound(number, *self.core.acquire(number))
-        for place, parameter in zip(self.units[number].places, bound, strict=True):
+        self.before[number] = [place.parameter for place in places]
+        for place, parameter in zip(places, bound, strict=True):
             place.put(parameter)
 
+    def _call(self, number: int, call: Callable[[], Any]) -> Any:
+        places = self.units[number].places
+        bound = [place.parameter for place in places]
+        versions = _outputs.versions(bound)
+        try:
+            return _outputs.lasting(call(), bound)
+        finally:
+            for place, before, now in zip(places, versions, _outputs.versions(bound), strict=True):
+                if before != now:
+                    self.changed = (
+                        f"{place.full_name} was changed by a call of '{self.units[number].name}'. Weights that are "
+                        "streamed do not change: model.unstream() loads them all as the files have them"
+                    )
+                    raise RuntimeError(self.changed)
+
     def _give_back(self, number: int) -> None:
-        for place, away in zip(self.units[number].places, self.aways[number], strict=True):
-            place.put(away)
+        if number in self.before:
+            for place, one in zip(self.units[number].places, self.before[number], strict=True):
+                place.put(one)
+            del self.before[number]
         self._release(number)
         if self.live is not None:
             self.live.show(lambda: str(self.stats()))
+
+    def _check_assigned(self, places: list[Place]) -> None:
+        for place in places:
+            if not isinstance(place.parameter, WeightNotInMemory):
+                raise RuntimeError(
+                    f"{place.full_name} was assigned to, by load_state_dict(assign=True), functional_call() or an "
+                    "attribute. Weights that are streamed do not change: model.unstream() comes first"
+                )
+
+    def check_may_close(self, verb: str) -> None:
+        """Refuses to divide or load a model whose layer runs, whose parameters were assigned to, or whose files are not
+        what they were."""
+        self.check_idle(verb)
+        self._check_assigned([place for place, _ in self.metas if place.module is not None])
+        self.files.check()
+
+    def check_idle(self, verb: str) -> None:
+        if self.before:
+            name = self.units[next(iter(self.before))].name
+            raise RuntimeError(f"{verb}: '{name}' is being called, with its weights; call {verb} after the pass")
 
     def _release(self, number: int) -> None:
         with contextlib.suppress(ValueError):  # it is not held: acquire() failed, or it was released before Ctrl-C
@@ -356,7 +405,8 @@ class _Weights:
     def close(self, load: bool) -> None:
         """Restores the modules. With `load` all weights are then in memory, else on the meta device."""
         with self.turns.turn():
-            places = [place for place, _ in self.metas if place.module is not None]
+            there = (place for place, _ in self.metas if place.module is not None)
+            places = [place for place in there if isinstance(place.parameter, WeightNotInMemory)]
             tensors = self._load(places) if load else []
             self.is_closed = True
             if self.live is not None:
@@ -397,73 +447,6 @@ class _Weights:
 def _put(target: _device.Target | None, tensor: torch.Tensor) -> torch.Tensor:
     """Moves a tensor of the host to the device of the model."""
     return tensor if target is None else _device.put(target.number, tensor)
-
-
-# ---- parameters of the model, and tensors of the files
-
-
-def _keys_of(model: torch.nn.Module, infos: dict[str, penstock.TensorInfo]) -> tuple[dict[str, str], Converted]:
-    """{name of a parameter: its key in the files}; tied parameters have the key of the one that was saved. Converted
-    parameters have a key too, and are added to `infos`."""
-    converted = Converted((), infos)
-    if _hugging_face.is_pretrained(model):
-        out, conversions = _hugging_face.names_in_files(model, list(infos))
-        converted = Converted(conversions, infos)
-        out |= converted.keys
-        pairs = list(_hugging_face.tied(model).items())
-        for target, source in pairs + [(source, target) for target, source in pairs]:
-            if target not in out and source in out:
-                out[target] = out[source]
-    else:
-        out = {key: key for key in infos}
-    groups: dict[int, list[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(parameter), []).append(name)
-    for group in groups.values():
-        known = next((out[name] for name in group if name in out), None)
-        for name in group:
-            if known is not None:
-                out.setdefault(name, known)
-    return out, converted
-
-
-def _check(weights: _Weights, places: list[Place]) -> None:
-    missing = [place.full_name for place in places if place.full_name not in weights.keys]
-    if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        there = ", ".join(list(weights.infos)[:3])
-        raise KeyError(
-            f"stream: no file of '{weights.files}' has {', '.join(missing[:3])}{more}, which the model needs; "
-            f"its names begin with {there}: check that the files are of this model"
-        )
-    for place in places:
-        info, parameter = weights.infos[weights.keys[place.full_name]], place.parameter
-        if tuple(info.shape) != tuple(parameter.shape):
-            raise ValueError(
-                f"stream: {place.full_name}: the model wants the shape {list(parameter.shape)}, "
-                f"and '{info.path}' has {list(info.shape)}; check that the files are of this model"
-            )
-        if not parameter.is_meta:
-            raise ValueError(
-                f"stream: {place.full_name} is in memory already; make the model on the meta device: `with "
-                "torch.device('meta'): model = ...`, or give its class if it is one of transformers"
-            )
-
-
-def _buffers(weights: _Weights) -> dict[tuple[torch.nn.Module, str], str]:
-    """Reads the buffers that the files have. Refuses a buffer on the meta device that they do not have."""
-    out = {}
-    for path, module in weights.model().named_modules():
-        for name, buffer in module._buffers.items():
-            full = f"{path}.{name}" if path else name
-            if buffer is not None and full in weights.keys and name not in module._non_persistent_buffers_set:
-                out[module, name] = weights.keys[full]
-            elif buffer is not None and buffer.is_meta:
-                raise KeyError(
-                    f"stream: the buffer {full} is on the meta device, and no file of '{weights.files}' has its "
-                    "values; set it before the call"
-                )
-    return out
 
 
 # ---- the weights that stay, by the budget

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from penstock import _arguments, _core
+from penstock.weights._refusals import untraced
 from penstock.weights._used import used_by
 
 # Modules that use parameters of their children without calling these.
@@ -62,6 +63,7 @@ class Unit(_OfModule):
     def wrap(self, run: Callable[[Callable[[], Any]], Any]) -> None:
         """Makes each call a call of `run(call)`. A hook would not run after a call that Ctrl-C ends."""
         module: Callable[[], Any] = self._module
+        run = untraced(run)
         own, forward = self.module.__dict__.get("forward"), self.module.forward
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -173,7 +175,7 @@ def _parts(unit: Unit) -> tuple[list[Unit], list[Place]]:
     for name, child in unit.module._modules.items():
         if child is None:
             continue
-        path = f"{unit.name}.{name}"
+        path = f"{unit.name}.{name}" if unit.name else name
         if isinstance(child, _LISTS) or type(child).forward is torch.nn.Module.forward:  # it is never called itself
             more, own = find_units(child, path)
             units += more
