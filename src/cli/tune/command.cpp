@@ -6,6 +6,7 @@
 #include "cli/environment.hpp"
 #include "cli/gpu_option.hpp"
 #include "cli/json_output.hpp"
+#include "cli/output_file.hpp"
 #include "cli/progress.hpp"
 #include "cli/scratch.hpp"
 #include "cli/tune/gpu_ways.hpp"
@@ -62,7 +63,7 @@ public:
     explicit Tune(const TuneOptions& options)
         : options_(options), json_("--json", options.json), out_(json_.text_stream()) {
         if (!options.output.empty()) {
-            check_options_file(options.output);
+            check_options_file(options.output, options.path);
         }
     }
 
@@ -253,6 +254,7 @@ private:
 }  // namespace
 
 void tune(const TuneOptions& options, std::span<const std::string> command) {
+    refuse_same_output("--json", options.json, "-o", options.output);
     Tune(options).run(command);
 }
 
