@@ -98,7 +98,7 @@ TEST(OutputFileTest, OutputsOfBothFacesAreOurs) {
     EXPECT_FALSE(is_ours("[\"program\": \"penstock bench gnn\"]"));
 }
 
-// What is printed to `> FILE` goes on into the same file.
+// The text that is printed to `> FILE` goes on into the same file.
 TEST(OutputFileTest, OurStdoutIsNotReplaced) {
     const support::TempFolder folder;
     const std::string path = folder / "all.txt";

@@ -179,9 +179,22 @@ TEST_F(TuneTest, TheWriteLimitIsKept) {
     ASSERT_EQ(outcome.status, 0) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("(--write-limit)"));
     const auto report = nlohmann::json::parse(outcome.out);
-    EXPECT_LE(report.at("tune").at("written_bytes").get<std::uint64_t>(),
-              std::uint64_t{(256 + 64)} << 20);
+    EXPECT_LE(report.at("tune").at("written_bytes").get<std::uint64_t>(), std::uint64_t{256} << 20);
+    EXPECT_FALSE(report.at("jobs").empty());
     EXPECT_NE(report.at("tune").at("verdicts").at(0).at("verdict"), "better");
+
+    const auto refused = [&](std::vector<std::string> more, const char* why) {
+        more.insert(more.begin(), {"tune", folder(), "--write-limit"});
+        const Outcome wrong = run_cli(more);
+        EXPECT_EQ(wrong.status, 2) << wrong.out;
+        EXPECT_THAT(wrong.err, HasSubstr(why));
+    };
+    refused({"255MiB", "--size", "64MiB"},
+            "--write-limit: got 255MiB; a scratch file of 64 MiB and the first writes needs "
+            "256MiB: give that, a smaller --size, or --only read");
+    refused({"1GiB"}, "and the first writes needs 1216MiB");
+    refused({"1000MiB", "--only", "read"}, "needs 1024MiB: give that, or a smaller --size");
+    EXPECT_THAT(names_in(folder()), IsEmpty());
 }
 
 TEST_F(TuneTest, WhatCannotBeIsToldAtOnce) {
@@ -189,7 +202,8 @@ TEST_F(TuneTest, WhatCannotBeIsToldAtOnce) {
     EXPECT_EQ(absent.status, 1);
     EXPECT_THAT(absent.err, HasSubstr("tune " + folder() + "/absent"));
 
-    const Outcome full = run_cli({"tune", folder(), "--size", "8000TiB"});
+    const Outcome full =
+        run_cli({"tune", folder(), "--size", "8000TiB", "--write-limit", "8001TiB"});
     EXPECT_EQ(full.status, 1);
     EXPECT_THAT(full.err, HasSubstr("are free"));
 
